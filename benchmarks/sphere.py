@@ -77,20 +77,20 @@ def bench_peers(report: Report, nside: int, fwhm: float, threads: int, repeats: 
             def once(y: np.ndarray = y, kernel: Gaussian = kernel, method: str = method, dtype: str = dtype) -> None:
                 healpix_ring_weights.cache_clear()
                 with ConvolvePlan(kernel, Healpix(nside), method=method, dtype=dtype, threads=threads) as plan:
-                    plan(y)
+                    plan.execute(y)
 
             once()
             whole, whole_cpu = timed(once, 1 if nside > 1024 else repeats)
             with ConvolvePlan(kernel, Healpix(nside), method=method, dtype=dtype, threads=threads) as plan:
-                plan(y)
-                wall, cpu = timed(lambda plan=plan, y=y: plan(y), repeats)
-                info = plan.info()
+                plan.execute(y)
+                wall, cpu = timed(lambda plan=plan, y=y: plan.execute(y), repeats)
+                info = plan.describe()
             facts: dict[str, Any] = {"ducc0": peers["ducc0"][0] / wall, "healpy": peers["healpy iter=0"][0] / wall}
             # on a busy machine the ratios of processor time are the ones to trust
             facts |= {"ducc0_cpu": peers["ducc0"][1] / cpu, "healpy_cpu": peers["healpy iter=0"][1] / cpu}
             facts |= {"ducc0_with_plan_cpu": peers["ducc0"][1] / whole_cpu}
             facts |= {"with_plan": whole, "with_plan_cpu": whole_cpu, "ducc0_with_plan": peers["ducc0"][0] / whole}
-            facts |= {"expected": info["expected_seconds"], "bytes": info["bytes"]}
+            facts |= {"expected": info["seconds"], "bytes": info["bytes"]}
             if aims and dtype == "float32" and method == "direct":
                 aimed = (("ducc0", 6), ("healpy", 15), ("ducc0_with_plan", 3))
                 reached = all(min(facts[k], facts[f"{k}_cpu"]) >= v for k, v in aimed)
@@ -110,7 +110,7 @@ def bench_accuracy(report: Report) -> None:
         for method in ("direct", "ring", "harmonic"):
             for dtype in ("float32", "float64"):
                 with ConvolvePlan(k, grid, method=method, dtype=dtype) as plan:
-                    wrong = plan(x)[rows] - truth
+                    wrong = plan.execute(x)[rows] - truth
                 rms, most = float(wrong.std() / truth.std()), float(np.abs(wrong).max() / truth.std())
                 # the harmonics of a kernel are cut at its band limit, the others in angle
                 report.row(
@@ -134,10 +134,10 @@ def bench_choice(report: Report, repeats: int) -> None:
                 return ConvolvePlan(kernel, Healpix(nside), spin=spin, method=method, dtype="float32")
 
             with made() as plan:
-                if plan.info()["expected_seconds"] > 1:
+                if plan.describe()["seconds"] > 1:
                     continue
-                plan(maps)
-                seconds[method] = timed(lambda plan=plan, maps=maps: plan(maps), repeats)[1]
+                plan.execute(maps)
+                seconds[method] = timed(lambda plan=plan, maps=maps: plan.execute(maps), repeats)[1]
             plans[method] = timed(lambda made=made: made().close(), repeats)[1]
         with ConvolvePlan(kernel, Healpix(nside), spin=spin, dtype="float32") as plan:
             taken = plan.method
@@ -151,8 +151,10 @@ def bench_choice(report: Report, repeats: int) -> None:
         )  # fmt: skip
     with ConvolvePlan(TopHat(30 * ARCMIN), Healpix(512), dtype="float32") as plan:
         x = np.random.default_rng(0).normal(size=plan.npix)
-        plan(x)
-        report.row("top hat, 30 arcmin, nside 512", taken=plan.method, seconds=timed(lambda: plan(x), repeats)[0])
+        plan.execute(x)
+        report.row(
+            "top hat, 30 arcmin, nside 512", taken=plan.method, seconds=timed(lambda: plan.execute(x), repeats)[0]
+        )
 
 
 def main() -> int:

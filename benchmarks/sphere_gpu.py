@@ -141,7 +141,7 @@ class Bench:
         item = plan.dtype.itemsize
         moved = 2 * parts * plan.npix * item
         if plan.method == "direct":
-            inside = plan.npix * plan.npix * np.sin(plan.info()["support"] / 2) ** 2
+            inside = plan.npix * plan.npix * np.sin(plan.describe()["support"] / 2) ** 2
             return max(moved / self.copy, inside / (self.fma if item == 4 else self.fma / 2))
         modes = plan._engine._engine.size * plan._engine._engine.parts * 2 * item  # type: ignore[attr-defined]
         return (moved + 4 * modes) / self.copy
@@ -151,7 +151,7 @@ class Bench:
         table = Healpix(nside).table("ring")
         rng = np.random.default_rng(0)
         edge = 2 * nside * (nside - 1)
-        count = PIXELS if plan.info()["support"] * nside < 20 else 20
+        count = PIXELS if plan.describe()["support"] * nside < 20 else 20
         pixels = np.r_[np.arange(4), rng.integers(0, 400, 6), edge + rng.integers(-9 * nside, 40 * nside, 20)]
         pixels = np.unique(np.r_[pixels, rng.integers(0, table.npix, count), table.npix - 1])
         expected = brute(table, kernel, self.cp.asnumpy(x).astype(float), pixels)
@@ -173,13 +173,13 @@ class Bench:
             engine: Any = plan._engine
             table, ones = plan._table, plan._ones
             ms = 1e3 * self.seconds(lambda: engine.convolve(x, y, table.weight, ones))
-            whole = 1e3 * self.seconds(lambda: plan(x), 3)
+            whole = 1e3 * self.seconds(lambda: plan.execute(x), 3)
             rms, worst = self.error(plan, kernel, nside, x[0], y[0, 0])
             limit = 1e3 * self.limit(plan)
             self.report.row(
                 f"nside {nside} {arcmin:g}' {dtype}", eps=eps, method=plan.method, ms=ms, plan_call_ms=whole,
                 wanted_ms=wanted or None, limit_ms=limit, of_limit=limit / ms, rms_error=rms, max_error=worst,
-                gigabytes=plan.info()["bytes"] / 1e9, reached=bool(ms <= wanted) if wanted else None,
+                gigabytes=plan.describe()["bytes"] / 1e9, reached=bool(ms <= wanted) if wanted else None,
                 accurate=bool(rms <= eps and worst <= 10 * eps),
             )  # fmt: skip
             x = y = None
@@ -210,26 +210,26 @@ class Bench:
         count = 10 if self.quick else 100
         with ConvolvePlan(beam, Healpix(nside), dtype="float32", device="cuda") as plan:
             x = self.noise((count, plan.npix), "float32")
-            ms = 1e3 * self.seconds(lambda: plan(x), 1) / count
+            ms = 1e3 * self.seconds(lambda: plan.execute(x), 1) / count
             self.report.row(f"batch of {count}", ms_a_map=ms, wanted_ms=0.65, reached=bool(ms <= 0.65))
-            intensity = 1e3 * self.seconds(lambda: plan(x[0]), 5)
+            intensity = 1e3 * self.seconds(lambda: plan.execute(x[0]), 5)
             host = cp.asnumpy(x[:4])
             x = None
             cp.get_default_memory_pool().free_all_blocks()
             for case, given in (("host to host", host[0]), ("host to host, batch of 4", host)):
                 for _ in range(2):
-                    plan(given)  # from the second call on pinned memory is taken for results
-                ms = 1e3 * wall(lambda given=given: plan(given), 5) / (4 if given.ndim == 2 else 1)
+                    plan.execute(given)  # from the second call on pinned memory is taken for results
+                ms = 1e3 * wall(lambda given=given: plan.execute(given), 5) / (4 if given.ndim == 2 else 1)
                 self.report.row(case, ms_a_map=ms, wanted_ms=12.0, reached=bool(ms <= 12.0))
         with ConvolvePlan(beam, Healpix(nside), spin=2, dtype="float32", device="cuda") as tensor:
             x = self.noise((2, tensor.npix), "float32")
-            ms = intensity + 1e3 * self.seconds(lambda: tensor(x), 5)
+            ms = intensity + 1e3 * self.seconds(lambda: tensor.execute(x), 5)
             self.report.row("I, Q and U", ms=ms, wanted_ms=4 * intensity, reached=bool(ms <= 4 * intensity))
         x = self.noise((12 * nside**2,), "float32")
 
         def once() -> None:
             with ConvolvePlan(Gaussian(fwhm=np.radians(4.7 / 60)), Healpix(nside), dtype="float32", device="cuda") as p:
-                p(x)
+                p.execute(x)
             cp.cuda.Device().synchronize()
 
         once()
@@ -262,7 +262,7 @@ class Bench:
             said: dict[str, float] = {}
             for method in ("ring", "direct", "auto"):
                 with made(case, method) as plan:
-                    taken, said[method] = plan.method, 1e3 * plan.info()["expected_seconds"]
+                    taken, said[method] = plan.method, 1e3 * plan.describe()["seconds"]
                     if method == "ring" or (method == "direct" and said[method] < SLOW * map_ms["ring"]):
                         map_ms[method] = self.of_a_map(plan)
             for _ in range(3):  # in turn: the host may be busy
@@ -314,11 +314,11 @@ class Bench:
             for dtype, given in (("float32", single), ("float64", x)):
                 with ConvolvePlan(Gaussian(fwhm=fwhm), Healpix(nside), dtype=dtype, device="cuda") as plan:
                     there = self.cp.asarray(given)
-                    plan(there)
-                    device = wall(lambda plan=plan, there=there: self.wait(plan(there)), 5)
+                    plan.execute(there)
+                    device = wall(lambda plan=plan, there=there: self.wait(plan.execute(there)), 5)
                     for _ in range(3):
-                        plan(given)
-                    host = wall(lambda plan=plan, given=given: plan(given), 5)
+                        plan.execute(given)
+                    host = wall(lambda plan=plan, given=given: plan.execute(given), 5)
                     ratios = {f"{name} over this": s / host for name, s in seconds.items()}
                     self.report.row(f"{plan.method} {dtype}", host_to_host_ms=1e3 * host, ms=1e3 * device, **ratios)
             for name, s in seconds.items():

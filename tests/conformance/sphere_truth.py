@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
+from tests.truth import sphere as reference
 
 from skysieve.sphere import (
     ECP,
@@ -44,19 +47,28 @@ KERNELS = {
 }
 HARD = {"top hat": TopHat(0.35), "hemisphere": TopHat(1.7)}
 ERROR = {"float64": 1e-10, "float32": 2e-6}
-"""Of the largest value of the result; required (the notes' section 9)."""
+"""Largest error, relative to the largest value of the result."""
 EPS = {"float64": 1e-13, "float32": 1e-8}
-"""So small that what is cut off does not count: these tests are of the arithmetic."""
+"""So small that cutting the kernel does not matter: these tests check the arithmetic."""
 
 
 def fast(kernel):
-    """The kernel's profile, uncut, from a table that is right to 1e-12 of the peak."""
+    """The uncut profile of a kernel, from a table that is accurate to 1e-12 of the peak."""
     radial = make_radial(kernel, 1e-14)
     return lambda alpha: radial(4 * np.sin(alpha / 2) ** 2)
 
 
+@functools.cache
+def gaussian_matrix():
+    """``K(p, q)`` of the Gaussian for all pixels of nside 16, without weights; read-only."""
+    table = Healpix(16).table("none")
+    found = reference.matrix(table, fast(KERNELS["gaussian"])) / table.weight[0]
+    found.flags.writeable = False
+    return found
+
+
 def some(npix, count=60):
-    """Some pixels, the first ones among them."""
+    """Some pixels, including the first ones."""
     return np.unique(np.concatenate([np.arange(6), np.random.default_rng(3).integers(0, npix, count)]) % npix)
 
 

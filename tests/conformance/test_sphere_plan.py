@@ -1,4 +1,4 @@
-"""What a plan of a convolution on the sphere tells and takes: errors, memory, offsets, mistakes."""
+"""Plans of convolution on the sphere: description, errors, memory, large means."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Window
 
 
-def test_what_a_plan_tells():
+def test_a_plan_describes_itself():
     beam = Gaussian(fwhm=np.radians(10))
     with ConvolvePlan(beam, Healpix(32), eps=1e-4, method="ring", device="cpu") as plan:
-        info = plan.info()
+        info = plan.describe()
         assert info["method"] in METHODS
         assert info["bytes"] > 0
-        assert info["expected_seconds"] > 0
+        assert info["seconds"] > 0
         assert 0.3e-4 < info["truncation_error"] <= 0.55e-4
         cl = 1 / (np.arange(200) + 1.0) ** 2
         assert 0 < plan.truncation_error(cl) < 2e-4
@@ -26,10 +26,10 @@ def test_what_a_plan_tells():
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_memory_is_as_told(method, dtype):
-    """What a plan and a call take, the result apart, is at most 1.2 of what ``info`` says (and 1 MiB of objects).
+def test_memory_is_as_described(method, dtype):
+    """Plan and call take at most 1.2 times the bytes of ``describe`` without the result (and 1 MiB of objects).
 
-    Of white maps, and of those that are turned around first: with an offset, NESTED, of another type.
+    For white maps, and for maps that have to be converted first: with an offset, NESTED, of another type.
     """
     import tracemalloc
 
@@ -43,55 +43,56 @@ def test_memory_is_as_told(method, dtype):
         "other type": (x.astype(other), False),
     }
     with ConvolvePlan(k, Healpix(nside), method=method, dtype=dtype, device="cpu", threads=1) as plan:
-        plan(x + 100)
+        plan.execute(x + 100)
     for name, (y, nest) in cases.items():
         tracemalloc.start()
         with ConvolvePlan(k, Healpix(nside, nest), method=method, dtype=dtype, device="cpu", threads=1) as plan:
-            found = plan(y)
+            found = plan.execute(y)
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-            told = plan.info()["bytes"]
-        assert peak - found.nbytes <= 1.2 * told + 2**20, name
-        assert name == "white" or told <= 1.5 * (peak - found.nbytes), name
+            described = plan.describe()["bytes"]
+        assert peak - found.nbytes <= 1.2 * described + 2**20, name
+        assert name == "white" or described <= 1.5 * (peak - found.nbytes), name
 
 
 @pytest.mark.parametrize("grid", list(GRIDS))
 @pytest.mark.parametrize("kernel", ["narrow", "wide", "needlet", "top hat"])
 def test_ones_are_convolved_to_twelve_digits(grid, kernel):
-    """What a large offset becomes: the mean's series and the modes beyond, or the direct sum band by band."""
+    """Smoothed means: the mean's series and the modes beyond, or the direct sum for bands of rings."""
     from skysieve.sphere.cpu.offset import Ones
 
     k, table = (KERNELS | HARD)[kernel], GRIDS[grid].table()
     ones = Ones(table, [k], 1e-6, 1)
     found = np.concatenate([np.broadcast_to(ones.ring(0, r), table.n[r]) for r in range(len(table.n))])
-    whole = reference.matrix(table, k.profile)
+    rows = np.arange(0, table.npix, 3)
+    whole = reference.matrix(table, k.profile, rows=rows)
     # measured 5e-12
-    assert np.abs(found - whole.sum(axis=1)).max() <= 2e-11 * np.abs(whole).sum(axis=1).max()
+    assert np.abs(found[rows] - whole.sum(axis=1)).max() <= 2e-11 * np.abs(whole).sum(axis=1).max()
 
 
 def test_an_offset_needs_nothing_at_call_time():
-    """A spline, whose modes fall below 1e-6 and not below 1e-12, by rings; told and refused when it is planned."""
+    """The ring method with a spline, whose modes fall below 1e-6 but not below 1e-12; memory is checked in advance."""
     k, g = KERNELS["profile"], Healpix(8)
     x = sky(768)[0]
     with ConvolvePlan(k, g, method="ring", device="cpu", threads=1) as plan:
-        a, b = plan(x), plan(x + 1e4)
-        told = plan.info()["bytes"]
+        a, b = plan.execute(x), plan.execute(x + 1e4)
+        described = plan.describe()["bytes"]
     ones = reference.matrix(g.table(), k.profile).sum(axis=1)
     assert np.abs(b - a - 1e4 * ones).max() <= 1e-5 * np.abs(a).max()  # a few eps
     with pytest.raises(MemoryBudgetError, match="budget"):
-        ConvolvePlan(k, g, method="ring", device="cpu", threads=1, memory=told - 1)
-    with ConvolvePlan(k, g, method="ring", device="cpu", threads=1, memory=told) as plan:
-        assert plan.info()["bytes"] == told
+        ConvolvePlan(k, g, method="ring", device="cpu", threads=1, memory=described - 1)
+    with ConvolvePlan(k, g, method="ring", device="cpu", threads=1, memory=described) as plan:
+        assert plan.describe()["bytes"] == described
 
 
 def test_the_cut_error_is_as_predicted():
-    """Eq. 7 of the paper on white noise, beside what is measured."""
+    """Eq. 7 of the paper for white noise, against the measured error."""
     k, g = Gaussian(fwhm=0.3), Healpix(24)
     x = sky(g.table().npix)[0]
     with ConvolvePlan(k, g, eps=2e-3, quadrature="none", device="cpu") as plan:
         rows = some(len(x), 600)
         truth = reference.convolve(g.table("none"), fast(k), x, rows=rows)
-        cut = reference.convolve(g.table("none"), fast(k), x, plan.info()["support"], rows)
+        cut = reference.convolve(g.table("none"), fast(k), x, plan.describe()["support"], rows)
         assert (cut - truth).std() / truth.std() == pytest.approx(plan.truncation_error(), rel=0.2)
 
 
@@ -103,7 +104,7 @@ def test_the_cut_error_is_as_predicted():
         ({"grid": 64}, TypeError, "expected a grid"),
         ({"method": "fft"}, ValueError, "method='fft'"),
         ({"quadrature": "gauss"}, ValueError, "quadrature='gauss'"),
-        ({"quadrature": "pixel", "grid": ECP(8, 16)}, ValueError, "quadrature='pixel' is of HEALPix"),
+        ({"quadrature": "pixel", "grid": ECP(8, 16)}, ValueError, "quadrature='pixel': expected a HEALPix grid"),
         ({"eps": 0}, ValueError, "eps=0"),
         ({"eps": 2.0}, ValueError, "eps=2.0"),
         ({"dtype": "int32"}, ValueError, "dtype='int32'"),
@@ -119,37 +120,37 @@ def test_the_cut_error_is_as_predicted():
         ({"device": "tpu"}, ValueError, "device='tpu'"),
     ],
 )
-def test_bad_options_are_told(options, kind, message):
+def test_bad_options_raise(options, kind, message):
     given = {"kernel": Gaussian(fwhm=0.2), "grid": Healpix(8), "device": "cpu", **options}
     with pytest.raises(kind, match=message):
         ConvolvePlan(given.pop("kernel"), given.pop("grid"), **given)
 
 
-def test_bad_maps_are_told():
+def test_bad_maps_raise():
     with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(8), device="cpu") as plan:
         with pytest.raises(ValueError, match=r"expected \(\.\.\., 768\)"):
-            plan(np.zeros(767))
+            plan.execute(np.zeros(767))
         with pytest.raises(TypeError, match="complex128"):
-            plan(np.zeros(768, complex))
+            plan.execute(np.zeros(768, complex))
         with pytest.raises(TypeError, match="masked array"):
-            plan(np.ma.MaskedArray(np.zeros(768), np.zeros(768, bool)))
+            plan.execute(np.ma.MaskedArray(np.zeros(768), np.zeros(768, bool)))
         with pytest.raises(ValueError, match="lmax=-1"):
             plan.window(-1)
         with pytest.raises(ValueError, match="power spectrum"):
             plan.truncation_error([-1.0])
 
 
-def test_windows_that_differ_have_no_one_window():
+def test_different_windows_of_e_and_b_are_no_single_window():
     pytest.importorskip("ducc0")
     w = Window(np.ones(9), np.ones(9), np.full(9, 0.9))
     with ConvolvePlan(w, Healpix(8), spin=2, device="cpu") as plan:
         assert plan.method == "harmonic"
-        with pytest.raises(ValueError, match="those of E and B differ"):
+        with pytest.raises(ValueError, match="E and B have different windows"):
             plan.window(8)
 
 
-def test_what_a_gpu_does_not_do(monkeypatch):
-    """Harmonics and the paper's own algorithm run on the host; "auto" knows, "cuda" is told."""
+def test_methods_that_run_on_the_cpu_alone(monkeypatch):
+    """Harmonics and the published algorithm run on the CPU: "auto" takes it, "cuda" raises."""
     from skysieve.core import device as devices
     from skysieve.sphere import api
 

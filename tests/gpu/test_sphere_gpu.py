@@ -1,4 +1,4 @@
-"""Convolution on the sphere on a GPU: against the pixel sum and the CPU's engines, at sizes where all ways are taken.
+"""Convolution on the sphere on a GPU: against the pixel sum and the CPU's engines, at sizes where all zones occur.
 
 Needs NumPy, SciPy, numba, CuPy and pytest alone.
 """
@@ -103,8 +103,8 @@ def test_the_pixel_sum(case, method, dtype):
     kernel, grid = CASES[case]
     x = sky(grid.table().npix)[0].astype(np.float32)
     with ConvolvePlan(kernel, grid, method=method, eps=EPS[dtype], dtype=dtype, device="cuda") as plan:
-        found = plan(x)
-        assert plan.info()["method"] == method
+        found = plan.execute(x)
+        assert plan.describe()["method"] == method
         assert plan.device.kind == "cuda"
     assert found.dtype == dtype
     pixels, expected = truth(case, EPS[dtype])
@@ -122,7 +122,7 @@ def test_the_default_accuracy(method, offset):
     dtype = "float64" if offset else "float32"  # float32 itself holds 1e4 rms to 1e-3
     x = sky(table.npix, 1)[0].astype(dtype) + np.dtype(dtype).type(offset)
     with ConvolvePlan(kernel, grid, method=method, dtype=dtype, device="cuda") as plan:
-        found = plan(x).astype(float)
+        found = plan.execute(x).astype(float)
     pixels = some(table, 200)
     radial = make_radial(kernel, 1e-12)
     expected = brute(table, radial, x.astype(float) - offset, pixels)
@@ -140,14 +140,14 @@ def test_the_default_accuracy(method, offset):
     [("direct", 2048, 4.7), ("ring", 2048, 60), ("ring", 4096, 4.7), ("direct", 1500, 6.0), ("ring", 1500, 30)],
 )
 def test_large_maps(method, nside, arcmin):
-    """The default accuracy where transforms are long and indices large."""
+    """The default accuracy for long transforms and large indices."""
     import cupy
 
     grid, kernel = Healpix(nside), Gaussian(fwhm=np.radians(arcmin / 60))
     table = grid.table()
     x = cupy.random.default_rng(nside).standard_normal(table.npix, dtype=np.float32)
     with ConvolvePlan(kernel, grid, method=method, dtype="float32", device="cuda") as plan:
-        found = plan(x)
+        found = plan.execute(x)
     rng, edge = np.random.default_rng(0), 2 * nside * (nside - 1)
     pixels = np.r_[np.arange(4), rng.integers(0, 300, 4), edge + rng.integers(-9 * nside, 40 * nside, 10)]
     pixels = np.unique(np.r_[pixels, rng.integers(0, table.npix, 30 if arcmin < 20 else 10), table.npix - 1])
@@ -161,7 +161,7 @@ def test_large_maps(method, nside, arcmin):
 
 
 def test_q_and_u_turned_ring_by_ring(monkeypatch):
-    """With a small support the angles between pixels are simplified: the error is what `turning` says."""
+    """With a small support the angles between pixels are simplified: the error is what `turning` predicts."""
     import cupy
 
     grid, kernel, eps = Healpix(1024), Gaussian(fwhm=np.radians(5.5 / 60)), 1e-6
@@ -172,7 +172,7 @@ def test_q_and_u_turned_ring_by_ring(monkeypatch):
     for most in (spin.MOST_TURNING, 0.0):
         monkeypatch.setattr(spin, "MOST_TURNING", most)
         with ConvolvePlan(kernel, grid, spin=2, eps=eps, method="direct", device="cuda") as plan:
-            found.append(plan(x))
+            found.append(plan.execute(x))
     error = float(cupy.sqrt(((found[0] - found[1]) ** 2).mean() / (found[1] ** 2).mean()))
     assert 0.7 * said <= error <= 1.3 * said
 
@@ -192,33 +192,33 @@ def test_spin_two_is_the_cpus(method, dtype):
             ConvolvePlan(kernel, grid, spin=2, eps=EPS[dtype], dtype=dtype, method=method, device=device)
             for device in ("cuda", "cpu")
         ]
-        found, expected = (plan(x) for plan in plans)
+        found, expected = (plan.execute(x) for plan in plans)
         for plan in plans:
             plan.close()
         for a, b in zip(found, expected, strict=True):
             assert np.abs(a - b).max() <= 3 * ERROR[dtype] * np.abs(b).max()
 
 
-def test_arrays_of_the_gpu_stay_there():
+def test_maps_in_gpu_memory_give_results_there():
     import cupy
 
     grid = Healpix(64)
     x = sky(grid.table().npix, 1, 3, "float32")
     on_gpu = cupy.asarray(x)
     with ConvolvePlan([BEAM, Gaussian(fwhm=0.05)], grid, dtype="float32", device="cuda") as plan:
-        found, expected = plan(on_gpu), plan(x)
+        found, expected = plan.execute(on_gpu), plan.execute(x)
         assert isinstance(found, cupy.ndarray)
         assert found.shape == (3, 2, x.shape[1])
         assert (found.get() == expected).all()
         assert (on_gpu.get() == x).all()
         for b in range(3):
-            assert (plan(x[b]) == expected[b]).all()
+            assert (plan.execute(x[b]) == expected[b]).all()
         shifted = cupy.empty(x.shape[1] + 1, np.float32)[1:]
         shifted[:] = on_gpu[0]
-        assert (plan(shifted).get() == expected[0]).all()  # memory that is not aligned
-        assert np.abs(plan(x.astype(">f8")[:, ::1]) - expected).max() == 0
+        assert (plan.execute(shifted).get() == expected[0]).all()  # memory that is not aligned
+        assert np.abs(plan.execute(x.astype(">f8")[:, ::1]) - expected).max() == 0
     with ConvolvePlan(BEAM, grid, device="cpu") as plan, pytest.raises(TypeError, match="maps live on a GPU"):
-        plan(on_gpu)
+        plan.execute(on_gpu)
 
 
 @pytest.mark.parametrize("method", ["direct", "ring"])
@@ -227,8 +227,8 @@ def test_adjoint_linearity_and_several_maps(method):
     x, y = sky(grid.table().npix, 4, 2)
     with ConvolvePlan(BEAM, grid, method=method, eps=1e-12, device="cuda") as plan:
         # "ring" samples the kernel of a pair of rings differently in both directions: the same to eps
-        assert x @ plan(y) == pytest.approx(plan.adjoint(x) @ y, rel=1e-12 if method == "direct" else 1e-10)
-        both = plan(np.stack([x, y, 2 * x - y]))
+        assert x @ plan.execute(y) == pytest.approx(plan.adjoint(x) @ y, rel=1e-12 if method == "direct" else 1e-10)
+        both = plan.execute(np.stack([x, y, 2 * x - y]))
     assert np.abs(both[2] - 2 * both[0] + both[1]).max() <= 1e-13 * np.abs(both).max()
 
 
@@ -239,21 +239,21 @@ def test_nested_maps_masks_and_parts_of_the_sky():
     order = nest2ring(nside, np.arange(table.npix))
     mask = np.random.default_rng(1).random(table.npix) < 0.6
     with ConvolvePlan(BEAM, grid, device="cuda") as plan:
-        whole = plan(x)
-        only = plan(x * mask)
+        whole = plan.execute(x)
+        only = plan.execute(x * mask)
     with ConvolvePlan(BEAM, Healpix(nside, nest=True), device="cuda") as plan:
-        assert (plan(x[order]) == whole[order]).all()
+        assert (plan.execute(x[order]) == whole[order]).all()
     with ConvolvePlan(BEAM, Healpix(nside, nest=True), mask=mask[order], device="cuda") as plan:
-        assert np.abs(plan(x[order]) - (only * mask)[order]).max() <= 1e-14
+        assert np.abs(plan.execute(x[order]) - (only * mask)[order]).max() <= 1e-14
     rings = slice(20, 150)
     part = slice(int(table.start[20]), int(table.start[150]))
     inside = np.zeros_like(x)
     inside[part] = x[part]
     with ConvolvePlan(BEAM, grid, device="cuda") as plan:
-        expected = plan(inside)[part]
+        expected = plan.execute(inside)[part]
     for method in ("direct", "ring"):
         with ConvolvePlan(BEAM, grid, rings=rings, method=method, eps=1e-6, device="cuda") as plan:
-            assert np.abs(plan(x[part]) - expected).max() <= 3e-6 * np.abs(expected).max()
+            assert np.abs(plan.execute(x[part]) - expected).max() <= 3e-6 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("method", ["direct", "ring"])
@@ -261,9 +261,9 @@ def test_one_bad_pixel_costs_its_map_alone(method):
     grid = Healpix(64)
     x = sky(grid.table().npix, 7, 3, "float32")
     with ConvolvePlan(BEAM, grid, method=method, dtype="float32", device="cuda") as plan:
-        good = plan(x)
+        good = plan.execute(x)
         x[1, 1000] = np.nan
-        found = plan(x)
+        found = plan.execute(x)
     assert np.isnan(found[1]).all()
     assert (found[[0, 2]] == good[[0, 2]]).all()
 
@@ -281,20 +281,20 @@ def test_point_sources_do_not_ring():
                 chord += 4 * np.sin(theta) * np.sin(theta[p]) * np.sin((phi - phi[p]) / 2) ** 2
                 expected = make_radial(kernel, 1e-6)(chord)
                 # where the cut kernel has its edge, pixels on it may fall on either side
-                assert np.abs(plan(x) - expected).max() <= max(bound, 1e-6) * expected.max()
+                assert np.abs(plan.execute(x) - expected).max() <= max(bound, 1e-6) * expected.max()
                 if method == "direct":
-                    assert not plan(x)[chord > 1.001 * make_radial(kernel, 1e-6).xmax].any()
+                    assert not plan.execute(x)[chord > 1.001 * make_radial(kernel, 1e-6).xmax].any()
 
 
-def test_results_of_the_host_stay_what_they_are():
-    """Memory of results is used again only when nobody holds them."""
+def test_results_in_host_memory_do_not_change():
+    """Memory of results is reused only after they have been deleted."""
     grid = Healpix(256)
     x = sky(grid.table().npix, 4, 5, "float32")
     with ConvolvePlan(Gaussian(fwhm=np.radians(0.62)), grid, dtype="float32", device="cuda") as plan:
-        expected = plan(x).copy()
+        expected = plan.execute(x).copy()
         for _ in range(2):
-            held = [plan(m) for m in x]
-            parts = [plan(m)[1000:2000] for m in x]
+            held = [plan.execute(m) for m in x]
+            parts = [plan.execute(m)[1000:2000] for m in x]
             for found, part, right in zip(held, parts, expected, strict=True):
                 assert (found == right).all()
                 assert (part == right[1000:2000]).all()
@@ -307,15 +307,15 @@ def test_a_result_goes_where_it_is_wanted():
     grid = Healpix(128)
     x = sky(grid.table().npix, 4, 2, "float32")
     with ConvolvePlan([BEAM, Gaussian(fwhm=0.05)], grid, dtype="float32", device="cuda") as plan:
-        expected = plan(x)
+        expected = plan.execute(x)
         out = np.full(expected.shape, np.nan, np.float32)
-        assert plan(x, out=out) is out
+        assert plan.execute(x, out=out) is out
         assert (out == expected).all()
-        there = cupy.full(expected.shape, np.nan, np.float32)
-        assert plan(cupy.asarray(x), out=there) is there
-        assert (there.get() == expected).all()
+        out_on_gpu = cupy.full(expected.shape, np.nan, np.float32)
+        assert plan.execute(cupy.asarray(x), out=out_on_gpu) is out_on_gpu
+        assert (out_on_gpu.get() == expected).all()
         with pytest.raises(TypeError, match="where the maps are"):
-            plan(x, out=there)
+            plan.execute(x, out=out_on_gpu)
 
 
 def test_smoothing_is_the_cpus():
@@ -342,9 +342,9 @@ def test_smoothing_is_the_cpus():
         bound = 5e-6 if found.dtype == np.float32 else 3e-6
         assert np.abs(found - expected).max() <= bound * np.abs(expected[np.abs(expected) < 1e20]).max()
         if isinstance(given, np.ndarray) and not isinstance(given, np.ma.MaskedArray):
-            there = skysieve.smoothing(cupy.asarray(given), device="cuda", **call)
-            assert isinstance(there, cupy.ndarray)
-            assert np.array_equal(there.get(), found)
+            out_on_gpu = skysieve.smoothing(cupy.asarray(given), device="cuda", **call)
+            assert isinstance(out_on_gpu, cupy.ndarray)
+            assert np.array_equal(out_on_gpu.get(), found)
 
 
 def test_edges_and_automatic_choice():
@@ -354,7 +354,7 @@ def test_edges_and_automatic_choice():
     with ConvolvePlan(hat, grid, device="cuda") as plan, ConvolvePlan(hat, grid, device="cpu") as host:
         assert plan.method == "direct"
         # a pixel on the edge may count on one device and not on the other
-        differs = np.abs(plan(x) - host(x)) > 1e-12 * np.abs(x).max() * hat.profile(0.0)
+        differs = np.abs(plan.execute(x) - host.execute(x)) > 1e-12 * np.abs(x).max() * hat.profile(0.0)
         assert differs.mean() < 1e-3
     with pytest.raises(ValueError, match="has an edge"):
         ConvolvePlan(hat, grid, method="ring", device="cuda")
@@ -368,10 +368,10 @@ def test_bad_input_and_too_little_memory():
     grid = Healpix(64)
     with ConvolvePlan(BEAM, grid, device="cuda") as plan:
         with pytest.raises(ValueError, match="maps have shape"):
-            plan(np.zeros(7))
+            plan.execute(np.zeros(7))
         with pytest.raises(TypeError, match="expected real numbers"):
-            plan(np.zeros(plan.npix, complex))
-        assert plan(np.zeros((0, plan.npix))).shape == (0, plan.npix)
+            plan.execute(np.zeros(plan.npix, complex))
+        assert plan.execute(np.zeros((0, plan.npix))).shape == (0, plan.npix)
     with pytest.raises(DeviceUnavailable, match="run on the CPU alone"):
         ConvolvePlan(BEAM, grid, method="harmonic", device="cuda")
     with pytest.raises(MemoryBudgetError, match="the plan on the GPU"):
@@ -381,7 +381,7 @@ def test_bad_input_and_too_little_memory():
 
 
 @pytest.mark.parametrize(("method", "width"), [("direct", 18.8), ("ring", 60)])
-def test_memory_is_what_is_said(method, width):
+def test_memory_is_as_described(method, width):
     import cupy
 
     pool = cupy.get_default_memory_pool()
@@ -390,7 +390,7 @@ def test_memory_is_what_is_said(method, width):
     grid = Healpix(512)
     x = sky(grid.table().npix, 0, 2, "float32")
     with ConvolvePlan(Gaussian(fwhm=np.radians(width / 60)), grid, method=method, dtype="float32", device="cuda") as p:
-        p(x)
-        used, said = pool.total_bytes() - before, p.info()["bytes"]
+        p.execute(x)
+        used, said = pool.total_bytes() - before, p.describe()["bytes"]
     assert used <= 1.2 * said
     assert resolve("cuda")[0].total_memory > said

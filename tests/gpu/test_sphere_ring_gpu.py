@@ -1,4 +1,4 @@
-"""The ring engine on a GPU: every way of transforming rows, the sky in pieces and on several GPUs, memory."""
+"""The ring engine on a GPU: every kind of transform, the sky in pieces and on several GPUs, memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skysieve.core.device import resolve
 from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
 from skysieve.sphere.contract import Spec
 from skysieve.sphere.cuda import engine as cuda
-from skysieve.sphere.cuda.several import SeveralEngine
+from skysieve.sphere.cuda.multi_gpu import MultiGpuEngine
 from skysieve.sphere.kernels.radial import make_radial
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +34,7 @@ def convolved(engine, x):
      (256, 8, "float32", 5000), (256, 8, "float64", 10000)],
 )  # fmt: skip
 def test_the_pixel_sum_by_every_transform(nside, pixels, dtype, shared):
-    """Rows as they are, in two residues (little shared memory), and through grids; modes beyond n / 2 too."""
+    """Plain rows, rows in two residues (little shared memory), and rows through grids; modes beyond n / 2 too."""
     width = pixels * np.sqrt(np.pi / 3) / nside
     spec = spec_of(nside, width, dtype)
     device = resolve("cuda")[0]
@@ -57,7 +57,7 @@ def test_the_pixel_sum_by_every_transform(nside, pixels, dtype, shared):
 
 
 def test_sums_by_factors_of_rings_and_modes():
-    """What narrow Gaussians go by, away from the poles; here with an eps that allows wider ones."""
+    """Narrow Gaussians use it away from the poles; here eps is so large that wider ones do."""
     spec = spec_of(256, 0.02, eps=1e-4)
     engine = cuda.Engine(spec, "ring", resolve("cuda")[0])
     (sums,) = engine._engine.kernels
@@ -86,7 +86,7 @@ def test_pieces_and_several_gpus_have_the_bits_of_the_whole(dtype, spin):
     assert len(less._engine.pieces) > 1
     assert (convolved(less, x) == expected).all()
     runtimes = [type(whole.runtime)(device) for _ in range(3)]  # one GPU taken for three
-    crew = SeveralEngine(spec, "ring", runtimes=runtimes)
+    crew = MultiGpuEngine(spec, "ring", runtimes=runtimes)
     assert (convolved(crew, x) == expected).all()
     batch = np.concatenate([x, 2 * x, x[..., ::-1], x])
     assert (convolved(crew, batch) == convolved(whole, batch)).all()
@@ -98,9 +98,9 @@ def test_all_gpus_of_the_machine():
     x = sky(12 * 256**2, 2, 1, "float32")[0] + 2e3
     beam = Gaussian(fwhm=0.02)
     with ConvolvePlan(beam, Healpix(256), method="ring", dtype="float32", device="cuda") as plan:
-        expected = plan(x)
+        expected = plan.execute(x)
     with ConvolvePlan(beam, Healpix(256), method="ring", dtype="float32", device="cuda:all") as plan:
-        assert (plan(x) == expected).all()
+        assert (plan.execute(x) == expected).all()
 
 
 @pytest.mark.parametrize("method", ["ring", "direct"])
@@ -115,21 +115,21 @@ def test_maps_stay_on_the_gpu_that_holds_them(method, quadrature):
     beam = Gaussian(fwhm=0.05)
     options = {"method": method, "quadrature": quadrature, "dtype": "float32"}
     with ConvolvePlan(beam, Healpix(64), device="cuda:0", **options) as plan:
-        expected = plan(x)
+        expected = plan.execute(x)
     with ConvolvePlan(beam, Healpix(64), device="cuda:all", **options) as plan:
-        assert (plan(x) == expected).all()
-        assert (plan(x[0]) == expected[0]).all()
+        assert (plan.execute(x) == expected).all()
+        assert (plan.execute(x[0]) == expected[0]).all()
         assert not plan._engine.lost
         for card in range(count):
             with cupy.cuda.Device(card):
-                there = cupy.asarray(x)
-            found = plan(there)  # while another card may be the current one
+                maps = cupy.asarray(x)
+            found = plan.execute(maps)  # while another card may be the current one
             assert int(found.device.id) == card
             assert (found.get() == expected).all()
     with ConvolvePlan(beam, Healpix(64), device=f"cuda:{count - 1}", **options) as plan:
-        assert (plan(x) == expected).all()
+        assert (plan.execute(x) == expected).all()
         with pytest.raises(ValueError, match="cuda:0"), cupy.cuda.Device(0):
-            plan(cupy.asarray(x))
+            plan.execute(cupy.asarray(x))
 
 
 def test_less_memory_than_all_modes_need():
@@ -139,12 +139,12 @@ def test_less_memory_than_all_modes_need():
     beam, grid = Gaussian(fwhm=0.003), Healpix(1024)
     x = cupy.random.default_rng(3).standard_normal(12 * 1024**2, dtype=np.float32)
     with ConvolvePlan(beam, grid, method="ring", dtype="float32", device="cuda") as plan:
-        expected, said = plan(x), plan.info()["bytes"]
+        expected, said = plan.execute(x), plan.describe()["bytes"]
     pool.free_all_blocks()
     before = pool.total_bytes()
     budget = said - 3 * x.nbytes // 2
     with ConvolvePlan(beam, grid, method="ring", dtype="float32", device="cuda", memory=budget) as plan:
-        assert plan.info()["bytes"] <= budget
-        found = plan(x)
-        assert pool.total_bytes() - before <= 1.2 * plan.info()["bytes"]
+        assert plan.describe()["bytes"] <= budget
+        found = plan.execute(x)
+        assert pool.total_bytes() - before <= 1.2 * plan.describe()["bytes"]
     assert bool((found == expected).all())

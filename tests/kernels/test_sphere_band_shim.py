@@ -1,4 +1,4 @@
-"""Quadrature "band" as a GPU runs it, on the host: plans of the public interface, beside those of the CPU."""
+"""Quadrature "band" as a GPU runs it, on the host shim: public plans, compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 from skysieve.core.device import resolve
 from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, MexicanHat, api
 from skysieve.sphere.cuda import engine as cuda
-from skysieve.sphere.cuda.several import SeveralEngine
+from skysieve.sphere.cuda.multi_gpu import MultiGpuEngine
 from skysieve.sphere.grids.polar_correction import polar_correction
 from tests.gpu.batches import FaultyRuntime
 from tests.kernels.shim import shim_runtime
 
 ERROR = {"float64": 1e-12, "float32": 2e-6}
-"""Of the largest value: rounding; float32 sums have 1e-6 (see tests/kernels/test_sphere_shim.py)."""
+"""Relative to the largest value: rounding; float32 sums have 1e-6 (see tests/kernels/test_sphere_shim.py)."""
 
 
 def pretend(monkeypatch, runtimes):
-    """Let plans on "cuda" run on the shim; those of several runtimes on all of them."""
+    """Let plans on "cuda" run on the shim; with several runtimes on all of them."""
     gpu = runtimes[0].device
     monkeypatch.setattr(api, "resolve", lambda d: resolve("cpu") if d == "cpu" else (gpu,))
     make = api.make_engine
@@ -29,7 +29,7 @@ def pretend(monkeypatch, runtimes):
         if device == "cpu":
             return make(spec, method, device, memory, threads)
         if len(runtimes) > 1:
-            return SeveralEngine(
+            return MultiGpuEngine(
                 spec,
                 method,
                 runtimes=[r if isinstance(r, FaultyRuntime) else FaultyRuntime(r) for r in runtimes],
@@ -47,7 +47,7 @@ def both(x, kernel, grid, transposed=False, **options):
         method = "direct" if device == "cpu" else options.get("method", "direct")
         some = {**options, "quadrature": "band", "device": device, "method": method}
         with ConvolvePlan(kernel, grid, **some) as plan:
-            found.append(plan.adjoint(x) if transposed else plan(x))
+            found.append(plan.adjoint(x) if transposed else plan.execute(x))
     return found
 
 
@@ -74,7 +74,7 @@ def test_the_direct_engine_agrees_with_the_cpu(monkeypatch, order, nside, nest, 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("nest", [False, True])
 def test_the_ring_engine_agrees_with_the_cpu(monkeypatch, spin, transposed, nest):
-    """Modes end at 1e-12 of the rms: 1e-10."""
+    """Modes are cut at 1e-12 of the rms; the bound is 1e-10."""
     pretend(monkeypatch, [shim_runtime()])
     nside = 16
     x = np.random.default_rng(7).normal(size=(*((2,) if spin else ()), 12 * nside**2)) - 40
@@ -84,7 +84,7 @@ def test_the_ring_engine_agrees_with_the_cpu(monkeypatch, spin, transposed, nest
 
 
 def test_several_kernels(monkeypatch):
-    """Each gets the mean times its own integral, which is 0 for a Mexican hat."""
+    """Each result has the mean times the kernel's integral, which is 0 for a Mexican hat."""
     pretend(monkeypatch, [shim_runtime()])
     nside = 16
     x = np.random.default_rng(3).normal(size=(3, 12 * nside**2)) + 2.7e4
@@ -96,7 +96,7 @@ def test_several_kernels(monkeypatch):
 
 @pytest.mark.parametrize("nside", [1, 3, 5, 8, 9])
 def test_small_grids(monkeypatch, nside):
-    """Below nside 8 the mean alone is treated."""
+    """Below nside 8 only the mean is treated."""
     pretend(monkeypatch, [shim_runtime()])
     x = np.random.default_rng(nside).normal(size=12 * nside**2) + 1
     truth, found = both(x, Gaussian(fwhm=2.5 / nside), Healpix(nside), eps=1e-12)
@@ -115,7 +115,7 @@ def test_a_bad_pixel_costs_its_map_alone(monkeypatch, spin, method, value):
     before = broken.copy()
     options = {"spin": spin, "method": method, "dtype": "float32", "quadrature": "band", "device": "cuda"}
     with ConvolvePlan(Gaussian(fwhm=0.4), Healpix(nside), **options) as plan:
-        whole, found = plan(x), plan(broken)
+        whole, found = plan.execute(x), plan.execute(broken)
     assert np.isnan(found[1]).all()
     assert (found[[0, 2]] == whole[[0, 2]]).all()
     assert np.array_equal(broken, before, equal_nan=True)
@@ -123,7 +123,7 @@ def test_a_bad_pixel_costs_its_map_alone(monkeypatch, spin, method, value):
 
 @pytest.mark.parametrize(("transposed", "spin", "nest"), [(False, 0, True), (False, 2, False), (True, 0, False)])
 def test_several_gpus_have_the_bits_of_one(monkeypatch, transposed, spin, nest):
-    """A single map, whose rows are shared, and a batch, which is dealt."""
+    """They share the rows of a single map, and the maps of a batch."""
     nside, found = 16, []
     x = np.random.default_rng(5).normal(size=(3, *((2,) if spin else ()), 12 * nside**2)) + 3
     x = x.astype("f4")
@@ -132,21 +132,21 @@ def test_several_gpus_have_the_bits_of_one(monkeypatch, transposed, spin, nest):
             pretend(patch, [shim_runtime() for _ in range(count)])
             options = {"spin": spin, "method": "ring", "dtype": "f4", "quadrature": "band", "device": "cuda"}
             with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(nside, nest), **options) as plan:
-                call = plan.adjoint if transposed else plan
+                call = plan.adjoint if transposed else plan.execute
                 found.append([call(x[0]), call(x)])
     for one, two in zip(*found, strict=True):
         assert (one == two).all()
 
 
 def test_a_batch_is_one_run_of_the_engine(monkeypatch):
-    """So that transfers and sums of its maps overlap."""
+    """Transfers and sums of its maps then overlap."""
     runtime = shim_runtime()
     pretend(monkeypatch, [runtime])
     counts, run = [], cuda.Engine.run
     monkeypatch.setattr(cuda.Engine, "run", lambda self, x, *a, **k: (counts.append(len(x)), run(self, x, *a, **k))[1])
     with ConvolvePlan(Gaussian(fwhm=0.4), Healpix(8), quadrature="band", device="cuda") as plan:
         runtime.launches.clear()
-        plan(np.ones((5, 12 * 8**2)))
+        plan.execute(np.ones((5, 12 * 8**2)))
     assert counts == [5]
     names = [name for name, *_ in runtime.launches]
     for name in ("add_up", "less_mean", "forward", "add", "add_mean"):
@@ -158,14 +158,14 @@ def test_bytes_count_the_tables_and_the_copy(monkeypatch):
     nside, found = 32, {}
     for quadrature in ("none", "band"):
         with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(nside), quadrature=quadrature, device="cuda") as plan:
-            found[quadrature] = plan.info()["bytes"]
+            found[quadrature] = plan.describe()["bytes"]
     more = found["band"] - found["none"] - 8 * 12 * nside**2
     matrix = polar_correction(nside).matrix.nbytes
     assert matrix < more < 1.5 * matrix + 3e5
     with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(nside), quadrature="none", method="direct", device="cpu") as plan:
-        less = plan.info()["bytes"] - plan._means.nbytes
+        less = plan.describe()["bytes"] - plan._ones_response.nbytes
     with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(nside), quadrature="band", method="direct", device="cpu") as plan:
-        assert plan.info()["bytes"] - less == polar_correction(nside).nbytes
+        assert plan.describe()["bytes"] - less == polar_correction(nside).nbytes
 
 
 def test_threads_share_a_plan(monkeypatch):
@@ -173,8 +173,8 @@ def test_threads_share_a_plan(monkeypatch):
     x = np.random.default_rng(6).normal(size=(4, 12 * 16**2)) + np.arange(4)[:, None]
     found = [None] * 4
     with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), quadrature="band", method="ring", device="cuda") as plan:
-        truth = plan(x)
-        ones = [threading.Thread(target=lambda k=k: found.__setitem__(k, plan(x[k]))) for k in range(4)]
+        truth = plan.execute(x)
+        ones = [threading.Thread(target=lambda k=k: found.__setitem__(k, plan.execute(x[k]))) for k in range(4)]
         for one in ones:
             one.start()
         for one in ones:
@@ -197,8 +197,23 @@ def test_a_gpu_that_fails_before_or_after_the_sum_is_replaced(monkeypatch, caplo
 
     monkeypatch.setattr(cuda.Engine, step, fails_once)
     with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), method="ring", quadrature="band", device="cuda") as plan:
-        whole = plan(x)
-        assert (plan(x) == whole).all()
+        whole = plan.execute(x)
+        assert (plan.execute(x) == whole).all()
     assert len(calls) == 3
     assert calls[2] is not calls[1]
     assert "lost" in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_plans_describe_themselves_with_the_same_keys_on_every_device(monkeypatch, count):
+    with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), method="ring", device="cpu") as plan:
+        expected = plan.describe()
+    pretend(monkeypatch, [shim_runtime() for _ in range(count)])
+    with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), method="ring", device="cuda") as plan:
+        found = plan.describe()
+        plan.close()
+        with pytest.raises(ValueError, match="the plan is closed"):
+            plan.execute(np.zeros(plan.npix))
+    assert list(found) == list(expected)
+    assert {k: type(v) for k, v in found.items()} == {k: type(v) for k, v in expected.items()}
+    assert "cuda" in found["device"]

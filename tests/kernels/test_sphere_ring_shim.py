@@ -1,4 +1,4 @@
-"""The ring engine's CUDA code on the host: ways of transforming rows, and the sky in pieces."""
+"""The ring engine's CUDA code on the host shim: transforms of rows, and the sky in pieces."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Rings
 from skysieve.sphere.contract import Spec
 from skysieve.sphere.cuda import engine as cuda
-from skysieve.sphere.cuda.direct import ways as cuda_plan
+from skysieve.sphere.cuda.multi_gpu import MultiGpuEngine
+from skysieve.sphere.cuda.ring import split as ring_split
 from skysieve.sphere.cuda.ring.engine import RingEngine
 from skysieve.sphere.cuda.ring.rows import longest_transform
-from skysieve.sphere.cuda.several import SeveralEngine
 from skysieve.sphere.kernels.radial import make_radial
 from tests.gpu.batches import FaultyRuntime
 from tests.kernels.shim import shim_runtime
 from tests.truth import sphere as reference
 
 BOUND = {"float32": 2e-6, "float64": 1e-6}
-"""Of the largest value: float32 rounds, float64 has the shares that eps=1e-6 allows modes and grid."""
+"""Relative to the largest value: rounding in float32, and errors of modes and grid for eps=1e-6 in float64."""
 
 
 def spec_of(grid, width, dtype, eps=1e-6, spin=0, kernels=1):
@@ -54,7 +54,7 @@ def convolved(engine, x, pieces=None):
 
 
 def belt(rings, n):
-    """Rings of n pixels about the equator, every other one off by half a pixel."""
+    """Rings of n pixels about the equator, every other one shifted by half a pixel."""
     theta = np.pi / 2 + (np.arange(rings) - rings // 2) * 3 / n
     return Rings(theta, [n] * rings, np.arange(rings) % 2 * np.pi / n)
 
@@ -118,9 +118,9 @@ def test_transforms_fit_into_shared_memory():
     assert longest_transform(4, 48 * 1024) == 4096
 
 
-def several(runtimes, method="ring", spin=0, dtype="float32", memory=None):
+def make_engine(runtimes, method="ring", spin=0, dtype="float32", memory=None):
     spec = spec_of(Healpix(21), 0.12, dtype, spin=spin)
-    return SeveralEngine(spec, method, runtimes=runtimes, memory=memory)
+    return MultiGpuEngine(spec, method, runtimes=runtimes, memory=memory)
 
 
 def run(engine, x, **options):
@@ -136,7 +136,7 @@ def test_one_sky_on_several_gpus_has_the_bits_of_one(spin):
     one = cuda.Engine(spec_of(Healpix(21), 0.12, "float32", spin=spin), "ring", runtime=shim_runtime())
     expected = run(one, x)
     runtimes = [FaultyRuntime(shim_runtime()) for _ in range(3)]
-    crew = several(runtimes, spin=spin)
+    crew = make_engine(runtimes, spin=spin)
     assert (run(crew, x) == expected).all()
     assert len(crew._alive()) == 3
     assert crew.describe()["device"].count("host shim") == 3
@@ -150,11 +150,11 @@ def test_one_sky_on_several_gpus_has_the_bits_of_one(spin):
 
 
 def test_nested_maps_and_offsets_on_several_gpus(monkeypatch):
-    seen, mean = [], SeveralEngine._mean
-    monkeypatch.setattr(SeveralEngine, "_mean", lambda self, x, offset: (seen.append(x), mean(self, x, offset))[1])
+    seen, mean = [], MultiGpuEngine._mean
+    monkeypatch.setattr(MultiGpuEngine, "_mean", lambda self, x, offset: (seen.append(x), mean(self, x, offset))[1])
     spec = spec_of(Healpix(16), 0.2, "float32")
     one = cuda.Engine(spec, "ring", runtime=shim_runtime())
-    crew = SeveralEngine(spec, "ring", runtimes=[FaultyRuntime(shim_runtime()) for _ in range(2)])
+    crew = MultiGpuEngine(spec, "ring", runtimes=[FaultyRuntime(shim_runtime()) for _ in range(2)])
     x = (np.random.default_rng(6).normal(size=(1, spec.table.npix)) + 3e3).astype(np.float32)
     ones = one.ones(spec.table.weight, np.ones(len(spec.table.n))).astype(np.float64)
     for options in ({"nest": True}, {"steady": lambda: ones}, {"nest": True, "steady": lambda: ones}):
@@ -165,18 +165,18 @@ def test_nested_maps_and_offsets_on_several_gpus(monkeypatch):
 
 
 @pytest.mark.parametrize("kernel", ["load", "band", "store"])
-def test_what_a_lost_gpu_was_doing_is_done_by_another(kernel, caplog):
+def test_another_gpu_repeats_the_work_of_a_lost_one(kernel, caplog):
     x = np.random.default_rng(7).normal(size=(1, 12 * 21**2)).astype(np.float32)
-    expected = run(several([shim_runtime()]), x)
+    expected = run(make_engine([shim_runtime()]), x)
     lost = FaultyRuntime(shim_runtime(), kernel, RuntimeError("the device is gone"), after=0)
     waits = FaultyRuntime(shim_runtime())
-    crew = several([waits, lost])
+    crew = make_engine([waits, lost])
     waits._until = lost  # plans are made before anything fails
     assert (run(crew, x) == expected).all()
     assert lost.faults == 1
     assert "the device is gone" in caplog.text
     assert (run(crew, x) == expected).all()  # by the one that is left
-    gone = several([FaultyRuntime(shim_runtime(), kernel, RuntimeError("all are gone"), after=0)])
+    gone = make_engine([FaultyRuntime(shim_runtime(), kernel, RuntimeError("all are gone"), after=0)])
     with pytest.raises(RuntimeError, match="all are gone"):
         run(gone, x)
     with pytest.raises(RuntimeError, match="every GPU of the plan has failed"):
@@ -184,19 +184,19 @@ def test_what_a_lost_gpu_was_doing_is_done_by_another(kernel, caplog):
 
 
 @pytest.mark.parametrize("method", ["ring", "direct"])
-def test_a_batch_is_dealt_to_several_gpus(method):
+def test_several_gpus_share_a_batch(method):
     spec = spec_of(Healpix(8), 0.3, "float32")
     x = np.random.default_rng(8).normal(size=(7, spec.table.npix)).astype(np.float32)
     expected = run(cuda.Engine(spec, method, runtime=shim_runtime()), x)
     runtimes = [FaultyRuntime(shim_runtime()) for _ in range(2)]
-    crew = SeveralEngine(spec, method, runtimes=runtimes)
+    crew = MultiGpuEngine(spec, method, runtimes=runtimes)
     assert (run(crew, x) == expected).all()
     assert (run(crew, x[:1]) == expected[:1]).all()
     assert run(crew, x[:0]).shape == (0, 1, spec.table.npix)
 
 
 def test_bad_input_stops_all_gpus():
-    crew = several([FaultyRuntime(shim_runtime()) for _ in range(2)])
+    crew = make_engine([FaultyRuntime(shim_runtime()) for _ in range(2)])
     with pytest.raises((ValueError, IndexError), match=r"shape|broadcast|size|bounds"):
         run(crew, np.zeros((1, 7), np.float32))
 
@@ -217,7 +217,7 @@ def test_little_memory_is_made_do_with():
 
 def test_several_gpus_take_pieces_that_fit_their_memory():
     x = np.random.default_rng(10).normal(size=(1, 12 * 21**2))
-    crew = several([FaultyRuntime(shim_runtime()) for _ in range(2)], dtype="float64")
+    crew = make_engine([FaultyRuntime(shim_runtime()) for _ in range(2)], dtype="float64")
     expected = run(crew, x)
     for engine in crew.engines:
         engine._engine.fit(0)
@@ -252,7 +252,7 @@ def test_copies_of_nested_and_masked_maps_are_counted():
 
 @pytest.mark.parametrize("kernels", [1, 2])
 def test_sums_by_factors_of_rings_and_modes(monkeypatch, kernels):
-    """What narrow Gaussians go by, away from the poles; here with an eps that allows wide ones."""
+    """Narrow Gaussians use it away from the poles; here eps is so large that wide ones do."""
     spec = spec_of(Healpix(64), 0.04, "float32", eps=2e-4, kernels=kernels)
     engine = RingEngine(shim_runtime(), spec)
     assert 0 < engine.kernels[0].cut < engine.kernels[0].count  # the wider one does not
@@ -268,7 +268,7 @@ def test_sums_by_factors_of_rings_and_modes(monkeypatch, kernels):
     cuts = np.unique(engine.cuts(3))
     alone = [engine.piece(int(a), int(b), alone=True) for a, b in pairwise(cuts)]
     assert (convolved(engine, x, alone) == found).all()
-    monkeypatch.setattr(cuda_plan, "SPLIT_PART", 1e-9)
+    monkeypatch.setattr(ring_split, "SPLIT_PART", 1e-9)
     other = RingEngine(shim_runtime(), spec)
     assert all(k.split is None for k in other.kernels)
     assert np.sqrt(np.mean((convolved(other, x) - found) ** 2)) <= 2e-4 * found.std()
@@ -276,7 +276,7 @@ def test_sums_by_factors_of_rings_and_modes(monkeypatch, kernels):
 
 
 def test_a_wide_gaussian_beside_a_narrow_one_whose_modes_go_on():
-    """Factors of the wide one overflowed at the narrow one's modes: a quarter of the map was NaN."""
+    """Factors of the wide kernel once overflowed at the narrow kernel's modes: a quarter of the map was NaN."""
     wide, narrow = Gaussian(sigma=0.1), Gaussian(fwhm=0.03)
     table = Healpix(64).table("none")
     specs = [Spec(table, b, tuple(make_radial(k, 1e-2) for k in b), np.dtype("float32"), 1e-2, 0)

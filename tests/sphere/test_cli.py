@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +11,8 @@ from typer.testing import CliRunner
 import skysieve
 from skysieve.cli import app
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.sphere import MexicanHat, Needlet
+from skysieve.sphere.grids.healpix import reorder
 from skysieve.sphere.maps.io import SkyMaps, read_maps, write_maps
 
 RAD = np.pi / 180
@@ -40,11 +44,11 @@ def test_a_file_is_smoothed(tmp_path, sky):
     assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
 
 
-def test_too_little_memory_is_told_in_a_line(tmp_path, sky, monkeypatch):
+def test_too_little_memory_is_one_line(tmp_path, sky, monkeypatch):
     def full(*args, **options):
         raise MemoryBudgetError("the plan on the GPU", 2 << 30, 1 << 30)
 
-    monkeypatch.setattr("skysieve.sphere.maps.io.smooth_file", full)
+    monkeypatch.setattr("skysieve.sphere.maps.smoothing.smooth_maps", full)
     result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg")
     assert result.exit_code == 2
     assert "skysieve: the plan on the GPU needs 2.0 GiB" in result.output
@@ -107,9 +111,9 @@ def test_a_picture(tmp_path, sky):
         (["--fwhm", "10deg", "--fields", "0,0"], "named twice"),
         (["--fwhm", "10deg", "--fields", "Q,U"], "Q_STOKES and U_STOKES can be smoothed together with I alone"),
         (["--fwhm", "10deg", "--fields", "U"], "expected I, Q and U"),
-        (["--fwhm", "10deg", "--plot", "p.fits"], "expected a picture's name"),
+        (["--fwhm", "10deg", "--plot", "p.fits"], "expected a name that ends in"),
         (["--fwhm", "10deg", "--plot", "no-such-folder/p.png"], "there is no folder"),
-        (["--fwhm", "10deg", "--threads", "0", "--iter", "1"], "threads=0"),
+        (["--fwhm", "10deg", "--threads", "0"], "--threads"),
         (["--tophat", "20deg"], "has an edge"),
         (["--fwhm", "10deg", "--pixwin"], "Q and U have another one"),
         (["--tophat", "20deg", "--fields", "I", "--pixwin"], "does not end"),
@@ -117,7 +121,7 @@ def test_a_picture(tmp_path, sky):
         (["--fwhm", "10deg", "--iter", "1", "--quadrature", "ring"], "does not go with iter"),
     ],
 )
-def test_mistakes_are_told(tmp_path, sky, args, message):
+def test_mistakes_exit_with_2_and_write_nothing(tmp_path, sky, args, message):
     result = run(tmp_path / "in.fits", "-o", tmp_path / "out.fits", *args)
     assert result.exit_code == 2
     assert message in result.output
@@ -135,7 +139,7 @@ def test_files_that_do_not_fit(tmp_path, sky):
 
 
 def test_files_that_contradict_themselves(tmp_path):
-    """NSIDE that is not that of the pixels; pixels cut off; text; the paths are told."""
+    """NSIDE does not fit the pixels, pixels are missing, NSIDE is text, no FITS: the errors name the file."""
     from astropy.io import fits
 
     def write(name, size=3072, **cards):
@@ -165,17 +169,17 @@ def test_a_value_of_bad_pixels_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "message"),
     [
         (("T_MAP", "Q_MAP", "U_MAP"), "I, Q, U, nside"),
         (("INTENSITY", "QUALITY", "UNCERTAINTY"), "INTENSITY, QUALITY, UNCERTAINTY, nside"),
         (("Q_MAP", "U_MAP"), "can be smoothed together with I alone"),
     ],
 )
-def test_names_of_columns(tmp_path, names, told):
+def test_names_of_columns(tmp_path, names, message):
     maps = np.random.default_rng(3).normal(size=(len(names), 768))
     write_maps(tmp_path / "in.fits", SkyMaps(maps, False, names, ("",) * len(names)))
-    assert told in run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "30deg").output
+    assert message in run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "30deg").output
 
 
 def test_another_extension_and_a_device(tmp_path, sky):
@@ -190,7 +194,7 @@ def test_another_extension_and_a_device(tmp_path, sky):
 
 
 def test_columns_of_a_window(tmp_path):
-    """Degrees are no window; T is found by its name."""
+    """A column of degrees is no window; T is found by its name."""
     from astropy.io import fits
 
     from skysieve.sphere import Window
@@ -206,8 +210,6 @@ def test_columns_of_a_window(tmp_path):
 
 def test_the_output_may_be_the_input_and_compressed(tmp_path, sky):
     """Only with --overwrite; a name in .gz is a compressed file."""
-    import gzip
-
     before = (tmp_path / "in.fits").read_bytes()
     assert "exists" in run(tmp_path / "in.fits", "-o", tmp_path / "in.fits", "--fwhm", "10deg").output
     assert (tmp_path / "in.fits").read_bytes() == before
@@ -247,7 +249,7 @@ def test_a_window_with_its_degrees(tmp_path, sky):
 
 
 def test_the_output_by_its_place(tmp_path, sky):
-    """``smooth IN OUT`` and ``smooth IN -o OUT``; one of them."""
+    """Either ``smooth IN OUT`` or ``smooth IN -o OUT``."""
     args = ("--fwhm", "10deg", "--fields", "I")
     assert run(tmp_path / "in.fits", tmp_path / "a.fits", *args).exit_code == 0
     assert run(tmp_path / "in.fits", "-o", tmp_path / "b.fits", *args).exit_code == 0
@@ -278,7 +280,7 @@ def test_pixel_window_and_another_nside(tmp_path, sky):
     assert np.abs(found.maps[0] - truth).max() <= 1e-6 * np.abs(np.delete(truth, range(68, 72))).max()
 
 
-def test_a_file_keeps_what_it_says(tmp_path, sky):
+def test_cards_and_units_are_kept(tmp_path, sky):
     """nside, order, units, coordinates and the sign of U, also of a file that healpy reads."""
     from astropy.io import fits
 
@@ -300,7 +302,7 @@ def test_a_file_keeps_what_it_says(tmp_path, sky):
 
 
 def test_part_of_the_sky(tmp_path, sky):
-    """What healpy writes with ``partial=True`` comes back as a file of the same pixels, for healpy too."""
+    """A file that healpy writes with ``partial=True`` gives a file of the same pixels, which healpy reads."""
     healpy = pytest.importorskip("healpy")
     pixels = np.arange(900, 2500, dtype=np.int64)
     maps = np.full(sky.maps.shape, healpy.UNSEEN)
@@ -381,3 +383,125 @@ def test_part_of_the_sky_that_contradicts_itself(tmp_path, pixels, nside, messag
     result = run(tmp_path / "part.fits", tmp_path / "out.fits", "--fwhm", "30deg")
     assert result.exit_code == 2
     assert message in result.output.replace("\n", " ")
+
+
+# ---------------------------------------------------------------- the shape that all commands share
+
+
+def test_standard_input_and_output(tmp_path, sky):
+    """``smooth - -``: the bytes of the file that ``smooth IN OUT`` writes, except for its name in HISTORY."""
+    args = ("--fwhm", "10deg", "--fields", "I")
+    assert run(tmp_path / "in.fits", tmp_path / "out.fits", *args).exit_code == 0
+    given = (tmp_path / "in.fits").read_bytes()
+    for data in (given, gzip.compress(given)):
+        result = CliRunner().invoke(app, ["smooth", "-", "-o", "-", *args], input=data)
+        assert result.exit_code == 0, result.stderr
+        assert "wrote" not in result.stderr
+        (tmp_path / "piped.fits").write_bytes(result.stdout_bytes)
+        a, b = (read_maps(tmp_path / name) for name in ("out.fits", "piped.fits"))
+        assert np.array_equal(a.maps, b.maps)
+        assert (a.names, a.units, a.nest, a.header) == (b.names, b.units, b.nest, b.header)
+        content = result.stdout_bytes
+        assert b"from standard input" in content
+        assert content.replace(b"from standard input", b"from in.fits       ") == (tmp_path / "out.fits").read_bytes()
+    result = CliRunner().invoke(app, ["smooth", "-", "-", *args], input=b"no file")
+    assert (result.exit_code, result.stdout_bytes) == (2, b"")
+    assert "the input: is no FITS file" in result.stderr
+
+
+def test_messages_on_standard_error(tmp_path, sky):
+    """They name the file that was written; --quiet omits them."""
+    args = ["smooth", str(tmp_path / "in.fits"), str(tmp_path / "out.fits"), "--fwhm", "10deg", "--overwrite"]
+    result = CliRunner().invoke(app, args)
+    assert result.stdout == ""
+    assert f"wrote {tmp_path / 'out.fits'}: I, Q, U, nside 16, NESTED; Gaussian" in result.stderr
+    assert CliRunner().invoke(app, [*args, "--quiet"]).output == ""
+    result = CliRunner().invoke(app, [*args, "--quiet", "--verbose"])
+    assert (result.exit_code, "--quiet and --verbose" in result.stderr) == (2, True)
+
+
+def test_verbose_prints_method_and_bytes(tmp_path, sky, monkeypatch, caplog):
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)  # its handler would outlive the test
+    args = ("--fwhm", "10deg", "--fields", "I", "--device", "cpu", "--method", "direct", "--verbose")
+    with caplog.at_level("INFO", "skysieve"):
+        result = run(tmp_path / "in.fits", tmp_path / "out.fits", *args)
+    assert result.exit_code == 0
+    assert "wrote" in result.stderr
+    assert "method='direct', dtype='float32') on cpu: " in caplog.text
+    assert " KiB, expected " in caplog.text
+
+
+def test_progress_counts_maps(tmp_path, sky, monkeypatch):
+    from skysieve.sphere.maps import smoothing
+
+    seen = []
+    smooth = smoothing.smooth_maps
+
+    def counted(sky, **options):
+        assert options["progress"] is True
+        return smooth(sky, **{**options, "progress": lambda done, total: seen.append((done, total))})
+
+    monkeypatch.setattr(smoothing, "smooth_maps", counted)
+    assert run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg", "--progress").exit_code == 0
+    assert seen == [(1, 2), (2, 2)]  # I, and Q with U
+
+
+def test_nothing_is_replaced_without_overwrite(tmp_path, sky):
+    pytest.importorskip("matplotlib")
+    args = (tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg", "--plot", tmp_path / "p.png")
+    (tmp_path / "p.png").write_text("precious")
+    result = run(*args)
+    assert result.exit_code == 2
+    assert "p.png: exists; use --overwrite" in " ".join(result.output.split())
+    assert not (tmp_path / "out.fits").exists()
+    assert run(*args, "--overwrite").exit_code == 0
+    assert (tmp_path / "p.png").stat().st_size > 10_000
+
+
+def test_a_beam_window_in_a_file(tmp_path, sky):
+    b = np.exp(-np.arange(40) / 6.0)
+    np.savetxt(tmp_path / "bl.txt", b)
+    found = skysieve.smoothing(sky.maps[0], beam_window=tmp_path / "bl.txt", nest=True)
+    assert np.array_equal(found, skysieve.smoothing(sky.maps[0], beam_window=b, nest=True))
+    with pytest.raises(FileNotFoundError, match="none"):
+        skysieve.smoothing(sky.maps[0], beam_window="none.txt")
+
+
+def test_type_and_memory(tmp_path, sky):
+    args = ("--fwhm", "10deg", "--fields", "I", "--device", "cpu")
+    assert run(tmp_path / "in.fits", tmp_path / "out.fits", *args, "--dtype", "float64").exit_code == 0
+    assert read_maps(tmp_path / "out.fits").maps.dtype == np.float64
+    result = run(tmp_path / "in.fits", tmp_path / "o.fits", *args, "--memory", "1kB")
+    assert result.exit_code == 2
+    assert "the budget is 1000 B" in result.output
+    assert not (tmp_path / "o.fits").exists()
+
+
+def test_wavelets(tmp_path, sky):
+    for option, kernel in ((("--mexican-hat", "10deg"), MexicanHat("10deg")), (("--needlet", "2"), Needlet(2))):
+        target = tmp_path / f"{option[0]}.fits"
+        result = run(tmp_path / "in.fits", target, "--fields", "I", *option)
+        assert result.exit_code == 0, result.output
+        assert np.array_equal(read_maps(target).maps[0], skysieve.smoothing(sky.maps[0], kernel=kernel, nest=True))
+
+
+# ---------------------------------------------------------------- files as maps
+
+
+def test_smoothing_takes_a_file(tmp_path, sky):
+    """The maps of a file, in RING order unless NESTED order is asked for; auxiliary columns are left out."""
+    found = skysieve.smoothing(tmp_path / "in.fits", fwhm="10 deg")
+    nested = skysieve.smoothing(str(tmp_path / "in.fits"), fwhm="10 deg", nest=True)
+    assert np.array_equal(nested, skysieve.smoothing(sky.maps, fwhm=10 * RAD, nest=True))
+    assert np.array_equal(found, reorder(nested, to="ring"))
+    alone = skysieve.smoothing(tmp_path / "in.fits", fwhm="10 deg", nest=True, pol=False)
+    assert np.array_equal(alone[0], nested[0])
+    assert not np.array_equal(alone[1], nested[1])
+    one = SkyMaps(sky.maps[:2], True, ("TEMPERATURE", "HITS"), ("K", ""))
+    write_maps(tmp_path / "one.fits", one)
+    single = skysieve.smoothing(tmp_path / "one.fits", fwhm="10 deg", nest=True)
+    assert np.array_equal(single, nested[0])
+    with pytest.raises(FileNotFoundError):
+        skysieve.smoothing(tmp_path / "none.fits", fwhm=0.1)
+    with pytest.raises(ValueError, match=r"fwhm=-1\.0"):
+        skysieve.smoothing(tmp_path / "one.fits", fwhm=-1.0)

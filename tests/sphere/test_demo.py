@@ -1,4 +1,4 @@
-"""The sphere's part of the demo keeps its promise."""
+"""The sphere's part of the demo: its results do not ring."""
 
 from __future__ import annotations
 

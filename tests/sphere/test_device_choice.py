@@ -1,4 +1,4 @@
-"""Which device a plan takes, with GPUs that are made up."""
+"""Which device a plan takes, with simulated GPUs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, api
 from skysieve.sphere.cuda import engine as cuda
-from skysieve.sphere.cuda import several as cuda_several
+from skysieve.sphere.cuda import multi_gpu
 from skysieve.sphere.maps import smoothing as smooth
 
-GPU = Device("cuda", 0, "made up", 2**30, (9, 0), 132, 2**17)
-GPU2 = Device("cuda", 1, "made up", 2**30, (9, 0), 132, 2**17)
+GPU = Device("cuda", 0, "simulated", 2**30, (9, 0), 132, 2**17)
+GPU2 = Device("cuda", 1, "simulated", 2**30, (9, 0), 132, 2**17)
 BEAM = Gaussian(fwhm=0.3)
 
 
@@ -28,15 +28,15 @@ def full(*args, **options):
     raise MemoryBudgetError("the plan on the GPU", 2, 1)
 
 
-def test_auto_takes_the_cpu_where_a_gpu_has_no_room_and_says_so(monkeypatch, caplog):
+def test_auto_logs_that_it_takes_the_cpu_if_a_gpu_lacks_memory(monkeypatch, caplog):
     pretend(monkeypatch, 1)
     monkeypatch.setattr(cuda, "Engine", full)
     with caplog.at_level(logging.INFO, "skysieve"), ConvolvePlan(BEAM, Healpix(4)) as plan:
         assert plan.device.kind == "cpu"
-        found = plan(np.full(plan.npix, 1e6) + np.arange(plan.npix) % 2)
+        found = plan.execute(np.full(plan.npix, 1e6) + np.arange(plan.npix) % 2)
     assert "device='auto' takes the CPU: the plan on the GPU" in caplog.text
     with ConvolvePlan(BEAM, Healpix(4), device="cpu") as plan:
-        assert (plan(np.full(plan.npix, 1e6) + np.arange(plan.npix) % 2) == found).all()
+        assert (plan.execute(np.full(plan.npix, 1e6) + np.arange(plan.npix) % 2) == found).all()
     for options in ({"device": "cuda"}, {"memory": "1 MB"}):
         with pytest.raises(MemoryBudgetError):
             ConvolvePlan(BEAM, Healpix(4), **options)
@@ -48,17 +48,17 @@ def test_harmonics_stay_on_the_cpu(monkeypatch):
         ConvolvePlan(BEAM, Healpix(4), method="harmonic", device="cuda")
 
 
-def test_several_gpus_are_taken_together(monkeypatch):
+def test_several_gpus_share_a_plan(monkeypatch):
     pretend(monkeypatch, 2)
 
-    class Taken(cuda_several.SeveralEngine):
+    class Taken(multi_gpu.MultiGpuEngine):
         def __init__(self, spec, method, devices, **options):
             self.devices, self.method = devices, method
 
         def close(self):
             pass
 
-    monkeypatch.setattr(cuda_several, "SeveralEngine", Taken)
+    monkeypatch.setattr(multi_gpu, "MultiGpuEngine", Taken)
     for given, expected in (("cuda:all", (GPU, GPU)), ([GPU, GPU2, GPU], (GPU, GPU2)), ((GPU2, GPU), (GPU2, GPU))):
         with ConvolvePlan(BEAM, Healpix(4), device=given) as plan:
             assert plan._engine.devices == expected
@@ -73,8 +73,8 @@ def test_a_list_of_devices_holds_gpus(monkeypatch, devices):
 
 
 @pytest.mark.parametrize("given", ["cuda:all", [GPU, GPU2]])
-def test_several_gpus_share_what_is_smoothed(monkeypatch, given):
-    """Maps of the host stay there: those on a GPU are smoothed on it alone."""
+def test_several_gpus_share_maps(monkeypatch, given):
+    """Maps in host memory are not copied to one GPU first."""
     devices = {"cuda:all": (GPU, GPU2)}
     for module in (api, smooth):
         monkeypatch.setattr(module, "resolve", lambda d: devices[d] if isinstance(d, str) else (d,))
@@ -88,7 +88,7 @@ def test_several_gpus_share_what_is_smoothed(monkeypatch, given):
         asked.append(devices)
         raise Asked
 
-    monkeypatch.setattr(cuda_several, "SeveralEngine", make)
+    monkeypatch.setattr(multi_gpu, "MultiGpuEngine", make)
     with pytest.raises(Asked):
         smooth.smoothing(np.ones(12 * 8**2), fwhm=0.3, device=given)
     assert asked == [(GPU, GPU2)]

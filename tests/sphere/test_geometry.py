@@ -1,4 +1,4 @@
-"""Pixels, rings and weights, against healpy and against integrals that are known."""
+"""Pixels, rings and weights, against healpy and known integrals."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ def test_ring_weights_stay_close_to_one():
         (lambda: Healpix(4).table().select(slice(0, 9, 2)), "neighbouring"),
     ],
 )
-def test_bad_geometry_is_told(make, message):
+def test_bad_geometry_raises(make, message):
     with pytest.raises(ValueError, match=message):
         make()

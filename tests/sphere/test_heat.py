@@ -1,4 +1,4 @@
-"""Gaussians in angle: the integral that the engines take their values from, against the series it replaces."""
+"""Gaussians in angle: the integral, against the series that it replaces."""
 
 from __future__ import annotations
 

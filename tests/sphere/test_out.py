@@ -1,4 +1,4 @@
-"""Results written into arrays of the caller's."""
+"""Results that are written into arrays of the caller."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ BEAM = Gaussian(fwhm=0.3)
 
 
 @pytest.mark.parametrize("kernels", [BEAM, [BEAM, Gaussian(fwhm=0.2)]])
-def test_a_result_goes_where_it_is_wanted(kernels):
+def test_a_result_is_written_into_out(kernels):
     rng = np.random.default_rng(0)
     mask = rng.random(12 * 8**2) < 0.5
     mask[:20] = False  # rings that no engine writes
     with ConvolvePlan(kernels, Healpix(8), mask=mask, device="cpu") as plan:
         x = rng.normal(size=(2, 3, plan.npix))
-        expected = plan(x)
+        expected = plan.execute(x)
         out = np.full(expected.shape, np.nan)
-        assert plan(x, out=out) is out
+        assert plan.execute(x, out=out) is out
         assert (out == expected).all()
         if not isinstance(kernels, list):
             back = np.full(x.shape, np.nan)
@@ -44,11 +44,11 @@ def test_an_out_that_cannot_be_written_is_refused():
             (x, ValueError, "shares its memory"),
         ):
             with pytest.raises(error, match=text):
-                plan(x, out=out)
+                plan.execute(x, out=out)
 
 
 def test_an_out_on_another_gpu_is_refused():
-    def there(number):
+    def on_gpu(number):
         flags = SimpleNamespace(c_contiguous=True)
         kind = {
             "__cuda_array_interface__": {},
@@ -60,4 +60,4 @@ def test_an_out_on_another_gpu_is_refused():
         return SimpleNamespace(**kind, device=number)
 
     with pytest.raises(ValueError, match="out is on 1, the maps on 0"):
-        check_out(there(1), there(0), (12,), np.dtype("f4"))
+        check_out(on_gpu(1), on_gpu(0), (12,), np.dtype("f4"))

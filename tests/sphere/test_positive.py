@@ -1,4 +1,4 @@
-"""Maps of probabilities: nothing below 0, and logarithms that are finite."""
+"""Maps of probabilities: no value below 0, and finite logarithms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RAD = np.pi / 180
 
 
 def probabilities(nside, seed):
-    """A few sources, alone in an empty sky, of very different weights."""
+    """A few sources of very different weights in an empty sky."""
     rng = np.random.default_rng(seed)
     m = np.zeros(12 * nside**2)
     m[rng.integers(0, m.size, 5)] = 10.0 ** rng.uniform(-8, 0, 5)
@@ -25,7 +25,7 @@ def probabilities(nside, seed):
 @pytest.mark.parametrize("method", ["auto", "direct", "ring"])
 @pytest.mark.parametrize("width", [4.5, 9.0, 30.0, 90.0])
 def test_the_logarithm_is_finite(dtype, method, width):
-    """At every width and by every method; the values above the method's error are those without ``positive``."""
+    """For every width and method; values above the method's error are the same as without ``positive``."""
     nside = 32 if width < 20 else 12
     m = probabilities(nside, int(width)).astype(dtype)
     options = {"fwhm": width * RAD, "method": method, "device": "cpu"}
@@ -36,8 +36,8 @@ def test_the_logarithm_is_finite(dtype, method, width):
     assert found == pytest.approx(np.maximum(plain, 0), rel=1e-5, abs=1e-7 * float(plain.max()))
 
 
-def test_what_is_clipped_without_it():
-    """The defect: values below 0 by the methods that add up modes or harmonics."""
+def test_values_below_0_without_it():
+    """Methods that sum modes or harmonics leave values below 0."""
     m = probabilities(64, 1)
     low = {
         q: skysieve.smoothing(m, 10 * RAD, method="ring", quadrature=q, device="cpu").min() for q in ("ring", "band")
@@ -48,7 +48,7 @@ def test_what_is_clipped_without_it():
 
 
 @pytest.mark.parametrize("method", ["direct", "ring"])
-def test_the_sum_is_kept_too(method):
+def test_the_sum_is_conserved_too(method):
     m = probabilities(32, 2)
     found = skysieve.smoothing(m, 8 * RAD, flux="conserve", positive=True, method=method, device="cpu")
     assert found.min() > 0
@@ -57,7 +57,7 @@ def test_the_sum_is_kept_too(method):
 
 @pytest.mark.parametrize("masked", ["zero", "normalize"])
 def test_bad_pixels(masked):
-    """They keep their values and count as 0, or not at all."""
+    """They keep their values, and count as 0 or do not count."""
     m = probabilities(32, 3)
     m[[5, 700]] = np.nan, UNSEEN
     holes = np.ma.MaskedArray(m, np.arange(m.size) % 97 == 3)
@@ -93,7 +93,7 @@ def test_empty_maps_widths_of_zero_and_batches():
         ({"fwhm": 0.2, "quadrature": "healpy"}, "positive=True does not go with"),
     ],
 )
-def test_what_it_does_not_go_with(options, expected):
+def test_arguments_that_positive_excludes(options, expected):
     with pytest.raises(ValueError, match=expected):
         skysieve.smoothing(np.ones(12 * 16**2), positive=True, device="cpu", **options)
 

@@ -1,4 +1,4 @@
-"""`smoothing` with another nside in one go, and the windows of pixels."""
+"""`smoothing` with another nside in one step, and pixel windows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNSEEN = healpy.UNSEEN
 @pytest.mark.parametrize(
     "options", [{}, {"iter": 5, "lmax": 2 * NSIDE}, {"quadrature": "pixel"}], ids=["ring", "iter", "pixel"]
 )
-def test_another_nside_in_one_go(nside_out, nest, options):
+def test_another_nside_in_one_step(nside_out, nest, options):
     """Exact harmonics times the window, at the other pixels; I, Q and U."""
     alms = harmonics(3, seed=6)
     alms[1:, healpy.Alm.getlm(2 * NSIDE)[0] < 2] = 0

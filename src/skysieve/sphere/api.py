@@ -1,4 +1,4 @@
-"""Convolution of maps with radial kernels: arguments checked, backend chosen, maps brought into its order."""
+"""Convolution of maps with radial kernels: the plan, its arguments, and the choice of a backend."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import contextlib
 import logging
 import math
 import threading
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from skysieve.core.arrays import array_module, as_array, is_device_array
+from skysieve.core.checks import one_of, real_dtype
 from skysieve.core.device import Device, resolve
-from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere.grids.band_quadrature import finish, mean_of
-from skysieve.sphere.grids.grid import QUADRATURES, Grid
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, format_bytes
+from skysieve.core.plan import Plan
+from skysieve.core.progress import Progress, Reporter, reporting
+from skysieve.sphere.grids.grid import QUADRATURES, Grid, Quadrature
 from skysieve.sphere.grids.healpix import CHUNK, nest2ring, npix2nside, reorder
-from skysieve.sphere.kernels.base import Kernel, Window, check_eps
+from skysieve.sphere.grids.polar_correction import add_mean, mean_of
+from skysieve.sphere.kernels.base import Kernel, check_eps
 from skysieve.sphere.kernels.radial import make_radial
 
 from .arguments import (
@@ -25,17 +28,15 @@ from .arguments import (
     factors_of,
     quiet_eps,
     read_compat,
-    read_dtype,
     read_kernels,
     read_mask,
     ring_table_of,
     white_error,
 )
-from .contract import METHODS, Engine, Spec
+from .contract import METHODS, Compat, Engine, Method, RealType, Spec, Where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -43,26 +44,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ConvolvePlan"]
 
-Where: TypeAlias = "str | Device | list[str | Device] | tuple[str | Device, ...]"
-
 logger = logging.getLogger("skysieve")
 
 OFFSET = 8.0
-"""Mean over standard deviation from which a map's mean is convolved apart, in float64 and with a smaller eps: what is
-cut off the kernel is relative to the rms of the result, and a large offset would multiply it."""
-_SOME = 1 << 16
-"""Pixels that tell mean and deviation."""
+"""Mean over standard deviation above which a map's mean is convolved separately, in float64 and with a smaller eps.
+
+The error of cutting the kernel is relative to the rms of the result; a large mean would multiply it."""
+_LOOKED_AT = 1 << 16
+"""Pixels from which mean and standard deviation are estimated."""
 _NARROW = 16
-"""Pixels along a ring: with supports up to here, all modes of equal rings cost less than a smaller eps."""
+"""Support (pixels along a ring) up to which all modes of equal rings cost less than a smaller eps."""
 
 
 def host(device: Where) -> Device:
-    """The host, for harmonic transforms: "auto" and "cpu".
+    """The CPU, for harmonic transforms, if ``device`` is "auto" or "cpu".
 
     Raises
     ------
     DeviceUnavailable
-        For a GPU.
+        ``device`` is a GPU.
     """
     found = devices_of(device, resolve)[0]
     if found.kind == "cuda":
@@ -75,13 +75,13 @@ def host(device: Where) -> Device:
 def make_engine(
     spec: Spec, method: str, device: Where, memory: str | float | None, threads: int | None
 ) -> tuple[Engine, Device]:
-    """The backend for a device: the one place where it is chosen."""
+    """Choose the backend for a device, and make its engine."""
     devices = (host(device),) if method == "harmonic" or spec.compat else devices_of(device, resolve)
     found = devices[0]
     if len(devices) > 1:
-        from skysieve.sphere.cuda.several import SeveralEngine
+        from skysieve.sphere.cuda.multi_gpu import MultiGpuEngine
 
-        return SeveralEngine(spec, method, devices, memory=memory, threads=threads), found
+        return MultiGpuEngine(spec, method, devices, memory=memory, threads=threads), found
     if found.kind == "cuda":
         from skysieve.sphere.cuda import engine as cuda
 
@@ -97,66 +97,69 @@ def make_engine(
     return cpu.Engine(spec, method, device=found, memory=memory, threads=threads), found
 
 
-class ConvolvePlan:
+class ConvolvePlan(Plan):
     """Convolution with a radial kernel, set up once for any number of maps.
 
-    Every engine computes the same thing, the pixel sum ``s_p = sum_q K(p . q) w_q r_q`` with the kernel cut where
-    ``eps`` allows.
+    All methods compute the pixel sum ``s_p = sum_q K(p . q) w_q r_q``, with the kernel cut where ``eps`` allows it.
+    The result is a map, or maps, like the input: there is no result class.
 
-    Use it as a context manager, or call `close`.
+    Use the plan as a context manager, or call `close`.  Plans can be copied and pickled; see `skysieve.core.plan.Plan`.
 
     Parameters
     ----------
     kernel : Kernel or sequence of Kernel
-        Such as ``Gaussian(fwhm=0.01)``; several share the transforms of the map, and the result has an axis for them.
+        Such as ``Gaussian(fwhm=0.01)``.  Several kernels share the transforms of the map; the result has an axis for
+        them.
     grid : Grid
         Such as ``Healpix(2048)``.
     spin : {0, 2}
-        2: maps are Q and U, of shape (..., 2, npix).  Different windows of E and B need "harmonic", which "auto" takes.
+        2: maps are Q and U, of shape (..., 2, npix).  Different windows of E and B need "harmonic"; "auto" takes it.
     rings : slice, optional
-        Neighbouring rings that the maps consist of; the whole sphere by default.
+        Neighbouring rings of which the maps consist; the whole sphere by default.
     mask : array_like of bool, shape (npix,), optional
-        Pixels that count, in the grid's order: the others are taken as 0, and are 0 in the result.
+        Pixels that count, in the order of the grid.  The others count as 0, and are 0 in the result.
     method : {"auto", "direct", "ring", "harmonic"}
-        "direct": the sum over the pixels within the support; "ring": modes of the rings, summed over rings; "harmonic":
-        transforms by ducc0, for kernels whose window ends; "auto": what is expected to be the fastest.
+        "direct": the sum over the pixels within the support; "ring": Fourier modes of the rings, summed over rings;
+        "harmonic": spherical harmonic transforms by ducc0, for kernels whose window ends; "auto": the method that is
+        expected to be the fastest.
     eps : float
-        What is dropped of the kernel and of its modes, relative to the rms of a white map's result.  In float64 on
-        equal rings (ECP, Gauss-Legendre), "ring" leaves at most 1e-10 of the peak beyond the support: narrow kernels
-        keep all modes, wide ones (above 16 pixels) are set up for eps = 2e-11 at most.
+        Error of cutting the kernel and its modes, relative to the rms of the result of a white map.  In float64 on
+        equal rings (ECP, Gauss-Legendre), "ring" leaves at most 1e-10 of the peak beyond the support: all modes of
+        narrow kernels are used, and wide ones (above 16 pixels) are set up for eps = 2e-11 at most.
     quadrature : {"ring", "none", "pixel", "band"}
-        Weights w: ring weights, the pixels' solid angles (with which the sum is self-adjoint), or those times HEALPix's
-        pixel weights (see `pixelweights.healpix_pixel_weights`), with which a large mean is not convolved apart.
-        "band" is for whole HEALPix maps whose harmonics end at degree 3 nside - 1: solid angles, with corrections
-        around the poles and where caps and belt meet (see `polar`); the mean is multiplied by the kernel's integral.
+        Weights w.  "ring": one weight for each ring.  "none": the solid angle of a pixel; the sum is then self-adjoint.
+        "pixel": HEALPix's pixel weights (see `pixel_weights.healpix_pixel_weights`); a large mean is then not convolved
+        separately.  "band", for whole HEALPix maps whose harmonics end at degree 3 nside - 1: solid angles, with
+        corrections around the poles and where caps and belt meet (see `polar_correction`); the mean is multiplied by
+        the kernel's integral.
     dtype : {"float64", "float32"}
-        Arithmetic and result.
+        Type of the arithmetic and of the result.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"} or sequence of GPUs
-        Maps may live on the host or, with a plan on a GPU, in GPU memory (CuPy); results live where the maps do.
-        "auto" takes a GPU where there is one with room; "harmonic" runs on the CPU.  Several GPUs share maps of the
-        host: those of a batch and, with "ring", the rows of a single one, with the bits of one GPU.
+        Maps may be in host memory or, with a plan on a GPU, in GPU memory (CuPy); results are where the maps are.
+        "auto" takes a GPU if there is one with enough memory; "harmonic" runs on the CPU.  Several GPUs share maps in
+        host memory: the maps of a batch and, with "ring", the rows of a single map.  The result is the same to the
+        last bit as on one GPU.
     memory : str or float, optional
-        Budget of plan and working memory: "80%" of what is free, "2 GiB", or bytes.
+        Budget of the plan and its working memory: "80%" of what is free, "2 GiB", or bytes.
     threads : int, optional
-        CPU threads; default all.
+        CPU threads; all cores by default.
     compat : {"arkcos", "arkcos+duplicate", "arkcos+unshifted", "arkcos+duplicate+unshifted"}, optional
-        The algorithm of [1]_ as it is published, to compare with: HEALPix alone, caps padded with zeros.  Its options
-        are "duplicate", the modes beyond the Nyquist frequency of cap rings, and "unshifted", the exact kernel between
-        rings of the belt.
+        The algorithm of [1]_ as published, for comparison: HEALPix only, caps padded with zeros.  "duplicate" adds
+        modes beyond the Nyquist frequency of cap rings, and "unshifted" the exact kernel between rings of the belt.
 
     Raises
     ------
     ValueError, TypeError
-        For arguments that do not fit.
+        An argument is invalid.
     MemoryBudgetError
-        If plan and working memory exceed the budget.
+        Plan and working memory exceed the budget.
     DeviceUnavailable
-        If the device asked for cannot be used.
+        The requested device cannot be used.
 
     Notes
     -----
-    The ring method is that of [1]_ with all modes of the rings, not those below the Nyquist frequency alone: there is
-    no ringing, at the poles or elsewhere.
+    The ring method is that of [1]_, but uses all modes of the rings, not only those below the Nyquist frequency.  So
+    there is no ringing, at the poles or elsewhere.
 
     References
     ----------
@@ -168,9 +171,9 @@ class ConvolvePlan:
     >>> from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
     >>> source = np.zeros(12 * 64**2)
     >>> source[1000] = 1 / (4 * np.pi / source.size)
-    >>> beam = Gaussian(fwhm=np.radians(3))
+    >>> beam = Gaussian("3 deg")
     >>> with ConvolvePlan(beam, Healpix(64), quadrature="none") as plan:
-    ...     image = plan(source)
+    ...     image = plan.execute(source)
     >>> print(round(image[1000] / beam.profile(0), 6))
     1.0
     """
@@ -180,77 +183,76 @@ class ConvolvePlan:
         kernel: Kernel | Sequence[Kernel],
         grid: Grid,
         *,
-        spin: int = 0,
+        spin: Literal[0, 2] = 0,
         rings: slice | None = None,
         mask: Any = None,
-        method: str = "auto",
+        method: Method = "auto",
         eps: float = 1e-6,
-        quadrature: str = "ring",
-        dtype: Any = "float64",
+        quadrature: Quadrature = "ring",
+        dtype: RealType = "float64",
         device: Where = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
-        compat: str | None = None,
+        compat: Compat | None = None,
     ) -> None:
         self.kernels, self._many = read_kernels(kernel)
         if not isinstance(grid, Grid):
             raise TypeError(f"grid is a {type(grid).__name__}, expected a grid such as Healpix(nside)")
-        if method not in METHODS:
-            raise ValueError(f"method={method!r}: expected one of {METHODS}")
-        if quadrature not in QUADRATURES:
-            raise ValueError(f"quadrature={quadrature!r}: expected one of {QUADRATURES}")
+        chosen = one_of("method", method, METHODS)
+        rule = QUADRATURES[one_of("quadrature", quadrature, QUADRATURES)]
         if spin not in (0, 2):
             raise ValueError(f"spin={spin!r}: expected 0 or 2")
         check_eps(eps)
         if threads is not None and (not isinstance(threads, int | np.integer) or threads < 1):
             raise ValueError(f"threads={threads!r}: expected a whole number of at least 1, or None for all cores")
-        self.grid, self.eps, self.quadrature, self.dtype = grid, eps, quadrature, read_dtype(dtype)
+        self.grid, self.eps, self.quadrature, self.dtype = grid, eps, quadrature, real_dtype(dtype)
         self._table = ring_table_of(grid, quadrature, rings)
-        self._factors = factors_of(grid, self._table, rings) if quadrature == "pixel" else None
-        self._polar = grid.polar_correction() if quadrature == "band" else None
-        if quadrature == "band" and not (rings is None and mask is None and compat is None):
-            raise ValueError("quadrature='band': corrects whole maps, expected no rings, mask or compat with it")
+        self._factors = factors_of(grid, self._table, rings) if rule.pixel_factors else None
+        self._band = rule.polar
+        self._polar = grid.polar_correction() if self._band else None
+        if self._band and not (rings is None and mask is None and compat is None):
+            raise ValueError(
+                f"quadrature={quadrature!r}: corrects whole maps, expected no rings, mask or compat with it"
+            )
         self._mask, used = read_mask(mask, self._table, grid.nest)
         self.spin = int(spin)
-        if (
-            method == "auto"
-            and self.spin
-            and any(isinstance(k, Window) and not k.equal_polarisation for k in self.kernels)
-        ):
-            method = "harmonic"  # the one that keeps E and B apart
-        gpu = devices_of(device, resolve)[0].kind == "cuda" and method != "harmonic" and compat is None
-        if method in ("auto", "ring"):
+        if chosen == "auto" and self.spin and not all(k.equal_polarisation for k in self.kernels):
+            chosen = "harmonic"  # the only method for different windows of E and B
+        gpu = devices_of(device, resolve)[0].kind == "cuda" and chosen != "harmonic" and compat is None
+        if chosen in ("auto", "ring"):
             eps = quiet_eps(self.kernels, self._table, self.dtype, float(eps), 0 if gpu else _NARROW)
-        radials = () if method == "harmonic" else tuple(make_radial(k, eps, self.spin) for k in self.kernels)
+        radials = () if chosen == "harmonic" else tuple(make_radial(k, eps, self.spin) for k in self.kernels)
         self._response: Any = None
         self._lock = threading.Lock()
-        self._means = None if gpu else self._apart(threads)
+        self._closed = False
+        self._ones_response = None if gpu else self._make_ones_response(threads)
         staged = (2 if self.spin else 1) * self.npix * self.dtype.itemsize
-        options = read_compat(compat, grid, method, self.spin, rings)
-        extra = staged + (self._means.nbytes if self._means else 0)
+        options = read_compat(compat, grid, chosen, self.spin, rings)
+        extra = staged + (self._ones_response.nbytes if self._ones_response else 0)
         extra += 0 if self._factors is None else self._factors.nbytes
         extra += 0 if self._polar is None else self._polar.nbytes
-        copies = (1 + len(self.kernels) if grid.nest else int(quadrature == "band")) + (used is not None)
+        copies = (1 + len(self.kernels) if grid.nest else int(self._band)) + (used is not None)
         self._spec = Spec(
             self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra, options, copies,
-            quadrature == "band", self._polar,
+            self._band, self._polar,
         )  # fmt: skip
-        self._engine, self.device = make_engine(self._spec, method, device, memory, threads)
+        self._engine, self.device = make_engine(self._spec, chosen, device, memory, threads)
         if gpu and self.device.kind == "cpu":
-            self._means = self._apart(threads)
+            self._ones_response = self._make_ones_response(threads)
         self._options: dict[str, Any] = {"memory": memory, "threads": threads}
         self._ones = np.ones(len(self._table.n))
+        if logger.isEnabledFor(logging.INFO):
+            facts = self._engine.describe()
+            size, seconds = format_bytes(facts["bytes"]), facts["seconds"]
+            logger.info("%r on %s: %s, expected %.2g s for a map", self, facts["device"], size, seconds)
 
-    def __enter__(self) -> ConvolvePlan:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __repr__(self) -> str:
+        kernel = list(self.kernels) if self._many else self.kernels[0]
+        return f"ConvolvePlan({kernel!r}, {self.grid!r}, method={self.method!r}, dtype={self.dtype.name!r})"
 
     def close(self) -> None:
-        """Give back threads and memory."""
+        """Free threads and memory; the plan cannot convolve any more."""
+        self._closed = True
         self._engine.close()
         self._response = None
 
@@ -264,32 +266,42 @@ class ConvolvePlan:
         """The method in use."""
         return self._engine.method
 
-    def __call__(self, maps: Any, out: Any = None) -> NDArray[Any]:
+    def execute(self, maps: Any, out: Any = None, *, progress: bool | Progress = False) -> NDArray[Any]:
         """Convolve maps.
 
         Parameters
         ----------
         maps : array_like, shape (..., npix), with spin 2 (..., 2, npix)
-            Any number of maps.  A map that holds NaN or infinite values comes back as NaN, the others unharmed; UNSEEN
-            is a number like others here (see ``mask``, and `smoothing`).
+            Any number of maps.  A map that holds NaN or infinite values becomes NaN; the other maps are not affected.
+            UNSEEN is a number like any other here (see ``mask``, and `smoothing`).
         out : numpy.ndarray, optional
-            Where to write the result: contiguous, of its shape and dtype, where the maps are, and apart from them.
+            Array for the result: contiguous, of its shape and dtype, where the maps are; it must not share their
+            memory.
+        progress : bool or callable
+            True draws a bar of the maps; a callable gets ``(done, total)``.  A GPU reports once, when all maps are
+            done.
 
         Returns
         -------
         numpy.ndarray, of the shape of maps, or (..., K, npix), (..., K, 2, npix) for a sequence of K kernels
             Of the plan's dtype.
+
+        Raises
+        ------
+        ValueError, TypeError
+            The maps or ``out`` do not fit, or the plan is closed.
         """
-        return self._run(maps, self._table.weight, self._ones, out)
+        with reporting(progress, "convolving maps") as report:
+            return self._run(maps, self._table.weight, self._ones, out, report)
 
     def adjoint(self, maps: Any, out: Any = None) -> NDArray[Any]:
-        """The transposed operator, ``r_q = w_q sum_p K(p . q) s_p``, for one kernel.
+        """Apply the transposed operator, ``r_q = w_q sum_p K(p . q) s_p``, of a plan with one kernel.
 
         Parameters
         ----------
         maps : array_like, shape (..., npix)
         out : numpy.ndarray, optional
-            As in a call.
+            As for `execute`.
 
         Returns
         -------
@@ -308,8 +320,8 @@ class ConvolvePlan:
         """
         if not isinstance(lmax, int | np.integer) or lmax < 0:
             raise ValueError(f"lmax={lmax!r}: expected a whole number of at least 0")
-        if self.spin and any(isinstance(k, Window) and not k.equal_polarisation for k in self.kernels):
-            raise ValueError("window: those of E and B differ, there is no one b_l; `Window.polarised` gives both")
+        if self.spin and not all(k.equal_polarisation for k in self.kernels):
+            raise ValueError("window: E and B have different windows; `Kernel.polarised` gives both")
         if self.method == "harmonic":
             found = np.stack([k.window(int(lmax), self.spin) for k in self.kernels])
         else:
@@ -317,12 +329,17 @@ class ConvolvePlan:
         return found if self._many else np.asarray(found[0])
 
     def truncation_error(self, cl: Any = None) -> float:
-        """Rms error that the cut of the kernel brings about, relative to the rms of the result (the paper's eq. 7).
+        """Rms error of cutting the kernel at its support, relative to the rms of the result (eq. 7 of the paper).
 
         Parameters
         ----------
         cl : array_like, shape (lmax + 1,), optional
-            Power spectrum of the maps; white by default.  The largest error of all kernels is given.
+            Power spectrum of the maps; white by default.
+
+        Returns
+        -------
+        float
+            The largest error of all kernels.
         """
         if cl is None:
             if self.method == "harmonic":
@@ -341,19 +358,39 @@ class ConvolvePlan:
             worst = max(worst, math.sqrt(float((many * lost**2).sum()) / float((many * whole**2).sum())))
         return worst
 
-    def info(self) -> dict[str, Any]:
-        """Method, device, support (rad), truncation error for white maps, bytes and expected seconds of one map.
+    def describe(self) -> dict[str, Any]:
+        """Describe the plan, with the same keys on every device.
 
-        ``bytes`` are those of the plan and its working memory, a copy of a map that has to be turned into the plan's
-        order or type among them; maps given and results are apart.
+        Returns
+        -------
+        dict
+            ``method``, ``device`` and ``dtype``; ``bytes`` of the plan and its working memory on the device, including
+            a copy of a map that has to be reordered or converted, but not the given maps and the result; ``seconds``
+            expected for one map; ``support`` of the kernel (rad); ``truncation_error`` for white maps; ``npix``; the
+            number of ``kernels``.
         """
         cut = self.method != "harmonic"
         support = max(r.radius for r in self._spec.radials) if cut else math.pi
-        facts = {"support": support, "truncation_error": self.truncation_error(), "dtype": self.dtype.name}
-        return {**self._engine.describe(), **facts, "npix": self.npix, "kernels": len(self.kernels)}
+        return {
+            **self._engine.describe(),
+            "dtype": self.dtype.name,
+            "support": support,
+            "truncation_error": self.truncation_error(),
+            "npix": self.npix,
+            "kernels": len(self.kernels),
+        }
 
     # ------------------------------------------------------------------ inside
-    def _run(self, maps: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64], out: Any) -> NDArray[Any]:
+    def _run(
+        self,
+        maps: Any,
+        w_in: NDArray[np.float64],
+        w_out: NDArray[np.float64],
+        out: Any,
+        report: Progress | None = None,
+    ) -> NDArray[Any]:
+        if self._closed:
+            raise ValueError("the plan is closed")
         if is_device_array(maps) and self.device.kind != "cuda":
             raise TypeError(f"maps live on a GPU, the plan on {self.device}: expected host arrays, or device='cuda'")
         if isinstance(maps, np.ma.MaskedArray):
@@ -373,7 +410,7 @@ class ConvolvePlan:
         if out is not None:
             check_out(out, given, shape, self.dtype)
             if self.device.kind == "cpu":
-                out[...] = 0  # rings that are not wanted
+                out[...] = 0  # the engine writes no ring outside the mask
         elif is_device_array(given):
             with given.device:
                 out = array_module(given).empty(shape, self.dtype)
@@ -381,19 +418,22 @@ class ConvolvePlan:
             gpu: Any = self._engine
             out = gpu.empty(shape) if self.device.kind == "cuda" else np.zeros(shape, self.dtype)
         result = out.reshape(len(x), kernels, *parts, self.npix)
+        reporter = Reporter(report, len(x))
         if self.device.kind == "cuda":
             self._on_gpu(x, result, w_in, w_out)
+            reporter.add(len(x))
             return out  # type: ignore[no-any-return]
         result[...] = 0
         for i in range(len(x)):
             self._one(x[i], result[i : i + 1], w_in, w_out)
+            reporter.add(1)
         return out  # type: ignore[no-any-return]
 
     def _on_gpu(self, x: Any, result: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64]) -> None:
-        """Maps (B, [2,] npix) into ``result`` (B, K, [2,] npix)."""
+        """Convolve maps (B, [2,] npix) into ``result`` (B, K, [2,] npix)."""
         factors: Any = self._factors
-        apart = self._mask is None and not self.spin and w_out is self._ones
-        apart = apart and self.quadrature not in ("pixel", "band")
+        separate_mean = self._mask is None and not self.spin and w_out is self._ones
+        separate_mean = separate_mean and factors is None and not self._band
         place = x.device if is_device_array(x) else contextlib.nullcontext()  # one of several GPUs
         if factors is not None:
             with place:
@@ -401,7 +441,7 @@ class ConvolvePlan:
                 factors = array_module(x).asarray(ordered, self.dtype)
                 x = x * factors if w_out is self._ones else x
         gpu: Any = self._engine
-        steady = self._steady if apart else None
+        steady = self._device_ones_response if separate_mean else None
         gpu.run(
             x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=steady, offset=OFFSET,
             transposed=w_out is not self._ones,
@@ -410,9 +450,9 @@ class ConvolvePlan:
             if factors is not None and w_out is not self._ones:
                 result *= factors
 
-    def _steady(self) -> Any:
+    def _device_ones_response(self) -> Any:
         """The result for a map of ones, (K, npix) float64 on the GPU."""
-        with self._lock:  # GPUs that share a batch ask at once
+        with self._lock:  # GPUs that share a batch ask at the same time
             if self._response is None:
                 eps = max(1e-12, 1e-6 * self.eps)
                 radials = tuple(make_radial(k, eps) for k in self.kernels)
@@ -426,39 +466,37 @@ class ConvolvePlan:
             return self._response
 
     def _one(self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """One map ([2,] npix) into ``out`` (1, K, [2,] npix), both in the grid's order."""
+        """Convolve one map ([2,] npix) on the CPU into ``out`` (1, K, [2,] npix), both in the order of the grid."""
         mean = 0.0
-        band = self.quadrature == "band"
+        transposed = w_out is not self._ones
         if self._mask is None:
             total = float(x.sum())
             if not math.isfinite(total) and not np.isfinite(x).all():
                 out[...] = np.nan
                 return
-            if band:
+            if self._band:
                 mean = mean_of(x, self.spin)
-            elif self._means is not None and w_out is self._ones:
-                some = x[:: 1 + self.npix // _SOME].astype(np.float64)
+            elif self._ones_response is not None and not transposed:
+                some = x[:: 1 + self.npix // _LOOKED_AT].astype(np.float64)
                 mean = float(some.mean())
                 if abs(mean) <= OFFSET * float(some.std()):
                     mean = 0.0
         plain = x.dtype == self.dtype and x.dtype.isnative and x.flags.c_contiguous
-        before = self._factors if w_out is self._ones else None
-        off = 0.0 if band and w_out is not self._ones else mean
-        if not plain or off or band or self.grid.nest or self._mask is not None or before is not None:
+        before = None if transposed else self._factors
+        off = 0.0 if self._band and transposed else mean
+        if not plain or off or self._band or self.grid.nest or self._mask is not None or before is not None:
             x = self._stage(x, off, before)
-            if self._polar is not None and w_out is self._ones:
+            if self._polar is not None and not transposed:
                 self._polar.add(x, self.spin)
             if self._mask is not None and not np.isfinite(x).all():
                 out[...] = np.nan
                 return
         self._engine.convolve(x[None], out, w_in, w_out)
-        del x  # a copy of a map, where it was staged
-        if band:
-            finish(out[0], mean, self.kernels, self._polar, self.spin, w_out is not self._ones)
-        elif mean and self._means is not None:
-            from skysieve.sphere.cpu.offset import add_mean
-
-            add_mean(self._means, mean, out[0])
+        del x  # frees the copy of the map, if one was made
+        if self._band:
+            add_mean(out[0], mean, self.kernels, self._polar, self.spin, transposed)
+        elif mean and self._ones_response is not None:
+            self._ones_response.add(mean, out[0])
         if self._mask is not None:
             out *= self._mask
         if self._factors is not None and before is None:
@@ -468,7 +506,7 @@ class ConvolvePlan:
                 row[:] = reorder(row, to="nest")
 
     def _stage(self, x: NDArray[Any], mean: float, factors: NDArray[np.float64] | None) -> NDArray[Any]:
-        """The map as the engine takes it: less its mean, in RING order, without what is masked, of the plan's dtype."""
+        """A copy of the map for the engine: in RING order, masked, less its mean, and of the plan's dtype."""
         staged = np.empty(x.shape, self.dtype)
         lines = zip(x.reshape(-1, self.npix), staged.reshape(-1, self.npix), strict=True)
         for line, to in lines:
@@ -484,9 +522,9 @@ class ConvolvePlan:
                 to[at] = piece if self._mask is None else np.where(self._mask[at], piece, 0)
         return staged
 
-    def _apart(self, threads: int | None) -> Ones | None:
-        """What a map's mean becomes, where it is convolved apart: maps without mask and pixel weights, of spin 0."""
-        if self._mask is not None or self.spin or self._factors is not None or self.quadrature == "band":
+    def _make_ones_response(self, threads: int | None) -> Ones | None:
+        """What smooths a large mean separately on the CPU; None for maps whose mean is not treated so."""
+        if self._mask is not None or self.spin or self._factors is not None or self._band:
             return None
         from skysieve.sphere.cpu.offset import Ones
 

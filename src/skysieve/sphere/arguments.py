@@ -1,4 +1,4 @@
-"""Arguments of a plan, as they are read and checked."""
+"""Checks of the arguments of a plan, and what follows from them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, is_device_array
-from skysieve.core.checks import real_dtype
-from skysieve.sphere.grids.grid import Grid, Healpix, RingTable
+from skysieve.core.checks import one_of
+from skysieve.sphere.grids.grid import Grid, Healpix, Quadrature, RingTable
 from skysieve.sphere.grids.healpix import reorder
 from skysieve.sphere.kernels.base import Kernel
 from skysieve.sphere.kernels.legendre import theta_nodes
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
     from skysieve.core.device import Device
 
-read_dtype = real_dtype
+    from .contract import Where
+
 QUIET = 2e-11
 """eps that leaves at most 1e-10 of the peak beyond the support on grids of equal rings, in float64."""
 
 
 def read_kernels(kernel: Kernel | Sequence[Kernel]) -> tuple[tuple[Kernel, ...], bool]:
-    """The kernels, and whether there is a list of them."""
+    """The kernels, and whether a sequence was given."""
     if isinstance(kernel, Kernel):
         return (kernel,), False
     if not isinstance(kernel, list | tuple) or not kernel or not all(isinstance(k, Kernel) for k in kernel):
@@ -37,8 +38,8 @@ def read_kernels(kernel: Kernel | Sequence[Kernel]) -> tuple[tuple[Kernel, ...],
     return tuple(kernel), True
 
 
-def ring_table_of(grid: Grid, quadrature: str, rings: slice | None) -> RingTable:
-    """The grid's rings that are in use."""
+def ring_table_of(grid: Grid, quadrature: Quadrature, rings: slice | None) -> RingTable:
+    """The rings of the grid that are used."""
     table = grid.table(quadrature)
     if rings is None:
         return table
@@ -50,19 +51,17 @@ def ring_table_of(grid: Grid, quadrature: str, rings: slice | None) -> RingTable
 
 
 def read_compat(compat: str | None, grid: Grid, method: str, spin: int, rings: slice | None) -> tuple[str, ...]:
-    """The paper's algorithm and its options."""
+    """The published algorithm and its options; empty without it."""
     if compat is None:
         return ()
-    named = tuple(str(compat).split("+"))
-    if named[0] != COMPAT[0] or not set(named[1:]) <= set(COMPAT[1:]) or len(set(named)) < len(named):
-        raise ValueError(f"compat={compat!r}: expected 'arkcos', with '+duplicate' or '+unshifted' behind it, or None")
+    named = tuple(one_of("compat", compat, COMPAT).split("+"))
     if not isinstance(grid, Healpix) or method not in ("auto", "ring") or spin or rings is not None:
         raise ValueError(f"compat={compat!r}: expected a whole HEALPix grid, spin=0 and method='auto' or 'ring'")
     return named
 
 
 def factors_of(grid: Grid, table: RingTable, rings: slice | None) -> NDArray[np.float64]:
-    """The pixels' factors, of the rings in use."""
+    """The weight of each pixel of the rings that are used."""
     factors = grid.pixel_factors()
     if rings is None:
         return factors
@@ -72,7 +71,10 @@ def factors_of(grid: Grid, table: RingTable, rings: slice | None) -> NDArray[np.
 
 
 def quiet_eps(kernels: tuple[Kernel, ...], table: RingTable, dtype: np.dtype[Any], eps: float, narrow: int) -> float:
-    """The eps to use: on equal rings a wide kernel, whose modes are cut, gets one that leaves no trace of the cut."""
+    """The eps to use: on equal rings, the modes of a wide kernel are cut so late that the cut leaves no trace.
+
+    ``narrow`` is the support (pixels along a ring) up to which all modes are used anyway.
+    """
     if dtype != np.float64 or not table.uniform or all(k.hard for k in kernels):
         return eps
     widest = max(k.support(eps) for k in kernels if not k.hard) * float(table.n[0]) / (2 * math.pi)
@@ -80,9 +82,9 @@ def quiet_eps(kernels: tuple[Kernel, ...], table: RingTable, dtype: np.dtype[Any
 
 
 def white_error(kernel: Kernel, radius: float) -> float:
-    """``sqrt(int beyond radius K^2 / int K^2)``."""
+    """Error of cutting a kernel at ``radius`` for white maps: ``sqrt(int beyond radius K^2 / int K^2)``."""
     inside, w = theta_nodes(radius, 30.0)
-    kept = float((kernel.profile(inside) ** 2 * w).sum())
+    used = float((kernel.profile(inside) ** 2 * w).sum())
     lost = 0.0
     a = radius
     while a < math.pi:
@@ -91,22 +93,20 @@ def white_error(kernel: Kernel, radius: float) -> float:
         theta = (a + b) / 2 + (b - a) / 2 * x
         lost += float((kernel.profile(theta) ** 2 * np.sin(theta) * v).sum()) * (b - a) / 2
         a = b
-    return math.sqrt(lost / (kept + lost))
+    return math.sqrt(lost / (used + lost))
 
 
-def devices_of(
-    device: str | Device | list[str | Device] | tuple[str | Device, ...],
-    ask: Callable[[str | Device], tuple[Device, ...]],
-) -> tuple[Device, ...]:
-    """The devices that a request means, as ``ask`` knows them; of a sequence of GPUs each once.
+def devices_of(device: Where, ask: Callable[[str | Device], tuple[Device, ...]]) -> tuple[Device, ...]:
+    """The devices that ``device`` names, each once; ``ask`` is `core.device.resolve`.
 
     Raises
     ------
     ValueError
+        A sequence holds anything but GPUs.
     DeviceUnavailable
     """
     if not isinstance(device, list | tuple):
-        return ask(device)
+        return ask(device)  # type: ignore[arg-type]
     found = tuple(dict.fromkeys(d for one in device for d in ask(one)))
     if not found or any(d.kind != "cuda" for d in found):
         raise ValueError(f"device={device!r}: expected GPUs, such as ['cuda:0', 'cuda:1']")
@@ -129,7 +129,7 @@ def check_out(out: Any, maps: Any, shape: tuple[int, ...], dtype: np.dtype[Any])
 
 
 def read_mask(mask: Any, table: RingTable, nest: bool) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
-    """The mask in ring order, and the rings it touches."""
+    """The mask in RING order, and the rings in which it has pixels."""
     if mask is None:
         return None, None
     m = np.asarray(mask)

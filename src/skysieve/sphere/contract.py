@@ -1,30 +1,49 @@
-"""What passes between the public API of the sphere and its backends.
+"""What passes between the public API of the sphere and its backends, and the names that both know.
 
-``api`` checks the arguments and builds a `Spec`; an `Engine` takes it and convolves contiguous maps of its device.
+``api`` checks the arguments and builds a `Spec`; an `Engine` convolves contiguous maps in the memory of its device.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from skysieve.core.device import Device
     from skysieve.sphere.grids.grid import RingTable
     from skysieve.sphere.grids.polar_correction import PolarCorrection
     from skysieve.sphere.kernels.base import Kernel
     from skysieve.sphere.kernels.radial import Radial
 
-METHODS = ("auto", "direct", "ring", "harmonic")
-COMPAT = ("arkcos", "duplicate", "unshifted")
+Method = Literal["auto", "direct", "ring", "harmonic"]
+METHOD_HELP: dict[str, str] = {
+    "auto": "the method that is expected to be the fastest",
+    "direct": "the sum over the pixels within the kernel's support",
+    "ring": "Fourier modes of the rings, summed over rings",
+    "harmonic": "spherical harmonic transforms (needs ducc0)",
+}
+"""The methods, and what each does."""
+METHODS = tuple(METHOD_HELP)
+
+Compat = Literal["arkcos", "arkcos+duplicate", "arkcos+unshifted", "arkcos+duplicate+unshifted"]
+COMPAT: tuple[str, ...] = get_args(Compat)
+"""The algorithm of Elsner & Wandelt as published, with its options behind plus signs."""
+
+Where: TypeAlias = "str | Device | Sequence[str | Device]"
+"""A device, or several GPUs."""
+RealType: TypeAlias = "Literal['float64', 'float32'] | np.dtype[Any] | type[np.floating[Any]]"
+"""Type of the arithmetic and of the result."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What to convolve with what, the same for every map of a plan.
+    """A convolution; it is the same for every map of a plan.
 
     Attributes
     ----------
@@ -36,21 +55,21 @@ class Spec:
     dtype : numpy.dtype
         float32 or float64: maps and arithmetic.
     eps : float
-        Accuracy that the supports were found for.
+        Accuracy for which the supports were chosen.
     spin : int
         0, or 2 for Q and U.
     rings : numpy.ndarray of bool or None, shape (R,)
         Rings that hold any pixel of the mask; the others are neither read nor written.
     extra : int
-        Bytes of the host that the plan holds beside the engine: counted with the engine's.
+        Bytes of host memory that the plan holds besides the engine; they count towards the memory budget.
     compat : tuple of str
-        The paper's own algorithm: "arkcos", and its options "duplicate" and "unshifted".
+        The published algorithm: "arkcos", and its options "duplicate" and "unshifted".
     copies : int
-        Maps (Q and U are one) that a GPU holds besides while it turns them into RING order, masks or corrects them.
+        Copies of one map (Q and U count as one) that a GPU holds while it reorders, masks or corrects it.
     band : bool
-        Maps are those of quadrature "band": `Engine.run` of a GPU takes off their mean and corrects them.
+        Quadrature "band": `Engine.run` of a GPU subtracts the mean of each map and applies the polar correction.
     polar : PolarCorrection, optional
-        With ``band``: the correction around the poles, in RING order; None for a grid too small for it.
+        With ``band``: the correction around the poles, in RING order; None for a grid that is too small for it.
     """
 
     table: RingTable
@@ -68,18 +87,19 @@ class Spec:
 
 
 class Engine(Protocol):
-    """What a backend is: ``Engine(spec, method, device=, memory=, threads=)``."""
+    """A backend, made by ``Engine(spec, method, device=, memory=, threads=)``."""
 
     method: str
 
     def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """Maps (B, [2,] npix) into ``out`` (B, K, [2,] npix); rings are weighted by ``w_in`` before, ``w_out`` after.
+        """Convolve maps (B, [2,] npix) into ``out`` (B, K, [2,] npix).
 
-        Contiguous arrays of the spec's dtype in the device's memory; ``maps`` is not changed.
+        Rings are multiplied by ``w_in`` before the sum and by ``w_out`` after it.  The arrays are contiguous, of the
+        dtype of the `Spec`, and in the device's memory; ``maps`` is not changed.
         """
 
     def describe(self) -> dict[str, Any]:
-        """Method, bytes and expected seconds of one map."""
+        """Method, device, bytes of the plan, and expected seconds of one map."""
 
     def close(self) -> None:
-        """Give back threads and memory."""
+        """Free threads and memory."""

@@ -1,12 +1,12 @@
-"""Pairs of rings and their modes: what the ring engine knows before a map (Elsner & Wandelt 2011, sections 2-3).
+"""Pairs of rings and their modes: what the ring engine prepares before it sees a map (Elsner & Wandelt 2011, 2-3).
 
 For an output ring o and an input ring i the kernel is a function of the difference of azimuth, with coefficients
 ``k_m``; the output's modes are ``S_o(m) = sum_i k_m(o, i) F_i(m)``.
 
-- A ring of n pixels has modes beyond n / 2 too: they repeat those below.  With all modes up to where k_m vanishes, and
-  the output's modes folded back, the result is the pixel sum itself, without ringing.
-- Rings of equal length whose pixels are aligned, or off by half a pixel, need no modes beyond n / 2: the kernel sampled
-  at the pixels' own differences gives the pixel sum, however narrow or sharp the kernel is.
+- A ring of n pixels also has modes beyond n / 2, which repeat those below.  With all modes up to where k_m vanishes,
+  and with the output's modes folded back, the result is the pixel sum itself, without ringing.
+- Rings of equal length whose pixels are aligned, or shifted by half a pixel, need no modes beyond n / 2: the kernel
+  sampled at the differences between the pixels gives the pixel sum, however narrow or sharp the kernel is.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 __all__ = ["NotBandLimited", "Pairs", "chord_terms", "highest_mode", "make_pairs", "mode_bounds", "reach"]
 
 LADDER = 1.06
-"""Ratio of neighbouring numbers of azimuths at which kernels are sampled."""
+"""Ratio between successive numbers of azimuths at which kernels are sampled."""
 _FLOOR = 4e-13
-"""Least eps that the rounding of kernels lets modes reach."""
+"""Smallest eps that modes can reach, because kernel values are rounded."""
 _CURVE = 1.12
-"""Ratio of neighbouring values of sin(theta) at which the number of modes is measured."""
+"""Ratio between successive values of sin(theta) at which the highest mode is determined."""
 _SOME, _LOOKS = 12, 3
-"""Rings of a zone, and rings within the reach of each, whose pairs are looked at; in a first look so many of a zone."""
+"""Rings of a polar zone (and of their neighbours) whose pairs are examined, and rings of a zone in the first check."""
 _MOST_MODES = 8
-"""Modes beyond this multiple of the longest ring's pixels are not worth it."""
+"""Highest mode that is considered, as a multiple of the longest ring's pixels."""
 
 
 class NotBandLimited(ValueError):
-    """A kernel whose modes do not end, on a grid whose rings differ in length."""
+    """The kernel's modes do not end, and the grid's rings differ in length."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Pairs:
     modes : numpy.ndarray of int64, shape (R,)
         Highest mode of each ring.
     outputs : numpy.ndarray of int64
-        Rings whose pairs are listed: those wanted, of the northern half where the grid is symmetric.
+        Rings whose pairs are listed: the wanted ones, in the northern half only if the grid is symmetric.
     pair : numpy.ndarray of int64
-        Number of the first pair of each output ring.
+        Index of the first pair of each output ring.
     table : numpy.ndarray of int64
-        Table of cosines of each pair.
+        Index of the table of cosines that each pair uses.
     tables : tuple of (int, int)
-        ``(n, h)`` of each table: azimuths ``2 pi (j + h / 2) / n``.
+        ``(n, h)`` of each table, which has the azimuths ``2 pi (j + h / 2) / n``.
     """
 
     first: NDArray[np.int64]
@@ -71,7 +71,7 @@ class Pairs:
 
 
 def reach(theta: NDArray[np.float64], radius: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First and one past the last ring within ``radius`` of each ring."""
+    """Of each ring, the first ring within ``radius`` and one past the last."""
     slack = 1e-14
     first = np.searchsorted(theta, theta - radius - slack, side="left")
     last = np.searchsorted(theta, theta + radius + slack, side="right")
@@ -81,7 +81,7 @@ def reach(theta: NDArray[np.float64], radius: float) -> tuple[NDArray[np.int64],
 def chord_terms(theta: NDArray[np.float64], o: NDArray[np.int64], i: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
     """``a`` and ``b`` of the squared chord ``a + b sin^2(dphi / 2)`` between points of rings o and i.
 
-    This is the paper's eq. 9, where it is exact.
+    This is an exact form of the paper's eq. 9.
     """
     return 4 * np.sin((theta[i] - theta[o]) / 2) ** 2, 4 * np.sin(theta[i]) * np.sin(theta[o])
 
@@ -89,7 +89,7 @@ def chord_terms(theta: NDArray[np.float64], o: NDArray[np.int64], i: NDArray[np.
 def _mode_curve(
     radial: Radial, eps: float, limit: float, most: int, spin: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """sin(theta), falling from 1, and the highest mode there: what is left of the ring's own kernel is ``eps / 2``."""
+    """Values of sin(theta), falling from 1, and the highest mode of a ring there, for an error of ``eps / 2``."""
     sines, modes = [], []
     s = 1.0
     smallest = limit / _CURVE
@@ -103,21 +103,21 @@ def _mode_curve(
 
 
 def highest_mode(radial: Radial, s: float, eps: float, most: int, spin: int) -> float:
-    """Highest mode at ``sin(theta) = s``; infinite where there is none below ``most``."""
+    """Highest mode of a ring at ``sin(theta) = s``; infinite if it is above ``most``."""
     ratio = math.sqrt(radial.xmax) / (2 * s)
     half = 2 * math.asin(ratio) if ratio < 1 else math.pi
     n = 1 << max(7, math.ceil(math.log2(32 * math.pi / half)))
     most = max(most, n)
     eps = max(eps, _FLOOR, 4 * radial.error)
     while n <= 4 * most:
-        near = min(n // 2, int(half * n / (2 * math.pi)) + 1) + 1  # the others are beyond the support
+        near = min(n // 2, int(half * n / (2 * math.pi)) + 1) + 1  # samples within the support
         x = 4 * s * s * np.sin(np.arange(near) * (math.pi / n)) ** 2
         values = np.zeros(n // 2 + 1)
         values[:near] = radial(x) * (1 - x / 4) ** spin  # cos^4 of half the angle belongs to a kernel of spin 2
         k = np.fft.irfft(values, n)[: n // 2 + 1]
         rest = np.cumsum((k * k)[::-1])[::-1]
         below = np.flatnonzero(rest <= (eps / 2) ** 2 * (2 * rest[0] - k[0] ** 2))
-        # the last quarter holds aliases of what lies beyond n / 2
+        # modes beyond n / 2 are aliased into the last quarter
         if below.size and below[0] < 0.75 * (n // 2):
             return float(below[0])
         n *= 2
@@ -127,8 +127,8 @@ def highest_mode(radial: Radial, s: float, eps: float, most: int, spin: int) -> 
 def mode_bounds(table: RingTable, radial: Radial, eps: float, spin: int = 0) -> NDArray[np.float64]:
     """Highest mode of each ring; infinite where modes do not fall below ``eps``.
 
-    Modes of pairs of rings are those of the two rings with themselves, where the kernel falls as fast as a Gaussian.
-    Around a pole, all of a ring may lie within the support of another kernel, and a second ring at the edge of it.
+    If the kernel falls off as fast as a Gaussian, a pair of rings needs no more modes than each ring with itself.
+    Around a pole another kernel may need more: one ring can lie within the support completely, and another at its edge.
     """
     sine = np.sin(table.theta)
     least = float(sine[sine > 1e-12].min()) if (sine > 1e-12).any() else 1.0
@@ -149,20 +149,23 @@ def mode_bounds(table: RingTable, radial: Radial, eps: float, spin: int = 0) -> 
     return np.maximum(raised, raised[::-1]) if table.symmetric else raised
 
 
-def _kept(bound: NDArray[np.float64], spin: int) -> NDArray[np.int64]:
-    """Highest modes that are kept: somewhat more than the bounds."""
+def _with_margin(bound: NDArray[np.float64], spin: int) -> NDArray[np.int64]:
+    """Highest modes that are used: the bounds and a small margin."""
     return np.ceil(np.minimum(bound, 1e9) * 1.01).astype(np.int64) + (8 if spin else 2)
 
 
 def _spread(count: int, wanted: int) -> NDArray[np.int64]:
-    """Some of ``count`` neighbours, both ends among them, closer together at the first."""
+    """Indices of some of ``count`` rings, denser at the beginning, with both ends."""
     return np.unique(np.rint(np.linspace(0, 1, wanted) ** 1.5 * (count - 1)).astype(np.int64))
 
 
 def _powers(
     table: RingTable, radial: Radial, spin: int, o: int, i: NDArray[np.int64], n: int
 ) -> tuple[NDArray[np.float64], float]:
-    """What modes above m = 0, 1, ... of rings ``i`` bring to a white map's result at ring ``o``; what a large one."""
+    """Power that modes above m = 0, 1, ... of rings ``i`` add to a white map's result at ring ``o``.
+
+    The second result is the power that all modes of a large ring add.
+    """
     a, b = chord_terms(table.theta, np.full(len(i), o), i)
     x = a[:, None] + b[:, None] * np.sin(np.arange(n // 2 + 1) * (math.pi / n)) ** 2
     k = np.fft.irfft(radial(x) * (1 - x / 4) ** spin, n)[:, : n // 2 + 1]
@@ -177,10 +180,10 @@ def _enough(
     table: RingTable, radial: Radial, eps: float, spin: int, bound: NDArray[np.float64], zone: NDArray[np.int64],
     first: NDArray[np.int64], last: NDArray[np.int64],
 ) -> bool:  # fmt: skip
-    """A first look at a zone around a pole: whether no pair leaves out more than 0.6 ``eps`` of a large one's part."""
+    """A quick check of a polar zone: whether no pair omits more than 0.6 ``eps`` of a large ring's part."""
     for o in zone[np.unique(np.linspace(0, zone.size - 1, _LOOKS + 2).astype(np.int64)[1:-1])]:
         i = np.unique(np.linspace(first[o], last[o] - 1, _SOME).astype(np.int64))
-        kept = _kept(np.minimum(bound[o], bound[i]), spin)
+        kept = _with_margin(np.minimum(bound[o], bound[i]), spin)
         n = 1 << max(7, math.ceil(math.log2(4 * float(kept.max()) + 1)))
         rest, whole = _powers(table, radial, spin, int(o), i, n)
         if (rest[np.arange(len(i)), kept] > (0.6 * max(eps, _FLOOR, 4 * radial.error)) ** 2 * whole).any():
@@ -192,7 +195,7 @@ def _raise(
     table: RingTable, radial: Radial, eps: float, spin: int, most: int, raised: NDArray[np.float64],
     zone: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    """Raise the modes of rings around a pole to what their pairs need; infinite where they do not end."""
+    """Raise the highest modes of rings around a pole to those that their pairs need; infinite if they do not end."""
     least = (max(eps, _FLOOR, 4 * radial.error) / 4) ** 2
     places = zone[_spread(zone.size, _SOME)]
     wanted = []
@@ -202,7 +205,7 @@ def _raise(
         while True:
             rest, whole = _powers(table, radial, spin, int(o), i, n)
             need = (rest > least * whole).sum(axis=1).astype(np.float64)
-            if need.max() < 0.75 * (n // 2):  # the last quarter holds aliases of what lies beyond n / 2
+            if need.max() < 0.75 * (n // 2):  # modes beyond n / 2 are aliased into the rest
                 break
             if n > 4 * most:
                 raised[first[o] : last[o]] = math.inf
@@ -228,23 +231,36 @@ def make_pairs(
     spin: int = 0,
     whole: bool = False,
 ) -> Pairs:
-    """The pairs of a kernel on a grid; ``wanted_rings`` are those whose output is wanted (or their mirror image's).
+    """The pairs of a kernel on a grid.
 
-    With ``spin`` 2 the radial part is that of `legendre.jacobi_series`, and a few modes more are kept.  With ``whole``
-    a grid of equal, aligned rings keeps all its modes: nothing is left beyond the support but rounding.
+    Parameters
+    ----------
+    table : RingTable
+    radial : Radial
+        With ``spin`` 2 the radial part of `legendre.jacobi_series`.
+    eps : float
+        Accuracy to which modes are cut.
+    mirrored : bool
+        Whether southern rings are mirror images of northern ones, so that northern pairs are enough.
+    wanted_rings : numpy.ndarray of bool, optional
+        Rings whose output is wanted, or whose mirror image's output.
+    spin : int
+        0 or 2.
+    whole : bool
+        Whether a grid of equal, aligned rings uses all its modes; only rounding is then left beyond the support.
 
     Raises
     ------
     NotBandLimited
-        Where rings of different lengths meet within the support of a kernel with an edge.
+        Rings of different lengths lie within the support of a kernel whose modes do not end.
     """
     theta, n = table.theta, table.n
     rings = len(theta)
     first, last = reach(theta, radial.radius)
     outputs = np.arange((rings + 1) // 2 if mirrored else rings, dtype=np.int64)
     if wanted_rings is not None:
-        kept = wanted_rings | wanted_rings[::-1] if mirrored else wanted_rings
-        outputs = outputs[kept[outputs]]
+        used = wanted_rings | wanted_rings[::-1] if mirrored else wanted_rings
+        outputs = outputs[used[outputs]]
     counts = (last - first)[outputs]
     pair = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
     o = np.repeat(outputs, counts)
@@ -262,22 +278,22 @@ def make_pairs(
     if radial.hard and not free.all():
         raise NotBandLimited(
             "the kernel has an edge, so that its modes do not end, and the grid's rings differ in length: "
-            "method='ring' cannot add it up; use method='direct' or 'auto'"
+            "method='ring' cannot be used; use method='direct' or 'auto'"
         )
     if not radial.hard and not (whole and free.all()):
         bound = mode_bounds(table, radial, eps, spin)
         if not np.isfinite(bound[~free]).all():
             raise NotBandLimited(
                 f"the kernel's modes do not fall below eps={eps:g}, and the grid's rings differ in length: "
-                "method='ring' cannot add it up; use method='direct' or 'auto'"
+                "method='ring' cannot be used; use method='direct' or 'auto'"
             )
-        most = _kept(bound, spin)
+        most = _with_margin(bound, spin)
         modes = np.where(free, np.minimum(modes, most), most)
     if mirrored:
         modes = np.maximum(modes, modes[::-1])
 
     wanted = 2 * np.minimum(modes[o], modes[i]) + 2
-    # a length of its own is a table of its own: only for lengths that whole zones share
+    # rings with a table of their own length: only where a whole zone shares the length
     own = aligned & (n[o] <= 1.1 * wanted) & np.isin(n[o], n[free])
     step = np.ceil(np.log(np.maximum(wanted, 8)) / math.log(LADDER)).astype(np.int64)
     sampled = 2 * np.ceil(LADDER**step / 2).astype(np.int64)

@@ -2,213 +2,280 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
-from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skysieve.core.command import option, report_errors
+from skysieve.core.checks import DTYPES
+from skysieve.core.command import (
+    COMPUTATION,
+    OUTPUT,
+    STDIO,
+    DeviceOption,
+    MemoryOption,
+    Messages,
+    OverwriteOption,
+    ProgressOption,
+    QuietOption,
+    ThreadsOption,
+    VerboseOption,
+    check_output,
+    check_picture,
+    option,
+    read_stdin,
+    report_errors,
+    write_stdout,
+)
 from skysieve.core.files import save_figure
+from skysieve.sphere.contract import METHOD_HELP
+from skysieve.sphere.kernels.shapes import KERNELS
+from skysieve.sphere.maps.smoothing import FLUX, MASKED, QUADRATURES
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Callable
 
     from skysieve.sphere.kernels.base import Kernel
 
 PIXEL_EPS = 1e-9
-"""Where the window of a kernel ends that is multiplied by a pixel window."""
-KERNEL, HOW, OUTPUT = "Kernel", "How", "Output"
-UNITS = {"deg": math.pi / 180, "arcmin": math.pi / 10800, "arcsec": math.pi / 648000, "rad": 1.0}
+"""Accuracy with which a kernel's window is cut before it is multiplied by a pixel window."""
+KERNEL, MAPS = "Kernel (one of them)", "Maps"
 
 
-class Method(StrEnum):
-    """Mathematics."""
+def choice(name: str, choices: dict[str, str] | tuple[str, ...], help: str, panel: str) -> Any:
+    """An option with some choices; for a dict the help lists what each of them means."""
+    if isinstance(choices, dict):
+        help += " " + "; ".join(f"{c}: {meaning}" for c, meaning in choices.items()) + "."
 
-    auto = "auto"
-    direct = "direct"
-    ring = "ring"
-    harmonic = "harmonic"
+    def read(text: str) -> str:
+        if text not in choices:
+            raise typer.BadParameter(f"{text!r}: expected one of {', '.join(choices)}")
+        return text
 
-
-class Quadrature(StrEnum):
-    """Weights of the sum over pixels."""
-
-    band = "band"
-    ring = "ring"
-    none = "none"
-    pixel = "pixel"
-    healpy = "healpy"
+    return option(name, help=help, panel=panel, metavar="|".join(choices), parser=read)
 
 
-class Masked(StrEnum):
-    """What bad pixels mean."""
-
-    zero = "zero"
-    normalize = "normalize"
-
-
-class Flux(StrEnum):
-    """Whether the sum over all pixels is kept."""
-
-    none = "none"
-    conserve = "conserve"
-
-
-def angle(text: str) -> float:
-    """Radians of ``"4.7arcmin"``, ``"1 deg"``, ``"30arcsec"``, ``"0.01rad"``.
-
-    >>> round(angle("90 deg"), 6)
-    1.570796
-    """
-    for unit, size in UNITS.items():
-        number = text.strip().removesuffix(unit).strip()
-        if number != text.strip():
-            try:
-                return float(number) * size
-            except ValueError:
-                break
-    raise ValueError(f"{text!r}: expected an angle with its unit, such as 4.7arcmin, 1deg, 30arcsec or 0.01rad")
+def with_kernels(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that takes ``**kernels`` one option for each entry of `KERNELS`."""
+    signature = inspect.signature(command, eval_str=True)
+    fixed = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    kernels = [
+        inspect.Parameter(
+            name.replace("-", "_"),
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[str | None, option(f"--{name}", help=entry.help, panel=KERNEL, metavar=entry.metavar)],
+        )
+        for name, entry in KERNELS.items()
+    ]
+    fixed = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in fixed]
+    parameters = [*fixed[:2], *kernels, *fixed[2:]]  # kernels stand first in the help
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
 
 
+@with_kernels
 def smooth(
-    maps: Annotated[Path, typer.Argument(help="HEALPix map (FITS).", metavar="IN.fits", show_default=False)],
+    maps: Annotated[
+        Path, typer.Argument(help="HEALPix maps (FITS); - is standard input.", metavar="IN.fits", show_default=False)
+    ],
     target: Annotated[
-        Path | None, typer.Argument(help="File to write.", metavar="[OUT.fits]", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path | None, option("-o", "--out", help="File to write, instead of OUT.fits.", panel=OUTPUT, metavar="FILE")
-    ] = None,
-    fwhm: Annotated[
-        str | None, option("--fwhm", help="Gaussian: full width at half maximum.", panel=KERNEL, metavar="ANGLE")
-    ] = None,
-    bl: Annotated[
         Path | None,
-        option("--bl", help="Window b_l: FITS (BEAMWINDOW) or a text column.", panel=KERNEL, metavar="FILE"),
+        typer.Argument(help="File to write; - is standard output.", metavar="[OUT.fits]", show_default=False),
     ] = None,
-    profile: Annotated[
+    output: Annotated[
         Path | None,
-        option(
-            "--profile", help="Text: angle (rad) and kernel; scaled to unit integral.", panel=KERNEL, metavar="FILE"
-        ),
-    ] = None,
-    tophat: Annotated[
-        str | None, option("--tophat", help="Mean over a disc of this radius.", panel=KERNEL, metavar="ANGLE")
+        option("-o", "--output", help="File to write, instead of OUT.fits.", panel=OUTPUT, metavar="FILE"),
     ] = None,
     fields: Annotated[
         str | None,
         option(
             "--fields",
-            help="Columns by name or number, as I,Q,U or 0; by default all maps, not N_OBS, HITS, II_COV and the like.",
-            panel=HOW,
+            help="Smooth these columns, given by name or number, such as I,Q,U or 0. The default is all maps, but not "
+            "columns such as N_OBS, HITS and II_COV.",
+            panel=MAPS,
             metavar="LIST",
         ),
     ] = None,
-    hdu: Annotated[int, option("--hdu", help="Extension of the file (1).", panel=HOW)] = 1,
-    device: Annotated[
-        str, option("--device", help="auto, cpu, cuda, cuda:1, cuda:all (auto).", panel=HOW, metavar="DEVICE")
-    ] = "auto",
-    method: Annotated[Method, option("--method", help="Mathematics (auto).", panel=HOW)] = Method.auto,
-    eps: Annotated[float, option("--eps", help="Accuracy (1e-6).", panel=HOW)] = 1e-6,
-    iterations: Annotated[
-        int | None,
-        option("--iter", help="healpy's way, with so many iterations (needs ducc0).", panel=HOW, metavar="N"),
-    ] = None,
-    lmax: Annotated[
-        int | None, option("--lmax", help="healpy's way, up to this degree.", panel=HOW, metavar="L")
-    ] = None,
-    quadrature: Annotated[
-        Quadrature | None, option("--quadrature", help="Weights of the sum; band by default.", panel=HOW)
-    ] = None,
+    hdu: Annotated[
+        int, option("--hdu", help="Extension of the file that holds the maps. The default is 1.", panel=MAPS)
+    ] = 1,
+    masked: Annotated[str, choice("--masked", MASKED, "Bad pixels. The default is zero.", MAPS)] = "zero",
+    flux: Annotated[str, choice("--flux", FLUX, "What is preserved. The default is none.", MAPS)] = "none",
+    positive: Annotated[
+        bool,
+        option(
+            "--positive",
+            help="Leave no value of 0 or below, so that the logarithm is finite. Off by default.",
+            panel=MAPS,
+        ),
+    ] = False,
     nside_out: Annotated[
-        int | None, option("--nside-out", help="Resolution of the result (needs ducc0).", panel=HOW, metavar="N")
+        int | None,
+        option(
+            "--nside-out",
+            help="Resolution of the result (needs ducc0). The default is that of the maps.",
+            panel=MAPS,
+            metavar="N",
+        ),
     ] = None,
     pixwin: Annotated[
         bool,
         option(
             "--pixwin",
-            help="Also apply the pixel window; with --nside-out that of the new pixels over that of the old ones.",
-            panel=HOW,
+            help="Also apply the pixel window; with --nside-out the window of the new pixels divided by that of the "
+            "old ones. Off by default.",
+            panel=MAPS,
         ),
     ] = False,
-    masked: Annotated[
-        Masked,
-        option("--masked", help="Bad pixels count as 0 (zero), or are left out of the mean (normalize).", panel=HOW),
-    ] = Masked.zero,
-    flux: Annotated[
-        Flux, option("--flux", help="conserve keeps the sum over all pixels (none).", panel=HOW)
-    ] = Flux.none,
-    positive: Annotated[
-        bool, option("--positive", help="No value of 0 or below, for the logarithm.", panel=HOW)
-    ] = False,
-    threads: Annotated[
-        int | None, option("--threads", help="CPU threads; all by default.", panel=HOW, metavar="N")
+    method: Annotated[
+        str, choice("--method", METHOD_HELP, "How to compute. The default is auto.", COMPUTATION)
+    ] = "auto",
+    quadrature: Annotated[
+        str | None,
+        choice(
+            "--quadrature",
+            QUADRATURES,
+            "Weights of the pixels. The default is band, but ring with --flux conserve, --positive, --nside-out and "
+            "--masked normalize.",
+            COMPUTATION,
+        ),
     ] = None,
+    eps: Annotated[
+        float,
+        option(
+            "--eps",
+            help="Error of cutting the kernel, relative to the rms of the result for white noise. The default is 1e-6.",
+            panel=COMPUTATION,
+        ),
+    ] = 1e-6,
+    dtype: Annotated[
+        str | None,
+        choice(
+            "--dtype", DTYPES, "Type of the arithmetic and of the result. The default is that of the maps.", COMPUTATION
+        ),
+    ] = None,
+    iterations: Annotated[
+        int | None,
+        option(
+            "--iter",
+            help="Use harmonic transforms with this number of healpy's iterations (needs ducc0). By default pixels "
+            "are summed.",
+            panel=COMPUTATION,
+            metavar="N",
+        ),
+    ] = None,
+    lmax: Annotated[
+        int | None,
+        option(
+            "--lmax",
+            help="Use harmonic transforms up to this degree (needs ducc0). By default pixels are summed.",
+            panel=COMPUTATION,
+            metavar="L",
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    memory: MemoryOption = None,
     plot: Annotated[
-        Path | None, option("--plot", help="Before and after, as a picture.", panel=OUTPUT, metavar="FILE")
+        Path | None,
+        option(
+            "--plot",
+            help="Draw the maps before and after smoothing, such as before-after.png. By default nothing is drawn.",
+            panel=OUTPUT,
+            metavar="FILE",
+        ),
     ] = None,
-    overwrite: Annotated[bool, option("--overwrite", help="Replace OUT.fits.", panel=OUTPUT)] = False,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    progress: ProgressOption = None,
+    **kernels: str | None,
 ) -> None:
-    """Smooth a HEALPix map with a Gaussian, a beam window, a profile or a disc."""
+    """Smooth HEALPix maps with a Gaussian beam, another beam, a disc or a wavelet.
+
+    The output keeps the order, units and cards of the input, its other columns and its other HDUs.
+
+    Example: skysieve smooth planck.fits smooth.fits --fields I,Q,U --fwhm 30arcmin --plot before-after.png
+    """
     from dataclasses import replace
 
     from skysieve import __version__
-    from skysieve.sphere.maps.io import polarised, read_maps, smooth_file, write_maps
+    from skysieve.sphere.maps.io import fits_bytes, read_maps, write_maps
+    from skysieve.sphere.maps.smoothing import smooth_maps
 
     with report_errors("interrupted; nothing was written"):
-        if (target is None) == (out is None):
+        messages = Messages(quiet, verbose, progress)
+        if (target is None) == (output is None):
             raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
-        out = out or target
-        assert out is not None
-        if out.exists() and not overwrite:
-            raise FileExistsError(f"{out} exists: --overwrite replaces it")
-        check_outputs(out, plot)
-        kernel = read_kernel(fwhm, bl, profile, tophat)
-        named = (("fwhm", fwhm), ("bl", bl), ("profile", profile), ("tophat", tophat))
-        kernel_given = [f"{n} {v}" for n, v in named if v is not None]
-        sky = read_maps(maps, None if fields is None else [f.strip() for f in fields.split(",")], hdu, False)
+        output = output or target
+        assert output is not None
+        check_output(output, overwrite)
+        check_picture(plot, overwrite)
+        given = {name: kernels[name.replace("-", "_")] for name in KERNELS}
+        kernel = read_kernel(given)
+        columns = None if fields is None else [f.strip() for f in fields.split(",")]
+        sky = read_maps(read_stdin() if maps == STDIO else maps, columns, hdu, auxiliary=False)
         if pixwin:
-            kernel = with_pixels(kernel, sky.nside, nside_out, polarised(sky))
+            kernel = with_pixels(kernel, sky.nside, nside_out, sky.polarised)
         start = time.perf_counter()
-        found = smooth_file(
-            sky, kernel=kernel, method=str(method), eps=eps, iter=iterations, lmax=lmax, masked=str(masked),
-            flux=str(flux), threads=threads, nside_out=nside_out, device=device, positive=positive,
-            quadrature=None if quadrature is None else str(quadrature),
+        found = smooth_maps(
+            sky, kernel=kernel, method=method, eps=eps, iter=iterations, lmax=lmax, masked=masked, flux=flux,
+            threads=threads, memory=memory, nside_out=nside_out, device=device, positive=positive, dtype=dtype,
+            quadrature=quadrature, progress=messages.progress,
         )  # fmt: skip
         seconds = time.perf_counter() - start
-        steps = [f"kernel: {given}" for given in kernel_given] + [
+        steps = [f"kernel: {name} {value}" for name, value in given.items() if value is not None] + [
             f"{name}: {value}"
             for name, value in (
                 ("columns", ", ".join(found.names)), ("unchanged columns", ", ".join(found.unchanged)),
                 ("pixel window", "applied" if pixwin else ""), ("iter", iterations), ("lmax", lmax),
-                ("quadrature", quadrature), ("masked", masked), ("flux", flux),
-                ("positive", "yes" if positive else ""), ("nside before", sky.nside if nside_out else ""),
+                ("quadrature", quadrature), ("masked", masked if masked != "zero" else ""),
+                ("flux", flux if flux != "none" else ""), ("positive", "yes" if positive else ""),
+                ("nside before", sky.nside if nside_out else ""),
             )
-            if value not in (None, "", Masked.zero, Flux.none)
+            if value not in (None, "")
         ]  # fmt: skip
-        made = f"smoothed by skysieve {__version__} smooth from {maps.name}"
+        name = "standard input" if maps == STDIO else maps.name
+        made = f"smoothed by skysieve {__version__} smooth from {name}"
         found = replace(found, history=(made, *steps))
-        write_maps(out, found, overwrite=overwrite)
+        if output == STDIO:
+            write_stdout(fits_bytes(found))
+        else:
+            write_maps(output, found, overwrite=overwrite)
+        order = "NESTED" if sky.nest else "RING"
+        kind = "I, Q, U" if sky.polarised else ", ".join(sky.names)
+        messages.wrote(output, f"{kind}, nside {found.nside}, {order}; {kernel!r} in {seconds:.2f} s")
+        if sky.unchanged:
+            what = "not smoothed" if found.unchanged else "left out, because nside changes"
+            messages.say(f"columns {', '.join(sky.unchanged)}: {what} (--fields smooths the columns that it names)")
         if plot is not None:
             from skysieve.sphere.maps.plot import before_after
 
             save_figure(before_after(sky, found), plot)
-    order = "NESTED" if sky.nest else "RING"
-    kind = "I, Q, U" if polarised(sky) else ", ".join(sky.names)
-    typer.echo(f"{out}: {kind}, nside {found.nside}, {order}; {kernel!r} in {seconds:.2f} s")
-    if sky.unchanged:
-        what = "not smoothed" if found.unchanged else "left out, as nside is another one"
-        typer.echo(f"columns {', '.join(sky.unchanged)}: {what} (--fields smooths those that it names)")
+            messages.wrote(plot, "the maps before and after")
+
+
+def read_kernel(given: dict[str, str | None]) -> Kernel:
+    """Read the kernel from the options of `KERNELS`, of which one must be given."""
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        names = [f"--{name}" for name in given]
+        found = ", ".join(f"--{name}" for name in named) or "none"
+        raise ValueError(f"expected one of {', '.join(names[:-1])} and {names[-1]}, found {found}")
+    text = given[named[0]]
+    assert text is not None
+    return KERNELS[named[0]].read(text)
 
 
 def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bool) -> Kernel:
-    """The kernel times the window of the pixels, or that of new pixels over that of the old ones."""
+    """The kernel times the pixel window, or times the window of new pixels divided by that of the old ones."""
     from skysieve.sphere.grids.pixel_window import pixel_window
-    from skysieve.sphere.kernels.base import Window
+    from skysieve.sphere.kernels.shapes import Window
 
     if polarised:
         raise ValueError("--pixwin: the pixel window is that of I alone (--fields I); Q and U have another one")
@@ -220,63 +287,3 @@ def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bo
         return Window(kernel.window(top) * pixel_window(nside, top))
     top = min(top, 3 * nside)
     return Window(kernel.window(top) * pixel_window(nside_out, top) / pixel_window(nside, top))
-
-
-def check_outputs(out: Path, plot: Path | None) -> None:
-    """Refuse, before any work, what could not be written at its end."""
-    for path in (out, plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
-        if path is not None and path.is_dir():
-            raise IsADirectoryError(f"{path}: is a folder, expected a file's name")
-    if plot is not None:
-        if find_spec("matplotlib") is None:
-            raise ValueError("--plot needs matplotlib: pip install 'skysieve[plot]'")
-        from matplotlib.figure import Figure
-
-        kinds = sorted(Figure().canvas.get_supported_filetypes())
-        if plot.suffix.lower().lstrip(".") not in kinds:
-            raise ValueError(f"--plot {plot}: expected a picture's name, which ends in {', '.join(kinds)}")
-
-
-def read_kernel(fwhm: str | None, bl: Path | None, profile: Path | None, tophat: str | None) -> Kernel:
-    """The one kernel that the options describe."""
-    from skysieve.sphere.kernels.base import Gaussian, Window
-    from skysieve.sphere.kernels.shapes import Profile, TopHat
-
-    given = [
-        n for n, v in (("--fwhm", fwhm), ("--bl", bl), ("--profile", profile), ("--tophat", tophat)) if v is not None
-    ]
-    if len(given) != 1:
-        raise ValueError(f"expected one of --fwhm, --bl, --profile and --tophat, found {', '.join(given) or 'none'}")
-    if fwhm is not None:
-        return Gaussian(fwhm=angle(fwhm))
-    if tophat is not None:
-        return TopHat(angle(tophat))
-    if bl is not None:
-        if bl.suffix.lower() in (".fits", ".fit", ".gz"):
-            return Window.from_fits(bl)
-        table = read_table(bl)
-        if table.shape[1] > 2:
-            raise ValueError(f"{bl}: has {table.shape[1]} columns, expected b_l alone, or l and b_l")
-        if table.shape[1] == 2 and table[:, 0].tolist() != list(range(len(table))):
-            raise ValueError(f"{bl}: expected l = 0, 1, 2, ... in the first of two columns")
-        return Window(table[:, -1])
-    assert profile is not None
-    table = read_table(profile)
-    if table.shape[1] != 2:
-        raise ValueError(f"{profile}: expected two columns, angle (rad) and value")
-    return Profile(table[:, 0], table[:, 1], normalize=True)
-
-
-def read_table(path: Path) -> NDArray[np.float64]:
-    """Numbers of a text file; ``#`` begins a comment."""
-    import numpy as np
-
-    rows = [r for r in (line.partition("#")[0].split() for line in path.read_text().splitlines()) if r]
-    if not rows or any(len(r) != len(rows[0]) for r in rows):
-        raise ValueError(f"{path}: expected a table of numbers, as many in each line")
-    try:
-        return np.array([[float(v) for v in r] for r in rows])
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None

@@ -12,32 +12,38 @@ import numpy as np
 from skysieve.sphere.api import ConvolvePlan
 from skysieve.sphere.grids.grid import Healpix
 from skysieve.sphere.grids.healpix import pix2ang
-from skysieve.sphere.kernels.base import Gaussian
+from skysieve.sphere.kernels.shapes import Gaussian
 from skysieve.sphere.maps.smoothing import smoothing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
 
+    from skysieve.sphere.contract import Compat, Method
+
 NSIDE = 256
 FWHM = np.radians(37.6 / 60)
-"""2.7 pixels: the paper's 4.7 arcmin at nside 2048."""
+"""2.7 pixels, as the paper's 4.7 arcmin at nside 2048."""
 PIXELS = (0, 40_000, 130_305, 400_000)
-"""The pole, the cap, its edge, the belt."""
-PAPER = {"arkcos": "the paper, zeros in the caps", "arkcos+duplicate+unshifted": "the paper, all its improvements"}
+"""At the pole, in the cap, at its edge, in the belt."""
+METHODS: tuple[Method, ...] = ("direct", "ring")
+PAPER: dict[Compat, str] = {
+    "arkcos": "the paper, zeros in the caps",
+    "arkcos+duplicate+unshifted": "the paper, all its improvements",
+}
 RINGING = 1e-6
-"""Of the peak, beyond the kernel's support: what is promised at the default eps."""
+"""Largest value beyond the kernel's support that the default eps allows, relative to the peak."""
 
 
 def sources() -> NDArray[np.float64]:
-    """Four sources of one Jansky, so to say."""
+    """A map with four point sources of value 1."""
     sky = np.zeros(12 * NSIDE**2)
     sky[list(PIXELS)] = 1
     return sky
 
 
 def ringing(smooth: NDArray[np.float64], radius: float) -> float:
-    """Largest modulus further than ``radius`` from every source, over the peak."""
+    """Largest modulus of the pixels further than ``radius`` from every source, relative to the peak."""
     theta, phi = pix2ang(NSIDE, np.arange(smooth.size))
     far = np.ones(smooth.size, bool)
     for p in PIXELS:
@@ -47,17 +53,17 @@ def ringing(smooth: NDArray[np.float64], radius: float) -> float:
 
 
 def run(out: Path, console: Console, device: str = "auto") -> list[str]:
-    """Smooth, compare, draw; what fell short of the promise, one line each."""
+    """Smooth point sources by all methods and draw them; return one line for each result that rings too much."""
     console.rule("[bold]Point sources on the sphere, smoothed without ringing", align="left")
     sky = sources()
     radius = 1.05 * Gaussian(fwhm=FWHM).support()
     short, images = [], {}
     with console.status("Smoothing; the first run on a machine compiles for a while ..."):
-        for method in ("direct", "ring"):
+        for method in METHODS:
             with ConvolvePlan(Gaussian(fwhm=FWHM), Healpix(NSIDE), method=method, device=device) as plan:
-                plan(sky)
+                plan.execute(sky)
                 start = time.perf_counter()
-                smooth = plan(sky)
+                smooth = plan.execute(sky)
                 seconds = time.perf_counter() - start
             left = ringing(smooth, radius)
             console.print(f"{method}: {seconds:.3f} s; beyond the beam at most {left:.1e} of the peak")
@@ -66,7 +72,7 @@ def run(out: Path, console: Console, device: str = "auto") -> list[str]:
             images[f"{method}: the pixel sum"] = smooth
         for compat, name in PAPER.items():
             with ConvolvePlan(Gaussian(fwhm=FWHM), Healpix(NSIDE), compat=compat, device="cpu") as plan:
-                images[name] = plan(sky)
+                images[name] = plan.execute(sky)
             console.print(f"{name}: {ringing(images[name], radius):.1e} of the peak")
         if find_spec("ducc0") is not None:
             name = "harmonics up to 2 nside, as healpy"
@@ -77,7 +83,7 @@ def run(out: Path, console: Console, device: str = "auto") -> list[str]:
 
         places = [(float(t), float(p)) for t, p in zip(*pix2ang(NSIDE, np.array(PIXELS)), strict=True)]
         drawn(images, places, np.radians(13)).savefig(out / "sphere-ringing.png")
-        console.print(f"The paper's figure 6 beside ours: {out / 'sphere-ringing.png'}")
+        console.print(f"The paper's figure 6 and ours: {out / 'sphere-ringing.png'}")
         _draw(out / "sphere.png", device)
         console.print(f"A simulated sky before and after: {out / 'sphere.png'}")
     return short

@@ -1,9 +1,10 @@
-"""Elsner & Wandelt's algorithm as they published it (2011, A&A 532, A35), to be compared with.
+"""Elsner & Wandelt's algorithm as they published it (2011, A&A 532, A35), for comparison.
 
-The kernel is sampled at 4 nside azimuths for every pair of rings, and modes end at 2 nside.  As written, a cap ring of
-n pixels has no modes beyond n / 2 (zeros are padded), and its phase moves a shifted ring of the belt: point sources
-ring.  "duplicate" repeats the modes in the caps and folds those of the result; "unshifted" samples the kernel between a
-shifted and an unshifted ring of the belt at their own azimuths.  The sums of the eight polar pixels are not redone.
+The kernel is sampled at 4 nside azimuths for every pair of rings, and modes end at 2 nside.  As published first, a cap
+ring of n pixels has no modes beyond n / 2 (they are padded with zeros), and shifted rings of the belt are moved by a
+phase: point sources ring.  "duplicate" repeats the modes in the caps and folds the modes of the result.  "unshifted"
+samples the kernel between a shifted and an unshifted ring of the belt at their own azimuths.  The paper's direct sum
+for the eight polar pixels is not implemented.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROWS = 16
 
 
 class ArkcosEngine:
-    """The published algorithm for all kernels of a `Spec`; see `cpu_ring.RingEngine`."""
+    """The published algorithm for all kernels of a `Spec`; see `cpu.ring.RingEngine`."""
 
     name = "ring"
 
@@ -45,7 +46,7 @@ class ArkcosEngine:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the plan and its working memory, maps apart: modes, and a task's samples of the kernel."""
+        """Bytes of the plan and its working memory, without maps: modes, and the kernel samples of the tasks."""
         rings = max(int((last - first).max()) for first, last in self.reach)
         row = 8 * (self.most + 1)
         held = 2 * (self.most + 1) * len(self.spec.table.n) * self.spec.dtype.itemsize
@@ -60,7 +61,7 @@ class ArkcosEngine:
         return 1e-9 * (NS_TRANSFORM * transforms + samples * (100 + 40 * NS_SUM))
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """Maps (B, npix) into ``out`` (B, K, npix), weighted by ring before and after."""
+        """See `contract.Engine.convolve`."""
         rings, half = len(self.spec.table.n), (len(self.spec.table.n) + 1) // 2
         modes = np.zeros((rings, 2, self.most + 1), self.spec.dtype)
         for x, y in zip(maps, out, strict=True):
@@ -114,7 +115,7 @@ class ArkcosEngine:
         whole = np.arange(most + 1) * (np.pi / most)
         found = dct(radial(a[:, None] + b[:, None] * np.sin(whole / 2) ** 2), type=1) / (2 * most)
         if self.duplicate:
-            found[:, most] *= 0.5  # the sums fold both signs of it into one
+            found[:, most] *= 0.5  # folding adds both signs of this mode
         odd = self.belt[o] & self.belt[i] & ((i - o) % 2 == 1)
         if self.unshifted and odd.any():
             between = (np.arange(most) + 0.5) * (np.pi / most)

@@ -1,4 +1,7 @@
-"""The direct engine on the host: the pixel sum within the kernel's support (see `cpu.stencil` for its three ways)."""
+"""The direct engine on the CPU: the pixel sum within the kernel's support, by one of three algorithms for each ring.
+
+See `cpu.stencil` for the algorithms: stencils, quarters, and single pixels.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,17 @@ if TYPE_CHECKING:
 TILE = 32
 """Output rings of one task of stencils."""
 QUARTER_TILE = 8
+"""Output rings of one task of quarters."""
 SMALL_ANGLE = 0.11
-"""Fraction of a turn within which the series of sin^2 in `cpu_simd.series_weights` is exact."""
+"""Fraction of a turn within which the series of sin^2 in `cpu.simd.series_weights` is exact."""
 NS_STENCIL, NS_QUARTER, NS_ONE, NS_PIXEL, NS_TASK = 0.05, 0.014, 17.0, 2.0, 1e5
-"""Nanoseconds of one core, measured in float32 with 64-byte vectors: for one pixel of the sum by each way (the second
-for a term of the series, of four quarters and both hemispheres together), one output pixel, one task."""
+"""Nanoseconds of one core, measured in float32 with 64-byte vectors: for one term of the sum by stencils, by quarters
+(for each term of the series, four quarters and both hemispheres together) and by single pixels; for one output pixel;
+for one task."""
 
 
-class Part:
-    """What one kernel needs: which way each output ring goes."""
+class DirectKernel:
+    """One kernel of the direct engine: the algorithm of each output ring, and its layout in memory."""
 
     def __init__(self, spec: Spec, radial: Radial, mirrored: bool) -> None:
         t = spec.table
@@ -43,8 +48,8 @@ class Part:
         rings = len(t.n)
         outputs = np.arange((rings + 1) // 2 if mirrored else rings)
         if spec.rings is not None:
-            kept = spec.rings | spec.rings[::-1] if mirrored else spec.rings
-            outputs = outputs[kept[outputs]]
+            used = spec.rings | spec.rings[::-1] if mirrored else spec.rings
+            outputs = outputs[used[outputs]]
         self.series = None if radial.series is None else kernels.trimmed(radial.series, spec.dtype)
         low = np.array([t.n[a:b].min() for a, b in zip(self.first, self.last, strict=True)])
         high = np.array([t.n[a:b].max() for a, b in zip(self.first, self.last, strict=True)])
@@ -75,7 +80,7 @@ class Part:
 
 
 def _groups(rings: list[int], n: NDArray[np.int64], most: int) -> list[tuple[int, int]]:
-    """Stretches of at most ``most`` neighbouring rings of one length."""
+    """Ranges of at most ``most`` neighbouring rings of equal length."""
     if not rings:
         return []
     r = np.array(rings)
@@ -84,17 +89,17 @@ def _groups(rings: list[int], n: NDArray[np.int64], most: int) -> list[tuple[int
 
 
 class DirectEngine:
-    """The pixel sum for all kernels of a `Spec`; see `cpu_ring.RingEngine`."""
+    """The pixel sum for all kernels of a `Spec`; see `cpu.ring.RingEngine`."""
 
     name = "direct"
     components = 1
-    """Maps that are convolved together: Q and U in `cpu_spin.SpinEngine`."""
+    """Maps that are convolved together: two (Q and U) in `cpu.spin.SpinEngine`."""
 
     def __init__(self, spec: Spec, pool: TaskPool) -> None:
         self.spec, self.pool = spec, pool
         self.mirrored = spec.table.symmetric
         self.fold = 4 if (spec.table.n % 4 == 0).all() else 1
-        self.parts = [Part(spec, r, self.mirrored) for r in spec.radials]
+        self.parts = [DirectKernel(spec, r, self.mirrored) for r in spec.radials]
         self.block = STENCIL_VECTORS * BYTES // spec.dtype.itemsize
         self.lanes = BYTES // spec.dtype.itemsize
         self._packed: NDArray[Any] | None = None
@@ -102,7 +107,7 @@ class DirectEngine:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the plan and its working memory, maps apart."""
+        """Bytes of the plan and its working memory, without maps."""
         held = max(p.packed for p in self.parts) * self.spec.dtype.itemsize
         t = self.spec.table
         lines = 0
@@ -126,14 +131,14 @@ class DirectEngine:
         return 1e-9 * total
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """Maps (B, [2,] npix) into ``out`` (B, K, [2,] npix), weighted by ring before and after."""
+        """See `contract.Engine.convolve`."""
         with self._lock:
             for x, y in zip(maps, out, strict=True):
                 for k, part in enumerate(self.parts):
                     lines = x.reshape(self.components, -1), y[k].reshape(self.components, -1)
                     self._one(part, *lines, w_in, w_out)
 
-    def _one(self, p: Part, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
+    def _one(self, p: DirectKernel, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         tasks, costs = [], []
         if p.quarter:
             if self._packed is None:
@@ -160,7 +165,7 @@ class DirectEngine:
         t = self.spec.table
         return x[t.start[o] : t.start[o] + t.n[o]]
 
-    def _pack(self, p: Part, x: NDArray[Any], w: NDArray[Any], rings: NDArray[np.int64]) -> None:
+    def _pack(self, p: DirectKernel, x: NDArray[Any], w: NDArray[Any], rings: NDArray[np.int64]) -> None:
         t = self.spec.table
         assert self._packed is not None
         for i in rings.tolist():
@@ -171,7 +176,7 @@ class DirectEngine:
                     int(p.place[i]),
                 )  # fmt: skip
 
-    def _quarters(self, p: Part, rings: list[int], y: NDArray[Any], w: NDArray[Any]) -> None:
+    def _quarters(self, p: DirectKernel, rings: list[int], y: NDArray[Any], w: NDArray[Any]) -> None:
         t, dtype = self.spec.table, self.spec.dtype
         total = np.empty(int(t.n[rings].max()) // 4 * kernels.QUARTERS, dtype)
         frac, begin = np.empty(self.lanes, dtype), np.empty(self.lanes, np.int64)
@@ -186,7 +191,7 @@ class DirectEngine:
             kernels.quarter_store(int(t.n[o]), total, self._line(y[0], o), self._line(y[0], s), w[o], w[s], s == o)
 
     def _single(
-        self, p: Part, o: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]
+        self, p: DirectKernel, o: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]
     ) -> None:
         t, r = self.spec.table, p.radial
         for flip in range(1 + (self._south(o) != o)):
@@ -196,9 +201,9 @@ class DirectEngine:
             )  # fmt: skip
 
     def _stencils(
-        self, p: Part, a: int, b: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]
+        self, p: DirectKernel, a: int, b: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]
     ) -> None:
-        """Output rings a .. b - 1, of one length, and their mirror images."""
+        """Convolve output rings a .. b - 1, which have equal length, and their mirror images."""
         t, r, dtype = self.spec.table, p.radial, self.spec.dtype
         n, i0, i1 = int(t.n[a]), int(p.first[a]), int(p.last[b - 1])
         rings = i1 - i0
@@ -243,8 +248,8 @@ class DirectEngine:
                         np.multiply(sums[part, k * row : k * row + n], w_out[ring], out=self._line(y[part], ring))
 
     def _odd(self, weights: NDArray[Any], plan: tuple[int, ...], *where: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-        """The second part of a kernel, of those that have one."""
+        """The weights of the odd part of a spin-2 kernel; none here."""
         return ()
 
     def _join(self, sums: NDArray[Any], side: int) -> None:
-        """The sums of all parts with all maps into the maps."""
+        """Combine the sums of even and odd parts to Q and U; nothing to do here."""

@@ -1,4 +1,4 @@
-"""The CPU backend: chooses between the engines and owns the threads."""
+"""The CPU backend: the choice between the methods, and the threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skysieve.sphere.contract import Spec
 from skysieve.sphere.kernels.base import Harmonic
 from skysieve.sphere.ring_pairs import NotBandLimited
 
-from . import harmonic as cpu_harmonic
+from . import harmonic
 from .arkcos import ArkcosEngine
 from .direct import DirectEngine
 from .harmonic import HarmonicEngine, harmonic_seconds
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def ring_seconds(spec: Spec) -> float:
-    """Less than the ring engine needs for one map: its transforms alone."""
+    """A lower limit of the seconds of one map by the ring engine on one core: its transforms."""
     n = spec.table.n
     return (
         1e-9
@@ -38,16 +38,16 @@ def ring_seconds(spec: Spec) -> float:
 
 
 class Engine:
-    """Convolution on the host's cores; see `contract.Engine`.
+    """Convolution on the CPU; see `contract.Engine`.
 
     Parameters
     ----------
     spec : Spec
     method : {"auto", "direct", "ring", "harmonic"}
     device : Device, optional
-        The host; there is one.
+        Not used; there is one CPU.
     memory : str or float, optional
-        Budget of plan and working memory; 80% of what is free by default.
+        Budget of the plan and its working memory; 80% of the free memory by default.
     threads : int, optional
         All usable cores by default.
     """
@@ -73,11 +73,11 @@ class Engine:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the plan and its working memory, maps and results apart."""
+        """Bytes of the plan and its working memory, without maps and results."""
         return self._engine.nbytes + self.spec.extra
 
     def _choose(self, method: str) -> RingEngine | DirectEngine | HarmonicEngine | ArkcosEngine:
-        """The engine asked for, or the one that is expected to be the fastest: setting up costs all of them little."""
+        """The engine of the method, or the one that is expected to be the fastest; all are quick to set up."""
         if self.spec.compat:
             return ArkcosEngine(self.spec, self.pool)
         if method == "harmonic":
@@ -95,8 +95,8 @@ class Engine:
                 pass
             else:
                 best = ring if ring.seconds() < best.seconds() else best
-        cheap = cpu_harmonic.available() and all(isinstance(k, Harmonic) for k in self.spec.kernels)
-        lmax = max(k.bandlimit(cpu_harmonic.band_eps(self.spec)) for k in self.spec.kernels) if cheap else np.inf
+        cheap = harmonic.available() and all(isinstance(k, Harmonic) for k in self.spec.kernels)
+        lmax = max(k.bandlimit(harmonic.band_eps(self.spec)) for k in self.spec.kernels) if cheap else np.inf
         if harmonic_seconds(self.spec, lmax) < best.seconds():
             return HarmonicEngine(self.spec, self.pool)
         return best
@@ -110,11 +110,10 @@ class Engine:
         return {
             "method": self.method,
             "device": "cpu",
-            "threads": self.pool.workers,
             "bytes": self.nbytes,
-            "expected_seconds": self._engine.seconds() / self.pool.workers,
+            "seconds": self._engine.seconds() / self.pool.workers,
         }
 
     def close(self) -> None:
-        """Give back the threads."""
+        """Free the threads."""
         self.pool.close()

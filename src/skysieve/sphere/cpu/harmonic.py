@@ -1,7 +1,7 @@
-"""The harmonic engine on the host: analysis, a product with the window, synthesis, by ducc0 (an extra: GPL).
+"""The harmonic engine on the CPU: analysis, product with the window, synthesis, by ducc0 (an extra: GPL).
 
-Without iterations this is the same pixel sum as that of the other engines, for kernels whose window ends; with
-iterations and a given lmax it is what healpy computes.
+Without iterations it computes the same pixel sum as the other engines, for kernels whose window ends.  With iterations
+and a given lmax it computes what healpy does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.sphere.arguments import QUIET
-from skysieve.sphere.kernels.base import Kernel, Window
+from skysieve.sphere.kernels.base import Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skysieve.sphere.grids.grid import RingTable
 
 NS_LEGENDRE = 0.05
-"""Nanoseconds of one core for one ring, degree and order, of one transform."""
+"""Nanoseconds of one core for one ring, degree and order of one transform."""
 
 
 def available() -> bool:
@@ -44,7 +44,7 @@ class Transforms:
     Raises
     ------
     ValueError
-        Without ducc0.
+        ducc0 is not installed.
     """
 
     def __init__(self, table: RingTable, lmax: int, mmax: int, threads: int) -> None:
@@ -66,13 +66,13 @@ class Transforms:
         self.npix = table.npix
 
     def analysis(self, maps: NDArray[Any], weight: NDArray[np.float64], spin: int) -> NDArray[Any]:
-        """Weighted pixel sums with all harmonics; ``maps`` (1 or 2, npix), ``weight`` one a ring."""
+        """Harmonics of ``maps`` (1 or 2, npix): pixel sums, with one weight for each ring."""
         weighted = maps * np.repeat(weight, self._n).astype(maps.dtype)
         alm: NDArray[Any] = self._sht.adjoint_synthesis(map=weighted, spin=spin, **self._rings)
         return alm
 
     def synthesis(self, alm: NDArray[Any], spin: int) -> NDArray[Any]:
-        """Maps (1 or 2, npix) of harmonics."""
+        """Maps (1 or 2, npix) from harmonics."""
         maps: NDArray[Any] = self._sht.synthesis(alm=alm, spin=spin, **self._rings)
         return maps
 
@@ -80,9 +80,9 @@ class Transforms:
         self, maps: NDArray[Any], weight: NDArray[np.float64], windows: Sequence[NDArray[np.float64]], spin: int,
         rounds: int, last: Transforms | None = None,
     ) -> NDArray[Any]:  # fmt: skip
-        """Maps with their harmonics, improved by ``rounds`` of residuals, multiplied by windows, one a component.
+        """Smooth maps: analysis with ``rounds`` corrections by residuals, windows (one for each component), synthesis.
 
-        The result is on the rings of ``last``, of the same degrees and orders.
+        The result is on the rings of ``last``, which has the same degrees and orders; by default on these rings.
         """
         alm = self.analysis(maps, weight, spin)
         for _ in range(rounds):
@@ -93,25 +93,25 @@ class Transforms:
 
 
 class HarmonicEngine:
-    """The pixel sum by way of harmonics, for all kernels of a `Spec`; see `cpu_ring.RingEngine`."""
+    """The pixel sum by harmonic transforms, for all kernels of a `Spec`; see `cpu.ring.RingEngine`."""
 
     name = "harmonic"
 
     def __init__(self, spec: Spec, pool: TaskPool) -> None:
         bands = [_band(k, spec.spin, band_eps(spec)) for k in spec.kernels]
         if not np.isfinite(bands).all():
-            raise ValueError("the kernel's window does not end: method='harmonic' cannot add it up")
+            raise ValueError("the kernel's window does not end: method='harmonic' cannot be used")
         self.spec = spec
         self.lmax = int(max(bands))
         self._transforms = Transforms(spec.table, self.lmax, self.lmax, pool.workers)
         self._windows = [
-            np.stack(pair(k, self.lmax) if spec.spin else [k.window(self.lmax)])[:, self._transforms.ell]
+            np.stack(k.polarised(self.lmax) if spec.spin else [k.window(self.lmax)])[:, self._transforms.ell]
             for k in spec.kernels
         ]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the plan and its working memory, maps apart: coefficients, modes of all rings, a weighted map."""
+        """Bytes of the plan and its working memory, without maps: harmonics, modes of all rings, a weighted map."""
         parts = 2 if self.spec.spin else 1
         item = 2 * self.spec.dtype.itemsize
         modes = len(self.spec.table.n) * (self.lmax + 1) * item
@@ -123,7 +123,7 @@ class HarmonicEngine:
         return harmonic_seconds(self.spec, self.lmax)
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """Maps (B, [2,] npix) into ``out`` (B, K, [2,] npix), weighted by ring before and after."""
+        """See `contract.Engine.convolve`."""
         spin, t = self.spec.spin, self._transforms
         last = np.repeat(w_out, self.spec.table.n).astype(self.spec.dtype)
         parts = 2 if spin else 1
@@ -134,27 +134,15 @@ class HarmonicEngine:
                 np.multiply(found.reshape(y[k].shape), last, out=y[k])
 
 
-def pair(kernel: Kernel, lmax: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Windows of E and B."""
-    if isinstance(kernel, Window):
-        e, b = kernel.polarised(lmax)
-        e[:2] = b[:2] = 0
-        return e, b
-    both = kernel.window(lmax, 2)
-    return both, both
-
-
 def band_eps(spec: Spec) -> float:
-    """What the end of the window may leave out; on equal rings in float64 no trace of it beyond the support."""
+    """Accuracy with which the window may be cut; in float64 on equal rings the cut leaves no trace (see `QUIET`)."""
     quiet = spec.dtype == np.float64 and spec.table.uniform
     return (min(spec.eps, QUIET) if quiet else spec.eps) / 4
 
 
 def _band(kernel: Kernel, spin: int, eps: float) -> float:
-    """Degree where the window ends, of E and B for spin 2."""
-    if spin == 0 or not isinstance(kernel, Window):
-        return kernel.bandlimit(eps)
-    return max(Window(k).bandlimit(eps) for k in kernel.polarised(kernel.degrees) if k.any())
+    """Degree where the window ends; with spin 2 the windows of E and B."""
+    return max(k.bandlimit(eps) for k in (kernel.components() if spin else (kernel,)))
 
 
 def harmonic_seconds(spec: Spec, lmax: float) -> float:

@@ -1,9 +1,9 @@
-"""The result for a map of ones: what a map's mean becomes, in float64, ring by ring.
+"""The result for a map of ones, in float64: a large mean is smoothed by multiplying it.
 
-It hardly varies: the sum of a kernel over a ring of n pixels is n times its mean, plus its modes n, 2n, ...  The mean's
-part is a Legendre series in the ring's colatitude; the modes matter for kernels narrower than four pixels and around
-the poles.  A quarter of each northern ring is kept where the grid has that symmetry.  Kernels whose modes do not end go
-through the direct engine, a band of rings at a time.
+The sum of a kernel over a ring of n pixels is n times its mean, plus its modes n, 2n, ...  The mean gives a Legendre
+series in the ring's colatitude; the modes matter for kernels narrower than four pixels and around the poles.  If the
+grid has the symmetry, a quarter of each northern ring is stored.  Kernels whose modes do not end use the direct engine,
+for a band of rings at a time.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from skysieve.sphere.kernels.radial import Radial
 
 EPS = 1e-12
-"""Of the mean: an offset of 1e4 rms costs 1e-8 of the rms."""
+"""Relative error of the smoothed mean: an offset of 1e4 rms then adds an error of 1e-8 rms."""
 BAND = 64
 """Output rings of one band of the direct engine."""
 MOST_DEGREES = 1 << 18
-"""The window ends where the modes of the equator do; beyond this the sum is direct."""
+"""Highest mode of the equator that is searched for; kernels with higher modes use the direct engine."""
 _SCRATCH = 1 << 19
-"""Bytes of tables of kernel and modes."""
+"""Bytes of the kernel's tables, and of the modes."""
 
 
 @njit(**JIT)
 def zonal(window, theta, ring_weight, out):
     """``sum_l (2 l + 1) / 4 pi K_l P_l(theta_o) sum_i W_i P_l(theta_i)`` for all rings o.
 
-    Legendre polynomials by differences, ``x = 1 - cos theta``: no digits are lost at the poles.
+    The recurrence runs on differences, with ``x = 1 - cos theta``, so that no digits are lost at the poles.
     """
     rings = len(theta)
     x, p, d = np.empty(rings), np.ones(rings), np.zeros(rings)
@@ -73,7 +73,7 @@ def zonal(window, theta, ring_weight, out):
 def beyond_the_mean(
     o, first, last, theta, n, phi0, modes, weight, xmax, scale, cells, positive, out
 ):  # fmt: skip
-    """Adds to the first ``len(out)`` pixels of ring ``o`` what modes n_i, 2 n_i, ... of the input rings bring."""
+    """Add the modes n_i, 2 n_i, ... of the input rings to the first ``len(out)`` pixels of ring ``o``."""
     for i in range(first, last):
         top = min(modes[o], modes[i])
         if top < n[i]:
@@ -106,14 +106,14 @@ def beyond_the_mean(
 
 
 class Ones:
-    """Results for a map of ones, for each kernel; formed when first asked for.
+    """Results for a map of ones, for each kernel; they are computed when they are first needed.
 
     Parameters
     ----------
     table : RingTable
     kernels : sequence of Kernel
     eps : float
-        That of the plan.
+        Accuracy of the plan.
     threads : int, optional
     """
 
@@ -124,14 +124,14 @@ class Ones:
         rings = len(table.n)
         self.half = (rings + 1) // 2 if self.mirrored else rings
         self.fold = 4 if (table.n % 4 == 0).all() else 1
-        kept = np.ones(self.half, np.int64) if table.uniform else table.n[: self.half] // self.fold
-        self._place = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
+        stored = np.ones(self.half, np.int64) if table.uniform else table.n[: self.half] // self.fold
+        self._place = np.concatenate([[0], np.cumsum(stored)]).astype(np.int64)
         self._direct = [self._endless(k) for k in self.kernels]
         self._values: NDArray[np.float64] | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the results take, and the work that forms them."""
+        """Bytes of the results, and of the working memory that computes them."""
         t = self.table
         held = 8 * len(self.kernels) * int(self._place[-1])
         banded = 0
@@ -143,21 +143,29 @@ class Ones:
         return held + banded + _SCRATCH
 
     def _endless(self, kernel: Kernel) -> bool:
-        """Whether the kernel's modes do not end, and the direct engine is needed."""
+        """Whether the kernel's modes do not end, so that the direct engine is needed."""
         if kernel.hard or isinstance(kernel, Harmonic):
             return kernel.hard
         return not math.isfinite(highest_mode(make_radial(kernel, self.eps), 1.0, EPS, self._most(kernel), 0))
 
     def _most(self, kernel: Kernel) -> int:
-        """Where the search for the last mode ends: windows end, and functions are not asked beyond the grid."""
+        """Highest mode up to which the last mode is searched; for functions it depends on the grid."""
         return MOST_DEGREES if isinstance(kernel, Harmonic) else 8 * int(self.table.n.max())
 
     def ring(self, kernel: int, r: int) -> NDArray[np.float64]:
-        """The result on ring ``r``, (n,) or, where it is the same for all pixels, (1,)."""
+        """The result on ring ``r``, (n,), or (1,) if it is the same for all pixels of a ring."""
         values = self._all()[kernel]
         o = len(self.table.n) - 1 - r if self.mirrored and r >= self.half else r
         part = values[self._place[o] : self._place[o + 1]]
         return part if len(part) == 1 else np.tile(part, self.fold)
+
+    def add(self, mean: float, out: NDArray[Any]) -> None:
+        """Add ``mean`` times the results to results (K, npix) of a map without its mean."""
+        t = self.table
+        for k, row in enumerate(out):
+            for r in range(len(t.n)):
+                line = row[t.start[r] : t.start[r] + t.n[r]]
+                np.add(line, mean * self.ring(k, r), out=line, casting="same_kind")
 
     def _all(self) -> NDArray[np.float64]:
         if self._values is None:
@@ -214,12 +222,3 @@ class Ones:
                 at = int(near.start[o - i0])
                 size = int(self._place[o + 1] - self._place[o])
                 out[self._place[o] : self._place[o + 1]] = result[0, 0, at : at + size]
-
-
-def add_mean(ones: Ones, mean: float, out: NDArray[Any]) -> None:
-    """Add ``mean`` times the results for ones to results (K, npix)."""
-    t = ones.table
-    for k, row in enumerate(out):
-        for r in range(len(t.n)):
-            line = row[t.start[r] : t.start[r] + t.n[r]]
-            np.add(line, mean * ones.ring(k, r), out=line, casting="same_kind")

@@ -1,8 +1,9 @@
-"""The ring engine on the host: transforms of the rings, sums over rings mode by mode, transforms back.
+"""The ring engine on the CPU: Fourier transforms of the rings, sums over rings for each mode, inverse transforms.
 
-Per map: read the map, write its modes, read them (each once from memory, then from cache), write the result.  A pair of
-rings costs one multiply-add a mode for each sample of the kernel (about ten, whatever its width) and four for the two
-hemispheres.  The kernel's coefficients are formed on the way: to store them would cost more traffic than to form them.
+For each map it reads the map, writes the modes, reads them (once from memory, then from the cache), and writes the
+result.  A pair of rings costs, for each mode, one multiply-add for each sample of the kernel (about ten, whatever its
+width) and four for the two hemispheres.  The kernel's coefficients are computed on the way, because storing them would
+cost more memory traffic.
 """
 
 from __future__ import annotations
@@ -31,19 +32,21 @@ if TYPE_CHECKING:
 ROWS = 8
 """Output rings of one task."""
 _BLOCK = 4
-"""Calls of `band_sum` for which the rows of a task are walked through at a time: keeps their modes in cache."""
+"""Calls of `band_sum` for each row of a task before the next row: the modes then stay in the cache."""
 TURN = 1.2
+"""Time for Q and U over the time without `turn`."""
 _SEED = 64
+"""Steps after which the rotation in `phases` is restarted."""
 WHOLE = 1e-10
-"""Above this eps, cut modes leave more than rounding beyond the support, in float64: equal rings keep all modes."""
+"""eps above which equal rings use all modes in float64: cut modes would leave more than rounding beyond the support."""
 NS_TRANSFORM, NS_SUM = 0.9, 0.06
-"""Nanoseconds of one core for a pixel of a transform over the logarithm of its length, and for one multiply-add of the
+"""Nanoseconds of one core for a pixel of a transform, divided by log2 of its length, and for one multiply-add of the
 sums; float32, measured on a core with 64-byte vectors at nside 512 and 2048."""
 
 
 @njit(**JIT)
 def phases(m1, angle, out_re, out_im):
-    """``exp(i m angle)`` for m = 0 .. m1 - 1 by rotation, begun anew every `_SEED` steps."""
+    """``exp(i m angle)`` for m = 0 .. m1 - 1 by rotation, restarted every `_SEED` steps."""
     c, s = math.cos(angle), math.sin(angle)
     x, y = 1.0, 0.0
     for m in range(m1):
@@ -55,7 +58,7 @@ def phases(m1, angle, out_re, out_im):
 
 @njit(**JIT)
 def unfold(z, n, last, gap, weight, turned, pr, pi, modes, at):
-    """Modes 0 .. ``last`` of one ring from its transform ``z`` (n // 2 + 1), turned back by its first azimuth."""
+    """Modes 0 .. ``last`` of one ring from its transform ``z`` (n // 2 + 1), with the phase of its first azimuth."""
     half = n // 2
     top = min(last, half)
     if turned:
@@ -86,7 +89,7 @@ def unfold(z, n, last, gap, weight, turned, pr, pi, modes, at):
 
 @njit(**JIT)
 def fold(sums, at, row, last, n, turned, pr, pi, z):
-    """The transform (n // 2 + 1) of one output ring: modes beyond n / 2 are added to those they repeat."""
+    """The transform (n // 2 + 1) of one output ring: modes beyond n / 2 are added to the modes that they repeat."""
     half = n // 2
     top = min(last, half)
     for m in range(top + 1):
@@ -120,7 +123,7 @@ def fold(sums, at, row, last, n, turned, pr, pi, z):
 def turn(sums, rows, row):
     """Q and U of spin 2 from the even and odd sums of both: ``Q = A q + i B u``, ``U = A u - i B q``.
 
-    The odd part changes sign in the mirror image.  ``sums`` holds A q, A u, B q, B u; the first two become Q and U.
+    The odd part changes its sign in the mirror image.  ``sums`` holds A q, A u, B q, B u; the first two become Q and U.
     """
     for r in range(rows):
         for side in range(2):
@@ -139,7 +142,7 @@ def band(
     a, b, outputs, pair, first, last, place, mirror, gap, length, cosines, samples, first_sample, n_samples,
     first_cosine, cosine_row, modes, unit, sums, row,
 ):  # fmt: skip
-    """Modes of output rings a .. b - 1 of the list, each with its mirror image; ``row`` elements apart in ``sums``."""
+    """Modes of output rings a .. b - 1 of the list, and of their mirror images, in rows of ``row`` elements."""
     most = 0
     for r in range(a, b):
         most = max(most, length[outputs[r]])
@@ -185,7 +188,7 @@ class RingEngine:
         self.place = self.place[:-1].copy()
         self.outputs = found[0].outputs
         self.inputs = np.arange((rings + 1) // 2 if self.mirrored else rings, dtype=np.int64)
-        # without symmetry the "mirror image" is the ring itself: its sums are formed and not used
+        # without symmetry the "mirror image" is the ring itself: its sums are computed and not used
         self.mirror = self.place[::-1].copy() if self.mirrored else self.place
         self.unit = BAND_VECTORS * BYTES // spec.dtype.itemsize
         self.row = int(self.gap.max())
@@ -197,7 +200,7 @@ class RingEngine:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the plan and its working memory, maps apart."""
+        """Bytes of the plan and its working memory, without maps."""
         scratch = (4 * ROWS * self.parts**2 + 4) * self.row * self.spec.dtype.itemsize * self.pool.workers
         held = sum(t.nbytes for t in (*self.tables, *self.odd))
         return held + self.parts * self.size * self.spec.dtype.itemsize + scratch
@@ -209,13 +212,13 @@ class RingEngine:
         transforms = float((t.n * np.log2(np.maximum(t.n, 2))).sum()) * (1 + len(self.tables))
         transforms *= self.parts
         sums = self.parts * sum(k.multiplications for k in (*self.tables, *self.odd))
-        turns = TURN if self.parts == 2 else 1.0  # what joins Q and U
+        turns = TURN if self.parts == 2 else 1.0  # combining the sums of Q and U
         return 1e-9 * wide * turns * (NS_TRANSFORM * transforms + NS_SUM * sums) + 8e-5 * len(self.runs) * (
             1 + len(self.tables)
         )
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """Maps (B, [2,] npix) into ``out`` (B, K, [2,] npix), weighted by ring before and after."""
+        """See `contract.Engine.convolve`."""
         with self._lock:
             if self._modes is None:
                 self._modes = np.empty((self.parts, self.size), self.spec.dtype)
@@ -295,17 +298,17 @@ class RingEngine:
                 np.multiply(line, w[r], out=y[t.start[r] : t.start[r] + n])
 
     def _rings(self, north: NDArray[np.int64]) -> list[int]:
-        """Rings of a list, then their mirror images."""
+        """The rings of a list, followed by their mirror images."""
         total = len(self.spec.table.n)
         listed = [int(r) for r in north]
         return listed + [total - 1 - r for r in listed if 2 * r != total - 1] if self.mirrored else listed
 
     def _places(self, north: NDArray[np.int64], skipped: int) -> list[int]:
-        """Where the sums of `_rings` begin: four rows for each ring of the list, the last two its mirror image's."""
+        """Where the sums of `_rings` begin: each ring of the list has four rows, two of them for its mirror image."""
         total = len(self.spec.table.n)
-        here = [4 * (skipped + k) * self.row for k in range(len(north))]
-        there = [4 * (skipped + k) * self.row + 2 * self.row for k, r in enumerate(north) if 2 * r != total - 1]
-        return here + there if self.mirrored else here
+        listed = [4 * (skipped + k) * self.row for k in range(len(north))]
+        mirrored = [4 * (skipped + k) * self.row + 2 * self.row for k, r in enumerate(north) if 2 * r != total - 1]
+        return listed + mirrored if self.mirrored else listed
 
     def _phases(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         both = self._scratch("phases", 2 * (self.row + 1), np.float64)
@@ -319,6 +322,6 @@ class RingEngine:
 
 
 def _runs(n: NDArray[np.int64], most: int) -> list[tuple[int, int]]:
-    """Stretches of at most ``most`` neighbours of one length."""
+    """Ranges of at most ``most`` neighbouring rings of equal length."""
     cuts = np.concatenate([[0], np.flatnonzero(np.diff(n)) + 1, [len(n)]])
     return [(int(k), int(min(k + most, b))) for a, b in pairwise(cuts) for k in range(a, b, most)]

@@ -1,8 +1,8 @@
 """The direct engine for Q and U: the pixel sum with the closed kernel of spin 2, ``p^4 G(x)`` (see `legendre`).
 
-``p = cos(phi / 2) cos((t_q - t_p) / 2) - i sin(phi / 2) cos((t_q + t_p) / 2)``, with ``phi = phi_p - phi_q``, turns
-Q + i U of an input pixel into the frame of the output pixel.
-In the mirror image the imaginary part changes its sign: one value still serves both hemispheres and four quarters.
+``p = cos(phi / 2) cos((t_q - t_p) / 2) - i sin(phi / 2) cos((t_q + t_p) / 2)``, with ``phi = phi_p - phi_q``, rotates
+Q + i U of an input pixel into the frame of the output pixel.  In the mirror image its imaginary part changes sign, so
+that one value still serves both hemispheres and four quarters.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 from numba import njit
 
 from . import stencil as kernels
-from .direct import DirectEngine, Part
+from .direct import DirectEngine, DirectKernel
 from .simd import STENCIL_ROWS, dot_lanes, series_weights
 from .tables import JIT, radial_value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-DEAR = 3.2
-"""Time of Q and U over that of one scalar map; measured."""
+SPIN_TIME = 3.2
+"""Time of Q and U over the time of one scalar map; measured."""
 
 
 @njit(**JIT)
@@ -37,7 +37,7 @@ def turned(half_cos, half_sin, c0, c1):
 def one_by_one(
     o, first, last, theta, n, phi0, start, fold, flip, w_in, xmax, scale, cells, q_in, u_in, q_out, u_out, w_out
 ):  # fmt: skip
-    """Output ring ``o`` of Q and U, or its mirror image, pixel by pixel; see `cpu_stencil.one_by_one`."""
+    """Output ring ``o`` of Q and U, or its mirror image, pixel by pixel; see `cpu.stencil.one_by_one`."""
     rings, quarter = len(n), n[o] // fold
     ring = rings - 1 - o if flip else o
     for p in range(n[o]):
@@ -73,7 +73,7 @@ def one_by_one(
 
 @njit(**JIT)
 def turn_stencil(o, rows, i0, i1, theta, n, phi0, w_start, count, low, even, odd):
-    """Stencils of G (see `cpu_stencil.stencil_weights`) into those of both parts of the kernel."""
+    """Turn stencils of G (see `cpu.stencil.stencil_weights`) into stencils of both parts of the kernel."""
     for i in range(i0, i1):
         at = w_start[i - i0]
         for r in range(rows):
@@ -92,7 +92,7 @@ def turn_stencil(o, rows, i0, i1, theta, n, phi0, w_start, count, low, even, odd
 
 @njit(**JIT)
 def turn_lanes(frac, count, lanes, step, c0, c1, even, odd):
-    """Values of G for one vector of output pixels into both parts of the kernel; half azimuths below 0.36."""
+    """Turn values of G for one vector of output pixels into both parts of the kernel, for half azimuths below 0.36."""
     for e in range(count):
         for lane in range(lanes):
             h = (frac[lane] + e) * step
@@ -110,7 +110,7 @@ def turn_lanes(frac, count, lanes, step, c0, c1, even, odd):
 def quarter_ring(
     o, first, last, theta, n, phi0, place, halo, xmax, series, floor, lanes, q, u, frac, begin, even, odd, totals
 ):  # fmt: skip
-    """Sums of output ring ``o`` and its mirror image: even Q, odd U, odd Q, even U into ``totals`` (4, 2 n)."""
+    """Sums of output ring ``o`` and its mirror image into ``totals`` (4, 2 n): even Q, odd U, odd Q, even U."""
     quarter = n[o] // 4
     size = quarter * kernels.QUARTERS
     for part in range(4):
@@ -150,15 +150,15 @@ def quarter_ring(
 
 
 class SpinEngine(DirectEngine):
-    """The pixel sum of Q and U for all kernels of a `Spec`; see `cpu_direct.DirectEngine`."""
+    """The pixel sum of Q and U for all kernels of a `Spec`; see `cpu.direct.DirectEngine`."""
 
     components = 2
 
     def seconds(self) -> float:
         """Expected seconds of one map of Q and U on one core."""
-        return DEAR * super().seconds()
+        return SPIN_TIME * super().seconds()
 
-    def _quarters(self, p: Part, rings: list[int], y: NDArray[Any], w: NDArray[Any]) -> None:
+    def _quarters(self, p: DirectKernel, rings: list[int], y: NDArray[Any], w: NDArray[Any]) -> None:
         t, dtype = self.spec.table, self.spec.dtype
         assert self._packed is not None
         totals = np.empty((4, int(t.n[rings].max()) // 4 * kernels.QUARTERS), dtype)
@@ -174,7 +174,7 @@ class SpinEngine(DirectEngine):
                 kernels.quarter_store(int(t.n[o]), total, self._line(z, o), self._line(z, s), w[o], w[s], s == o)
 
     def _single(
-        self, p: Part, o: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]
+        self, p: DirectKernel, o: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]
     ) -> None:
         t, r = self.spec.table, p.radial
         for flip in range(1 + (self._south(o) != o)):

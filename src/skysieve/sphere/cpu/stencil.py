@@ -1,10 +1,11 @@
-"""Numba kernels of the direct engine: the pixel sum within the support, by three ways that differ in what they share.
+"""Compiled functions of the direct engine: the pixel sum within the support, by three algorithms.
 
-- Rings whose whole support has their own length: one stencil a ring, the same for every pixel; four output rings share
-  each pixel that is read.
-- Rings of other lengths, divisible by 4: turned by 90 degrees the grid is itself, and so it is mirrored: each kernel
-  value serves eight output pixels.  Values come from a Chebyshev series, a vector of output pixels at a time.
-- Anything else, and the pixels around the poles: one value at a time.
+- Stencils, for rings whose neighbours within the support all have the same length: the weights are the same for every
+  pixel of a ring, and four output rings share each pixel that is read.
+- Quarters, for rings of other lengths that are divisible by 4: the grid is symmetric under quarter turns and under
+  reflection, so that each kernel value serves eight output pixels.  Values come from a Chebyshev series, for a vector
+  of output pixels at a time.
+- Single pixels, for all other rings and for the pixels around the poles.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ QUARTERS = 8
 
 @njit(**JIT)
 def span(a, b, xmax, n):
-    """Half the number of input pixels (not whole) within the support; ``n / 2`` where it holds the whole ring."""
+    """Half the width of the support in input pixels (not whole); ``n / 2`` if it contains the whole ring."""
     s = (xmax - a) / b if b > 0 else 2.0
     if s >= 1.0:
         return 0.5 * n
@@ -36,7 +37,7 @@ def one_by_one(
 ):  # fmt: skip
     """Output ring ``o``, or with ``flip`` its mirror image, pixel by pixel.
 
-    Where ``fold`` (4) quarter turns leave the grid as it is, they leave every sum as it is, to the last bit.
+    With ``fold`` 4, for grids that are symmetric under quarter turns, so is every sum, to the last bit.
     """
     rings, quarter = len(n), n[o] // fold
     ring = rings - 1 - o if flip else o
@@ -67,7 +68,7 @@ def one_by_one(
 
 @njit(**JIT)
 def quarter_layout(n, halo, north, south, w_north, w_south, out, at):
-    """Pixels of a ring and its mirror image, the same place of all quarters side by side, with what follows them."""
+    """Pixels of a ring and its mirror image: equivalent pixels of all quarters together, with a halo on both sides."""
     quarter = n // 4
     for q in range(-halo, quarter + halo):
         k = at + (q + halo) * QUARTERS
@@ -110,7 +111,7 @@ def quarter_ring(
 
 @njit(**JIT)
 def quarter_store(n, total, north, south, w_north, w_south, alone):
-    """Sums in `quarter_layout` back into two rings (one where ``alone``)."""
+    """Store sums of `quarter_layout` in two rings (in one if ``alone``)."""
     quarter = n // 4
     for q in range(quarter):
         for side in range(4):
@@ -123,9 +124,9 @@ def quarter_store(n, total, north, south, w_north, w_south, alone):
 def stencil_weights(
     o, rows, i0, i1, theta, n, phi0, xmax, scale, cells, positive, w_start, count, low, weights, fill
 ):  # fmt: skip
-    """Stencils of output rings o .. o + rows - 1 over input rings i0 .. i1 - 1, ``STENCIL_ROWS`` side by side.
+    """Stencils of output rings o .. o + rows - 1 over input rings i0 .. i1 - 1, interleaved by ``STENCIL_ROWS``.
 
-    ``low[i]`` is the first offset; returns the number of weights.  They are written where ``fill``.
+    ``low[i]`` is the first offset.  Returns the number of weights; with ``fill`` they are written.
     """
     at = 0
     for i in range(i0, i1):
@@ -141,7 +142,7 @@ def stencil_weights(
             last = min(math.floor(reach - shift + 1e-9), first + n - 1)
             left, right = min(left, first), max(right, last)
         length = max(0, right - left + 1)
-        if length > n:  # different rings of the group begin at different places: once around
+        if length > n:  # the supports of the group's rings begin at different pixels: take the whole ring
             left, length = -(n // 2), n
         w_start[i - i0], count[i - i0], low[i - i0] = at, length, left
         if fill:
@@ -162,7 +163,7 @@ def stencil_weights(
 
 @njit(**JIT)
 def stencil_line(n, x, w, halo, line, at, size):
-    """One ring, continued around on both sides: ``size`` elements from ``at``, pixel 0 at ``at + halo``."""
+    """One ring, continued periodically on both sides: ``size`` elements from ``at``, with pixel 0 at ``at + halo``."""
     for k in range(n):
         line[at + halo + k] = x[k] * w
     for k in range(halo):
@@ -173,14 +174,14 @@ def stencil_line(n, x, w, halo, line, at, size):
 
 @njit(**JIT)
 def stencil_rows(n, block, weights, w_start, count, lines, line_start, rings, out, row):
-    """All pixels of one group of output rings."""
+    """Sum all pixels of one group of output rings."""
     for j in range(0, n, block):
         stencil_sum(weights, w_start, count, lines, line_start, 0, rings, j, out, 0, row)
 
 
 @njit(**JIT)
 def spans(o, first, last, theta, n, xmax):
-    """Largest reach of ring ``o``: in pixels, in turns, whether all around a ring; and the pixels of its sums."""
+    """Support of ring ``o``: half-width in pixels and in turns, whether it contains a ring, and the terms of a sum."""
     most, azimuth, around, pixels = 0.0, 0.0, False, 0.0
     for i in range(first, last):
         half = math.sin(0.5 * (theta[i] - theta[o]))
@@ -197,8 +198,8 @@ def spans(o, first, last, theta, n, xmax):
 
 
 def trimmed(series: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A Chebyshev series without the terms that ``dtype`` does not see."""
+    """A Chebyshev series without the terms below the precision of ``dtype``."""
     least = 1e-8 if dtype == np.float32 else 1e-15
     rest = np.cumsum(np.abs(series)[::-1])[::-1]
-    kept = max(1, int(np.count_nonzero(rest > least * rest[0])))
-    return np.ascontiguousarray(series[:kept], dtype)
+    terms = max(1, int(np.count_nonzero(rest > least * rest[0])))
+    return np.ascontiguousarray(series[:terms], dtype)

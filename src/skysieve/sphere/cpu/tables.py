@@ -1,4 +1,4 @@
-"""Samples of a kernel at the azimuths of every pair of rings, and the cosines that turn them into modes."""
+"""Samples of a kernel at azimuths of every pair of rings, and the cosines that transform them into modes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JIT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 @njit(**JIT)
 def radial_value(x, xmax, scale, cells, positive):
-    """The table of a `Radial` at one squared chord."""
+    """The value of a `Radial` at one squared chord, from its table."""
     if x > xmax:
         return 0.0
     t = math.sqrt(max(x, 0.0)) * scale
@@ -41,7 +41,7 @@ def radial_value(x, xmax, scale, cells, positive):
 
 @njit(**JIT)
 def count_samples(a, b, xmax, n, h, out):
-    """Samples of each pair up to the edge of the support; ``h`` is 1 for azimuths off by half a step."""
+    """Number of samples of each pair within the support; ``h`` is 1 for azimuths that are shifted by half a step."""
     for p in range(len(a)):
         if a[p] > xmax:
             out[p] = 0
@@ -57,7 +57,7 @@ def count_samples(a, b, xmax, n, h, out):
 
 @njit(**JIT)
 def fill_samples(a, b, xmax, scale, cells, positive, n, h, first, count, out):
-    """``K / n`` at the azimuths of each pair, doubled where azimuth and its negative are two points."""
+    """``K / n`` at the azimuths of each pair, doubled if an azimuth and its negative are different points."""
     for p in range(len(a)):
         step = math.pi / n[p]
         for j in range(count[p]):
@@ -71,10 +71,10 @@ def fill_samples(a, b, xmax, scale, cells, positive, n, h, first, count, out):
 def fill_spin_samples(
     ta, tb, a, b, xmax, scale, cells, n, h, first, count, even, odd
 ):  # fmt: skip
-    """As `fill_samples` for spin 2: the kernel turns Q and U by the angle between the two pixels' meridians.
+    """As `fill_samples` for spin 2, where the kernel rotates Q and U by the angle between the two pixels' meridians.
 
-    It is ``p^4 G(x)``, ``p = cos(phi/2) cos((ta - tb)/2) - i sin(phi/2) cos((ta + tb)/2)``: real part even in phi,
-    imaginary part odd.
+    The kernel is ``p^4 G(x)``, ``p = cos(phi/2) cos((ta - tb)/2) - i sin(phi/2) cos((ta + tb)/2)``; its real part is
+    even in phi and its imaginary part odd.
     """
     for p in range(len(a)):
         step = math.pi / n[p]
@@ -93,9 +93,9 @@ def fill_spin_samples(
 
 @njit(**JIT)
 def fill_cosines(n, h, own, last, rows, width, cosines, out, start):
-    """``cos(2 pi m (j + h / 2) / n)`` from one turn of it (or of sines): ``cosines[k]`` at ``pi k / n``.
+    """``cos(2 pi m (j + h / 2) / n)``, looked up in ``cosines``, which holds the values at ``pi k / n`` (or sines).
 
-    For a ring's own azimuths half of it at m = n / 2, and nothing above.
+    For a ring's own azimuths the value at m = n / 2 is halved, and values above it are 0.
     """
     for j in range(rows):
         twice = 2 * j + h
@@ -110,7 +110,7 @@ def fill_cosines(n, h, own, last, rows, width, cosines, out, start):
 
 @dataclass(frozen=True)
 class KernelTables:
-    """One kernel's pairs with their samples, ready for `cpu_simd.band_sum`."""
+    """One kernel's pairs with their samples, as `cpu.simd.band_sum` takes them."""
 
     pairs: Pairs
     cosines: NDArray[Any]
@@ -122,13 +122,13 @@ class KernelTables:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes of the tables."""
         held = (self.cosines, self.samples, self.first_sample, self.n_samples, self.first_cosine, self.cosine_row)
         return sum(x.nbytes for x in held)
 
     @property
     def multiplications(self) -> float:
-        """Fused multiply-adds of one map, for one component."""
+        """Fused multiply-adds for one component of one map."""
         p = self.pairs
         counts = (p.last - p.first)[p.outputs]
         modes = np.repeat(p.modes[p.outputs], counts).astype(np.float64)
@@ -136,13 +136,13 @@ class KernelTables:
 
 
 def padded(modes: NDArray[np.int64], dtype: Any) -> NDArray[np.int64]:
-    """Elements that a row of modes 0 .. modes takes: whole calls of `band_sum`."""
+    """Elements of a row for modes 0 .. ``modes``: a multiple of what one call of `band_sum` computes."""
     unit = BAND_VECTORS * BYTES // np.dtype(dtype).itemsize
     return np.asarray(-(-(modes + 1) // unit) * unit, np.int64)
 
 
 def make_tables(table: RingTable, radial: Radial, pairs: Pairs, dtype: Any, spin: int = 0) -> list[KernelTables]:
-    """Sample the kernel for all pairs; angles and samples are formed in float64.
+    """Sample the kernel for all pairs; angles and samples are computed in float64.
 
     One table of cosines, with spin 2 another one of sines for the odd part of the kernel.
     """

@@ -1,4 +1,4 @@
-"""Quadrature "band" on a GPU: the steps before and after the sum; the host does not wait for any of them."""
+"""Quadrature "band" on a GPU: the steps before and after the sum.  The host does not wait for any of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.sphere.cuda.direct.engine import PACKAGE, upload
+from skysieve.sphere.cuda import PACKAGE
+
+from .transfers import upload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,11 +18,11 @@ if TYPE_CHECKING:
 
 THREADS = 128
 SUMS, PIXELS = 1024, 4 * 256
-"""Blocks of threads that share a map, at most, and the fewest pixels of each."""
+"""Most blocks of threads that share a map, and fewest pixels of each."""
 
 
 class BandSteps:
-    """The mean of a map and the correction around its poles; tables lie on the GPU.
+    """The mean of a map, and the correction around its poles; the tables are on the GPU.
 
     Parameters
     ----------
@@ -33,7 +35,7 @@ class BandSteps:
     Attributes
     ----------
     sums : device array
-        Sums of the map last added up, for `finish`.
+        Partial sums of the last map, for `finish`.
     """
 
     def __init__(self, runtime: Runtime, spec: Spec, maps: Module) -> None:
@@ -56,7 +58,7 @@ class BandSteps:
         self.nbytes += sum(a.nbytes for a in tables) + int(self._change.nbytes)
 
     def prepare(self, x: Any, out: Any) -> None:
-        """A map ([2,] npix) less its mean, corrected around the poles, into ``out``, which may be ``x``."""
+        """Subtract the mean of a map ([2,] npix) and correct it around the poles; ``out`` may be ``x``."""
         if not self.spin:
             self.add_up(x)
             self._share("less_mean", 1, (x, out, self.sums, np.int32(self._blocks), np.int64(self.npix)))
@@ -65,12 +67,12 @@ class BandSteps:
         self._correct(out, transposed=False)
 
     def add_up(self, x: Any) -> None:
-        """Hold the sum of a map, for `finish`."""
+        """Compute the sum of a map, for `finish`."""
         if not self.spin:
             self._share("add_up", 1, (x, self.sums, np.int64(self.npix)))
 
     def finish(self, out: Any, transposed: bool) -> None:
-        """Add what the mean becomes to results (K, [2,] npix); of the transposed operator, correct them first."""
+        """Add the smoothed mean to results (K, [2,] npix); with ``transposed`` correct them around the poles first."""
         if transposed:
             for row in out:
                 self._correct(row, transposed=True)
@@ -88,7 +90,7 @@ class BandSteps:
         self._maps.launch(kernel, (self._blocks, maps), (256,), args)
 
     def _correct(self, x: Any, transposed: bool) -> None:
-        """Correct a map ([2,] npix) around the poles, or apply the transposed correction, in place."""
+        """Correct a map ([2,] npix) around the poles in place, or apply the transposed correction."""
         if self._polar is None:
             return
         kind = (np.int64(self.npix), np.int32(self.spin))

@@ -1,4 +1,4 @@
-"""The GPU backend: chooses between the engines, brings maps to the device and results home."""
+"""The GPU backend: the choice between the methods, and the copies of maps to the device and of results to the host."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime
 from skysieve.core.memory import parse_budget
-from skysieve.sphere.cuda.direct.engine import PACKAGE, DirectEngine
+from skysieve.sphere.cuda import PACKAGE
+from skysieve.sphere.cuda.direct.engine import DirectEngine
 from skysieve.sphere.cuda.direct.spin import SpinEngine
-from skysieve.sphere.cuda.direct.ways import find_ways, healpix_nside, prefers_direct
+from skysieve.sphere.cuda.direct.zones import find_zones, healpix_nside
 from skysieve.sphere.cuda.ring.engine import RingEngine
 from skysieve.sphere.ring_pairs import NotBandLimited
 
 from .band_steps import BandSteps
+from .cost import prefers_direct
 from .transfers import Results, Threads, Transfers
 
 if TYPE_CHECKING:
@@ -32,12 +34,12 @@ if TYPE_CHECKING:
     from skysieve.sphere.contract import Spec
 
 LOOKS, MOST_SEEN = 64, 1 << 16
-"""Blocks of threads that tell a map's mean and deviation, and pixels that they look at."""
+"""Blocks of threads that estimate a map's mean and standard deviation, and most pixels that they read."""
 
 
 @functools.cache
 def _runtime(device: Device) -> CudaRuntime:
-    """One for each GPU, so that plans share what has been compiled."""
+    """The runtime of a GPU; plans share it, and the kernels that it has compiled."""
     return CudaRuntime(device)
 
 
@@ -51,16 +53,16 @@ class Engine:
     device : Device, optional
         A GPU of `skysieve.core.device.resolve`.
     memory : str or float, optional
-        Budget of plan, working memory and the maps under way; 80% of what is free by default.
+        Budget of the plan, its working memory and the maps on the GPU; 80% of the free memory by default.
     threads : int, optional
-        Not used; as for the CPU.
+        Not used; for the same arguments as the CPU's engine.
     runtime : Runtime, optional
-        Instead of ``device``: where the kernels run.
+        Where the kernels run, instead of ``device``.
 
     Raises
     ------
     ValueError
-        For what a GPU has no engine for.
+        The method or the kernel does not run on a GPU.
     MemoryBudgetError
     DeviceUnavailable
     """
@@ -111,7 +113,7 @@ class Engine:
         self._pool: ThreadPoolExecutor | None = None
 
     def _choose(self, method: str) -> DirectEngine | RingEngine:
-        """The engine asked for, or the one that is expected to be the fastest."""
+        """The engine of the method, or the one that is expected to be the fastest."""
         spec, runtime = self.spec, self.runtime
         if method == "harmonic":
             raise ValueError("method='harmonic': harmonic transforms run on the CPU; use device='cpu'")
@@ -121,13 +123,13 @@ class Engine:
         if method == "direct" or any(r.hard for r in spec.radials):
             return kind(runtime, spec)
         nside = healpix_nside(spec.table)
-        ways = [find_ways(spec, r, nside) for r in spec.radials]
-        if prefers_direct(spec, kind.expected(spec, ways)):
-            return kind(runtime, spec, ways)
+        zones = [find_zones(spec, r, nside) for r in spec.radials]
+        if prefers_direct(spec, kind.expected(spec, zones)):
+            return kind(runtime, spec, zones)
         try:
             return RingEngine(runtime, spec)
         except NotBandLimited:
-            return kind(runtime, spec, ways)
+            return kind(runtime, spec, zones)
 
     def _on_device(self) -> Any:
         if self.runtime.xp is np:
@@ -135,7 +137,7 @@ class Engine:
         return self.runtime.xp.cuda.Device(self.runtime.device.index)
 
     def close(self) -> None:
-        """Give back threads and memory."""
+        """Free threads and memory."""
         self._up.close()
         self._down.close()
         self._results.close()
@@ -149,29 +151,29 @@ class Engine:
         self._engine.free()
 
     def describe(self) -> dict[str, Any]:
-        """See `contract.Engine.describe`; ``bytes`` are those of the plan and of the maps under way on the GPU."""
+        """See `contract.Engine.describe`; ``bytes`` includes the maps on the GPU."""
         return {
             "method": self.method,
             "device": str(self.runtime.device),
             "bytes": int(self.nbytes),
-            "expected_seconds": self._engine.seconds(),
+            "seconds": self._engine.seconds(),
         }
 
     # ------------------------------------------------------------------ one map on the device
     def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """See `contract.Engine.convolve`: arrays of the device, one map after the other on the current stream."""
+        """See `contract.Engine.convolve`; maps are convolved one after the other on the current stream."""
         with self._lock, self._on_device():
             weights = self._ring_weights(w_in, w_out)
             for x, y in zip(maps, out, strict=True):
                 self._one(x, y, *weights, self._flags)
 
     def ones(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> Any:
-        """The result for a map of ones, (K, npix) on the device; it is there."""
+        """The result for a map of ones, (K, npix) on the device; it is complete."""
         with self._on_device():
             npix, dtype = self.spec.table.npix, self.spec.dtype
             out = self.runtime.xp.empty((1, len(self.spec.radials), npix), dtype)
             self.convolve(self.runtime.xp.ones((1, npix), dtype), out, w_in, w_out)
-            self.runtime.synchronize()  # others may read it on streams and GPUs of theirs
+            self.runtime.synchronize()  # it may be read on other streams and GPUs
             return out[0]
 
     def _one(self, x: Any, y: Any, w_in: Any, w_out: list[Any], flags: Any) -> None:
@@ -180,7 +182,7 @@ class Engine:
         self._join(side)
 
     def _ring_weights(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> tuple[Any, list[Any]]:
-        """Both on the device, the second one also multiplied by each kernel's amplitude."""
+        """Both weights on the device; ``w_out`` also multiplied by each kernel's amplitude."""
         for a, b, found in self._weights:
             if a is w_in and b is w_out:
                 return found
@@ -191,7 +193,7 @@ class Engine:
         return found
 
     def _fork(self) -> Any:
-        """A second stream that starts where the current one is."""
+        """A second stream, which starts after what the current stream has been given."""
         if self.runtime.xp is np:
             return None
         cuda = self.runtime.xp.cuda
@@ -213,19 +215,21 @@ class Engine:
         mask: NDArray[np.bool_] | None = None, steady: Callable[[], Any] | None = None, offset: float = 8.0,
         transposed: bool = False,
     ) -> None:  # fmt: skip
-        """Maps (B, [2,] npix) of any real dtype into ``out`` (B, K, [2,] npix), both on the host or both on the GPU.
+        """Convolve maps (B, [2,] npix) of any real dtype into ``out`` (B, K, [2,] npix).
+
+        Both are in host memory, or both in the memory of this GPU.
 
         Parameters
         ----------
         nest : bool
-            Pixels of both are in NESTED order.
+            Whether pixels of both are in NESTED order.
         mask : numpy.ndarray of bool, optional
-            In RING order: pixels that are taken as 0, and are 0 in the result.
+            In RING order: the pixels that count.  The others count as 0, and are 0 in the result.
         steady : callable, optional
-            Gives the result for a map of ones, (K, npix) float64 on the device: then the mean of a map that is more
-            than ``offset`` times its deviation is taken off and convolved apart.
+            Gives the result for a map of ones, (K, npix) float64 on the device.  A mean of more than ``offset``
+            standard deviations is then subtracted from a map and convolved separately.
         transposed : bool
-            With `Spec.band`: this is the transposed operator, of which the correction is the last step.
+            Whether this is the transposed operator, for which `Spec.band` corrects the result and not the map.
         """
         if is_device_array(maps) and int(maps.device.id) != self.runtime.device.index:
             raise ValueError(
@@ -237,7 +241,7 @@ class Engine:
             weights = self._ring_weights(w_in, w_out)
             good = None if mask is None else self.runtime.xp.asarray(mask)
             if is_device_array(maps) or self.runtime.xp is np:
-                self._several(maps, out, weights, nest, good, steady, offset, transposed)
+                self._on_device_maps(maps, out, weights, nest, good, steady, offset, transposed)
                 return
             if self._pool is None and len(maps) > 1 and self._ahead:
                 self._pool = ThreadPoolExecutor(1, "skysieve-upload")
@@ -248,29 +252,29 @@ class Engine:
                     x = following() if callable(following) else following
                     following = self._upload(maps, b + 1) if self._ahead else None
                     y = self._buffer("result", (len(self.spec.radials), *maps.shape[1:]))
-                    self._several(x[None], y[None], weights, nest, good, steady, offset, transposed)
+                    self._on_device_maps(x[None], y[None], weights, nest, good, steady, offset, transposed)
                     self.runtime.xp.cuda.get_current_stream().synchronize()
                     down.down(out[b].reshape(-1), y.reshape(-1))
                     if not self._ahead:
                         following = self._upload(maps, b + 1)
             finally:
-                if callable(following):  # an error: what is still on its way must not meet the next call's maps
+                if callable(following):  # after an error: the next call must not use the buffer during the copy
                     following()
 
     def rows(
         self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any], first: int, last: int
     ) -> bool:
-        """Rows first .. last - 1 of one map of the host, in RING order: what they need goes up, they come back.
+        """Convolve rows first .. last - 1 of one map in host memory, in RING order; only the rows it needs are copied.
 
         Parameters
         ----------
         x, out : numpy.ndarray, shape ([2,] npix) and (K, [2,] npix)
-            The whole map and result, of which some rows are read and written.
+            The whole map and result; some rows are read and written.
 
         Returns
         -------
         bool
-            Whether anything of the result is not finite.
+            Whether any value of the result is not finite.
         """
         assert isinstance(self._engine, RingEngine)
         xp, dtype = self.runtime.xp, self.spec.dtype
@@ -303,7 +307,7 @@ class Engine:
             return flagged
 
     def prepared(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """With `Spec.band`: a RING map of the host ([2,] npix) as the sum takes it, and what `finished` takes."""
+        """With `Spec.band`: prepare a RING map in host memory ([2,] npix); the second result is for `finished`."""
         assert self._band is not None
         found = np.empty(x.shape, self.spec.dtype)
         with self._lock, self._on_device():
@@ -315,7 +319,7 @@ class Engine:
             return found, self._host(self._band.sums).copy()
 
     def added_up(self, x: NDArray[Any]) -> NDArray[np.float64]:
-        """With `Spec.band`: what `finished` needs of a map of the host for the transposed operator."""
+        """With `Spec.band`: the sums of a map in host memory that `finished` needs for the transposed operator."""
         assert self._band is not None
         with self._lock, self._on_device():
             held = self._buffer("map 0", x.shape)
@@ -324,7 +328,7 @@ class Engine:
             return self._host(self._band.sums).copy()
 
     def finished(self, out: NDArray[Any], sums: NDArray[np.float64], transposed: bool) -> NDArray[Any]:
-        """With `Spec.band`: RING results of the host (K, [2,] npix) after the last steps; ``out`` stays."""
+        """With `Spec.band`: RING results in host memory (K, [2,] npix) after the last steps; ``out`` is not changed."""
         assert self._band is not None
         with self._lock, self._on_device():
             held = self._buffer("result", out.shape)
@@ -354,7 +358,7 @@ class Engine:
             self._down.down(target, source)
 
     def mean_of(self, x: NDArray[Any], offset: float) -> float:
-        """The mean of a map of the host (npix,) as `run` finds it, 0 where it is not large."""
+        """The mean of a map in host memory (npix,), as `run` computes it; 0 if it is not large."""
         xp = self.runtime.xp
         count = min(x.size, MOST_SEEN)
         with self._lock, self._on_device():
@@ -365,12 +369,12 @@ class Engine:
         return mean
 
     def empty(self, shape: tuple[int, ...]) -> NDArray[Any]:
-        """An array of the host for results of `run`; see `cuda_maps.Results`."""
+        """An array in host memory for results of `run`; see `transfers.Results`."""
         with self._lock, self._on_device():
             return self._results.empty(shape, self.spec.dtype)
 
     def _upload(self, maps: Any, b: int) -> Any:
-        """Map ``b`` on the device, or what waits for it; nothing beyond the last one."""
+        """Copy map ``b`` to the device: the array, or a function that waits for it; None after the last map."""
         if b >= len(maps):
             return None
         target = self._buffer(f"map {b % 2 if self._ahead else 0}", maps.shape[1:])
@@ -397,14 +401,14 @@ class Engine:
             held = self._buffers[name] = self.runtime.xp.empty(shape, self.spec.dtype)
         return held
 
-    def _several(
+    def _on_device_maps(
         self, maps: Any, out: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, offset: float,
         transposed: bool,
     ) -> None:  # fmt: skip
-        """Maps on the device.
+        """Convolve maps on the device.
 
-        What is said of them (sums for their means, flags) is read once: a single map is convolved before its mean is
-        known, and again in the rare case that it is large.
+        The host reads the sums for their means and the flags once.  A single map is convolved before its mean is known,
+        and again in the rare case that the mean is large.
         """
         count, kernels = len(maps), len(self.spec.radials)
         state = self.runtime.xp.zeros(count * (8 * (2 * LOOKS + 1) + 4 * kernels), np.uint8)
@@ -422,9 +426,9 @@ class Engine:
                 means = self._means(self._host(sums), maps.shape[-1], offset)
         for x, y, mean, flag in zip(maps, out, means, flags, strict=True):
             self._whole(x, y, weights, nest, good, steady, mean, flag, transposed)
-        said, marked = parts(self._host(state))
+        sums_on_host, marked = parts(self._host(state))
         if steady is not None and count == 1:
-            (mean,) = self._means(said, maps.shape[-1], offset)
+            (mean,) = self._means(sums_on_host, maps.shape[-1], offset)
             if mean:
                 flags[...] = 0
                 self._whole(maps[0], out[0], weights, nest, good, steady, mean, flags[0], transposed)
@@ -437,7 +441,7 @@ class Engine:
         return np.asarray(a if self.runtime.xp is np else a.get())
 
     def _clean(self, x: Any, nest: bool, good: Any) -> Any:
-        """A map in RING order without what is masked."""
+        """A map in RING order, with masked pixels set to 0."""
         if nest:
             x = self._reorder(self.runtime.xp.ascontiguousarray(x, self.spec.dtype), back=False)
         return self.runtime.xp.where(good, x, self.spec.dtype.type(0))
@@ -446,7 +450,7 @@ class Engine:
         self, x: Any, y: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, mean: float,
         flag: Any, transposed: bool,
     ) -> None:  # fmt: skip
-        """One map, ([2,] npix), into ``y`` (K, [2,] npix), in the grid's order."""
+        """Convolve one map ([2,] npix) into ``y`` (K, [2,] npix), both in the order of the grid."""
         xp, dtype = self.runtime.xp, self.spec.dtype
         x = xp.ascontiguousarray(x, dtype)
         if xp is not np and x.data.ptr % 16:
@@ -462,7 +466,7 @@ class Engine:
             x = x - dtype.type(mean)
         if self._band is not None and transposed:
             self._band.add_up(x)
-        elif self._band is not None:  # a map that is not the caller's is changed where it is
+        elif self._band is not None:  # a copy is changed in place, the caller's map is not
             staged = x if nest else self._buffer("band", x.shape)
             self._band.prepare(x, staged)
             x = staged
@@ -472,24 +476,24 @@ class Engine:
         if mean:
             constant = steady()
             if xp is not np and int(constant.device.id) != self.runtime.device.index:
-                constant = constant.copy()  # to this GPU, from that of the plan which made it
+                constant = constant.copy()  # from another GPU of the plan to this one
             for k in range(len(target)):
                 target[k] += mean * constant[k]
         if good is not None:
-            xp.copyto(target, 0, where=~good)  # rings that are not wanted hold anything
+            xp.copyto(target, 0, where=~good)  # rings outside of the mask are not written
         if nest:
             target = self._reorder(target, back=True)
         if target is not y:
             y[...] = target
 
     def _look(self, x: Any, found: Any) -> None:
-        """Sums of some pixels of a map (npix,), which tell its mean and deviation, into ``found``."""
+        """Sums of some pixels of a map (npix,), for its mean and standard deviation, into ``found``."""
         count = min(x.size, MOST_SEEN)
         seen = self.runtime.xp.ascontiguousarray(x, self.spec.dtype)
         self._maps.launch("look", (LOOKS,), (256,), (seen, found, np.int64(count), np.int64(x.size // count)))
 
     def _means(self, sums: NDArray[np.float64], npix: int, most: float) -> list[float]:
-        """Means of maps of npix pixels where they are above ``most`` deviations, rounded to the dtype."""
+        """Means of maps of npix pixels, rounded to the dtype; 0 if they are below ``most`` standard deviations."""
         means = []
         for row in sums:
             s, t = row[:-1].reshape(LOOKS, 2).sum(axis=0) / min(npix, MOST_SEEN)

@@ -1,4 +1,4 @@
-"""Maps between host and GPU: by pieces, which several threads bring into pinned memory and send over the bus."""
+"""Copies of maps between host and GPU: in pieces, through pinned memory, by several threads."""
 
 from __future__ import annotations
 
@@ -19,23 +19,38 @@ if TYPE_CHECKING:
     from skysieve.core.gpu.runtime import Runtime
 
 PIECE = 1 << 23
-"""Bytes that cross the bus at a time: smaller ones keep the interpreter busy."""
+"""Bytes of a piece; smaller pieces would keep the interpreter busy."""
 MOST_THREADS = 12
-"""More do not copy faster (16 cores of an H100's host: 6 ms for 200 MB, as with 16; 8 ms with 8, 33 ms with one)."""
+"""Copying threads; more are not faster (200 MB on 16 cores of an H100's host: 12 or 16: 6 ms, 8: 8 ms, 1: 33 ms)."""
 PAGE = 4096
 LEAST_HELD, MOST_HELD, SLOTS = 1 << 20, 1 << 30, 2
-"""Bytes of results for which pinned memory is kept, and how many of them."""
+"""Sizes of results (bytes) for which pinned memory is kept, and number of such results."""
+
+
+def upload(runtime: Runtime, arrays: list[NDArray[Any]]) -> list[Any]:
+    """Copy arrays to the device in one transfer."""
+    places, total = [], 0
+    for a in arrays:
+        places.append(total)
+        total += -(-a.nbytes // 256) * 256
+    whole = np.zeros(total, np.uint8)
+    for a, place in zip(arrays, places, strict=True):
+        whole[place : place + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+    held = runtime.xp.asarray(whole)
+    return [
+        held[place : place + a.nbytes].view(a.dtype).reshape(a.shape) for a, place in zip(arrays, places, strict=True)
+    ]
 
 
 class Threads:
-    """Threads for both directions, started on first use: more than that would share the same memory's rate."""
+    """Threads for both directions, started on first use; they share the bandwidth of the memory."""
 
     def __init__(self) -> None:
         self.count = min(MOST_THREADS, usable_cores())
         self._pool: ThreadPoolExecutor | None = None
 
     def run(self, works: list[Callable[[], None]]) -> None:
-        """All of them; the first one's error, once all have ended: none may write on behind it."""
+        """Run all works; raise the first error after all have ended, so that none writes any more."""
         if len(works) == 1:
             works[0]()
             return
@@ -46,17 +61,17 @@ class Threads:
                 raise error
 
     def close(self) -> None:
-        """Wait, then end them."""
+        """Wait for the threads and end them."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None
 
 
 def pinned(runtime: Runtime, size: int, threads: Threads) -> NDArray[np.uint8]:
-    """Page-locked bytes, for as long as they are referred to.
+    """Page-locked bytes, which are unlocked when the array is deleted.
 
-    Pages that threads have touched and the driver then locks are there in a sixth of the time that it takes to get as
-    many from it.
+    Several threads touch the pages before the driver locks them.  This takes a sixth of the time of allocating pinned
+    memory from the driver.
     """
     memory = np.empty(size, np.uint8)
     step = -(-size // (threads.count * PAGE)) * PAGE
@@ -68,7 +83,7 @@ def pinned(runtime: Runtime, size: int, threads: Threads) -> NDArray[np.uint8]:
     if runtime.xp is not np:
         cuda = runtime.xp.cuda.runtime
         cuda.hostRegister(memory.ctypes.data, size, 1)  # for all GPUs
-        # before the memory is given back; when Python ends, the driver may have gone before
+        # unlocked before the memory is freed, but not at exit, when the driver may be unloaded
         weakref.finalize(memory, cuda.hostUnregister, memory.ctypes.data).atexit = False
     return memory
 
@@ -82,21 +97,21 @@ class Transfers:
         self._staging: NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def close(self) -> None:
-        """Give back streams and buffers."""
+        """Free streams and buffers."""
         for lane in self._lanes:
             lane.free()
         self._lanes.clear()
         self._staging = np.empty(0, np.uint8)
 
     def up(self, target: Any, source: NDArray[Any]) -> None:
-        """Copy ``source`` (n,) of any dtype into the device array ``target`` (n,); back when it is there."""
+        """Copy ``source`` (n,) of any dtype into the device array ``target`` (n,), and wait for it."""
         if source.dtype == target.dtype and source.flags.c_contiguous and is_pinned(self.runtime, source):
             self._at_once(lambda lane: lane.to_device(target, source))
         else:
             self._share(len(source), target.dtype, lambda *who: _send(target, source, *who))
 
     def down(self, target: NDArray[Any], source: Any) -> None:
-        """Copy the device array ``source`` (n,) into ``target`` (n,) of its dtype."""
+        """Copy the device array ``source`` (n,) into ``target`` (n,) of the same dtype, and wait for it."""
         if is_pinned(self.runtime, target):
             self._at_once(lambda lane: lane.to_host(target, source))
         else:
@@ -113,9 +128,9 @@ class Transfers:
         return self._lanes[:count]
 
     def _share(self, size: int, dtype: np.dtype[Any], work: Callable[..., None]) -> None:
-        """``work(lane, buffer, starts)`` in several threads, each with pieces and a buffer of its own.
+        """Run ``work(lane, buffer, starts)`` in several threads, each with its own pieces and buffer.
 
-        While one copies, pieces of others cross the bus.
+        While one thread copies, pieces of the others cross the bus.
         """
         step = PIECE // dtype.itemsize
         starts = range(0, size, step)
@@ -151,8 +166,9 @@ def _fetch(target: NDArray[Any], source: Any, lane: Lane, buffer: NDArray[Any], 
 class Results:
     """Host memory for results.
 
-    Fresh memory costs more than the bus: the system clears its pages.  From the second result of one size on, two
-    pinned blocks are kept, into which a GPU writes by itself; each is handed out again once nobody holds the array.
+    Writing to fresh memory takes longer than the transfer, because the system clears its pages.  From the second result
+    of one size on, two pinned blocks are kept, into which the GPU writes directly.  A block is reused when its array
+    has been deleted.
     """
 
     def __init__(self, runtime: Runtime, threads: Threads) -> None:
@@ -161,7 +177,7 @@ class Results:
         self._seen = 0
 
     def close(self) -> None:
-        """Let go of what is kept; arrays that were handed out stay."""
+        """Forget the blocks; arrays that were returned stay valid."""
         self._blocks.clear()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -177,7 +193,7 @@ class Results:
         if free == SLOTS:
             return np.empty(shape, dtype)
         block = self._blocks[free][0] if free < len(self._blocks) else pinned(self.runtime, size, self.threads)
-        # made of a buffer, it is itself the base of all its views, and goes with the last of them
+        # made from a buffer, it is the base of all its views, and is deleted with the last of them
         whole = np.frombuffer(block.data, dtype)
         self._blocks[free : free + 1] = [(block, weakref.ref(whole))]
         return whole.reshape(shape)

@@ -1,6 +1,6 @@
 """Grids of isolatitude rings: HEALPix, equidistant cylindrical, Gauss-Legendre, any others.
 
-A map is one array of pixels, ring after ring from north to south.  What an engine needs of a grid is its `RingTable`.
+A map is one array of pixels, ring after ring from north to south.  Engines work with the `RingTable` of a grid.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,11 +21,46 @@ from .polar_correction import PolarCorrection, polar_correction, seam_weights
 from .ring_weights import clenshaw_curtis, fejer, healpix_ring_weights
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-__all__ = ["ECP", "GaussLegendre", "Grid", "Healpix", "RingTable", "Rings"]
+__all__ = ["ECP", "GRIDS", "QUADRATURES", "GaussLegendre", "Grid", "Healpix", "Quadrature", "RingTable", "Rings"]
 
-QUADRATURES = ("ring", "none", "pixel", "band")
+Quadrature = Literal["band", "ring", "none", "pixel"]
+
+
+@dataclass(frozen=True)
+class QuadratureRule:
+    """How the pixels are weighted in the sum.
+
+    Attributes
+    ----------
+    help : str
+        The weights in words.
+    ring_weights : callable, optional
+        Gives the factors of the rings of a HEALPix map of some nside; by default all factors are 1.
+    pixel_factors : bool
+        Whether each pixel is multiplied by a factor of its own, `Grid.pixel_factors`.
+    polar : bool
+        Whether the mean of a map is treated separately, and the map corrected by `Grid.polar_correction`.
+    """
+
+    help: str
+    ring_weights: Callable[[int], NDArray[np.float64]] | None = None
+    pixel_factors: bool = False
+    polar: bool = False
+
+
+QUADRATURES: dict[str, QuadratureRule] = {
+    "band": QuadratureRule(
+        "corrections around the poles and where caps and belt meet", ring_weights=seam_weights, polar=True
+    ),
+    "ring": QuadratureRule("one weight for each ring", ring_weights=healpix_ring_weights),
+    "none": QuadratureRule("equal weights"),
+    "pixel": QuadratureRule("HEALPix's pixel weights", pixel_factors=True),
+}
+"""The quadratures, by name."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +72,9 @@ class RingTable:
     theta, phi0 : numpy.ndarray of float64, shape (R,)
         Colatitude, and azimuth of the first pixel (rad).
     n, start : numpy.ndarray of int64, shape (R,)
-        Number of pixels, and place of the first one in the map.
+        Number of pixels, and index of the first one in the map.
     weight : numpy.ndarray of float64, shape (R,)
-        Solid angle (sr) that one pixel of the ring stands for in the sum.
+        Weight (sr) of each pixel of the ring in the sum.
     """
 
     theta: NDArray[np.float64]
@@ -69,7 +104,7 @@ class RingTable:
         return bool(near and (self.n == n).all())
 
     def pixels(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Colatitude, azimuth and weight of every pixel (for tests and small maps)."""
+        """Colatitude, azimuth and weight of every pixel."""
         theta = np.repeat(self.theta, self.n)
         within = np.arange(self.npix) - np.repeat(self.start - self.start[0], self.n)
         return (
@@ -79,7 +114,7 @@ class RingTable:
         )
 
     def select(self, rings: slice) -> RingTable:
-        """A run of neighbouring rings; their pixels are a map of their own."""
+        """The table of some neighbouring rings, whose pixels are numbered from 0."""
         if rings.step not in (None, 1):
             raise ValueError(f"rings={rings}: expected neighbouring rings (no step)")
         a, b, _ = rings.indices(len(self.n))
@@ -95,36 +130,36 @@ class Grid(ABC):
     nest = False
 
     @abstractmethod
-    def table(self, quadrature: str = "ring") -> RingTable:
-        """The grid's rings.
+    def table(self, quadrature: Quadrature = "ring") -> RingTable:
+        """The rings of the grid, with the weights of a quadrature.
 
         Parameters
         ----------
         quadrature : {"ring", "none", "pixel", "band"}
-            Weights of the sum: one factor a ring that makes integrals of smooth functions exact, or solid angles;
-            "pixel" (HEALPix): solid angles, with the factors of `pixel_factors`; "band" (HEALPix): solid angles, but
-            for the rings where caps and belt meet, with `polar_correction`.
+            "ring": one weight for each ring, which makes integrals of smooth functions exact; "none": the solid angle
+            of a pixel; "pixel" (HEALPix): the same, used with `pixel_factors`; "band" (HEALPix): the same except for
+            the rings where caps and belt meet, used with `polar_correction`.
         """
 
     def pixel_factors(self) -> NDArray[np.float64]:
-        """Factors of the pixels with quadrature "pixel", in ring order.
+        """Factors of the pixels for quadrature "pixel", in RING order.
 
         Raises
         ------
         ValueError
-            A grid that has none.
+            The grid has none.
         """
-        raise ValueError(f"quadrature='pixel' is of HEALPix; {self!r} has none, quadrature='ring' is exact there")
+        raise ValueError(f"quadrature='pixel': expected a HEALPix grid, not {self!r}, for which 'ring' is exact")
 
     def polar_correction(self) -> PolarCorrection | None:
-        """What is added to pixels around the poles with quadrature "band", in RING order; None for too small a grid.
+        """Correction of the pixels around the poles for quadrature "band"; None for a HEALPix grid below nside 8.
 
         Raises
         ------
         ValueError
-            A grid that has none.
+            The grid has none.
         """
-        raise ValueError(f"quadrature='band' is of HEALPix; {self!r} has none, quadrature='ring' is exact there")
+        raise ValueError(f"quadrature='band': expected a HEALPix grid, not {self!r}, for which 'ring' is exact")
 
     def __repr__(self) -> str:
         values = ", ".join(f"{k.lstrip('_')}={v}" for k, v in vars(self).items() if not isinstance(v, np.ndarray))
@@ -151,24 +186,20 @@ class Healpix(Grid):
         self.nside = check_nside(nside, nest)
         self.nest = bool(nest)
 
-    def table(self, quadrature: str = "ring") -> RingTable:
-        """See `Grid.table`; ring weights come from `healpix_ring_weights`."""
-        one_of("quadrature", quadrature, QUADRATURES)
+    def table(self, quadrature: Quadrature = "ring") -> RingTable:
+        """See `Grid.table` and `QUADRATURES`."""
+        rule = QUADRATURES[one_of("quadrature", quadrature, QUADRATURES)]
         theta, n, phi0, start = ring_table(self.nside)
         area = 4 * math.pi / (12 * self.nside**2)
-        weight = np.full(len(n), area)
-        if quadrature == "ring":
-            weight = area * healpix_ring_weights(self.nside)
-        if quadrature == "band":
-            weight = area * seam_weights(self.nside)
+        weight = np.full(len(n), area) if rule.ring_weights is None else area * rule.ring_weights(self.nside)
         return RingTable(theta, n, phi0, start, weight)
 
     def pixel_factors(self) -> NDArray[np.float64]:
-        """See `Grid.pixel_factors` and `pixelweights.healpix_pixel_weights`."""
+        """See `Grid.pixel_factors` and `pixel_weights.healpix_pixel_weights`."""
         return healpix_pixel_weights(self.nside)
 
     def polar_correction(self) -> PolarCorrection | None:
-        """See `Grid.polar_correction` and `polar.polar_correction`."""
+        """See `Grid.polar_correction` and `polar_correction.polar_correction`."""
         return polar_correction(self.nside)
 
 
@@ -180,7 +211,8 @@ class ECP(Grid):
     nlat, nlon : int
         Rings, and pixels of a ring.
     poles : bool
-        Rings at both poles and ``pi / (nlat - 1)`` apart; otherwise half a step away from them, ``pi / nlat`` apart.
+        Whether there are rings at both poles; the step is then ``pi / (nlat - 1)``.  Otherwise it is ``pi / nlat``, and
+        the first and last rings are half a step away from the poles.
     phi0 : float
         Azimuth of the first pixel (rad).
 
@@ -195,8 +227,8 @@ class ECP(Grid):
         self.nlat, self.nlon = whole("nlat", nlat, 3 if poles else 1), whole("nlon", nlon, 1)
         self.poles, self.phi0 = bool(poles), _finite(phi0, "phi0")
 
-    def table(self, quadrature: str = "ring") -> RingTable:
-        """Weights are cell areas, or with "ring" those of Fejer and of Clenshaw and Curtis."""
+    def table(self, quadrature: Quadrature = "ring") -> RingTable:
+        """See `Grid.table`: areas of cells, or with "ring" the weights of Fejer, or of Clenshaw and Curtis."""
         one_of("quadrature", quadrature, QUADRATURES)
         step = math.pi / (self.nlat - 1 if self.poles else self.nlat)
         north = (np.arange((self.nlat + 1) // 2) + (0 if self.poles else 0.5)) * step
@@ -212,7 +244,7 @@ class ECP(Grid):
 
 
 class GaussLegendre(Grid):
-    """Rings at the nodes of Gauss and Legendre: the sum is exact for what has no degree above ``2 nlat - 1``.
+    """Rings at Gauss-Legendre nodes: the sum is exact for functions of degree up to ``2 nlat - 1``.
 
     Parameters
     ----------
@@ -228,8 +260,8 @@ class GaussLegendre(Grid):
     def __init__(self, nlat: int, nlon: int) -> None:
         self.nlat, self.nlon = whole("nlat", nlat, 1), whole("nlon", nlon, 1)
 
-    def table(self, quadrature: str = "ring") -> RingTable:
-        """Both quadratures are the Gauss weights."""
+    def table(self, quadrature: Quadrature = "ring") -> RingTable:
+        """See `Grid.table`; the Gauss weights for every quadrature."""
         from scipy.special import roots_legendre
 
         one_of("quadrature", quadrature, QUADRATURES)
@@ -253,7 +285,7 @@ class Rings(Grid):
     phi0 : float or array_like
         Azimuth of each first pixel (rad).
     weight : array_like, optional
-        Solid angle of one pixel of each ring (sr); by default that between the middles of neighbouring rings.
+        Solid angle of one pixel of each ring (sr).  By default a ring reaches half-way to its neighbours.
 
     Examples
     --------
@@ -283,8 +315,8 @@ class Rings(Grid):
             if not np.isfinite(self._weight).all():
                 raise ValueError("weight: expected finite solid angles (sr)")
 
-    def table(self, quadrature: str = "ring") -> RingTable:
-        """The weights given, for both quadratures."""
+    def table(self, quadrature: Quadrature = "ring") -> RingTable:
+        """See `Grid.table`; the given weights for every quadrature."""
         one_of("quadrature", quadrature, QUADRATURES)
         start = np.concatenate([[0], np.cumsum(self._n)[:-1]]).astype(np.int64)
         return RingTable(self._theta, self._n, self._phi0, start, self._weight)
@@ -300,3 +332,12 @@ def _finite(value: Any, name: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{name}={value!r}: expected a finite number")
     return float(value)
+
+
+GRIDS: dict[str, type[Grid]] = {
+    "HEALPix": Healpix,
+    "equidistant cylindrical (CAR)": ECP,
+    "Gauss-Legendre": GaussLegendre,
+    "any rings": Rings,
+}
+"""The grids, by the names that the documentation gives them."""

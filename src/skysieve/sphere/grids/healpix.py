@@ -14,23 +14,32 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["check_nside", "nearest", "nest2ring", "npix2nside", "pix2ang", "reorder", "ring_table"]
+__all__ = [
+    "ORDERINGS", "check_nside", "nearest", "nest2ring", "npix2nside", "ordering", "pix2ang", "reorder", "ring_table",
+]  # fmt: skip
 
 MAX_NSIDE = 2**29
 """Largest nside whose pixel numbers fit in 64 bits."""
 UNSEEN = -1.6375e30
 """Value of a pixel without data, as in every HEALPix code."""
+ORDERINGS = {"RING": False, "NESTED": True, "NEST": True}
+"""Orders of pixels, as in the card ORDERING, and whether the order is NESTED."""
 CHUNK = 1 << 15
-"""Pixels that are renumbered at a time: their numbers stay in cache."""
+"""Pixels that are renumbered at a time: their numbers fit in the cache."""
+
+
+def ordering(nest: bool) -> str:
+    """The name of the order in `ORDERINGS`."""
+    return next(name for name, nested in ORDERINGS.items() if nested == nest)
 
 
 def check_nside(nside: Any, nest: bool = False, name: str = "nside") -> int:
-    """``nside`` as an integer; errors call it ``name``.
+    """Check ``nside`` and return it as an integer; ``name`` is the argument's name in errors.
 
     Raises
     ------
     ValueError
-        Not a whole number of at least 1, or not a power of two where pixels are NESTED.
+        ``nside`` is not a whole number of at least 1, or not a power of two although pixels are NESTED.
 
     Examples
     --------
@@ -175,9 +184,9 @@ def pix2ang(nside: int, pix: Any, nest: bool = False) -> tuple[NDArray[np.float6
 
 
 def nearest(nside: int, theta: Any, phi: Any) -> NDArray[np.int64]:
-    """RING pixels whose ring is nearest in colatitude and whose centre is nearest on it in azimuth (rad).
+    """RING pixels of points: the nearest ring in colatitude, and on it the nearest centre in azimuth (rad).
 
-    This is the pixel that a point lies in, but for points near the pixels' corners.
+    The point lies in this pixel unless it is near a pixel's corner.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Quadrature weights of HEALPix, one a pixel: integrals of all harmonics up to degree 3 nside become exact.
 
-The weights have the grid's symmetries (quarter turns, mirrors), so that a small part of them stands for all: the list
-that HEALPix's files of "full weights" hold too.  Files are used where they are; without one, conjugate gradients find
-the weights with the least mean square of ``w - 1``, for small maps.
+The weights have the grid's symmetries (quarter turns, mirrors), so that a short list of distinct weights describes all
+of them.  HEALPix's files of "full weights" hold this list.  If there is no file, conjugate gradients find the weights
+with the least mean square of ``w - 1``, for small maps.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from .healpix import ring_table
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["find_file", "full_map", "healpix_pixel_weights", "read_weights"]
+__all__ = ["find_table", "full_map", "healpix_pixel_weights", "read_weights", "weights_file"]
 
 MOST_NSIDE = 256
-"""Largest nside without a file: 250 MB of tables, and the rounds grow with nside."""
+"""Largest nside for which weights are computed: it takes 250 MB of tables and a minute."""
 FEW = 16
-"""Below this nside there are too few pixels for degree 3 nside: weights would leave 1 by far; it is 2 nside there."""
+"""Below this nside the weights are made exact up to degree 2 nside only: up to 3 nside they would be far from 1."""
 _ROUNDS, _RESIDUAL = 800, 1e-7
 NAME = "healpix_full_weights_nside_{:04d}.fits"
 
 
 def distinct(nside: int) -> int:
-    """Number of different weights."""
+    """Number of distinct weights."""
     return (3 * nside + 1) * (nside + 1) // 4
 
 
 def places(nside: int) -> list[NDArray[np.int64]]:
-    """For each northern ring, the equator included: places in the list of the weights of one quarter."""
+    """Indices into the list of distinct weights, of one quarter of each ring from the north pole to the equator."""
     found, first = [], 0
     for ring in range(1, 2 * nside + 1):
         n = min(nside, ring)
@@ -51,18 +51,23 @@ def places(nside: int) -> list[NDArray[np.int64]]:
 
 
 def full_map(weights: NDArray[np.float64], nside: int) -> NDArray[np.float64]:
-    """Factors of all pixels (RING) from the list of different ones, which hold ``w - 1``."""
+    """Factors of all pixels (RING) from the list of distinct weights, given as ``w - 1``."""
     north = [np.tile(1 + weights[p], 4) for p in places(nside)]
     return np.concatenate([*north, *north[-2::-1]])
 
 
-def find_file(nside: int, datapath: Any = None) -> Path:
-    """HEALPix's file of weights: in ``datapath``, ``$HEALPIX/data`` or beside an installed healpy.
+def weights_file(nside: int, datapath: Any = None) -> Path:
+    """HEALPix's file of pixel weights; see `find_table`."""
+    return find_table(NAME.format(nside), datapath)
+
+
+def find_table(name: str, datapath: Any = None) -> Path:
+    """Find a table of HEALPix: in ``datapath``, else in ``$HEALPIX/data`` or beside an installed healpy.
 
     Raises
     ------
     ValueError
-        It is in none of them.
+        None of these folders, and none of their subfolders ``full_weights``, has the file.
     """
     folders = [] if datapath is None else [Path(datapath)]
     if datapath is None and "HEALPIX" in os.environ:
@@ -70,17 +75,16 @@ def find_file(nside: int, datapath: Any = None) -> Path:
     healpy = find_spec("healpy") if datapath is None else None
     if healpy is not None and healpy.origin is not None:
         folders.append(Path(healpy.origin).parent / "data")
-    name = NAME.format(nside)
     for folder in folders:
         for path in (folder / name, folder / "full_weights" / name):
             if path.is_file():
                 return path
     where = ", ".join(map(str, folders)) or "datapath, $HEALPIX/data or an installed healpy"
-    raise ValueError(f"pixel weights: {name} was not found in {where}")
+    raise ValueError(f"weights: {name} was not found in {where}")
 
 
 def read_weights(path: Path, nside: int) -> NDArray[np.float64]:
-    """The list of weights of a file of HEALPix, for `full_map`."""
+    """Read the list of distinct weights from a file of HEALPix, for `full_map`."""
     from astropy.io import fits
 
     with fits.open(path) as hdus:
@@ -92,12 +96,12 @@ def read_weights(path: Path, nside: int) -> NDArray[np.float64]:
 
 @functools.lru_cache(maxsize=4)
 def healpix_pixel_weights(nside: int) -> NDArray[np.float64]:
-    """Factors close to 1, one a pixel (RING): from a file where there is one, otherwise computed.
+    """Factors close to 1, one for each pixel (RING), read from a file or computed.
 
     Raises
     ------
     ValueError
-        Without a file, for nside above 256.
+        There is no file, and nside is above 256.
 
     Examples
     --------
@@ -108,7 +112,7 @@ def healpix_pixel_weights(nside: int) -> NDArray[np.float64]:
     True
     """
     try:
-        path = find_file(nside)
+        path = weights_file(nside)
     except ValueError as error:
         if nside > MOST_NSIDE:
             raise ValueError(
@@ -123,9 +127,9 @@ def healpix_pixel_weights(nside: int) -> NDArray[np.float64]:
 
 
 def solve(nside: int) -> NDArray[np.float64]:
-    """Weights less 1 by conjugate gradients on the Gram matrix of the harmonics that the symmetries leave.
+    """Find the distinct weights minus 1 by conjugate gradients on a Gram matrix of harmonics.
 
-    These have even l and m = 0, 4, 8, ...; their azimuthal part is a cosine.
+    Only harmonics that have the grid's symmetries matter: even l, m = 0, 4, 8, ..., and a cosine in azimuth.
     """
     theta, n, phi0, _ = ring_table(nside)
     listed = places(nside)

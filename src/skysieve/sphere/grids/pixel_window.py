@@ -1,4 +1,4 @@
-"""What HEALPix's pixels do to a map that is averaged over them: the pixel window, without tables from elsewhere."""
+"""The pixel window of HEALPix: the effect of averaging a map over pixels.  It is computed, without tables."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ __all__ = ["pixel_window"]
 SPLIT = 16
 """Points along a side of a pixel."""
 SIDE = 12
-"""Pixels along a side of a base face that stand for all."""
+"""Pixels along a side of a base face at which the window is sampled."""
 BINS = 8192
+"""Bins of the squared chord between points of a pixel."""
 
 
 def pixel_window(nside: int, lmax: int | None = None) -> NDArray[np.float64]:
-    """``w_l`` of temperature: what averaging over pixels leaves of degree l, in the mean over all pixels.
+    """The window ``w_l`` of temperature: the factor by which averaging over pixels damps degree l (rms over pixels).
 
     ``w_l^2`` is ``4 pi / (2 l + 1) sum_m |mean of Y_lm in the pixel|^2``; by the addition theorem that is the mean of
     P_l over pairs of points of a pixel.  Pixels are sampled on a base face of the cap (two thirds of the sky) and one
-    of the belt, their points are the centres of a finer HEALPix grid, and what the fine pixels themselves do is the
-    window at a lower degree.  Right to 1e-5 up to 2 nside and to 1e-4 up to 4 nside.
+    of the belt.  The points are the centres of a finer HEALPix grid, whose own window is the same function at a lower
+    degree.  The error is below 1e-5 up to degree 2 nside and below 1e-4 up to 4 nside.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ def pixel_window(nside: int, lmax: int | None = None) -> NDArray[np.float64]:
 
 @functools.lru_cache(maxsize=8)
 def _pairs(nside: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Squared chords between points of one pixel, and how often they are."""
+    """Squared chords between points of one pixel, and their frequencies."""
     fine = nside * SPLIT
     step = np.unique(np.linspace(0, nside - 1, min(nside, SIDE)).astype(np.int64))
     inside = np.array([_interleave(int(a), int(b)) for a in step for b in step])
@@ -88,7 +89,7 @@ def _interleave(x: int, y: int) -> int:
 
 
 def _mean_legendre(x: NDArray[np.float64], weight: NDArray[np.float64], lmax: int) -> NDArray[np.float64]:
-    """Mean of P_l(1 - x / 2), by differences."""
+    """Mean of P_l(1 - x / 2), by a recurrence on differences."""
     p, d, out = np.ones_like(x), np.zeros_like(x), np.empty(lmax + 1)
     for k in range(lmax + 1):
         out[k] = float((weight * p).sum())

@@ -1,4 +1,4 @@
-"""A correction of HEALPix's sum over pixels, for maps whose harmonics end at degree 3 nside - 1.
+"""Quadrature "band": a correction of HEALPix's sum over pixels, for maps whose harmonics end at degree 3 nside - 1.
 
 With the pixels' solid angles the sum over pixels of a kernel times such a map is accurate, except at two places:
 
@@ -10,6 +10,9 @@ With the pixels' solid angles the sum over pixels of a kernel times such a map i
 The combination is found by least squares.  For a random map of a flat spectrum up to degree 3 nside - 1 it makes the
 expected square of the error of the smoothed map as small as it can be.  Only the map's band enters, so that one
 correction serves all kernels, and Q and U too: in axes that do not turn with the azimuth, Q + i U is smooth at a pole.
+
+The mean of a map is subtracted before the sum, and added after it, multiplied by the kernel's integral.  `add_mean` is
+this last step on the CPU; `cuda.band_steps` has all steps on a GPU.
 """
 
 from __future__ import annotations
@@ -20,30 +23,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from skysieve.sphere.kernels.base import FWHM
 from skysieve.sphere.kernels.legendre import heat_kernel
+from skysieve.sphere.kernels.shapes import FWHM
 
 from .healpix import ring_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
+
+    from skysieve.sphere.kernels.base import Kernel
 
 __all__ = ["PolarCorrection", "polar_correction", "seam_weights"]
 
 LEAST_NSIDE = 8
 """Below this nside the rings around the poles reach the belt."""
 CHANGED, READ = 16, 24
-"""Rings around a pole that are corrected, and from which."""
+"""Rings around a pole that are corrected, and rings whose pixels the correction reads."""
 WIDTH = 3.0
-"""FWHM (pixels) of the Gaussian that the correction is found for."""
+"""FWHM (pixels) of the Gaussian for which the correction is optimised."""
 _ROOM, _NOISE = 3e-4, 1e-3
-"""Parts of the variance that keep the least squares stable: of the smoothed map, and white noise of the pixels."""
+"""Relative variances that keep the least squares stable: of the smoothed map, and of white noise in the pixels."""
 _SEAM, _SEAM_NSIDE = 16, 256
-"""Rings on either side of a seam that get weights, and the nside that their series in 1 / nside is found at."""
+"""Rings on each side of a seam that get weights, and the nside for which these are computed (w - 1 ~ 1 / nside)."""
 _NODES = 800
 """Angles at which the two functions of the angle are tabulated."""
 _ONE_THREAD = 200_000
-"""Multiply-adds of one product of `_product`."""
+"""Multiply-adds of a matrix product that the BLAS library computes in one thread."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -78,7 +85,7 @@ def _seam() -> NDArray[np.float64]:
 
 
 def seam_weights(nside: int) -> NDArray[np.float64]:
-    """Factors of the rings, 1 but around the two rings where caps and belt meet.
+    """Factors of the rings: 1 except around the two rings where caps and belt meet.
 
     Returns
     -------
@@ -100,22 +107,22 @@ def seam_weights(nside: int) -> NDArray[np.float64]:
 
 
 class Lists(NamedTuple):
-    """Numbers of pixels, shape (4, 2, n), and exp(2 i phi) there, which is conjugated around the south pole."""
+    """Pixels, shape (4, 2, n), and exp(2 i phi) at each (conjugated around the south pole)."""
 
     at: NDArray[np.int64]
     turn: NDArray[np.complex128]
 
 
 class PolarCorrection:
-    """What is added to pixels around the poles of maps in RING order.
+    """The correction that is added to the pixels around the poles of maps in RING order.
 
-    The grid is the same after a quarter of a turn, and its mirror image is the grid itself.
+    The grid is symmetric under quarter turns and under reflection at the equator, so that a small matrix is enough.
 
     Parameters
     ----------
     nside : int
     matrix : numpy.ndarray of float64, shape (a, b)
-        The ``a`` pixels of the first quarter of the rings around a pole get ``matrix @ map[:b]``.
+        ``matrix @ map[:b]`` is added to the ``a`` pixels of the first quarter of the rings around a pole.
     """
 
     def __init__(self, nside: int, matrix: NDArray[np.float64]) -> None:
@@ -133,13 +140,13 @@ class PolarCorrection:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the matrix and of the tables that go with it."""
+        """Bytes of the matrix and its tables."""
         return sum(a.nbytes for a in (self.matrix, *self._places, self._turn, self._read, self._changed))
 
     def pixels(self) -> tuple[Lists, Lists]:
-        """The pixels that are read, and those of the first quarter of the rings that change.
+        """The pixels that are read, and the pixels of the first quarter of the rings that are corrected.
 
-        Each is listed after 0 to 3 quarters of a turn, and for both poles.
+        Each is listed after 0 to 3 quarter turns, and for both poles.
         """
         turns = (self._turn, self._turn.conj())
         read, changed = (
@@ -149,14 +156,11 @@ class PolarCorrection:
         return read, changed
 
     def before(self) -> NDArray[np.int64]:
-        """Of each pixel that is read, the one that comes to it after 0 to 3 quarters of a turn, shape (4, read)."""
+        """Of each pixel that is read, the pixel that 0 to 3 quarter turns move there, shape (4, read)."""
         return self._read[[0, 3, 2, 1]]
 
     def add(self, maps: NDArray[Any], spin: int = 0, transposed: bool = False) -> None:
-        """Correct maps ([2,] npix), with any axes before, where they are.
-
-        ``transposed`` is the transposed operator.
-        """
+        """Correct maps (..., [2,] npix) in place; with ``transposed`` apply the transposed operator."""
         of, to = (self._changed, self._read) if transposed else (self._read, self._changed)
         matrix = self.matrix if transposed else self.matrix.T
         for where, turn in zip(self._places, (self._turn, self._turn.conj()), strict=True):
@@ -175,7 +179,7 @@ class PolarCorrection:
 
 
 def _product(x: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``x @ matrix`` in pieces that are too small to be shared among threads, which would cost more than it saves."""
+    """``x @ matrix`` in pieces so small that BLAS does not start threads, which would cost more than they save."""
     rows = x.reshape(-1, x.shape[-1])
     out = np.empty((len(rows), matrix.shape[1]))
     step = max(1, _ONE_THREAD // (4 * len(matrix)))
@@ -186,7 +190,7 @@ def _product(x: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.
 
 
 def _rings_of(pixels: int, nside: int) -> int:
-    """Rings around a pole that hold so many pixels."""
+    """Number of rings around a pole that hold ``pixels`` pixels."""
     rings = round((math.sqrt(1 + 2 * pixels) - 1) / 2)
     assert 2 * rings * (rings + 1) == pixels
     assert rings <= nside
@@ -194,20 +198,20 @@ def _rings_of(pixels: int, nside: int) -> int:
 
 
 def _ring_and_place(rings: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each pixel of the innermost rings: the ring, from 0 on, and its number on it."""
+    """Of each pixel of the innermost rings: the ring, from 0 on, and the pixel's number on the ring."""
     ring = np.repeat(np.arange(rings), 4 * np.arange(1, rings + 1))
     return ring, np.arange(len(ring)) - 2 * ring * (ring + 1)
 
 
 def _turned(rings: int, quarters: int) -> NDArray[np.int64]:
-    """Where the pixels of the innermost rings are after quarters of a turn."""
+    """The pixels to which quarter turns move those of the innermost rings."""
     ring, within = _ring_and_place(rings)
     return np.asarray(2 * ring * (ring + 1) + (within + quarters * (ring + 1)) % (4 * ring + 4), np.int64)
 
 
 @functools.lru_cache(maxsize=8)
 def polar_correction(nside: int) -> PolarCorrection | None:
-    """The correction of a grid, computed at its first use; None below nside 8."""
+    """The correction of a grid, computed at its first use; None below `LEAST_NSIDE`."""
     if nside < LEAST_NSIDE:
         return None
     return PolarCorrection(nside, _matrix(nside))
@@ -215,6 +219,7 @@ def polar_correction(nside: int) -> PolarCorrection | None:
 
 @functools.lru_cache(maxsize=4)
 def _matrix(nside: int) -> NDArray[np.float64]:
+    """The matrix of `PolarCorrection`, by least squares; see the module's docstring."""
     from scipy.interpolate import CubicSpline
     from scipy.linalg import cho_factor, cho_solve
     from scipy.special import eval_jacobi
@@ -224,7 +229,7 @@ def _matrix(nside: int) -> NDArray[np.float64]:
     inner = min(CHANGED, rings)
     changed, read = 2 * inner * (inner + 1), 2 * rings * (rings + 1)
     sigma = WIDTH * math.sqrt(math.pi / 3) / nside / FWHM
-    wide = math.sqrt(2) * sigma  # of the kernel applied twice
+    wide = math.sqrt(2) * sigma  # the kernel, applied twice
     last = min(int(np.searchsorted(theta, theta[inner - 1] + 6.5 * wide)), len(theta))
     count = int(start[last - 1] + n[last - 1])
     ring = np.repeat(np.arange(last), n[:last])
@@ -248,7 +253,7 @@ def _matrix(nside: int) -> NDArray[np.float64]:
     wrong = (table(kernel_of, at[quarter], at) * weight) @ table(band_of, at, at[:read])
     wrong -= table(kernel_of, at[quarter], at[:read])
     whole = np.empty((changed, read))
-    for k in range(4):  # the grid is the same after a quarter of a turn
+    for k in range(4):  # the grid is symmetric under quarter turns
         whole[np.ix_(_turned(inner, k)[quarter], _turned(rings, k))] = wrong
     smooth = table(kernel_of, at[:changed], at[:changed])
     smooth[np.diag_indices(changed)] *= 1 + _ROOM
@@ -258,3 +263,23 @@ def _matrix(nside: int) -> NDArray[np.float64]:
     matrix = np.ascontiguousarray(-cho_solve(cho_factor(known), half.T).T / weight[quarter, None])
     matrix.flags.writeable = False
     return matrix
+
+
+def mean_of(x: NDArray[Any], spin: int) -> Any:
+    """The mean of one map; 0 for Q and U."""
+    return 0.0 if spin else x.mean(dtype=np.float64)
+
+
+def add_mean(
+    out: NDArray[Any], mean: Any, kernels: Sequence[Kernel], polar: PolarCorrection | None, spin: int, transposed: bool
+) -> None:
+    """Add the smoothed mean to the results (K, [2,] npix) of one map, which were made without its mean.
+
+    With ``transposed`` the results are those of the transposed operator, whose last step is the polar correction.
+    """
+    if transposed and polar is not None:
+        polar.add(out, spin, transposed=True)
+    if spin:
+        return
+    for kernel, row in zip(kernels, out, strict=True):
+        row += (mean * float(kernel.window(0)[0]) - (mean_of(row, 0) if transposed else 0.0)).astype(row.dtype)

@@ -1,4 +1,4 @@
-"""Quadrature weights, one a ring: HEALPix by conjugate gradients, Fejer's and Clenshaw and Curtis's in closed form."""
+"""Quadrature weights of rings: HEALPix by conjugate gradients, Fejer and Clenshaw-Curtis in closed form."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["clenshaw_curtis", "fejer", "healpix_ring_weights"]
 
 DEGREE = 3.0
-"""Integrals of zonal harmonics are made exact up to this multiple of nside; beyond, the weights grow without bound."""
+"""Integrals of zonal harmonics are exact up to this multiple of nside; for a larger one the weights would diverge."""
 _ROUNDS = 60
 _RESIDUAL = 1e-11
 
 
 @functools.lru_cache(maxsize=8)
 def healpix_ring_weights(nside: int) -> NDArray[np.float64]:
-    """Factors close to 1, one a ring, that make the pixel sum exact for zonal harmonics of degree up to 3 nside.
+    """Factors close to 1, one for each ring, that make the pixel sum exact for zonal harmonics up to degree 3 nside.
 
-    Of all such factors those with the least mean square of ``w - 1``.  The harmonics are nearly orthonormal on the
-    grid, so that conjugate gradients on their Gram matrix need a few rounds.
+    Of all such factors these have the least mean square of ``w - 1``.  The harmonics are nearly orthonormal on the
+    grid, so that conjugate gradients on their Gram matrix need few iterations.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def healpix_ring_weights(nside: int) -> NDArray[np.float64]:
     Returns
     -------
     numpy.ndarray of float64, shape (4 nside - 1,)
-        The same in north and south; read-only.
+        Symmetric about the equator; read-only.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def healpix_ring_weights(nside: int) -> NDArray[np.float64]:
 
 
 def _rows(z: NDArray[np.float64], degrees: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Normalised Legendre functions of degrees 0, 2, 4, ... at ``z``, one after the other."""
+    """Yield normalised Legendre functions of degrees 0, 2, 4, ... at ``z``."""
     square = z * z
     n = np.arange(2 * degrees + 2)
     alpha = n / np.sqrt(4.0 * n * n - 1 + 2 * (n == 0))  # z p_n = alpha_{n+1} p_{n+1} + alpha_n p_{n-1}

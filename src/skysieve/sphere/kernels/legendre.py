@@ -1,7 +1,7 @@
-"""Between a radial kernel and its window: Legendre and Jacobi series, and their inverse.
+"""Transforms between a radial kernel and its window: Legendre and Jacobi series, and their inverse.
 
 A kernel is ``K(theta) = sum_l (2 l + 1) / 4 pi  K_l P_l(cos theta)`` (per sr), its window
-``K_l = 2 pi int K P_l dcos(theta)``: a map convolved with K has its harmonics multiplied by K_l.
+``K_l = 2 pi int K P_l dcos(theta)``.  Convolving a map with K multiplies its harmonics by K_l.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["heat_kernel", "jacobi_series", "legendre_series", "theta_nodes", "window_of"]
 
 HEAT_REACH, HEAT_SIGMA = 1.5, 0.1
-"""Angle beyond which `heat_kernel` is zero (below 1e-48 of its peak), and the largest sigma that it serves."""
+"""Angle beyond which `heat_kernel` is zero (below 1e-48 of its peak), and the largest sigma for which it holds."""
 _NODES = 24
-"""Gauss nodes of one panel of the integrals over theta."""
+"""Gauss nodes in one panel of the integrals over theta."""
 
 
 def legendre_series(window: NDArray[np.float64], theta: NDArray[np.float64]) -> NDArray[np.float64]:
     """``sum (2 l + 1) / 4 pi K_l P_l(cos theta)`` by Clenshaw's recurrence.
 
-    The recurrence runs on differences, with ``2 sin^2(theta / 2)`` for ``1 - cos theta``: no digits are lost at small
-    angles (Reinsch's form); beyond pi / 2 it runs from the other pole.
+    The recurrence runs on differences, with ``2 sin^2(theta / 2)`` for ``1 - cos theta``, so that no digits are lost at
+    small angles (Reinsch's form).  Beyond pi / 2 it runs from the other pole.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def _clenshaw(c: NDArray[np.float64], theta: NDArray[np.float64]) -> NDArray[np.
 
 @functools.cache
 def _hermite_nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The positive ones of 32 Gauss-Hermite nodes, with their weights."""
+    """The positive nodes of 32-point Gauss-Hermite quadrature, and their weights."""
     u, w = np.polynomial.hermite.hermgauss(32)
     return u[16:], w[16:]
 
@@ -76,10 +76,10 @@ def heat_kernel(theta: NDArray[np.float64], sigma: float, spin: int = 0) -> NDAr
     """The sum of `legendre_series` for ``K_l = exp(-l (l + 1) sigma^2 / 2)``, for ``sigma`` up to 0.1, as an integral.
 
     With ``t = sigma^2 / 2`` it is ``sqrt(2) / (4 pi t)^1.5 exp(t / 4) int_theta phi exp(-phi^2 / 4 t) / sqrt(cos theta
-    - cos phi) dphi`` (images at phi + 2 pi k are below 1e-200), here in ``u^2 = (phi^2 - theta^2) / 4 t``, in which it
-    is smooth: Gauss-Hermite nodes give all digits.  With ``spin=2`` the integrand also holds the Chebyshev polynomial
-    ``T_4(cos(phi / 2) / cos(theta / 2))``, as the Wigner function d^l_22 does in its Mehler-Dirichlet integral, and
-    the sum of `jacobi_series` results.
+    - cos phi) dphi`` (images at phi + 2 pi k are below 1e-200).  The integrand is smooth in ``u^2 = (phi^2 - theta^2) /
+    4 t``, so that Gauss-Hermite quadrature is exact to rounding.  With ``spin=2`` it gives the sum of `jacobi_series`:
+    the integrand also holds the Chebyshev polynomial ``T_4(cos(phi / 2) / cos(theta / 2))``, as in the
+    Mehler-Dirichlet integral of the Wigner function d^l_22.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def jacobi_series(window: NDArray[np.float64], theta: NDArray[np.float64]) -> ND
 def _next_jacobi(
     n: int, z: NDArray[np.float64], before: NDArray[np.float64], now: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """``P^{(0,4)}_{n+1}`` of those of degree n - 1 and n."""
+    """``P^{(0,4)}_{n+1}`` from the polynomials of degree n - 1 and n."""
     s = 2.0 * n + 4.0
     a1 = 2.0 * (n + 1) * (n + 5) * s
     a2 = -(s + 1) * 16.0
@@ -137,7 +137,7 @@ def _next_jacobi(
 
 
 def theta_nodes(radius: float, waves: float, edges: NDArray[np.float64] | None = None) -> tuple[NDArray, NDArray]:
-    """Nodes and weights of ``int f(theta) sin(theta) dtheta`` from 0 to ``radius``, for ``waves`` waves between.
+    """Nodes and weights of ``int f(theta) sin(theta) dtheta`` from 0 to ``radius``, for ``f`` with ``waves`` waves.
 
     ``edges`` are angles where ``f`` is not smooth.
     """
@@ -160,7 +160,7 @@ def window_of(
 ) -> NDArray[np.float64]:
     """``K_l`` for l from 0 to ``lmax`` of a profile that ends at ``radius``.
 
-    With ``spin=2`` the profile is the sum of `jacobi_series`, and the window that of E and B.
+    With ``spin=2`` the profile is the sum of `jacobi_series`, and the window is the window of E and B.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def window_of(
     out = np.zeros(lmax + 1)
     before, now = np.zeros_like(z), np.ones_like(z)
     if spin:
-        f *= np.cos(theta / 2) ** 8  # of the kernel, and of the Wigner function that it is projected on
+        f *= np.cos(theta / 2) ** 8  # cos^4 of the kernel, and of the Wigner function that it is projected on
         for n in range(lmax - 1):
             out[n + 2] = f @ now
             before, now = now, _next_jacobi(n, z, before, now)

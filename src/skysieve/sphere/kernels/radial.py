@@ -1,9 +1,9 @@
-"""A kernel's profile as the engines use it: cut at its support, a function of the squared chord.
+"""A kernel's profile as the engines use it: cut at its support, as a function of the squared chord.
 
-``x = 4 sin^2(alpha / 2)`` needs no inverse cosine and loses no digits at small angles, and smooth kernels are smooth
-functions of it.  The table holds quintics on equal cells of the chord, sqrt(x), in which a cusp at 0 is smooth too; the
-Chebyshev series over x in [0, xmax], where it converges in few terms, is what vector units evaluate without looking
-anything up.
+The squared chord ``x = 4 sin^2(alpha / 2)`` needs no inverse cosine and loses no digits at small angles, and smooth
+kernels are smooth functions of it.  The table holds quintics on equal cells of the chord, sqrt(x), so that a cusp at 0
+is smooth too.  If a Chebyshev series over x in [0, xmax] converges in few terms, vector units evaluate it without a
+table.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
 __all__ = ["Radial", "make_radial", "product"]
 
 DEGREE = 5
+"""Degree of the polynomials of the table."""
 SERIES = (33, 65, 97)
-"""Lengths of Chebyshev series that are tried; longer ones lose digits at both ends, and tables are faster."""
+"""Lengths of Chebyshev series that are tried; longer ones lose digits at both ends and are slower than a table."""
 _SERIES_ERROR = 3e-14
 _CELL_ERROR = 1e-13
 _MAX_CELLS = 1 << 14
 _SLACK = 1e-13
-"""By so much xmax is larger: opposite points may round to chords above 2."""
+"""Relative margin of xmax: the chord of opposite points may round to more than 2."""
 
 
 @dataclass(frozen=True)
 class Radial:
-    """A cut kernel; see the module.
+    """A kernel, cut at its support; see the module's docstring.
 
     Attributes
     ----------
@@ -54,11 +55,11 @@ class Radial:
     peak : float
         Largest modulus of the profile.
     error : float
-        Largest difference between table and profile at the points tried, over the peak.
+        Largest difference between table and profile at some points, relative to the peak.
     positive : bool
         Whether no value may be below 0.
     hard : bool
-        Whether the kernel has an edge of its own.
+        Whether the kernel itself has an edge.
     """
 
     radius: float
@@ -85,7 +86,7 @@ class Radial:
         return np.where(x <= self.xmax, value, 0.0)
 
     def window(self, lmax: int, spin: int = 0) -> NDArray[np.float64]:
-        """Window of the kernel as it is applied; with ``spin=2`` that of E and B, of a radial part made for it."""
+        """Window of the cut kernel; with ``spin=2`` the window of E and B, for a radial part made with ``spin=2``."""
 
         def profile(theta: NDArray[np.float64]) -> NDArray[np.float64]:
             return self(np.minimum(4 * np.sin(theta / 2) ** 2, self.xmax))
@@ -94,7 +95,7 @@ class Radial:
 
 
 def make_radial(kernel: Kernel, eps: float, spin: int = 0) -> Radial:
-    """The profile of ``kernel``, cut where ``eps`` allows.
+    """The profile of ``kernel``, cut at its support for ``eps``.
 
     Examples
     --------
@@ -105,7 +106,7 @@ def make_radial(kernel: Kernel, eps: float, spin: int = 0) -> Radial:
     np.True_
     """
     closed = bool(spin) and kernel.tensor(0.0) is not None
-    window = _window(kernel, eps) if spin and not closed else None
+    window = _spin_window(kernel, eps) if spin and not closed else None
     radius = kernel.support(eps)
     xmax = 4 * math.sin(radius / 2) ** 2 * (1 + _SLACK)
 
@@ -148,8 +149,8 @@ def _sum_series(series: NDArray[np.float64], xmax: float, x: NDArray[np.float64]
     return np.asarray(np.polynomial.chebyshev.chebval(2 * x / xmax - 1, series), np.float64)
 
 
-def _window(kernel: Kernel, eps: float) -> NDArray[np.float64]:
-    """The spin-2 window, as far as it changes a white map's result by more than 1e-3 ``eps``."""
+def _spin_window(kernel: Kernel, eps: float) -> NDArray[np.float64]:
+    """The spin-2 window up to the degree beyond which it changes a white map's result by less than 1e-3 ``eps``."""
     if kernel.hard:
         raise ValueError(
             f"kernel={kernel!r}: has an edge, so that its window does not end; Q and U (spin 2) need one that does"
@@ -173,6 +174,7 @@ def _window(kernel: Kernel, eps: float) -> NDArray[np.float64]:
 def _series(
     profile: Callable[[NDArray[np.float64]], NDArray[np.float64]], xmax: float
 ) -> tuple[NDArray[np.float64] | None, float]:
+    """Chebyshev coefficients of a profile over [0, xmax], None if it needs too many, and its largest modulus."""
     from scipy.fft import dct
 
     peak = 0.0
@@ -191,6 +193,7 @@ def _series(
 def _cells(
     exact: Callable[[NDArray[np.float64]], NDArray[np.float64]], xmax: float, peak: float
 ) -> tuple[NDArray[np.float64], float]:
+    """The table of a profile, with as few cells as its accuracy needs, and its error relative to ``peak``."""
     nodes = np.cos((np.arange(DEGREE + 1) + 0.5) * math.pi / (DEGREE + 1))
     inverse = np.linalg.inv(np.vander(nodes, DEGREE + 1, increasing=True))
     probes = np.array([-0.97, -0.5, 0.1, 0.61])

@@ -1,21 +1,266 @@
-"""Kernels given in angle, and wavelets: functions, tables, discs, Mexican hats, needlets."""
+"""Radial kernels: Gaussian beams, windows, tables, functions, discs, wavelets, filters.
+
+A new kernel is a class here, an entry in `KERNELS`, which gives it an option of ``skysieve smooth``, and a line in
+``sphere/__init__.py``.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .base import GRID, Harmonic, Kernel, check_angle, check_eps, find_support
-from .legendre import theta_nodes, window_of
+from .base import SUPPORT_STEPS, Harmonic, Kernel, check_eps, find_support, read_angle
+from .legendre import HEAT_SIGMA, heat_kernel, theta_nodes, window_of
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-__all__ = ["Function", "MexicanHat", "Needlet", "Profile", "TopHat", "from_function"]
+    from .base import Angle
+
+__all__ = [
+    "FWHM", "KERNELS", "Function", "Gaussian", "KernelOption", "MexicanHat", "Needlet", "Profile", "TopHat", "Window",
+    "from_function", "matched_filter", "sqrt_cl",
+]  # fmt: skip
+
+FWHM = math.sqrt(8 * math.log(2))
+"""Full width at half maximum of a Gaussian, in sigma."""
+_NO_WINDOW = 1e-17
+"""Value of a Gaussian's window below which its series ends."""
+_FITS = (".fits", ".fit", ".gz")
+"""Endings of the names of FITS files."""
+
+
+class Gaussian(Harmonic):
+    """Gaussian beam, ``K_l = exp(-l (l + 1) sigma^2 / 2)`` as in healpy.
+
+    E and B have ``K_l = exp(-(l (l + 1) - 4) sigma^2 / 2)``.
+
+    Parameters
+    ----------
+    fwhm : float, str or Quantity, optional
+        Full width at half maximum (rad, or with its unit, such as ``"4.7 arcmin"``).
+    sigma : float, str or Quantity, optional
+        Standard deviation instead.
+
+    Raises
+    ------
+    ValueError
+        The width is not positive, or wider than the sphere.
+
+    Examples
+    --------
+    >>> from skysieve.sphere import Gaussian
+    >>> beam = Gaussian("1 deg")
+    >>> print(f"{beam.support(1e-6):.5f} {beam.bandlimit(1e-6)} {beam.window(100)[100]:.4f}")
+    0.03993 710 0.7577
+    """
+
+    positive = True
+
+    def __init__(self, fwhm: Angle | None = None, *, sigma: Angle | None = None) -> None:
+        if (fwhm is None) == (sigma is None):
+            raise ValueError(f"fwhm={fwhm!r}, sigma={sigma!r}: expected one of the two")
+        self.sigma = read_angle(fwhm, "fwhm") / FWHM if sigma is None else read_angle(sigma, "sigma")
+
+    def _coefficients(self, spin: int = 0) -> NDArray[np.float64]:
+        return self.window(int(math.sqrt(-2 * math.log(_NO_WINDOW)) / self.sigma) + 2, spin)
+
+    def window(self, lmax: int, spin: int = 0) -> NDArray[np.float64]:
+        """See `Kernel.window`."""
+        ell = np.arange(lmax + 1.0)
+        k = np.exp(-0.5 * (ell * (ell + 1) - spin**2) * self.sigma**2)
+        k[:spin] = 0
+        return k
+
+    def gain(self) -> float:
+        """See `Kernel.gain`; it is ``K_0``."""
+        return 1.0
+
+    def profile(self, theta: Any) -> NDArray[np.float64]:
+        """See `Kernel.profile`."""
+        if self.sigma > HEAT_SIGMA:
+            return super().profile(theta)
+        return heat_kernel(theta, self.sigma)
+
+    def tensor(self, theta: Any) -> NDArray[np.float64] | None:
+        """See `Kernel.tensor`."""
+        if self.sigma > HEAT_SIGMA:
+            return None
+        return heat_kernel(theta, self.sigma, spin=2) * math.exp(2 * self.sigma**2)
+
+    def support(self, eps: float = 1e-6) -> float:
+        """See `Kernel.support`."""
+        check_eps(eps)
+        # int_R K^2 / int K^2 = exp(-R^2 / sigma^2) on a plane
+        reach = self.sigma * math.sqrt(2 * math.log(2 / eps))
+        return reach if reach < 0.5 else super().support(eps)
+
+
+class Window(Harmonic):
+    """A kernel given by its window (beam transfer function).
+
+    Parameters
+    ----------
+    bl : array_like, shape (lmax + 1,)
+        ``K_l`` from l = 0 on; zero beyond the last degree.
+    e, b : array_like, optional
+        Windows of E and B for polarisation.  ``e`` is ``bl`` by default, and ``b`` is ``e``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.sphere import Window
+    >>> Window(np.exp(-np.arange(200.0) / 10)).window(2).round(4)
+    array([1.    , 0.9048, 0.8187])
+    """
+
+    def __init__(self, bl: Any, e: Any = None, b: Any = None) -> None:
+        self._bl = _window(bl, "bl")
+        self._e = self._bl if e is None else _window(e, "e")
+        self._b = self._e if b is None else _window(b, "b")
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Window:
+        """Read a window from a FITS file (see `from_fits`) or a text file with columns b_l, or l and b_l.
+
+        Raises
+        ------
+        OSError, ValueError
+            The file cannot be read, or holds no window.
+        """
+        if Path(path).suffix.lower() in _FITS:
+            return cls.from_fits(path)
+        table = _read_table(path)
+        if table.shape[1] > 2:
+            raise ValueError(f"{path}: has {table.shape[1]} columns, expected b_l alone, or l and b_l")
+        if table.shape[1] == 2 and table[:, 0].tolist() != list(range(len(table))):
+            raise ValueError(f"{path}: expected l = 0, 1, 2, ... in the first of two columns")
+        return cls(table[:, -1])
+
+    @classmethod
+    def from_fits(cls, path: str | os.PathLike[str], column: str | int | None = None) -> Window:
+        """Read a window from a FITS table: ``BEAMWINDOW`` or the first table, columns T (or TEMPERATURE), E, B.
+
+        Parameters
+        ----------
+        path : str or path
+        column : str or int, optional
+            Column of the temperature window, by name or number.  By default the column T, TEMPERATURE or BL, or the
+            first column that holds no degrees.  E and B are read if the table has them.
+
+        Raises
+        ------
+        ValueError
+            The file has no such table or column.
+        """
+        from astropy.io import fits
+
+        with fits.open(path) as hdus:
+            tables = [h for h in hdus if isinstance(h, fits.BinTableHDU | fits.TableHDU)]
+            if not tables:
+                raise ValueError(f"{path}: holds no table, expected a window function such as BEAMWINDOW")
+            named = [h for h in tables if "WINDOW" in h.name.upper() or "BEAM" in h.name.upper()]
+            table = (named or tables)[0]
+            names = table.columns.names
+            found = {n.strip().upper(): table.data[n] for n in names}
+            if column is None:
+                plain = [n for n in found if n not in ("L", "ELL", "MULTIPOLE", "INDEX")]
+                usual = [n for n in ("T", "TEMPERATURE", "TT", "BL", "B_L", "INTENSITY") if n in found]
+                if not plain:
+                    raise ValueError(f"{path}: has columns {names}, expected a window")
+                main = found[(usual or plain)[0]]
+            elif column in names or (isinstance(column, int) and 0 <= column < len(names)):
+                main = table.data.field(column)
+            else:
+                raise ValueError(f"{path}: column={column!r}, expected one of {names} or its number")
+            e = next((found[n] for n in ("E", "GRAD", "GRADIENT") if n in found), None)
+            b = next((found[n] for n in ("B", "CURL") if n in found), None)
+            return cls(*(None if v is None else np.asarray(v, np.float64).ravel() for v in (main, e, b)))
+
+    def __repr__(self) -> str:
+        return f"Window(lmax={max(len(self._bl), len(self._e), len(self._b)) - 1})"
+
+    @property
+    def equal_polarisation(self) -> bool:
+        """See `Kernel.equal_polarisation`."""
+        n = min(len(self._e), len(self._b))
+        return bool(np.array_equal(self._e[:n], self._b[:n]) and not self._e[n:].any() and not self._b[n:].any())
+
+    def _coefficients(self, spin: int = 0) -> NDArray[np.float64]:
+        if spin and not self.equal_polarisation:
+            raise ValueError("kernel: E and B have different windows; only method='harmonic' can apply them")
+        k = (self._e if spin else self._bl).copy()
+        k[:spin] = 0
+        return k
+
+    def polarised(self, lmax: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See `Kernel.polarised`."""
+        e, b = (np.concatenate([k[: lmax + 1], np.zeros(max(0, lmax + 1 - len(k)))]) for k in (self._e, self._b))
+        e[:2] = b[:2] = 0
+        return e, b
+
+    def components(self) -> tuple[Kernel, ...]:
+        """See `Kernel.components`; a window of zeros is left out."""
+        return tuple(Window(k) for k in (self._e, self._b) if k.any())
+
+
+def sqrt_cl(cl: Any) -> Window:
+    """The kernel that turns white noise of unit variance per sr into a map of power spectrum ``cl``.
+
+    Examples
+    --------
+    >>> from skysieve.sphere import sqrt_cl
+    >>> print(sqrt_cl([4.0, 9.0]).window(1))
+    [2. 3.]
+    """
+    c = _window(cl, "cl")
+    if (c < 0).any():
+        raise ValueError("cl: holds negative values, expected a power spectrum")
+    return Window(np.sqrt(c))
+
+
+def matched_filter(beam: Any, cl: Any, noise: Any) -> Window:
+    """The filter that finds point sources best, ``K_l = b_l / (b_l^2 C_l + N_l)``.
+
+    It is scaled so that a source's peak in a map smoothed by ``beam`` keeps its value (Tegmark & de Oliveira-Costa
+    1998, ApJ 500, L83, eq. 3 on the sphere).
+
+    Parameters
+    ----------
+    beam : Kernel or array_like
+        The instrument's beam, or its window.
+    cl, noise : array_like, shape (lmax + 1,)
+        Power spectra of the sky before the beam, and of the noise; ``noise`` may be one number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.sphere import Gaussian, matched_filter
+    >>> f = matched_filter(Gaussian(fwhm=0.1), 1 / (np.arange(200.0) + 1) ** 2, 1e-4)
+    >>> b, many = Gaussian(fwhm=0.1).window(199), 2 * np.arange(200) + 1
+    >>> print(round((many * b * f.window(199)).sum() / (many * b).sum(), 12))
+    1.0
+    """
+    c = _window(cl, "cl")
+    lmax = len(c) - 1
+    b = beam.window(lmax) if isinstance(beam, Kernel) else _window(beam, "beam")
+    if len(b) != len(c):
+        raise ValueError(f"beam has {len(b)} degrees, cl {len(c)}: expected the same number")
+    n = np.broadcast_to(np.asarray(noise, np.float64), c.shape)
+    if not (np.isfinite(n).all() and (n > 0).all() and (c >= 0).all()):
+        raise ValueError("noise: expected positive values, and cl none below 0")
+    k = b / (b * b * c + n)
+    many = 2 * np.arange(lmax + 1) + 1
+    peak = float((many * b * k).sum()) / float((many * b).sum())
+    return Window(k / peak)
 
 
 class Function(Kernel):
@@ -25,7 +270,7 @@ class Function(Kernel):
     ----------
     function : callable
         ``function(theta)``: K per sr at an array of angles (rad).
-    radius : float, optional
+    radius : float, str or Quantity, optional
         Where it ends; pi by default.  A value well above zero there is an edge.
     normalize : bool
         Scale it to unit integral.
@@ -44,17 +289,17 @@ class Function(Kernel):
     def __init__(
         self,
         function: Callable[[NDArray[np.float64]], Any],
-        radius: float = math.pi,
+        radius: Angle = math.pi,
         *,
         normalize: bool = False,
         edges: Any = None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"function is a {type(function).__name__}, expected a function of the angle")
-        self.radius = check_angle(radius, "radius", math.pi)
+        self.radius = read_angle(radius, "radius")
         self._function, self._scale = function, 1.0
         self.edges = None if edges is None else np.asarray(edges, np.float64)
-        theta = np.concatenate([[0.0], np.geomspace(1e-7, self.radius, 4 * GRID)])
+        theta = np.concatenate([[0.0], np.geomspace(1e-7, self.radius, 4 * SUPPORT_STEPS)])
         f = self.profile(theta)
         if not np.isfinite(f).all() or f.shape != theta.shape:
             raise ValueError("function: expected one finite value for each angle from 0 to radius")
@@ -62,7 +307,7 @@ class Function(Kernel):
             raise ValueError("function: is zero at every angle")
         self.positive = bool((f >= 0).all())
         self.hard = bool(self.radius < math.pi and abs(f[-1]) > 1e-9 * np.abs(f).max())
-        # panels that follow the function's own scale: a narrow kernel on the whole sphere
+        # panels of the integrals follow the function's own scale: it may be narrow, and end at pi
         size = np.cumsum(np.abs(f[1:]) * np.diff(theta) * np.sin(theta[1:]))
         inner = np.interp(np.linspace(0, 1, 9)[1:-1] * size[-1], size, theta[1:])
         scales = np.geomspace(max(inner[0] / 8, 1e-7), self.radius, 24)
@@ -98,8 +343,11 @@ class Function(Kernel):
         return find_support(self.profile, self.radius, eps, start=float(self._panels[0]) / 4)
 
 
-def from_function(function: Callable[[NDArray[np.float64]], Any], radius: float = math.pi, **options: Any) -> Function:
-    """A `Function` kernel: any function of the angle."""
+def from_function(function: Callable[[NDArray[np.float64]], Any], radius: Angle = math.pi, **options: Any) -> Function:
+    """A `Function` kernel: any function of the angle.
+
+    Plans with it can be pickled if the function can: it must be defined in a module, not by ``lambda``.
+    """
     return Function(function, radius, **options)
 
 
@@ -109,7 +357,7 @@ class Profile(Function):
     Parameters
     ----------
     theta, values : array_like, shape (n,)
-        Rising angles (rad) and K per sr; the first angle may be 0, and the value there is held down to 0 otherwise.
+        Rising angles (rad) and K per sr.  If the first angle is above 0, its value holds down to 0.
     normalize : bool
         Scale it to unit integral.
 
@@ -131,21 +379,35 @@ class Profile(Function):
             raise ValueError(f"theta has {t.size} values, values {v.size}: expected the same number, at least 4")
         if not (np.isfinite(t).all() and np.isfinite(v).all() and (np.diff(t) > 0).all() and t[0] >= 0):
             raise ValueError("theta: expected rising angles from 0 on, with finite values")
-        if t[0] == 0:
-            spline = CubicSpline(t, v, bc_type=((1, 0.0), "not-a-knot"))
-        else:
-            spline = CubicSpline(t, v)
-        first = t[0]
-        super().__init__(
-            lambda x: spline(np.maximum(x, first)),
-            float(t[-1]),
-            normalize=normalize,
-            edges=t[1:] if t.size < 64 else None,
-        )
+        self._first = t[0]
+        self._spline = CubicSpline(t, v, bc_type=((1, 0.0), "not-a-knot") if t[0] == 0 else "not-a-knot")
+        super().__init__(self._values, float(t[-1]), normalize=normalize, edges=t[1:] if t.size < 64 else None)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Profile:
+        """Read a text file with columns angle (rad) and value, and scale the kernel to unit integral.
+
+        Raises
+        ------
+        OSError, ValueError
+            The file cannot be read, or holds no such table.
+        """
+        table = _read_table(path)
+        if table.shape[1] != 2:
+            raise ValueError(f"{path}: expected two columns, angle (rad) and value")
+        return cls(table[:, 0], table[:, 1], normalize=True)
+
+    def _values(self, theta: NDArray[np.float64]) -> Any:
+        return self._spline(np.maximum(theta, self._first))
 
 
 class TopHat(Kernel):
-    """The mean over a disc: ``1 / (2 pi (1 - cos r))`` out to radius ``r`` (rad), nothing beyond.
+    """The mean over a disc: ``1 / (2 pi (1 - cos r))`` out to radius ``r``, nothing beyond.
+
+    Parameters
+    ----------
+    radius : float, str or Quantity
+        Radius of the disc (rad, or with its unit).
 
     Examples
     --------
@@ -156,8 +418,8 @@ class TopHat(Kernel):
 
     hard = positive = True
 
-    def __init__(self, radius: float) -> None:
-        self.radius = check_angle(radius, "radius", math.pi)
+    def __init__(self, radius: Angle) -> None:
+        self.radius = read_angle(radius, "radius")
 
     def window(self, lmax: int, spin: int = 0) -> NDArray[np.float64]:
         """See `Kernel.window`."""
@@ -177,7 +439,12 @@ class TopHat(Kernel):
 
 
 class MexicanHat(Function):
-    """Spherical Mexican hat wavelet (Martinez-Gonzalez et al. 2002, MNRAS 336, 22, eq. 6), of scale ``scale`` (rad).
+    """Spherical Mexican hat wavelet (Martinez-Gonzalez et al. 2002, MNRAS 336, 22, eq. 6).
+
+    Parameters
+    ----------
+    scale : float, str or Quantity
+        Scale (rad, or with its unit).
 
     Examples
     --------
@@ -187,26 +454,27 @@ class MexicanHat(Function):
     True
     """
 
-    def __init__(self, scale: float) -> None:
-        self.scale = s = check_angle(scale, "scale")
+    def __init__(self, scale: Angle) -> None:
+        self.scale = read_angle(scale, "scale")
+        super().__init__(self._values)
+
+    def _values(self, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+        s = self.scale
         norm = 1 / (math.sqrt(2 * math.pi) * s * math.sqrt(1 + s**2 / 2 + s**4 / 4))
-
-        def function(theta: NDArray[np.float64]) -> NDArray[np.float64]:
-            y2 = 4 * np.tan(np.minimum(theta, 3.1) / 2) ** 2
-            value: NDArray[np.float64] = norm * (1 + y2 / 4) ** 2 * (2 - y2 / s**2) * np.exp(-y2 / (2 * s**2))
-            return value
-
-        super().__init__(function)
+        y2 = 4 * np.tan(np.minimum(theta, 3.1) / 2) ** 2
+        value: NDArray[np.float64] = norm * (1 + y2 / 4) ** 2 * (2 - y2 / s**2) * np.exp(-y2 / (2 * s**2))
+        return value
 
 
 class Needlet(Harmonic):
-    """Standard needlet of scale ``j`` (Marinucci et al. 2008, MNRAS 383, 539): window ``b(l / B^j)``, whose squares
-    add up to 1 over all j.
+    """Standard needlet of scale ``j`` (Marinucci et al. 2008, MNRAS 383, 539).
+
+    The window is ``b(l / B^j)``; the squares of all windows add up to 1.
 
     Parameters
     ----------
     j : int
-        Scale: the window lives from ``B^(j - 1)`` to ``B^(j + 1)``.
+        Scale: the window is not zero from ``B^(j - 1)`` to ``B^(j + 1)``.
     B : float
         Width, above 1.
 
@@ -231,14 +499,82 @@ class Needlet(Harmonic):
         return k
 
 
+@dataclass(frozen=True)
+class KernelOption:
+    """A kernel on the command line.
+
+    Attributes
+    ----------
+    metavar, help : str
+        Placeholder of the value, and help text of the option.
+    read : callable
+        Makes the kernel from the text of the option.
+    """
+
+    metavar: str
+    help: str
+    read: Callable[[str], Kernel]
+
+
+KERNELS: dict[str, KernelOption] = {
+    "fwhm": KernelOption(
+        "ANGLE", "Smooth with a Gaussian of this full width at half maximum, such as 4.7arcmin.", Gaussian
+    ),
+    "bl": KernelOption(
+        "FILE", "Smooth with the window b_l of a file: FITS (BEAMWINDOW), or text columns b_l, or l and b_l.",
+        Window.from_file,
+    ),
+    "profile": KernelOption(
+        "FILE", "Smooth with the kernel of a text file: angle (rad) and value. It is scaled to unit integral.",
+        Profile.from_file,
+    ),
+    "tophat": KernelOption("ANGLE", "Take the mean over a disc of this radius, such as 1deg.", TopHat),
+    "mexican-hat": KernelOption("ANGLE", "Filter with a spherical Mexican hat wavelet of this scale.", MexicanHat),
+    "needlet": KernelOption(
+        "J", "Filter with the standard needlet of scale J: degrees 2^(J-1) to 2^(J+1).",
+        lambda text: Needlet(int(text) if text.isdecimal() else text),  # type: ignore[arg-type]
+    ),
+}  # fmt: skip
+"""Kernels of ``skysieve smooth``, by the names of their options."""
+
+
 def _falling(x: NDArray[np.float64], B: float) -> NDArray[np.float64]:
-    """1 up to 1/B, 0 from 1 on, smooth to all orders between."""
-    nodes, weights = np.polynomial.legendre.leggauss(200)
-    bump = np.exp(-1 / (1 - nodes**2))
+    """1 up to 1/B, 0 from 1 on, and infinitely differentiable between."""
+    nodes, weights, total = _bump()
     u = np.clip(1 - 2 * B / (B - 1) * (x - 1 / B), -1, 1)
     half = (u + 1) / 2
     inner = half[:, None] * (nodes + 1) - 1
     with np.errstate(divide="ignore"):
         f = np.where(np.abs(inner) < 1, np.exp(-1 / np.maximum(1 - inner**2, 1e-300)), 0.0)
-    part: NDArray[np.float64] = half * (f @ weights) / float(bump @ weights)
+    part: NDArray[np.float64] = half * (f @ weights) / total
     return part
+
+
+@functools.cache
+def _bump() -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Gauss-Legendre nodes and weights, and the integral of exp(-1 / (1 - x^2)) from -1 to 1."""
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    return nodes, weights, float(np.exp(-1 / (1 - nodes**2)) @ weights)
+
+
+def _window(values: Any, name: str) -> NDArray[np.float64]:
+    k = np.asarray(values)
+    if k.dtype.kind not in "buif":
+        raise ValueError(f"{name} has dtype {k.dtype}: expected a row of finite numbers, from l = 0 on")
+    k = k.astype(np.float64)
+    if k.ndim != 1 or not k.size or not np.isfinite(k).all():
+        raise ValueError(f"{name}: expected a row of finite numbers, from l = 0 on")
+    if name in ("bl", "cl") and not k.any():
+        raise ValueError(f"{name}: is zero at every degree")
+    return k
+
+
+def _read_table(path: str | os.PathLike[str]) -> NDArray[np.float64]:
+    """Numbers of a text file; ``#`` begins a comment."""
+    rows = [r for r in (line.partition("#")[0].split() for line in Path(path).read_text().splitlines()) if r]
+    if not rows or any(len(r) != len(rows[0]) for r in rows):
+        raise ValueError(f"{path}: expected a table of numbers, as many in each line")
+    try:
+        return np.array([[float(v) for v in r] for r in rows])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

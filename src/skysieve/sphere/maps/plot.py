@@ -1,4 +1,4 @@
-"""Pictures of maps: Mollweide projections, before and after."""
+"""Pictures of maps: Mollweide projections before and after smoothing, and patches around point sources."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["before_after", "mollweide", "patch", "ringing"]
 
 
 def mollweide(ring_map: NDArray[Any], width: int = 1000) -> NDArray[np.float64]:
-    """Image (width / 2, width) of a RING map, longitude growing to the left; NaN outside and where pixels are bad.
+    """Mollweide image (width / 2, width) of a RING map; NaN outside the ellipse and in bad pixels.
 
-    Each point of the image takes the pixel of the nearest ring whose centre is nearest in azimuth.
+    Longitude grows to the left.  Each point of the image shows the pixel that `healpix.nearest` finds.
 
     Examples
     --------
@@ -40,15 +40,15 @@ def mollweide(ring_map: NDArray[Any], width: int = 1000) -> NDArray[np.float64]:
 
 
 def before_after(before: SkyMaps, after: SkyMaps) -> Figure:
-    """One row of two pictures for each map."""
+    """Draw two pictures of each map, in one row: before and after smoothing."""
     from matplotlib.figure import Figure
-
-    from .io import to_ring
 
     rows = len(before.maps)
     figure = Figure(figsize=(12, 3.2 * rows), layout="constrained")
     axes = figure.subplots(rows, 2, squeeze=False)
-    for line, name, unit, a, b in zip(axes, before.names, before.units, to_ring(before), to_ring(after), strict=True):
+    for line, name, unit, a, b in zip(
+        axes, before.names, before.units, before.ordered(False), after.ordered(False), strict=True
+    ):
         images = [mollweide(a), mollweide(b)]
         low, high = np.nanpercentile(images[1], [0.5, 99.5])
         for axis, image, title in zip(line, images, (name, f"{name}, smoothed"), strict=True):
@@ -60,7 +60,7 @@ def before_after(before: SkyMaps, after: SkyMaps) -> Figure:
 
 
 def patch(ring_map: NDArray[Any], theta: float, phi: float, width: float, size: int = 200) -> NDArray[np.float64]:
-    """Gnomonic image (size, size) of ``width`` rad around a point; each point of it takes its nearest pixel.
+    """Gnomonic image (size, size) of ``width`` rad around a point; it shows the nearest pixel of each point.
 
     Examples
     --------
@@ -81,9 +81,9 @@ def patch(ring_map: NDArray[Any], theta: float, phi: float, width: float, size: 
 
 
 def ringing(images: dict[str, NDArray[Any]], places: list[tuple[float, float]], width: float) -> Figure:
-    """Point sources smoothed in different ways (rows), around each source (columns), as powers of ten of the peak.
+    """Draw point sources (columns) that were smoothed in different ways (rows), as powers of ten of the peak.
 
-    The paper's figure 6 (Elsner & Wandelt 2011, A&A 532, A35), with as many rows as there are ways.
+    This is figure 6 of Elsner & Wandelt 2011 (A&A 532, A35), with a row for each image.
     """
     from matplotlib.figure import Figure
 

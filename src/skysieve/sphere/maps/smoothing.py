@@ -5,50 +5,64 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.checks import flag, one_of, real_dtype, thread_count, whole
 from skysieve.core.device import resolve
-from skysieve.core.tasks import usable_cores
+from skysieve.core.progress import Progress, reporting
 from skysieve.sphere.api import ConvolvePlan, host
 from skysieve.sphere.arguments import devices_of
-from skysieve.sphere.contract import METHODS
-from skysieve.sphere.grids.grid import Healpix
+from skysieve.sphere.contract import METHODS, Method, RealType, Where
+from skysieve.sphere.grids.grid import QUADRATURES as RULES
+from skysieve.sphere.grids.grid import Healpix, Quadrature
 from skysieve.sphere.grids.healpix import UNSEEN, check_nside, npix2nside, reorder
-from skysieve.sphere.grids.pixel_weights import find_file, full_map, read_weights
-from skysieve.sphere.kernels.base import FWHM, Gaussian, Kernel, Window, check_eps
+from skysieve.sphere.kernels.base import Kernel, check_eps, read_angle
+from skysieve.sphere.kernels.shapes import Gaussian, Window
 
-from .positive import check_positive, lift_to_positive
-from .resample import kept, resampled
+from .fits_cards import BAD_DATA, stokes
+from .harmonics import HealpySmoothing, at_other_pixels, resampled
+from .io import SkyMaps, read_maps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.core.device import Device
+    from skysieve.sphere.kernels.base import Angle
 
-__all__ = ["smoothing"]
+__all__ = ["FLUX", "MASKED", "QUADRATURES", "smooth_maps", "smoothing"]
 
-QUADRATURES = ("band", "ring", "none", "pixel", "healpy")
-MASKED = ("zero", "normalize")
-FLUX = ("none", "conserve")
+SmoothingQuadrature = Literal["band", "ring", "none", "pixel", "healpy"]
+QUADRATURES: dict[str, str] = {name: rule.help for name, rule in RULES.items()} | {
+    "healpy": "harmonic transforms with healpy's iterations"
+}
+"""The quadratures of `smoothing`, and what each does."""
+Masked = Literal["zero", "normalize"]
+MASKED: dict[str, str] = {
+    "zero": "they count as 0",
+    "normalize": "they do not count: the sum is divided by the kernel's sum over good pixels",
+}
+"""Treatments of bad pixels."""
+Flux = Literal["none", "conserve"]
+FLUX: dict[str, str] = {"none": "the kernel's sum", "conserve": "the sum over all pixels stays the same"}
+"""Rules for the sum over all pixels."""
 ROW = 1024
 """Pixels of a row of the tables that healpy writes."""
-ROOM = 12
-"""So many times the maps' bytes must be free on a GPU for all of the work to be done there."""
-MOST_OWN = 0.3
-"""Part of a kernel in the pixel at its centre above which its sum over pixels of 1 may differ from 1 by 0.01."""
+DEVICE_COPIES = 12
+"""Multiple of the maps' bytes that must be free on a GPU for maps in host memory to be smoothed there."""
+MOST_IN_CENTRE = 0.3
+"""Part of a kernel in its central pixel above which a smoothed constant may be wrong by more than 0.01."""
 LEAST_MEAN = 1e-3
-"""Integral of a kernel over that of its modulus below which neither flux nor mean can be restored."""
+"""Integral of a kernel over the integral of its modulus, below which neither flux nor mean can be restored."""
 
 
 def smoothing(
     map_in: Any,
-    fwhm: Any = 0.0,
-    sigma: Any = None,
+    fwhm: Angle = 0.0,
+    sigma: Angle | None = None,
     beam_window: Any = None,
     pol: bool = True,
     iter: int | None = None,
@@ -61,46 +75,50 @@ def smoothing(
     nest: bool = False,
     *,
     kernel: Kernel | None = None,
-    method: str = "auto",
+    method: Method = "auto",
     eps: float = 1e-6,
-    quadrature: str | None = None,
-    masked: str = "zero",
-    flux: str = "none",
-    dtype: Any = None,
-    device: Any = "auto",
+    quadrature: SmoothingQuadrature | None = None,
+    masked: Masked = "zero",
+    flux: Flux = "none",
+    dtype: RealType | None = None,
+    device: Where = "auto",
     memory: str | float | None = None,
     threads: int | None = None,
     nside_out: int | None = None,
     positive: bool = False,
-) -> Any:
+    progress: bool | Progress = False,
+) -> NDArray[Any]:
     """Smooth HEALPix maps with a radial kernel.
 
     The arguments up to ``nest`` are those of ``healpy.smoothing``.  Without ``iter``, ``lmax``, ``mmax`` and weights,
-    the kernel is applied as a sum over pixels: faster, without ringing, and different from healpy by the errors of both
-    quadratures and by the cut at healpy's lmax.  With any of them, or
+    the kernel is applied as a sum over pixels.  This is faster than harmonic transforms and does not ring; it differs
+    from healpy by the errors of both quadratures and by the cut at healpy's lmax.  With any of these arguments, or with
     ``quadrature="healpy"``, harmonic transforms (by ducc0, an extra) give healpy's numbers.
 
     Parameters
     ----------
-    map_in : array_like, shape (npix,), (n, npix) or (..., n, npix)
+    map_in : array_like, shape (npix,), (n, npix) or (..., n, npix), str or path
         Maps; n is 1 or 3 (I, Q, U) with ``pol``.  A map may also come as the rows of 1024 pixels of healpy's FITS
         files, of shape (npix / 1024, 1024).  Bad pixels are UNSEEN (-1.6375e30, in float32 too), NaN or infinite,
-        or those of a masked array.
-    fwhm, sigma : float or Quantity
-        Width of a Gaussian (rad); ``sigma`` is used if both are given.  0 leaves the maps as they are.
-    beam_window : array_like, shape (lmax + 1,)
-        Window b_l, used instead of a Gaussian for all of T, E and B.
+        or the masked pixels of a masked array.  A path names a FITS file, whose maps are smoothed (all columns but
+        numbers of observations, variances, weights and flags) and returned in the order of ``nest``.
+    fwhm, sigma : float, str or Quantity
+        Width of a Gaussian (rad, or with its unit, such as ``"1 deg"``); ``sigma`` is used if both are given.  0 leaves
+        the maps as they are.
+    beam_window : array_like, shape (lmax + 1,), str or path
+        Window b_l, used instead of a Gaussian for all of T, E and B.  A path names a file with the window, or with
+        windows of T, E and B; see `Window.from_file`.
     pol : bool
-        Three maps are I, Q and U.  Otherwise every map stands for itself.
+        Three maps are I, Q and U.  If False, each map is smoothed by itself.
     iter : int, optional
-        Rounds of improvement of the harmonics; healpy's default is 3, and with pixel weights it makes none.
+        Iterations that improve the harmonics; healpy's default is 3.  With pixel weights there is none.
     lmax, mmax : int, optional
         Highest degree (``3 nside - 1`` by default) and order.
     use_weights : bool
         Ring weights from healpy's tables, found in ``datapath``, in ``$HEALPIX/data`` or beside an installed healpy.
     use_pixel_weights : bool
         Pixel weights from HEALPix's file, found in ``datapath``, in ``$HEALPIX/data`` or beside an installed healpy; an
-        error without it (healpy goes on without weights when it cannot download them).
+        error without it (healpy continues without weights when it cannot download them).
     datapath : path, optional
         Folder of ``weight_ring_n*.fits``, and of ``full_weights/healpix_full_weights_nside_*.fits``.
     verbose : any
@@ -108,7 +126,7 @@ def smoothing(
     nest : bool
         Pixels are in NESTED order.
     kernel : Kernel, optional
-        Any kernel, in the place of ``fwhm``, ``sigma`` and ``beam_window``.
+        Any kernel, instead of ``fwhm``, ``sigma`` and ``beam_window``.
     method : {"auto", "direct", "ring", "harmonic"}
         See `ConvolvePlan`; "harmonic" is healpy's way.
     eps : float
@@ -117,46 +135,49 @@ def smoothing(
         How pixels are weighted.  "band" is the most accurate for maps whose harmonics end at degree 3 nside - 1: it
         corrects pixels around the poles, and the mean is multiplied by the kernel's integral.  "ring": ring weights;
         "none": equal weights; "pixel": pixel weights (from HEALPix's file, or computed up to nside 256); "healpy":
-        healpy's iterations.  By default "band"; "ring" with ``flux="conserve"``, ``positive``, ``nside_out``, or
-        ``masked="normalize"`` where there are bad pixels.
+        healpy's iterations.  The default is "band", but "ring" with ``flux="conserve"``, ``positive``, ``nside_out``,
+        or with ``masked="normalize"`` if there are bad pixels.
     masked : {"zero", "normalize"}
-        Bad pixels count as 0 (healpy), or do not count: the sum is divided by the kernel's sum over good pixels.
+        "zero": bad pixels count as 0, as in healpy.  "normalize": they do not count; the sum is divided by the kernel's
+        sum over good pixels.
     flux : {"none", "conserve"}
-        "conserve" keeps the sum over all pixels, to rounding: of I, and with what reaches bad pixels, which is not in
-        the result.
+        "conserve" keeps the sum of I over all pixels, to rounding.  The sum includes flux that is smoothed into bad
+        pixels, which the result does not show.
     dtype : {"float64", "float32"}, optional
-        Of arithmetic and result; by default float32 for float32 maps, else float64.
+        Type of arithmetic and result; by default float32 for float32 maps, else float64.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"} or sequence of GPUs
         See `ConvolvePlan`; healpy's way runs on the CPU.  Maps in GPU memory give results there.
     memory, threads : optional
         See `ConvolvePlan`; healpy's way takes no ``memory``.
     nside_out : int, optional
         nside of the result, which is evaluated at its pixels from the harmonics of the smoothed map (by ducc0, an
-        extra).  A pixel is bad whose centre lies in a bad one.
+        extra).  A pixel is bad if its centre lies in a bad pixel.
     positive : bool
-        No value of the result is below the smallest normal number of its type, so that its logarithm is finite; good
+        No value of the result is below the smallest normal number of its type, so that its logarithm is finite.  Good
         pixels must not be negative, the kernel must be nowhere negative, and Q and U are refused.  Without it,
         "ring" and "harmonic" leave values down to some 1e-9 of the peak below 0 where the result should be close to 0
-        (float32: 1e-6), and the correction of "band" may leave more around the poles.
+        (float32: 1e-6), and the correction of "band" may leave larger ones around the poles.
+    progress : bool or callable
+        True draws a bar of the maps; a callable gets ``(done, total)``.
 
     Returns
     -------
     numpy.ndarray, numpy.ma.MaskedArray or cupy.ndarray
-        Of the shape of ``map_in``, but for the pixels of ``nside_out``; bad pixels keep their values, masked arrays
-        their mask (with UNSEEN as fill value).
+        Of the shape of ``map_in``, except for the pixels of ``nside_out``.  Bad pixels keep their values, masked arrays
+        their mask (with UNSEEN as fill value).  A file gives (npix,) for one map and (n, npix) for several.
 
     Raises
     ------
     ValueError, TypeError
-        For arguments that do not fit: negative or NaN widths, and kernels so narrow that their sum over pixels would
-        be no smoothing, among them.
+        An argument is invalid, such as a negative or NaN width, or a kernel so narrow that its sum over pixels would
+        not smooth.
     DeviceUnavailable
-        If the device asked for cannot be used.
+        The requested device cannot be used.
 
     Warns
     -----
     UserWarning
-        If the kernel is hardly wider than the pixels, a Gaussian below 1.7 of them (FWHM).
+        The kernel is hardly wider than the pixels: a Gaussian with a FWHM below 1.7 pixels.
 
     Examples
     --------
@@ -168,7 +189,10 @@ def smoothing(
     >>> print(round(smooth.sum(), 12), smooth.argmax())
     1.0 5000
     """
-    options = {"eps": eps, "device": device, "memory": memory, "threads": threads}
+    if isinstance(map_in, str | os.PathLike):
+        given = dict(locals())
+        return _smooth_file(given.pop("map_in"), given.pop("nest"), bool(given.pop("pol")), given)
+    options: dict[str, Any] = {"eps": eps, "device": device, "memory": memory, "threads": threads}
     flag("positive", positive)
     by_healpy = _by_healpy(method, quadrature, iter, lmax, mmax, use_weights, use_pixel_weights)
     one_of("masked", masked, MASKED)
@@ -180,17 +204,19 @@ def smoothing(
     devices = devices_of(device, resolve)
     found = devices[0]
     if is_device_array(map_in) and (by_harmonics or found.kind != "cuda"):
-        what = "what is done by harmonics runs" if by_harmonics else f"device={device!r} computes"
+        what = "harmonic transforms run" if by_harmonics else f"device={device!r} computes"
         raise TypeError(f"map_in lives on a GPU, and {what} on the CPU: expected host arrays")
     threads = thread_count(threads)
     if by_harmonics and memory is not None:
         raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights, nside_out or harmonics")
     chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_harmonics)
     if positive:
-        check_positive(chosen, by_harmonics, quadrature)
-    # several GPUs share what lies on the host
-    given = None if by_harmonics or (len(devices) > 1 and not is_device_array(map_in)) else _to_device(map_in, found)
-    maps, good, bad_values, mask = _read(map_in if given is None else given, dtype)
+        _check_positive(chosen, by_harmonics, quadrature)
+    # several GPUs share maps in host memory
+    on_device = (
+        None if by_harmonics or (len(devices) > 1 and not is_device_array(map_in)) else _to_device(map_in, found)
+    )
+    maps, good, bad_values, mask = _read(map_in if on_device is None else on_device, dtype)
     npix = maps.shape[-1]
     nside = check_nside(npix2nside(npix), nest)
     polarised = bool(pol) and maps.ndim > 1 and maps.shape[-2] == 3
@@ -204,44 +230,115 @@ def smoothing(
         nside_out = check_nside(nside_out, nest, "nside_out")
         if method in ("direct", "ring") or flux != "none":
             raise ValueError(f"nside_out={nside_out} does not go with method={method!r} and flux={flux!r}")
-    on_host = given is None or not is_device_array(map_in)
+    on_host = on_device is None or not is_device_array(map_in)
     rows = np.shape(map_in)[-1] == ROW and nside_out is None  # no map has so many pixels
     if chosen is None:
         out = _restore(maps, good, bad_values, mask, on_host)
         return out.reshape(np.shape(map_in)) if rows else out
-    turned = nest and isinstance(maps, np.ndarray)  # a GPU turns them itself
+    turned = nest and isinstance(maps, np.ndarray)  # a GPU reorders maps itself
     if turned:
         maps, good = reorder(maps, to="ring"), None if good is None else reorder(good, to="ring")
-    if by_healpy:
-        if masked != "zero" or flux != "none":
-            raise ValueError(
-                "masked='normalize' and flux='conserve' do not go with iter, lmax, mmax, weights or harmonics"
+    with reporting(progress, "smoothing maps") as report:
+        if by_healpy:
+            if masked != "zero" or flux != "none":
+                raise ValueError(
+                    "masked='normalize' and flux='conserve' do not go with iter, lmax, mmax, weights or harmonics"
+                )
+            if polarised and lmax is not None and lmax < 2:
+                raise ValueError(f"lmax={lmax}: expected at least 2 for I, Q and U")
+            run = HealpySmoothing(
+                nside, chosen, iter, lmax, mmax, use_weights, use_pixel_weights, datapath, threads, nside_out
             )
-        if polarised and lmax is not None and lmax < 2:
-            raise ValueError(f"lmax={lmax}: expected at least 2 for I, Q and U")
-        run = _Healpy(nside, chosen, iter, lmax, mmax, use_weights, use_pixel_weights, datapath, threads, nside_out)
-        out = run(maps, polarised)
-    elif nside_out is not None:
-        q = "ring" if quadrature is None else quadrature
-        out = resampled(maps, good, chosen, nside, nside_out, polarised, masked, q, eps, threads)
-    else:
-        usual = (masked == "zero" or good is None) and flux == "none" and not positive
-        q = ("band" if usual else "ring") if quadrature is None else quadrature
-        plain = {"method": method, "quadrature": q, "dtype": maps.dtype, **options}
-        grid = Healpix(nside, nest and not turned)
-        out = _by_pixels(maps, good, chosen, grid, polarised, masked, flux, positive, plain)
+            out = run(maps, polarised, report)
+        elif nside_out is not None:
+            weights = "ring" if quadrature is None else _pixel_sum(quadrature)
+            out = resampled(
+                maps, good, chosen, nside, nside_out, polarised, masked, weights, eps, threads, report
+            )  # fmt: skip
+        else:
+            plain = (masked == "zero" or good is None) and flux == "none" and not positive
+            weights = ("band" if plain else "ring") if quadrature is None else _pixel_sum(quadrature)
+            options |= {"method": method, "quadrature": weights, "dtype": maps.dtype}
+            grid = Healpix(nside, nest and not turned)
+            out = _by_pixels(maps, good, chosen, grid, polarised, masked, flux, positive, options, report)
     if turned:
         out, good = reorder(out, to="nest"), None if good is None else reorder(good, to="nest")
     if nside_out is not None:
         if good is not None:
-            good, bad_values = kept(good, bad_values, nside, nside_out, nest)
+            good, bad_values = at_other_pixels(good, bad_values, nside, nside_out, nest)
         if mask is not None:
             mask = np.zeros(out.shape, bool) if good is None else ~good
     out = _restore(out, good, bad_values, mask, on_host)
     return out.reshape(np.shape(map_in)) if rows else out
 
 
+# ------------------------------------------------------------------ files
+
+
+def smooth_maps(sky: SkyMaps, pol: bool = True, **options: Any) -> SkyMaps:
+    """Smooth the maps of a file; the result keeps its order, units and cards.
+
+    Stokes U in the IAU's convention has the opposite sign of HEALPix's: the sign is changed before and after.
+
+    Parameters
+    ----------
+    sky : SkyMaps
+    pol : bool
+        Smooth I, Q and U together, and refuse Q and U alone.
+    **options
+        See `smoothing`.
+
+    Raises
+    ------
+    ValueError
+        The maps include Q or U but are not I, Q and U: Q or U alone cannot be smoothed.
+    """
+    polarised = pol and sky.polarised
+    stray = [n for n in sky.names if stokes(n) in ("Q", "U")]
+    if pol and stray and not polarised:
+        raise ValueError(
+            f"columns {', '.join(sky.names)}: {' and '.join(stray)} can be smoothed together with I alone; "
+            "expected I, Q and U in this order (--fields I,Q,U), or none of Q and U (--fields I)"
+        )
+    bad = sky.bad_pixels
+    maps = sky.maps.copy() if polarised and sky.iau else sky.maps
+    if polarised and sky.iau:
+        _change_sign(maps[2])
+    if bad is not None and bad.any():
+        if options.get("nside_out") is not None:
+            raise ValueError(f"{BAD_DATA} = {sky.header[BAD_DATA]} does not go with another nside")
+        maps = np.ma.MaskedArray(maps, bad)
+    out = np.asarray(smoothing(maps, pol=polarised, nest=sky.nest, **options))
+    if polarised and sky.iau:
+        _change_sign(out[2])
+    pixels, unchanged = sky.pixels, sky.unchanged
+    if out.shape[-1] != sky.maps.shape[-1]:
+        unchanged = ()  # they have the pixels of the other nside
+    if pixels is not None and out.shape[-1] != sky.maps.shape[-1]:
+        pixels = np.flatnonzero((np.abs(out - UNSEEN) > 1e25).any(axis=0)).astype(np.int64)
+    return replace(sky, maps=out, pixels=pixels, unchanged=unchanged)
+
+
+def _change_sign(u: NDArray[Any]) -> None:
+    """Change the sign of U in place, except where it is UNSEEN."""
+    seen = np.abs(u - UNSEEN) > 1e25
+    u[seen] *= -1
+
+
+def _smooth_file(path: str | os.PathLike[str], nest: bool, pol: bool, options: dict[str, Any]) -> NDArray[Any]:
+    """The smoothed maps of a FITS file in NESTED or RING order."""
+    found = smooth_maps(read_maps(path, auxiliary=False), pol, **options)
+    maps = found.ordered(nest)
+    return maps[0] if len(maps) == 1 else maps
+
+
 # ------------------------------------------------------------------ arguments
+
+
+def _pixel_sum(quadrature: SmoothingQuadrature) -> Quadrature:
+    """A quadrature of the sum over pixels."""
+    assert quadrature != "healpy"
+    return quadrature
 
 
 def _by_healpy(
@@ -262,42 +359,44 @@ def _by_healpy(
         raise ValueError(
             f"method={method!r} does not go with {', '.join(given) or 'quadrature'}: which are of harmonics"
         )
-    if wanted and quadrature in ("band", "ring", "none", "pixel"):
+    if wanted and quadrature in RULES:
         what = ", ".join(given) or "method='harmonic'"
         raise ValueError(f"quadrature={quadrature!r} does not go with {what}: that is healpy's way, by harmonics")
     return wanted
 
 
 def _kernel(kernel: Any, fwhm: Any, sigma: Any, beam_window: Any, zero: bool) -> Kernel | None:
-    """The kernel meant; None for a width of 0 (with ``zero``, a window of ones stands for it)."""
+    """The kernel of the arguments; for a width of 0 it is None, or a window of ones with ``zero``."""
     if kernel is not None:
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel is {kernel!r}, expected a kernel such as Gaussian(fwhm=0.01)")
         if beam_window is not None or sigma is not None or (np.ndim(fwhm) == 0 and fwhm != 0):
             raise ValueError("kernel: does not go with fwhm, sigma or beam_window; expected one of them")
         return kernel
+    if isinstance(beam_window, str | os.PathLike):
+        return Window.from_file(beam_window)
     if beam_window is not None:
         try:
             return Window(beam_window)
-        except (ValueError, TypeError) as error:  # which name the window's own argument
+        except (ValueError, TypeError) as error:  # it names the argument of `Window`
             raise type(error)(f"beam_window{str(error).removeprefix('bl')}") from None
-    name, value = ("fwhm", fwhm) if sigma is None else ("sigma", sigma)
-    width = value.to_value("rad") if hasattr(value, "to_value") else value
-    if not isinstance(width, int | float | np.number | np.ndarray) or np.ndim(width) or not 0 <= width <= math.pi:
-        raise ValueError(f"{name}={value!r}: expected an angle of at least 0 and at most pi (rad)")
-    if width == 0:
-        return Window(np.ones(1 << 17)) if zero else None
-    return Gaussian(sigma=float(width) / (FWHM if sigma is None else 1))
+    if sigma is None:
+        width = read_angle(fwhm, "fwhm", zero=True)
+        found = None if width == 0 else Gaussian(fwhm=width)
+    else:
+        width = read_angle(sigma, "sigma", zero=True)
+        found = None if width == 0 else Gaussian(sigma=width)
+    return Window(np.ones(1 << 17)) if found is None and zero else found
 
 
 def _to_device(map_in: Any, found: Device) -> Any:
-    """Plain maps in the memory of the GPU that will smooth them, where there is room; None where not."""
+    """The maps in the memory of the GPU that will smooth them; None if they stay in host memory."""
     if is_device_array(map_in):
         return as_array(map_in)
     if found.kind != "cuda" or isinstance(map_in, np.ma.MaskedArray | list | tuple):
         return None
     a = np.asarray(map_in)
-    if a.dtype.kind not in "buif" or ROOM * a.size * max(4, a.dtype.itemsize) > found.free_memory:
+    if a.dtype.kind not in "buif" or DEVICE_COPIES * a.size * max(4, a.dtype.itemsize) > found.free_memory:
         return None
     import cupy
 
@@ -306,7 +405,7 @@ def _to_device(map_in: Any, found: Device) -> Any:
 
 
 def _read(map_in: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
-    """Maps with bad pixels at 0, the good ones (None where all are), what stood there, and the mask given."""
+    """Maps with bad pixels set to 0, the good pixels (None if all are), the original maps, and the given mask."""
     if isinstance(map_in, list | tuple) and any(isinstance(m, np.ma.MaskedArray) for m in map_in):
         map_in = np.ma.stack([np.ma.asarray(m) for m in map_in])
     mask = np.ma.getmaskarray(map_in) if isinstance(map_in, np.ma.MaskedArray) else None
@@ -334,12 +433,13 @@ def _read(map_in: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _whole(a: Any) -> Any:
-    """Maps in rows of 1024 pixels, as FITS files of healpy hold them, as maps (..., npix)."""
+    """Turn rows of 1024 pixels, as healpy's FITS files hold them, into maps (..., npix)."""
     in_rows = a.ndim > 1 and a.shape[-1] == ROW and 12 * math.isqrt(a.shape[-2] * ROW // 12) ** 2 == a.shape[-2] * ROW
     return a.reshape(*a.shape[:-2], -1) if in_rows and a.shape[-2] else a
 
 
 def _restore(out: Any, good: Any, values: Any, mask: Any, on_host: bool) -> Any:
+    """The result with the values of bad pixels and the mask of the input."""
     if good is not None:
         out = array_module(out).where(good, out, values)
     if on_host and not isinstance(out, np.ndarray):
@@ -351,17 +451,15 @@ def _restore(out: Any, good: Any, values: Any, mask: Any, on_host: bool) -> Any:
 
 
 def _check_width(kernel: Kernel, grid: Healpix, polarised: bool) -> None:
-    """Refuse kernels that the pixels do not resolve: no convolution gives a pixel more of itself than its gain."""
-    several = [kernel]
-    if polarised and isinstance(kernel, Window):
-        several += [Window(k) for k in kernel.polarised(kernel.degrees) if k.any()]
+    """Refuse kernels that the pixels do not resolve: the weight of the central pixel exceeds the kernel's gain."""
+    several = [kernel, *(kernel.components() if polarised else ())]
     own = max(abs(float(k.profile(0.0))) * math.pi / (3 * grid.nside**2 * k.gain()) for k in several)
     if own > 1:
         raise ValueError(
             f"kernel={kernel!r}: is narrower than the pixels of nside {grid.nside}: its sum over them would multiply "
             f"the maps by {own:.3g} or more; quadrature='healpy' smooths by harmonics"
         )
-    if own > MOST_OWN:
+    if own > MOST_IN_CENTRE:
         warnings.warn(
             f"kernel={kernel!r}: is hardly wider than the pixels of nside {grid.nside} (a Gaussian's FWHM below 1.7 of "
             "them), so that its sum over them is no longer its integral, by 1 to 25 per cent; "
@@ -372,8 +470,9 @@ def _check_width(kernel: Kernel, grid: Healpix, polarised: bool) -> None:
 
 def _by_pixels(
     maps: Any, good: Any, kernel: Kernel, grid: Healpix, polarised: bool, masked: str, flux: str, positive: bool,
-    options: dict[str, Any],
+    options: dict[str, Any], report: Progress | None,
 ) -> Any:  # fmt: skip
+    """Smooth maps (..., npix), or (..., 3, npix) of I, Q and U, by the sum over pixels."""
     normalize = masked == "normalize" and good is not None
     if normalize and flux == "conserve":
         raise ValueError("masked='normalize' does not go with flux='conserve': a sum over part of the sky is not kept")
@@ -384,9 +483,7 @@ def _by_pixels(
     with ConvolvePlan(kernel, grid, **options) as plan:
         x = maps[scalar]
         lift: Any = 0.0
-        if (
-            normalize and not positive
-        ):  # constants are kept: a large mean would only cost digits, and 0 in bad pixels is no part of it
+        if normalize and not positive:  # constants are kept, so the mean can be added afterwards; it would cost digits
             ok = good[scalar]
             lift = x.sum(axis=-1, keepdims=True, dtype=np.float64) / xp.maximum(ok.sum(axis=-1, keepdims=True), 1)
             x = xp.where(ok, x - lift, 0).astype(maps.dtype)
@@ -395,83 +492,60 @@ def _by_pixels(
             if column.min() < LEAST_MEAN * xp.abs(column).max():
                 raise ValueError("flux='conserve': the kernel's integral is too close to zero for it")
             x = x / column
-        out[scalar] = plan(x)
+        count = math.prod(x.shape[:-1])
+        total = 2 * count if polarised else count
+        out[scalar] = plan.execute(x, progress=_shifted(report, 0, total))
         if polarised:
             with ConvolvePlan(kernel, grid, spin=2, **options) as tensor:
-                out[..., 1:, :] = tensor(maps[..., 1:, :])
+                out[..., 1:, :] = tensor.execute(maps[..., 1:, :], progress=_shifted(report, count, total))
         if normalize and good is not None:
-            share = plan(good)
+            share = plan.execute(good)
             if (share[good] < LEAST_MEAN * share.max()).any():
                 raise ValueError("masked='normalize': the kernel's sum over good pixels is too close to zero somewhere")
             out = xp.where(good, out / xp.where(good, share, 1), out)
             out[scalar] += lift
         if positive:
-            lift_to_positive(out, maps, flux == "conserve")
+            _lift_to_positive(out, maps, flux == "conserve")
     return out
 
 
-# ------------------------------------------------------------------ as healpy does it
+def _shifted(report: Progress | None, before: int, total: int) -> Progress | bool:
+    """Progress of one of several plans; ``before`` maps were done by others."""
+    return False if report is None else lambda done, _: report(before + done, total)
 
 
-class _Healpy:
-    """Harmonic transforms with healpy's iterations, in float64."""
-
-    def __init__(
-        self, nside: int, kernel: Kernel, iter: int | None, lmax: int | None, mmax: int | None, use_weights: Any,
-        use_pixel_weights: bool, datapath: Any, threads: int | None, nside_out: int | None,
-    ) -> None:  # fmt: skip
-        self.lmax = 3 * nside - 1 if lmax is None else int(lmax)
-        if self.lmax > 4 * nside:
-            raise ValueError(f"lmax={lmax}: expected at most 4 nside = {4 * nside}")
-        self.mmax = self.lmax if mmax is None else int(mmax)
-        if self.mmax > self.lmax:
-            raise ValueError(f"mmax={mmax}: expected at most lmax = {self.lmax}")
-        # with pixel weights healpy does not iterate, whatever iter says
-        self.rounds = 0 if use_pixel_weights else 3 if iter is None else int(iter)
-        table = Healpix(nside).table("none")
-        self.weight = table.weight
-        if use_weights:
-            self.weight = table.weight * _ring_weights(nside, datapath)
-        self.factors = None
-        if use_pixel_weights:
-            self.factors = full_map(read_weights(find_file(nside, datapath), nside), nside)
-        from skysieve.sphere.cpu.harmonic import Transforms, pair
-
-        threads = threads or usable_cores()
-        self._transforms = self._last = Transforms(table, self.lmax, self.mmax, threads)
-        if nside_out is not None:
-            self._last = Transforms(Healpix(nside_out).table("none"), self.lmax, self.mmax, threads)
-        self.windows = (kernel.window(self.lmax), *pair(kernel, self.lmax))
-
-    def __call__(self, maps: NDArray[Any], polarised: bool) -> NDArray[Any]:
-        flat = maps.reshape(-1, 3 if polarised else 1, maps.shape[-1])
-        out = np.empty((*flat.shape[:2], self._last.npix), maps.dtype)
-        for x, y in zip(flat.astype(np.float64), out, strict=True):
-            if self.factors is not None:
-                x *= self.factors
-            y[:1] = self._transforms.smooth(x[:1], self.weight, self.windows[:1], 0, self.rounds, self._last)
-            if polarised:
-                y[1:] = self._transforms.smooth(x[1:], self.weight, self.windows[1:], 2, self.rounds, self._last)
-        return out.reshape(*maps.shape[:-1], self._last.npix)
+# ------------------------------------------------------------------ positive results
 
 
-def _ring_weights(nside: int, datapath: Any) -> NDArray[np.float64]:
-    """healpy's table of ring weights, one a ring."""
-    from importlib.util import find_spec
+def _check_positive(kernel: Kernel | None, by_harmonics: bool, quadrature: str | None) -> None:
+    """Refuse arguments that lead to negative values far beyond rounding."""
+    if by_harmonics:
+        raise ValueError(
+            "positive=True does not go with iter, lmax, mmax, weights, nside_out or harmonics: harmonics that are cut "
+            "ring below 0; expected the sum over pixels, without them"
+        )
+    if quadrature is not None and RULES[quadrature].polar:
+        raise ValueError(
+            f"positive=True: quadrature={quadrature!r} has negative weights, expected 'ring', 'none' or 'pixel'"
+        )
+    if kernel is not None and not kernel.positive:
+        raise ValueError(
+            f"positive=True: kernel={kernel!r} is not known to be nowhere negative, expected such a kernel"
+        )
 
-    from astropy.io import fits
 
-    folders = [] if datapath is None else [Path(datapath)]
-    if datapath is None and "HEALPIX" in os.environ:
-        folders.append(Path(os.environ["HEALPIX"]) / "data")
-    healpy = find_spec("healpy") if datapath is None else None
-    if healpy is not None and healpy.origin is not None:
-        folders.append(Path(healpy.origin).parent / "data")
-    name = f"weight_ring_n{nside:05d}.fits"
-    for folder in folders:
-        if (folder / name).is_file():
-            with fits.open(folder / name) as hdus:
-                north = 1 + np.asarray(hdus[1].data.field(0), np.float64).ravel()[: 2 * nside]
-            return np.concatenate([north, north[-2::-1]])
-    places = ", ".join(map(str, folders)) or "datapath, $HEALPIX/data or an installed healpy"
-    raise ValueError(f"use_weights=True: {name} was not found in {places}; quadrature='ring' needs no file")
+def _lift_to_positive(out: Any, maps: Any, conserve: bool) -> None:
+    """Raise values that the method's error left below 0 to the smallest normal number; maps of zeros stay zeros.
+
+    With ``conserve`` the sum over all pixels does not change.
+    """
+    xp = array_module(out)
+    for line, given in zip(out.reshape(-1, out.shape[-1]), maps.reshape(-1, maps.shape[-1]), strict=True):
+        if not bool((given > 0).any()):
+            line[...] = 0
+            continue
+        before = line.sum(dtype=np.float64)
+        xp.maximum(line, np.finfo(out.dtype).tiny, out=line)
+        if conserve:
+            line *= (before / line.sum(dtype=np.float64)).astype(out.dtype)
+            xp.maximum(line, np.finfo(out.dtype).tiny, out=line)

@@ -1,4 +1,4 @@
-"""The direct engine on a GPU: tables and launches of ``direct.cu`` and ``belt.cu``; see `cuda.direct.ways`."""
+"""The direct engine on a GPU: tables and launches of ``direct.cu`` and ``belt.cu``; see `zones` for its zones."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.sphere.cuda import PACKAGE
+from skysieve.sphere.cuda.cost import direct_seconds
+from skysieve.sphere.cuda.transfers import upload
+
 from .profile import DeviceProfile, make_profile
-from .ways import ROWS, direct_seconds, find_ways, healpix_nside
-from .ways import widest as widest
+from .zones import ROWS, find_zones, healpix_nside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
     from skysieve.core.gpu.runtime import Runtime
     from skysieve.sphere.contract import Spec
     from skysieve.sphere.kernels.radial import Radial
 
-    from .ways import Belt, Caps, Ways
+    from .zones import Belt, Caps, Zones
 
-PACKAGE = "skysieve.sphere.cuda"
 RING = np.dtype(
     [("theta", "f8"), ("phi0", "f8"), ("start", "i8"), ("n", "i4"), ("first", "i4"), ("last", "i4"), ("used", "i4")],
     align=True,
 )
 CAP_BLOCK, BELT_THREADS, THREADS = (32, 4), 64, 128
 SHARE = 8
-"""Threads of a pixel of the kernel ``any``."""
+"""Threads that share a pixel in the kernel ``any``."""
 BELT_BLOCKS = 6
-"""Blocks of the stencil kernel that a multiprocessor holds."""
+"""Blocks of the stencil kernel that run on a multiprocessor at a time."""
 
 
-class Part:
-    """One kernel: its tables on the device, and which rings go which way."""
+class DirectKernel:
+    """One radial kernel: its tables on the device, and its zones."""
 
     SOURCE, BELT, PLANES = "direct/direct.cu", "direct/belt.cu", 2
 
-    def __init__(self, runtime: Runtime, spec: Spec, radial: Radial, ways: Ways, shape: Shape) -> None:
+    def __init__(self, runtime: Runtime, spec: Spec, radial: Radial, zones: Zones, tables: SharedTables) -> None:
         t = spec.table
         self.runtime, self.spec, self.radial = runtime, spec, radial
         self.profile = self._profile()
         self.module = runtime.module(PACKAGE, self.SOURCE, self.profile.build, self._defines())
-        self.ways, self.belt, self.caps, listed = ways, ways.belt, ways.caps, ways.listed
+        self.zones, self.belt, self.caps, listed = zones, zones.belt, zones.caps, zones.listed
         before = np.concatenate([[0], np.cumsum(t.n[listed])]).astype(np.int64)
-        self.few, self.many = ways.few, len(listed)
+        self.few, self.many = zones.few, len(listed)
         given = [self.profile.cells, listed, before]
         if self.belt is not None:
             terms = self._terms(self.belt)
@@ -57,16 +57,16 @@ class Part:
         if self.few:
             ring = np.zeros(len(t.n), RING)
             ring["theta"], ring["phi0"], ring["start"], ring["n"] = t.theta, t.phi0, t.start, t.n
-            ring["first"], ring["last"] = ways.near
+            ring["first"], ring["last"] = zones.near
             ring["used"] = 1 if spec.rings is None else spec.rings
             given.append(ring.view(np.uint8))
         held = upload(runtime, given)
         self.cells, self.listed, self.ends = held[:3]
         self.rings = held[-1]
         if self.belt is not None:
-            self._plan_belt(self.belt, shape.theta, *held[3:5])
+            self._plan_belt(self.belt, tables.theta, *held[3:5])
         if self.caps is not None:
-            self._plan_caps(self.caps, shape)
+            self._plan_caps(self.caps, tables)
         self.nbytes = sum(a.nbytes for a in given) + sum(
             getattr(self, name).nbytes for name in ("weights", "table") if hasattr(self, name)
         )
@@ -76,11 +76,11 @@ class Part:
 
     @property
     def _pixels(self) -> int:
-        """Of a thread of the stencil."""
+        """Pixels that a thread of the stencil computes."""
         return 16 // self.spec.dtype.itemsize
 
     def _terms(self, belt: Belt) -> list[tuple[int, int]]:
-        """Of each weight of a row: output ring (from ``width`` above) and distance, in half pixels."""
+        """Output ring (from ``width`` above) and distance (half pixels) of each weight of a row."""
         return [
             (k, 2 * e + (belt.shifted and (k - belt.width) % 2))
             for e in range(max(belt.need))
@@ -92,7 +92,7 @@ class Part:
         return (np.float64(0.0 if self.radial.positive else -1e300),)
 
     def _defines(self) -> dict[str, object]:
-        """What all of a kernel's code is compiled with."""
+        """Defines with which both source files are compiled."""
         return {}
 
     def _plan_belt(self, belt: Belt, theta: Any, cells: Any, terms: Any) -> None:
@@ -110,20 +110,20 @@ class Part:
         }  # fmt: skip
         self.stencil = self.runtime.module(PACKAGE, self.BELT, "f32", defines)
 
-    def _plan_caps(self, caps: Caps, shape: Shape) -> None:
+    def _plan_caps(self, caps: Caps, tables: SharedTables) -> None:
         count, row = caps.high - caps.low, 2 * caps.width + 1
         self.table = self.runtime.xp.empty((count * row, 4), self.spec.dtype)
         self.module.launch(
             "caps_plan", (-(-count * row // THREADS),), (THREADS,),
-            (shape.theta, self.table, np.float64(self.radial.xmax), *_ints(shape.nside, caps.low, count, caps.width)),
+            (tables.theta, self.table, np.float64(self.radial.xmax), *_ints(tables.nside, caps.low, count, caps.width)),
         )  # fmt: skip
 
     def _npix(self) -> tuple[Any, ...]:
-        """What kernels of several maps are told besides."""
+        """Further arguments of kernels that read two maps."""
         return ()
 
     def run_belt(self, x: Any, y: Any, w_in: Any, w_out: Any, flag: Any, stream: Any) -> None:
-        """Rings of one length."""
+        """Sum the rings of the belt."""
         belt = self.belt
         if belt is None:
             return
@@ -143,7 +143,7 @@ class Part:
         )  # fmt: skip
 
     def run_any(self, x: Any, y: Any, w_in: Any, w_out: Any, flag: Any, stream: Any) -> None:
-        """Rings left over."""
+        """Sum the rings outside of belt and caps."""
         each = THREADS // SHARE  # pixels of a block
         most = each * (2**31 - 1)
         for offset in range(0, self.few, most):
@@ -155,32 +155,32 @@ class Part:
                 stream=stream,
             )  # fmt: skip
 
-    def run_caps(self, packed: Any, y: Any, w_out: Any, flag: Any, shape: Shape) -> None:
-        """Rings of the caps."""
+    def run_caps(self, packed: Any, y: Any, w_out: Any, flag: Any, tables: SharedTables) -> None:
+        """Sum the rings of the caps."""
         c = self.caps
         if c is None:
             return
         wide, tall = CAP_BLOCK
-        columns = -(-(shape.nside // 2 + 1) // wide)
+        columns = -(-(tables.nside // 2 + 1) // wide)
         self.module.launch(
             "caps", (columns, -(-(c.high - c.low) // (self._rows() * tall))), CAP_BLOCK,
-            (packed, shape.place, self.table, self.cells, w_out, *self._height(shape), y, flag, self.profile.struct,
-             *self._npix(), *_ints(shape.nside, c.low, c.high, c.width, shape.low, shape.halo)),
+            (packed, tables.place, self.table, self.cells, w_out, *self._height(tables), y, flag, self.profile.struct,
+             *self._npix(), *_ints(tables.nside, c.low, c.high, c.width, tables.low, tables.halo)),
         )  # fmt: skip
 
     def _rows(self) -> int:
-        """Rings of a thread of the kernel ``caps``."""
+        """Rings that a thread of the kernel ``caps`` sums."""
         return ROWS
 
-    def _height(self, shape: Shape) -> tuple[Any, ...]:
+    def _height(self, tables: SharedTables) -> tuple[Any, ...]:
         return ()
 
 
 @dataclass
-class Shape:
-    """What all kernels of an engine share: angles, and the layout of the caps' pixels.
+class SharedTables:
+    """Tables that all radial kernels of an engine share: angles, and the layout of the caps' pixels.
 
-    ``place`` tells where each of rings low .. high - 1 begins in memory of ``size`` times four pixels.
+    ``place`` holds the start of each of the rings low .. high - 1 in memory of ``size`` times four pixels.
     """
 
     nside: int
@@ -200,85 +200,85 @@ class DirectEngine:
     ----------
     runtime : Runtime
     spec : Spec
-    ways : list of Ways, optional
-        Of all kernels, if they are known already.
+    zones : list of Zones, optional
+        Zones of all kernels, if they are known already.
     """
 
     name = "direct"
-    PART: type[Part] = Part
+    KERNEL: type[DirectKernel] = DirectKernel
 
-    def __init__(self, runtime: Runtime, spec: Spec, ways: list[Ways] | None = None) -> None:
+    def __init__(self, runtime: Runtime, spec: Spec, zones: list[Zones] | None = None) -> None:
         self.runtime, self.spec = runtime, spec
         t, nside = spec.table, healpix_nside(spec.table)
-        ways = ways or [find_ways(spec, r, nside) for r in spec.radials]
-        shape = self.shape = Shape(nside, runtime.xp.asarray(t.theta))
-        self.parts = [self.PART(runtime, spec, r, w, shape) for r, w in zip(spec.radials, ways, strict=True)]
+        zones = zones or [find_zones(spec, r, nside) for r in spec.radials]
+        tables = self.tables = SharedTables(nside, runtime.xp.asarray(t.theta))
+        self.parts = [self.KERNEL(runtime, spec, r, w, tables) for r, w in zip(spec.radials, zones, strict=True)]
         caps = [p.caps for p in self.parts if p.caps is not None]
         if caps:
-            shape.halo = max(c.halo for c in caps)
-            shape.low = max(1, min(c.low - c.width for c in caps))
-            shape.high = max(c.high + c.width + ROWS for c in caps)
-            m = np.minimum(np.arange(shape.low, shape.high), shape.nside)
-            place = np.concatenate([[0], np.cumsum(self.PART.PLANES * (m + 2 * shape.halo))]).astype(np.int64)
-            shape.place, shape.size = runtime.xp.asarray(place[:-1]), int(place[-1])
-            self._heights(shape)
+            tables.halo = max(c.halo for c in caps)
+            tables.low = max(1, min(c.low - c.width for c in caps))
+            tables.high = max(c.high + c.width + ROWS for c in caps)
+            m = np.minimum(np.arange(tables.low, tables.high), tables.nside)
+            place = np.concatenate([[0], np.cumsum(self.KERNEL.PLANES * (m + 2 * tables.halo))]).astype(np.int64)
+            tables.place, tables.size = runtime.xp.asarray(place[:-1]), int(place[-1])
+            self._heights(tables)
         self._packed: Any = None
         self._third: Any = None
 
-    def _heights(self, shape: Shape) -> None:
-        """What a kernel wants to know of the rings besides."""
+    def _heights(self, tables: SharedTables) -> None:
+        """Add further tables of the rings; none here."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the plan and its working memory, maps apart."""
-        return sum(p.nbytes for p in self.parts) + 4 * self.shape.size * self.spec.dtype.itemsize
+        """Bytes of the plan and its working memory, without maps."""
+        return sum(p.nbytes for p in self.parts) + 4 * self.tables.size * self.spec.dtype.itemsize
 
     def seconds(self) -> float:
         """Expected seconds of one map."""
-        return self.expected(self.spec, [p.ways for p in self.parts])
+        return self.expected(self.spec, [p.zones for p in self.parts])
 
     @classmethod
-    def expected(cls, spec: Spec, ways: list[Ways]) -> float:
+    def expected(cls, spec: Spec, zones: list[Zones]) -> float:
         """Expected seconds of one map, before an engine is set up."""
-        return sum(direct_seconds(spec, r, w) for r, w in zip(spec.radials, ways, strict=True))
+        return sum(direct_seconds(spec, r, w) for r, w in zip(spec.radials, zones, strict=True))
 
     @property
     def amplitudes(self) -> list[float]:
-        """Of the kernels, for rings that do not go by stencil."""
+        """Amplitudes of the kernels, for rings outside of the belt."""
         return [p.profile.amplitude for p in self.parts]
 
     def free(self) -> None:
-        """Give back the working memory."""
+        """Free the working memory."""
         self._packed = None
 
     def one(self, x: Any, out: Any, w_in: Any, w_out: list[Any], flags: Any, side: Any) -> None:
-        """One map ([2,] npix) into ``out`` (K, [2,] npix); stencils go on the stream ``side``, beside the caps.
+        """Convolve one map ([2,] npix) into ``out`` (K, [2,] npix); the belt is summed on the stream ``side``.
 
-        ``w_out[1 + k]`` holds kernel k's amplitude, for rings not by stencil.
+        ``w_out[1 + k]`` includes the amplitude of kernel k, for rings outside of the belt.
         """
-        shape = self.shape
+        tables = self.tables
         self._begin(side)
         for k, p in enumerate(self.parts):
             p.run_belt(x, out[k], w_in, w_out[0], flags[k:], side)
         with self._beside(side) as other:
             for k, p in enumerate(self.parts):
                 p.run_any(x, out[k], w_in, w_out[1 + k], flags[k:], other)
-        if not shape.size:
+        if not tables.size:
             return
         if self._packed is None:
-            self._packed = self.runtime.xp.empty(4 * shape.size, self.spec.dtype)
-        first, wide = self.parts[0], shape.nside + 2 * shape.halo
+            self._packed = self.runtime.xp.empty(4 * tables.size, self.spec.dtype)
+        first, wide = self.parts[0], tables.nside + 2 * tables.halo
         first.module.launch(
-            "pack", (-(-wide // THREADS), shape.high - shape.low), (THREADS,),
-            (x, self._packed, shape.place, w_in, *first._height(shape), *first._npix(),
-             *_ints(shape.nside, shape.low, shape.halo)),
+            "pack", (-(-wide // THREADS), tables.high - tables.low), (THREADS,),
+            (x, self._packed, tables.place, w_in, *first._height(tables), *first._npix(),
+             *_ints(tables.nside, tables.low, tables.halo)),
         )  # fmt: skip
         for k, p in enumerate(self.parts):
-            p.run_caps(self._packed, out[k], w_out[1 + k], flags[k:], shape)
+            p.run_caps(self._packed, out[k], w_out[1 + k], flags[k:], tables)
 
     @contextlib.contextmanager
     def _beside(self, side: Any) -> Iterator[Any]:
-        """A third stream from the event `_begin` on, which ``side`` waits for in the end."""
+        """A third stream, which starts at the event of `_begin`; ``side`` waits for it at the end."""
         if side is None:
             yield None
             return
@@ -296,21 +296,6 @@ class DirectEngine:
             events = [cuda.Event(disable_timing=True) for _ in range(2)]
             self._third = (cuda.Stream(non_blocking=True), *events)
         self._third[1].record(side)
-
-
-def upload(runtime: Runtime, arrays: list[NDArray[Any]]) -> list[Any]:
-    """Arrays on the device, through one copy."""
-    places, total = [], 0
-    for a in arrays:
-        places.append(total)
-        total += -(-a.nbytes // 256) * 256
-    whole = np.zeros(total, np.uint8)
-    for a, place in zip(arrays, places, strict=True):
-        whole[place : place + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
-    held = runtime.xp.asarray(whole)
-    return [
-        held[place : place + a.nbytes].view(a.dtype).reshape(a.shape) for a, place in zip(arrays, places, strict=True)
-    ]
 
 
 def _ints(*values: Any) -> tuple[np.int32, ...]:

@@ -1,4 +1,4 @@
-"""A radial kernel in the form that GPU kernels evaluate fastest: a power of two, a polynomial, or a table."""
+"""A radial kernel in the form that a GPU evaluates fastest: a power of two, a polynomial, or a table."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MOST_TERMS = 100
 DEGREES = {"float32": {"f32_exp1": 1, "f32_exp": 3}, "float64": {"f64_exp": 6}}
 """Builds of the exponential form, with the degree of the exponent."""
 _EXP_ERROR = {"float32": 3e-8, "float64": 1e-13}
-"""Error over the peak that the exponential form may have."""
+"""Largest error of the exponential form, relative to the peak."""
 _SERIES_ERROR = {"float32": 1e-8, "float64": 1e-15}
 _MOST_GROWTH = {"float32": 4.0, "float64": 64.0}
-"""Sum of the coefficients' moduli over the peak: by so much rounding may grow."""
+"""Largest sum of the coefficients' moduli, relative to the peak: rounding errors grow by this factor."""
 TINY = 1e-30
 
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """What a kernel launch is given of a radial kernel.
+    """A radial kernel as an argument of kernel launches.
 
     Attributes
     ----------
@@ -34,9 +34,9 @@ class DeviceProfile:
     struct : numpy.void
         Its ``Profile``.
     cells : numpy.ndarray, shape (n, 6)
-        Quintics in the dtype of the maps.
+        The table of `Radial` in the dtype of the maps.
     amplitude : float
-        What the values are to be multiplied by.
+        Factor of the values.
     """
 
     build: str
@@ -52,7 +52,7 @@ def structure(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def make_profile(radial: Radial, dtype: np.dtype[Any]) -> DeviceProfile:
-    """The fastest form that is as exact as ``dtype`` needs.
+    """The fastest form that is accurate enough for ``dtype``.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def _fill(dtype: np.dtype[Any], top: float, scale: float, floor: float, c: NDArr
 
 
 def _exponent(radial: Radial, name: str) -> tuple[str, float, NDArray[np.float64]] | None:
-    """Build, amplitude and coefficients in x, where the kernel is positive and its logarithm a low polynomial."""
+    """Build, amplitude and coefficients in x, if the kernel's logarithm is a polynomial of low degree; else None."""
     u, k = _values(radial)
     if not radial.positive or k.min() <= TINY:
         return None
@@ -101,7 +101,7 @@ def _exponent(radial: Radial, name: str) -> tuple[str, float, NDArray[np.float64
 
 
 def _values(radial: Radial) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Squared chords over the largest one, and the kernel there over its peak."""
+    """Squared chords relative to the largest one, and the kernel's values relative to its peak."""
     u = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, 200))
     return u, radial(u * radial.xmax * (1 - 1e-15)) / radial.peak
 
@@ -109,7 +109,7 @@ def _values(radial: Radial) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 def _power_of_two(
     u: NDArray[np.float64], k: NDArray[np.float64], degree: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Coefficients of the exponent in u, and the values that they give."""
+    """Fit a power of two: the coefficients of the exponent in u, and the fitted values."""
     c = np.asarray(np.polynomial.polynomial.polyfit(u, np.log2(k), degree, w=k), np.float64)
     return c, np.exp2(np.minimum(np.polynomial.polynomial.polyval(u, c), 99))
 
@@ -120,7 +120,7 @@ def gaussian(radial: Radial, error: float) -> tuple[float, float]:
     Parameters
     ----------
     error : float
-        What that may be off, over the rms of the kernel.
+        Largest rms error of this form, relative to the rms of the kernel.
 
     Examples
     --------
@@ -134,14 +134,14 @@ def gaussian(radial: Radial, error: float) -> tuple[float, float]:
     if not radial.positive or k.min() <= TINY:
         return 0.0, 0.0
     c, fit = _power_of_two(u, k, 1)
-    area = np.sqrt(u * (1 - u))  # of the points, which lie as cosines
+    area = np.sqrt(u * (1 - u))  # weights of points that are spaced like cosines
     if float(np.sqrt((area * (fit - k) ** 2).sum() / (area * k**2).sum())) > error:
         return 0.0, 0.0
     return -2 * float(np.log(2) * c[1]) / radial.xmax, radial.peak * float(np.exp2(c[0]))
 
 
 def _polynomial(radial: Radial, name: str) -> NDArray[np.float64] | None:
-    """Coefficients in ``2 x / xmax - 1`` over the peak, where they lose no digits."""
+    """Coefficients in ``2 x / xmax - 1``, relative to the peak; None if rounding errors would grow too much."""
     if radial.series is None:
         return None
     s = radial.series / radial.peak

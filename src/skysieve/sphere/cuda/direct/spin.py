@@ -1,8 +1,8 @@
 """The direct engine for Q and U on a GPU (``spin.cu``, ``spin_belt.cu``): kernel ``p^4 G(x)``, see `cpu.spin`.
 
-``p^4`` turns Q + i U of an input pixel into the frame of the output pixel, by an angle ``4 psi`` that is nearly
-``(z_i + z_o) dphi``, z being the cosine of a ring's colatitude.  Where the support is small, ``2 z_i dphi`` does: an
-input pixel, turned along its own ring, serves all output rings, and a multiply-add each is left for Q and U.
+``p^4`` rotates Q + i U of an input pixel into the frame of the output pixel, by an angle ``4 psi`` that is nearly
+``(z_i + z_o) dphi``, z being the cosine of a ring's colatitude.  For a small support ``2 z_i dphi`` is accurate enough:
+an input pixel is then rotated once for all output rings, and Q and U need one multiply-add each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from skysieve.sphere.kernels.radial import product
 
-from .engine import DirectEngine, Part, Shape
+from .engine import DirectEngine, DirectKernel, SharedTables
 from .profile import make_profile
 
 if TYPE_CHECKING:
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from skysieve.sphere.kernels.radial import Radial
 
     from .profile import DeviceProfile
-    from .ways import Belt, Ways
+    from .zones import Belt, Zones
 
 MOST_TURNING, WIDEST_TURNING = 0.25, 1e-3
-"""Error of the simple angle: at most this part of eps, and this much."""
+"""Largest error of the simple angle: as a part of eps, and absolute."""
 EXACT_TIME, TURNED_TIME = 2.8, 2.0
-"""Time over that of one scalar map; measured."""
+"""Time over the time of one scalar map, with the exact and with the simple angle; measured."""
 ODD, TANGENT = 64, 128
-"""Kinds of weights of the stencil: in the even part's place, the odd part, and what turns a ring's sums."""
+"""Flags of weights of the stencil: the odd part of the kernel, and the tangent that rotates a ring's sums."""
 
 
 def turning(radial: Radial) -> float:
-    """Rms error for white maps, over the rms of the result, of ``2 z_i dphi`` for the angle between two pixels.
+    """Rms error of using ``2 z_i dphi`` for the angle between two pixels, relative to the rms of white maps' results.
 
-    For pixels that are x apart along the ring and y across it is off by ``(z_o - z_i) dphi = x y``, in the mean square
-    over a circle by ``r^4 / 8``.  Terms of higher order are below a tenth of it within ``caps``.
+    For pixels at a distance x along the ring and y across it, the angle is wrong by ``(z_o - z_i) dphi = x y``; the
+    mean square over a circle is ``r^4 / 8``.  Terms of higher order are below a tenth of this in the caps.
 
     Examples
     --------
@@ -62,18 +62,18 @@ def _nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def must_be_exact(spec: Spec) -> bool:
-    """Whether the simple angle is too far off; all kernels read the same pixels, turned or not."""
+    """Whether the simple angle is too inaccurate for any of the kernels, which all read the same pixels."""
     return max(turning(r) for r in spec.radials) > min(MOST_TURNING * spec.eps, WIDEST_TURNING)
 
 
 def _nowhere_negative(radial: Radial) -> Radial:
-    """The kernel, marked as positive where it is."""
+    """The kernel, marked as positive if all its values are."""
     x = radial.xmax * (0.5 - 0.5 * np.cos(np.linspace(0, np.pi, 200))) * (1 - 1e-15)
     return dataclasses.replace(radial, positive=bool(radial(x).min() > 0))
 
 
-class SpinPart(Part):
-    """One kernel for Q and U."""
+class SpinKernel(DirectKernel):
+    """One radial kernel for Q and U; see `DirectKernel`."""
 
     SOURCE, BELT, PLANES = "direct/spin.cu", "direct/spin_belt.cu", 4
 
@@ -107,20 +107,20 @@ class SpinPart(Part):
     def _rows(self) -> int:
         return 1 if self.exact else 2
 
-    def _height(self, shape: Shape) -> tuple[Any, ...]:
-        return (shape.height,)
+    def _height(self, tables: SharedTables) -> tuple[Any, ...]:
+        return (tables.height,)
 
 
 class SpinEngine(DirectEngine):
-    """The pixel sum of Q and U for all kernels of a `Spec`; see `cuda_direct.DirectEngine`."""
+    """The pixel sum of Q and U for all kernels of a `Spec`; see `DirectEngine`."""
 
-    PART = SpinPart
+    KERNEL = SpinKernel
 
     @classmethod
-    def expected(cls, spec: Spec, ways: list[Ways]) -> float:
+    def expected(cls, spec: Spec, zones: list[Zones]) -> float:
         """Expected seconds of one map of Q and U."""
-        return (EXACT_TIME if must_be_exact(spec) else TURNED_TIME) * super().expected(spec, ways)
+        return (EXACT_TIME if must_be_exact(spec) else TURNED_TIME) * super().expected(spec, zones)
 
-    def _heights(self, shape: Shape) -> None:
+    def _heights(self, tables: SharedTables) -> None:
         height: NDArray[np.float64] = np.cos(self.spec.table.theta)
-        shape.height = self.runtime.xp.asarray(height.astype(self.spec.dtype))
+        tables.height = self.runtime.xp.asarray(height.astype(self.spec.dtype))

@@ -1,7 +1,7 @@
-"""The ring engine on a GPU: transforms of rows of rings, sums over rings mode by mode, transforms back.
+"""The ring engine on a GPU: Fourier transforms of rows, sums over rings for each mode, inverse transforms.
 
-Kernels: ``ring/fft.cu`` and ``ring/grid.cu`` (a transform in one kernel), ``ring/ring.cu`` (around those of cuFFT),
-``ring/band.cu`` (sums); see there.
+Kernels: ``ring/fft.cu`` and ``ring/grid.cu`` (a transform in one kernel), ``ring/ring.cu`` (before and after transforms
+of cuFFT), ``ring/band.cu`` (sums).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.sphere.cuda.direct.engine import PACKAGE
+from skysieve.sphere.cuda import PACKAGE
 from skysieve.sphere.ring_pairs import NotBandLimited, mode_bounds
 
 from .rows import ROW, Run, longest_transform, make_runs
 from .split import split_module
+from .spreading import find_spreading_window
 from .sums import Sums, band_module, is_split
-from .window import find_window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 BLOCK = 256
 NS_ROW, NS_TERM, LAUNCH, HOST = 1.2e-3, 9e-5, 5e-6, 4.5e-5
-"""Nanoseconds for a byte of a row that is transformed as it is, and for a multiply-add of the sums, in float32, and
-seconds of a launch on the GPU and on the host; measured on an H100 at nside 64 to 8192."""
+"""Nanoseconds for a byte of a plain row, and for a multiply-add of the sums, in float32; seconds of a launch on the GPU
+and on the host.  Measured on an H100 at nside 64 to 8192."""
 STEPS = {"plain": 1, "grid": 1, "batch": 3, "chirp": 6}
-"""Launches to transform rows one way."""
+"""Launches for one transform of rows, by kind of `Run`."""
 COST = {"plain": 1.0, "grid": 1.3, "batch": 3.5, "chirp": 12.0}
-"""Of the ways to transform a row."""
+"""Relative time to transform a row, by kind of `Run`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Output rows first .. last - 1, and rows low .. high - 1 that they need.
+    """Output rows first .. last - 1, and the input rows low .. high - 1 that they need.
 
-    ``before`` and ``after`` are tables of all rows, whose pixels and modes are numbered as in what is read and written;
-    ``read`` and ``written`` are the stretches of a map that these rows are, ``npix_read`` and ``npix_written`` the
-    pixels of the arrays given.
+    ``before`` and ``after`` are tables of all rows, with pixels and modes numbered as in the arrays that are read and
+    written.  ``read`` and ``written`` are the ranges of a map's pixels in these rows, and ``npix_read`` and
+    ``npix_written`` the numbers of pixels of the given arrays.
     """
 
     first: int
@@ -73,7 +73,7 @@ class RingEngine:
     Raises
     ------
     NotBandLimited
-        For kernels whose modes do not end.
+        The modes of a kernel do not end.
     """
 
     name = "ring"
@@ -95,7 +95,7 @@ class RingEngine:
         self.size = int(self.place[-1])
         self.most = most
         self.complex = np.dtype(np.complex64 if item == 4 else np.complex128)
-        self.window = find_window(spec.radials, int(most.max()), spec.eps, spec.spin, item)
+        self.window = find_spreading_window(spec.radials, int(most.max()), spec.eps, spec.spin, item)
         share = 0.0 if self.window is None else self.window.share
         longest = longest_transform(item, runtime.device.shared_per_block)
         self.runs = make_runs(t.n[some], t.phi0[some], most[some], item, share, longest)
@@ -111,7 +111,7 @@ class RingEngine:
         self._work: tuple[Any, Any, Any] | None = None
 
     def table_of_rows(self, north: int, south: int, place: int) -> Any:
-        """``Row`` of ``ring/rows.cuh``, of all rows, where maps and modes begin so much later."""
+        """``Row`` of ``ring/rows.cuh`` for all rows, with indices of pixels and modes reduced by the arguments."""
         t, some = self.spec.table, slice(0, self.rows)
         row = np.zeros(self.rows, ROW)
         row["phi"], row["n"], row["most"] = t.phi0[some] / math.pi, t.n[some], self.most[some]
@@ -122,14 +122,14 @@ class RingEngine:
         return self.runtime.xp.asarray(row.view(np.uint8))
 
     def piece(self, first: int, last: int, alone: bool = False) -> Piece:
-        """Output rows first .. last - 1, both multiples of a tile but for the last row's.
+        """The piece of output rows first .. last - 1; both are multiples of a tile, except at the last row.
 
         Parameters
         ----------
         alone : bool
-            Maps and results are those of the rows alone; see `Piece.read`.
+            Whether the arrays hold these rows only; see `Piece`.
         """
-        tall = self.kernels[0].shape.tall
+        tall = self.kernels[0].build.tall
         tiles = (first // tall, -(-last // tall))
         low, high = self.piece_rows(first, last)
         tables = []
@@ -143,16 +143,16 @@ class RingEngine:
 
     def piece_rows(self, first: int, last: int) -> tuple[int, int]:
         """Input rows low .. high - 1 that output rows need."""
-        tall = self.kernels[0].shape.tall
+        tall = self.kernels[0].build.tall
         tiles = slice(first // tall, -(-last // tall))
         low = min(int(k.low[tiles].min()) for k in self.kernels)
         high = max(int(k.high[tiles].max()) for k in self.kernels)
-        if high > self.rows:  # beyond are mirror images
+        if high > self.rows:  # mirror images of rows
             low, high = min(low, self.rings - high), self.rows
         return low, high
 
     def segments(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Pixels of rows, as stretches of a map."""
+        """Ranges of a map's pixels in some rows."""
         t = self.spec.table
         ends = t.start + t.n
         if not t.symmetric:
@@ -163,14 +163,14 @@ class RingEngine:
         return [(int(t.start[low]), int(ends[high - 1])), south]
 
     def _shifts(self, low: int, high: int) -> tuple[int, int]:
-        """By how much less pixels of rows are numbered when these rows are alone: northern ones, southern ones."""
+        """By how much the indices of northern and southern pixels decrease if arrays hold some rows only."""
         parts = self.segments(low, high)
         north = parts[0][0]
         return north, north if len(parts) == 1 else parts[1][0] - (parts[0][1] - parts[0][0])
 
     def fit(self, room: float) -> None:
-        """Work in as few pieces of the sky as keep `nbytes` within ``room``, or as small ones as there can be."""
-        tall = self.kernels[0].shape.tall
+        """Divide the sky into as few pieces as possible so that `nbytes` is at most ``room``, or into the smallest."""
+        tall = self.kernels[0].build.tall
         for count in (*range(1, 9), 10, 12, 16, 24, 32, 48, 64):
             cuts = np.unique(self.cuts(count))
             if self._bytes_of(cuts) <= room or count * tall >= self.rows:
@@ -179,8 +179,8 @@ class RingEngine:
         self._work = None
 
     def cuts(self, count: int) -> NDArray[np.int64]:
-        """Rows at which to cut the sky for ``count`` pieces of equal cost."""
-        tall = self.kernels[0].shape.tall
+        """Rows at which the sky is cut into ``count`` pieces of equal cost."""
+        tall = self.kernels[0].build.tall
         tiles = np.arange(0, self.rows, tall)
         sums = np.sum([k.terms for k in self.kernels], axis=0) * NS_TERM
         pixels = np.add.reduceat(self.spec.table.n[: self.rows], tiles) * (16.0 * NS_ROW * self.parts)
@@ -193,7 +193,7 @@ class RingEngine:
         return np.concatenate([[0], at * tall, [self.rows]])
 
     def _bytes_of(self, cuts: NDArray[np.int64]) -> int:
-        """Bytes of the plan and its working memory with the sky cut at rows ``cuts``."""
+        """Bytes of the plan and its working memory if the sky is cut at rows ``cuts``."""
         pieces = [self.piece_rows(int(a), int(b)) for a, b in pairwise(cuts)]
         work = max(self.place[high] - self.place[low] for low, high in pieces)
         work += max(self.place[b] - self.place[a] for a, b in pairwise(cuts))
@@ -203,7 +203,7 @@ class RingEngine:
         return total + sum(k.nbytes for k in self.kernels) + tables * self.rows * ROW.itemsize
 
     def _compile(self) -> None:
-        """All modules at once: the compiler runs in several threads."""
+        """Compile all modules at the same time, in several threads."""
         wide = "f32" if self.spec.dtype.itemsize == 4 else "f64"
         lengths = sorted({(r.kind, r.length) for r in self.runs if not r.size})
         first = {"plain": f"{wide}_8192", "grid": "f32_4096" if wide == "f32" else "f64_2048"}
@@ -229,7 +229,7 @@ class RingEngine:
         return {"L": length, "ONLY": self.spec.spin, "TAPS": self.window.taps, "DEGREE": self.window.degree}
 
     def _tables(self) -> None:
-        """Roots of unity, the window's factors, and phases of rows."""
+        """Upload roots of unity, factors of the spreading window, and phases of rows."""
         xp, dtype = self.runtime.xp, self.spec.dtype
         self.turns = {
             n: xp.asarray(np.exp(-2j * np.pi / n * np.arange(n)).astype(self.complex))
@@ -253,20 +253,20 @@ class RingEngine:
         spec = self.spec
         if radial.hard:
             raise NotBandLimited(
-                "the kernel has an edge, so that its modes do not end: method='ring' cannot add it up on a GPU; "
+                "the kernel has an edge, so that its modes do not end: method='ring' cannot be used on a GPU; "
                 "use method='direct' or 'auto'"
             )
         bound = mode_bounds(spec.table, radial, 0.5 * spec.eps, spec.spin)
         if not np.isfinite(bound).all():
             raise NotBandLimited(
-                f"the kernel's modes do not fall below eps={spec.eps:g}: method='ring' cannot add it up; "
+                f"the kernel's modes do not fall below eps={spec.eps:g}: method='ring' cannot be used; "
                 "use method='direct' or 'auto'"
             )
         return np.ceil(bound * 1.01).astype(np.int64) + (8 if spec.spin else 2)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the plan and its working memory, maps apart."""
+        """Bytes of the plan and its working memory, without maps."""
         return self._bytes_of(np.array([*(p.first for p in self.pieces), self.pieces[-1].last]))
 
     def seconds(self) -> float:
@@ -285,18 +285,18 @@ class RingEngine:
         return max(1e-9 * total + LAUNCH * launches, HOST * launches)
 
     def free(self) -> None:
-        """Give back the working memory."""
+        """Free the working memory."""
         self._work, self._spectra = None, None
 
     def one(self, x: Any, out: Any, w_in: Any, w_out: list[Any], flags: Any, side: Any) -> None:
-        """One map ([2,] npix) into ``out`` (K, [2,] npix)."""
+        """Convolve one map ([2,] npix) into ``out`` (K, [2,] npix)."""
         for p in self.pieces:
             self.some(p, x, out, w_in, w_out, flags, side)
 
     def some(
         self, p: Piece, x: Any, out: Any, w_in: Any, w_out: list[Any], flags: Any, side: Any = None
     ) -> None:  # fmt: skip
-        """A piece of one map ([2,] npix) into ``out`` (K, [2,] npix); short runs of rows on the stream ``side``."""
+        """Convolve a piece of one map ([2,] npix) into ``out`` (K, [2,] npix); see `_streams` for ``side``."""
         if self._spectra is None:
             self._spectra = [self._spectrum(r) if r.kind == "chirp" else None for r in self.runs]
         buffer, modes, sums = self._buffers(p)
@@ -319,7 +319,7 @@ class RingEngine:
             self._order(side, True)
 
     def _streams(self, low: int, high: int, side: Any) -> list[tuple[int, Run, Any]]:
-        """Runs within rows, and on which stream: those through a grid on the other one, so that tails overlap."""
+        """Runs within some rows, and the stream of each: runs through a grid use ``side``, so that launches overlap."""
         found = [(k, some) for k, r in enumerate(self.runs) if (some := r.within(low, high)) is not None]
         found.sort(key=lambda one: -one[1].count * one[1].length)
         alone = all(r.kind == "grid" for _, r in found)
@@ -328,7 +328,7 @@ class RingEngine:
         ]
 
     def _order(self, side: Any, back: bool) -> None:
-        """Let the second stream wait for the current one, or the other way round."""
+        """Let the second stream wait for the current one, or with ``back`` the current one for the second."""
         if side is None:
             return
         cuda = self.runtime.xp.cuda
@@ -337,7 +337,7 @@ class RingEngine:
         (main if back else side).wait_event(event)
 
     def _buffers(self, p: Piece) -> tuple[Any, Any, Any]:
-        """For rows under way, their modes and sums; as large as any piece so far has needed."""
+        """Buffers for rows, modes and sums; as large as any piece so far has needed."""
         xp = self.runtime.xp
         some = [p, *self.pieces] if p in self.pieces else [p]
         sizes = [
@@ -361,7 +361,7 @@ class RingEngine:
         return out
 
     def _transform(self, z: Any) -> None:
-        """Of the last axis, in place."""
+        """Transform the last axis in place."""
         if self.runtime.xp is np:
             z[...] = np.fft.fft(z, axis=-1)
             return
@@ -375,7 +375,7 @@ class RingEngine:
         self._transform(z)
 
     def _fused(self, kernel: str, r: Run, args: tuple[Any, ...], stream: Any) -> None:
-        """A kernel that transforms rows: ``args`` from those that follow the rows' and the roots of unity on."""
+        """Launch a kernel that transforms rows."""
         shared = 2 * (r.length + r.length // 32) * self.spec.dtype.itemsize
         grid = (r.residues, r.count) if r.kind == "plain" else (r.count,)
         self.fused[r.kind, r.length].launch(kernel, grid, (r.length // 16,), args, shared_mem=shared, stream=stream)

@@ -1,4 +1,4 @@
-"""Rows of the ring engine on a GPU: a ring with its mirror image, and how rows of any length are transformed."""
+"""Rows of the ring engine on a GPU (a ring with its mirror image), and how rows of any length are transformed."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ ROW = np.dtype(
      ("residues", "i4")], align=True,
 )  # fmt: skip
 LIKE = 8
-"""So many rows of one length are transformed as they are."""
+"""Number of rows of equal length from which they are transformed without a grid or chirps."""
 LEAST = 64
+"""Shortest transform of chirps."""
 SCRATCH = 1 << 28
-"""Bytes of rows that are transformed at a time."""
+"""Most bytes of rows that are transformed at a time."""
 MOST_ROWS = 65535
 GRIDS = (512, 2048, 4096, 8192, 16384)
-"""Lengths of grids of azimuths: few, since each is compiled."""
+"""Lengths of grids of azimuths; there are few, because each is compiled."""
 DENSEST = 3
-"""Pixels for a point of a grid, at most: what its shared memory holds."""
+"""Most pixels for each point of a grid; shared memory holds no more."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Rows first .. first + count - 1 that are transformed together, in transforms of ``length``.
+    """Rows first .. first + count - 1, which are transformed together, in transforms of ``length`` points.
 
-    ``kind``: "plain", by one kernel as they are, or in two ``residues``; "grid", by one kernel through a grid; "batch",
-    as they are by cuFFT; "chirp", by chirps through cuFFT.
+    ``kind`` is "plain" (one kernel, without a grid, in one or two ``residues``), "grid" (one kernel, through a grid),
+    "batch" (cuFFT) or "chirp" (chirps and cuFFT).
     """
 
     kind: str
@@ -47,13 +48,13 @@ class Run:
         return self.length * self.residues if self.kind in ("batch", "chirp") else 0
 
     def within(self, low: int, high: int) -> Run | None:
-        """What is of rows low .. high - 1."""
+        """The part of the run within rows low .. high - 1."""
         a, b = max(low, self.first), min(high, self.first + self.count)
         return Run(self.kind, a, b - a, self.length, self.residues) if a < b else None
 
 
 def longest_transform(item: int, shared: int) -> int:
-    """Points of the longest transform that one block does, which takes at most ``shared`` bytes."""
+    """Points of the longest transform that one block can do with ``shared`` bytes of shared memory."""
     longest = 16384 if item == 4 else 8192
     while 2 * (longest + longest // 32) * item > shared:
         longest //= 2
@@ -63,9 +64,10 @@ def longest_transform(item: int, shared: int) -> int:
 def make_runs(
     n: NDArray[np.int64], phi: NDArray[np.float64], most: NDArray[np.int64], item: int, share: float, longest: int
 ) -> list[Run]:
-    """How rows of lengths ``n``, first azimuths ``phi`` and modes up to ``most`` are transformed.
+    """Choose how rows of lengths ``n``, first azimuths ``phi`` and modes up to ``most`` are transformed.
 
-    ``share``: highest mode over length that a grid carries, 0 for no grids; ``longest``: of the transforms of a block.
+    ``share`` is the highest mode that a grid carries, relative to its length (0: no grids), and ``longest`` the result
+    of `longest_transform`.
     """
     cuts = np.concatenate([[0], np.flatnonzero(np.diff(n)) + 1, [len(n)]])
     grids = np.array([x for x in GRIDS if x <= longest])
@@ -105,7 +107,7 @@ def make_runs(
 
 
 def _fewer(keys: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """With few lengths of chirps: the longest, half of it, and every fourth power of two below."""
+    """Reduce the lengths of chirps to the longest, half of it, and every second power of two below."""
     lengths = {length for kind, length, _ in keys if kind == "chirp"}
     longest = max(lengths, default=0)
     allowed = [longest, longest >> 1, *(longest >> k for k in range(3, 30, 2))]

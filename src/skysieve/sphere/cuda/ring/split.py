@@ -1,6 +1,6 @@
-"""Sums over rings where the kernel is a factor of two rings times factors of each ring and mode; see ``ring/split.cu``.
+"""Sums over rings with a kernel that is a factor of two rings times a factor of each ring and mode.
 
-That holds for narrow Gaussians, away from the poles; see `cuda_plan.split_from`.
+This holds for narrow Gaussians away from the poles; see `split_from` and ``ring/split.cu``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.sphere.cuda.direct.engine import PACKAGE
+from skysieve.sphere.cuda import PACKAGE
+from skysieve.sphere.cuda.direct.profile import gaussian
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,37 +21,54 @@ if TYPE_CHECKING:
     from skysieve.sphere.kernels.radial import Radial
 
 TALL, BLOCK, AHEAD = 32, 128, 6
-"""Of ``ring/split.cu``."""
+"""Constants of ``ring/split.cu``: output rows of a tile, threads of a block, rings that are loaded ahead."""
 MOST_RINGS = 256
-"""Of a tile: what shared memory holds."""
+"""Most rings of a tile; shared memory holds no more."""
+SPLIT_PART, GAUSSIAN_PART = 0.5, 0.25
+"""Shares of ``eps`` that the two approximations may take as rms error: the factors, and a Gaussian for the kernel."""
 TOP = 2.4
-"""Highest mode over z = sin^2 / sigma^2 of its ring: factors fall to sqrt(6) z, and grow without end beyond."""
+"""Highest mode over z = sin^2 / sigma^2 of its ring: factors fall up to sqrt(6) z, and grow without limit above."""
 
 
 def split_module(runtime: Runtime) -> Module:
-    """The kernels."""
+    """The compiled kernels."""
     return runtime.module(PACKAGE, "ring/split.cu", "f32")
 
 
+def split_from(spec: Spec, radial: Radial) -> tuple[float, float, float]:
+    """Colatitude from which rows use factors of rings and modes, and 1 / sigma^2 and amplitude of the Gaussian.
+
+    For other kernels the result is pi / 2 and zeros.  The error of the factors is 3/16 (sigma cot theta)^2 of the
+    kernel's rms: ``ln k_m`` of two rings is the mean of the values of each ring, except for its curvature, half of
+    ``-m^2 sigma^2 / (sin sin)`` times the square of half the difference of their ``ln sin``.
+    """
+    if spec.dtype.itemsize != 4 or spec.spin or not spec.table.symmetric:
+        return math.pi / 2, 0.0, 0.0
+    inverse, amplitude = gaussian(radial, GAUSSIAN_PART * spec.eps)
+    if not inverse:
+        return math.pi / 2, 0.0, 0.0
+    return math.atan(math.sqrt(3 / 16 / (inverse * SPLIT_PART * spec.eps))), inverse, amplitude
+
+
 def first_split(spec: Spec, angle: float, inverse: float, tiles: NDArray[Any]) -> int:
-    """The first of the tiles from which on all go by factors.
+    """The first tile from which on all tiles can use factors.
 
     Parameters
     ----------
     angle, inverse : float
-        See `cuda_plan.split_from`.
-    tiles : numpy.ndarray of `cuda_sums.TILE`
+        See `split_from`.
+    tiles : numpy.ndarray of `sums.TILE`
     """
     theta = spec.table.theta
     z = inverse * np.sin(theta[tiles["i0"]]) ** 2
     bad = (theta[tiles["o0"]] < angle) | (tiles["i1"] - tiles["i0"] > MOST_RINGS)
-    bad |= tiles["most"] > TOP * z  # modes of a narrower kernel
+    bad |= tiles["most"] > TOP * z  # a narrower kernel has more modes
     at = np.flatnonzero(bad)
     return int(at[-1]) + 1 if at.size else 0
 
 
 class Split:
-    """Tiles ``tiles`` of one kernel: what rings and rows have in common, and each ring's factors."""
+    """Some tiles of one kernel: factors of pairs of rings and rows, and of each ring."""
 
     def __init__(
         self, runtime: Runtime, spec: Spec, radial: Radial, tiles: NDArray[Any], inverse: float, amplitude: float
@@ -79,7 +97,7 @@ class Split:
         self, modes: Any, sums: Any, place: Any, top: Any, starts: tuple[int, int], shape: tuple[int, int],
         tiles: tuple[int, int],
     ) -> None:  # fmt: skip
-        """See `Sums.run`; ``shape``: rows and rings."""
+        """See `Sums.run`; ``shape`` holds the numbers of rows and rings."""
         first, last = tiles
         blocks = int(self.tops[first:last].max()) // BLOCK + 1
         self.module.launch(
@@ -90,5 +108,5 @@ class Split:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes of the tables."""
         return int(self.tiles.nbytes + self.held.nbytes + self.counts.nbytes + self.widths.nbytes)

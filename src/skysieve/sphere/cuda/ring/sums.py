@@ -1,7 +1,7 @@
-"""Sums over rings on a GPU, mode by mode: tiles of output rows and the kernel's samples.
+"""Sums over rings on a GPU, for each mode: tiles of output rows and the kernel's samples.
 
-``ring/tensor.cu`` does them in float32 for I, where the GPU's matrix units can, and ``ring/split.cu`` for narrow
-Gaussians away from the poles (`cuda.ring.split`); ``ring/band.cu`` does all others.
+``ring/tensor.cu`` computes them in float32 for I on GPUs with tensor cores, ``ring/split.cu`` for narrow Gaussians
+away from the poles (see `split`), and ``ring/band.cu`` in all other cases.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.sphere.cuda.direct.engine import PACKAGE
-from skysieve.sphere.cuda.direct.ways import split_from, widest
+from skysieve.sphere.cuda import PACKAGE
+from skysieve.sphere.cuda.direct.zones import widest
 from skysieve.sphere.ring_pairs import reach
 
-from .split import Split, first_split
+from .split import Split, first_split, split_from
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,58 +33,58 @@ PIECES = 32 * 16
 """Bytes of the samples of eight rows at sixteen azimuths, of ``ring/tensor.cu``."""
 MOST_ROWS = 65535
 SPLIT_TIME = 0.4
-"""Of tiles of `Split`, over that by the matrix units; measured at nside 4096."""
+"""Time of tiles of `Split` over the time on tensor cores; measured at nside 4096."""
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Of a build: output rows of a tile, terms at a time, threads of a block and the modes that they do."""
+class SumBuild:
+    """A build: output rows of a tile, terms at a time, threads of a block, and modes of a block."""
 
     file: str
-    build: str
+    name: str
     tall: int
     terms: int
     block: int
     modes: int
 
 
-def band_shape(runtime: Runtime, spec: Spec) -> Shape:
-    """The build for a `Spec`."""
+def sum_build(runtime: Runtime, spec: Spec) -> SumBuild:
+    """The build that a `Spec` uses."""
     single = spec.dtype.itemsize == 4
     if single and not spec.spin and runtime.device.compute_capability >= (8, 0):
-        return Shape("ring/tensor.cu", "f32", 32, 16, 256, 128)
+        return SumBuild("ring/tensor.cu", "f32", 32, 16, 256, 128)
     build = ("f32" if single else "f64") + ("_spin" if spec.spin else "")
-    return Shape("ring/band.cu", build, 8, 2, 128, 256 if build == "f32" else 128)
+    return SumBuild("ring/band.cu", build, 8, 2, 128, 256 if build == "f32" else 128)
 
 
 def band_module(runtime: Runtime, spec: Spec) -> Module:
-    """The kernels for a `Spec`."""
-    shape = band_shape(runtime, spec)
-    return runtime.module(PACKAGE, shape.file, shape.build)
+    """The compiled kernels of this build."""
+    build = sum_build(runtime, spec)
+    return runtime.module(PACKAGE, build.file, build.name)
 
 
 def is_split(runtime: Runtime, spec: Spec) -> bool:
-    """Whether any kernel of a `Spec` may go by `Split`."""
-    tensor = band_shape(runtime, spec).file == "ring/tensor.cu"
+    """Whether any kernel of a `Spec` may use `Split`."""
+    tensor = sum_build(runtime, spec).file == "ring/tensor.cu"
     return tensor and any(split_from(spec, r)[0] < math.pi / 2 for r in spec.radials)
 
 
 class Sums:
-    """One kernel: its tiles and samples.
+    """The tiles and samples of one radial kernel.
 
     Parameters
     ----------
     rows : int
-        Output rows; the rings beyond are mirror images.
+        Output rows; all other rings are mirror images.
     most : numpy.ndarray of int64
         Highest mode of each ring.
     """
 
     def __init__(self, runtime: Runtime, spec: Spec, radial: Radial, rows: int, most: NDArray[np.int64], theta: Any):
         xp, t, item = runtime.xp, spec.table, spec.dtype.itemsize
-        self.shape = shape = band_shape(runtime, spec)
-        self.tensor = shape.file == "ring/tensor.cu"
-        waves, tall = 2 if spec.spin else 1, shape.tall
+        self.build = build = sum_build(runtime, spec)
+        self.tensor = build.file == "ring/tensor.cu"
+        waves, tall = 2 if spec.spin else 1, build.tall
         first, last = reach(t.theta, radial.radius)
         begin = np.arange(0, rows, tall)
         tiles = np.zeros(len(begin), TILE)
@@ -96,21 +96,21 @@ class Sums:
         reached = np.maximum.reduceat(widest(t, radial)[:rows], begin)
         terms = np.floor(reached * tiles["nphi"] / (2 * math.pi) + 1e-6).astype(np.int64) + 2
         terms = np.minimum(terms, tiles["nphi"] // 2 + 1)
-        tiles["terms"] = -(-terms // shape.terms) * shape.terms
+        tiles["terms"] = -(-terms // build.terms) * build.terms
         many = (tiles["i1"] - tiles["i0"]).astype(np.int64)
         angle, *gaussian = split_from(spec, radial)
         self.cut = cut = first_split(spec, angle, gaussian[0], tiles) if self.tensor else len(begin)
         self.split = Split(runtime, spec, radial, tiles[cut:], *gaussian) if cut < len(begin) else None
         size = many * tiles["terms"] * (tall * waves if not self.tensor else PIECES * tall // 8 // 16)
         size[cut:] = 0
-        unit = 16 if self.tensor else 1  # of what `place` counts
+        unit = 16 if self.tensor else 1  # elements that `place` counts
         tiles["place"] = np.concatenate([[0], np.cumsum(size // unit)[:-1]])
         tiles["counts"] = np.concatenate([[0], np.cumsum(many)[:-1]])
         self.count = len(tiles)
         self.low, self.high, self.tops = tiles["i0"].copy(), tiles["i1"].copy(), tiles["most"].copy()
         used = np.minimum(many, np.maximum(last - first, 1)[begin] + 8)
         self.terms: NDArray[np.float64] = (
-            used * tall * (self.tops // shape.modes + 1.0) * shape.modes * (4 + waves * tiles["terms"] / 2)
+            used * tall * (self.tops // build.modes + 1.0) * build.modes * (4 + waves * tiles["terms"] / 2)
         )
         self.terms[cut:] *= SPLIT_TIME
         self.module = band_module(runtime, spec)
@@ -132,14 +132,14 @@ class Sums:
         self, modes: Any, sums: Any, place: Any, top: Any, starts: tuple[int, int], sizes: tuple[int, int],
         shape: tuple[int, int, int], tiles: tuple[int, int],
     ) -> None:  # fmt: skip
-        """Tiles ``tiles[0]`` .. ``tiles[1] - 1``.
+        """Compute the sums of tiles ``tiles[0]`` .. ``tiles[1] - 1``.
 
         Parameters
         ----------
         place, top : device arrays
-            Where the modes of each row begin, and its highest.
+            Index of the first mode of each row, and its highest mode.
         starts, sizes : tuple of int
-            Of ``modes`` and ``sums``: the place that they begin with, and the elements of a part.
+            Of ``modes`` and ``sums``: the index of the first element, and the number of elements of a part.
         shape : tuple of int
             Rows, rings and parts.
         """
@@ -149,16 +149,16 @@ class Sums:
             b = self.cut
         if a >= b:
             return
-        blocks = int(self.tops[a:b].max()) // self.shape.modes + 1
+        blocks = int(self.tops[a:b].max()) // self.build.modes + 1
         peak = (np.float32(self.peak),) if self.tensor else ()
         self.module.launch(
-            "band", (blocks, b - a), (self.shape.block,),
+            "band", (blocks, b - a), (self.build.block,),
             (modes, place, top, self.tiles, self.held, self.counts, sums, *(np.int64(v) for v in (*starts, *sizes)),
              *(np.int32(v) for v in (a, *shape)), *peak),
         )  # fmt: skip
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes of the tables."""
         own = int(self.tiles.nbytes + self.held.nbytes + self.counts.nbytes)
         return own + (self.split.nbytes if self.split is not None else 0)

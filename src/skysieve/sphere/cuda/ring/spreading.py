@@ -1,9 +1,9 @@
-"""The window that spreads pixels of a ring to a grid of azimuths, and how many modes such a grid carries.
+"""The window that spreads the pixels of a ring to a grid of azimuths, and how many modes such a grid carries.
 
-A pixel at azimuth phi is spread to the cells of a grid of L azimuths within ``taps / 2`` cells of it; modes of the grid
-over the window's transform are those of the pixels, as far as modes m + L, m - L, ... are damped.  The window is that
-of Kaiser & Bessel, as a polynomial.  What is damped too little is measured with the kernel's own modes: high ones, for
-which the grid is worst, hardly take part.
+A pixel at azimuth phi is spread to the cells of a grid of L azimuths within ``taps / 2`` cells of it.  The modes of the
+grid, divided by the window's transform, are those of the pixels, except for aliases from modes m + L, m - L, ...  The
+window is that of Kaiser and Bessel, as a polynomial.  The aliasing error is weighted with the kernel's own modes: high
+modes, for which the grid is least accurate, contribute little.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from skysieve.sphere.kernels.radial import Radial
 
 SHAPE = {8: (0.68, 12), 10: (0.60, 14)}
-"""By cells: shape of the window, over pi times the cells, and degree of its polynomial; found by search, for a kernel
-whose last mode is 1e-6 of its first."""
+"""By number of cells: shape parameter of the window, divided by pi times the cells, and degree of its polynomial.  They
+were found by a search, for a kernel whose last mode is 1e-6 of its first."""
 PART = 0.25
-"""Of ``eps``: rms error that a grid may bring about, each way."""
+"""Share of ``eps`` that a grid may add as rms error, in each direction."""
 _FLOOR = {4: 5e-8, 8: 0.0}
-"""By bytes of the dtype: error that matters to no one."""
+"""By bytes of the dtype: an error that is accepted at any ``eps``."""
 _SHARES = tuple(np.arange(0.46, 0.1, -0.02))
 _NODES = 128
 _BINS = 64
@@ -36,17 +36,18 @@ _TERMS = 48
 
 
 @dataclass(frozen=True)
-class Window:
-    """A window and its use.
+class SpreadingWindow:
+    """A spreading window.
 
     Attributes
     ----------
     taps : int
-        Cells of its width.
+        Width in cells.
     coefficients : numpy.ndarray
-        Of powers of ``2 y - 1``, y the squared distance from the centre over that of the end: they cancel nowhere.
+        Coefficients of powers of ``2 y - 1``; y is the squared distance from the centre, relative to that of the end.
+        In these powers the terms do not cancel.
     share : float
-        Highest mode over L.
+        Highest mode that a grid of length L carries, divided by L.
     """
 
     taps: int
@@ -65,7 +66,7 @@ class Window:
         return s[()]
 
     def transform(self, m: NDArray[Any]) -> NDArray[np.float64]:
-        """Its transform at ``m`` cycles a cell.
+        """The transform at ``m`` cycles per cell.
 
         Examples
         --------
@@ -77,7 +78,7 @@ class Window:
         return np.asarray(np.cos(np.multiply.outer(math.pi * self.taps * np.asarray(m, np.float64), x)) @ v)
 
     def factors(self, m: NDArray[Any]) -> NDArray[np.float64]:
-        """One over the transform, to 1e-13, at ``m`` from 0 to 0.5 cycles a cell.
+        """The inverse of the transform, to 1e-13, at ``m`` from 0 to 0.5 cycles per cell.
 
         Examples
         --------
@@ -90,7 +91,7 @@ class Window:
 
 @functools.cache
 def _inverse(taps: int) -> NDArray[np.float64]:
-    """Chebyshev coefficients of one over the transform, at 0 .. half a cycle a cell."""
+    """Chebyshev coefficients of the inverse of the transform, from 0 to half a cycle per cell."""
     angle = math.pi * (np.arange(_TERMS) + 0.5) / _TERMS
     values = 1 / polynomial(taps).transform((np.cos(angle) + 1) / 4)
     found = 2 / _TERMS * np.cos(np.multiply.outer(np.arange(_TERMS), angle)) @ values
@@ -100,32 +101,34 @@ def _inverse(taps: int) -> NDArray[np.float64]:
 
 @functools.cache
 def _nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of Gauss and Legendre, over 0 .. 1."""
+    """Gauss-Legendre nodes and weights from 0 to 1."""
     x, weight = np.polynomial.legendre.leggauss(_NODES)
     return x[_NODES // 2 :], weight[_NODES // 2 :]
 
 
 @functools.cache
-def polynomial(taps: int) -> Window:
-    """The window of so many cells; its share is yet to be found."""
+def polynomial(taps: int) -> SpreadingWindow:
+    """The window of ``taps`` cells, without its share."""
     shape, degree = SHAPE[taps]
     beta = shape * math.pi * taps
     y = -np.cos(math.pi * (np.arange(400) + 0.5) / 400)
     values = np.i0(beta * np.sqrt(0.5 - 0.5 * y)) / np.i0(beta)
     series = np.polynomial.chebyshev.chebfit(y, values, degree)
-    return Window(taps, np.asarray(np.polynomial.chebyshev.cheb2poly(series), np.float64), 0.0)
+    return SpreadingWindow(taps, np.asarray(np.polynomial.chebyshev.cheb2poly(series), np.float64), 0.0)
 
 
 def power(radial: Radial, most: int, spin: int) -> NDArray[np.float64]:
-    """Squares of the kernel's modes between points of the equator, in `_BINS` bins of 0 .. ``most``."""
+    """Squares of the kernel's modes on the equator, summed in `_BINS` bins of 0 .. ``most``."""
     n = 1 << (4 * most + 64).bit_length()
     x = 4 * np.sin(np.arange(n // 2 + 1) * (math.pi / n)) ** 2
     k = np.fft.irfft(radial(x) * (1 - x / 4) ** spin, n)[: most + 1] ** 2
     return np.bincount(np.arange(most + 1) * _BINS // (most + 1), k, _BINS).astype(np.float64)
 
 
-def find_window(radials: Sequence[Radial], most: int, eps: float, spin: int, item: int) -> Window | None:
-    """The narrowest window that serves kernels with modes up to ``most`` on the equator; None without any."""
+def find_spreading_window(
+    radials: Sequence[Radial], most: int, eps: float, spin: int, item: int
+) -> SpreadingWindow | None:
+    """The narrowest window for kernels with modes up to ``most`` on the equator; None if none is accurate enough."""
     limit = max(PART * eps, _FLOOR[item])
     powers = [power(r, most, spin) for r in radials]
     at = (np.arange(_BINS) + 0.5) / _BINS
@@ -139,7 +142,7 @@ def find_window(radials: Sequence[Radial], most: int, eps: float, spin: int, ite
                 worst[share] = max(float((p * lost).sum() / p.sum()) for p in powers)
             if worst[share] <= limit**2:
                 if share != _SHARES[-1] or len(worst) == len(_SHARES):
-                    return Window(taps, window.coefficients, float(share))
+                    return SpreadingWindow(taps, window.coefficients, float(share))
             elif len(worst) == 1:
-                break  # not even the least share
+                break  # not accurate enough even for the smallest share
     return None

@@ -1,4 +1,4 @@
-"""What ``skysieve smooth`` keeps of a file: cards, other columns, other HDUs; and what it says in HISTORY."""
+"""Parts of a file that ``skysieve smooth`` keeps: cards, other columns, other HDUs; and lines in HISTORY."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import skysieve
 from skysieve.cli import app
-from skysieve.sphere.maps.fits_parts import STRUCTURE, is_auxiliary
+from skysieve.sphere.maps.fits_cards import STRUCTURE, is_auxiliary
 
 fits = pytest.importorskip("astropy.io.fits")
 healpy = pytest.importorskip("healpy")
@@ -25,7 +25,7 @@ def run(*args):
 
 @pytest.fixture
 def planck(tmp_path):
-    """A file like those of surveys: three maps, hits and covariance, cards of its own, four HDUs."""
+    """A file as surveys publish them: three maps, hits and covariance, many cards, four HDUs."""
     rng = np.random.default_rng(5)
     maps = rng.normal(size=(3, NPIX))
     primary = fits.PrimaryHDU()
@@ -98,7 +98,7 @@ def test_auxiliary_columns_are_smoothed_when_they_are_named(planck, tmp_path):
 
 
 def test_a_map_with_its_number_of_observations(tmp_path):
-    """Two columns, not of one type; a file in place of itself."""
+    """Two columns of different types; the output replaces the input."""
     rng = np.random.default_rng(1)
     columns = [fits.Column("TEMPERATURE", "E", array=rng.normal(size=NPIX)),
                fits.Column("N_OBS", "J", array=rng.integers(0, 9, NPIX))]  # fmt: skip
@@ -114,7 +114,7 @@ def test_a_map_with_its_number_of_observations(tmp_path):
 
 @pytest.mark.parametrize("more", [(), ("--nside-out", "8")])
 def test_part_of_the_sky_and_another_nside(tmp_path, more):
-    """A file of pixels keeps its columns; with another nside they are left out, and it says so."""
+    """A file of some pixels keeps its columns; with another nside they are left out, and a message says so."""
     rng = np.random.default_rng(2)
     maps = rng.normal(size=(2, NPIX))
     maps[:, 900:] = healpy.UNSEEN
@@ -132,7 +132,7 @@ def test_part_of_the_sky_and_another_nside(tmp_path, more):
         assert table.header["OBS_NPIX"] == len(table.data)
         if more:
             assert table.columns.names == ["PIXEL", "TEMPERATURE"]
-            assert "columns HITS: left out, as nside is another one" in said
+            assert "columns HITS: left out, because nside changes" in said
         else:
             assert np.array_equal(table.data["HITS"], maps[1, :900])
             assert table.columns.names == ["PIXEL", "TEMPERATURE", "HITS"]

@@ -1,7 +1,6 @@
-"""Several GPUs: maps of a batch are dealt to them, or the rows of one sky, each with the rows around that it needs.
+"""Several GPUs: they share the maps of a batch, or the rows of one map, each with the neighbouring rows that it needs.
 
-A piece of the sky comes out the same to the last bit wherever it is computed, so a GPU that fails costs time alone:
-what it was doing is done again by another one.
+A piece of the sky gets the same bits on every GPU.  If a GPU fails, another one repeats its work.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ if TYPE_CHECKING:
     from skysieve.core.gpu.runtime import Runtime
     from skysieve.sphere.contract import Spec
 
-__all__ = ["SeveralEngine"]
+__all__ = ["MultiGpuEngine"]
 
 logger = logging.getLogger("skysieve")
 
 MOST_MAPS = 4
-"""Maps of a batch that are handed to a GPU at a time."""
+"""Most maps of a batch that a GPU takes at a time."""
 
 
-class SeveralEngine:
-    """Convolution on several GPUs; see `cuda.Engine`.
+class MultiGpuEngine:
+    """Convolution on several GPUs; see `cuda.engine.Engine`.
 
     Parameters
     ----------
@@ -84,20 +83,20 @@ class SeveralEngine:
         self._pieces: dict[Engine, list[Piece]] = {}
 
     def close(self) -> None:
-        """Give back threads and memory."""
+        """Free threads and memory."""
         for engine in self.engines:
             engine.close()
         self._pieces.clear()
 
     def describe(self) -> dict[str, Any]:
         """See `contract.Engine.describe`; ``bytes`` are those of one GPU."""
-        said = self.engines[0].describe()
+        first = self.engines[0].describe()
         shared = len(self.engines) if isinstance(self.engines[0]._engine, RingEngine) else 1
         return {
-            **said,
+            **first,
             "device": ", ".join(str(e.runtime.device) for e in self.engines),
             "bytes": max(e.nbytes for e in self.engines),
-            "expected_seconds": said["expected_seconds"] / shared,
+            "seconds": first["seconds"] / shared,
         }
 
     def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
@@ -105,11 +104,11 @@ class SeveralEngine:
         self._owner(maps).convolve(maps, out, w_in, w_out)
 
     def ones(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> Any:
-        """See `cuda.Engine.ones`."""
+        """See `cuda.engine.Engine.ones`."""
         return self._alive()[0].ones(w_in, w_out)
 
     def empty(self, shape: tuple[int, ...]) -> NDArray[Any]:
-        """See `cuda.Engine.empty`."""
+        """See `cuda.engine.Engine.empty`."""
         return self._alive()[0].empty(shape)
 
     def run(
@@ -117,7 +116,7 @@ class SeveralEngine:
         mask: NDArray[np.bool_] | None = None, steady: Callable[[], Any] | None = None, offset: float = 8.0,
         transposed: bool = False,
     ) -> None:  # fmt: skip
-        """See `cuda.Engine.run`; maps in GPU memory are convolved on the GPU that holds them."""
+        """See `cuda.engine.Engine.run`; maps in GPU memory are convolved on the GPU that holds them."""
         options: dict[str, Any] = {"nest": nest, "mask": mask, "steady": steady, "offset": offset}
         options["transposed"] = transposed
         if is_device_array(maps):
@@ -152,13 +151,13 @@ class SeveralEngine:
         raise ValueError(f"the maps are on cuda:{int(maps.device.id)}, expected one of the plan's GPUs")
 
     def _deal(self, tasks: list[Any], work: Callable[[Engine, Any], None]) -> None:
-        """Every task to some GPU that lives; raises what the last of them failed with."""
+        """Run every task on some GPU that works; raise the last error if all GPUs have failed."""
         queue, changed = deque(tasks), threading.Condition()
         running, stopped = 0, False
         failed: list[BaseException] = []
 
         def take() -> Any:
-            """The next task; None when none is left, and none can come back from a GPU that fails."""
+            """The next task; None if there is none, and no running task can be returned by a GPU that fails."""
             nonlocal running
             with changed:
                 while not queue and running and not stopped:
@@ -184,14 +183,14 @@ class SeveralEngine:
                     work(engine, task)
                     finished = True
                 except (RuntimeError, MemoryError) as error:
-                    logger.warning("%s failed (%s); the others do its work", engine.runtime.device, error)
+                    logger.warning("%s failed (%s); the other GPUs repeat its work", engine.runtime.device, error)
                     failed.append(error)
                     self.lost.append(engine)
                     finished = True
                     done(back=task)
                     return
                 finally:
-                    if not finished:  # an error of the input: the others stop, it reaches the caller below
+                    if not finished:  # an error of the input: the other GPUs stop, and it is raised below
                         done(stop=True)
                 done()
 
@@ -201,7 +200,7 @@ class SeveralEngine:
             try:
                 for end in ends:
                     end.result()
-            except BaseException:  # an interruption too: what has not begun is left
+            except BaseException:  # also an interruption: tasks that have not begun are dropped
                 with changed:
                     stopped = True
                     changed.notify_all()
@@ -210,13 +209,13 @@ class SeveralEngine:
             raise failed[-1]
 
     def _by_one(self, work: Callable[[Engine], Any]) -> Any:
-        """What one GPU that lives finds."""
+        """The result of ``work`` on one GPU that works."""
         found: list[Any] = []
         self._deal([()], lambda engine, _: found.append(work(engine)))
         return found[-1]
 
     def _sky(self, x: Any, y: Any, w_in: NDArray[Any], w_out: NDArray[Any], options: dict[str, Any]) -> None:
-        """One map of the host ([2,] npix) into ``y`` (K, [2,] npix)."""
+        """Convolve one map in host memory ([2,] npix) into ``y`` (K, [2,] npix), with its rows shared."""
         dtype, mask, steady = self.spec.dtype, options["mask"], options["steady"]
         given = x
         lines = x.shape[:-1]
@@ -238,7 +237,7 @@ class SeveralEngine:
         target = y if ring else np.empty(y.shape, dtype)
         first = self._alive()[0]
         assert isinstance(first._engine, RingEngine)
-        pieces = first._engine.pieces  # as small as the budget asks for, where it does
+        pieces = first._engine.pieces  # more than one if the budget requires it
         if len(pieces) <= len(self._alive()):
             tasks = [(int(a), int(b)) for a, b in pairwise(np.unique(first._engine.cuts(len(self._alive()))))]
         else:
@@ -265,5 +264,5 @@ class SeveralEngine:
                 b[...] = reorder(a, to="nest") if options["nest"] else a
 
     def _mean(self, x: NDArray[Any], offset: float) -> float:
-        """As a GPU finds it that has the whole map."""
+        """The mean of a map, as one GPU computes it from the whole map."""
         return self._alive()[0].mean_of(x, offset)

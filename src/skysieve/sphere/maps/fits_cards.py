@@ -1,0 +1,86 @@
+"""Names in FITS files of maps: which columns hold I, Q and U, which hold no map, and which cards are kept."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["BAD_DATA", "HEADER_CARDS", "PIXEL", "STRUCTURE", "find_column", "is_auxiliary", "stokes"]
+
+STOKES = {"I": ("I", "TEMPERATURE", "T", "INTENSITY"), "Q": ("Q",), "U": ("U",)}
+"""First words of the names of columns of I, Q and U, such as Q_POLARISATION; the preferred ones first."""
+AUXILIARY = frozenset((
+    "OBS", "NOBS", "HIT", "HITS", "NHIT", "NHITS", "COV", "COVAR", "COVARIANCE", "VAR", "VARIANCE", "WEIGHT",
+    "WEIGHTS", "MASK", "TMASK", "PMASK", "IMASK", "FLAG", "FLAGS",
+))  # fmt: skip
+"""Words in the names of columns that hold no map of the sky's signal."""
+COVARIANCES = frozenset(["II", "IQ", "IU", "QQ", "QU", "UU"])
+"""Names of columns of covariances."""
+PIXEL = "PIXEL"
+"""The column of pixel numbers of a map of part of the sky."""
+BAD_DATA = "BAD_DATA"
+"""The card that holds the value of pixels without data, if it is not UNSEEN."""
+HEADER_CARDS = (
+    "COORDSYS", "POLCCONV", BAD_DATA, "OBJECT", "TELESCOP", "INSTRUME", "FREQ", "DATE-OBS", "CREATOR", "PIXTYPE",
+)  # fmt: skip
+"""Cards that `SkyMaps.header` holds.  `write_maps` also copies all other cards of the file but `STRUCTURE`."""
+STRUCTURE = re.compile(
+    r"XTENSION|SIMPLE|EXTEND|BITPIX|NAXIS\d*|PCOUNT|GCOUNT|TFIELDS|THEAP|CHECKSUM|DATASUM|"
+    r"T(TYPE|FORM|UNIT|NULL|SCAL|ZERO|DISP|DIM|BCOL|MIN|MAX|DMIN|DMAX|LMIN|LMAX|COMM|UCD)\d+"
+)
+"""Cards that describe the layout of a table or its columns; they are written anew."""
+
+
+def is_auxiliary(name: str) -> bool:
+    """Whether a column, by its name, holds numbers of observations, variances, weights or flags.
+
+    >>> [n for n in ("TEMPERATURE", "N_OBS", "HITS", "II_COV", "Q_POLARISATION") if is_auxiliary(n)]
+    ['N_OBS', 'HITS', 'II_COV']
+    """
+    words = [w for w in re.split(r"[^A-Z]+", name.strip().upper()) if w]
+    return bool(AUXILIARY & set(words)) or name.strip().upper() in COVARIANCES
+
+
+def stokes(name: str) -> str | None:
+    """I, Q or U, by the first word of a column's name; None for other names.
+
+    >>> stokes("Q-POLARISATION"), stokes("QUALITY")
+    ('Q', None)
+    """
+    return next((s for s, words in STOKES.items() if _first_word(name) in words), None)
+
+
+def find_column(wanted: int | str, names: Sequence[str], path: str) -> int:
+    """The number of a column that is given by number, by name, or as I, Q or U.
+
+    Parameters
+    ----------
+    wanted : int or str
+    names : sequence of str
+        Names of all columns.
+    path : str
+        The file, for the error.
+
+    Raises
+    ------
+    ValueError
+        There is no such column.
+    """
+    if isinstance(wanted, int) or wanted.isdigit():
+        if not 0 <= int(wanted) < len(names):
+            raise ValueError(f"{path}: no column {wanted}, there are {len(names)} ({', '.join(names)})")
+        return int(wanted)
+    upper = [n.upper() for n in names]
+    if wanted.upper() in upper:
+        return upper.index(wanted.upper())
+    found = [k for k, n in enumerate(names) if stokes(n) == wanted.upper() and not is_auxiliary(n)]
+    if not found:
+        raise ValueError(f"{path}: no column {wanted!r}, there are {', '.join(names)}")
+    return min(found, key=lambda k: STOKES[wanted.upper()].index(_first_word(names[k])))
+
+
+def _first_word(name: str) -> str:
+    return re.split(r"[^A-Z]", name.strip().upper())[0]
