@@ -231,7 +231,7 @@ def test_arrays_on_the_gpu_stay_there(runtime, cp):
 def test_one_launch_serves_rows_wherever_they_lie_on_the_gpu(runtime, cp, monkeypatch, nterms, errors):
     """Chunks of one length whose rows are gathered have one recorded launch; also where some rows are on the host."""
     monkeypatch.setattr(cuda_recorded, "MOST_ROWS", 100)
-    monkeypatch.setattr(cuda, "FEWEST_THERE", 1)
+    monkeypatch.setattr(cuda, "FEWEST_ON_DEVICE", 1)
     monkeypatch.setattr(cuda, "FEWEST_ROWS", 1)
     source, grids = batch([120] * 30, errors=errors), shared_grid(0.16, STEP, 3000)
     monkeypatch.setattr(cuda, "MOST_ROWS", 5 * 120)
@@ -330,7 +330,7 @@ def test_several_gpus(runtime):
 def test_costs_are_measured_once_and_kept(runtime, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(kept, "_used", {})
-    monkeypatch.setattr(cuda_calibrate, "ALIKE", 1e9)  # other tests may use the GPU too
+    monkeypatch.setattr(cuda_calibrate, "WITHIN", 1e9)  # other tests may use the GPU too
     monkeypatch.setattr(cuda_calibrate, "plausible", lambda found, defaults: True)
     first = engine(runtime).costs
     path = kept.path_of(cuda_calibrate.name_of(runtime.device.name, engine(runtime).spec))

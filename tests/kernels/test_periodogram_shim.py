@@ -15,6 +15,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram.contract import Grids, Output, Status
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.cuda import worker as cuda_worker
+from skysieve.periodogram.cuda.sinusoid.methods import Samples
 from tests.gpu.batches import (
     FaultyRuntime,
     FlatSource,
@@ -23,6 +24,7 @@ from tests.gpu.batches import (
     check_peaks_of_many_candidates,
     default_spec,
     direct_power,
+    no_room_for_candidates,
     only_samples,
     run,
     shared_grid,
@@ -101,7 +103,7 @@ def test_long_series_on_fine_grids_are_not_sampled():
     for i in range(3):
         rows = slice(*source.offsets[i : i + 2])
         one = FlatSource(source.t[rows], source.y[rows], source.dy[rows], np.array([0, len(source.t[rows])]))
-        assert e.describe(one, grids)["layout"].sampled == (i == 2)
+        assert isinstance(e.describe(one, grids)["layout"], Samples) == (i == 2)
         single = run(e, one, grids, power=False)
         assert np.array_equal(single.peak_index[0], out.peak_index[i])
         assert np.array_equal(single.peak_power[0], out.peak_power[i])
@@ -307,18 +309,9 @@ def test_a_span_hidden_by_unsorted_times_is_taken_again():
 
 
 def test_every_candidate_when_there_is_no_room(monkeypatch):
-    from skysieve.periodogram.cuda import parts as cuda_parts
-
     source, grids = batch([60, 40]), shared_grid(0.16, STEP, 1500)
     expected = run(engine(n_peaks=12), source, grids)
-    make = cuda_parts.make_part
-
-    def tight(*args, **kwargs):
-        part = make(*args, **kwargs)
-        object.__setattr__(part, "cap", part.cap if len(args) < 8 or args[7] else 5)
-        return part
-
-    monkeypatch.setattr("skysieve.periodogram.cuda.chunks.make_part", tight)
+    no_room_for_candidates(monkeypatch)
     out = run(engine(n_peaks=12), source, grids)
     assert np.array_equal(out.peak_index, expected.peak_index)
 

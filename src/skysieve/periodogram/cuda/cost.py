@@ -1,6 +1,6 @@
-"""Which method serves an object faster on this GPU: a model of two lines, with defaults and a short calibration.
+"""A model of what the methods of one sinusoid cost on a GPU, with default figures.  (`calibrate` measures them.)
 
-A method's time is that of the whole GPU when it is full, so that the choice follows from the object alone.
+A method's cost is the time of the whole GPU when it is full, so that the choice follows from the object alone.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from numpy.typing import NDArray
 from .parts import DIRECT_SPAN
 
 if TYPE_CHECKING:
-    from .layouts import Layout
+    from .sinusoid.methods import NufftMethod
 
 
 DIRECT_POINTS = 40
-"""Points that the tables of ``ls_direct`` hold at once: those of few serve all tiles of a block."""
+"""Points that the tables of ``ls_direct`` hold at once: tables of so few points serve all tiles of a block."""
 BESIDE = 1.2
-"""How much more direct sums cost beside others than alone: a ragged batch has few short objects, which do not fill the
-GPU.  Measured on an H100: 100 objects of 16 to 30 points among 1,000 took 150 ns each more than by combs, where their
-times alone are 50 ns less.
+"""How much more direct sums cost beside other methods than alone: a batch of different lengths has few short objects,
+which do not fill the GPU.  Measured on an H100: 100 objects of 16 to 30 points among 1,000 took 150 ns each more than
+by combs, although direct sums of short objects alone take 50 ns less.
 """
-PARTLY = frozenset({"ls_fine", "ls_powers"})
-"""Layouts that leave out what is not wanted of a band; the others compute it whole."""
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What goes with one comb of a pair of bands, or with one point spread there, on any GPU.
+    """Relative costs, the same on any GPU.
 
-    In combs: ``combs`` one comb of each kind of layout, ``start`` a pair of bands, ``extra`` what an object takes more
-    than by direct sums.  In points: ``points`` one point of each kind of layout, ``weigh`` the weights of one.
-    In tiles: ``refill`` what a tile of direct sums takes more where the points are more than its tables hold.
+    In units of one comb of a pair of bands: ``combs`` one comb of each kind of method, ``start`` a pair of bands,
+    ``extra`` what an object costs more than by direct sums.  In units of one point spread in a pair of bands:
+    ``points`` one point by each kind of method, ``weigh`` the weights of one.  In units of a tile of direct sums:
+    ``refill`` what a tile costs more where there are more points than its tables hold.
     """
 
     combs: dict[str, float]
@@ -59,10 +58,10 @@ class Costs:
     pair: float
     shares: Shares = field(repr=False, compare=False)
 
-    def comb_line(self, layout: Layout, nf: Any) -> tuple[Any, Any]:
-        """Nanoseconds of an object by combs: without points, and of each point."""
-        pairs, s, kind = np.ceil(nf / layout.span), self.shares, layout.kind
-        combs = nf / (2 * layout.modes) if kind in PARTLY else pairs * layout.combs
+    def comb_line(self, method: NufftMethod, nf: Any) -> tuple[Any, Any]:
+        """Nanoseconds of an object of ``nf`` frequencies by combs or samples: without points, and of each point."""
+        pairs, s, kind = method.pairs(nf), self.shares, method.kind
+        combs = nf / (2 * method.modes) if method.partly else pairs * method.combs
         base = s.extra + combs * s.combs[kind] + pairs * s.start[kind]
         return self.comb * base, self.spread * (s.weigh + pairs * s.points[kind])
 
@@ -71,9 +70,9 @@ class Costs:
         tiles = np.ceil(nf / DIRECT_SPAN)
         return self.tile * tiles, self.pair * tiles
 
-    def few(self, layout: Layout, nf: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Most points of an object that is summed directly because that costs less, beside others too."""
-        (comb, spread), (tile, pair) = self.comb_line(layout, nf), (BESIDE * x for x in self.direct_line(nf))
+    def few(self, method: NufftMethod, nf: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Most points of an object for which direct sums cost less than ``method``, also beside other methods."""
+        (comb, spread), (tile, pair) = self.comb_line(method, nf), (BESIDE * x for x in self.direct_line(nf))
         slope = pair - spread
 
         def crossing(gain: Any) -> Any:
