@@ -144,7 +144,7 @@ def host(a):
 
 
 def tries_of(frequency, power, wanted, most, span):
-    """Samples that are refined: ``wanted`` ones at least 1/T apart, and further ones apart from these alone."""
+    """Samples that are refined: ``wanted`` ones at least 1/T from each other, and further ones as far from these."""
     before, after = np.r_[-np.inf, power[:-1]], np.r_[power[1:], -np.inf]
     taken = []
     peaks = np.flatnonzero(~np.isnan(power) & ~(before >= power) & ~(after > power))

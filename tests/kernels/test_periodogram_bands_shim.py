@@ -145,7 +145,7 @@ def test_an_answer_does_not_depend_on_the_company():
 
 
 def test_other_rows_in_a_kept_plan():
-    """Light curves cut alike, with other bands: what is kept between calls are the chunks."""
+    """Light curves of the same lengths with other bands: only the chunks are remembered between calls."""
     source, grids = batch([45, 80]), shared_grid(0.16, STEP, 300)
     e = engine("offsets", 3)
     run(e, in_bands(source, 3), grids)

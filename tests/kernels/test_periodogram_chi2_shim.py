@@ -70,7 +70,7 @@ def test_coarse_and_fine_grids(step, combs):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_narrow_bands_far_from_zero(shared):
-    """The samples of the low harmonics lie apart; those of the others meet."""
+    """The samples of the low harmonics are separate stretches; those of the others join."""
     source, some = batch([45, 25], errors=False), np.arange(2.0)
     grids = shared_grid(20.0, STEP, 300) if shared else Grids(5 + some, STEP + 1e-5 * some, np.array([300, 410]), False)
     assert len(np.unique(stretches(layouts(4, 232_448)[8], *(a[:1] for a in (grids.f0, grids.df, grids.nf))).at)) > 1

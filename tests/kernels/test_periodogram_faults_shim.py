@@ -197,7 +197,7 @@ def test_an_object_too_large_for_one_gpu_goes_to_another(source, expected, caplo
 
 @pytest.mark.parametrize("chunks", [1, 6])
 def test_a_gpu_that_is_lost_is_left_alone(source, expected, caplog, chunks):
-    """Its objects are done by the other, also where there is one chunk; later runs and the end do without it."""
+    """The other searches its objects, even where there is one chunk; later runs and `close` do without it."""
     e, (first, other) = two(source, **({} if chunks == 1 else {"memory": 60_000}))
     first.begin = Failing(None, GONE, range(99))
     for lane in first.lanes:
@@ -368,7 +368,7 @@ def test_gpus_that_differ(source):
 
 
 def test_the_costliest_chunks_are_dealt_first(monkeypatch):
-    """By frequencies and points where grids differ; alike chunks as they come."""
+    """By frequencies and points where grids differ; equal chunks in their order."""
     drawn = []
     monkeypatch.setattr(Run, "work", lambda self, worker, alone: drawn.append([c.start for c in self.queue]))
     lengths, nf = [60, 30, 60, 200, 30], np.array([400, 4000, 400, 300, 90_000])

@@ -14,7 +14,7 @@ import pytest
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram.contract import Grids, Output, Status
 from skysieve.periodogram.cuda import engine as cuda
-from skysieve.periodogram.cuda import worker as cuda_worker
+from skysieve.periodogram.cuda import worker
 from skysieve.periodogram.cuda.sinusoid.methods import Samples
 from tests.gpu.batches import (
     FaultyRuntime,
@@ -73,7 +73,7 @@ def test_comb(build, order):
 @pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
 @pytest.mark.parametrize("step", SAMPLES)
 def test_samples(step, dtype, order, monkeypatch):
-    """Interpolation from samples, L frequencies apart, the last block half empty."""
+    """Interpolation from samples at every L-th frequency; the last block is half empty."""
     only_samples(monkeypatch)
     lengths, f0, df, nf = SAMPLES[step]
     e = engine(order, (9, 0), method="nufft", dtype=dtype)
@@ -92,7 +92,7 @@ def test_samples_where_every_power_is_suspicious(dtype, monkeypatch):
 
 
 def test_long_series_on_fine_grids_are_not_sampled():
-    """By one warp each they would be: combs whose cells are spread apart take them, whatever rows drop out."""
+    """Combs with a spreading kernel serve them, also where rows are dropped: for samples one warp takes all points."""
     e = engine(sm=(9, 0), method="nufft", dtype=F32)
     source, grids = batch([1030, 1026, 60]), shared_grid(0.16, 1 / 24_000, 40_000)
     source.y[1100:1104] = np.nan  # of the second object
@@ -136,7 +136,7 @@ def test_samples_in_another_normalisation(monkeypatch):
 
 
 def test_comb_runs():
-    """Peaks without powers on a fine grid in float32: warps follow runs of combs, long series are spread apart."""
+    """Peaks without powers on a fine grid in float32: warps follow runs of combs; long series have another kernel."""
     e = engine(method="nufft", dtype=F32)
     source, grids = batch([1030]), shared_grid(0.0005, 1 / 60_000, 150_000)
     about = e.describe(source, grids)
@@ -159,7 +159,7 @@ def test_interpolated_bands_in_several_blocks():
     check(e, source, grids, 1e-9, few_det=1e-5)
 
 
-def test_long_series_are_spread_apart():
+def test_long_series_have_a_spreading_kernel():
     e = engine(method="nufft")
     check(e, batch([1030, 40]), shared_grid(0.16, 1 / 60_000, 25_000), 1e-9)
     assert "ls_spread" in {launch[0] for launch in e.workers[0].runtime.launches}
@@ -316,10 +316,10 @@ def test_every_candidate_when_there_is_no_room(monkeypatch):
     assert np.array_equal(out.peak_index, expected.peak_index)
 
 
-@pytest.mark.parametrize("few", [0, cuda_worker.FEW_OBJECTS])
+@pytest.mark.parametrize("few", [0, worker.FEW_OBJECTS])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_peaks_of_many_candidates(dtype, few, monkeypatch):
-    monkeypatch.setattr(cuda_worker, "FEW_OBJECTS", few)
+    monkeypatch.setattr(worker, "FEW_OBJECTS", few)
     check_peaks_of_many_candidates(engine, dtype)
 
 
@@ -339,10 +339,10 @@ def test_equal_peaks_and_peaks_at_the_ends():
 
 def test_again_on_other_values_equals_a_fresh_engine():
     grids = shared_grid(0.16, STEP, 700)
-    kept = engine()
+    plan = engine()
     for seed in (1, 2, 3, 4):
         source = batch([40, 70], seed=seed)
-        out, fresh = run(kept, source, grids), run(engine(), source, grids)
+        out, fresh = run(plan, source, grids), run(engine(), source, grids)
         assert np.array_equal(out.power, fresh.power)
         assert np.array_equal(out.peak_frequency, fresh.peak_frequency)
 

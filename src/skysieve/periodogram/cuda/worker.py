@@ -36,12 +36,12 @@ WIDE, NARROW = 512, 128
 WEIGHT_PAD = 64
 """Rows of weights that may be read past the last one."""
 STRAIGHT = 1 << 21
-"""Bytes of an array up to which it goes from pageable memory to the device by the driver's copy."""
+"""Largest array, in bytes, that the driver copies from pageable memory (it is faster than one thread)."""
 SEARCH, SEARCH_MANY, SEARCH_FEW, FEW_OBJECTS = (128, 1024), (512, 4096), (1024, 3600), 256
-"""Threads of a block of ``ls_peaks``, and candidates that it keeps in shared memory: where floors leave some, where
-many are left, and for up to ``FEW_OBJECTS`` objects."""
+"""Threads of a block of ``ls_peaks``, and candidates that it holds in shared memory: where floors leave few candidates,
+where they leave many, and for up to ``FEW_OBJECTS`` objects."""
 FLOORED = 32
-"""Peaks of which a warp finds a floor under the last."""
+"""Most peaks for which a warp can find a floor under the lowest of them."""
 
 
 class Worker(ABC):
@@ -95,14 +95,14 @@ class Worker(ABC):
 
     @property
     def spare(self) -> Lane:
-        """A further lane for first looks and what is taken again: recorded launches need the others' buffers whole."""
+        """A further lane for scans and repeated searches: recorded launches need the other lanes' buffers."""
         if self._spare is None:
             self._spare = make_lane(self.runtime)
         return self._spare
 
     @property
     def free_memory(self) -> int:
-        """Bytes that the device can still give; all of it where the device is the host."""
+        """Free bytes of the device's memory; all of its memory where the device is the host."""
         device = self.runtime.device
         return device.total_memory if self.runtime.xp is np else device.free_memory
 
@@ -131,7 +131,7 @@ class Worker(ABC):
     # ------------------------------------------------------------------ upload
 
     def _upload(self, lane: Lane, arrays: dict[str, Any]) -> dict[str, Any]:
-        """Host arrays to the device in one transfer; those already there stay where they are."""
+        """Copy host arrays to the device in one transfer; arrays of the device are used in place."""
         out: dict[str, Any] = {k: a for k, a in arrays.items() if a is None or is_device_array(a)}
         host = {k: np.ascontiguousarray(a) for k, a in arrays.items() if k not in out}
         if self.runtime.xp is np:
@@ -147,7 +147,7 @@ class Worker(ABC):
         return out
 
     def _device_values(self, lane: Lane, values: NDArray[np.float64] | None) -> Any:
-        """The list of frequencies on the device, kept between chunks."""
+        """The list of frequencies on the device; the same for all chunks."""
         if values is None:
             return None
         if self._values[0] is not values:
@@ -168,7 +168,7 @@ class Worker(ABC):
     # ------------------------------------------------------------------ scan
 
     def scan(self, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64]) -> Scan:
-        """First look at the objects of a chunk."""
+        """Count usable rows and compute the time spans of a chunk's objects."""
         lane, n = self.spare, len(offsets) - 1
         self.data_buffer = "scan"  # no recorded launch's buffer
         if is_device_array(t) or is_device_array(y) or is_device_array(dy):
@@ -201,8 +201,8 @@ class Worker(ABC):
     def begin(self, lane: Lane, job: ChunkJob) -> None:
         """Upload and launch everything of a chunk; returns before the GPU is done.
 
-        A chunk like one that the lane knows (the same parts and destinations, other values) is recorded as one
-        graph, and from then on its launch is one call.
+        When a chunk comes again with other values (the same parts and destinations), its launches are recorded as one
+        graph, and from then on they are one call.
         """
         if any(is_device_array(a) for a in (job.t, job.y, job.dy, job.device_power)):
             lane.after_caller()
@@ -232,7 +232,7 @@ class Worker(ABC):
         job.results = known.results
 
     def prefetch(self, lane: Lane, job: ChunkJob) -> None:
-        """Let other threads copy a chunk's rows to where its recorded launch will look for them.
+        """Let other threads copy a chunk's rows to the buffer that its recorded launch reads.
 
         Few rows are left to the driver, whose own copy is faster than one thread's and overlaps its transfer.
         """
@@ -244,17 +244,17 @@ class Worker(ABC):
             job.copies = self.copier.start([(known.rows[name][1], bytes_of(a)) for name, a in host.items()])
 
     def _host_rows(self, job: ChunkJob) -> dict[str, Any]:
-        """The rows that lie on the host."""
+        """The rows that are in host memory."""
         if job.host_rows is None:
             job.host_rows = {k: a for k, a in self._rows(job).items() if a is not None and not is_device_array(a)}
         return job.host_rows
 
     def _rows(self, job: ChunkJob) -> dict[str, Any]:
-        """What a chunk has for each row, in the order in which it is uploaded."""
+        """The arrays of a chunk's rows, in the order in which they are uploaded."""
         return {"t": job.t, "y": job.y, "dy": job.dy}
 
     def _placed(self, lane: Lane, job: ChunkJob) -> dict[str, Any]:
-        """The rows of a chunk; those that are `gathered`, copied to where a recorded launch looks for them."""
+        """The rows of a chunk; those that are `gathered` are copied to the buffer that a recorded launch reads."""
         rows = self._rows(job)
         for name, a in rows.items():
             if gathered(a):
@@ -264,7 +264,7 @@ class Worker(ABC):
         return rows
 
     def _signature(self, job: ChunkJob) -> tuple[Any, ...]:
-        """What must not change for a recorded launch to serve another job."""
+        """The key of a recorded launch, which serves all jobs of the same key."""
         if job.signature is None:
             rows = ((name, place_of(a)) for name, a in self._rows(job).items() if a is not None)
             start = job.objects.start if job.device_power is not None else 0
@@ -274,12 +274,12 @@ class Worker(ABC):
 
     @abstractmethod
     def _launch(self, lane: Lane, job: ChunkJob) -> None:
-        """Upload and launch everything of a chunk, and say where its answers will be."""
+        """Upload and launch everything of a chunk, and set `ChunkJob.results`."""
 
     # ------------------------------------------------------------------ what all kinds of chunks share
 
     def _of_objects(self, job: ChunkJob, start: NDArray[np.int64] | None) -> dict[str, Any]:
-        """The small arrays that kernels are given of every object; ``start``: where its powers begin."""
+        """The small arrays that kernels read of every object; ``start``: where its powers begin."""
         return {
             "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
             "start": start, "limit": job.limits.view(np.uint8), **longer_objects(job.offsets),
@@ -304,7 +304,7 @@ class Worker(ABC):
         return work
 
     def _candidates(self, lane: Lane, job: ChunkJob) -> dict[str, Any]:
-        """Room for the candidates of every object, from which `_peaks` takes the best."""
+        """Buffers for the candidates of every object, from which `_peaks` takes the best."""
         n, t = job.n_objects, self.spec.dtype
         return {
             "list": lane.array("list", n * job.cap * CANDIDATE_BYTES[t.itemsize], np.uint8),
