@@ -19,9 +19,8 @@ STRUCTS = [  # package, kernel file, build, struct of the source, module of the 
         ("Info", "structs", "INFO"), ("Limit", "structs", "LIMIT"), ("Prepare", "structs", "PREPARE"),
         ("Weights", "structs", "WEIGHTS"),
     )),
-    (PERIODOGRAM, "sinusoid/spread.cu", None, "Spread", "structs", "SPREAD"),
-    (PERIODOGRAM, "sinusoid/comb.cu", None, "Comb", "structs", "COMB"),
-    (PERIODOGRAM, "sinusoid/fine.cu", None, "Coarse", "structs", "COARSE"),
+    *((PERIODOGRAM, "sinusoid/comb.cu", build, "Comb", "structs", "COMB") for build in ("f64", "f32")),
+    *((PERIODOGRAM, "sinusoid/fine.cu", build, "Coarse", "structs", "COARSE") for build in ("f64", "f32")),
     (PERIODOGRAM, "sinusoid/direct.cu", None, "Direct", "structs", "DIRECT"),
     (PERIODOGRAM, "sinusoid/powers.cu", None, "Sampled", "structs", "SAMPLED"),
     (PERIODOGRAM, "sinusoid/powers_half.cu", None, "Sampled", "structs", "SAMPLED"),
@@ -69,8 +68,7 @@ STRUCTS = [  # package, kernel file, build, struct of the source, module of the 
 ]  # fmt: skip
 CONSTANTS = [  # kernel file of the periodogram, macro, module of the launcher, name there
     ("prepare.cu", "CORRECTION", "sinusoid.tables", "CORRECTION"),
-    ("sinusoid/comb.cu", "LONG", "sinusoid.methods", "LONG"),
-    ("sinusoid/comb.cu", "GROUP", "sinusoid.methods", "FLAT"),
+    ("sinusoid/comb.cu", "GROUP", "sinusoid.methods", "STAGED"),
     ("sinusoid/direct.cu", "SPAN", "parts", "DIRECT_SPAN"),
     ("sinusoid/direct.cu", "POINTS", "cost", "DIRECT_POINTS"),
     ("sinusoid/direct.cu", "RUN", "sinusoid.methods", "BESIDE"),

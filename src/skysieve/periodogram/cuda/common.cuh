@@ -93,8 +93,6 @@ template <int LANES = 32> __device__ __forceinline__ double warp_sum(double v) {
   return v;
 }
 
-#define LONG 1024          // series of more points are spread by ls_spread where several blocks share their cells
-
 // What prepare leaves for one object; n is 0 unless status is 0.
 // mean_square and weight: of y about its constant model, and the sum of 1 / dy^2, in the user's units. share: the least power of the
 // sample nearest to a maximum, in parts of that.

@@ -117,7 +117,10 @@ class BandsCombs(BandsMethod):
     together: int = 0
     room: int = 0
     slots: int = 0
-    rows: ClassVar[str] = "weights"
+
+    @property
+    def rows(self) -> str:
+        return "weights"
 
     @property
     def cycles(self) -> float:
@@ -177,9 +180,7 @@ class OffsetCombs(BandsCombs):
     fold: int = 1
 
     def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
-        found: dict[str, Any] = worker.weights(
-            chunk.lane, chunk.data, chunk.work, chunk.job.n_rows, chunk.stride
-        )  # fmt: skip
+        found: dict[str, Any] = worker.weights(chunk, F64)
         return found
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:

@@ -143,7 +143,10 @@ class SampledSeries(SeriesMethod):
     """Sums on one regular grid for all harmonics, every frequency interpolated from samples (``fourier/grid.cu``)."""
 
     layout: SampleLayout
-    rows: ClassVar[str] = "samples"
+
+    @property
+    def rows(self) -> str:
+        return "samples"
 
     @property
     def cycles(self) -> float:

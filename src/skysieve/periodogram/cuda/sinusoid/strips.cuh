@@ -26,7 +26,6 @@ constexpr int CHUNK = ROOM / (2 * (RECORD * (int)sizeof(S) + 8)) & ~7;          
 
 // Cells of a band's channel are stored with this bit of their number flipped, so that stores of all channels fall on different banks.
 __device__ __forceinline__ int flipped(int band, bool wy) { return MATRIX ? band * (sizeof(T) == 8 ? 4 : 8) + wy : 0; }
-__device__ __forceinline__ int place_of(int i) { const int c = i % CELLS; return i ^ flipped(i / CELLS, c >= 256 * FOLD && c < 512 * FOLD); }
 
 // The streamed weights go past the first-level cache where that holds the tables.
 #if ON_DEVICE && defined(RELOAD)
@@ -47,11 +46,7 @@ struct Part {
 // of them are idle), for the strip in which points begin and for the next one. A strip is stored once, when points have left it, and
 // those without points as zeros. Row g of a product is cell 2 g, row g + 8 cell 2 g + 1: a lane's two weights are one load.
 struct MatrixForm {
-#ifdef RUNS
-  static constexpr int AHEAD = 4;
-#else
   static constexpr int AHEAD = 8;      // groups of 4 points whose weights are under way
-#endif
   Tile sum, next; C* G; const C* weight; C ahead[AHEAD]; int edge, at, q, g; bool stores; Part s;      // edge: first cell of the next strip
   __device__ __forceinline__ MatrixForm(C* grid, const Part& part) {
     const int lane = threadIdx.x & 31;
