@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from skysieve.core.gpu.source import load_source
+from skysieve.periodogram.contract import BAND_POINTS
 
 PERIODOGRAM = "skysieve.periodogram.cuda"
 STRUCTS = [  # package, kernel file, build, struct of the source, module of the launcher, name there
@@ -243,6 +244,7 @@ def test_candidates_and_status_of_the_kernels():
         source = source_of(PERIODOGRAM, "prepare.cu", build)
         assert layout(source, "Candidate")[1] == parts.CANDIDATE_BYTES[size]
         assert f"info.status = {structs.UNLIKE};" in source
+    assert number(source_of(PERIODOGRAM, "bands/rows.cu", None), "FEWEST") == BAND_POINTS
 
 
 def test_the_reader_of_structs():

@@ -1,12 +1,14 @@
 // From raw light curves to what the periodogram's kernels read.
 //
-// ls_prepare: one block = one object. Counts usable rows, finds the time span and the status, sorts by time where needed
-// (a bitonic network over the object's own rows in device memory; rows that are not finite go to the end), then writes
-// relative times, normalised weights w and w (y - mean) / sqrt(YY). 24 bytes a row read (some of them again), 28 written: limited by
-// latency, of memory and of instructions that no cache holds yet: loops are not unrolled, least and greatest are found as integers,
-// and 1,000 objects of a batch are worked on at once. An H100 takes some 15 us for 1,000 objects of 165 rows.
-// ls_weights: one thread = one tap of 16 and four rows. Two polynomials of degree 15 a row, 16 bytes (float64) written: limited
-// by the stores. Where sums are interpolated the weights are divided by the window's transform, another polynomial.
+// ls_prepare: one block = one object. Counts usable rows, finds the time span and the status, sorts by time
+// where needed (a bitonic network over the object's own rows in device memory; rows that are not finite go to
+// the end), then writes relative times, normalised weights w and w (y - mean) / sqrt(YY). 24 bytes a row read
+// (some of them again), 28 written: limited by latency, of memory and of instructions that no cache holds
+// yet: loops are not unrolled, least and greatest are found as integers, and 1,000 objects of a batch are
+// worked on at once. An H100 takes some 15 us for 1,000 objects of 165 rows.
+// ls_weights: one thread = one tap of 16 and four rows. Two polynomials of degree 15 a row, 16 bytes
+// (float64) written: limited by the stores. Where sums are interpolated the weights are divided by the
+// window's transform, another polynomial.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double

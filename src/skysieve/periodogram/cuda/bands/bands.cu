@@ -1,10 +1,11 @@
 // Light curves in several bands, one sinusoid for all and a mean for each: sums by banded combs, powers.
 //
-// One block (4 warps) = one object and one band of 200 P frequencies, 8 of its P combs at a time, one a half warp (see sinusoid/comb.cu for
-// the comb). Channels: w of each band at f, w at 2 f, w y at f. Squares over the bands' weights are taken away as the bands'
-// transforms come, so that a thread holds no more than with one band. For a frequency: (bands + 2) x 384 FMA x 16 / 200, some 8 a band
-// and 30. Limit: as in ls_comb, the latency of the transforms at 168 registers (12 warps a multiprocessor): the first-level cache is
-// 68% busy, the float64 pipe 38%.
+// One block (4 warps) = one object and one band of 200 P frequencies, 8 of its P combs at a time, one a half
+// warp (see sinusoid/comb.cu for the comb). Channels: w of each band at f, w at 2 f, w y at f. Squares over
+// the bands' weights are taken away as the bands' transforms come, so that a thread holds no more than with
+// one band. For a frequency: (bands + 2) x 384 FMA x 16 / 200, some 8 a band and 30. Limit: as in ls_comb,
+// the latency of the transforms at 168 registers (12 warps a multiprocessor): the first-level cache is 68%
+// busy, the float64 pipe 38%.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DTERMS=1 -DBAND_TERMS=0
@@ -166,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) bands_offset(const __gr
     double cc[ND], ss[ND], cs[ND];
 #pragma unroll 1
     for (int ch = 0; ch < B + 2; ch++) {
-      if (ch && ch <= B && !(share[ch - 1] > 0)) continue;                          // the object has no such band: the whole block goes on
+      if (ch && ch <= B && !(share[ch - 1] > 0)) continue;                          // the object has no such band: the whole block skips it
       const int zo = ch * A.zero;
       const double2* from = cells + (ch == 0 ? B + 1 : ch - 1) * round + a;
       const int many = ch == 0 ? 2 * circles : circles;

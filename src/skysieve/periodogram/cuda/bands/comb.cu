@@ -1,9 +1,12 @@
-// Light curves in several bands, any model but one sinusoid and means: sums by banded combs, equations, powers.
+// Light curves in several bands, any model but one sinusoid and means: sums by banded combs, equations,
+// powers.
 //
-// bands_weights: one thread = one tap of 16 of a row, all harmonics; limited by the stores (132 bytes a row and harmonic).
-// bands_comb: one block = one object and one stretch of P combs of 192 modes. Points are spread (a half warp a channel), then G combs
-// at a time are transformed (a half warp a transform), their sums meet in shared memory, and a thread solves the equations of a
-// frequency. Limit: latency of one block of 12 warps a multiprocessor.
+// bands_weights: one thread = one tap of 16 of a row, all harmonics; limited by the stores (132 bytes a row
+// and harmonic).
+// bands_comb: one block = one object and one stretch of P combs of 192 modes. Points are spread (a half warp
+// a channel), then G combs at a time are transformed (a half warp a transform), their sums meet in shared
+// memory, and a thread solves the equations of a frequency. Limit: latency of one block of 12 warps a
+// multiprocessor.
 //
 // archs: 75 80 86 89 90 100 120
 // build: offsets2 -DREAL=double -DTERMS=2 -DBAND_TERMS=0

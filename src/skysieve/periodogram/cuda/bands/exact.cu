@@ -1,9 +1,10 @@
 // Light curves in several bands: exact fits of single frequencies.
 //
-// One block = 256 powers of an object at a time. Those that are not trusted (NaN), or all, are fitted from sums over all points: one
-// sinusoid and means from sums centred in each band, by a thread, or a warp where there are more points; small fronts by a thread;
-// others, and what is next to singular, by a warp, the latter in pairs of float64. Limit: 40 operations and some 4 for each entry of
-// the front a point; where none is fitted, the launch.
+// One block = 256 powers of an object at a time. Those that are not trusted (NaN), or all, are fitted from
+// sums over all points: one sinusoid and means from sums centred in each band, by a thread, or a warp where
+// there are more points; small fronts by a thread; others, and what is next to singular, by a warp, the
+// latter in pairs of float64. Limit: 40 operations and some 4 for each entry of the front a point; where none
+// is fitted, the launch.
 //
 // archs: 75 80 86 89 90 100 120
 // build: offsets -DREAL=double -DTERMS=1 -DBAND_TERMS=0
@@ -42,7 +43,7 @@ template <bool PAIRS> __device__ __forceinline__ bool eliminate(double2* matrix,
   const int lane = threadIdx.x & 31, entries = TRIANGLE(columns);
   for (int j = 0; j < pivots; j++) {
     const double2 pivot = matrix[at_of(j, j)], z = matrix[at_of(columns, j)];
-    if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * TRACE)) return false;      // all lanes alike
+    if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * TRACE)) return false;      // the same in all lanes
     left = (regularised ? 1 : left) * (pivot.x / own[j]);
     if (!PAIRS && !(left > NEAR_SINGULAR)) return false;
     const double inverse = 1 / pivot.x;

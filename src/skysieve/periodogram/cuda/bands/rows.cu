@@ -1,8 +1,8 @@
 // Rows of light curves in several bands, made ready.
 //
-// bands_rows: one block = one object; leaves out bands with too few rows, by a copy of the times. bands_centre: one block = one
-// object, after ls_prepare: rows of each band in order (a warp a band), y centred on the band's own mean. Both: latency,
-// microseconds a block.
+// bands_rows: one block = one object; leaves out bands with too few rows, by a copy of the times.
+// bands_centre: one block = one object, after ls_prepare: rows of each band in order (a warp a band), y
+// centred on the band's own mean. Both: latency, microseconds a block.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -15,7 +15,7 @@ struct Rows {
   const double* t; const double* y; const double* dy; const int* code; const int* offsets;
   double* kept; int* row; int bands, fewest;
 };
-#define FEWEST 4                      // rows of an object that has a status of its own: as `workload.BAND_POINTS`
+#define FEWEST 4                      // fewest rows of an object that can be fitted: `contract.BAND_POINTS`
 extern "C" __global__ void __launch_bounds__(256) bands_rows(const Rows A) {
   extern __shared__ int count[];
   const int lo = A.offsets[blockIdx.x], n = A.offsets[blockIdx.x + 1] - lo, lane = threadIdx.x & 31;

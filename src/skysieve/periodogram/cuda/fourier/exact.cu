@@ -1,14 +1,17 @@
-// Series of several Fourier terms: exact fits of single frequencies, peaks, and normalised powers. The powers that are
-// fitted again are those that fourier/grid.cu did not trust.
+// Series of several Fourier terms: exact fits of single frequencies, peaks, and normalised powers. The powers
+// that are fitted again are those that fourier/grid.cu did not trust.
 //
-// chi2_refit: one thread = one frequency of a series of few points: sums over all points, normal equations as in fourier/grid.cu. What
-// is not trusted then goes to a second list, as do series of more points. A thread with 100 points is waited for by all: with up to 128
-// points a thread this took twice the time at n = 2. Limit: float64, as a batch of 1,000 light curves has 820,000 of these at n = 4.
-// chi2_exact: one warp = one fit; of a list, or (one block = 256 powers) of all, or of those that are NaN. Up to 32 points: columns made
-// orthogonal, a point a lane, half a warp for up to 16 points. Others from sums over all points; where that matrix is next to singular
-// too, from sums in pairs of float64, so that what the squaring loses is there.
-// chi2_find: one block = 16 stretches of 2048 powers, of which those that may have one of the best peaks are read again; one stretch,
-// all of it, where nobody has kept the tops of powers or where they are written in another normalisation.
+// Layout:
+// chi2_refit: one thread = one frequency of a series of few points: sums over all points, normal equations as
+// in fourier/grid.cu. What is not trusted then goes to a second list, as do series of more points. Limit:
+// float64, as a batch of 1,000 light curves has 820,000 of these at n = 4.
+// chi2_exact: one warp = one fit; of a list, or (one block = 256 powers) of all, or of those that are NaN. Up
+// to 32 points: columns made orthogonal, a point a lane, half a warp for up to 16 points. Others from sums
+// over all points; where that matrix is next to singular too, from sums in pairs of float64, which keep what
+// the squaring loses.
+// chi2_find: one block = 16 stretches of 2048 powers, of which those that may have one of the best peaks are
+// read again; one stretch, all of it, where no tops of powers were stored or where powers are written in
+// another normalisation.
 //
 // archs: 75 80 86 89 90 100 120
 // build: t0 -DREAL=double -DTERMS=0
@@ -47,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(128, TERMS <= 4 ? 4 : TERMS <= 6 ? 
 #if TERMS > 0
   const unsigned count = *A.first.count;
   if (count > (unsigned)A.first.room) return;                     // they are looked for among the powers
-  for (unsigned i0 = blockIdx.x * 128 + (threadIdx.x & ~31); i0 < count; i0 += gridDim.x * 128) {      // a warp alike
+  for (unsigned i0 = blockIdx.x * 128 + (threadIdx.x & ~31); i0 < count; i0 += gridDim.x * 128) {      // the same for a warp
     const unsigned i = i0 + (threadIdx.x & 31);
     const int2 what = i < count ? A.first.list[i] : make_int2(-1, 0);
     bool left = what.x >= 0;
@@ -166,7 +169,7 @@ template <bool PAIRS, bool ALL> __device__ __noinline__ double exact_fit(const d
   const double2* right = matrix + at_of(columns, 0);
   for (int j = 0; j < columns; j++) {
     const double2 pivot = matrix[at_of(j, j)], z = right[j];
-    if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * trace)) return missing64();      // all lanes alike
+    if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * trace)) return missing64();      // the same in all lanes
     left *= pivot.x / own[j];
     if (!PAIRS && !(left > NEAR_SINGULAR)) return missing64();
     const double inverse = 1 / pivot.x;

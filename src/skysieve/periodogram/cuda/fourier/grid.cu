@@ -1,40 +1,32 @@
-// Series of several Fourier terms from samples: W(nu) = sum w exp(2 pi i nu t) and the same of w y on one coarse regular grid for
-// all harmonics, then interpolated to every m f, equations and powers.
+// Series of several Fourier terms from samples: W(nu) = sum w exp(2 pi i nu t) and the same of w y on one
+// coarse regular grid for all harmonics, then interpolated to every m f, equations and powers.
 //
-// With times about the middle of the span T, W is limited to |t| <= T/2, so that samples L df <= 0.8 / T apart say all of it. Weights
-// that make the interpolation short (17 samples) are divided out of the strengths beforehand, as a NUFFT of type 2 does. At L df every
-// L-th frequency lies alike between the samples, at every harmonic: the coefficients are one small table a grid, and interpolation
-// is a product of matrices, rows of samples (m L / 8 further on each) by 8 frequencies. Combs of every harmonic, which this replaced,
-// took 12 transforms a frequency (n = 4) and their folds: 1.5 times the time.
+// With times counted from the middle of the span T, W is limited to |t| <= T/2, so that samples L df <= 0.8 /
+// T apart determine it. Weights that make the interpolation short (17 samples) are divided out of the
+// strengths beforehand, as a NUFFT of type 2 does. Every L-th frequency has the same place between samples,
+// at every harmonic: the coefficients are one small table a grid, and interpolation is a product of matrices,
+// rows of samples (m L / 8 further on each) by 8 frequencies.
 //
-// chi2_points: a warp = 32 points. A lane has one of them first: its strengths with the interpolation's shape divided out, how far it
-// turns in half a band of samples. Then eight lanes make one's 16 spreading weights, two each: the polynomials of taps a and 15 - a
-// are one, at u and -u, even and odd part apart. Weights of cells 8 apart lie next to each other; the sign says whether a cell is one
-// of the next sixteen.
-// chi2_samples: a warp does two bands of 160 samples, of w and of w y, or four of w alone, with nobody to wait for. Points are spread by
-// matrix instructions (16 cells by 4 points by 8 numbers of the four series) on 224 cells that stay in registers, where a lane then has
-// all cells of equal number modulo 16 of a series: half of a 256-point FFT (16 x 16) needs no exchange.
+// Layout:
+// chi2_points: a warp = 32 points. A lane computes one point's strengths, divided by the interpolation's
+// shape, and how far it turns in half a band of samples. Then eight lanes compute one point's 16 spreading
+// weights, two each: the polynomials of taps a and 15 - a are one, at u and -u, from its even and odd parts.
+// Weights of cells 8 apart are next to each other; the sign says whether a cell is one of the next sixteen.
+// chi2_samples: a warp does two bands of 160 samples, of w and of w y, or four of w alone, and waits for no
+// other warp. Points are spread by matrix instructions (16 cells by 4 points by 8 numbers of the four series)
+// on 224 cells that stay in registers, where a lane then has all cells of equal number modulo 16 of a series:
+// half of a 256-point FFT (16 x 16) needs no exchange.
 // chi2_taps: interpolation coefficients and where samples begin, of each grid.
-// chi2_powers: one block = 8 * tiles rows of 8 * octets frequencies, several in turn, a warp 8 rows. Samples of the next turn come to
-// shared memory while equations are solved. A warp interpolates all channels at 64 frequencies (matrix instructions); the sums stay in
-// registers, and a thread solves the equations of two frequencies, one after the other. From 6 terms on sums pass through shared
-// memory, of 8 and 9 terms two lanes solve together: one's registers do not hold the matrix.
+// chi2_powers: one block = 8 * tiles rows of 8 * octets frequencies, several in turn, a warp 8 rows. Samples
+// of the next turn come to shared memory while equations are solved. A warp interpolates all channels at 64
+// frequencies (matrix instructions); the sums stay in registers, and a thread solves the equations of two
+// frequencies, one after the other. From 6 terms on sums pass through shared memory, of 8 and 9 terms two
+// lanes solve together, because the registers of one do not hold the matrix.
 //
-// For n = 4 and a frequency: samples 1.5 transforms' outputs of 38 multiply-adds, interpolation 264 x 2 in matrix instructions (twice
-// the plain rate), equations 254. Limit of chi2_powers on an H100, n = 4: float64 and matrix units, which are one pipe, 66% busy at 12
-// warps a multiprocessor (registers); 8 and 16 warps are 15% and 5% slower, loops that the compiler does not unroll 9%, rows on other
-// banks (shuffled back) as fast. Of chi2_samples: latency at 12 warps, some 36% of issue slots and half of the shared
-// memory's cycles; blocks of two warps leave hardly one idle (6% of the time), polynomials of one's own for phases, weights told apart
-// by their sign and segments' ends from counts took another 6%. A point's numbers must not be waited for as soon as they are asked for
-// (5%), segments are looked for in fours (4%). Tried there: points, weights and phases that a block shares (16 to 50% slower: barriers,
-// loads that nothing hides, also with weights told apart beforehand and 96 points at a time); half a series a warp, its cells exchanged,
-// and 16 or 20 warps (5 and 26% slower: shared memory 70% busy); eight points an instruction (2%); weights read where they are used
-// (twice the time); weights without gaps, by other lanes' order of points (3%), those by the copy engine, with gaps or without (1% of
-// the batch's time more); 224 outputs of a transform where powers are float32 (errors as they are, 0.9% of the batch's time: one warp of
-// an object's seven blocks is idle). 176 in float64 are too inexact (1.6e-9 from 30 points on, not 2.5e-10), for 2.8%.
-// Tried: float32 factors and a float64 residual for the equations (25% slower: registers and conversions), elimination by columns (as
-// fast), weights read where they are used (60% slower: latency), smaller groups of objects, whose samples stay in the L2 cache (35%
-// slower: too few blocks), a frequency's cells of four warps in shared memory (40% slower: barriers).
+// Operations for one frequency, n = 4: samples 1.5 transforms' outputs of 38 multiply-adds, interpolation 264
+// x 2 in matrix instructions (twice the plain rate), equations 254. Limit of chi2_powers on an H100, n = 4:
+// float64 and matrix units, which are one pipe, 66% busy at 12 warps a multiprocessor (registers). Of
+// chi2_samples: latency at 12 warps, some 36% of issue slots and half of the shared memory's cycles.
 //
 // archs: 75 80 86 89 90 100 120
 // build: t2 -DREAL=double -DTERMS=2

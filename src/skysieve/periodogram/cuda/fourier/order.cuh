@@ -9,7 +9,7 @@ __device__ __forceinline__ Key warp_greatest(Key k) {
   return (Key)high << 32 | low;
 }
 __device__ __forceinline__ unsigned warp_greatest(unsigned k) { return warp_max(k); }
-// A height's rank: the order of numbers, zeros alike, above 0.
+// A height's rank: the order of numbers, with both zeros equal, above 0.
 __device__ __forceinline__ Key rank_of(double p) { return key_from(p + 0.0); }
 __device__ __forceinline__ unsigned rank_of(float p) { const int b = __float_as_int(p + 0.0f); return (unsigned)(b ^ (b >> 31 | (int)0x80000000u)); }
 __device__ __forceinline__ unsigned warp_count(unsigned v) {

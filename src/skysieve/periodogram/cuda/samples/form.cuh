@@ -1,4 +1,5 @@
-// What form samples have: numbers of float64, or with HALVES pairs of halves (sinusoid/powers_half.cuh), whose window is another.
+// What form samples have: numbers of float64, or with HALVES pairs of halves (sinusoid/powers_half.cuh),
+// whose window is another.
 #pragma once
 #ifdef HALVES
 #include "sinusoid/powers_half.cuh"

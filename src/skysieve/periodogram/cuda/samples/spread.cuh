@@ -1,4 +1,5 @@
-// What spreading needs: how far a point turns, which of its weights belong to a strip of cells, shared memory by its address.
+// What spreading needs: how far a point turns, which of its weights belong to a strip of cells, shared memory
+// by its address.
 #pragma once
 
 // Polynomials in r^2 of sin(2 pi r) / r and cos(2 pi r) for |r| <= 1/8, from Chebyshev interpolation: errors of 5e-11 where powers are

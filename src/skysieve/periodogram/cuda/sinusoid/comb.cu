@@ -1,20 +1,22 @@
 // Banded comb NUFFT, fused from prepared light curves to normalised powers and peak candidates.
 //
-// Frequencies of an object: f0 + (band * MP + P q + r) df, MP = modes * P; comb r = 0..P-1 has spacing P df, which lets the
-// series fill the circle of a 256-point FFT. P is GROUP. FOLD: the cells of f wind round so many circles, for time spans that
-// would otherwise leave too few combs.
+// Frequencies of an object: f0 + (band * MP + P q + r) df, MP = modes * P; comb r = 0..P-1 has spacing P df,
+// which lets the series fill the circle of a 256-point FFT. P is GROUP. FOLD: the cells of f wind round so
+// many circles, for time spans that would otherwise leave too few combs.
 //
-// Layout: one block (4 warps) = one object, two neighbouring bands, all P combs. Half a warp (lanes of one parity) does one
-// 256-point FFT as 16 x 16, 16 elements a thread; the two half warps of a warp read the same cells. Strengths (w and w y at f,
-// w at 2f) are spread once for all combs (sinusoid/strips.cuh): the comb's offset is a shift of the DFT's output index, absorbed
-// in its twiddles. All combs are staged at once, so that a block holds the powers of neighbouring frequencies and looks for
-// their peaks; its first and last power go to the blocks beside it through device memory. A power depends only on its object
-// and on the tables of its comb.
+// Layout: one block (4 warps) = one object, two neighbouring bands, all P combs. Half a warp (lanes of one
+// parity) does one 256-point FFT as 16 x 16, 16 elements a thread; the two half warps of a warp read the same
+// cells. Strengths (w and w y at f, w at 2f) are spread once for all combs (sinusoid/strips.cuh): the comb's
+// offset is a shift of the DFT's output index, absorbed in its twiddles. All combs are staged at once, so
+// that a block holds the powers of neighbouring frequencies and looks for their peaks; its first and last
+// power go to the blocks beside it through device memory. A power depends only on its object and on the
+// tables of its comb.
 //
-// Operations for one frequency: 3 channels x 384 FMA x 16 / modes, and about 30 for folding and the power: 122 in float64; 192
-// FMA for a point and pair of bands. Bytes of device memory: the inputs once (64-130 B a point and band pair, from the
-// second-level cache), the powers once. Limit: latency at 168 to 255 registers a thread, 8 to 12 warps a multiprocessor; in
-// float64 the FFTs are 60% of the time, spreading 15%, strengths 8%, peaks 9%.
+// Operations for one frequency: 3 channels x 384 FMA x 16 / modes, and about 30 for folding and the power:
+// 122 in float64; 192 FMA for a point and pair of bands. Bytes of device memory: the inputs once (64-130 B a
+// point and band pair, from the second-level cache), the powers once. Limit: latency at 168 to 255 registers
+// a thread, 8 to 12 warps a multiprocessor; in float64 the FFTs are 60% of the time, spreading 15%, strengths
+// 8%, peaks 9%.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED

@@ -1,19 +1,21 @@
 // Direct sums. ls_direct: regular grids, by factorised phases; ls_list: any list of frequencies.
 //
-// ls_direct: a warp sums 256 neighbouring frequencies, f = f0 + (first + 124 + k2 +- (8 k1 + 4)) df, k1 = 0..15 coarse, k2 = 0..7
-// fine: exp(i f t) is a product of a coarse table entry and a fine one turned to the warp's first frequency, and four real products
-// give both signs of k1. One block (8 warps) = one object and up to RUN tiles of 8 x 256 frequencies. The entries (24 a point) serve
-// all tiles; a warp makes the phases of its first frequencies itself (a sine and cosine a point) and goes from tile to tile without
-// waiting for others, so that tables, sums and powers of different warps overlap. 12 products (24 operations) a pair of frequencies
-// and point in three channels, on float64 matrix units where the card has them (sm_90), multiply-adds elsewhere. Sums for float32
-// are doubles too where these units outrun the plain ones' float32. Powers stay in registers; they are staged in shared memory and
-// searched only where one reaches the floor under the best peaks, which the best peaks of all stripes of a block raise. The first
-// tiles of many objects come first, so that floors are known early.
-// Limit (H100): from 16 points on the matrix unit (0.42 ns of the whole GPU for a point and 2048 frequencies, 0.5 measured), beside
-// some 15 ns for 2048 frequencies: powers and phases (60 float64 instructions each, on the same pipe), peaks, and their latencies
-// at two blocks a multiprocessor, which 128 registers a thread allow.
-// ls_list: one thread = one frequency, points in shared memory, a sine and cosine a pair with the phase reduced in float64:
-// limited by the sincos (3e11 pairs/s in float64 on an H100).
+// ls_direct: a warp sums 256 neighbouring frequencies, f = f0 + (first + 124 + k2 +- (8 k1 + 4)) df, k1 =
+// 0..15 coarse, k2 = 0..7 fine: exp(i f t) is a product of a coarse table entry and a fine one turned to the
+// warp's first frequency, and four real products give both signs of k1. One block (8 warps) = one object and
+// up to RUN tiles of 8 x 256 frequencies. The entries (24 a point) serve all tiles; a warp makes the phases
+// of its first frequencies itself (a sine and cosine a point) and goes from tile to tile without waiting for
+// others, so that tables, sums and powers of different warps overlap. 12 products (24 operations) a pair of
+// frequencies and point in three channels, on float64 matrix units where the card has them (sm_90),
+// multiply-adds elsewhere. Sums for float32 are doubles too where these units outrun the plain ones' float32.
+// Powers stay in registers; they are staged in shared memory and searched only where one reaches the floor
+// under the best peaks, which the best peaks of all stripes of a block raise. The first tiles of many objects
+// come first, so that floors are known early. Limit (H100): from 16 points on the matrix unit (0.42 ns of the
+// whole GPU for a point and 2048 frequencies, 0.5 measured), beside some 15 ns for 2048 frequencies: powers
+// and phases (60 float64 instructions each, on the same pipe), peaks, and their latencies at two blocks a
+// multiprocessor, which 128 registers a thread allow.
+// ls_list: one thread = one frequency, points in shared memory, a sine and cosine a pair with the phase
+// reduced in float64: limited by the sincos (3e11 pairs/s in float64 on an H100).
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double

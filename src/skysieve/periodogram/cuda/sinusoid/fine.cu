@@ -1,21 +1,26 @@
-// Powers on grids much finer than 1/T: coarse transforms, and every frequency interpolated from them by matrix products.
+// Powers on grids much finer than 1/T: coarse transforms, and every frequency interpolated from them by
+// matrix products.
 //
-// Bands and combs are those of sinusoid/comb.cu, but of the P >= 64 combs only four are transformed: samples of every sum P/4 frequencies
-// apart, at least four in 1/T at f and two at 2f. Frequency k of a band lies in interval s = k / (P/4) at place r = k % (P/4), and
+// Bands and combs are those of sinusoid/comb.cu, but of the P >= 64 combs only four are transformed: samples
+// of every sum P/4 frequencies apart, at least four in 1/T at f and two at 2f. Frequency k of a band lies in
+// interval s = k / (P/4) at place r = k % (P/4), and
 //     sum(k) = sum over taps i of h(r / (P/4) - i) sample(s + i),     8 taps at f (i = -3..4), 12 at 2f (i = -5..6),
-// with a Kaiser-Bessel h whose transform in time the strengths were divided by (ls_weights). The coefficients depend on r alone: 16
-// places r times 8 intervals is a matrix product of the tensor cores' float64 shape, six of them (three sums, real and imaginary).
+// with a Kaiser-Bessel h whose transform in time the strengths were divided by (ls_weights). The coefficients
+// depend on r alone: 16 places r times 8 intervals is a matrix product of the tensor cores' float64 shape,
+// six of them (three sums, real and imaginary).
 //
-// Layout: one block (8 warps) = one object, one band, `tiles` x 8 intervals. It gathers the strengths in cells, half a warp does one
-// of the twelve 256-point FFTs (sums times combs), samples go to shared memory, then a warp follows the powers of 8 intervals along r.
-// A thread has rows g and g + 8 and columns 2 q and 2 q + 1 of each product (lane = 4 g + q). Maxima are looked for only where some
-// power reaches the floor under the best peaks; the first and last two powers of each interval are kept in shared memory for tests
-// across intervals, and the block's first and last go to the blocks beside it through device memory. All arithmetic is in float64
-// (double); powers and their peaks are of type T.
+// Layout: one block (8 warps) = one object, one band, `tiles` x 8 intervals. It gathers the strengths in
+// cells, half a warp does one of the twelve 256-point FFTs (sums times combs), samples go to shared memory,
+// then a warp follows the powers of 8 intervals along r. A thread has rows g and g + 8 and columns 2 q and 2
+// q + 1 of each product (lane = 4 g + q). Maxima are looked for only where some power reaches the floor under
+// the best peaks; the first and last two powers of each interval are kept in shared memory for tests across
+// intervals, and the block's first and last go to the blocks beside it through device memory. All arithmetic
+// is in float64 (double); powers and their peaks are of type T.
 //
-// Operations for one frequency: 56 multiply-adds of the matrix unit and 18 others (ls_comb: 122), the transforms divided by P/4.
-// Bytes of device memory: the points' times and weights (288 bytes a point) once for each block, from the second-level cache, and the
-// powers. Limit: latency at 128 registers a thread; for long series the strengths, which every block of an object gathers anew.
+// Operations for one frequency: 56 multiply-adds of the matrix unit and 18 others (ls_comb: 122), the
+// transforms divided by P/4. Bytes of device memory: the points' times and weights (288 bytes a point) once
+// for each block, from the second-level cache, and the powers. Limit: latency at 128 registers a thread; for
+// long series the strengths, which every block of an object gathers anew.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double

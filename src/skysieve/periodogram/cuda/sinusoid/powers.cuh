@@ -1,7 +1,8 @@
-// Powers from samples, what sinusoid/powers.cu and sinusoid/powers_half.cu share: blocks, samples to shared memory, what becomes of staged powers.
+// Powers from samples, what sinusoid/powers.cu and sinusoid/powers_half.cu share: blocks, samples to shared
+// memory, what becomes of staged powers.
 //
-// A warp searches the 512 powers that it made. Best peaks of every other 512 frequencies are kept in 32 places an object: the k-th
-// highest of these is a floor, a far higher one than a warp finds among its own.
+// A warp searches the 512 powers that it made. Best peaks of every other 512 frequencies are kept in 32
+// places an object: the k-th highest of these is a floor, a far higher one than a warp finds among its own.
 #pragma once
 
 #define WARPS 4

@@ -1,26 +1,27 @@
-// Powers of one sinusoid in float32, from samples of its sums that are pairs of halves (sinusoid/powers_half.cuh): as sinusoid/powers.cu, which see.
+// Powers of one sinusoid in float32, from samples of its sums that are pairs of halves
+// (sinusoid/powers_half.cuh): otherwise as sinusoid/powers.cu.
 //
-// Samples and coefficients are x = high + low, products high high + high low + low high, added up in float32: a window whose shape in
-// time is flat (cuda_halves.py) keeps samples as small as the sums. Errors on 1,000 light curves x 28,608 frequencies: 8.4e-7 from 30
-// points on, 1.3e-6 from 17 on. 16 frequencies in a row, at f and at 2f, are made of 24 samples from an even place on, so that two
-// neighbours are one word of an operand; of L > 8 parts of a row begin at even places of their own. From tile to tile samples move on
-// by an octet (two at 2f): of a tile's nine operands four are read.
+// Samples and coefficients are x = high + low, products high high + high low + low high, added up in float32:
+// a window whose shape in time is flat (cuda.samples.half_window) makes samples as small as the sums. Errors
+// on 1,000 light curves x 28,608 frequencies: 8.4e-7 from 30 points on, 1.3e-6 from 17 on. 16 frequencies in
+// a row, at f and at 2f, are made of 24 samples from an even place on, so that two neighbours are one word of
+// an operand; where SPACING > 8, parts of a row begin at even places of their own. From one tile to the next,
+// samples move on by an octet (two at 2f): of a tile's nine operands four are read.
 //
-// ls_powers: a block is one object, 512 frequencies a warp, 8 tiles of 4 rows of 16. Suspicious powers (the determinant's guard) are
-// NaN until the block takes them again. The search looks at a thread's sixteen powers as integers.
+// Layout: a block of ls_powers is one object, 512 frequencies a warp, 8 tiles of 4 rows of 16. Suspicious
+// powers (by the guard of the determinant) are NaN until the block computes them again. The search looks at a
+// thread's sixteen powers as integers.
 //
-// For a frequency a lane issues 9 matrix instructions, 24 others and 29 around them (beginning, search, second look). 45 us by the
-// matrix pipe (measured: 6.2 cycles an instruction of sixteen samples, 4.25 of eight), 58 us by instructions, 38 us by memory alone for
-// 1,000 x 28,608 on an H100, which takes 0.12 ms (0.17 with samples in float64); without search and second look 0.08. These overlap by
-// half: an instruction is issued in 53% of cycles at 28 warps, and more warps do not help. Tried: operands not as they were loaded (a
-// third more instructions); two or four stretches a block (3% and 7% of the batch's time more); blocks of 1, 2, 8 warps (13% more, as
-// fast, 10% more); samples of the next task fetched meanwhile (not worth it: leaving out the wait saves 2 us); a reach of 13 samples and
-// the window of float64 (rounding errors 41 times those of samples, not 1.3).
+// Operations for one frequency of a lane: 9 matrix instructions, 24 others and 29 around them (beginning,
+// search, exact powers). Limit: 45 us by the matrix pipe (measured: 6.2 cycles an instruction of sixteen
+// samples, 4.25 of eight), 58 us by instructions and 38 us by memory, each alone, for 1,000 x 28,608 on an
+// H100, which takes 0.12 ms (0.17 with samples in float64; 0.08 without search and exact powers). These
+// overlap by half: an instruction is issued in 53% of cycles at 28 warps, and more warps do not help.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float -DMINB=8
-// build: f32s16 -DREAL=float -DMINB=8 -DL=16
-// build: f32s32 -DREAL=float -DMINB=8 -DL=32
+// build: f32s16 -DREAL=float -DMINB=8 -DSPACING=16
+// build: f32s32 -DREAL=float -DMINB=8 -DSPACING=32
 // budget: f32 kernel=ls_taps regs<=64 smem<=0 spills<=32
 // budget: f32s16 kernel=ls_taps regs<=64 smem<=0 spills<=32
 // budget: f32s32 kernel=ls_taps regs<=64 smem<=0 spills<=32
@@ -33,14 +34,14 @@
 #include "sinusoid/powers.cuh"
 #include "samples/taps.cuh"
 
-#ifndef L
-#define L 8                           // frequencies between samples
+#ifndef SPACING
+#define SPACING 8                           // frequencies between samples
 #endif
 #ifndef MINB
 #define MINB 8                        // blocks a multiprocessor
 #endif
 #define REACH 19                      // samples that an interpolated value is made of
-#define PARTS (L / 8)                 // of 16 frequencies in a row
+#define PARTS (SPACING / 8)                 // of 16 frequencies in a row
 #define STRIDE 2                      // samples from one row to the next at f
 #define PERIOD (16 * PARTS)
 #define ROWS (SPAN / PERIOD)
@@ -64,15 +65,15 @@ extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
   const double f0 = A.f0[gi], df = A.df[gi];
   for (int e = blockIdx.x % A.blocks * 256 + threadIdx.x; e < PARTS * 2 * STEPS * 32; e += 256 * A.blocks) {
     const int lane = e & 31, k = (e >> 5) % STEPS, h = (e >> 5) / STEPS % 2 + 1, j = e / (64 * STEPS);
-    const Origin first = origin_of(f0, df, L, h);
-    const double place = first.at + h * j * 16.0 / L;
+    const Origin first = origin_of(f0, df, SPACING, h);
+    const double place = first.at + h * j * 16.0 / SPACING;
     const int before = A.at[gp * 2 + h - 1] + (int)(first.n - A.lead[gp * 2 + h - 1]);      // where sample n lies
     int start0 = (int)ceil(first.at - 0.5 * REACH), start = (int)ceil(place - 0.5 * REACH);
     start0 -= (before + start0) & 1; start -= (before + start) & 1;            // pairs begin at even places
     unsigned v[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const double d = (2.0 / REACH) * ((start + 8 * k + 2 * (lane & 3) + (i & 1)) - place - (double)(h * ((lane >> 2) + 4 * (i & 2))) / L), q = 1 - d * d;
+      const double d = (2.0 / REACH) * ((start + 8 * k + 2 * (lane & 3) + (i & 1)) - place - (double)(h * ((lane >> 2) + 4 * (i & 2))) / SPACING), q = 1 - d * d;
       const double shape = fma(q, fma(q, fma(q, A.shape[3], A.shape[2]), A.shape[1]), A.shape[0]) * A.inverse * (h == 1 ? 1 : A.twice);
       v[i] = split(q > 0 ? (float)(shape * bessel(A.beta, q)) : 0.0f);
     }

@@ -1,8 +1,9 @@
 // Numbers of float32 as two halves, and their products on the matrix units.
 //
-// x = high + low, each rounded to 11 bits: relative error 2^-23 while low is no denormal. A product takes three of halves: that of the
-// low ones is left out. Samples of a sum lie in octets of 64 bytes: of eight complex samples first the real parts, then the imaginary
-// ones, as four pairs of neighbours each: their high halves, their low ones (8 bytes).
+// x = high + low, each rounded to 11 bits: relative error 2^-23 while low is no denormal. A product takes
+// three of halves: that of the low ones is left out. Samples of a sum lie in octets of 64 bytes: of eight
+// complex samples first the real parts, then the imaginary ones, as four pairs of neighbours each: their high
+// halves, their low ones (8 bytes).
 #pragma once
 
 #define SAMPLE_BYTES 8
