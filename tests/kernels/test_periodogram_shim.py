@@ -95,7 +95,7 @@ def test_samples_where_every_power_is_suspicious(dtype, monkeypatch):
 def test_long_series_on_fine_grids_are_not_sampled(dtype):
     """Many combs serve them, also where rows are dropped: for samples one warp takes all points."""
     e = engine(sm=(9, 0), method="nufft", dtype=dtype)
-    source, grids = batch([1030, 1026, 60]), shared_grid(0.16, 1 / 24_000, 40_000)
+    source, grids = batch([1030, 1026, 60]), shared_grid(0.16, 1 / 12_000, 40_000)
     source.y[1100:1104] = np.nan  # of the second object
     out = run(e, source, grids, power=False)
     names = {launch[0] for launch in e.workers[0].runtime.launches}
