@@ -64,7 +64,9 @@
 // Of a kernel's arguments: the object's place in the order, and which one of the object's blocks this is.
 template <typename Arguments> __device__ __forceinline__ int2 task_of(const Arguments& A) {
   if (A.tasks) return A.tasks[blockIdx.x];
-  int2 v; v.x = A.member + blockIdx.x / A.blocks; v.y = blockIdx.x % A.blocks;
+  int2 v;
+  v.x = A.member + blockIdx.x / A.blocks;
+  v.y = blockIdx.x % A.blocks;
   return v;
 }
 
@@ -92,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(128) chi2_points(const Points A) {
   if (own) {
     place = (tp - 0.5 * A.info[owner].span) * (circle * A.df[owner * A.grid_stride]);
     const double w = strength_at(place, A.taps + 16 * COEFFICIENTS, A.beta, A.scale);
-    double sine, cosine; sincos_cycles(place * (0.5 * MODES / 256), sine, cosine);
+    double sine, cosine;
+    sincos_cycles(place * (0.5 * MODES / 256), sine, cosine);
     A.cell[q] = (int)ceil(place - 8);
     A.spin[q] = make_double2(cosine, sine);
     A.strength[q] = make_double2(w * wv.x, w * wv.y);
@@ -105,7 +108,10 @@ extern "C" __global__ void __launch_bounds__(128) chi2_points(const Points A) {
     const double v = __shfl_sync(FULL, u, from), vv = v * v;
     double even = c[COEFFICIENTS - 2], odd = c[COEFFICIENTS - 1];
 #pragma unroll
-    for (int k = COEFFICIENTS - 4; k >= 0; k -= 2) { even = fma(even, vv, c[k]); odd = fma(odd, vv, c[k + 1]); }
+    for (int k = COEFFICIENTS - 4; k >= 0; k -= 2) {
+      even = fma(even, vv, c[k]);
+      odd = fma(odd, vv, c[k + 1]);
+    }
     double w = fma(odd, v, even), later = __shfl_xor_sync(FULL, fma(-odd, v, even), 7);      // of taps a and 15 - a, then of a and a + 8
     const int b = at & 15, here = (a + b) & 15, beyond = (a + 8 + b) & 15;
     w = __hiloint2double(__double2hiint(w) & 0x7fffffff | (here < b) << 31, __double2loint(w));
@@ -146,7 +152,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
   int n = A.info[o].n, status = A.info[o].status, lo = A.offsets[o];
   int2 bands = A.bands[gp];
   double df = A.df[o * A.grid_stride], span = A.info[o].span;
-  NOW("+r", n); NOW("+r", status); NOW("+r", lo); NOW("+r", bands.x); NOW("+r", bands.y); NOW("+d", df); NOW("+d", span);
+  NOW("+r", n);
+  NOW("+r", status);
+  NOW("+r", lo);
+  NOW("+r", bands.x);
+  NOW("+r", bands.y);
+  NOW("+d", df);
+  NOW("+d", span);
   // A unit is a warp's four series: of w and w y at a pair of bands, then of w at two pairs.
   const int twos = (bands.y + 1) >> 1, unit = block * WARPS + warp, pair = unit < twos ? unit : 2 * unit - twos;
   const bool both = unit < twos;
@@ -172,8 +184,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
 #pragma unroll
     for (int i = 0; i < 8; i++) fetch((double2*)(to + 4 * WEIGHT * i), from + 32 * i);
   };
-  const int* cells = A.cell + lo; const double* times_at = A.tp + lo; const double2* known = A.strength + lo; const double2* spins = A.spin + lo;
-  NOW("+l", cells); NOW("+l", times_at); NOW("+l", known); NOW("+l", spins);
+  const int* cells = A.cell + lo;
+  const double* times_at = A.tp + lo;
+  const double2* known = A.strength + lo;
+  const double2* spins = A.spin + lo;
+  NOW("+l", cells);
+  NOW("+l", times_at);
+  NOW("+l", known);
+  NOW("+l", spins);
 
   for (int i = lane; i < 3 * WEIGHT; i += 32) space[32 * WEIGHT + i] = space[BUFFER + 32 * WEIGHT + i] = 0;      // what is read past the end is a number
   __syncwarp();
@@ -205,13 +223,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
       double cc = e.x * spin.x, ss = e.y * spin.y, sc = e.y * spin.x, cs = e.x * spin.y;
       to[0] = make_double2(wv.x * (cc + ss), wv.x * (sc - cs));
       to[1] = make_double2(wv.x * (cc - ss), wv.x * (sc + cs));
-      if (!both) { cc = f.x * spin.x; ss = f.y * spin.y; sc = f.y * spin.x; cs = f.x * spin.y; }
+      if (!both) {
+        cc = f.x * spin.x;
+        ss = f.y * spin.y;
+        sc = f.y * spin.x;
+        cs = f.x * spin.y;
+      }
       const double v = both ? wv.y : wv.x;
       to[2] = make_double2(v * (cc + ss), v * (sc - cs));
       to[3] = make_double2(v * (cc - ss), v * (sc + cs));
     }
     __syncwarp();
-    p = min(c0 + 32 + lane, n - 1); later = __ldg(cells + p); held = __ldg(known + p); next = __ldg(spins + p); time = __ldg(times_at + p);
+    p = min(c0 + 32 + lane, n - 1);
+    later = __ldg(cells + p);
+    held = __ldg(known + p);
+    next = __ldg(spins + p);
+    time = __ldg(times_at + p);
     const Address of = address_of(space + (c0 & 32 ? BUFFER : 0) + WEIGHT * t + 2 * g), at = address_of(strengths + STRENGTH * t + g);
     int i = 0;
 #pragma unroll
@@ -246,16 +273,28 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
     double x[16], y[16];
     __syncwarp();
 #pragma unroll
-    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[shifted(b)].x; ex[b * 17 + g + 8] = u[shifted(b)].x; }
+    for (int b = 0; b < 16; b++) {
+      ex[b * 17 + g] = v[shifted(b)].x;
+      ex[b * 17 + g + 8] = u[shifted(b)].x;
+    }
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 16; j++) { x[j] = ex[g * 17 + j]; y[j] = ex[(g + 8) * 17 + j]; }
+    for (int j = 0; j < 16; j++) {
+      x[j] = ex[g * 17 + j];
+      y[j] = ex[(g + 8) * 17 + j];
+    }
     __syncwarp();
 #pragma unroll
-    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[shifted(b)].y; ex[b * 17 + g + 8] = u[shifted(b)].y; }
+    for (int b = 0; b < 16; b++) {
+      ex[b * 17 + g] = v[shifted(b)].y;
+      ex[b * 17 + g + 8] = u[shifted(b)].y;
+    }
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 16; j++) { v[j] = make_double2(x[j], ex[g * 17 + j]); u[j] = make_double2(y[j], ex[(g + 8) * 17 + j]); }
+    for (int j = 0; j < 16; j++) {
+      v[j] = make_double2(x[j], ex[g * 17 + j]);
+      u[j] = make_double2(y[j], ex[(g + 8) * 17 + j]);
+    }
     __syncwarp();
   }
   const bool of_y = both && t > 1;
@@ -383,7 +422,12 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
       from[c] = at;
       length[c] = (rows - 1) * h * A.stride + (A.octets > 1 ? h + 1 : 0) + 4 * steps_of(h, A.L);
       at += length[c];
-      if (c < HARMONICS) { first[c] = A.origin[local * HARMONICS + c]; steps0[c] = step; step += steps_of(h, A.L); steps0[c + 1] = step; }
+      if (c < HARMONICS) {
+        first[c] = A.origin[local * HARMONICS + c];
+        steps0[c] = step;
+        step += steps_of(h, A.L);
+        steps0[c + 1] = step;
+      }
     }
 #if ENGINE
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(&done)) : "memory");
@@ -449,9 +493,13 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
 #if PASSED < 2
 #if PASSED
 #pragma unroll
-      for (int c = 0; c < CHANNELS; c++) { passed[64 * c + lane] = sum[c].re1; passed[64 * c + 32 + lane] = sum[c].im1; }
+      for (int c = 0; c < CHANNELS; c++) {
+        passed[64 * c + lane] = sum[c].re1;
+        passed[64 * c + 32 + lane] = sum[c].im1;
+      }
 #endif
-      const double p0 = solved([&](int c) { return make_double2(sum[c].re0, sum[c].im0); }, limit, A.mean, PIVOT); give(p0, 0, true);
+      const double p0 = solved([&](int c) { return make_double2(sum[c].re0, sum[c].im0); }, limit, A.mean, PIVOT);
+      give(p0, 0, true);
 #if PASSED
       const double p1 = solved([&](int c) { return make_double2(passed[64 * c + lane], passed[64 * c + 32 + lane]); }, limit, A.mean, PIVOT);
 #else

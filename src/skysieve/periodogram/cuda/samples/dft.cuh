@@ -102,7 +102,10 @@ template <typename V> __device__ __forceinline__ void transpose_parts(decltype(V
   for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].y;
   __syncwarp();
 #pragma unroll
-  for (int j = 0; j < 16; j++) { v[j].x = re[j]; v[j].y = ex[a * 17 + j]; }
+  for (int j = 0; j < 16; j++) {
+    v[j].x = re[j];
+    v[j].y = ex[a * 17 + j];
+  }
 }
 template <typename V> __device__ __forceinline__ void transpose_whole(V* ex, V (&v)[16], int a) {
   __syncwarp();

@@ -82,10 +82,26 @@ struct Comb {
 // compiler, keeps it from holding them.
 #ifdef RELOAD
 #if ON_DEVICE
-__device__ __forceinline__ double2 table(const double2* p) { double2 v; asm volatile("ld.global.nc.v2.f64 {%0,%1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p)); return v; }
-__device__ __forceinline__ float2 table(const float2* p) { float2 v; asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p)); return v; }
-__device__ __forceinline__ double table(const double* p) { double v; asm volatile("ld.global.nc.f64 %0, [%1];" : "=d"(v) : "l"(p)); return v; }
-__device__ __forceinline__ float table(const float* p) { float v; asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
+__device__ __forceinline__ double2 table(const double2* p) {
+  double2 v;
+  asm volatile("ld.global.nc.v2.f64 {%0,%1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ float2 table(const float2* p) {
+  float2 v;
+  asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ double table(const double* p) {
+  double v;
+  asm volatile("ld.global.nc.f64 %0, [%1];" : "=d"(v) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ float table(const float* p) {
+  float v;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
+  return v;
+}
 #else
 template <typename X> __device__ __forceinline__ X table(const X* p) { return *p; }
 #endif
@@ -113,7 +129,9 @@ struct Stage {
 // does another comb of the same cells: a pair of lanes that read one address costs half as much (measured; lanes 2 or 1 apart
 // only). odd: are some suspicious.
 __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange* ex, int comb, int a, T guard, T (&p)[ND], bool& odd) {
-  const C* Us = A.first + comb * 8; const C* Vs = A.second + comb * 128 + a; const T* D = A.deconvolve + comb * (16 * ND) + a;
+  const C* Us = A.first + comb * 8;
+  const C* Vs = A.second + comb * 128 + a;
+  const T* D = A.deconvolve + comb * (16 * ND) + a;
   C v[16];
   T q2[ND], q3[ND];
   int zo = 0;
@@ -150,7 +168,11 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
     dft16<DERIVE>(v, kv);
     if (ch == 0) {
 #pragma unroll
-      for (int d = 0; d < ND; d++) { const T k = table(D + zo + 16 * d); p[d] = k * v[place(d)].x; q2[d] = k * v[place(d)].y; }
+      for (int d = 0; d < ND; d++) {
+        const T k = table(D + zo + 16 * d);
+        p[d] = k * v[place(d)].x;
+        q2[d] = k * v[place(d)].y;
+      }
     } else if (ch == 1) {
 #pragma unroll
       for (int d = 0; d < ND; d++) {
@@ -161,11 +183,16 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
         const T r = sound ? k * k * reciprocal(det) : missing();            // suspicious: done exactly later
         const bool again = !sound && (d < ND - 1 || a + 16 * d < A.modes);
         odd |= again;
-        p[d] = ss * r; q2[d] = cc * r; q3[d] = (T)-2 * cs * r;
+        p[d] = ss * r;
+        q2[d] = cc * r;
+        q3[d] = (T)-2 * cs * r;
       }
     } else {
 #pragma unroll
-      for (int d = 0; d < ND; d++) { const T c = v[place(d)].x, z = v[place(d)].y; p[d] = fma(fma(p[d], c, q3[d] * z), c, q2[d] * z * z); }
+      for (int d = 0; d < ND; d++) {
+        const T c = v[place(d)].x, z = v[place(d)].y;
+        p[d] = fma(fma(p[d], c, q3[d] * z), c, q2[d] * z * z);
+      }
     }
   }
 }

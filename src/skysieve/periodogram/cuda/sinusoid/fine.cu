@@ -77,7 +77,11 @@ __device__ __forceinline__ T power_from(double c2, double s2, double c, double s
 // First of the sorted `cells` above `limit`.
 __device__ __forceinline__ int above(const int* cells, int n, int limit) {
   int lo = 0, hi = n;
-  while (lo < hi) { const int m = (lo + hi) >> 1; if (cells[m] > limit) hi = m; else lo = m + 1; }
+  while (lo < hi) {
+    const int m = (lo + hi) >> 1;
+    if (cells[m] > limit) hi = m;
+    else lo = m + 1;
+  }
   return lo;
 }
 
@@ -96,7 +100,8 @@ __device__ __forceinline__ void gather(const Coarse& A, double2* grid, double2* 
       const int p = lo + p0 + i;
       const double2 wv = A.wv[p];
       const int2 c = A.cell[p];
-      cells1[i] = c.x; cells2[i] = c.y;
+      cells1[i] = c.x;
+      cells2[i] = c.y;
       double s, k;
       sincos_cycles(cycles(centre, A.tp[p]), s, k);
       const double w = wv.x, v = wv.y, wm = w * A.mean;      // without a floating mean its channel is empty
@@ -116,16 +121,23 @@ __device__ __forceinline__ void gather(const Coarse& A, double2* grid, double2* 
       for (int i = above(cells, m, c0 - 16); i < b1; i++) {
         const double k = (unsigned)(c0 + a - cells[i]) < 16u ? weights[i * 16] : 0.0;
         const double2 x = strength[(two ? 2 * CHUNK : 0) + i];
-        s1[j].x = fma(k, x.x, s1[j].x); s1[j].y = fma(k, x.y, s1[j].y);
-        if (!two) { const double2 z = strength[CHUNK + i]; s2[j].x = fma(k, z.x, s2[j].x); s2[j].y = fma(k, z.y, s2[j].y); }
+        s1[j].x = fma(k, x.x, s1[j].x);
+        s1[j].y = fma(k, x.y, s1[j].y);
+        if (!two) {
+          const double2 z = strength[CHUNK + i];
+          s2[j].x = fma(k, z.x, s2[j].x);
+          s2[j].y = fma(k, z.y, s2[j].y);
+        }
       }
     }
   }
 #pragma unroll
   for (int j = 0; j < STRIPS; j++) {
     const int strip = strand + STRANDS * j;
-    if (strip < 16) { grid[16 * strip + a] = s1[j]; grid[256 + 16 * strip + a] = s2[j]; }
-    else grid[512 + 16 * (strip - 16) + a] = s1[j];
+    if (strip < 16) {
+      grid[16 * strip + a] = s1[j];
+      grid[256 + 16 * strip + a] = s2[j];
+    } else grid[512 + 16 * (strip - 16) + a] = s1[j];
   }
 }
 
@@ -207,7 +219,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
 #if MATRIX
     const double2* from = sample + s0 + g + q;
 #pragma unroll
-    for (int i = 0; i < 7; i++) { const double2 x = from[i < 3 ? 4 * i : i < 5 ? ROOM + 2 + 4 * (i - 3) : 2 * ROOM + 2 + 4 * (i - 5)]; bx[i] = x.x; by[i] = x.y; }
+    for (int i = 0; i < 7; i++) {
+      const double2 x = from[i < 3 ? 4 * i : i < 5 ? ROOM + 2 + 4 * (i - 3) : 2 * ROOM + 2 + 4 * (i - 5)];
+      bx[i] = x.x;
+      by[i] = x.y;
+    }
 #endif
     for (int rt = 0; rt < rows; rt++) {
       double c2[4] = {0, 0, 0, 0}, s2[4] = {0, 0, 0, 0}, cw[4] = {0, 0, 0, 0}, sw[4] = {0, 0, 0, 0}, cy[4] = {0, 0, 0, 0}, sy[4] = {0, 0, 0, 0};
@@ -216,20 +232,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
       double2 t[5];
 #pragma unroll
       for (int i = 0; i < 5; i++) t[i] = __ldg(taps + 32 * i);
-      multiply(c2, t[0], t[1], bx[0], bx[1]); multiply(s2, t[0], t[1], by[0], by[1]);
-      multiply(cw, t[3], t[4], bx[3], bx[4]); multiply(sw, t[3], t[4], by[3], by[4]);
-      multiply(cy, t[3], t[4], bx[5], bx[6]); multiply(sy, t[3], t[4], by[5], by[6]);
-      multiply(c2, t[2], bx[2]); multiply(s2, t[2], by[2]);
+      multiply(c2, t[0], t[1], bx[0], bx[1]);
+      multiply(s2, t[0], t[1], by[0], by[1]);
+      multiply(cw, t[3], t[4], bx[3], bx[4]);
+      multiply(sw, t[3], t[4], by[3], by[4]);
+      multiply(cy, t[3], t[4], bx[5], bx[6]);
+      multiply(sy, t[3], t[4], by[5], by[6]);
+      multiply(c2, t[2], bx[2]);
+      multiply(s2, t[2], by[2]);
 #else
       for (int i = 0; i < 20; i++) {
         const double2 t = taps[32 * (i >> 2) - q + (i & 3)];          // rows g and g + 8
         const double2* from = sample + s0 + 2 * q + (i < 12 ? i : ROOM + 2 + i - 12);
         auto add = [&](double (&c)[4], double x0, double x1) {
           c[0] = fma(t.x, x0, c[0]); c[1] = fma(t.x, x1, c[1]); c[2] = fma(t.y, x0, c[2]); c[3] = fma(t.y, x1, c[3]); };
-        if (i < 12) { add(c2, from[0].x, from[1].x); add(s2, from[0].y, from[1].y); }
-        else {
-          add(cw, from[0].x, from[1].x); add(sw, from[0].y, from[1].y);
-          add(cy, from[ROOM].x, from[ROOM + 1].x); add(sy, from[ROOM].y, from[ROOM + 1].y);
+        if (i < 12) {
+          add(c2, from[0].x, from[1].x);
+          add(s2, from[0].y, from[1].y);
+        } else {
+          add(cw, from[0].x, from[1].x);
+          add(sw, from[0].y, from[1].y);
+          add(cy, from[ROOM].x, from[ROOM + 1].x);
+          add(sy, from[ROOM].y, from[ROOM + 1].y);
         }
       }
 #endif
@@ -269,18 +293,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
           const T after = __shfl_sync(FULL, p[c], up), before = __shfl_sync(FULL, old[c], down);
           auto test = [&](bool mine, int index, T x, T y, T z) {
             const unsigned key = key_of(y);
-            if (mine && key && key >= known && is_peak(x, y, z)) { emit(A.peaks, o, index, x, y, z); highest = max(highest, key); }
+            if (mine && key && key >= known && is_peak(x, y, z)) {
+              emit(A.peaks, o, index, x, y, z);
+              highest = max(highest, key);
+            }
           };
           test(rt > 0 || g > 0, number(c), prev0, p[c], next0);
           test(g < 7, number(2 + c), prev1, p[2 + c], next1);
           test(rt > 0 && g == 7, number(c) - 8, before, old[c], after);      // the last row of the tile before: number(2 + c) - 16
         }
       }
-      old[0] = p[2]; old[1] = p[3];
+      old[0] = p[2];
+      old[1] = p[3];
       pending = __any_sync(FULL, g == 7 && max(high_of(p[2]), high_of(p[3])) >= (int)known);
       T* end = ends + 4 * (8 * it + 2 * q);
-      if (rt == 0 && g < 2) { end[g] = p[0]; end[4 + g] = p[1]; }
-      if (rt == rows - 1 && g >= 6) { end[g - 4] = p[2]; end[g] = p[3]; }
+      if (rt == 0 && g < 2) {
+        end[g] = p[0];
+        end[4 + g] = p[1];
+      }
+      if (rt == rows - 1 && g >= 6) {
+        end[g - 4] = p[2];
+        end[g] = p[3];
+      }
     }
     const unsigned v = warp_max(highest);
     if (lane == ((it / WARPS) & 31)) best = max(best, v);

@@ -96,7 +96,8 @@ template <int N> __device__ __forceinline__ void multiply_all(Tile& c, const dou
 
 // The power, NaN where it is suspicious.
 __device__ __forceinline__ double power_from(double c, double s, double yc, double ys, double c2, double s2, double mean, double guard) {
-  c *= mean; s *= mean;
+  c *= mean;
+  s *= mean;
   const double cc = fma(-c, c, fma(0.5, c2, 0.5)), ss = fma(-s, s, fma(-0.5, c2, 0.5)), cs = fma(-c, s, 0.5 * s2);
   const double det = fma(cc, ss, -cs * cs);
   const double p = fma(yc, fma(ss, yc, -2 * cs * ys), cc * ys * ys) * reciprocal(det);
@@ -114,7 +115,8 @@ template <typename Get> __device__ __forceinline__ void search(const Sampled& A,
     const int after = i + 1 < EACH ? high_at(mine + i + 1) : tid + 1 < THREADS ? high_at(mine + EACH + 1) : none, side = max(before, after);
     if (here >= side && here >= least) found |= 1u << i;
     if (here > side && (i > 0 || tid > 0) && (i + 1 < EACH || tid + 1 < THREADS)) best = max(best, here);
-    before = here; here = after;
+    before = here;
+    here = after;
   }
   if (left <= EACH) {                   // the end: what lies beyond is no power
     found = left > 0 ? (found & ((1u << left) - 1)) | 1u << (left - 1) : 0;
@@ -137,7 +139,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   const int2 task = task_of(A);
   const int pos = task.x, block = task.y;
   const int o = A.order[pos], gp = A.grid_stride ? pos : 0, local = A.grid_stride ? pos - A.member : 0;
-  double2* twice = (double2*)raw; double2* w = twice + LENGTH(2);
+  double2* twice = (double2*)raw;
+  double2* w = twice + LENGTH(2);
   T* stage = (T*)(twice + HEAD);
   auto staged = [&](int k) -> T& { return stage[k + (k >> 4)]; };      // other banks for each thread's powers
   {
@@ -156,7 +159,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   const int status = A.info[o].status, n = A.info[o].n, total = min(SPAN, A.nf[o * A.grid_stride] - block * SPAN);
   const T guard = guard_of(A.guard, n), mean = A.mean;
   brought(&done);
-  if (status != 0) { leave_none(A, o, block, total); return; }
+  if (status != 0) {
+    leave_none(A, o, block, total);
+    return;
+  }
 
   bool odd = false;
   int top = -0x7fffffff;
@@ -170,16 +176,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
     if (PARTS > 1) {
       coefficients(part);
       const int* shift = A.shift + 2 * (local * PARTS + part);
-      at_w += 2 * shift[0]; at_z += 2 * shift[1];
+      at_w += 2 * shift[0];
+      at_z += 2 * shift[1];
     }
     const double* at_y = at_w + 2 * LENGTH(1);
     Tile sw = {0, 0, 0, 0}, sy = sw, s2 = sw;
-    multiply_all<STEPS(2)>(s2, taps + STEPS(1), at_z); multiply_all<STEPS(1)>(sw, taps, at_w); multiply_all<STEPS(1)>(sy, taps, at_y);
+    multiply_all<STEPS(2)>(s2, taps + STEPS(1), at_z);
+    multiply_all<STEPS(1)>(sw, taps, at_w);
+    multiply_all<STEPS(1)>(sy, taps, at_y);
     const T p0 = power_from(sw.re0, sw.re1, sy.re0, sy.re1, s2.re0, s2.re1, mean, guard);
     const T p1 = power_from(sw.im0, sw.im1, sy.im0, sy.im1, s2.im0, s2.im1, mean, guard);
     odd |= (!(p0 == p0) && k0 < total) | (!(p1 == p1) && k0 + 8 < total);
     top = max(top, max(high_of(p0), high_of(p1)));
-    staged(k0) = p0; staged(k0 + 8) = p1;
+    staged(k0) = p0;
+    staged(k0 + 8) = p1;
   }
   const unsigned known = floor_now(A.peaks, o);
   const bool changed = settle(A, o, n, block, total, odd, raw, staged);

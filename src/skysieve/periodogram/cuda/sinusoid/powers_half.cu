@@ -69,7 +69,8 @@ extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
     const double place = first.at + h * j * 16.0 / SPACING;
     const int before = A.at[gp * 2 + h - 1] + (int)(first.n - A.lead[gp * 2 + h - 1]);      // where sample n lies
     int start0 = (int)ceil(first.at - 0.5 * REACH), start = (int)ceil(place - 0.5 * REACH);
-    start0 -= (before + start0) & 1; start -= (before + start) & 1;            // pairs begin at even places
+    start0 -= (before + start0) & 1;
+    start -= (before + start) & 1;      // pairs begin at even places
     unsigned v[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -78,7 +79,11 @@ extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
       v[i] = split(q > 0 ? (float)(shape * bessel(A.beta, q)) : 0.0f);
     }
     const uint2 row = pair_of(v[0], v[1]), other = pair_of(v[2], v[3]);
-    uint4 all; all.x = row.y; all.y = other.y; all.z = row.x; all.w = other.x;
+    uint4 all;
+    all.x = row.y;
+    all.y = other.y;
+    all.z = row.x;
+    all.w = other.x;
     A.taps[(size_t)local * PARTS * 2 * STEPS * 32 + e] = all;
     if (!k && !lane) {
       A.shift[(local * PARTS + j) * 2 + h - 1] = start - start0;
@@ -103,7 +108,10 @@ template <typename Get> __device__ __forceinline__ void search(const Sampled& A,
 #pragma unroll
   for (int i = 0; i < EACH; i += 4) {
     const float4 x = *(const float4*)(mine + i);
-    v[i + 1] = high_of(x.x); v[i + 2] = high_of(x.y); v[i + 3] = high_of(x.z); v[i + 4] = high_of(x.w);
+    v[i + 1] = high_of(x.x);
+    v[i + 2] = high_of(x.y);
+    v[i + 3] = high_of(x.z);
+    v[i + 4] = high_of(x.w);
   }
   v[0] = tid > 0 ? high_at(mine - 1 - PAD) : none;
   v[EACH + 1] = tid + 1 < THREADS ? high_at(mine + EACH + PAD) : none;
@@ -138,13 +146,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
   int pos = A.member + blockIdx.z * gridDim.x + blockIdx.x, block = blockIdx.y;
   if (gridDim.y > 1) { if (pos >= A.member + A.members) return; }                // as task_of, without its divisions
-  else { const int2 task = task_of(A); pos = task.x; block = task.y; }
+  else {
+    const int2 task = task_of(A);
+    pos = task.x;
+    block = task.y;
+  }
   const int local = A.grid_stride ? pos - A.member : 0, gp = A.grid_stride ? pos : 0;
   const int first = A.origin[2 * local] + block * (ROWS * STRIDE), first2 = A.origin[2 * local + 1] + block * (ROWS * STRIDE * 2);
   {                                     // samples: at 2f, then at f of w and of y
     const uint2* samples = (const uint2*)A.samples + A.place[pos];
     const uint2* further = samples + (size_t)A.bands[gp].x * A.modes;
-    const double2* W2 = (const double2*)(samples + (first2 & ~7)); const double2* W = (const double2*)(samples + (first & ~7));
+    const double2* W2 = (const double2*)(samples + (first2 & ~7));
+    const double2* W = (const double2*)(samples + (first & ~7));
     const double2* Y = (const double2*)(further + (first & ~7));
     bring((double2*)raw, W2, 4 * OCTETS(2), W, Y, 4 * OCTETS(1), &done);
   }
@@ -155,12 +168,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   auto coefficients = [&](int part) {
     const uint4* b = (const uint4*)A.taps + (size_t)(local * PARTS + part) * (2 * STEPS * 32) + lane;
 #pragma unroll
-    for (int k = 0; k < STEPS; k++) { taps[k] = __ldg(b + 32 * k); taps2[k] = __ldg(b + 32 * (k + STEPS)); }
+    for (int k = 0; k < STEPS; k++) {
+      taps[k] = __ldg(b + 32 * k);
+      taps2[k] = __ldg(b + 32 * (k + STEPS));
+    }
   };
   if (PARTS == 1) coefficients(0);
   const T guard = guard_of(A.guard, n) * (UNIT * UNIT);
   brought(&done);
-  if (status != 0) { leave_none(A, o, block, total); return; }
+  if (status != 0) {
+    leave_none(A, o, block, total);
+    return;
+  }
   if (A.mean == 0) {                    // no constant: no sums of w at f
     double2* w = (double2*)raw + 4 * OCTETS(2);
     for (int i = tid; i < 4 * OCTETS(1); i += THREADS) w[i] = make_double2(0, 0);
@@ -175,7 +194,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
     if (PARTS > 1) {
       coefficients(part);
       const int* shift = A.shift + 2 * (local * PARTS + part);
-      p1 += shift[0] >> 1; p2 += shift[1] >> 1;
+      p1 += shift[0] >> 1;
+      p2 += shift[1] >> 1;
     }
     const uint2* at_z = (const uint2*)raw + 8 * ((p2 >> 2) + 2 * warp * TILES) + 4 * (g & 1) + (p2 & 3);
     const uint2* at_w = (const uint2*)raw + 8 * OCTETS(2) + 8 * ((p1 >> 2) + warp * TILES) + 4 * (g & 1) + (p1 & 3);      // an octet further with every tile
@@ -187,17 +207,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
       const uint2 w2 = at_w[8 * m + 16], y2 = at_y[8 * m + 16], z1 = at_z[16 * m + 8], z2 = at_z[16 * m + 16];
       const Sum s2 = product_of(taps2, z0, z1, z2), sw = product_of(taps, w0, w1, w2), sy = product_of(taps, y0, y1, y2);
       const T pa = power_from(sw.re0, sw.re1, sy.re0, sy.re1, s2.re0, s2.re1, guard), pb = power_from(sw.im0, sw.im1, sy.im0, sy.im1, s2.im0, s2.im1, guard);
-      to[m * (PERIOD / 4 * (16 + PAD))] = pa; to[m * (PERIOD / 4 * (16 + PAD)) + 8] = pb;
+      to[m * (PERIOD / 4 * (16 + PAD))] = pa;
+      to[m * (PERIOD / 4 * (16 + PAD)) + 8] = pb;
       top = max(top, max(high_of(pa), high_of(pb)));
       worst = max(worst, max((unsigned)high_of(pa), (unsigned)high_of(pb)));
-      w0 = w1; w1 = w2; y0 = y1; y1 = y2; z0 = z2;
+      w0 = w1;
+      w1 = w2;
+      y0 = y1;
+      y1 = y2;
+      z0 = z2;
     }
   }
   bool odd = worst > 0xff800000u;
   if ((warp + 1) * REGION > total) {    // what lies beyond the end is no power
     odd = false;
     __syncwarp();
-    for (int i = warp * REGION + lane; i < (warp + 1) * REGION; i += 32) if (i >= total) staged(i) = missing(); else odd |= !(staged(i) == staged(i));
+    for (int i = warp * REGION + lane; i < (warp + 1) * REGION; i += 32) if (i >= total) staged(i) = missing();
+    else odd |= !(staged(i) == staged(i));
   }
   const unsigned known = floor_now(A.peaks, o);
   const bool changed = settle(A, o, n, block, total, odd, raw, staged);

@@ -29,10 +29,26 @@ __device__ __forceinline__ int flipped(int band, bool wy) { return MATRIX ? band
 
 // The streamed weights go past the first-level cache where that holds the tables.
 #if ON_DEVICE && defined(RELOAD)
-__device__ __forceinline__ float stream(const float* p) { float v; asm("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
-__device__ __forceinline__ double stream(const double* p) { double v; asm("ld.global.nc.L1::no_allocate.f64 %0, [%1];" : "=d"(v) : "l"(p)); return v; }
-__device__ __forceinline__ float2 stream(const float2* p) { float2 v; asm("ld.global.nc.L1::no_allocate.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p)); return v; }
-__device__ __forceinline__ double2 stream(const double2* p) { double2 v; asm("ld.global.nc.L1::no_allocate.v2.f64 {%0,%1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p)); return v; }
+__device__ __forceinline__ float stream(const float* p) {
+  float v;
+  asm("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(v) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ double stream(const double* p) {
+  double v;
+  asm("ld.global.nc.L1::no_allocate.f64 %0, [%1];" : "=d"(v) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ float2 stream(const float2* p) {
+  float2 v;
+  asm("ld.global.nc.L1::no_allocate.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ double2 stream(const double2* p) {
+  double2 v;
+  asm("ld.global.nc.L1::no_allocate.v2.f64 {%0,%1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p));
+  return v;
+}
 #else
 template <typename X> __device__ __forceinline__ X stream(const X* p) { return __ldg(p); }
 #endif
@@ -174,10 +190,15 @@ __device__ __forceinline__ void spread_points(const Comb& A, C* grid, void* room
   int* cells = (int*)(record + 2 * CHUNK * RECORD);    // at f, then at 2f; [half][CHUNK] each
   const int warp = threadIdx.x >> 5, b = threadIdx.x & 1;
   Part s;
-  s.seg = warp >> 1; s.n0 = min(n, (((n + 1) >> 1) + 7) & ~7); s.mine = s.seg ? n - s.n0 : s.n0;
+  s.seg = warp >> 1;
+  s.n0 = min(n, (((n + 1) >> 1) + 7) & ~7);
+  s.mine = s.seg ? n - s.n0 : s.n0;
   s.two = (warp ^ blockIdx.x) & 1;                     // by turns: a warp's number decides on its quarter of the multiprocessor
   s.strips = s.own = (s.two ? 32 : 16) * FOLD;
-  if (n > s.n0) { const int2 c = A.cell[lo + s.n0]; s.own = (s.two ? c.y : c.x) >> 4; }
+  if (n > s.n0) {
+    const int2 c = A.cell[lo + s.n0];
+    s.own = (s.two ? c.y : c.x) >> 4;
+  }
   FormOf<MATRIX>::Form form(grid, s);
   for (int c0 = 0; c0 < s.n0; c0 += CHUNK) {
     const int left0 = s.n0 - c0, left1 = n - s.n0 - c0, m = min(CHUNK, s.mine - c0);
@@ -190,13 +211,22 @@ __device__ __forceinline__ void spread_points(const Comb& A, C* grid, void* room
       const int p = lo + (second ? s.n0 : 0) + c0 + min(i, left - 1);
       const double2 wv = A.wv[p];
       const T w = i < left ? (T)wv.x : (T)0, v = i < left ? (T)wv.y : (T)0;
-      if (!b) { const int2 c = A.cell[p]; cells[slot] = c.x; cells[2 * CHUNK + slot] = c.y; }
-      T si, co; sincos_cycles(cycles(centre, A.tp[p]), si, co);
+      if (!b) {
+        const int2 c = A.cell[p];
+        cells[slot] = c.x;
+        cells[2 * CHUNK + slot] = c.y;
+      }
+      T si, co;
+      sincos_cycles(cycles(centre, A.tp[p]), si, co);
       const T wm = w * (T)A.mean, half = (T)0.5 * w;      // without a floating mean its channel is empty; CC, SS, CS want w / 2
       S* to = record + slot * RECORD + 4 * b;
-      to[0] = wm * co; to[1] = wm * si; to[2] = v * co; to[3] = v * si;
+      to[0] = wm * co;
+      to[1] = wm * si;
+      to[2] = v * co;
+      to[3] = v * si;
       to += 8 - 2 * b;
-      to[0] = half * (co * co - si * si); to[1] = 2 * half * co * si;
+      to[0] = half * (co * co - si * si);
+      to[1] = 2 * half * co * si;
     }
     __syncthreads();
     form.points(record + s.seg * CHUNK * RECORD, cells + (2 * s.two + s.seg) * CHUNK, m);
