@@ -219,10 +219,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   const double f0 = A.f0[gi], df = A.df[gi];
   const int modes = A.modes, band = modes * GROUP, columns = 2 * modes;
   const int base = 2 * pair * band;     // at most 2^30 frequencies, so int is enough
-  const int total = min(columns << LG, nf - base);
   if (A.info[o].status != 0) {          // no answer: NaN, where powers are written
     if (A.power)
-      for (int i = tid; i < total; i += THREADS) A.power[A.start[o] + base + i] = missing();
+      for (int i = tid; i < columns << LG && base + i < nf; i += THREADS) A.power[A.start[o] + base + i] = missing();
     return;
   }
 
@@ -249,8 +248,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   }
   auto staged_at = [&](int i) -> T& { return stage.flat(i); };
   if (__syncthreads_or(odd))            // replace suspicious powers
-    mend(columns << LG, (int*)exchange, &many, A.tp + lo, A.wv + lo, n, f0, df, A.mean != 0, staged_at,
+    mend(columns << LG, (int*)exchange, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0, staged_at,
          [&](int i) { return base + i; }, [&](int i) { return base + i < nf; });
+  const int total = min(columns << LG, nf - base);
   if (A.power) {
     T* out = A.power + (A.start[o] + base);
     const double scale = A.info[o].scale;
