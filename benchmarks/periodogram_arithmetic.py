@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram.cuda.layouts import COARSE, MATRIX_UNITS, Layout, Samples, choose_layouts, layouts
-from skysieve.periodogram.cuda.sinusoid.worker import LONG
+from skysieve.periodogram.cuda.methods import choose_among
+from skysieve.periodogram.cuda.sinusoid.methods import (
+    LONG,
+    MATRIX_UNITS,
+    FineComb,
+    NufftMethod,
+    Samples,
+    nufft_methods,
+)
+from skysieve.periodogram.cuda.sinusoid.tables import COARSE
 
 if TYPE_CHECKING:
     from tests.gpu.batches import FlatSource
@@ -28,15 +36,15 @@ def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any
     frequency 8 multiply-adds of matrix units for every four samples that a sum is made of; of samples that are halves
     a complex sum takes 3 products of 24 samples.
     """
-    known = layouts(np.dtype(dtype), device.shared_per_block, device.compute_capability in MATRIX_UNITS)
+    known = nufft_methods(np.dtype(dtype), device.shared_per_block, device.compute_capability in MATRIX_UNITS)
 
-    def chosen(some: tuple[Layout, ...]) -> Layout:
-        return some[int(choose_layouts(some, np.array([nf]), np.array([cycles]))[0])]
+    def chosen(some: tuple[NufftMethod, ...]) -> NufftMethod:
+        return some[int(choose_among(some, np.array([nf]), np.array([cycles]))[0])]
 
     layout = chosen(known)
     if len(source.t) > LONG * source.n_objects:  # long series are left to combs that are spread by themselves
-        comb = chosen(tuple(a for a in known if not a.sampled))
-        layout = comb if comb.columns else layout
+        comb = chosen(tuple(a for a in known if not isinstance(a, Samples)))
+        layout = comb if comb.for_long_series else layout
     pairs = -(-nf // layout.span)
     if isinstance(layout, Samples):
         bands = 3 * nf / (layout.combs * layout.modes)
@@ -45,7 +53,7 @@ def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any
         between = 3 * 2 * 3 * 24 / HALVES_PER_SECOND if layout.halves else 4 * (2 * at_f + at_2f) / FMA_PER_SECOND[F64]
         each = between + 30 / FMA_PER_SECOND[dtype]
         return 1e3 * (doubles / FMA_PER_SECOND[F64] + source.n_objects * nf * each)
-    if layout.fine:
+    if isinstance(layout, FineComb):
         power = source.n_objects * (pairs * COARSE * 2 * 3 * 384 * 16 + nf * (30 + (2 * 12 + 4 * 8) / 2))
     else:
         power = source.n_objects * nf * (3 * 384 * 16 / layout.modes + 30)

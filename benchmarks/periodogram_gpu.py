@@ -81,11 +81,13 @@ def jobs_of(engine: cuda.Engine, source: FlatSource, grids: Any, power: Any) -> 
     """The lane and the job of each chunk of one `execute`; one chunk when they are more than the lanes."""
     worker = engine.workers[0]
     output = Output.allocate(source.n_objects, engine.spec.n_peaks, power)
-    plan = engine._plan(source, grids, output)
-    chunks = engine.cut(source, plan, worker)
+    settings = engine._settings(source, grids, output)
+    chunks = engine.cut(source, settings, worker)
     if len(chunks) > len(worker.lanes):
         chunks = [(0, source.n_objects)]
-    return [(lane, make_job(plan, source, Chunk(*c), output)) for lane, c in zip(worker.lanes, chunks, strict=False)]
+    return [
+        (lane, make_job(settings, source, Chunk(*c), output)) for lane, c in zip(worker.lanes, chunks, strict=False)
+    ]
 
 
 def device_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, power: Any = None) -> float:
@@ -126,7 +128,7 @@ def kernel_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, powe
     """Milliseconds of each kernel, all objects in one chunk, each alone on the device."""
     worker = engine.workers[0]
     output = Output.allocate(source.n_objects, engine.spec.n_peaks, power)
-    job = make_job(engine._plan(source, grids, output), source, Chunk(0, source.n_objects), output)
+    job = make_job(engine._settings(source, grids, output), source, Chunk(0, source.n_objects), output)
     lane, found, rounds, done = worker.spare, {}, 6, [0]
     launch = CudaModule.launch
 

@@ -108,14 +108,30 @@ def direct_power(source, i, frequency, fit_mean=True, center_data=True):
 
 def only_samples(monkeypatch):
     """Let every comb that samples could serve be made of them, whatever it costs."""
-    from skysieve.periodogram.cuda import chunks as cuda_jobs
+    from skysieve.periodogram.cuda import methods
+    from skysieve.periodogram.cuda.sinusoid.methods import Samples
 
-    choose = cuda_jobs.choose_layouts
+    choose = methods.choose_among
 
     def among_samples(known, nf, cycles):
-        return choose(tuple(layout for layout in known if layout.sampled), nf, cycles)  # they come first
+        return choose(tuple(method for method in known if isinstance(method, Samples)), nf, cycles)  # they come first
 
-    monkeypatch.setattr(cuda_jobs, "choose_layouts", among_samples)
+    monkeypatch.setattr(methods, "choose_among", among_samples)
+
+
+def no_room_for_candidates(monkeypatch):
+    """Let chunks have room for few candidates, so that all their objects are searched again."""
+    from skysieve.periodogram.cuda.methods import Methods
+
+    deal = Methods.deal
+
+    def tight(self, objects, lengths, cycles, all_candidates=False):
+        parts, limits = deal(self, objects, lengths, cycles, all_candidates)
+        for part in parts:
+            object.__setattr__(part, "cap", part.cap if all_candidates else 5)
+        return parts, limits
+
+    monkeypatch.setattr(Methods, "deal", tight)
 
 
 def default_spec(**changes):
@@ -128,7 +144,7 @@ def host(a):
 
 
 def tries_of(frequency, power, wanted, most, span):
-    """Samples that are refined: ``wanted`` ones at least 1/T apart, and further ones apart from these alone."""
+    """Samples that are refined: ``wanted`` ones at least 1/T from each other, and further ones as far from these."""
     before, after = np.r_[-np.inf, power[:-1]], np.r_[power[1:], -np.inf]
     taken = []
     peaks = np.flatnonzero(~np.isnan(power) & ~(before >= power) & ~(after > power))

@@ -111,11 +111,11 @@ def test_a_ragged_batch_equals_singles_and_float32_stores_float64(runtime, model
 def test_kept_plans_with_other_bands(runtime):
     """From the third time on the launches are replayed as a graph; the bands of the rows travel with the rows."""
     source, grids = batch([40, 80, 300]), shared_grid(0.16, STEP, 2000)
-    kept = bands_engine("offsets", 3, runtime)
+    plan = bands_engine("offsets", 3, runtime)
     for seed in range(5):
         banded = in_bands(source, 3, seed=seed)
         fresh = run(bands_engine("offsets", 3, runtime), banded, grids)
-        out = run(kept, banded, grids)
+        out = run(plan, banded, grids)
         assert np.array_equal(out.power, fresh.power)
         assert np.array_equal(out.peak_index, fresh.peak_index)
 
@@ -137,11 +137,11 @@ def test_the_public_function_on_both_devices_and_arrays_on_the_gpu(model):
     rows = source.source
     grid = {"fmin": 0.1, "fmax": 3.0, "nf": 2000, "n_peaks": 3, "model": model, "offsets": source.offsets}
     names = np.array(["g", "r", "i"])[source.codes]
-    there = skysieve.lombscargle_multiband(rows.t, rows.y, names, rows.dy, device="cuda", **grid)
+    on_gpu = skysieve.lombscargle_multiband(rows.t, rows.y, names, rows.dy, device="cuda", **grid)
     here = skysieve.lombscargle_multiband(rows.t, rows.y, names, rows.dy, device="cpu", **grid)
-    assert there.device == "cuda:0"
-    np.testing.assert_allclose(there.power, here.power, rtol=0, atol=1e-8)
-    np.testing.assert_array_equal(there.peaks.index, here.peaks.index)
+    assert on_gpu.device == "cuda:0"
+    np.testing.assert_allclose(on_gpu.power, here.power, rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(on_gpu.peaks.index, here.peaks.index)
     flat = (cp.asarray(rows.t), cp.asarray(rows.y))
     on_gpu = skysieve.lombscargle_multiband(*flat, cp.asarray(source.codes), cp.asarray(rows.dy), **grid)
     assert isinstance(on_gpu.power, cp.ndarray)

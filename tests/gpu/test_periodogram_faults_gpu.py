@@ -1,4 +1,4 @@
-"""The periodogram on a GPU that is short of memory, or lost: answers stay, errors are told; and its longest grids."""
+"""The periodogram on a GPU that is short of memory, or lost: the same answers, or errors; and its longest grids."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ with LombScarglePlan(fmin=0.16, fmax=4, nf=4000, method="nufft", device="cuda", 
     try:
         plan.execute(source.t, source.y, source.dy, offsets=source.offsets)
     except RuntimeError as error:
-        print("told:", error, flush=True)
+        print("raised:", error, flush=True)
 print("closed", flush=True)
 """
 
@@ -84,9 +84,9 @@ print("closed", flush=True)
 def test_a_gpu_that_is_really_lost():
     """A kernel of somebody else ends the device's context: the driver's error reaches the caller, the plan closes."""
     run_there = [sys.executable, "-c", LOST]
-    told = subprocess.run(run_there, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT, env=PATHS)
-    assert "told: cuda" in told.stdout, told.stdout + told.stderr
-    assert "closed" in told.stdout, told.stdout + told.stderr
+    found = subprocess.run(run_there, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT, env=PATHS)
+    assert "raised: cuda" in found.stdout, found.stdout + found.stderr
+    assert "closed" in found.stdout, found.stdout + found.stderr
 
 
 def test_as_many_frequencies_as_there_may_be():

@@ -29,15 +29,13 @@ from tests.gpu.batches import (
     shared_grid,
 )
 
-from skysieve.core import measured as kept
+from skysieve.core import measured
 from skysieve.core.device import resolve
 from skysieve.core.gpu.runtime import CudaRuntime
 from skysieve.core.gpu.selftest import run_selftest
 from skysieve.periodogram.contract import Grids, Output
-from skysieve.periodogram.cuda import calibrate as cuda_calibrate
+from skysieve.periodogram.cuda import calibrate, graphs, worker
 from skysieve.periodogram.cuda import engine as cuda
-from skysieve.periodogram.cuda import graphs as cuda_recorded
-from skysieve.periodogram.cuda import worker as cuda_worker
 from skysieve.periodogram.cuda.cost import DEFAULTS
 
 pytestmark = pytest.mark.gpu
@@ -52,8 +50,8 @@ BUILDS = {  # lengths, f0, df, nf
     "x2": ([40, 300], 0.16, 0.2 / 120, 3300),
     "x2p4": ([40, 300], 0.16, 0.35 / 120, 1700),
     "x4p4": ([40, 300], 0.16, 0.8 / 120, 1700),
-    "columns": ([60, 40, 1100], 0.16, 1 / 60_000, 25_000),
-    "runs": ([60], 0.16, 1 / 60_000, 60_000),
+    "fine": ([60, 40, 1100], 0.16, 1 / 60_000, 25_000),
+    "finer": ([60, 1500], 0.16, 1 / 600_000, 100_000),
 }
 SAMPLES = {  # frequencies between samples: lengths, f0, df, nf
     8: ([6, 16, 31, 40, 90, 500, 1700], 0.16, STEP, 6145),
@@ -131,10 +129,10 @@ def test_the_best_peaks_of_a_long_grid(runtime, cp, dtype):
     same_peaks(run(e, source, grids, power=False), out)
 
 
-@pytest.mark.parametrize("few", [0, cuda_worker.FEW_OBJECTS])
+@pytest.mark.parametrize("few", [0, worker.FEW_OBJECTS])
 @pytest.mark.parametrize("dtype", [F64, F32], ids=str)
 def test_peaks_of_many_candidates(runtime, dtype, few, monkeypatch):
-    monkeypatch.setattr(cuda_worker, "FEW_OBJECTS", few)
+    monkeypatch.setattr(worker, "FEW_OBJECTS", few)
     check_peaks_of_many_candidates(partial(engine, runtime), dtype)
 
 
@@ -218,9 +216,9 @@ def test_arrays_on_the_gpu_stay_there(runtime, cp):
     source, grids = batch([40, 80, 300]), shared_grid(0.16, STEP, 3000)
     e = engine(runtime)
     expected = run(e, source, grids)
-    there = FlatSource(cp.asarray(source.t), cp.asarray(source.y), cp.asarray(source.dy), source.offsets)
+    on_gpu = FlatSource(cp.asarray(source.t), cp.asarray(source.y), cp.asarray(source.dy), source.offsets)
     for _ in range(3):
-        out = run(e, there, grids, xp=cp)
+        out = run(e, on_gpu, grids, xp=cp)
         assert isinstance(out.power, cp.ndarray)
         assert np.abs(host(out.power) - expected.power).max() <= 1e-9
         assert np.array_equal(out.peak_index, expected.peak_index)
@@ -230,8 +228,8 @@ def test_arrays_on_the_gpu_stay_there(runtime, cp):
 @pytest.mark.parametrize("errors", [True, False])
 def test_one_launch_serves_rows_wherever_they_lie_on_the_gpu(runtime, cp, monkeypatch, nterms, errors):
     """Chunks of one length whose rows are gathered have one recorded launch; also where some rows are on the host."""
-    monkeypatch.setattr(cuda_recorded, "MOST_ROWS", 100)
-    monkeypatch.setattr(cuda, "FEWEST_THERE", 1)
+    monkeypatch.setattr(graphs, "MOST_ROWS", 100)
+    monkeypatch.setattr(cuda, "FEWEST_ON_DEVICE", 1)
     monkeypatch.setattr(cuda, "FEWEST_ROWS", 1)
     source, grids = batch([120] * 30, errors=errors), shared_grid(0.16, STEP, 3000)
     monkeypatch.setattr(cuda, "MOST_ROWS", 5 * 120)
@@ -250,10 +248,10 @@ def test_one_launch_serves_rows_wherever_they_lie_on_the_gpu(runtime, cp, monkey
 
 def test_kept_plan_on_new_values(runtime):
     """From the third time on the launches are replayed as a graph; the answers are those of a fresh engine."""
-    grids, kept = shared_grid(0.16, STEP, 3000), engine(runtime)
+    grids, plan = shared_grid(0.16, STEP, 3000), engine(runtime)
     for seed in range(5):
         source = batch([40, 70, 10], seed=seed)
-        out, fresh = run(kept, source, grids), run(engine(runtime), source, grids)
+        out, fresh = run(plan, source, grids), run(engine(runtime), source, grids)
         assert np.array_equal(out.power, fresh.power)
         assert np.array_equal(out.peak_frequency, fresh.peak_frequency)
 
@@ -329,16 +327,16 @@ def test_several_gpus(runtime):
 
 def test_costs_are_measured_once_and_kept(runtime, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kept, "_used", {})
-    monkeypatch.setattr(cuda_calibrate, "ALIKE", 1e9)  # other tests may use the GPU too
-    monkeypatch.setattr(cuda_calibrate, "plausible", lambda found, defaults: True)
+    monkeypatch.setattr(measured, "_used", {})
+    monkeypatch.setattr(calibrate, "WITHIN", 1e9)  # other tests may use the GPU too
+    monkeypatch.setattr(calibrate, "plausible", lambda found, defaults: True)
     first = engine(runtime).costs
-    path = kept.path_of(cuda_calibrate.name_of(runtime.device.name, engine(runtime).spec))
+    path = measured.path_of(calibrate.name_of(runtime.device.name, engine(runtime).spec))
     assert json.loads(path.read_text()) == first.as_dict()
     assert all(abs(value) < 1e6 for value in first.as_dict().values())
     path.unlink()
     assert engine(runtime).costs == first  # this process keeps them
-    monkeypatch.setattr(kept, "_used", {})
+    monkeypatch.setattr(measured, "_used", {})
     path.write_text("not json")
     again = engine(runtime).costs
     assert json.loads(path.read_text()) == again.as_dict()
@@ -348,11 +346,11 @@ def test_costs_are_measured_once_and_kept(runtime, monkeypatch, tmp_path):
 def test_a_first_look_leaves_recorded_launches_alone(runtime):
     """Looking at other light curves between runs of a kept plan changes none of its answers."""
     source, grids = batch([40, 70, 200]), shared_grid(0.16, STEP, 3000)
-    kept = engine(runtime)
-    expected = run(kept, source, grids)
+    plan = engine(runtime)
+    expected = run(plan, source, grids)
     for seed in range(3):
-        other = kept.scan(batch([300, 20], seed=seed))
+        other = plan.scan(batch([300, 20], seed=seed))
         assert other.n_used.tolist() == [300, 20]
-        again = run(kept, source, grids)
+        again = run(plan, source, grids)
         assert np.array_equal(again.power, expected.power)
         assert np.array_equal(again.peak_frequency, expected.peak_frequency)

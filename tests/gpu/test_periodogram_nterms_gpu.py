@@ -72,7 +72,7 @@ def test_steps(runtime, cycles):
 
 
 def test_narrow_bands_and_long_series(runtime):
-    """Samples of the low harmonics lie apart; all warps of a block fit what is in doubt of long series."""
+    """Samples of the low harmonics are separate stretches; all warps of a block fit what is in doubt of long series."""
     check(engine(runtime, nterms=4), batch([60, 5000], errors=False), shared_grid(20.0, STEP, 600), 1e-8)
     rng = np.random.default_rng(5)
     t = np.sort(rng.choice(4000, 900, replace=False)) * 0.25
@@ -141,10 +141,10 @@ def test_arrays_on_the_gpu_and_kept_plans(runtime, dtype):
     cp = pytest.importorskip("cupy")
     source, grids = batch([40, 80, 300], errors=False), shared_grid(0.16, STEP, 2000)
     expected = run(engine(runtime, nterms=3, dtype=dtype), source, grids)
-    there = FlatSource(cp.asarray(source.t), cp.asarray(source.y), None, source.offsets)
+    on_gpu = FlatSource(cp.asarray(source.t), cp.asarray(source.y), None, source.offsets)
     e = engine(runtime, nterms=3, dtype=dtype)
     for _ in range(4):
-        out = run(e, there, grids, xp=cp)
+        out = run(e, on_gpu, grids, xp=cp)
         assert isinstance(out.power, cp.ndarray)
         assert np.array_equal(host(out.power), expected.power, equal_nan=True)
         assert np.array_equal(out.peak_index, expected.peak_index)

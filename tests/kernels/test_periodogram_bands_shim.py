@@ -10,7 +10,7 @@ import pytest
 
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram.contract import Grids, Status
-from skysieve.periodogram.cuda.bands.layouts import layouts
+from skysieve.periodogram.cuda.bands.methods import comb_methods
 from skysieve.periodogram.multiband import _model
 from tests.gpu.batches import BAND_MODELS, FlatSource, bands_engine, batch, check_bands, in_bands, run, shared_grid
 from tests.kernels.shim import run_sanitized, shim_runtime
@@ -145,7 +145,7 @@ def test_an_answer_does_not_depend_on_the_company():
 
 
 def test_other_rows_in_a_kept_plan():
-    """Light curves cut alike, with other bands: what is kept between calls are the chunks."""
+    """Light curves of the same lengths with other bands: only the chunks are remembered between calls."""
     source, grids = batch([45, 80]), shared_grid(0.16, STEP, 300)
     e = engine("offsets", 3)
     run(e, in_bands(source, 3), grids)
@@ -165,7 +165,7 @@ def test_layouts_fit_the_shared_memory():
     for model in BAND_MODELS.values():
         for bands in (1, 5, 6, 40):
             for shared in (65_536, 101_376, 232_448):
-                for layout in layouts(_model(*model, bands)[0], shared):
+                for layout in comb_methods(_model(*model, bands)[0], shared):
                     assert layout.shared_bytes <= shared - 1024
                     assert layout.together == 0 or layout.combs % layout.together == 0
 

@@ -12,8 +12,8 @@ import pytest
 
 from skysieve.periodogram.contract import Grids, Status
 from skysieve.periodogram.cuda import engine as cuda
-from skysieve.periodogram.cuda.fourier import worker as cuda_chi2
-from skysieve.periodogram.cuda.fourier.layouts import layouts
+from skysieve.periodogram.cuda.fourier import worker as fourier_worker
+from skysieve.periodogram.cuda.fourier.methods import layouts
 from skysieve.periodogram.cuda.samples.stretches import cut, stretches
 from tests.gpu.batches import FlatSource, batch, default_spec, run, same_maxima, same_peaks, shared_grid
 from tests.kernels.shim import run_sanitized, shim_runtime
@@ -70,7 +70,7 @@ def test_coarse_and_fine_grids(step, combs):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_narrow_bands_far_from_zero(shared):
-    """The samples of the low harmonics lie apart; those of the others meet."""
+    """The samples of the low harmonics are separate stretches; those of the others join."""
     source, some = batch([45, 25], errors=False), np.arange(2.0)
     grids = shared_grid(20.0, STEP, 300) if shared else Grids(5 + some, STEP + 1e-5 * some, np.array([300, 410]), False)
     assert len(np.unique(stretches(layouts(4, 232_448)[8], *(a[:1] for a in (grids.f0, grids.df, grids.nf))).at)) > 1
@@ -82,7 +82,7 @@ def test_memory_of_samples_is_asked_for(f0, nf):
     """In narrow bands every harmonic has samples of its own: several times those of one stretch."""
     source, grids = batch([45], errors=False), shared_grid(f0, STEP, nf)
     asked = engine(nterms=4).describe(source, grids)
-    samples = 16 * cut(asked["layout"], grids.f0, grids.df, grids.nf, 1, True, 132).most_samples
+    samples = 16 * cut(asked["layout"].layout, grids.f0, grids.df, grids.nf, 1, True, 132).most_samples
     assert samples + 24 * nf < asked["bytes"] < 1.5 * (samples + 48 * nf)
 
 
@@ -116,7 +116,7 @@ def test_series_of_hardly_more_points_than_columns():
 @pytest.mark.parametrize("many", [1, 2])
 def test_best_peaks_of_grids_of_several_blocks(many, monkeypatch):
     """Powers below the floor are not read again; some of the best peaks lie where blocks and tops meet."""
-    monkeypatch.setattr(cuda_chi2, "MANY", many)
+    monkeypatch.setattr(fourier_worker, "MANY", many)
     source, grids = batch([40], errors=False), shared_grid(0.16, STEP, 4200)
     check(engine(nterms=2, n_peaks=12), source, grids, 1e-8)
 

@@ -16,12 +16,20 @@ import pytest
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram.contract import Grids, Output, Status
-from skysieve.periodogram.cuda import chunks as cuda_jobs
 from skysieve.periodogram.cuda import engine as cuda
-from skysieve.periodogram.cuda import parts as cuda_parts
 from skysieve.periodogram.cuda import run as cuda_run
 from skysieve.periodogram.cuda.run import Run
-from tests.gpu.batches import FaultyRuntime, FlatSource, bands_engine, batch, default_spec, in_bands, run, shared_grid
+from tests.gpu.batches import (
+    FaultyRuntime,
+    FlatSource,
+    bands_engine,
+    batch,
+    default_spec,
+    in_bands,
+    no_room_for_candidates,
+    run,
+    shared_grid,
+)
 from tests.kernels.shim import shim_runtime
 
 STEP = 1 / 1200
@@ -56,14 +64,7 @@ def expected(source):
 @pytest.fixture
 def overflow(monkeypatch):
     """Chunks have room for few candidates: all objects are taken again."""
-    make = cuda_parts.make_part
-
-    def tight(*args, **kwargs):
-        part = make(*args, **kwargs)
-        object.__setattr__(part, "cap", part.cap if len(args) < 8 or args[7] else 5)
-        return part
-
-    monkeypatch.setattr(cuda_jobs, "make_part", tight)
+    no_room_for_candidates(monkeypatch)
 
 
 class Failing:
@@ -82,7 +83,7 @@ class Failing:
 @pytest.mark.parametrize("error", [MemoryError("no room"), FULL])
 @pytest.mark.parametrize("where", ["begin", "prefetch"])
 def test_memory_is_short_for_a_chunk(source, expected, caplog, error, where):
-    """However CuPy tells it, and whether launching or before: every buffer is given back, halves are tried."""
+    """However CuPy reports it, and whether launching or before: every buffer is given back, halves are tried."""
     e = engine()
     worker = e.workers[0]
     e.scan(source)
@@ -118,7 +119,7 @@ def test_later_chunks_are_no_larger_than_what_fits(caplog):
     with caplog.at_level(logging.WARNING, "skysieve"):
         assert same(run(e, source, GRID), expected)
     assert sum(n > 2 for n in tried) == caplog.text.count("trying halves") <= 4
-    assert len(e.cut(source, e._plan(source, GRID, Output.allocate(48, 5, expected.power)), worker)) > 3
+    assert len(e.cut(source, e._settings(source, GRID, Output.allocate(48, 5, expected.power)), worker)) > 3
 
 
 def test_an_object_that_fits_alone(source, expected, caplog):
@@ -175,9 +176,9 @@ def test_memory_is_short_for_what_is_taken_again(source, expected, overflow, cap
         return begin(lane, job)
 
     worker.begin = hopeless
-    with pytest.raises(MemoryBudgetError, match="object 5 does not fit") as told:
+    with pytest.raises(MemoryBudgetError, match="object 5 does not fit") as raised:
         run(e, source, GRID)
-    assert told.value.__cause__ is FULL
+    assert raised.value.__cause__ is FULL
 
 
 def two(source, **more):
@@ -196,7 +197,7 @@ def test_an_object_too_large_for_one_gpu_goes_to_another(source, expected, caplo
 
 @pytest.mark.parametrize("chunks", [1, 6])
 def test_a_gpu_that_is_lost_is_left_alone(source, expected, caplog, chunks):
-    """Its objects are done by the other, also where there is one chunk; later runs and the end do without it."""
+    """The other searches its objects, even where there is one chunk; later runs and `close` do without it."""
     e, (first, other) = two(source, **({} if chunks == 1 else {"memory": 60_000}))
     first.begin = Failing(None, GONE, range(99))
     for lane in first.lanes:
@@ -341,17 +342,17 @@ def test_bad_input_before_any_work(source):
     """An amount of memory that cannot be read, and arrays of several GPUs or of one that does not take part."""
     with pytest.raises(ValueError, match="memory='a lot'"):
         engine(memory="a lot")
-    there = [SimpleNamespace(__cuda_array_interface__={}, device=SimpleNamespace(id=i)) for i in (0, 1, 2)]
+    arrays = [SimpleNamespace(__cuda_array_interface__={}, device=SimpleNamespace(id=i)) for i in (0, 1, 2)]
     e, workers = two(source)
     workers[1].runtime.device = replace(workers[1].runtime.device, index=1)
-    assert e._worker_of((there[1], there[1], None)) is workers[1]
-    assert e._worker_of((source.t, source.y, None), there[1]) is workers[1]
+    assert e._worker_of((arrays[1], arrays[1], None)) is workers[1]
+    assert e._worker_of((source.t, source.y, None), arrays[1]) is workers[1]
     with pytest.raises(ValueError, match="t on cuda:0, dy on cuda:1; arrays of one GPU"):
-        e._worker_of((there[0], source.y, there[1]))
+        e._worker_of((arrays[0], source.y, arrays[1]))
     with pytest.raises(ValueError, match="y on cuda:0, out on cuda:1; arrays of one GPU"):
-        e._worker_of((source.t, there[0], None), there[1])
+        e._worker_of((source.t, arrays[0], None), arrays[1])
     with pytest.raises(ValueError, match="arrays are on cuda:2"):
-        e._worker_of((there[2], there[2], None))
+        e._worker_of((arrays[2], arrays[2], None))
 
 
 def test_gpus_that_differ(source):
@@ -367,7 +368,7 @@ def test_gpus_that_differ(source):
 
 
 def test_the_costliest_chunks_are_dealt_first(monkeypatch):
-    """By frequencies and points where grids differ; alike chunks as they come."""
+    """By frequencies and points where grids differ; equal chunks in their order."""
     drawn = []
     monkeypatch.setattr(Run, "work", lambda self, worker, alone: drawn.append([c.start for c in self.queue]))
     lengths, nf = [60, 30, 60, 200, 30], np.array([400, 4000, 400, 300, 90_000])

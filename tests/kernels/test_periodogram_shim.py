@@ -14,7 +14,8 @@ import pytest
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram.contract import Grids, Output, Status
 from skysieve.periodogram.cuda import engine as cuda
-from skysieve.periodogram.cuda import worker as cuda_worker
+from skysieve.periodogram.cuda import worker
+from skysieve.periodogram.cuda.sinusoid.methods import Samples
 from tests.gpu.batches import (
     FaultyRuntime,
     FlatSource,
@@ -23,6 +24,7 @@ from tests.gpu.batches import (
     check_peaks_of_many_candidates,
     default_spec,
     direct_power,
+    no_room_for_candidates,
     only_samples,
     run,
     shared_grid,
@@ -71,7 +73,7 @@ def test_comb(build, order):
 @pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
 @pytest.mark.parametrize("step", SAMPLES)
 def test_samples(step, dtype, order, monkeypatch):
-    """Interpolation from samples, L frequencies apart, the last block half empty."""
+    """Interpolation from samples at every L-th frequency; the last block is half empty."""
     only_samples(monkeypatch)
     lengths, f0, df, nf = SAMPLES[step]
     e = engine(order, (9, 0), method="nufft", dtype=dtype)
@@ -89,19 +91,20 @@ def test_samples_where_every_power_is_suspicious(dtype, monkeypatch):
     check(engine(sm=(9, 0), method="nufft", dtype=dtype), batch([7]), shared_grid(0.16, STEP / 4, 2048), 1e-6)
 
 
-def test_long_series_on_fine_grids_are_not_sampled():
-    """By one warp each they would be: combs whose cells are spread apart take them, whatever rows drop out."""
-    e = engine(sm=(9, 0), method="nufft", dtype=F32)
-    source, grids = batch([1030, 1026, 60]), shared_grid(0.16, 1 / 24_000, 40_000)
+@pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
+def test_long_series_on_fine_grids_are_not_sampled(dtype):
+    """Many combs serve them, also where rows are dropped: for samples one warp takes all points."""
+    e = engine(sm=(9, 0), method="nufft", dtype=dtype)
+    source, grids = batch([1030, 1026, 60]), shared_grid(0.16, 1 / 12_000, 40_000)
     source.y[1100:1104] = np.nan  # of the second object
     out = run(e, source, grids, power=False)
     names = {launch[0] for launch in e.workers[0].runtime.launches}
-    assert names >= {"ls_spread", "ls_comb", "ls_powers"}
+    assert names >= {"ls_fine", "ls_powers"}
     assert out.n_used.tolist() == [1030, 1022, 60]
     for i in range(3):
         rows = slice(*source.offsets[i : i + 2])
         one = FlatSource(source.t[rows], source.y[rows], source.dy[rows], np.array([0, len(source.t[rows])]))
-        assert e.describe(one, grids)["layout"].sampled == (i == 2)
+        assert isinstance(e.describe(one, grids)["layout"], Samples) == (i == 2)
         single = run(e, one, grids, power=False)
         assert np.array_equal(single.peak_index[0], out.peak_index[i])
         assert np.array_equal(single.peak_power[0], out.peak_power[i])
@@ -133,34 +136,34 @@ def test_samples_in_another_normalisation(monkeypatch):
     assert np.array_equal(model.peak_index, plain.peak_index)
 
 
-def test_comb_runs():
-    """Peaks without powers on a fine grid in float32: warps follow runs of combs, long series are spread apart."""
-    e = engine(method="nufft", dtype=F32)
-    source, grids = batch([1030]), shared_grid(0.0005, 1 / 60_000, 150_000)
-    about = e.describe(source, grids)
-    assert about["layout"].form(False, about["combs_a_block"]) == "f32runs"
-    out, alone = run(e, source, grids), run(e, source, grids, power=False)
-    assert {launch[0] for launch in e.workers[0].runtime.launches} >= {"ls_spread", "ls_comb"}
-    some = np.arange(0, 150_000, 50)
-    expected, _ = direct_power(source, 0, 0.0005 + some / 60_000)
-    assert np.abs(out.power[some] - expected).max() <= 1e-5
-    assert np.array_equal(alone.peak_index, out.peak_index)
-
-
-def test_interpolated_bands_in_several_blocks():
-    """A fine grid in float64: blocks share a band, and the block at its end has few frequencies."""
-    e = engine(method="nufft")
-    source, grids = batch([60]), shared_grid(0.16, 1 / 60_000, 25_003)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.dtype(np.float64), 1e-9), (F32, 1e-6)])
+def test_interpolated_bands_in_several_blocks(dtype, tolerance):
+    """A fine grid: blocks share a band, and the block at its end has few frequencies; sums are float64 in any case."""
+    e = engine(method="nufft", dtype=dtype)
+    source, grids = batch([60, 1030]), shared_grid(0.16, 1 / 60_000, 25_003)
     about = e.describe(source, grids)
     assert about["layout"].build == "ls_fine"
     assert about["layout"].blocks(about["combs_a_block"]) > 2
-    check(e, source, grids, 1e-9, few_det=1e-5)
+    check(e, source, grids, tolerance, few_det=1e-5)
 
 
-def test_long_series_are_spread_apart():
-    e = engine(method="nufft")
-    check(e, batch([1030, 40]), shared_grid(0.16, 1 / 60_000, 25_000), 1e-9)
-    assert "ls_spread" in {launch[0] for launch in e.workers[0].runtime.launches}
+def test_combs_of_two_precisions_in_a_chunk():
+    """In float32, few combs have float32 weights and many have float64 ones; each object is as it is alone."""
+    e = engine(method="nufft", dtype=F32)
+    source = batch([40, 60, 50])
+    grids = Grids(np.full(3, 0.16), np.array([STEP, 1 / 60_000, STEP]), np.array([1500, 25_000, 900]), False)
+    out = run(e, source, grids)
+    names = [launch[0] for launch in e.workers[0].runtime.launches]
+    assert names.count("ls_weights") == 2
+    assert {"ls_comb", "ls_fine"} <= set(names)
+    start = grids.offsets(3)
+    for i in range(3):
+        rows = slice(*source.offsets[i : i + 2])
+        one = FlatSource(source.t[rows], source.y[rows], source.dy[rows], np.array([0, len(source.t[rows])]))
+        f0, df, nf = grids.of(i)
+        alone = run(engine(method="nufft", dtype=F32), one, shared_grid(f0, df, nf))
+        assert np.array_equal(alone.power, out.power[start[i] : start[i + 1]])
+        assert np.array_equal(alone.peak_index[0], out.peak_index[i])
 
 
 def test_comb_float32(order):
@@ -307,26 +310,17 @@ def test_a_span_hidden_by_unsorted_times_is_taken_again():
 
 
 def test_every_candidate_when_there_is_no_room(monkeypatch):
-    from skysieve.periodogram.cuda import parts as cuda_parts
-
     source, grids = batch([60, 40]), shared_grid(0.16, STEP, 1500)
     expected = run(engine(n_peaks=12), source, grids)
-    make = cuda_parts.make_part
-
-    def tight(*args, **kwargs):
-        part = make(*args, **kwargs)
-        object.__setattr__(part, "cap", part.cap if len(args) < 8 or args[7] else 5)
-        return part
-
-    monkeypatch.setattr("skysieve.periodogram.cuda.chunks.make_part", tight)
+    no_room_for_candidates(monkeypatch)
     out = run(engine(n_peaks=12), source, grids)
     assert np.array_equal(out.peak_index, expected.peak_index)
 
 
-@pytest.mark.parametrize("few", [0, cuda_worker.FEW_OBJECTS])
+@pytest.mark.parametrize("few", [0, worker.FEW_OBJECTS])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_peaks_of_many_candidates(dtype, few, monkeypatch):
-    monkeypatch.setattr(cuda_worker, "FEW_OBJECTS", few)
+    monkeypatch.setattr(worker, "FEW_OBJECTS", few)
     check_peaks_of_many_candidates(engine, dtype)
 
 
@@ -346,10 +340,10 @@ def test_equal_peaks_and_peaks_at_the_ends():
 
 def test_again_on_other_values_equals_a_fresh_engine():
     grids = shared_grid(0.16, STEP, 700)
-    kept = engine()
+    plan = engine()
     for seed in (1, 2, 3, 4):
         source = batch([40, 70], seed=seed)
-        out, fresh = run(kept, source, grids), run(engine(), source, grids)
+        out, fresh = run(plan, source, grids), run(engine(), source, grids)
         assert np.array_equal(out.power, fresh.power)
         assert np.array_equal(out.peak_frequency, fresh.peak_frequency)
 

@@ -32,13 +32,13 @@ class FakeGpu:
         device = SimpleNamespace(name=name, sm_count=132, shared_per_block=232_448)
         self.runtime = SimpleNamespace(xp=np, device=device)
 
-    def compile_ahead(self, layouts):
-        assert {layout is None for layout, _, _ in layouts} == {True, False}  # those of both methods
+    def compile_ahead(self, wanted):
+        assert {method.direct for method, _, _ in wanted} == {True, False}
 
     def begin(self, lane, job):
         points, nf = float(np.diff(job.offsets)[0]), float(job.nf[0])
         (part,) = job.parts
-        base, point = self.costs.comb_line(part.layout, nf) if part.kind == "comb" else self.costs.direct_line(nf)
+        base, point = part.method.line(self.costs, nf)
         self.runs += 1
         self.clock += (LAUNCH + 1e-9 * job.n_objects * (base + points * point)) * (1 + self.busy(self.runs))
 

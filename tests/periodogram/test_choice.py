@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from skysieve.periodogram.contract import Grids, Spec
-from skysieve.periodogram.cuda.chunks import Plan
 from skysieve.periodogram.cuda.cost import DEFAULTS
-from skysieve.periodogram.cuda.layouts import layouts
+from skysieve.periodogram.cuda.sinusoid.methods import SinusoidMethods, nufft_methods
 
 H100 = {"multiprocessors": 132, "shared": 232_448}
 TIMES = np.genfromtxt(
@@ -22,15 +21,15 @@ Random sizes that the costs were not fitted to, 1 to 4,000 objects.
 """
 
 
-def plan_of(dtype, nf, cycles, method="auto", matrix=False):
+def methods_of(dtype, nf, cycles, method="auto", matrix=False):
     grids = Grids(np.array([0.2]), np.array([cycles / 120]), np.array([nf], np.int64), True)
     spec = Spec(method=method, dtype=np.dtype(dtype), return_power=False)
-    return Plan(spec, grids, DEFAULTS[spec.dtype], power_start=None, matrix=matrix, **H100)
+    return SinusoidMethods(spec, grids, DEFAULTS[spec.dtype], matrix=matrix, **H100)
 
 
-def choice(plan, points, cycles):
-    layout = plan.choose(plan.grids.nf, np.array([cycles]))
-    return "direct" if layout[0] < 0 or points <= plan.few(plan.grids.nf, layout)[0] else "nufft"
+def choice(methods, points, cycles):
+    number = methods.choose(methods.grids.nf, np.array([cycles]))
+    return "direct" if number[0] < 0 or points <= methods.few(methods.grids.nf, number)[0] else "nufft"
 
 
 @pytest.mark.parametrize("nufft", ["combs", "samples"])
@@ -38,8 +37,8 @@ def choice(plan, points, cycles):
 def test_the_choice_is_at_most_a_quarter_slower(dtype, nufft):
     rows = TIMES[TIMES["dtype"] == dtype]
     assert len(rows) > 60
-    plans = [plan_of(dtype, r["nf"], r["cycles"], matrix=nufft == "samples") for r in rows]
-    chosen = [choice(p, r["points"], r["cycles"]) for p, r in zip(plans, rows, strict=True)]
+    all_methods = [methods_of(dtype, r["nf"], r["cycles"], matrix=nufft == "samples") for r in rows]
+    chosen = [choice(p, r["points"], r["cycles"]) for p, r in zip(all_methods, rows, strict=True)]
     names = {"direct": "direct", "nufft": nufft}
     ratios = [r[names[c]] / min(r["direct"], r[nufft]) for r, c in zip(rows, chosen, strict=True)]
     assert max(ratios) <= 1.25
@@ -48,11 +47,11 @@ def test_the_choice_is_at_most_a_quarter_slower(dtype, nufft):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_every_layout_of_every_card_has_costs(dtype):
+def test_every_method_of_every_card_has_costs(dtype):
     """Shared memory of a block from 48 KiB (old cards) to 227 KiB; more points never turn a choice back."""
     for shared in (48 << 10, 64 << 10, 99 << 10, 163 << 10, 227 << 10):
-        for layout in layouts(np.dtype(dtype), shared):
-            base, point = DEFAULTS[np.dtype(dtype)].comb_line(layout, np.array([64, 700, 1_000_000]))
+        for method in nufft_methods(np.dtype(dtype), shared):
+            base, point = method.line(DEFAULTS[np.dtype(dtype)], np.array([64, 700, 1_000_000]))
             assert (base > 0).all()
             assert (point > 0).all()
 
@@ -61,8 +60,8 @@ def test_the_choice_follows_from_the_object_alone():
     """Shared grids and one grid an object, alone or in company: the same number of points decides."""
     nf, cycles = np.array([300, 700, 9000, 250_000]), np.array([0.15, 0.3, 0.06, 0.004])
     grids = Grids(np.full(4, 0.2), cycles / 120, nf, False)
-    together = Plan(Spec(return_power=False), grids, DEFAULTS[np.dtype(np.float64)], power_start=None, **H100)
+    together = SinusoidMethods(Spec(return_power=False), grids, DEFAULTS[np.dtype(np.float64)], **H100)
     few = together.few(nf, together.choose(nf, cycles))
     for i in range(4):
-        alone = plan_of("float64", nf[i], cycles[i])
+        alone = methods_of("float64", nf[i], cycles[i])
         assert alone.few(alone.grids.nf, alone.choose(alone.grids.nf, cycles[i : i + 1]))[0] == few[i]

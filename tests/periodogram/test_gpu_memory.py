@@ -61,11 +61,11 @@ def planned_and_taken(engine: cuda.Engine, source: Any, grids: Grids, power: boo
     n = source.n_objects
     powers = np.empty(int(grids.offsets(n)[-1]), engine.spec.dtype) if power else None
     output = Output.allocate(n, engine.spec.n_peaks, powers)
-    plan, worker = engine._plan(source, grids, output), engine.workers[0]
-    job = make_job(plan, source, Chunk(0, n), output)
+    settings, worker = engine._settings(source, grids, output), engine.workers[0]
+    job = make_job(settings, source, Chunk(0, n), output)
     worker._launch(worker.lanes[0], job)
     lane: Any = worker.lanes[0]
-    return plan.row_bytes() * job.n_rows + engine._object_bytes(plan, source) * n, sum(lane.asked.values())
+    return settings.row_bytes() * job.n_rows + engine._object_bytes(settings, source) * n, sum(lane.asked.values())
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -113,11 +113,11 @@ def test_a_given_amount_holds_for_all_lanes_as_they_grow(runtime):
     e = cuda.Engine(default_spec(method="nufft"), runtime=runtime, memory=budget)
     source, grids = batch([50] * 1500), shared_grid(0.16, STEP, 2500)
     output = Output.allocate(1500, 5, np.empty(1500 * 2500))
-    plan, worker = e._plan(source, grids, output), e.workers[0]
-    chunks = e.cut(source, plan, worker)
+    settings, worker = e._settings(source, grids, output), e.workers[0]
+    chunks = e.cut(source, settings, worker)
     assert len(chunks) > 3
     for i, (start, stop) in enumerate(chunks):
-        worker._launch(worker.lanes[i % 3], make_job(plan, source, Chunk(start, stop), output))
+        worker._launch(worker.lanes[i % 3], make_job(settings, source, Chunk(start, stop), output))
     held = sum(a.nbytes for lane in worker.lanes for a in lane._device.values())
     assert held > budget / 3
     assert held <= budget

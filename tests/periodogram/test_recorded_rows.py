@@ -122,19 +122,19 @@ def test_every_recorded_launch_keeps_its_own_coefficients(engine, monkeypatch):
 
 
 def test_rows_on_the_device_are_one_chunk(engine, monkeypatch):
-    """Nothing is copied beside them, unless powers go home; cuts of the two kinds are not taken for each other."""
+    """Nothing is copied beside them, unless powers are copied to the host; chunks of the two kinds are not confused."""
     monkeypatch.setattr(cuda, "FEWEST_ROWS", 700)
     source, worker = batch([40, 90, 200, 31] * 12), engine.workers[0]
-    plan = engine._plan(source, GRID, Output.allocate(48, 2))
-    home = engine._plan(source, GRID, Output.allocate(48, 2, np.empty(48 * 3000)))
-    assert (plan.home, home.home) == (False, True)
-    assert len(engine.cut(source, plan, worker)) == 7
+    settings = engine._settings(source, GRID, Output.allocate(48, 2))
+    to_host = engine._settings(source, GRID, Output.allocate(48, 2, np.empty(48 * 3000)))
+    assert (settings.to_host, to_host.to_host) == (False, True)
+    assert len(engine.cut(source, settings, worker)) == 7
     monkeypatch.setattr(cuda, "is_device_array", lambda a: True)
-    assert engine.cut(source, plan, worker) == [(0, 48)]
-    assert len(engine.cut(source, home, worker)) == 7
+    assert engine.cut(source, settings, worker) == [(0, 48)]
+    assert len(engine.cut(source, to_host, worker)) == 7
     for _ in range(2):
-        for there in (False, True):
-            assert engine._cache.cut(source.offsets, there, lambda there=there: [(0, 48 - there)]) == [(0, 48 - there)]
+        for here in (False, True):
+            assert engine._cache.cut(source.offsets, here, lambda here=here: [(0, 48 - here)]) == [(0, 48 - here)]
 
 
 def test_arrays_of_a_device_are_waited_for(engine, monkeypatch):

@@ -5,18 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.periodogram.cuda.sinusoid.fine_tables import WINDOWS, corrections
-
-CASES = [(i, j, WINDOWS[build][j]) for i, build in enumerate(WINDOWS) for j in range(2)]
+from skysieve.periodogram.cuda.sinusoid.tables import WINDOWS, corrections
 
 
-@pytest.mark.parametrize(("layout", "twice", "window"), CASES)
-def test_a_turning_point_is_interpolated(layout, twice, window):
+@pytest.mark.parametrize(("twice", "window"), list(enumerate(WINDOWS)))
+def test_a_turning_point_is_interpolated(twice, window):
     """One point turns exp(2 pi i tau x) with frequency x; errors of the transforms are larger."""
     tau = np.linspace(-window.far, window.far, 401)
     u = np.arange(4) / 4
     square = (tau / window.edge) ** 2
-    correction = np.polynomial.Polynomial(corrections()[layout, twice])(square)
+    correction = np.polynomial.Polynomial(corrections()[twice])(square)
     np.testing.assert_allclose(correction, window.correction(tau), rtol=1e-12)
     samples = np.exp(2j * np.pi * np.outer(tau, np.arange(window.first, window.last + 1))) * correction[:, None]
     error = samples @ window.taps(u).T - np.exp(2j * np.pi * np.outer(tau, u))

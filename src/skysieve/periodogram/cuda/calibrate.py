@@ -1,4 +1,4 @@
-"""A short measurement of what the methods cost on a GPU, kept per GPU name in the user's cache folder."""
+"""A short measurement of what methods of one sinusoid cost on a GPU, stored in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from skysieve.core.gpu.staging import GROWTH, make_lane
 from skysieve.core.measured import Figures, figures
 from skysieve.periodogram.contract import Grids, Output, Spec
 
-from .chunks import SMALLEST_COMB, Plan, job_of
+from .chunks import ChunkJob, RunSettings, job_of
 from .cost import DEFAULTS, Costs
+from .methods import SMALLEST_NUFFT
+from .sinusoid.methods import NufftMethod, SinusoidMethods
 
 if TYPE_CHECKING:
-    from .worker import Job, Worker
+    from .worker import Worker
 
 logger = logging.getLogger("skysieve")
 
 OBJECTS, NF = 600, 57_600
 POINTS = {"nufft": (48, 160), "direct": (16, 32)}
 """Of each object, by method: direct sums are chosen for few."""
-FEWEST_RUNS, AGREE, ALIKE, LONGEST = 5, 3, 0.08, 3.0
-"""Runs of a case, how many must agree with the least, how well, and the seconds in which they must."""
+FEWEST_RUNS, AGREE, WITHIN, LONGEST = 5, 3, 0.08, 3.0
+"""Fewest runs of a case, how many must agree with the shortest, how well (relative), and the most seconds."""
 Case = tuple[str, int]
 """Method, and points of each object (0: the nearly empty chunk)."""
 FORMAT = 8
 """Changes when the kernels change enough to void old figures."""
-SLOWER, FASTER, APART = 1000.0, 30.0, 30.0
-"""What is believed of a GPU beside an H100: costs at most so many times as high, or as low, and so far apart.
+SLOWER, FASTER, UNEQUAL = 1000.0, 30.0, 30.0
+"""Plausible costs in comparison with an H100: at most so many times as high or as low, and with ratios to each other
+that differ at most by the last number.
 
 The slowest card in float64 that can run the kernels, a T4 of 0.25 TFLOP/s, has 1/130 of an H100's multiply-adds and
 1/260 of its matrix units.
@@ -40,7 +43,7 @@ The slowest card in float64 that can run the kernels, a T4 of 0.25 TFLOP/s, has 
 
 
 def costs_of(worker: Worker, spec: Spec, budget: float = np.inf) -> Costs:
-    """The figures of the worker's GPU: one set for a process, whatever other processes measure meanwhile.
+    """The measured costs of the worker's GPU: one set for a process, whatever other processes measure meanwhile.
 
     ``budget``: bytes of device memory that may be used.
     """
@@ -78,39 +81,39 @@ def needed(worker: Worker, spec: Spec) -> float:
     """Bytes of device memory of a measurement: every case has its rows and a lane."""
     total = 0.0
     for method, numbers in POINTS.items():
-        plan = _plan(worker, spec, method, NF)
+        settings = _settings(worker, spec, method, NF)
         for points in numbers:
-            total += OBJECTS * (points * (16 + GROWTH * plan.row_bytes()) + GROWTH * plan.object_bytes(NF, 0.1))
+            total += OBJECTS * (points * (16 + GROWTH * settings.row_bytes()) + GROWTH * settings.object_bytes(NF, 0.1))
     return total
 
 
 def name_of(gpu: str, spec: Spec) -> str:
-    """Under which figures are kept."""
+    """The name under which the costs of a GPU are stored."""
     return f"periodogram {gpu} {spec.dtype} {FORMAT}"
 
 
 def plausible(found: Costs, defaults: Costs) -> bool:
-    """Can a GPU be like this?  Other ones are slower by up to `SLOWER`, and not at one method alone."""
+    """Could these be the costs of a real GPU?  They may be higher by up to `SLOWER`, but not for one method only."""
     ratios = np.array([value / defaults.as_dict()[key] for key, value in found.as_dict().items()])
     if not np.isfinite(ratios).all() or ratios.min() < 1 / FASTER or ratios.max() > SLOWER:
         return False
-    return bool(ratios.max() <= APART * ratios.min())
+    return bool(ratios.max() <= UNEQUAL * ratios.min())
 
 
 def measure(worker: Worker, spec: Spec) -> Costs:
     """Time both methods for two numbers of points; a tenth of a second and the compilation.
 
-    A chunk of one object and few frequencies is taken off: it is launched alike, and nearly empty.  NaN
-    where the GPU was too busy to tell.
+    The time of a chunk of one object and few frequencies, which has the same launches, is subtracted.  NaN where the
+    GPU was too busy.
     """
     defaults = DEFAULTS[spec.dtype]
-    plan = _plan(worker, spec, "nufft", NF)
-    layout = plan.layout(NF, 0.1)
-    if layout is None:
+    settings = _settings(worker, spec, "nufft", NF)
+    method = settings.methods.typical(NF, 0.1, POINTS["nufft"][1])
+    if not isinstance(method, NufftMethod):
         return defaults
     jobs = {(m, n): _job(worker, spec, m, n) for m in POINTS for n in POINTS[m]}
-    jobs |= {(m, 0): _job(worker, spec, m, POINTS[m][0], 1, SMALLEST_COMB) for m in POINTS}
-    worker.compile_ahead((part.layout, False, part.per_block) for job in jobs.values() for part in job.parts)
+    jobs |= {(m, 0): _job(worker, spec, m, POINTS[m][0], 1, SMALLEST_NUFFT) for m in POINTS}
+    worker.compile_ahead((part.method, False, part.per_block) for job in jobs.values() for part in job.parts)
     seconds = _seconds(worker, jobs)
 
     def line(method: str) -> tuple[float, float]:
@@ -122,7 +125,7 @@ def measure(worker: Worker, spec: Spec) -> Costs:
     base, point = line("nufft")
     tile, pair = line("direct")
     unit = replace(defaults, comb=1.0, spread=1.0, tile=1.0, pair=1.0)
-    combs, points = unit.comb_line(layout, NF)
+    combs, points = unit.comb_line(method, NF)
     tiles, _ = unit.direct_line(NF)
     return replace(
         defaults, comb=float(base / combs), spread=float(point / points), tile=float(tile / tiles),
@@ -130,15 +133,16 @@ def measure(worker: Worker, spec: Spec) -> Costs:
     )  # fmt: skip
 
 
-def _plan(worker: Worker, spec: Spec, method: str, nf: int) -> Plan:
+def _settings(worker: Worker, spec: Spec, method: str, nf: int) -> RunSettings:
     device = worker.runtime.device
     grids = Grids(np.array([0.2]), np.array([0.1 / 120]), np.array([nf], np.int64), True)
     spec = replace(spec, method=method, n_peaks=1, return_power=False)
-    return Plan(spec, grids, DEFAULTS[spec.dtype], device.sm_count, device.shared_per_block, None)
+    methods = SinusoidMethods(spec, grids, DEFAULTS[spec.dtype], device.sm_count, device.shared_per_block)
+    return RunSettings(methods, None)
 
 
-def _job(worker: Worker, spec: Spec, method: str, points: int, objects: int = OBJECTS, nf: int = NF) -> Job:
-    """A chunk of like objects."""
+def _job(worker: Worker, spec: Spec, method: str, points: int, objects: int = OBJECTS, nf: int = NF) -> ChunkJob:
+    """A chunk of equal objects."""
     rng = np.random.default_rng(points)
     t = np.sort(rng.random((objects, points)) * 120, axis=1)
     t[:, 0], t[:, -1] = 0, 119.9
@@ -146,16 +150,16 @@ def _job(worker: Worker, spec: Spec, method: str, points: int, objects: int = OB
     offsets = np.arange(objects + 1, dtype=np.int64) * points
     xp = worker.runtime.xp  # from arrays on the device: the bus is not what is measured
     return job_of(
-        _plan(worker, spec, method, nf), xp.asarray(t.ravel()), xp.asarray(y.ravel()), None, offsets,
+        _settings(worker, spec, method, nf), xp.asarray(t.ravel()), xp.asarray(y.ravel()), None, offsets,
         slice(0, objects), Output.allocate(objects, 1), np.full(objects, 0.1), np.diff(offsets),
     )  # fmt: skip
 
 
-def _seconds(worker: Worker, jobs: dict[Case, Job]) -> dict[Case, float]:
-    """Least seconds of each chunk, from launch to answer; NaN where no few runs agree.
+def _seconds(worker: Worker, jobs: dict[Case, ChunkJob]) -> dict[Case, float]:
+    """Shortest time of each chunk in seconds, from launch to answer; NaN unless some runs agree with the shortest.
 
-    What else the GPU does only adds, and hardly ever the same: runs that agree with the least had it to themselves.
-    The chunks take turns, so that steady company slows all of them alike.
+    Other load on the GPU only adds time, and rarely the same: runs that agree with the shortest had the GPU for
+    themselves.  The chunks take turns, so that a steady load slows all of them equally.
     """
     lanes = {case: make_lane(worker.runtime) for case in jobs}  # each records its own launches
     times: dict[Case, list[float]] = {case: [] for case in jobs}
@@ -168,13 +172,13 @@ def _seconds(worker: Worker, jobs: dict[Case, Job]) -> dict[Case, float]:
 
     def agree(case: Case) -> bool:
         best = sorted(times[case])
-        return len(best) >= FEWEST_RUNS and best[AGREE - 1] <= (1 + ALIKE) * best[0]
+        return len(best) >= FEWEST_RUNS and best[AGREE - 1] <= (1 + WITHIN) * best[0]
 
     try:
         for case in jobs:
             run(case)  # may compile
             run(case)  # records the launches
-        while not (told := all(agree(case) for case in jobs)):
+        while not (sure := all(agree(case) for case in jobs)):
             if len(times[case]) >= FEWEST_RUNS and sum(map(sum, times.values())) > LONGEST:
                 break
             for case in jobs:
@@ -182,4 +186,4 @@ def _seconds(worker: Worker, jobs: dict[Case, Job]) -> dict[Case, float]:
     finally:
         for lane in lanes.values():
             worker.forget(lane)
-    return {case: min(times[case]) if told else np.nan for case in jobs}
+    return {case: min(times[case]) if sure else np.nan for case in jobs}

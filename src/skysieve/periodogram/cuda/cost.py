@@ -1,6 +1,6 @@
-"""Which method serves an object faster on this GPU: a model of two lines, with defaults and a short calibration.
+"""A model of what the methods of one sinusoid cost on a GPU, with default figures.  (`calibrate` measures them.)
 
-A method's time is that of the whole GPU when it is full, so that the choice follows from the object alone.
+A method's cost is the time of the whole GPU when it is full, so that the choice follows from the object alone.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from numpy.typing import NDArray
 from .parts import DIRECT_SPAN
 
 if TYPE_CHECKING:
-    from .layouts import Layout
+    from .sinusoid.methods import NufftMethod
 
 
 DIRECT_POINTS = 40
-"""Points that the tables of ``ls_direct`` hold at once: those of few serve all tiles of a block."""
+"""Points that the tables of ``ls_direct`` hold at once: tables of so few points serve all tiles of a block."""
 BESIDE = 1.2
-"""How much more direct sums cost beside others than alone: a ragged batch has few short objects, which do not fill the
-GPU.  Measured on an H100: 100 objects of 16 to 30 points among 1,000 took 150 ns each more than by combs, where their
-times alone are 50 ns less.
+"""How much more direct sums cost beside other methods than alone: a batch of different lengths has few short objects,
+which do not fill the GPU.  Measured on an H100: 100 objects of 16 to 30 points among 1,000 took 150 ns each more than
+by combs, although direct sums of short objects alone take 50 ns less.
 """
-PARTLY = frozenset({"ls_fine", "ls_powers"})
-"""Layouts that leave out what is not wanted of a band; the others compute it whole."""
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What goes with one comb of a pair of bands, or with one point spread there, on any GPU.
+    """Relative costs, the same on any GPU.
 
-    In combs: ``combs`` one comb of each kind of layout, ``start`` a pair of bands, ``extra`` what an object takes more
-    than by direct sums.  In points: ``points`` one point of each kind of layout, ``weigh`` the weights of one.
-    In tiles: ``refill`` what a tile of direct sums takes more where the points are more than its tables hold.
+    In units of one comb of a pair of bands: ``combs`` one comb of each kind of method, ``start`` a pair of bands,
+    ``extra`` what an object costs more than by direct sums.  In units of one point spread in a pair of bands:
+    ``points`` one point by each kind of method, ``weigh`` the weights of one.  In units of a tile of direct sums:
+    ``refill`` what a tile costs more where there are more points than its tables hold.
     """
 
     combs: dict[str, float]
@@ -59,10 +58,10 @@ class Costs:
     pair: float
     shares: Shares = field(repr=False, compare=False)
 
-    def comb_line(self, layout: Layout, nf: Any) -> tuple[Any, Any]:
-        """Nanoseconds of an object by combs: without points, and of each point."""
-        pairs, s, kind = np.ceil(nf / layout.span), self.shares, layout.kind
-        combs = nf / (2 * layout.modes) if kind in PARTLY else pairs * layout.combs
+    def comb_line(self, method: NufftMethod, nf: Any) -> tuple[Any, Any]:
+        """Nanoseconds of an object of ``nf`` frequencies by combs or samples: without points, and of each point."""
+        pairs, s, kind = method.pairs(nf), self.shares, method.kind
+        combs = nf / (2 * method.modes) if method.partly else pairs * method.combs
         base = s.extra + combs * s.combs[kind] + pairs * s.start[kind]
         return self.comb * base, self.spread * (s.weigh + pairs * s.points[kind])
 
@@ -71,9 +70,9 @@ class Costs:
         tiles = np.ceil(nf / DIRECT_SPAN)
         return self.tile * tiles, self.pair * tiles
 
-    def few(self, layout: Layout, nf: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Most points of an object that is summed directly because that costs less, beside others too."""
-        (comb, spread), (tile, pair) = self.comb_line(layout, nf), (BESIDE * x for x in self.direct_line(nf))
+    def few(self, method: NufftMethod, nf: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Most points of an object for which direct sums cost less than ``method``, also beside other methods."""
+        (comb, spread), (tile, pair) = self.comb_line(method, nf), (BESIDE * x for x in self.direct_line(nf))
         slope = pair - spread
 
         def crossing(gain: Any) -> Any:
@@ -94,17 +93,17 @@ class Costs:
 
 
 _F64 = Shares(
-    combs={"flat": 1.0, "x2": 1.35, "x4": 3.7, "columns": 1.4, "ls_fine": 0.62, "ls_powers": 0.55},
-    points={"flat": 1.0, "x2": 1.4, "x4": 2.0, "columns": 4.0, "ls_fine": 13.0, "ls_powers": 0.38},
-    start={"flat": 3.2, "x2": 3.2, "x4": 3.2, "columns": 11.0, "ls_fine": 10.0, "ls_powers": 2.1},
+    combs={"flat": 1.0, "x2": 1.35, "x4": 3.7, "ls_fine": 0.62, "ls_powers": 0.55},
+    points={"flat": 1.0, "x2": 1.4, "x4": 2.0, "ls_fine": 13.0, "ls_powers": 0.38},
+    start={"flat": 3.2, "x2": 3.2, "x4": 3.2, "ls_fine": 10.0, "ls_powers": 2.1},
     extra=1.0,
     weigh=1.4,
     refill=0.9,
 )
 _F32 = Shares(
-    combs={"flat": 1.0, "x2": 1.3, "x4": 2.3, "columns": 1.55, "ls_powers": 0.575},
-    points={"flat": 1.0, "x2": 1.7, "x4": 1.5, "columns": 2.0, "ls_powers": 0.85},
-    start={"flat": 1.3, "x2": 1.3, "x4": 1.3, "columns": 0.0, "ls_powers": 1.5},
+    combs={"flat": 1.0, "x2": 1.3, "x4": 2.3, "ls_fine": 0.79, "ls_powers": 0.575},
+    points={"flat": 1.0, "x2": 1.7, "x4": 1.5, "ls_fine": 29.5, "ls_powers": 0.85},
+    start={"flat": 1.3, "x2": 1.3, "x4": 1.3, "ls_fine": 12.7, "ls_powers": 1.5},
     extra=2.7,
     weigh=3.5,
     refill=0.9,
@@ -113,7 +112,8 @@ DEFAULTS = {
     np.dtype(np.float64): Costs(comb=4.2, spread=0.1, tile=12.7, pair=0.486, shares=_F64),
     np.dtype(np.float32): Costs(comb=3.3, spread=0.044, tile=12.6, pair=0.486, shares=_F32),
 }
-"""An H100's: combs fitted to the times of 650 random sizes, direct sums to 1,000 objects of 16 to 32 points.
+"""An H100's: combs fitted to the times of 650 random sizes, direct sums to 1,000 objects of 16 to 32 points.  Sums
+of ``ls_fine`` are float64: its figures in float32 are those of float64 in other units.
 
 Other cards keep the ratios roughly.
 """

@@ -1,6 +1,6 @@
-"""The periodogram on NVIDIA GPUs: objects are cut into chunks, for one card or several.
+"""The periodogram on NVIDIA GPUs: objects are divided into chunks, for one card or several.
 
-``Engine`` is the twin of ``cpu.Engine`` (see ``contract.Engine``); ``cuda.run`` takes the chunks through the GPUs.
+``Engine`` does the same as ``cpu.Engine`` (see ``contract.Engine``); ``cuda.run`` takes the chunks through the GPUs.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from skysieve.core.gpu.runtime import CudaRuntime, Runtime
 from skysieve.core.gpu.staging import GROWTH, Copier, make_current
 from skysieve.core.memory import parse_budget
 from skysieve.core.progress import Reporter
-from skysieve.periodogram.contract import Grids, Output, Scan, Source, Spec
+from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec
 from skysieve.periodogram.cuda.bands.worker import BandsWorker
-from skysieve.periodogram.cuda.fourier.layouts import choose as choose_chi2
-from skysieve.periodogram.cuda.fourier.worker import Chi2Worker
+from skysieve.periodogram.cuda.fourier.worker import SeriesWorker
+from skysieve.periodogram.cuda.sinusoid.methods import MATRIX_UNITS
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 
 from .calibrate import costs_of
-from .chunks import Chunk, JobCache, Plan, cycles_of
+from .chunks import Chunk, JobCache, RunSettings, cycles_of
 from .cost import DEFAULTS, Costs
-from .layouts import MATRIX_UNITS, Layout
 from .run import Run
 from .worker import Worker
 
@@ -39,19 +38,19 @@ logger = logging.getLogger("skysieve")
 
 LANES = 3
 FEWEST_ROWS = 70_000
-"""A chunk of fewer rows does not fill the GPU; the first one is half as long, so that the GPU begins early."""
-FEWEST_THERE = 1 << 19
-"""The same of rows that are on the GPU: with nothing to wait for, fewer chunks have fewer ends."""
+"""A chunk of fewer rows does not fill the GPU.  The first one is half as long, so that the GPU begins early."""
+FEWEST_ON_DEVICE = 1 << 19
+"""The same for rows that are on the GPU already: there are no copies to overlap, so longer chunks are better."""
 MOST_ROWS = 1 << 20
 MOST_INDEX = 2**30
 SCAN_ROW, SCAN_OBJECT = 120, 300
 """Bytes of a first look at a row and at an object."""
 MOST_CACHED = 1 << 16
-"""Objects of an `execute` whose cuts are kept for the next one."""
+"""Most objects of an `execute` whose chunks are remembered for the next one."""
 LOOKED_AT = 16
-"""Objects whose spans are looked at before chunks are cut."""
+"""Objects whose time spans are computed before chunks are cut."""
 SMALL_BYTES = 1 << 29
-"""Needs below this are taken for granted: asking the driver for free memory takes longer than most chunks."""
+"""Below this size, skip the query of free GPU memory, which takes longer than most chunks."""
 
 
 class Engine:
@@ -92,7 +91,7 @@ class Engine:
             runtimes: tuple[Runtime, ...] = tuple(CudaRuntime(d) for d in devices)
         else:
             runtimes = tuple(runtime) if isinstance(runtime, Sequence) else (runtime,)
-        make = BandsWorker if spec.model is not None else SinusoidWorker if spec.sinusoid else Chi2Worker
+        make = BandsWorker if spec.model is not None else SinusoidWorker if spec.sinusoid else SeriesWorker
         self.workers: list[Worker] = [make(r, spec, LANES, self._copier) for r in runtimes]
         self._left: list[Worker] = []
         self._shared = min(r.device.shared_per_block for r in runtimes)  # chunks must suit every GPU
@@ -101,7 +100,7 @@ class Engine:
         self._cache = JobCache()
         self._turn = threading.RLock()  # lanes and their buffers serve one call at a time
 
-    # ------------------------------------------------------------------ the engine's four verbs
+    # ------------------------------------------------------------------ the protocol of an engine
 
     def scan(self, source: Source) -> Scan:
         """See `contract.Engine.scan`."""
@@ -118,8 +117,11 @@ class Engine:
             return Scan(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.uint8))
         return Scan(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 
-    def _scan(self, source: Source, start: int, stop: int, there: bool) -> list[Scan]:
-        """A first look at a range of objects: by halves where memory is short, by another GPU where one fails."""
+    def _scan(self, source: Source, start: int, stop: int, on_device: bool) -> list[Scan]:
+        """A first look at a range of objects: in halves where memory is short, by another GPU where one fails.
+
+        ``on_device``: rows are on a GPU, so that no other can take its place.
+        """
         while True:
             worker = self.workers[0]
             try:
@@ -130,7 +132,7 @@ class Engine:
                 if out_of_memory(error):
                     short = error
                     break
-                if there or len(self.workers) == 1:
+                if on_device or len(self.workers) == 1:
                     raise
                 logger.warning("%s failed (%s); the other devices go on", worker.runtime.device, error)
                 self._leave([worker])
@@ -143,7 +145,7 @@ class Engine:
             stop - 1,
         )  # fmt: skip
         middle = (start + stop) // 2
-        return self._scan(source, start, middle, there) + self._scan(source, middle, stop, there)
+        return self._scan(source, start, middle, on_device) + self._scan(source, middle, stop, on_device)
 
     def execute(self, source: Source, grids: Grids, output: Output, progress: Any = None) -> None:
         """See `contract.Engine.execute`."""
@@ -159,19 +161,19 @@ class Engine:
         first = self._worker_of(rows, output.power)
         if self._costs is None:
             self._compile_ahead(first, source, grids, output)
-        plan = self._plan(source, grids, output)
+        settings = self._settings(source, grids, output)
 
         def cut() -> list[tuple[int, int]]:
-            return self.cut(source, plan, first)
+            return self.cut(source, settings, first)
 
-        self._cache.renew(plan)
+        self._cache.renew(settings)
         few = source.n_objects <= MOST_CACHED
-        chunks = self._cache.cut(source.offsets, self._there(source, plan), cut) if few else cut()
+        chunks = self._cache.cut(source.offsets, self._all_on_device(source, settings), cut) if few else cut()
         reporter = Reporter(progress, source.n_objects)
         workers = [first]
-        if len(self.workers) > 1 and not any(map(is_device_array, (*rows, output.power))):  # others can reach that
+        if len(self.workers) > 1 and not any(map(is_device_array, (*rows, output.power))):  # all in host memory
             workers += [worker for worker in self.workers if worker is not first]
-        run = Run(plan, source, output, reporter, deque(Chunk(*c) for c in chunks), self._cache)
+        run = Run(settings, source, output, reporter, deque(Chunk(*c) for c in chunks), self._cache)
         try:
             if len(chunks) == 1 or len(workers) == 1:
                 run.in_turn(workers)
@@ -183,7 +185,7 @@ class Engine:
                 self._leave(run.broken)
 
     def _leave(self, broken: list[Worker]) -> None:
-        """Work without GPUs that have failed from now on, unless none is left."""
+        """Stop using GPUs that have failed, unless none is left."""
         good = [worker for worker in self.workers if worker not in broken]
         if good:
             self._left += [worker for worker in self.workers if worker in broken]
@@ -192,34 +194,17 @@ class Engine:
 
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
-        n = source.n_objects
-        plan = self._plan(source, grids, Output.allocate(0, self.spec.n_peaks))
-        offsets = source.offsets
-        cycles = self._most_cycles(source, grids)
-        nf = int(np.max(grids.nf))
-        if not self.spec.sinusoid:
-            number = int(choose_chi2(plan.chi2_layouts, np.array([cycles]))[0])
-            fit = plan.chi2_layouts[number] if number >= 0 else None
-            return {
-                "method": "direct" if fit is None else "nufft",
-                "device": ", ".join(str(w.runtime.device) for w in self.workers),
-                "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
-                "seconds": None,
-                "layout": fit,
-            }
+        n, offsets = source.n_objects, source.offsets
+        settings = self._settings(source, grids, Output.allocate(0, self.spec.n_peaks))
+        cycles, nf = self._most_cycles(source, grids), int(np.max(grids.nf))
         mean = float(offsets[-1]) / max(1, n)
-        layout = plan.layout(nf, cycles, int(mean))
-        if layout is not None and mean <= int(plan.few(np.array([nf]), np.array([plan.layouts.index(layout)]))[0]):
-            layout = None
-        pairs = -(-nf // layout.span) if layout is not None else 0
-        base, point = self.costs.comb_line(layout, nf) if layout is not None else self.costs.direct_line(nf)
+        method = settings.methods.typical(nf, cycles, mean)
         return {
-            "method": "nufft" if layout is not None else "direct",
+            "method": METHODS[method.code],
             "device": ", ".join(str(w.runtime.device) for w in self.workers),
-            "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
-            "seconds": 1e-9 * n * float(base + mean * point) / len(self.workers),
-            "layout": layout,
-            "combs_a_block": layout.per_block(n * pairs, plan.multiprocessors) if layout is not None else 0,
+            "bytes": int(offsets[-1]) * settings.row_bytes() + n * int(settings.object_bytes(nf, cycles)),
+            "layout": None if method.direct else method,
+            **settings.methods.expected(method, n, nf, mean, len(self.workers)),
         }
 
     def close(self) -> None:
@@ -233,8 +218,8 @@ class Engine:
 
     @property
     def costs(self) -> Costs:
-        """What the methods cost on this GPU: asked for by ``method="auto"`` alone, measured once a GPU."""
-        if self._costs is None:  # asked for by a callback, while `execute` has its turn, they are known
+        """What the methods cost on this GPU: measured once for each GPU, and only for ``method="auto"``."""
+        if self._costs is None:  # within a callback, while `execute` holds the lock, they are known
             with self._turn:
                 worker = self.workers[0]
                 measured = self.spec.method == "auto" and self.spec.sinusoid and worker.runtime.xp is not np
@@ -246,54 +231,51 @@ class Engine:
 
     def _compile_ahead(self, worker: Worker, source: Source, grids: Grids, output: Output) -> None:
         """Begin to compile what most objects will need, while the methods are timed."""
-        wanted: list[tuple[Layout | None, bool, int]] = []
-        if self.spec.sinusoid:
-            plan, nf = self._plan(source, grids, output, DEFAULTS[self.spec.dtype]), int(np.max(grids.nf))
-            mean = int(source.offsets[-1]) // source.n_objects
-            layout = plan.layout(nf, self._most_cycles(source, grids), mean)
-            if layout is not None:
-                stretches = source.n_objects * -(-nf // layout.span)
-                per_block = layout.per_block(stretches, worker.runtime.device.sm_count)
-                wanted.append((layout, output.power is not None, per_block))
-        worker.compile_ahead(wanted)
+        settings, nf = self._settings(source, grids, output, DEFAULTS[self.spec.dtype]), int(np.max(grids.nf))
+        mean = int(source.offsets[-1]) // source.n_objects
+        wanted = settings.methods.most_used(nf, self._most_cycles(source, grids), mean, source.n_objects)
+        worker.compile_ahead([(method, output.power is not None, per_block) for method, per_block in wanted])
 
-    def _plan(self, source: Source, grids: Grids, output: Output, costs: Costs | None = None) -> Plan:
+    def _settings(self, source: Source, grids: Grids, output: Output, costs: Costs | None = None) -> RunSettings:
         start = grids.offsets(source.n_objects) if output.power is not None else None
-        device = self.workers[0].runtime.device
-        home = output.power is not None and not is_device_array(output.power)
-        costs = costs or self.costs
-        return Plan(self.spec, grids, costs, device.sm_count, self._shared, start, self._matrix, home)
+        worker, to_host = self.workers[0], output.power is not None and not is_device_array(output.power)
+        methods = worker.methods(
+            self.spec, grids, costs or self.costs, worker.runtime.device.sm_count, self._shared, self._matrix,
+            output.power is not None,
+        )  # fmt: skip
+        return RunSettings(methods, start, to_host)
 
     def _most_cycles(self, source: Source, grids: Grids) -> float:
-        """The largest ``df * span`` of some objects."""
+        """The largest ``df * span`` of up to `LOOKED_AT` objects."""
         most = 0.0
         for i in np.unique(np.linspace(0, source.n_objects - 1, LOOKED_AT).astype(np.int64)):
             t, _, _, offsets = source.read(int(i), int(i) + 1)
             most = max(most, float(cycles_of(t, offsets, grids.df[:1] if grids.shared else grids.df[i : i + 1])[0]))
         return most
 
-    def cut(self, source: Source, plan: Plan, worker: Worker) -> list[tuple[int, int]]:
+    def cut(self, source: Source, settings: RunSettings, worker: Worker) -> list[tuple[int, int]]:
         """Ranges of objects that are searched together."""
-        there = self._there(source, plan)
-        return self._chunks(source.offsets, plan.row_bytes(), self._object_bytes(plan, source), worker, there)
+        on_device = self._all_on_device(source, settings)
+        object_bytes = self._object_bytes(settings, source)
+        return self._chunks(source.offsets, settings.row_bytes(), object_bytes, worker, on_device)
 
-    def _there(self, source: Source, plan: Plan) -> bool:
-        """Is all on the GPU, so that chunks have no copies to overlap?"""
-        return not plan.home and any(map(is_device_array, source.read(0, 1)[:3]))
+    def _all_on_device(self, source: Source, settings: RunSettings) -> bool:
+        """Is everything on the GPU, so that there are no copies to overlap with other chunks?"""
+        return not settings.to_host and any(map(is_device_array, source.read(0, 1)[:3]))
 
-    def _object_bytes(self, plan: Plan, source: Source) -> float:
-        return plan.object_bytes(int(np.max(plan.grids.nf)), self._most_cycles(source, plan.grids))
+    def _object_bytes(self, settings: RunSettings, source: Source) -> float:
+        return settings.object_bytes(int(np.max(settings.grids.nf)), self._most_cycles(source, settings.grids))
 
     def _worker_of(self, rows: Sequence[Any], power: Any = None) -> Worker:
-        """The worker whose GPU holds the rows ``t, y, dy`` or the powers; the first one for arrays of the host."""
+        """The worker whose GPU holds the rows ``t, y, dy`` or the powers; the first one for arrays in host memory."""
         arrays = (*rows, power)
         if not any(map(is_device_array, arrays)):
             return self.workers[0]
         named = zip(("t", "y", "dy", "out"), arrays, strict=False)
         where = {name: int(array.device.id) for name, array in named if is_device_array(array)}
         if len(set(where.values())) > 1:
-            told = ", ".join(f"{name} on cuda:{index}" for name, index in where.items())
-            raise ValueError(f"{told}; arrays of one GPU are expected")
+            places = ", ".join(f"{name} on cuda:{index}" for name, index in where.items())
+            raise ValueError(f"{places}; arrays of one GPU are expected")
         index = next(iter(where.values()))
         for worker in self.workers:
             if worker.runtime.device.index == index:
@@ -301,14 +283,14 @@ class Engine:
         raise ValueError(f"the arrays are on cuda:{index}, the engine works on {self.workers[0].runtime.device}")
 
     def _chunks(
-        self, offsets: NDArray[np.int64], row_bytes: int, object_bytes: float, worker: Worker, there: bool = False
+        self, offsets: NDArray[np.int64], row_bytes: int, object_bytes: float, worker: Worker, on_device: bool = False
     ) -> list[tuple[int, int]]:
         """Ranges of objects: small enough for a lane's share of memory, several for the lanes to overlap.
 
-        ``there``: nothing is copied beside them.
+        ``on_device``: there are no copies to overlap.
         """
         n = len(offsets) - 1
-        fewest = FEWEST_THERE if there else FEWEST_ROWS
+        fewest = FEWEST_ON_DEVICE if on_device else FEWEST_ROWS
         target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), fewest, MOST_ROWS))
         need = LANES * (object_bytes * n + row_bytes * float(offsets[-1]))
         small = self._memory is None and need < SMALL_BYTES
@@ -319,7 +301,7 @@ class Engine:
 
         cuts, start = [], 0
         while start < n:  # two bisections a chunk: no array of a million objects is made
-            part = 1.0 if start or there else 0.5
+            part = 1.0 if start or on_device else 0.5
             stop = int(np.searchsorted(offsets, offsets[start] + int(part * target), side="right")) - 1
             if bytes_before(stop) - bytes_before(start) > part * budget:
                 stop = bisect_right(range(stop), bytes_before(start) + part * budget, lo=start, key=bytes_before) - 1

@@ -1,4 +1,4 @@
-"""Launches of chunks, recorded: what a lane keeps of them, and in which of its buffers their rows lie."""
+"""Recorded launches of chunks: what a lane remembers of them, and in which of its buffers their rows are."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.staging import Lane
 
 from . import structs as cs
-from .parts import Part
+from .parts import MethodPart
 
 MOST = 4
-"""Launches that a lane keeps recorded at once, each with rows of its own: chunks of one `execute` take turns on it."""
+"""Recorded launches that a lane holds at once, each with its own rows: chunks of one `execute` take turns on a lane."""
 MOST_ROWS = 1 << 18
-"""Rows of a chunk up to which it does; longer ones take far longer than their launch."""
+"""Most rows of a chunk for which a lane holds several; the work of longer chunks takes far longer than their launch."""
 
 
 @dataclass
 class Recorded:
-    """A launch on a lane, as one graph once it has come twice.
+    """A launch on a lane, which is recorded as one graph when it comes a second time.
 
-    ``parts`` stay alive, since what the launch serves is told by their identity.  ``data``: the lane's buffer of its
-    rows and small arrays.  ``rows``: for each array of rows, where it goes on the device, and its pinned bytes on the
-    way; ``whole``: all of them.
+    ``parts`` stay alive, because their identity is part of the launch's key.  ``data``: the lane's buffer of its rows
+    and small arrays.  ``rows``: for each array of rows, its place on the device and its pinned buffer on the host;
+    ``whole``: these of all arrays together.
     """
 
     generation: int
-    parts: list[Part]
+    parts: list[MethodPart]
     data: str
     replay: Callable[[], None] | None = None
     rows: dict[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Recorded:
     results: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def place(self, lane: Lane, host: dict[str, Any]) -> None:
-        """Note where rows of the host are expected; the small arrays are there since the launch before."""
+        """Note where rows of the host are expected; the launch before has uploaded the small arrays."""
         places, total = places_of(host)
         device, pinned = lane.array(self.data, total, np.uint8), lane.pinned(self.data, total, np.uint8)
         for name, p in places.items():
@@ -49,7 +49,7 @@ class Recorded:
 
 
 class Launches:
-    """The launches that the lanes of a worker know, by what they serve."""
+    """The launches that the lanes of a worker remember, by their keys."""
 
     def __init__(self) -> None:
         self._known: dict[int, dict[tuple[Any, ...], Recorded]] = {}
@@ -60,7 +60,7 @@ class Launches:
         return found if found is not None and found.generation == lane.generation else None
 
     def room(self, lane: Lane, rows: int) -> str:
-        """Name of the lane's buffer for another launch: none's that stays known."""
+        """Name of a buffer of the lane that no remembered launch uses, for another launch."""
         mine = self._known.setdefault(id(lane), {})
         for key, launch in list(mine.items()):
             if launch.generation != lane.generation:
@@ -71,7 +71,7 @@ class Launches:
         return next(name for name in (f"data{i}" for i in range(MOST)) if name not in taken)
 
     def keep(self, lane: Lane, key: tuple[Any, ...], launch: Recorded) -> None:
-        """Know a launch from now on."""
+        """Remember a launch."""
         self._known[id(lane)][key] = launch
 
     def last(self, lane: Lane) -> Recorded:
@@ -79,20 +79,20 @@ class Launches:
         return list(self._known[id(lane)].values())[-1]
 
     def forget(self, lane: Lane) -> None:
-        """Know none of a lane's."""
+        """Forget the launches of a lane."""
         self._known.pop(id(lane), None)
 
 
 def gathered(a: Any) -> bool:
-    """Are these rows of a chunk on the device, and so many that no launch is kept for each place where they may lie?
+    """Are these rows of a chunk on the device, and so many that one recorded launch serves all chunks?
 
-    They are copied to where the launch looks that serves every chunk: 20 us for a million rows, which take 2 ms.
+    They are copied to the place where that launch reads: 20 us for a million rows, whose search takes 2 ms.
     """
     return is_device_array(a) and a.size > MOST_ROWS
 
 
 def place_of(rows: Any) -> int:
-    """Where a launch reads rows: the address of those that stay on the device where they are, below 2 for others."""
+    """Where a launch reads rows: their address if it reads them in place, otherwise 0 (host) or 1 (`gathered`)."""
     if not is_device_array(rows):
         return 0
     return 1 if gathered(rows) else cs.address(rows)

@@ -1,93 +1,76 @@
-"""What a chunk of objects is cut into: parts that one kernel serves, with their blocks and buffers (pure NumPy)."""
+"""The part of a chunk that one method serves, with its blocks and the sizes of its buffers (pure NumPy)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .layouts import POWERS_SPAN, Layout
+if TYPE_CHECKING:
+    from .methods import Method
 
 DIRECT_SPAN = 2048
-"""Frequencies of one block of ``ls_direct``."""
-LIST_SPAN = 128
-SEARCH_SPAN = 256
+"""Frequencies of one block of ``ls_direct``: ``SPAN`` of ``sinusoid/direct.cu``."""
+LIST_SPAN, SEARCH_SPAN = 128, 256
+"""Frequencies of one block of ``ls_list``, and of ``ls_candidates`` and ``ls_scale``."""
 CANDIDATE_BYTES = {4: 20, 8: 32}
+"""Bytes of a candidate for a peak (``struct Candidate`` of ``common.cuh``), by the bytes of a power."""
 _PER_WARP = 4
-"""Candidates that a warp may give beyond those asked for before its floor bites."""
+"""Candidates that a warp may give beyond the number of peaks before its floor rises."""
+
+Blocks = tuple[NDArray[np.int32] | None, int]
+"""(object, stretch) of every block where grids differ, and the number of stretches of the longest grid."""
 
 
 @dataclass(frozen=True)
-class Part:
+class MethodPart:
     """Objects of a chunk that one method serves.
 
-    ``order`` are their numbers in the chunk, longest first.  ``tasks`` lists (object, stretch) where grids
-    differ; else every object has ``stretches``.  ``cap`` candidates and ``edges`` pairs of edge values are
-    kept for an object.  A comb has ``per_block`` combs a block; ``long``: some object has many points.
+    ``order`` are their numbers in the chunk, longest first.  ``tasks`` lists (object, stretch) where grids differ;
+    otherwise every object has ``stretches``.  ``cap`` candidates and ``edges`` pairs of edge values are stored for an
+    object.  A band pair is cut into blocks of ``per_block`` combs, or tiles of intervals.
     """
 
-    kind: str
+    method: Method
     order: NDArray[np.int32]
     stretches: int
     tasks: NDArray[np.int32] | None
     cap: int
     edges: int
-    layout: Layout | None = None
     per_block: int = 0
-    long: bool = False
 
     @property
     def launches(self) -> int:
         """Blocks of the main kernel, before a band pair is cut finer."""
-        return len(self.order) * self.stretches if self.tasks is None else len(self.tasks)
+        return self.count((self.tasks, self.stretches))
 
-    @property
-    def blocks(self) -> int:
-        """Blocks that a band pair is cut into."""
-        return self.layout.blocks(self.per_block) if self.layout is not None else 1
+    def count(self, blocks: Blocks) -> int:
+        """Number of blocks to launch."""
+        tasks, stretches = blocks
+        return len(self.order) * stretches if tasks is None else len(tasks)
 
 
-def make_part(
-    kind: str,
-    order: NDArray[np.int32],
-    nf: NDArray[np.int64],
-    shared: bool,
-    cycles: float,
-    n_peaks: int,
-    layout: Layout | None = None,
-    all_candidates: bool = False,
-    multiprocessors: int = 1,
-    long: bool = False,
-) -> Part:
-    """A part from the objects' grid sizes (``nf`` of length 1 when shared); ``cycles`` is their largest."""
-    if layout is not None:
-        span, warps = (POWERS_SPAN, 8) if layout.sampled else (layout.span, 4)
-    else:
-        span, warps = (DIRECT_SPAN, 8) if kind == "direct" else (LIST_SPAN, 0)
-    largest = int(nf[order].max()) if not shared else int(nf[0])
-    stretches = -(-largest // span)
-    tasks = None
-    if not shared:
-        counts = -(-nf[order] // span)
-        owner = np.repeat(order, counts)
-        first = np.cumsum(counts) - counts
-        tasks = np.stack([owner, np.arange(len(owner)) - np.repeat(first, counts)], axis=1).astype(np.int32)
-    pairs = len(order) * stretches if tasks is None else len(tasks)
-    per_block = layout.per_block(pairs, multiprocessors) if layout is not None else 0
-    every = largest // 2 + 1
-    if all_candidates or kind == "list":
-        cap = every
-    else:
-        pruned = 2 * stretches * warps * (n_peaks + _PER_WARP) + 64 * n_peaks
-        smooth = int(1.5 * largest * cycles) + 256
-        # a warp of the comb's flat form sees some 800 neighbours, which gives a good floor; elsewhere nearly every
-        # maximum may be given, and a band-limited function has hardly more than one for each 1/T
-        flat = layout is not None and not layout.columns and not layout.sampled
-        cap = min(every, max(pruned, 256) if flat else max(pruned, smooth))
-    stretch = layout.stretch(per_block) if layout is not None else 0 if kind == "list" else DIRECT_SPAN
-    edges = -(-largest // stretch) if stretch else 0
-    return Part(kind, order, stretches, tasks, cap, edges, layout, per_block, long)
+def blocks_of(order: NDArray[np.int32], nf: NDArray[np.int64], shared_grid: bool, span: int) -> Blocks:
+    """The blocks of a kernel that takes ``span`` frequencies a block; ``nf`` has length 1 where the grid is shared."""
+    if shared_grid:
+        return None, -(-int(nf[0]) // span)
+    counts = -(-nf[order] // span)
+    owner = np.repeat(order, counts)
+    first = np.cumsum(counts) - counts
+    stretch = np.arange(len(owner)) - np.repeat(first, counts)
+    return np.stack([owner, stretch], axis=1).astype(np.int32), int(counts.max())
+
+
+def pruned_candidates(stretches: int, warps: int, n_peaks: int) -> int:
+    """Candidates of an object whose ``warps`` a stretch give none below their floor."""
+    return 2 * stretches * warps * (n_peaks + _PER_WARP) + 64 * n_peaks
+
+
+def smooth_candidates(nf: int, cycles: float, terms: int = 1) -> int:
+    """Candidates where nearly every maximum may be given: a band-limited power has hardly more than one in 1/T."""
+    return int(1.5 * nf * cycles * terms) + 256
 
 
 def longest_first(lengths: NDArray[np.int64], chosen: NDArray[np.intp] | None = None) -> NDArray[np.int32]:

@@ -1,7 +1,7 @@
 """One run of the periodogram on GPUs: chunks through lanes and workers, and what is done where memory or a GPU fails.
 
-A chunk's rows go to the GPU through pinned buffers while the chunk before is computed and the one before that is copied
-home.  A chunk that does not fit is halved; chunks of a GPU that fails are done again on the others.
+A chunk's rows go to the GPU through pinned buffers while the chunk before is computed and the answers of the one before
+that are copied to the host.  A chunk that does not fit is halved; chunks of a GPU that fails go to the others.
 """
 
 from __future__ import annotations
@@ -25,56 +25,56 @@ from skysieve.core.gpu.staging import is_pinned, make_current
 from skysieve.core.progress import Reporter
 from skysieve.periodogram.contract import Output, Source
 
-from .chunks import Again, Chunk, JobCache, Plan, deliver, gather, make_job
-from .worker import Job, Worker
+from .chunks import Again, Chunk, ChunkJob, JobCache, RunSettings, deliver, gather, make_job
+from .worker import Worker
 
 logger = logging.getLogger("skysieve")
 
 FLAT = 300
-"""Points that take as long as a light curve's frequencies do whatever its number of points, about (`cuda.cost`)."""
+"""Cost of a light curve without points, in units of one of its points, roughly (`cuda.cost`)."""
 
 
 @dataclass
 class _Task:
-    """A chunk on its way through a lane."""
+    """A chunk that a lane is working on."""
 
     lane: Any
     chunk: Chunk
-    made: Job | None = None
+    made: ChunkJob | None = None
 
     @property
-    def job(self) -> Job:
-        """What was made of the chunk."""
+    def job(self) -> ChunkJob:
+        """The input that was made for the chunk."""
         assert self.made is not None
         return self.made
 
 
 def _cost(chunk: Chunk, offsets: NDArray[np.int64]) -> int:
-    """Time that a chunk takes on a grid of all objects, in that of a point."""
+    """Estimated cost of a chunk on a shared grid, in units of one data point."""
     return int(offsets[chunk.stop] - offsets[chunk.start]) + FLAT * (chunk.stop - chunk.start)
 
 
 class Run:
-    """One `execute`: a queue of chunks that workers draw from, and what has to be done again."""
+    """One `execute`: a queue of chunks that workers take work from, and the objects to search again."""
 
     def __init__(
         self,
-        plan: Plan,
+        settings: RunSettings,
         source: Source,
         output: Output,
         reporter: Reporter,
         queue: deque[Chunk],
         cache: JobCache,
     ) -> None:
-        self.plan, self.source, self.output, self.reporter = plan, source, output, reporter
+        self.settings, self.source, self.output, self.reporter = settings, source, output, reporter
         self.queue, self.cache = queue, cache
         self.again = Again([], [])
-        self.lost: list[Worker] = []  # workers that the others go on without
-        self.broken: list[Worker] = []  # those of them that more memory would not help
+        self.lost: list[Worker] = []  # workers that take no further part
+        self.broken: list[Worker] = []  # those of them whose GPU has failed (the others were short of memory)
         self.error: BaseException | None = None
         self._lock = threading.Lock()
         self._open = 0
-        self._most: dict[int, int] = {}  # objects of a chunk that may fit, of workers whose memory was short
+        self._most: dict[int, int] = {}  # most objects of a chunk, for workers whose memory was short
         self._changed = threading.Condition(self._lock)
 
     def _next(self, wait: bool) -> Chunk | None:
@@ -97,13 +97,13 @@ class Run:
             self._changed.notify_all()
 
     def work(self, worker: Worker, alone: bool) -> None:
-        """Draw chunks until none is left.
+        """Take chunks until none is left.
 
         While other threads copy the rows of a chunk, the next one is made; a lane's old chunk is finished when no
-        lane is free.  ``alone``: there is no other worker that could take what this one cannot do.
+        lane is free.  ``alone``: no other worker could take what this one cannot do.
         """
         busy: deque[_Task] = deque()  # launched, oldest first
-        ahead: deque[_Task] = deque()  # drawn, not yet launched
+        ahead: deque[_Task] = deque()  # taken, not yet launched
         free = deque(worker.lanes)
         chunk: Chunk | None = None
         try:
@@ -142,7 +142,7 @@ class Run:
                 self._settle(worker, busy, ahead)
 
     def _no_more_than_fits(self, worker: Worker, chunk: Chunk) -> Chunk:
-        """The first objects of a chunk, the others put back, where as many did not fit before."""
+        """The first objects of a chunk, where as many did not fit before; the others are put back."""
         most = self._most.get(id(worker))
         if most is None:
             return chunk
@@ -152,17 +152,17 @@ class Run:
         return pieces[0]
 
     def _settle(self, worker: Worker, busy: deque[_Task], ahead: deque[_Task]) -> None:
-        """Wait for what an error leaves on its way: the arrays that it reads and writes may be gone soon."""
+        """Wait for unfinished copies and launches after an error: their arrays may be freed soon."""
         for task in ahead:
             if task.made is not None:
                 wait(task.made.copies or ())
-        with suppress(RuntimeError):  # nothing is on its way on a lost device
+        with suppress(RuntimeError):  # a lost device does nothing any more
             worker.settle()
         busy.clear()
         ahead.clear()
 
     def _lose(self, worker: Worker, error: Exception) -> None:
-        """Go on without a worker, whose chunks the others take."""
+        """Give the chunks of a worker that failed to the others."""
         logger.warning("%s failed (%s); its objects go to the other devices", worker.runtime.device, error)
         with self._changed:
             self.lost.append(worker)
@@ -176,10 +176,10 @@ class Run:
             make_current(worker.runtime, {lost.runtime.device.index for lost in self.broken})
 
     def _make(self, worker: Worker, busy: deque[_Task], ahead: deque[_Task], free: deque[Any]) -> None:
-        """Make the job of the chunk drawn last, and let its rows be copied."""
+        """Make the job of the chunk taken last, and let other threads copy its rows."""
         task = ahead[-1]
         try:
-            task.made = make_job(self.plan, self.source, task.chunk, self.output, cache=self.cache)
+            task.made = make_job(self.settings, self.source, task.chunk, self.output, cache=self.cache)
             self._place_power(worker, task.lane, task.made)
             worker.prefetch(task.lane, task.made)
         except (MemoryError, RuntimeError) as error:
@@ -224,7 +224,7 @@ class Run:
         self._closed(back, done)
 
     def _by_itself(self, worker: Worker, lane: Any, chunk: Chunk, known: bool) -> None:
-        """Search one object while nothing else is on the device; ``known`` if the queue has it as a chunk.
+        """Search one object with all of the device's memory; ``known`` if the queue has it as a chunk.
 
         Raises
         ------
@@ -233,7 +233,7 @@ class Run:
         """
         i = chunk.start
         try:
-            job = make_job(self.plan, self.source, chunk, self.output, all_candidates=not known)
+            job = make_job(self.settings, self.source, chunk, self.output, all_candidates=not known)
             self._place_power(worker, lane, job)
             worker.begin(lane, job)
         except (MemoryError, RuntimeError) as error:
@@ -248,10 +248,10 @@ class Run:
 
     def _bytes_of(self, i: int) -> float:
         """Device memory of one object."""
-        grids, (start, stop) = self.plan.grids, self.source.offsets[i : i + 2]
+        grids, (start, stop) = self.settings.grids, self.source.offsets[i : i + 2]
         _, df, nf = grids.of(i) if grids.values is None else (0.0, 0.0, len(grids.values))
         cycles = float(np.nan_to_num(df * self.output.span[i]))
-        return float(stop - start) * self.plan.row_bytes() + self.plan.object_bytes(int(nf), cycles)
+        return float(stop - start) * self.settings.row_bytes() + self.settings.object_bytes(int(nf), cycles)
 
     def _finish_oldest(self, worker: Worker, busy: deque[_Task], free: deque[Any]) -> None:
         task = busy[0]
@@ -267,8 +267,8 @@ class Run:
                 return
 
     def share(self, workers: Sequence[Worker]) -> None:
-        """Several workers draw from the queue, the costliest chunks first."""
-        grids = self.plan.grids
+        """Several workers take chunks from the queue, the costliest ones first."""
+        grids = self.settings.grids
         offsets = self.source.offsets
         if grids.shared:
             self.queue = deque(sorted(self.queue, key=lambda c: _cost(c, offsets), reverse=True))
@@ -280,7 +280,7 @@ class Run:
         def run(worker: Worker) -> None:
             finished = False
             try:
-                with suppress(RuntimeError):  # a lost device is seen soon enough
+                with suppress(RuntimeError):  # `work` notices a lost device
                     make_current(worker.runtime)
                 self.work(worker, alone=False)
                 finished = True
@@ -295,7 +295,7 @@ class Run:
                 wait(ends)
                 finished = True
             finally:
-                if not finished:  # Ctrl-C: the workers end what they have launched
+                if not finished:  # Ctrl-C: the workers finish what they have launched
                     self._stop()
         for end in ends:
             end.result()
@@ -303,13 +303,13 @@ class Run:
             raise self.error_of_last
 
     def _stop(self) -> None:
-        """Let no worker draw a further chunk, for the error that is being raised."""
+        """Let no worker take a further chunk, because of the error that is being raised."""
         with self._changed:
             self.error = sys.exc_info()[1]
             self._changed.notify_all()
 
     def repeat(self, workers: Sequence[Worker]) -> None:
-        """Take objects again that had more candidates than their chunk had room for."""
+        """Search objects again that had more candidates than their chunk had room for."""
         overflow = sorted(set(self.again.overflow))
         self.again.overflow = []
         left = [worker for worker in workers if worker not in self.lost]
@@ -326,7 +326,7 @@ class Run:
             raise RuntimeError(f"objects {self.again.overflow + self.again.unlike} cannot be completed")
 
     def _once_more(self, worker: Worker, i: int) -> None:
-        """Search one object with room for every candidate; where memory is short, with nothing else on the device."""
+        """Search one object with room for every candidate, with all of the device's memory where it is short."""
         chunk, done = Chunk(i, i + 1, True), False
         try:
             try:
@@ -341,41 +341,41 @@ class Run:
                 with suppress(RuntimeError):
                     worker.settle()
 
-    def _place_power(self, worker: Worker, lane: Any, job: Job) -> None:
-        """Where the chunk's powers land on the host: the user's array if it is page-locked, else the lane's buffer."""
+    def _place_power(self, worker: Worker, lane: Any, job: ChunkJob) -> None:
+        """Choose where the chunk's powers are copied to: a page-locked array of the user, or the lane's buffer."""
         power = self.output.power
-        if power is None or is_device_array(power) or self.plan.power_start is None:
+        if power is None or is_device_array(power) or self.settings.power_start is None:
             return
         direct = self._target(job)
         job.host_power = direct if is_pinned(worker.runtime, power) else lane.pinned("power", job.n_powers, power.dtype)
 
-    def _target(self, job: Job) -> Any:
-        assert self.plan.power_start is not None
-        a = int(self.plan.power_start[job.objects.start])
+    def _target(self, job: ChunkJob) -> Any:
+        assert self.settings.power_start is not None
+        a = int(self.settings.power_start[job.objects.start])
         return self.output.power[a : a + job.n_powers]
 
-    def _finish(self, worker: Worker, lane: Any, job: Job, chunk: Chunk | None) -> None:
+    def _finish(self, worker: Worker, lane: Any, job: ChunkJob, chunk: Chunk | None) -> None:
         lane.synchronize()
         if job.host_power is not None:
             target = self._target(job)
             if target.ctypes.data != job.host_power.ctypes.data:
                 worker.copier.copy([(target, job.host_power)])
         with self._lock:
-            deliver(job, self.plan, self.output, self.again)
+            deliver(job, self.settings, self.output, self.again)
             unlike, back = self.again.unlike, []
             if unlike and chunk is not None and not chunk.known:
                 back, self.again.unlike = gather(unlike), []
-                self.cache.drop(self.plan, chunk, job.n_rows)
+                self.cache.drop(self.settings, chunk, job.n_rows)
         if chunk is not None:
             self._closed(back)
             self._report(0 if chunk.known else chunk.stop - chunk.start)
 
     def _report(self, done: int) -> None:
-        """Tell the user's callback; what it raises ends the search, and is no fault of a device."""
-        told = False
+        """Call the user's callback.  What it raises ends the search and is not taken for a device's fault."""
+        reported = False
         try:
             self.reporter.add(done)
-            told = True
+            reported = True
         finally:
-            if not told:
+            if not reported:
                 self._stop()

@@ -1,15 +1,13 @@
-"""One GPU's share of a periodogram job: upload a chunk of objects, launch its kernels, bring the answers home.
+"""One GPU's share of a periodogram: upload a chunk of objects, launch its kernels, copy the answers to the host.
 
-Launches only; the mathematics is in the ``.cu`` files, the layout in ``cuda.layouts`` and ``cuda.parts``.
+Launches only; the mathematics is in the ``.cu`` files, the sizes of launches in ``cuda.methods`` and ``cuda.parts``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from concurrent.futures import Future
-from dataclasses import astuple, dataclass, field
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +16,18 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane, make_lane
 from skysieve.periodogram.contract import Scan, Spec
-from skysieve.periodogram.cuda.fourier.layouts import Chi2Layout
 from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, longer_objects, refine, tries
-from skysieve.periodogram.cuda.samples.samples import Sampler, one_term
-from skysieve.periodogram.cuda.sinusoid.fine_tables import corrections, make_coarse_tables
+from skysieve.periodogram.cuda.samples.layout import SampleLayout
+from skysieve.periodogram.cuda.samples.samples import Sampler
+from skysieve.periodogram.cuda.sinusoid.tables import corrections, spreading_kernel
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 from skysieve.periodogram.numerics.peaks import FEW, MORE_TRIES
 
 from . import structs as cs
+from .chunks import ChunkJob
 from .graphs import Launches, Recorded, bytes_of, gathered, place_of, places_of
-from .layouts import Layout, layouts, make_tables, spreading_kernel
-from .parts import CANDIDATE_BYTES, Part
+from .methods import DeviceChunk, Method, Methods
+from .parts import CANDIDATE_BYTES
 
 PACKAGE = "skysieve.periodogram.cuda"
 SCALE_KIND = {name: kind.scale for name, kind in NORMALIZATIONS.items()}
@@ -38,111 +37,73 @@ WIDE, NARROW = 512, 128
 WEIGHT_PAD = 64
 """Rows of weights that may be read past the last one."""
 STRAIGHT = 1 << 21
-"""Bytes of an array up to which it goes from pageable memory to the device by the driver's copy."""
+"""Largest array, in bytes, that the driver copies from pageable memory (it is faster than one thread)."""
 SEARCH, SEARCH_MANY, SEARCH_FEW, FEW_OBJECTS = (128, 1024), (512, 4096), (1024, 3600), 256
-"""Threads of a block of ``ls_peaks``, and candidates that it keeps in shared memory: where floors leave some, where
-many are left, and for up to ``FEW_OBJECTS`` objects."""
+"""Threads of a block of ``ls_peaks``, and candidates that it holds in shared memory: where floors leave few candidates,
+where they leave many, and for up to ``FEW_OBJECTS`` objects."""
 FLOORED = 32
-"""Peaks of which a warp finds a floor under the last."""
-
-
-@dataclass
-class Job:
-    """One chunk: its light curves, its grids, where its answers go.
-
-    ``objects`` are the numbers of the answers' rows.  ``start`` says where the powers of an object begin, in
-    the chunk's own power buffer, or in the user's device array.
-    """
-
-    t: Any
-    y: Any
-    dy: Any
-    offsets: NDArray[np.int64]
-    objects: slice
-    f0: NDArray[np.float64]
-    df: NDArray[np.float64]
-    nf: NDArray[np.int64]
-    shared: bool
-    parts: list[Part]
-    limits: NDArray[Any]
-    cap: int
-    edges: int
-    codes: NDArray[np.uint8]
-    """Number of the method of each object."""
-    values: NDArray[np.float64] | None = None
-    start: NDArray[np.int64] | None = None
-    n_powers: int = 0
-    device_power: Any = None
-    host_power: NDArray[Any] | None = None
-    results: dict[str, NDArray[Any]] = field(default_factory=dict)
-    copies: list[Future[None]] | None = None
-    signature: tuple[Any, ...] | None = None
-    host_rows: dict[str, Any] | None = None
-    code: NDArray[np.int32] | None = None
-    """Number of the band of each row, where there are several."""
-
-    def like(self, **changes: Any) -> Job:
-        """A job that differs in some fields (`dataclasses.replace` takes as long as a launch)."""
-        job = object.__new__(Job)
-        job.__dict__.update(self.__dict__ | changes)
-        return job
-
-    @property
-    def n_objects(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def n_rows(self) -> int:
-        return int(self.offsets[-1])
+"""Most peaks for which a warp can find a floor under the lowest of them."""
 
 
 class Worker(ABC):
     """Kernels, tables and lanes of one GPU; what is fitted is a subclass's matter."""
 
     search = SEARCH
+    methods: ClassVar[type[Methods]]
+    """The methods of what is fitted."""
 
-    def __init__(self, runtime: Runtime, spec: Spec, lanes: int = 3, copier: Copier | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, spec: Spec, layout: SampleLayout, lanes: int = 3, copier: Copier | None = None
+    ) -> None:
         self.runtime = runtime
         self.spec = spec
         self.itemsize = spec.dtype.itemsize
         self.build = "f64" if spec.dtype == np.float64 else "f32"
+        self.norm, self.scaled = NORM[spec.normalization], spec.normalization != "standard"
         self.copier = copier or Copier()
         self.lanes = [make_lane(runtime) for _ in range(lanes)]
-        self._tables: dict[tuple[int, int], tuple[Any, ...]] = {}
-        like = one_term(layouts(spec.dtype, 0, True)[0]) if spec.sinusoid else Chi2Layout(spec.nterms, 1, 1)
-        self.sampler = Sampler(runtime, PACKAGE, like)
+        self._tables: dict[Hashable, dict[str, Any]] = {}
+        self.sampler = Sampler(runtime, PACKAGE, layout)
         self._spare: Lane | None = None
         self.launches = Launches()
-        self._data = "data"
+        self.data_buffer = "data"
+        """Name of the lane's buffer for the rows and small arrays of the launch that is being made."""
         self._values: tuple[NDArray[np.float64] | None, Any] = (None, None)
 
     def module(self, name: str, build: str | None = None) -> Module:
         return self.runtime.module(PACKAGE, name, build or self.build)
 
-    def compile_ahead(self, layouts: Iterable[tuple[Layout | None, bool, int]]) -> None:
-        """Begin to compile what objects of these layouts need, all at once.
+    def compile_ahead(self, wanted: Iterable[tuple[Method, bool, int]]) -> None:
+        """Begin to compile what objects of these methods need, all at once.
 
-        Of each: the layout, None for direct sums; are powers written; combs a block.  What is not named here is
-        compiled when it is launched.
+        For each: the method, whether powers are written, and combs a block.  What is not named here is compiled when it
+        is launched.
         """
         names = ["prepare.cu", "peaks/peaks.cu"]
         refining = (PACKAGE, "peaks/refine.cu", "f64")
-        self.runtime.compile_ahead([*((PACKAGE, n, self.build) for n in names), refining, *self._kernels(layouts)])
+        self.runtime.compile_ahead([*((PACKAGE, n, self.build) for n in names), refining, *self._kernels(wanted)])
 
-    def _kernels(self, layouts: Iterable[tuple[Layout | None, bool, int]]) -> list[tuple[Any, ...]]:
-        """Further ones than those of rows and peaks."""
+    def _kernels(self, wanted: Iterable[tuple[Method, bool, int]]) -> list[tuple[Any, ...]]:
+        """Kernels of the model and of its methods, beside those of rows and peaks."""
+        found = self._model_kernels()
+        for method, writes, per_block in wanted:
+            found += [kernel for kernel in method.kernels(self.spec, writes, per_block) if kernel not in found]
+        return found
+
+    def _model_kernels(self) -> list[tuple[Any, ...]]:
+        """Kernels that every method of the model may need."""
         return []
 
     @property
     def spare(self) -> Lane:
-        """A further lane for first looks and what is taken again: recorded launches need the others' buffers whole."""
+        """A further lane for scans and repeated searches: recorded launches need the other lanes' buffers."""
         if self._spare is None:
             self._spare = make_lane(self.runtime)
         return self._spare
 
     @property
     def free_memory(self) -> int:
-        """Bytes that the device can still give; all of it where the device is the host."""
+        """Free bytes of the device's memory; all of its memory where the device is the host."""
         device = self.runtime.device
         return device.total_memory if self.runtime.xp is np else device.free_memory
 
@@ -171,15 +132,15 @@ class Worker(ABC):
     # ------------------------------------------------------------------ upload
 
     def _upload(self, lane: Lane, arrays: dict[str, Any]) -> dict[str, Any]:
-        """Host arrays to the device in one transfer; those already there stay where they are."""
+        """Copy host arrays to the device in one transfer; arrays of the device are used in place."""
         out: dict[str, Any] = {k: a for k, a in arrays.items() if a is None or is_device_array(a)}
         host = {k: np.ascontiguousarray(a) for k, a in arrays.items() if k not in out}
         if self.runtime.xp is np:
             return {**out, **host}
         places, total = places_of(host)
-        device = lane.array(self._data, total, np.uint8)
+        device = lane.array(self.data_buffer, total, np.uint8)
         if not lane.recording:
-            pinned = lane.pinned(self._data, total, np.uint8)
+            pinned = lane.pinned(self.data_buffer, total, np.uint8)
             self.copier.copy([(pinned[p : p + host[k].nbytes], bytes_of(host[k])) for k, p in places.items()])
             lane.to_device(device, pinned)
         for name, p in places.items():
@@ -187,7 +148,7 @@ class Worker(ABC):
         return out
 
     def _device_values(self, lane: Lane, values: NDArray[np.float64] | None) -> Any:
-        """The list of frequencies on the device, kept between chunks."""
+        """The list of frequencies on the device; the same for all chunks."""
         if values is None:
             return None
         if self._values[0] is not values:
@@ -196,31 +157,21 @@ class Worker(ABC):
                 lane.synchronize()
         return self._values[1]
 
-    def _device_tables(self, lane: Lane, layout: Layout) -> tuple[Any, ...]:
-        key = (layout.combs, layout.window)
+    def on_device(self, lane: Lane, key: Hashable, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Tables that ``make`` computes, on the device; they stay there until the worker is closed."""
         if key not in self._tables:
-            made = make_coarse_tables(layout) if layout.window else make_tables(layout.combs, self.spec.dtype)
-            parts = astuple(made)
+            made = make()
             with lane:
-                self._tables[key] = tuple(self.runtime.xp.asarray(a) for a in parts)
+                self._tables[key] = {name: self.runtime.xp.asarray(a) for name, a in made.items()}
                 lane.synchronize()
         return self._tables[key]
-
-    def _device_taps(self, lane: Lane) -> Any:
-        """Polynomials of the spreading kernel's taps, and of the corrections of interpolated sums."""
-        if (0, 0) not in self._tables:
-            with lane:
-                taps = np.ascontiguousarray(spreading_kernel(self.spec.dtype).coefficients())
-                self._tables[0, 0] = tuple(self.runtime.xp.asarray(a) for a in (taps, corrections()))
-                lane.synchronize()
-        return self._tables[0, 0]
 
     # ------------------------------------------------------------------ scan
 
     def scan(self, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64]) -> Scan:
-        """First look at the objects of a chunk."""
+        """Count usable rows and compute the time spans of a chunk's objects."""
         lane, n = self.spare, len(offsets) - 1
-        self._data = "scan"  # no recorded launch's buffer
+        self.data_buffer = "scan"  # no recorded launch's buffer
         if is_device_array(t) or is_device_array(y) or is_device_array(dy):
             lane.after_caller()
         data = self._upload(lane, {"t": t, "y": y, "dy": dy, "offsets": offsets.astype(np.int32)})
@@ -248,21 +199,21 @@ class Worker(ABC):
 
     # ------------------------------------------------------------------ one chunk
 
-    def begin(self, lane: Lane, job: Job) -> None:
+    def begin(self, lane: Lane, job: ChunkJob) -> None:
         """Upload and launch everything of a chunk; returns before the GPU is done.
 
-        A chunk like one that the lane knows (the same parts and destinations, other values) is recorded as one
-        graph, and from then on its launch is one call.
+        When a chunk comes again with other values (the same parts and destinations), its launches are recorded as one
+        graph, and from then on they are one call.
         """
         if any(is_device_array(a) for a in (job.t, job.y, job.dy, job.device_power)):
             lane.after_caller()
         known = self.launches.known(lane, self._signature(job))
         if known is None:
-            self._data = self.launches.room(lane, job.n_rows)
+            self.data_buffer = self.launches.room(lane, job.n_rows)
             self._launch(lane, job)
-            self.launches.keep(lane, self._signature(job), Recorded(lane.generation, job.parts, self._data))
+            self.launches.keep(lane, self._signature(job), Recorded(lane.generation, job.parts, self.data_buffer))
             return
-        self._data = known.data
+        self.data_buffer = known.data
         if known.replay is None:
             known.replay = lane.record(lambda: self._launch(lane, job))
             if known.replay is None:
@@ -281,8 +232,8 @@ class Worker(ABC):
         known.replay()
         job.results = known.results
 
-    def prefetch(self, lane: Lane, job: Job) -> None:
-        """Let other threads copy a chunk's rows to where its recorded launch will look for them.
+    def prefetch(self, lane: Lane, job: ChunkJob) -> None:
+        """Let other threads copy a chunk's rows to the buffer that its recorded launch reads.
 
         Few rows are left to the driver, whose own copy is faster than one thread's and overlaps its transfer.
         """
@@ -293,28 +244,28 @@ class Worker(ABC):
         if any(a.nbytes > STRAIGHT for a in host.values()):
             job.copies = self.copier.start([(known.rows[name][1], bytes_of(a)) for name, a in host.items()])
 
-    def _host_rows(self, job: Job) -> dict[str, Any]:
-        """The rows that lie on the host."""
+    def _host_rows(self, job: ChunkJob) -> dict[str, Any]:
+        """The rows that are in host memory."""
         if job.host_rows is None:
             job.host_rows = {k: a for k, a in self._rows(job).items() if a is not None and not is_device_array(a)}
         return job.host_rows
 
-    def _rows(self, job: Job) -> dict[str, Any]:
-        """What a chunk has for each row, in the order in which it is uploaded."""
+    def _rows(self, job: ChunkJob) -> dict[str, Any]:
+        """The arrays of a chunk's rows, in the order in which they are uploaded."""
         return {"t": job.t, "y": job.y, "dy": job.dy}
 
-    def _placed(self, lane: Lane, job: Job) -> dict[str, Any]:
-        """The rows of a chunk; those that are `gathered`, copied to where a recorded launch looks for them."""
+    def _placed(self, lane: Lane, job: ChunkJob) -> dict[str, Any]:
+        """The rows of a chunk; those that are `gathered` are copied to the buffer that a recorded launch reads."""
         rows = self._rows(job)
         for name, a in rows.items():
             if gathered(a):
-                rows[name] = lane.array(f"{self._data}.{name}", a.size, a.dtype)
+                rows[name] = lane.array(f"{self.data_buffer}.{name}", a.size, a.dtype)
                 if not lane.recording:
                     lane.from_peer(rows[name], a, a.device.id)
         return rows
 
-    def _signature(self, job: Job) -> tuple[Any, ...]:
-        """What must not change for a recorded launch to serve another job."""
+    def _signature(self, job: ChunkJob) -> tuple[Any, ...]:
+        """The key of a recorded launch, which serves all jobs of the same key."""
         if job.signature is None:
             rows = ((name, place_of(a)) for name, a in self._rows(job).items() if a is not None)
             start = job.objects.start if job.device_power is not None else 0
@@ -323,36 +274,38 @@ class Worker(ABC):
         return job.signature
 
     @abstractmethod
-    def _launch(self, lane: Lane, job: Job) -> None:
-        """Upload and launch everything of a chunk, and say where its answers will be."""
+    def _launch(self, lane: Lane, job: ChunkJob) -> None:
+        """Upload and launch everything of a chunk, and set `ChunkJob.results`."""
 
     # ------------------------------------------------------------------ what all kinds of chunks share
 
-    def _of_objects(self, job: Job, start: NDArray[np.int64] | None) -> dict[str, Any]:
-        """The small arrays that kernels are given of every object; ``start``: where its powers begin."""
+    def _of_objects(self, job: ChunkJob, start: NDArray[np.int64] | None) -> dict[str, Any]:
+        """The small arrays that kernels read of every object; ``start``: where its powers begin."""
         return {
             "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
             "start": start, "limit": job.limits.view(np.uint8), **longer_objects(job.offsets),
         }  # fmt: skip
 
-    def _clean(
-        self, lane: Lane, job: Job, data: dict[str, Any], info: Any, peaks: dict[str, Any], bins: Any
-    ) -> dict[str, Any]:
-        """Usable rows in order of time, with their weights and owners; what counts candidates is cleared."""
+    def _clean(self, chunk: DeviceChunk, other: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Usable rows in order of time, with their weights and owners; counters of candidates are set to 0.
+
+        ``other``: rows that take the place of those uploaded.
+        """
+        lane, job, data, peaks = chunk.lane, chunk.job, chunk.data | (other or {}), chunk.peaks
         rows = job.n_rows
         work = {
             "tp": lane.array("tp", rows, np.float64), "wv": lane.array("wv", 2 * rows, np.float64),
             "owner": lane.array("owner", rows, np.int32),
         }  # fmt: skip
         self._prepare(
-            lane, data, job.n_objects, info, df=data["df"], limit=data["limit"], grid_stride=0 if job.shared else 1,
+            lane, data, job.n_objects, chunk.info, df=data["df"], limit=data["limit"], grid_stride=chunk.stride,
             row=lane.array("row", rows, np.int32), count=peaks["count"], floor=peaks["floor"], share=peaks["share"],
-            tried=lane.array("tried", 1, np.uint32), bins=bins, **work,
+            tried=lane.array("tried", 1, np.uint32), bins=chunk.bins, **work,
         )  # fmt: skip
         return work
 
-    def _candidates(self, lane: Lane, job: Job) -> dict[str, Any]:
-        """Room for the candidates of every object, from which `_peaks` takes the best."""
+    def _candidates(self, lane: Lane, job: ChunkJob) -> dict[str, Any]:
+        """Buffers for the candidates of every object, from which `_peaks` takes the best."""
         n, t = job.n_objects, self.spec.dtype
         return {
             "list": lane.array("list", n * job.cap * CANDIDATE_BYTES[t.itemsize], np.uint8),
@@ -361,13 +314,11 @@ class Worker(ABC):
             "cap": job.cap, "wanted": self.spec.n_peaks,
         }  # fmt: skip
 
-    def _peaks(
-        self, lane: Lane, job: Job, data: dict[str, Any], info: Any, values: Any, peaks: dict[str, Any],
-        work: dict[str, Any],
-    ) -> None:  # fmt: skip
+    def _peaks(self, chunk: DeviceChunk) -> None:
         """The best candidates of every object, refined: the answers, which kernels write to the host."""
+        lane, job, data, info, values = chunk.lane, chunk.job, chunk.data, chunk.info, chunk.values
         n, k, m = job.n_objects, self.spec.n_peaks, tries(self.spec)
-        told = {"told": lane.pinned("told", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
+        about = {"told": lane.pinned("told", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
         kinds = {"index": np.int32, "frequency": np.float64, "best": np.float64, "curvature": np.float64}
         answers = {name: lane.pinned(name, n * k, dtype) for name, dtype in kinds.items()}
         found = {
@@ -384,7 +335,7 @@ class Worker(ABC):
             search = SEARCH_FEW
         threads, held, stride = search[0], min(job.cap, search[1]), 0 if job.shared else 1
         args = cs.fill(
-            cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **peaks, **told, **found, **to, **tried,
+            cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **chunk.peaks, **about, **found, **to, **tried,
             frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
         )  # fmt: skip
         self.module("peaks/peaks.cu").launch(
@@ -396,8 +347,8 @@ class Worker(ABC):
             "grid_stride": stride, "harmonics": harmonics(self.spec), "columns": columns(self.spec),
         }  # fmt: skip
         ranks = {"rank": lane.array("rank", n * m, np.int32), **to}
-        self._refine(lane, job, data, work, picks, ranks, tried)
-        job.results = told | answers
+        self._refine(chunk, picks, ranks, tried)
+        job.results = about | answers
 
     @property
     def refiner(self) -> Module:
@@ -405,29 +356,32 @@ class Worker(ABC):
         return self.module("peaks/refine.cu", "f64")
 
     def _refine(
-        self, lane: Lane, job: Job, data: dict[str, Any], work: dict[str, Any], picks: dict[str, Any],
-        ranks: dict[str, Any], tried: dict[str, Any],
+        self, chunk: DeviceChunk, picks: dict[str, Any], ranks: dict[str, Any], tried: dict[str, Any]
     ) -> None:  # fmt: skip
-        """Picked peaks to the maxima of the exact periodogram."""
+        """Move picked peaks to the maxima of the exact periodogram."""
         refine(
-            self.refiner, lane, data, np.diff(job.offsets), self.spec, self.runtime.device.sm_count, picks,
-            **ranks, **tried, tp=work["tp"], wv=work["wv"], offsets=data["offsets"],
+            self.refiner, chunk.lane, chunk.data, np.diff(chunk.job.offsets), self.spec, self.runtime.device.sm_count,
+            picks, **ranks, **tried, tp=chunk.work["tp"], wv=chunk.work["wv"], offsets=chunk.data["offsets"],
         )  # fmt: skip
 
-    def _weights(
-        self, lane: Lane, data: dict[str, Any], work: dict[str, Any], rows: int, stride: int
-    ) -> dict[str, Any]:
-        """Cells and weights of every point for the combs."""
-        t = self.spec.dtype
-        taps, correction = self._device_taps(lane)
+    def weights(self, chunk: DeviceChunk, dtype: np.dtype[Any]) -> dict[str, Any]:
+        """Cells and weights of every point, in this type, for the combs of one sinusoid."""
+        lane, rows = chunk.lane, chunk.job.n_rows
+
+        def tables() -> dict[str, Any]:
+            taps = np.ascontiguousarray(spreading_kernel(dtype).coefficients())
+            return {"taps": taps, "correction": corrections()}
+
+        more = "" if dtype == self.spec.dtype else f" {dtype}"
         out = {
-            "cell": lane.array("cell", 2 * (rows + WEIGHT_PAD), np.int32, zero=True),
-            "at_f": lane.array("at_f", 16 * (rows + WEIGHT_PAD), t, zero=True),
-            "at_2f": lane.array("at_2f", 16 * (rows + WEIGHT_PAD), t, zero=True),
+            "cell": lane.array(f"cell{more}", 2 * (rows + WEIGHT_PAD), np.int32, zero=True),
+            "at_f": lane.array(f"at_f{more}", 16 * (rows + WEIGHT_PAD), dtype, zero=True),
+            "at_2f": lane.array(f"at_2f{more}", 16 * (rows + WEIGHT_PAD), dtype, zero=True),
         }
         args = cs.fill(
-            cs.WEIGHTS, tp=work["tp"], owner=work["owner"], taps=taps, df=data["df"], limit=data["limit"], rows=rows,
-            correction=correction, grid_stride=stride, **out,
+            cs.WEIGHTS, tp=chunk.work["tp"], owner=chunk.work["owner"], df=chunk.data["df"], limit=chunk.data["limit"],
+            rows=rows, grid_stride=chunk.stride, **self.on_device(lane, ("weights", dtype), tables), **out,
         )  # fmt: skip
-        self.module("prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=lane.stream)
+        module = self.module("prepare.cu", "f64" if dtype == np.float64 else "f32")
+        module.launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=lane.stream)
         return out

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skysieve.periodogram.cuda.fourier.layouts import Chi2Layout
+from .layout import SampleLayout
 
 SAMPLE_WARPS = 2
 """Warps of a block of ``chi2_samples``, each for itself: as in ``fourier/grid.cu``."""
@@ -40,7 +40,9 @@ class Stretches:
         return total
 
 
-def stretches(layout: Chi2Layout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64]) -> Stretches:
+def stretches(
+    layout: SampleLayout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64]
+) -> Stretches:
     """Where the samples of grids of one layout begin and end."""
     margin = layout.reach // 2 + 4  # before a harmonic's first frequency: half the reach, and what rounding may move
     pair = 2 * layout.modes  # samples of a warp: two neighbouring bands of a stretch
@@ -94,7 +96,7 @@ class Cut:
 
 
 def cut(
-    layout: Chi2Layout,
+    layout: SampleLayout,
     f0: NDArray[np.float64],
     df: NDArray[np.float64],
     nf: NDArray[np.int64],
@@ -141,7 +143,7 @@ def _tasks(counts: NDArray[Any]) -> NDArray[np.int32]:
 
 
 def sample_bytes(
-    layout: Chi2Layout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64], shared: bool
+    layout: SampleLayout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64], shared: bool
 ) -> float:
     """Bytes of the samples of an object on one of these grids, and of its coefficients where each has its own."""
     taps = 0 if shared else 8 * 32 * layout.octets * int(layout.matrix_steps.sum())

@@ -1,0 +1,290 @@
+"""The interface of a GPU method, which is one way to compute the powers of an object, and the choice between methods.
+
+Chunks, memory budgets and the engine know methods through `Method` and `Methods` alone.  Each model has its own:
+``sinusoid/methods.py``, ``fourier/methods.py`` (several terms) and ``bands/methods.py``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.periodogram.contract import METHODS, Grids, Spec
+
+from . import structs as cs
+from .cost import Costs
+from .parts import MethodPart, longest_first
+
+if TYPE_CHECKING:
+    from skysieve.core.gpu.staging import Lane
+
+    from .chunks import ChunkJob
+    from .samples.stretches import Cut
+
+MANY = np.iinfo(np.int32).max
+SMALLEST_NUFFT = 64
+"""Grids of fewer frequencies are summed directly."""
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """One way to compute the powers of an object on a GPU.
+
+    A method is a value: it holds the sizes of its launches and no buffers, and two equal ones do the same.
+    """
+
+    direct: ClassVar[bool] = False
+    """Does it add up all points for each frequency?  (Otherwise it is a non-uniform FFT.)"""
+
+    @property
+    def code(self) -> int:
+        """Number of the method in `Output.method`."""
+        return METHODS.index("direct" if self.direct else "nufft")
+
+    @property
+    def rows(self) -> str:
+        """Name of the arrays of rows that `prepare_rows` makes, which methods share; empty if there are none."""
+        return ""
+
+    @property
+    @abstractmethod
+    def cycles(self) -> float:
+        """Largest ``df * span`` of an object that it can serve."""
+
+    @abstractmethod
+    def cost(self, nf: Any) -> Any:
+        """Relative cost of an object of ``nf`` frequencies, which decides between methods that can serve it."""
+
+    @abstractmethod
+    def object_bytes(self, methods: Any, nf: int, cycles: float) -> float:
+        """Device bytes of one object beside its rows; ``methods``: the `Methods` that it is one of."""
+
+    @abstractmethod
+    def part(self, methods: Any, objects: Objects) -> MethodPart:
+        """The part of a chunk with these objects: its blocks and the sizes of its buffers."""
+
+    @abstractmethod
+    def limits(self, part: MethodPart) -> dict[str, float]:
+        """What ``struct Limit`` says of the part's objects: ``circle``, ``window`` and ``stretch``."""
+
+    def kernels(self, spec: Spec, writes: bool, per_block: int) -> list[tuple[Any, ...]]:
+        """Further kernels than those of its model that a runtime is asked to compile."""
+        return []
+
+    def small_arrays(self, job: ChunkJob, i: int, multiprocessors: int) -> tuple[Cut | None, dict[str, Any]]:
+        """Where the samples of part ``i`` lie, if it has any, and its arrays that are uploaded with the rows."""
+        return None, {}
+
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
+        """Launch what computes cells and weights of every row (see `rows`)."""
+        return {}
+
+    @abstractmethod
+    def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
+        """Launch the kernels that compute the powers of part ``i`` of a chunk whose rows are prepared."""
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Objects of a chunk that one method serves.
+
+    ``order`` are their numbers in the chunk, longest first.  ``lengths`` (points) and ``cycles`` (``df * span``) are of
+    all objects of the chunk, as is ``nf``, of length 1 where the grid is shared.
+    """
+
+    order: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+    cycles: NDArray[np.float64]
+    nf: NDArray[np.int64]
+    shared_grid: bool
+    all_candidates: bool = False
+
+    @classmethod
+    def one(cls, nf: int, cycles: float, shared_grid: bool) -> Objects:
+        """A single object."""
+        one = np.ones(1, np.int64)
+        return cls(np.zeros(1, np.int32), one, np.array([cycles]), nf * one, shared_grid)
+
+    @property
+    def largest_grid(self) -> int:
+        return int(self.nf[0]) if self.shared_grid else int(self.nf[self.order].max())
+
+    @property
+    def largest_cycles(self) -> float:
+        return float(self.cycles[self.order].max())
+
+
+@dataclass
+class DeviceChunk:
+    """A chunk on its way through a lane: its arrays on the device.
+
+    ``data`` are the uploaded arrays, ``work`` the clean rows, ``peaks`` the room for candidates, ``values`` a list of
+    frequencies.  ``cuts`` and ``early`` have an entry for each part: where its samples lie, and what it has launched
+    before the rows were clean.  ``largest`` is the number of the part with most objects.  ``rows`` holds what
+    `Method.prepare_rows` has made, by `Method.rows`.
+    """
+
+    lane: Lane
+    job: ChunkJob
+    data: dict[str, Any]
+    info: Any
+    peaks: dict[str, Any]
+    power: Any
+    values: Any
+    bins: Any = None
+    work: dict[str, Any] = field(default_factory=dict)
+    cuts: list[Cut | None] = field(default_factory=list)
+    early: list[dict[str, Any]] = field(default_factory=list)
+    largest: int = 0
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def stride(self) -> int:
+        """Grids from one object to the next: 0 where all share one."""
+        return 0 if self.job.shared else 1
+
+    @property
+    def grids(self) -> dict[str, Any]:
+        """What kernels read of the grids."""
+        return {"f0": self.data["f0"], "df": self.data["df"], "grid_stride": self.stride}
+
+    def prepare_rows(self, worker: Any) -> None:
+        """Let every method prepare rows; methods that need the same arrays share them."""
+        for part in self.job.parts:
+            if part.method.rows and part.method.rows not in self.rows:
+                self.rows[part.method.rows] = part.method.prepare_rows(worker, self)
+
+
+@dataclass(frozen=True)
+class Methods(ABC):
+    """The methods that can compute a `Spec` on its grids, and the choice between them for each object.
+
+    ``shared``: bytes of shared memory of a block; ``matrix``: whether the GPU has float64 matrix units worth using;
+    ``writes``: whether powers are wanted.
+    """
+
+    spec: Spec
+    grids: Grids
+    costs: Costs
+    multiprocessors: int
+    shared: int
+    matrix: bool = False
+    writes: bool = False
+
+    @property
+    @abstractmethod
+    def known(self) -> tuple[Method, ...]:
+        """Those to choose from, beside `direct`."""
+
+    @property
+    @abstractmethod
+    def direct(self) -> Method:
+        """The method that can serve every object."""
+
+    @property
+    def stores_powers(self) -> bool:
+        """Do powers pass through device memory, wanted or not?"""
+        return True
+
+    @property
+    def direct_only(self) -> bool:
+        """Is there no choice, because frequencies are a list or direct sums were asked for?"""
+        return self.grids.values is not None or self.spec.method == "direct"
+
+    @abstractmethod
+    def row_bytes(self) -> int:
+        """Device bytes of one row of a light curve: raw, prepared, and its weights."""
+
+    def choose(
+        self, nf: NDArray[np.int64], cycles: NDArray[np.float64], lengths: NDArray[np.int64] | None = None
+    ) -> NDArray[np.intp]:
+        """Number of the method of each object in `known`, -1 for `direct`; ``nf`` has length 1 for a shared grid."""
+        return self.choose_of(self.known, nf, cycles)
+
+    def choose_of(
+        self, some: tuple[Method, ...], nf: NDArray[np.int64], cycles: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        """As `choose`, among some of the methods."""
+        if len(nf) > 1:
+            return np.where(nf < SMALLEST_NUFFT, -1, choose_among(some, nf, cycles))
+        ends = class_ends(self.known)
+        each = choose_among(some, nf, ends) if nf[0] >= SMALLEST_NUFFT else np.full(len(ends), -1)
+        return each[np.searchsorted(ends, cycles, side="left")]
+
+    def candidates(self, nf: int, cycles: float) -> list[Method]:
+        """The methods that an object may be given to, whatever its number of points."""
+        return [self.method(int(choose_among(self.known, np.array([nf]), np.array([cycles]))[0]))]
+
+    def object_bytes(self, nf: int, cycles: float) -> float:
+        """Most device bytes of one object beside its rows."""
+        return max(method.object_bytes(self, nf, cycles) for method in self.candidates(nf, cycles))
+
+    def method(self, number: int) -> Method:
+        """The method of a number that `choose` has given."""
+        return self.known[number] if number >= 0 else self.direct
+
+    def assign(
+        self, nf: NDArray[np.int64], lengths: NDArray[np.int64], cycles: NDArray[np.float64], limits: NDArray[Any]
+    ) -> NDArray[np.intp]:
+        """As `choose`, after the number of points too; notes in ``limits`` for which numbers of points it holds."""
+        return self.choose(nf, cycles)
+
+    def deal(
+        self, objects: slice, lengths: NDArray[np.int64], cycles: NDArray[np.float64], all_candidates: bool = False
+    ) -> tuple[list[MethodPart], NDArray[Any]]:
+        """Parts of a chunk of these objects, and for each object what it must be for its part (``structs.LIMIT``)."""
+        nf = self.grids.nf if self.grids.shared else self.grids.nf[objects]
+        limits = np.zeros(len(lengths), cs.LIMIT)
+        limits["least"], limits["most"] = class_bounds(self.known, cycles)
+        limits["many"] = MANY
+        numbers = self.assign(nf, lengths, cycles, limits)
+        parts = []
+        for i in np.unique(numbers):
+            chosen, method = np.flatnonzero(numbers == i), self.method(i)
+            order = longest_first(lengths, chosen)
+            part = method.part(self, Objects(order, lengths, cycles, nf, self.grids.shared, all_candidates))
+            for name, value in method.limits(part).items():
+                limits[name][chosen] = value
+            parts.append(part)
+        return parts, limits
+
+    def typical(self, nf: int, cycles: float, mean_points: float) -> Method:
+        """The method of an object of ``mean_points`` points."""
+        return self.method(int(self.choose(np.array([nf]), np.array([cycles]))[0]))
+
+    def most_used(self, nf: int, cycles: float, mean_points: int, n: int) -> list[tuple[Method, int]]:
+        """Methods that most of ``n`` objects will need, and combs a block of each, to compile them early."""
+        return []
+
+    def expected(self, method: Method, n: int, nf: int, mean_points: float, workers: int) -> dict[str, Any]:
+        """What else `Engine.describe` says of ``n`` objects of one method on so many GPUs."""
+        return {"seconds": None}
+
+
+def choose_among(known: tuple[Method, ...], nf: NDArray[np.int64], cycles: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The number of the cheapest method for each object; -1 where none serves its ``df * span``."""
+    if not known:
+        return np.full(len(cycles), -1)
+    costs = np.stack([np.where(cycles <= a.cycles, a.cost(nf), np.inf) for a in known])
+    best = np.argmin(costs, axis=0)
+    return np.where(np.isfinite(costs.min(axis=0)), best, -1)
+
+
+@lru_cache(maxsize=64)
+def class_ends(known: tuple[Method, ...]) -> NDArray[np.float64]:
+    """Values of ``df * span`` up to each of which the choice of a method is the same; the last is infinite."""
+    return np.unique([*(a.cycles for a in known), np.inf])
+
+
+def class_bounds(
+    known: tuple[Method, ...], cycles: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Bounds (least, most] of ``df * span`` between which the choice of a method is that of ``cycles``."""
+    ends = np.append(-np.inf, class_ends(known))
+    number = np.searchsorted(ends, cycles, side="left")
+    return ends[number - 1], ends[number]

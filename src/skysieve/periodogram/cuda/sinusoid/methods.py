@@ -1,0 +1,655 @@
+"""GPU methods of one sinusoid: interpolation from samples, combs, direct sums (what `Method` says of each).
+
+An object's method follows from its own grid and time span alone, so that its answer does not depend on the others of
+its chunk.  The mathematics of combs is in ``numerics.nufft``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.periodogram.contract import Spec
+from skysieve.periodogram.cuda import structs as cs
+from skysieve.periodogram.cuda.cost import DEFAULTS, Costs
+from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects
+from skysieve.periodogram.cuda.parts import (  # fmt: skip
+    CANDIDATE_BYTES,
+    DIRECT_SPAN,
+    LIST_SPAN,
+    SEARCH_SPAN,
+    MethodPart,
+    blocks_of,
+    pruned_candidates,
+    smooth_candidates,
+)
+from skysieve.periodogram.cuda.peaks.launch import PEAK_BYTES, tries
+from skysieve.periodogram.cuda.samples.half_window import HALVES, HALVES_REACH
+from skysieve.periodogram.cuda.samples.layout import FULLEST, POWERS_SPAN, SampleLayout
+from skysieve.periodogram.cuda.samples.samples import HALVES_TAPS, NAMES, TAPS, WINDOW, sampler_kernels, small_arrays
+from skysieve.periodogram.cuda.samples.stretches import Cut, cut, sample_bytes
+from skysieve.periodogram.cuda.worker import PACKAGE
+from skysieve.periodogram.numerics.nufft import TAPS as COMB_TAPS
+from skysieve.periodogram.numerics.nufft import M
+
+from .tables import COARSE, MODES, make_coarse_tables, make_tables
+
+if TYPE_CHECKING:
+    from skysieve.periodogram.cuda.chunks import ChunkJob
+
+F64 = np.dtype(np.float64)
+STAGED = 8
+"""Combs of a band of which some powers are staged beside the cells, not over them."""
+SHAPES = ((1, 8), (1, 4), (2, 8), (2, 4), (4, 4))
+"""Circles and combs of the builds of ``sinusoid/comb.cu``, of which all combs of a band are transformed."""
+FINE = tuple(2**k for k in range(6, 14))
+"""Combs of which four are transformed (``sinusoid/fine.cu``).  Bands of fewer combs cost as little as those of eight.
+Powers of two: the fractions of a comb are exact, and few shapes serve all spans."""
+COARSE_MODES = 192
+"""Modes used where sums are interpolated: they need a few more on either side."""
+TILE = 8
+"""Intervals between coarse samples that a warp of ``ls_fine`` follows together."""
+_WARPS = 8
+_FOLDING = {1: 1.0, 2: 1.15, 4: 1.5}
+_SPREADING = 3.0
+"""Relative costs of a comb whose cells fold, and of spreading the points of a band pair."""
+STEPS = (32, 16, 8)
+"""Frequencies between samples: closer ones cost more than a comb."""
+SAMPLED_MODES = {np.dtype(np.float64): 160, np.dtype(np.float32): 208}
+SAMPLED_REACH = {np.dtype(np.float64): 18, np.dtype(np.float32): HALVES_REACH}
+"""Samples of a transform, and those that an interpolated value is made of."""
+_SAMPLING = {160: (6.0, 1.6, 0.51), 208: (6.0, 2.3, 0.56)}
+"""Cost in combs of an object, of two bands, of each frequency between their samples; by the samples of a transform."""
+MATRIX_UNITS = ((8, 0), (9, 0), (10, 0))
+"""Compute capabilities whose float64 matrix units outrun the plain ones."""
+LONG = 1024
+"""Series of more points are not sampled where many combs serve them: for samples, one warp takes all points."""
+GROUP = 256
+"""Objects whose blocks follow one another: their first bands together, then their second, and so on, so that the
+floor under the best peaks is known when the later ones are searched."""
+BESIDE = 4
+"""Tiles of a block of direct sums beside larger parts (``RUN`` of ``sinusoid/direct.cu``, at most): fewer blocks
+leave more of the GPU to those."""
+Guard = tuple[float, int]
+"""Determinants CC SS - CS^2 up to the first number, or all of them for so many points, are computed again from exact
+centred sums: the errors of the sums are divided by the determinant.  Without a guard no error passed 8e-10 with 25
+points and more in float64, 1.7e-6 with 33 and more in float32; of sums interpolated from samples 7.2e-10 with 16 and
+more, 1.3e-6 with 18 and more, 8.5e-7 with 28 and more (30 light curves of each length, uniform and nightly times, df*T
+0.1)."""
+
+
+class SinusoidMethod(Method):
+    """What the methods of one sinusoid have in common."""
+
+    guards: ClassVar[dict[int, Guard]]
+    """The guard by the bytes of a power."""
+    window: ClassVar[int] = 0
+    """The window that sums are interpolated by between frequencies: 0 none, -1 from samples."""
+    early: ClassVar[bool] = False
+    """Does it need no prepared rows but the clean ones, so that it is launched before those are prepared?"""
+
+    @property
+    def circle(self) -> float:
+        """Cells of one circle times combs; 0 where there are none."""
+        return 0
+
+    def limits(self, part: MethodPart) -> dict[str, float]:
+        return {"circle": self.circle, "window": self.window, "stretch": self.stretch(part.per_block)}
+
+    def stretch(self, per_block: int) -> int:
+        """Neighbouring frequencies between edge values; 0 where there are none."""
+        return DIRECT_SPAN
+
+    def object_bytes(self, methods: Methods, nf: int, cycles: float) -> float:
+        size, k = methods.spec.dtype.itemsize, methods.spec.n_peaks
+        part = self.part(replace(methods, multiprocessors=1), Objects.one(nf, cycles, True))
+        power = nf * size if methods.stores_powers else 0
+        return (
+            power + self.own_bytes(methods, part) + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 264.0
+            + 28 * k + PEAK_BYTES * tries(methods.spec)
+        )  # fmt: skip
+
+    def own_bytes(self, methods: Methods, part: MethodPart) -> float:
+        """Device bytes of one object for samples or cells."""
+        return 0
+
+    def line(self, costs: Costs, nf: Any) -> tuple[Any, Any]:
+        """Nanoseconds of an object of ``nf`` frequencies: without points, and of each point."""
+        return costs.direct_line(nf)
+
+    def early_arrays(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
+        """Launch what depends on the grids of part ``i`` alone, and return the arrays that it fills."""
+        return {}
+
+    def arguments(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
+        """Fields that the structs of all methods have."""
+        guard, few = self.guards[worker.itemsize]
+        return {
+            "tp": chunk.work["tp"], "wv": chunk.work["wv"], "offsets": chunk.data["offsets"], "info": chunk.info,
+            "nf": chunk.data["nf"], "order": chunk.data[f"order{i}"], "tasks": chunk.data[f"tasks{i}"],
+            "start": chunk.data["start"], "power": chunk.power, "norm": worker.norm, "scaled": worker.scaled,
+            "edges": chunk.job.edges, "guard": guard, "few": few, **chunk.peaks, **chunk.grids,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DirectSums(SinusoidMethod):
+    """Sums over all points for every frequency of a grid (``sinusoid/direct.cu``)."""
+
+    direct: ClassVar[bool] = True
+    early: ClassVar[bool] = True
+    guards: ClassVar[dict[int, Guard]] = {8: (1e-3, 0), 4: (0.02, 0)}
+
+    @property
+    def cycles(self) -> float:
+        return np.inf
+
+    def cost(self, nf: Any) -> Any:
+        """Never the least: `SinusoidMethods.few` decides for direct sums, by the number of points."""
+        return np.inf
+
+    def part(self, methods: Methods, objects: Objects) -> MethodPart:
+        tasks, stretches = blocks_of(objects.order, objects.nf, objects.shared_grid, DIRECT_SPAN)
+        nf, every = objects.largest_grid, objects.largest_grid // 2 + 1
+        smooth = smooth_candidates(nf, objects.largest_cycles)
+        cap = min(every, max(pruned_candidates(stretches, 8, methods.spec.n_peaks), smooth))
+        return MethodPart(
+            self, objects.order, stretches, tasks, every if objects.all_candidates else cap, -(-nf // DIRECT_SPAN)
+        )
+
+    def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
+        part = chunk.job.parts[i]
+        args = self._arguments(worker, chunk, i)
+        worker.module("sinusoid/direct.cu").launch("ls_direct", (part.launches,), (256,), (args,), stream=stream)
+
+    def _arguments(self, worker: Any, chunk: DeviceChunk, i: int) -> np.void:
+        return cs.fill(
+            cs.DIRECT, frequencies=chunk.values, blocks=chunk.job.parts[i].stretches, fit_mean=worker.spec.fit_mean,
+            each=0 if i == chunk.largest else BESIDE, **self.arguments(worker, chunk, i),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ListSums(DirectSums):
+    """The same for a list of frequencies, whose powers are searched for peaks by kernels of their own."""
+
+    def stretch(self, per_block: int) -> int:
+        return 0
+
+    def part(self, methods: Methods, objects: Objects) -> MethodPart:
+        tasks, stretches = blocks_of(objects.order, objects.nf, objects.shared_grid, LIST_SPAN)
+        return MethodPart(self, objects.order, stretches, tasks, objects.largest_grid // 2 + 1, 0)
+
+    def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
+        part, module = chunk.job.parts[i], worker.module("sinusoid/direct.cu")
+        args = self._arguments(worker, chunk, i)
+        module.launch("ls_list", (part.launches,), (LIST_SPAN,), (args,), stream=stream)
+        blocks = -(-(part.stretches * LIST_SPAN) // SEARCH_SPAN)
+        more = {k: v for k, v in self.arguments(worker, chunk, i).items() if k in (cs.SEARCH.names or ())}
+        args = cs.fill(cs.SEARCH, blocks=blocks, **more)
+        grid, peaks = (len(part.order) * blocks,), worker.module("peaks/peaks.cu")
+        peaks.launch("ls_candidates", grid, (SEARCH_SPAN,), (args,), stream=stream)
+        if worker.scaled:
+            more = {k: v for k, v in self.arguments(worker, chunk, i).items() if k in (cs.SCALE.names or ())}
+            args = cs.fill(cs.SCALE, blocks=blocks, **more)
+            peaks.launch("ls_scale", grid, (SEARCH_SPAN,), (args,), stream=stream)
+
+
+@dataclass(frozen=True)
+class NufftMethod(SinusoidMethod):
+    """What combs and samples have in common.
+
+    ``build`` names the kernels, ``combs`` are the combs of a band (or the frequencies from one sample to the next),
+    ``fold`` the circles that cells wind round, and ``modes`` the outputs used of a transform.
+    """
+
+    build: str
+    combs: int
+    fold: int
+    modes: int
+    warps: ClassVar[int] = 4
+    """Warps that look for peaks in a stretch."""
+    good_floors: ClassVar[bool] = False
+    """Does a warp see so many neighbours that few maxima reach its floor?"""
+    for_long_series: ClassVar[bool] = False
+    """Do all warps of a block spread the points, so that long series are better served than by samples?"""
+    partly: ClassVar[bool] = False
+    """Does it leave out the unwanted frequencies of a band?  (Otherwise bands are computed whole.)"""
+
+    @property
+    def kind(self) -> str:
+        """Its row in the table of costs (`cost.Shares`)."""
+        return self.build
+
+    def line(self, costs: Costs, nf: Any) -> tuple[Any, Any]:
+        return costs.comb_line(self, nf)
+
+    @property
+    def span(self) -> int:
+        """Frequencies of a pair of bands."""
+        return 2 * self.modes * self.combs
+
+    def pairs(self, nf: Any) -> Any:
+        """Pairs of bands of ``nf`` frequencies."""
+        return np.ceil(nf / self.span)
+
+    def per_block(self, pairs: int, multiprocessors: int) -> int:
+        """Combs of a block, or tiles of intervals: all, or fewer where that fills the GPU."""
+        return self.combs
+
+    def blocks(self, per_block: int) -> int:
+        """Blocks that a band pair is cut into."""
+        return 1
+
+    def blocks_of(self, objects: Objects) -> tuple[NDArray[np.int32] | None, int]:
+        """(object, pair of bands) of every block where grids differ, and the pairs of the longest grid."""
+        return blocks_of(objects.order, objects.nf, objects.shared_grid, self.span)
+
+    def part(self, methods: Methods, objects: Objects) -> MethodPart:
+        tasks, stretches = self.blocks_of(objects)
+        nf, every = objects.largest_grid, objects.largest_grid // 2 + 1
+        pairs = len(objects.order) * stretches if tasks is None else len(tasks)
+        per_block = self.per_block(pairs, methods.multiprocessors)
+        pruned = pruned_candidates(stretches, self.warps, methods.spec.n_peaks)
+        # elsewhere nearly every maximum may be given
+        most = 256 if self.good_floors else smooth_candidates(nf, objects.largest_cycles)
+        stretch = self.stretch(per_block)
+        return MethodPart(
+            self, objects.order, stretches, tasks, every if objects.all_candidates else min(every, max(pruned, most)),
+            -(-nf // stretch) if stretch else 0, per_block,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comb(NufftMethod):
+    """Combs of frequencies, each one FFT (``sinusoid/comb.cu``); a band is searched as a whole."""
+
+    guards: ClassVar[dict[int, Guard]] = {8: (0.005, 30), 4: (0.02, 36)}
+    good_floors: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> str:
+        return "flat" if self.fold == 1 else f"x{self.fold}"
+
+    @property
+    def cycles(self) -> float:
+        """Largest ``df * span`` for which every tap of every point falls on a cell."""
+        return ((M * self.fold - COMB_TAPS) / M - 1e-9) / self.combs
+
+    @property
+    def circle(self) -> float:
+        return M * self.combs
+
+    def stretch(self, per_block: int) -> int:
+        return self.span
+
+    def cost(self, nf: Any) -> Any:
+        """Time in units of one comb."""
+        return self.pairs(nf) * (self.combs * _FOLDING[self.fold] + _SPREADING)
+
+    def shared_bytes(self, itemsize: int, per_block: int = 0) -> int:
+        """Dynamic shared memory of a block: cells, exchange, staged powers."""
+        pad, exchanged = 16 * 17 + 8, 1 if itemsize == 8 else 2  # float64: real, then imaginary parts
+        staged = 17 * ((2 * self.modes + 3) // 4) if self.combs == STAGED else 0
+        return (2 * 1024 * self.fold + 4 * pad * exchanged) * 2 * itemsize + staged * itemsize
+
+    def kernels(self, spec: Spec, writes: bool, per_block: int) -> list[tuple[Any, ...]]:
+        return [(PACKAGE, "sinusoid/comb.cu", self.build)]
+
+    @property
+    def weights(self) -> np.dtype[Any]:
+        """Type of the weights that the kernel reads."""
+        return np.dtype(np.float64 if self.build.startswith("f64") else np.float32)
+
+    @property
+    def rows(self) -> str:
+        return f"weights {self.weights}"
+
+    def tables(self, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
+        """What the kernel reads of each comb."""
+        return make_tables(self.combs, dtype)
+
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
+        found: dict[str, Any] = worker.weights(chunk, self.weights)
+        return found
+
+    def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
+        part = chunk.job.parts[i]
+        args = cs.fill(cs.COMB, zero=0, **self._comb_arguments(worker, chunk, i))
+        worker.module("sinusoid/comb.cu", self.build).launch(
+            "ls_comb", (part.launches,), (128,), (args,), shared_mem=self.shared_bytes(worker.itemsize), stream=stream
+        )
+
+    def _comb_arguments(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
+        part, dtype = chunk.job.parts[i], worker.spec.dtype
+        tables = worker.on_device(chunk.lane, (type(self), self.combs), lambda: self.tables(dtype))
+        return {
+            "modes": self.modes, "pairs": part.stretches, "members": len(part.order), "group": GROUP,
+            "mean": float(worker.spec.fit_mean), **tables, **chunk.rows[self.rows], **self.arguments(worker, chunk, i),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FineComb(Comb):
+    """Four of many combs are transformed, and the frequencies between them interpolated (``sinusoid/fine.cu``).
+
+    Sums are float64 in every search.  ``unit`` is the cost of a float64 comb in units of one of the search's type.
+    """
+
+    unit: float = 1.0
+    guards: ClassVar[dict[int, Guard]] = {8: (0.005, 30), 4: (0.005, 30)}
+    window: ClassVar[int] = 1
+    for_long_series: ClassVar[bool] = True
+    good_floors: ClassVar[bool] = False
+    partly: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> str:
+        return self.build
+
+    @property
+    def weights(self) -> np.dtype[Any]:
+        return np.dtype(np.float64)
+
+    def stretch(self, per_block: int) -> int:
+        return per_block * TILE * self.combs // COARSE
+
+    def per_block(self, pairs: int, multiprocessors: int) -> int:
+        tiles = COARSE * self.modes // TILE
+        most = 2 * pairs * tiles // (12 * max(1, multiprocessors))
+        return max([t for t in range(_WARPS, tiles + 1, _WARPS) if tiles % t == 0 and t <= most] or [_WARPS])
+
+    def blocks(self, per_block: int) -> int:
+        return 2 * COARSE * self.modes // TILE // per_block
+
+    def shared_bytes(self, itemsize: int, per_block: int = 0) -> int:
+        tiles = per_block or COARSE * self.modes // TILE
+        return max(1024 * 16 + 2 * _WARPS * (16 * 17 + 8) * 8, 3 * 784 * 16 + tiles * TILE * 4 * itemsize)
+
+    def cost(self, nf: Any) -> Any:
+        return self.pairs(nf) * (0.39 * self.combs + 21.0) * self.unit
+
+    def kernels(self, spec: Spec, writes: bool, per_block: int) -> list[tuple[Any, ...]]:
+        return [(PACKAGE, "sinusoid/fine.cu", "f64" if spec.dtype == np.float64 else "f32")]
+
+    def tables(self, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
+        return make_coarse_tables(self.combs, self.modes)
+
+    def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
+        part, more = chunk.job.parts[i], self._comb_arguments(worker, chunk, i)
+        blocks, shared = self.blocks(part.per_block), self.shared_bytes(worker.itemsize, part.per_block)
+        args = cs.fill(cs.COARSE, P=self.combs, tiles=part.per_block, blocks=blocks, **more)
+        worker.module("sinusoid/fine.cu").launch(
+            "ls_fine", (part.launches * blocks,), (256,), (args,), shared_mem=shared, stream=stream
+        )
+
+
+@dataclass(frozen=True)
+class Samples(NufftMethod):
+    """Sums on one regular grid for all harmonics, and every frequency interpolated from ``reach`` of their samples
+    (``sinusoid/powers.cu``, and in float32 ``sinusoid/powers_half.cu``)."""
+
+    reach: int
+    halves: bool
+    """Is each sample stored as a pair of half-precision numbers?  (``cuda.samples.half_window``)"""
+    window: ClassVar[int] = -1
+    guards: ClassVar[dict[int, Guard]] = {8: (0.02, 15), 4: (0.05, 16)}
+    warps: ClassVar[int] = 8
+    partly: ClassVar[bool] = True
+
+    @property
+    def rows(self) -> str:
+        return "samples"
+
+    @property
+    def layout(self) -> SampleLayout:
+        """The layout of the samples, for blocks of ``ls_powers``."""
+        tiles = POWERS_SPAN // (64 * max(1, self.combs // 8))
+        return SampleLayout(1, self.combs, tiles, self.modes, self.reach, self.halves)
+
+    @property
+    def cycles(self) -> float:
+        """Largest ``df * span`` for which samples are close enough."""
+        return FULLEST / self.combs
+
+    @property
+    def circle(self) -> float:
+        return M * self.combs
+
+    @property
+    def taps(self) -> int:
+        """Interpolation coefficients of one grid: pairs."""
+        return self.parts * sum(self.steps) * 32
+
+    @property
+    def parts(self) -> int:
+        """Rows of 16 frequencies after which samples lie at the same places between frequencies again."""
+        return self.combs // 8 if self.halves else max(1, self.combs // 16)
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Groups of four samples, of eight halves, that a row of 16 frequencies is made of, at f and at 2f."""
+        if self.halves:
+            return 3, 3
+        at_f, at_2f = (-(-(self.reach * self.combs + 15 * h) // (4 * self.combs)) for h in (1, 2))
+        return at_f, at_2f
+
+    def stretch(self, per_block: int) -> int:
+        return POWERS_SPAN
+
+    def blocks_of(self, objects: Objects) -> tuple[NDArray[np.int32] | None, int]:
+        return blocks_of(objects.order, objects.nf, objects.shared_grid, POWERS_SPAN)
+
+    def shared_bytes(self, itemsize: int) -> int:
+        """Dynamic shared memory of a block of powers: samples, or what the search lists in their place, and powers."""
+        rows = POWERS_SPAN // (16 * self.parts) - 1
+        stride, spare, group = (2, 2, 8) if self.halves else (max(1, 16 // self.combs), 1, 4)
+        at_f, at_2f = (
+            rows * h * stride + spare * (h + 1) * (self.parts > 1) + group * step
+            for h, step in enumerate(self.steps, 1)
+        )
+        if self.halves:
+            at_f, at_2f = ((samples + 13) // 8 for samples in (at_f, at_2f))  # octets, from any place on
+            return max(64 * (2 * at_f + at_2f), 4 * POWERS_SPAN) + itemsize * POWERS_SPAN * 20 // 16
+        return max(16 * (2 * at_f + at_2f), 4 * POWERS_SPAN) + itemsize * POWERS_SPAN * 17 // 16
+
+    def cost(self, nf: Any) -> Any:
+        each, start, comb = _SAMPLING[self.modes]
+        return each + self.pairs(nf) * (start + comb * self.combs)
+
+    def own_bytes(self, methods: Methods, part: MethodPart) -> float:
+        g, i = methods.grids, int(np.argmax(methods.grids.nf))
+        samples = sample_bytes(self.layout, g.f0[i : i + 1], g.df[i : i + 1], g.nf[i : i + 1], True)
+        return samples + (0 if g.shared else 16 * self.taps + 8 * (1 + self.parts))
+
+    def kernels(self, spec: Spec, writes: bool, per_block: int) -> list[tuple[Any, ...]]:
+        return [sampler_kernels(PACKAGE, self.layout), self._kernel(spec)]
+
+    def _kernel(self, spec: Spec) -> tuple[str, str, str]:
+        """The kernels of powers: what a runtime is asked for."""
+        build = ("f64" if spec.dtype == np.float64 else "f32") + ("" if self.combs == 8 else f"s{self.combs}")
+        return PACKAGE, "sinusoid/powers_half.cu" if self.halves else "sinusoid/powers.cu", build
+
+    def small_arrays(self, job: ChunkJob, i: int, multiprocessors: int) -> tuple[Cut | None, dict[str, Any]]:
+        order = job.parts[i].order
+        own = slice(None) if job.shared else order
+        made = cut(self.layout, job.f0[own], job.df[own], job.nf[own], len(order), job.shared, 1, turns=1)
+        return made, small_arrays(made, i)
+
+    def early_arrays(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
+        """The coefficients that ``ls_powers`` interpolates with: of each grid of the part, or of the one of all.
+
+        Those of one grid are computed by the launch before the recorded one, in buffers of that launch.  Those of many
+        grids take too much room for each launch to keep its own: recorded launches compute them.
+        """
+        lane, data, stride, layout = chunk.lane, chunk.data, chunk.stride, self.layout
+        n = len(chunk.job.parts[i].order) if stride else 1
+        name = f"own_{i}" if stride else f"{worker.data_buffer}_{i}"
+        taps = {
+            "taps": lane.array(f"{name}_taps", 2 * n * self.taps, np.float64),
+            "origin": lane.array(f"{name}_origin", 2 * n, np.int32),
+            "shift": lane.array(f"{name}_shift", 2 * n * self.parts, np.int32),
+        }
+        if lane.recording and not stride:
+            return taps
+        blocks = 1 if stride else -(-self.taps // 256)
+        window = dict(zip(WINDOW, HALVES, strict=True)) if self.halves else {"inverse": 1 / float(np.i0(layout.beta))}
+        args = cs.fill(
+            HALVES_TAPS if self.halves else TAPS, lead=data[f"lead{i}"], at=data[f"at{i}"], beta=layout.beta,
+            blocks=blocks, member=0, order=data[f"order{i}"], **chunk.grids, **window, **taps,
+        )  # fmt: skip
+        module = worker.runtime.module(*self._kernel(worker.spec))
+        module.launch("ls_taps", (n * blocks,), (256,), (args,), stream=lane.stream)
+        return taps
+
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
+        found: dict[str, Any] = worker.sampler.points(
+            chunk.lane, chunk.data, chunk.info, chunk.work, chunk.work["owner"], chunk.job.n_rows, chunk.stride
+        )
+        return found
+
+    def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
+        """Samples, then powers, of a group of the part's objects after the other."""
+        more, taps, cut_of_part = self.arguments(worker, chunk, i), chunk.early[i], chunk.cuts[i]
+        assert cut_of_part is not None
+        order, grids = more["order"], {k: more[k] for k in ("offsets", "df", "f0", "grid_stride")}
+        own = {k: v for k, v in more.items() if k not in ("tasks", "order", "grid_stride")}
+        module, stride = worker.runtime.module(*self._kernel(worker.spec)), chunk.stride
+        each = {"taps": 2 * self.taps, "origin": 2, "shift": 2 * self.parts}
+        found = {name: chunk.data[f"{name}{i}"] for name in NAMES}
+        for made in worker.sampler.groups(
+            chunk.lane, stream, i, self.layout, cut_of_part, order, found, chunk.rows[self.rows], chunk.info, grids
+        ):
+            first = made.arguments["member"] if stride else 0
+            args = cs.fill(
+                cs.SAMPLED, **made.arguments, **{k: a[first * each[k] :] for k, a in taps.items()}, **own,
+                tasks=made.tasks, mean=float(worker.spec.fit_mean), modes=self.modes, members=made.members,
+                group=GROUP, blocks=made.blocks // made.members, bins=chunk.bins,
+            )  # fmt: skip
+            grid: tuple[int, ...] = (made.blocks,)
+            if self.halves and made.tasks is None and 1 < made.blocks // made.members < 1 << 16:
+                groups = -(-made.members // GROUP)  # members of a group, their stretches, groups
+                grid = (-(-made.members // groups), made.blocks // made.members, groups)
+            shared = self.shared_bytes(worker.itemsize)
+            module.launch("ls_powers", grid, (128,), (args,), shared_mem=shared, stream=stream)
+
+
+@lru_cache(maxsize=8)
+def nufft_methods(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tuple[NufftMethod, ...]:
+    """Every method but direct sums that a GPU with ``shared`` bytes of shared memory a block can run.
+
+    ``matrix``: whether it has float64 matrix units worth using.
+    """
+    sampled = (SAMPLED_MODES[dtype], SAMPLED_REACH[dtype], dtype == np.float32)
+    out: list[NufftMethod] = [Samples("ls_powers", step, 1, *sampled) for step in STEPS if matrix]
+    name, unit = ("f64" if dtype == np.float64 else "f32"), DEFAULTS[F64].comb / DEFAULTS[dtype].comb
+    combs = [
+        Comb(name + (f"x{fold}" if fold > 1 else "") + ("p4" if combs < STAGED else ""), combs, fold, MODES[dtype])
+        for fold, combs in SHAPES
+    ]
+    combs += [FineComb("ls_fine", combs, 1, COARSE_MODES, unit) for combs in FINE]
+    out += [comb for comb in combs if comb.shared_bytes(dtype.itemsize) <= shared]
+    return tuple(out)
+
+
+def sample_layout(dtype: np.dtype[Any]) -> SampleLayout:
+    """A layout of the precision: all of them differ in the distance of samples alone."""
+    return Samples("ls_powers", STEPS[0], 1, SAMPLED_MODES[dtype], SAMPLED_REACH[dtype], dtype == np.float32).layout
+
+
+@dataclass(frozen=True)
+class SinusoidMethods(Methods):
+    """The methods of one sinusoid."""
+
+    @property
+    def known(self) -> tuple[NufftMethod, ...]:
+        return () if self.direct_only else nufft_methods(self.spec.dtype, self.shared, self.matrix)
+
+    @property
+    def direct(self) -> DirectSums:
+        return DirectSums() if self.grids.values is None else ListSums()
+
+    @property
+    def stores_powers(self) -> bool:
+        return self.writes or self.grids.values is not None
+
+    def row_bytes(self) -> int:
+        samples = 16 * 8 + 4 + 32 if self.matrix else 0
+        finer = 0 if self.spec.dtype == F64 or not any(isinstance(a, FineComb) for a in self.known) else 2 * 16 * 8 + 8
+        return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize + finer + samples
+
+    def candidates(self, nf: int, cycles: float) -> list[Method]:
+        lengths = np.array([0, LONG + 1])
+        found = (self.choose(np.array([nf]), np.array([cycles]), lengths[i : i + 1])[0] for i in range(2))
+        return [self.method(int(i)) for i in found]
+
+    def choose(
+        self, nf: NDArray[np.int64], cycles: NDArray[np.float64], lengths: NDArray[np.int64] | None = None
+    ) -> NDArray[np.intp]:
+        """Number of the method of each object in `known`, -1 for direct sums; ``nf`` of length 1 for a shared grid.
+
+        A warp takes all points of an object for samples.  Those of more than `LONG` points (``lengths``) are given to
+        combs of which few are transformed, where there are any for their grid.
+        """
+        known = self.known
+        found = self.choose_of(known, nf, cycles)
+        if lengths is None or not (lengths > LONG).any():
+            return found
+        combs = tuple(a for a in known if not isinstance(a, Samples))
+        first = len(known) - len(combs)
+        other = self.choose_of(combs, nf, cycles)
+        for_long = np.array([a.for_long_series for a in combs] + [False])[other]
+        sampled = np.array([isinstance(a, Samples) for a in known] + [False])[found]
+        return np.where((lengths > LONG) & sampled & for_long, other + first, found)
+
+    def few(self, nf: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Most points of objects summed directly though another method serves them; 0 unless the method is "auto".
+
+        ``numbers`` are those that `choose` has given.
+        """
+        if self.spec.method != "auto" or not self.known:
+            return np.zeros(len(numbers), np.int64)
+        size = self.spec.dtype.itemsize
+        inexact = np.array([a.guards[size][1] for a in self.known])[numbers]  # every power would be computed again
+        most = np.stack([self.costs.few(a, nf) for a in self.known])  # [method, grid]
+        chosen = most[numbers, 0 if len(nf) == 1 else np.arange(len(numbers))]
+        return np.where(numbers >= 0, np.maximum(chosen, inexact), 0)
+
+    def assign(
+        self, nf: NDArray[np.int64], lengths: NDArray[np.int64], cycles: NDArray[np.float64], limits: NDArray[Any]
+    ) -> NDArray[np.intp]:
+        numbers = self.choose(nf, cycles, lengths)
+        few = self.few(nf, numbers)
+        direct = lengths <= few
+        limits["few"], limits["many"] = np.where(direct, 0, few + 1), np.where(direct, few, MANY)
+        # another number of points may want another method
+        swapped = (lengths > LONG) & (numbers != self.choose(nf, cycles))
+        limits["few"][swapped] = np.maximum(limits["few"][swapped], LONG + 1)
+        if_long = self.choose(nf, cycles, np.full(len(lengths), LONG + 1))
+        limits["many"][(lengths <= LONG) & (numbers != if_long) & ~direct] = LONG
+        return np.where(direct, -1, numbers)
+
+    def typical(self, nf: int, cycles: float, mean_points: float) -> Method:
+        grid = np.array([nf])
+        number = self.choose(grid, np.array([cycles]), np.array([int(mean_points)]))
+        return self.direct if mean_points <= int(self.few(grid, number)[0]) else self.method(int(number[0]))
+
+    def most_used(self, nf: int, cycles: float, mean_points: int, n: int) -> list[tuple[Method, int]]:
+        number = int(self.choose(np.array([nf]), np.array([cycles]), np.array([mean_points]))[0])
+        return [(self.known[number], self._per_block(self.known[number], n, nf))] if number >= 0 else []
+
+    def _per_block(self, method: NufftMethod, n: int, nf: int) -> int:
+        """Combs of a block for ``n`` objects."""
+        return method.per_block(n * -(-nf // method.span), self.multiprocessors)
+
+    def expected(self, method: Method, n: int, nf: int, mean_points: float, workers: int) -> dict[str, Any]:
+        assert isinstance(method, SinusoidMethod)
+        base, point = method.line(self.costs, nf)
+        return {
+            "seconds": 1e-9 * n * float(base + mean_points * point) / workers,
+            "combs_a_block": self._per_block(method, n, nf) if isinstance(method, NufftMethod) else 0,
+        }

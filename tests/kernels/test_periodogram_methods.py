@@ -1,0 +1,126 @@
+"""The choice between GPU methods and the parts that chunks are divided into, for random objects (no kernel runs)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from skysieve.periodogram.contract import METHODS, Grids, Spec
+from skysieve.periodogram.cuda.bands.methods import BandsMethods
+from skysieve.periodogram.cuda.cost import DEFAULTS
+from skysieve.periodogram.cuda.fourier.methods import SeriesMethods
+from skysieve.periodogram.cuda.methods import SMALLEST_NUFFT, Methods
+from skysieve.periodogram.cuda.sinusoid.methods import LONG, SinusoidMethods
+from skysieve.periodogram.multiband import _model
+from tests.gpu.batches import BAND_MODELS
+
+CARDS = ((132, 232_448, True), (20, 64 << 10, False))
+"""Multiprocessors, shared memory of a block, and whether float64 matrix units are worth using."""
+MODELS = ("one term", "three terms", "offsets", "flexible")
+
+
+def methods_of(model: str, spec: Spec, grids: Grids, card: tuple[int, int, bool]) -> Methods:
+    kind: type[Methods] = SinusoidMethods
+    if model == "three terms":
+        kind, spec = SeriesMethods, replace(spec, nterms=3)
+    elif model != "one term":
+        kind, spec = BandsMethods, replace(spec, model=_model(*BAND_MODELS[model], 3, None)[0])
+    return kind(spec, grids, DEFAULTS[spec.dtype], *card)
+
+
+def random_objects(rng: Any, n: int) -> tuple[Any, Any, Any]:
+    """Numbers of points, of frequencies, and ``df * span``."""
+    nf = np.maximum(1, 10 ** rng.uniform(0.5, 5.5, n)).astype(np.int64)
+    return (10 ** rng.uniform(0.5, 3.6, n)).astype(np.int64), nf, 10 ** rng.uniform(-4, 0.5, n)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("method", ["auto", "nufft", "direct"])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_object_is_in_one_part_that_serves_it(model, method, dtype):
+    rng = np.random.default_rng(7)
+    for card in CARDS:
+        for _ in range(20):
+            lengths, nf, cycles = random_objects(rng, 30)
+            grids = Grids(rng.random(30), cycles / 120, nf, False)
+            spec = Spec(method=method, dtype=np.dtype(dtype), n_peaks=5, return_power=False)
+            parts, limits = methods_of(model, spec, grids, card).deal(slice(0, 30), lengths, cycles)
+            assert sorted(i for part in parts for i in part.order) == list(range(30))
+            assert ((limits["least"] < cycles) & (cycles <= limits["most"])).all()
+            assert ((limits["few"] <= lengths) & (lengths <= limits["many"])).all()
+            for part in parts:
+                assert (cycles[part.order] <= part.method.cycles).all()
+                assert (np.diff(lengths[part.order]) <= 0).all()
+                assert part.method.direct or (nf[part.order] >= SMALLEST_NUFFT).all()
+                assert METHODS[part.method.code] == ("direct" if part.method.direct else "nufft")
+                assert method != "direct" or part.method.direct
+                assert 1 <= part.cap <= nf[part.order].max() // 2 + 1
+                assert part.tasks is not None
+                counts = np.bincount(part.tasks[:, 0], minlength=30)[part.order]
+                assert counts.max() == part.stretches
+                assert (counts >= 1).all()
+                stretch = limits["stretch"][part.order]
+                assert (stretch == stretch[0]).all()
+                assert part.edges == (-(-nf[part.order].max() // stretch[0]) if stretch[0] else 0)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("model", MODELS)
+def test_the_method_follows_from_the_object_alone(model, dtype):
+    """Alone on a shared grid, or with others that have grids of their own: also what the limits allow."""
+    rng = np.random.default_rng(11)
+    spec = Spec(dtype=np.dtype(dtype), n_peaks=2, return_power=False)
+    for card in CARDS:
+        lengths, nf, cycles = random_objects(rng, 40)
+        together = methods_of(model, spec, Grids(rng.random(40), cycles / 120, nf, False), card)
+        parts, limits = together.deal(slice(0, 40), lengths, cycles)
+        of_object = {int(i): part.method for part in parts for i in part.order}
+        for i in range(40):
+            own = Grids(np.array([0.1]), cycles[i : i + 1] / 120, nf[i : i + 1], True)
+            alone = methods_of(model, spec, own, card)
+            (part,), limit = alone.deal(slice(0, 1), lengths[i : i + 1], cycles[i : i + 1])
+            assert part.method == of_object[i]
+            assert [limit[k][0] for k in ("least", "most", "few", "many", "circle", "window")] == [
+                limits[k][i] for k in ("least", "most", "few", "many", "circle", "window")
+            ]
+            for other in {max(1, int(limit["few"][0])), min(int(limit["many"][0]), 4 * LONG)}:
+                (again,), _ = alone.deal(slice(0, 1), np.array([other]), cycles[i : i + 1])
+                assert again.method == part.method
+
+
+@pytest.mark.parametrize("method", ["nufft", "direct"])
+@pytest.mark.parametrize("model", MODELS)
+def test_an_object_needs_no_more_than_is_planned_for_it(model, method):
+    """Room for its candidates and edges, whatever its number of points; on grids and lists of frequencies."""
+    rng = np.random.default_rng(3)
+    values = np.sort(rng.random(30_000))
+    spec, one = Spec(n_peaks=5, method=method), np.ones(1, np.int64)
+    for card in CARDS:
+        for _, nf, cycles in (random_objects(rng, 1) for _ in range(60)):
+            for grids in (
+                Grids(np.array([0.1]), cycles / 120, nf, True),
+                Grids(values[:1], np.zeros(1), np.array([len(values)]), True, values),
+            ):
+                methods = methods_of(model, spec, grids, card)
+                span = cycles if grids.values is None else np.zeros(1)
+                planned = methods.object_bytes(int(grids.nf[0]), float(span[0]))
+                for points in (10, LONG, LONG + 1):
+                    (part,), _ = methods.deal(slice(0, 1), points * one, span)
+                    assert planned >= 32 * part.cap + 16 * part.edges
+
+
+def test_expected_time_and_methods_to_compile():
+    grids = Grids(np.array([0.1]), np.array([0.1 / 120]), np.array([20_000]), True)
+    methods = methods_of("one term", Spec(n_peaks=5), grids, CARDS[0])
+    method = methods.typical(20_000, 0.1, 200)
+    assert not method.direct
+    assert methods.typical(20_000, 0.1, 5).direct
+    one, two = (methods.expected(method, 1000, 20_000, 200, gpus)["expected_seconds"] for gpus in (1, 2))
+    assert 0 < two < one
+    ((wanted, per_block),) = methods.most_used(20_000, 0.1, 200, 1000)
+    assert wanted == method
+    assert per_block == methods.expected(method, 1000, 20_000, 200, 1)["combs_a_block"]
+    assert methods.most_used(20, 0.1, 200, 1000) == []
