@@ -118,7 +118,7 @@ def test_expected_time_and_methods_to_compile():
     method = methods.typical(20_000, 0.1, 200)
     assert not method.direct
     assert methods.typical(20_000, 0.1, 5).direct
-    one, two = (methods.expected(method, 1000, 20_000, 200, gpus)["expected_seconds"] for gpus in (1, 2))
+    one, two = (methods.expected(method, 1000, 20_000, 200, gpus)["seconds"] for gpus in (1, 2))
     assert 0 < two < one
     ((wanted, per_block),) = methods.most_used(20_000, 0.1, 200, 1000)
     assert wanted == method
