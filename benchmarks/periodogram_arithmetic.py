@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram.cuda.layouts import COARSE, MATRIX_UNITS, Layout, Samples, choose_layouts, layouts
+from skysieve.periodogram.cuda.layouts import COARSE, Layout, Samples, choose_layouts, has_matrix_units, layouts
 from skysieve.periodogram.cuda.sinusoid.worker import LONG
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any
     frequency 8 multiply-adds of matrix units for every four samples that a sum is made of; of samples that are halves
     a complex sum takes 3 products of 24 samples.
     """
-    known = layouts(np.dtype(dtype), device.shared_per_block, device.compute_capability in MATRIX_UNITS)
+    known = layouts(np.dtype(dtype), device.shared_per_block, has_matrix_units(device))
 
     def chosen(some: tuple[Layout, ...]) -> Layout:
         return some[int(choose_layouts(some, np.array([nf]), np.array([cycles]))[0])]

@@ -62,7 +62,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def gpu_hashes(folder: Path = SOURCES) -> dict[str, dict[str, str]]:
-    """SHA-256 of every kernel file, and of every Python file that prepares or starts kernels, by path in the package."""
+    """SHA-256 of every kernel file and of every Python file that prepares or starts kernels, by path in the package."""
     found: dict[str, dict[str, str]] = {"kernels": {}, "launchers": {}}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)

@@ -50,6 +50,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(cuda_worker, "make_lane", Counting)
     device = SimpleNamespace(name="fake", index=0, kind="cuda", sm_count=132, shared_per_block=232_448)
     device.compute_capability, device.total_memory, device.free_memory = (9, 0), 2**36, 2**36
+    device.fast_doubles = True
     module = SimpleNamespace(launch=lambda *a, **k: None)
     made = SimpleNamespace(xp=Arrays(), device=device, module=lambda *a, **k: module, synchronize=lambda: None)
     made.compile_ahead = lambda wanted: None

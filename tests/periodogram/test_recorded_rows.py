@@ -66,6 +66,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> cuda.Engine:
         total_memory=2**34,
         free_memory=2**34,
         compute_capability=(9, 0),
+        fast_doubles=True,
     )
     module = SimpleNamespace(launch=lambda *a, **k: None)
     runtime = SimpleNamespace(xp=Arrays(), device=device, module=lambda *a, **k: module, synchronize=lambda: None)

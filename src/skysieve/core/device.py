@@ -28,6 +28,8 @@ logger = logging.getLogger("skysieve")
 _NAME = re.compile(r"cpu|auto|cuda(?::(\d+|all))?")
 _EXPECTED = "expected 'auto', 'cpu', 'cuda', 'cuda:N' (N a device number) or 'cuda:all'"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE of the driver API
+_DOUBLE_RATIO = 87  # cudaDevAttrSingleToDoublePrecisionPerfRatio
+_FAST_RATIO = 4
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ class Device:
         Multiprocessors of the GPU, or cores that this process may use.
     shared_per_block : int
         Most bytes of shared memory that a block can ask for; 0 for the CPU.
+    double_ratio : int
+        Speed of float32 arithmetic over that of float64, as the driver states it: 2 for the GPUs of data centres, 32 or
+        64 for most others.
     """
 
     kind: str
@@ -57,6 +62,12 @@ class Device:
     compute_capability: tuple[int, int] = (0, 0)
     sm_count: int = 1
     shared_per_block: int = 0
+    double_ratio: int = 2
+
+    @property
+    def fast_doubles(self) -> bool:
+        """Whether float64 arithmetic is at most four times slower than that of float32."""
+        return self.double_ratio <= _FAST_RATIO
 
     @property
     def free_memory(self) -> int:
@@ -210,4 +221,5 @@ def _cuda(index: int) -> Device:
         (int(p["major"]), int(p["minor"])),
         int(p["multiProcessorCount"]),
         int(p["sharedMemPerBlockOptin"]),
+        int(cupy.cuda.runtime.deviceGetAttribute(_DOUBLE_RATIO, index)),
     )

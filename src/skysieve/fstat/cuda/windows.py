@@ -40,9 +40,8 @@ FOURIER = 2.1e-12
 """Seconds for one point and doubling of a real transform in float64."""
 POINTS = 9
 """Transforms of a column: of its weights, their squares, and back for seven sums."""
-FAST_DOUBLES = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 SLOW_DOUBLES = 8.0
-"""Architectures that have many float64 units, and by how much transforms take longer without; the latter estimated."""
+"""Factor by which transforms take longer on GPUs with few float64 units; estimated."""
 TILE_BYTES = 2**27
 """Bytes of the weights, or of the correlations, of a tile of columns."""
 TILES = 16
@@ -320,7 +319,7 @@ def changes_of(
 ) -> Iterator[tuple[int, int, int, NDArray[np.int64], int]]:
     """Of each group its places in the list of rows, the bins of its columns, and the first that transforms win."""
     size = fast_length(2 * host.n)
-    slow = SLOW_DOUBLES if device is not None and device.compute_capability not in FAST_DOUBLES else 1.0
+    slow = 1.0 if device is None or device.fast_doubles else SLOW_DOUBLES
     for g in np.unique(host.group):
         places = np.flatnonzero(host.group == g)
         low, high = int(places[0]), int(places[-1]) + 1

@@ -31,7 +31,7 @@ from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 from .calibrate import costs_of
 from .chunks import Chunk, JobCache, Plan, cycles_of
 from .cost import DEFAULTS, Costs
-from .layouts import MATRIX_UNITS, Layout
+from .layouts import Layout, has_matrix_units
 from .run import Run
 from .worker import Worker
 
@@ -96,7 +96,7 @@ class Engine:
         self.workers: list[Worker] = [make(r, spec, LANES, self._copier) for r in runtimes]
         self._left: list[Worker] = []
         self._shared = min(r.device.shared_per_block for r in runtimes)  # chunks must suit every GPU
-        self._matrix = all(r.device.compute_capability in MATRIX_UNITS for r in runtimes)
+        self._matrix = all(has_matrix_units(r.device) for r in runtimes)
         self._costs: Costs | None = None
         self._cache = JobCache()
         self._turn = threading.RLock()  # lanes and their buffers serve one call at a time

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from skysieve.core.device import Device
 from skysieve.periodogram.cuda.samples.half_window import HALVES_REACH
 from skysieve.periodogram.numerics.nufft import TAPS, Kernel, M, shift_constants, unit
 
@@ -55,8 +56,8 @@ _SAMPLING = {160: (6.0, 1.6, 0.51), 208: (6.0, 2.3, 0.56)}
 """Cost in combs of an object, of two bands, of each frequency between their samples; by the samples of a transform."""
 POWERS_SPAN = 2048
 """Frequencies of a block of ``ls_powers``."""
-MATRIX_UNITS = ((8, 0), (9, 0), (10, 0))
-"""Compute capabilities whose float64 matrix units outrun the plain ones."""
+MATRIX_UNITS = (8, 0)
+"""Lowest compute capability with float64 matrix units; they are faster than the plain ones where float64 is fast."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,11 @@ class Samples(Layout):
     def cost(self, pairs: Any) -> Any:
         each, start, comb = _SAMPLING[self.modes]
         return each + pairs * (start + comb * self.combs)
+
+
+def has_matrix_units(device: Device) -> bool:
+    """Whether a GPU has float64 matrix units worth using."""
+    return device.compute_capability >= MATRIX_UNITS and device.fast_doubles
 
 
 @lru_cache(maxsize=8)
