@@ -15,10 +15,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from skysieve.core.simd import BYTES, VectorBuilder, splat
+
 ROWS = 4
 """Start times of a block."""
-BYTES = 64
-"""Of a vector."""
 LOG2E = math.log2(math.e)
 SERIES = {
     # 2^r for |r| <= 1/2: the polynomial of least relative error, 1.5e-7, and Taylor's to 2e-16
@@ -35,48 +35,17 @@ def lanes_of(itemsize: int) -> int:
     return BYTES // itemsize
 
 
-class Vectors:
-    """Emits vector instructions for one element type."""
+class Vectors(VectorBuilder):
+    """Vector instructions of the recurrence: also masks, whole numbers of the same width, and F of a cell."""
 
     def __init__(self, context: Any, builder: Any, array_type: Any) -> None:
-        self.context, self.b = context, builder
-        self.scalar = context.get_value_type(array_type.dtype)
-        self.size = array_type.dtype.bitwidth // 8
-        self.lanes = lanes_of(self.size)
-        self.vector = ir.VectorType(self.scalar, self.lanes)
+        super().__init__(context, builder, array_type)
         self.whole = ir.VectorType(ir.IntType(8 * self.size), self.lanes)
         self.mask = ir.VectorType(ir.IntType(1), self.lanes)
-        fnty = ir.FunctionType(self.vector, [self.vector] * 3)
-        name = f"llvm.fma.v{self.lanes}f{8 * self.size}"
-        self._fma = cgutils.get_or_insert_function(builder.module, fnty, name)
-
-    def data(self, array_type: Any, value: Any) -> Any:
-        return self.context.make_array(array_type)(self.context, self.b, value).data
-
-    def load(self, pointer: Any, offset: Any) -> Any:
-        at = self.b.gep(pointer, [offset], inbounds=True)
-        return self.b.load(self.b.bitcast(at, self.vector.as_pointer()), align=self.size, typ=self.vector)
-
-    def store(self, value: Any, pointer: Any, offset: Any) -> None:
-        at = self.b.gep(pointer, [offset], inbounds=True)
-        self.b.store(value, self.b.bitcast(at, self.vector.as_pointer()), align=self.size)
-
-    def splat(self, scalar: Any, kind: Any = None) -> Any:
-        undef = ir.Constant(kind or self.vector, ir.Undefined)
-        one = self.b.insert_element(undef, scalar, ir.Constant(ir.IntType(32), 0))
-        return self.b.shuffle_vector(
-            one, undef, ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        )
-
-    def constant(self, x: float) -> Any:
-        return ir.Constant(self.vector, [x] * self.lanes)
-
-    def fma(self, a: Any, b: Any, c: Any) -> Any:
-        return self.b.call(self._fma, [a, b, c])
 
     def cell(self, S: list[Any], bound: Any) -> tuple[Any, Any]:
         """F of the sums A, B, C, Re Fa, Im Fa, Re Fb, Im Fb, and where it is not the fallback."""
-        b, fma = self.b, self.fma
+        b, fma = self.builder, self.fma
         A, B, C, ar, ai, br, bi = S
         s = b.fadd(A, B)
         d = fma(A, B, b.fneg(b.fmul(C, C)))
@@ -145,7 +114,7 @@ def make_block(tail: bool, zero: bool) -> Any:
                         state[i] = value
                     if zero:
                         left = builder.sub(builder.load(builder.gep(gone, [number(r)])), j)
-                        low = v.splat(builder.trunc(left, v.whole.element) if v.size == 4 else left, v.whole)
+                        low = splat(builder, builder.trunc(left, v.whole.element) if v.size == 4 else left, v.whole)
                         lane = ir.Constant(v.whole, list(range(v.lanes)))
                         has = builder.icmp_signed(">=", lane, low)
                         state = [builder.select(has, a, v.constant(0.0)) for a in state]
