@@ -150,7 +150,7 @@ def test_recorded_launches_of_many_grids_stay_within_the_amount(runtime, monkeyp
     for _ in range(5):  # buffers grow, then launches are recorded
         e.execute(source, grids, output)
     worker = e.workers[0]
-    assert any(known.replay for lane in worker.lanes for known in worker.launches._known[id(lane)].values())
+    assert any(known.replay for lane in worker.lanes for known in worker.launches.of(lane))
     held = sum(a.nbytes for lane in worker.lanes for a in lane._device.values())
     assert budget / 3 < held <= budget
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.arrays import is_device_array
+from skysieve.core.gpu.graphs import Recording, Recordings
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane
 from skysieve.fstat.care import loud_limit
@@ -43,7 +44,8 @@ FEWEST_BINS = 64
 """Bins of a chunk at least."""
 BEST_THREADS = 1024
 """Of a block that has a template to itself: a single one waits for it."""
-MOST_RECORDS = 16
+MOST_RECORDS = 8
+"""Recorded launches of a lane."""
 LOG2E = math.log2(math.e)
 
 
@@ -66,13 +68,11 @@ class Work:
 
 
 @dataclass
-class Record:
+class Record(Recording):
     """Launches of one size, ready to be started again."""
 
     tables: DeviceTables
-    generation: int
     work: Work
-    replay: Callable[[], None] | None = None
 
 
 class Launcher:
@@ -90,7 +90,7 @@ class Launcher:
         self.kind = "exp" if spec.window.kind == "exp" else "rect"
         self.copier = Copier()
         self._modules: dict[str, Module] = {}
-        self._records: dict[tuple[int, int, bool, bool], Record] = {}
+        self._records: Recordings[Record] = Recordings(MOST_RECORDS)
 
     def close(self) -> None:
         """End the copying threads, let go of what was recorded."""
@@ -129,13 +129,12 @@ class Launcher:
     ) -> Work:
         """As `_unit`; what has been launched twice is recorded and then started at once."""
         equal = bool((reference == reference[0]).all())
-        key = (id(lane), len(templates), job.shared, equal)
-        held = self._records.get(key)
-        if held is None or held.tables is not tables or held.generation != lane.generation:
+        key = (len(templates), job.shared, equal)
+        held = self._records.find(lane, key)
+        if held is None or held.tables is not tables:
             work = self._unit(lane, job, tables, templates, reference, None)
-            if len(self._records) >= MOST_RECORDS:
-                self._records.clear()
-            self._records[key] = Record(tables, lane.generation, work)
+            self._records.make_room(lane)
+            self._records.keep(lane, key, Record(lane.generation, tables, work))
             return work
         if held.replay is None:
             held.replay = lane.record(lambda: self._discard(self._unit(lane, job, tables, templates, reference, None)))

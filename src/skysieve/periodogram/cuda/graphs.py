@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.core.arrays import is_device_array
+from skysieve.core.gpu.graphs import Recording, Recordings
 from skysieve.core.gpu.staging import Lane
 
 from . import structs as cs
@@ -22,18 +22,16 @@ MOST_ROWS = 1 << 18
 
 
 @dataclass
-class Recorded:
-    """A launch on a lane, as one graph once it has come twice.
+class Recorded(Recording):
+    """A launch of a chunk on a lane.
 
-    ``parts`` stay alive, since what the launch serves is told by their identity.  ``data``: the lane's buffer of its
-    rows and small arrays.  ``rows``: for each array of rows, where it goes on the device, and its pinned bytes on the
-    way; ``whole``: all of them.
+    ``parts`` must stay alive: the launch is recognised by their identity.  ``data`` names the lane's buffer of the
+    rows and small arrays.  ``rows`` holds, for each array of rows, its place on the device and in pinned memory;
+    ``whole`` holds all of both buffers.
     """
 
-    generation: int
     parts: list[Part]
     data: str
-    replay: Callable[[], None] | None = None
     rows: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     whole: tuple[Any, Any] | None = None
     results: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -48,39 +46,16 @@ class Recorded:
         self.whole = device, pinned
 
 
-class Launches:
-    """The launches that the lanes of a worker know, by what they serve."""
+class Launches(Recordings[Recorded]):
+    """The recorded launches of a worker's lanes, each with a buffer of its own for the rows."""
 
     def __init__(self) -> None:
-        self._known: dict[int, dict[tuple[Any, ...], Recorded]] = {}
-
-    def known(self, lane: Lane, key: tuple[Any, ...]) -> Recorded | None:
-        """The lane's launch for this key, if there is one and no buffer has moved since."""
-        found = self._known.get(id(lane), {}).get(key)
-        return found if found is not None and found.generation == lane.generation else None
+        super().__init__(MOST)
 
     def room(self, lane: Lane, rows: int) -> str:
-        """Name of the lane's buffer for another launch: none's that stays known."""
-        mine = self._known.setdefault(id(lane), {})
-        for key, launch in list(mine.items()):
-            if launch.generation != lane.generation:
-                del mine[key]
-        while len(mine) >= (MOST if rows <= MOST_ROWS else 1):
-            del mine[next(iter(mine))]  # the oldest
-        taken = {launch.data for launch in mine.values()}
+        """Drop recordings to make room for another one of `rows` rows; return the name of a buffer that is free."""
+        taken = {launch.data for launch in self.make_room(lane, MOST if rows <= MOST_ROWS else 1)}
         return next(name for name in (f"data{i}" for i in range(MOST)) if name not in taken)
-
-    def keep(self, lane: Lane, key: tuple[Any, ...], launch: Recorded) -> None:
-        """Know a launch from now on."""
-        self._known[id(lane)][key] = launch
-
-    def last(self, lane: Lane) -> Recorded:
-        """The lane's newest launch."""
-        return list(self._known[id(lane)].values())[-1]
-
-    def forget(self, lane: Lane) -> None:
-        """Know none of a lane's."""
-        self._known.pop(id(lane), None)
 
 
 def gathered(a: Any) -> bool:

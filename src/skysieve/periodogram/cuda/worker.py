@@ -255,7 +255,7 @@ class Worker(ABC):
         """
         if any(is_device_array(a) for a in (job.t, job.y, job.dy, job.device_power)):
             lane.after_caller()
-        known = self.launches.known(lane, self._signature(job))
+        known = self.launches.find(lane, self._signature(job))
         if known is None:
             self._data = self.launches.room(lane, job.n_rows)
             self._launch(lane, job)
@@ -285,7 +285,7 @@ class Worker(ABC):
 
         Few rows are left to the driver, whose own copy is faster than one thread's and overlaps its transfer.
         """
-        known = self.launches.known(lane, self._signature(job))
+        known = self.launches.find(lane, self._signature(job))
         if known is None or known.replay is None:
             return
         host = self._host_rows(job)
