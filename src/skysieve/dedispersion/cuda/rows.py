@@ -10,6 +10,7 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.core.gpu.staging import Copier, Lane
+from skysieve.core.gpu.structs import address
 from skysieve.dedispersion.contract import REREAD, Packed, Resident, Source
 
 from .tensor_plan import FRONT, PACKAGE
@@ -243,8 +244,3 @@ class Store:
             self._orders[key] = self.runtime.xp.asarray(inverse)
             self.runtime.synchronize()  # every lane uses it
         return self._orders[key]
-
-
-def address(array: Any) -> int:
-    """Where an array lies, on the device or (in tests) on the host."""
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

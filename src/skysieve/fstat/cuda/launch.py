@@ -13,6 +13,7 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.graphs import Recording, Recordings
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane
+from skysieve.core.gpu.structs import address
 from skysieve.fstat.care import loud_limit
 from skysieve.fstat.contract import CONDITION_BOUND, Bank, Job, Lines, Spec
 
@@ -427,11 +428,6 @@ class Launcher:
 def pitch(columns: int) -> int:
     """Cells from one row of a map to the next: rows start on a line of memory."""
     return -(-columns // 32) * 32
-
-
-def address(array: Any) -> int:
-    """Where an array lies, on the device or (in tests) on the host."""
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
 def line_struct(lines: Lines | None, dtype: np.dtype[Any], most: int = USUAL_DETECTORS) -> Any:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.graphs import Recording, Recordings
 from skysieve.core.gpu.staging import Lane
+from skysieve.core.gpu.structs import address
 
-from . import structs as cs
 from .parts import Part
 
 MOST = 4
@@ -70,7 +70,7 @@ def place_of(rows: Any) -> int:
     """Where a launch reads rows: the address of those that stay on the device where they are, below 2 for others."""
     if not is_device_array(rows):
         return 0
-    return 1 if gathered(rows) else cs.address(rows)
+    return 1 if gathered(rows) else address(rows)
 
 
 def places_of(arrays: dict[str, Any]) -> tuple[dict[str, int], int]:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skysieve.core.gpu.structs import struct
 from skysieve.periodogram.contract import Scan
-
-_KINDS, _INT = {"*": np.dtype(np.uint64), ".": np.dtype(np.float64), "#": np.dtype(np.int64)}, np.dtype(np.int32)
 
 INFO = np.dtype(
     [
@@ -47,49 +46,41 @@ UNLIKE = 100
 _PEAKS = ("list*", "count*", "floor*", "edge*", "share*", "cap", "wanted")
 
 
-def _struct(*fields: str) -> np.dtype[Any]:
-    """Names with a mark: ``*`` a pointer, ``.`` a double, ``#`` a long int, none an int."""
-    parts = []
-    for name in fields:
-        parts.append((name.rstrip("*.#"), _KINDS.get(name[-1], _INT)))
-    return np.dtype(parts, align=True)
-
-
-PREPARE = _struct(
+PREPARE = struct(
     "t*", "y*", "dy*", "offsets*", "df*", "limit*", "tp*", "wv*", "owner*", "row*", "info*", "count*", "floor*",
     "bins*", "share*", "tried*", "centre", "scale_kind", "grid_stride", "harmonics", "scan_only", "fewest",
 )  # fmt: skip
-WEIGHTS = _struct(
+WEIGHTS = struct(
     "tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "correction*", "rows", "grid_stride",
 )  # fmt: skip
-SPREAD = _struct(
+SPREAD = struct(
     "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "out*",
     "mean.", "modes", "P", "pairs", "grid_stride",
 )  # fmt: skip
-COMB = _struct(
+COMB = struct(
     "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "spread*",
     "first*", "second*", "fold*", "deconvolve*", "f0*", "df*", "nf*", "start*", "power*", *_PEAKS,
     "guard.", "few#", "mean.", "modes", "P", "S", "pairs", "members", "group", "blocks",
     "grid_stride", "norm", "scaled",
     "zero", "edges",
 )  # fmt: skip
-COARSE = _struct(
+COARSE = struct(
     "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "spread*",
     "first*", "second*", "fold*", "deconvolve*", "taps*", "f0*", "df*", "nf*", "start*", "power*", *_PEAKS,
     "guard.", "few#", "mean.", "modes", "P", "tiles", "pairs", "members", "group", "blocks",
     "grid_stride", "norm", "scaled", "edges",
 )  # fmt: skip
-SAMPLED = _struct(
+SAMPLED = struct(
     "samples*", "place*", "taps*", "origin*", "shift*", "bands*", "tp*", "wv*", "offsets*", "info*", "order*", "tasks*",
     "f0*", "df*", "nf*", "start*", "power*", *_PEAKS, "bins*", "guard.", "few#", "mean.",
     "modes", "member", "members", "group", "blocks", "grid_stride", "norm", "scaled", "edges",
 )  # fmt: skip
-DIRECT = _struct(
+DIRECT = struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
     *_PEAKS, "guard.", "few#", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges", "each",
 )  # fmt: skip
 ANSWERS = ("answer_index*", "frequency*", "best*", "curvature*")
-BEST = _struct(
+BEST = struct(
     "info*", "limit*", "nf*", "frequencies*", *_PEAKS, "told*", "flags*", "index*", "here*", "vertex*", "found*",
     "left*", *ANSWERS, "tried*", "tries_list*", "tries", "fewer", "few", "grid_stride", "edges", "held",
 )  # fmt: skip
@@ -98,38 +89,18 @@ PICKS = (
     "grid_stride", "harmonics", "columns",
 )  # fmt: skip
 RANKS = ("rank*", "left*", *ANSWERS)
-REFINE = _struct(
+REFINE = struct(
     *PICKS, *RANKS, "tp*", "wv*", "offsets*", "tried*", "tries_list*", "order*", "climbs*", "sums*", "counters*",
     "longer", "each", "mean", "few", "many", "slices", "turns",
 )  # fmt: skip
-PROBE = _struct(
+PROBE = struct(
     *PICKS, "tried*", "tries_list*", "offsets*", "searches*", "order*", "owner*", "lo*", "probed*", "probe_f0*",
     "probe_df*", "probe_nf*", "start*",
     "power*", "slots", "turn", "turns",
 )  # fmt: skip
-SELECT = _struct(*PICKS, *RANKS)
-SCALE = _struct("power*", "start*", "info*", "nf*", "order*", "blocks", "grid_stride", "norm")
-SEARCH = _struct("power*", "start*", "info*", "nf*", "order*", *_PEAKS, "blocks", "grid_stride")
-
-
-def address(a: Any) -> int:
-    """Where an array of the device lives; 0 for None."""
-    if a is None:
-        return 0
-    return int(a.ctypes.data) if isinstance(a, np.ndarray) else int(a.data.ptr)
-
-
-def fill(struct: np.dtype[Any], **values: Any) -> np.void:
-    """One struct from arrays (their addresses), numbers and structs; every field must be named."""
-    out = np.zeros(1, struct)
-    assert struct.names is not None
-    for name in struct.names:
-        value = values.pop(name)
-        out[name] = value if isinstance(value, int | float | np.number | np.void) else address(value)
-    if values:
-        raise TypeError(f"no such fields: {sorted(values)}")
-    scalar: np.void = out[0]
-    return scalar
+SELECT = struct(*PICKS, *RANKS)
+SCALE = struct("power*", "start*", "info*", "nf*", "order*", "blocks", "grid_stride", "norm")
+SEARCH = struct("power*", "start*", "info*", "nf*", "order*", *_PEAKS, "blocks", "grid_stride")
 
 
 def scan_of(info: NDArray[Any]) -> Scan:

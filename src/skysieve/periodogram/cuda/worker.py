@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane, make_lane
+from skysieve.core.gpu.structs import address, fill
 from skysieve.periodogram.contract import Scan, Spec
 from skysieve.periodogram.cuda.fourier.layouts import Chi2Layout
 from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, longer_objects, refine, tries
@@ -237,7 +238,7 @@ class Worker(ABC):
             "bins": None, "share": None, "tried": None, "grid_stride": 0, "scan_only": False,
         } | more  # fmt: skip
         kind = SCALE_KIND.get(self.spec.normalization, 0)
-        args = cs.fill(
+        args = fill(
             cs.PREPARE, t=data["t"], y=data["y"], dy=data["dy"], offsets=data["offsets"], info=info,
             centre=self.spec.centred, scale_kind=kind, harmonics=harmonics(self.spec), fewest=self.spec.min_points,
             **given,
@@ -317,7 +318,7 @@ class Worker(ABC):
         if job.signature is None:
             rows = ((name, place_of(a)) for name, a in self._rows(job).items() if a is not None)
             start = job.objects.start if job.device_power is not None else 0
-            powers = cs.address(job.device_power), cs.address(job.host_power)
+            powers = address(job.device_power), address(job.host_power)
             job.signature = (id(job.parts), job.n_powers, start, *rows, *powers)
         return job.signature
 
@@ -382,7 +383,7 @@ class Worker(ABC):
         if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
             search = SEARCH_FEW
         threads, held, stride = search[0], min(job.cap, search[1]), 0 if job.shared else 1
-        args = cs.fill(
+        args = fill(
             cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **peaks, **told, **found, **to, **tried,
             frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
         )  # fmt: skip
@@ -424,7 +425,7 @@ class Worker(ABC):
             "at_f": lane.array("at_f", 16 * (rows + WEIGHT_PAD), t, zero=True),
             "at_2f": lane.array("at_2f", 16 * (rows + WEIGHT_PAD), t, zero=True),
         }
-        args = cs.fill(
+        args = fill(
             cs.WEIGHTS, tp=work["tp"], owner=work["owner"], taps=taps, df=data["df"], limit=data["limit"], rows=rows,
             correction=correction, grid_stride=stride, **out,
         )  # fmt: skip

@@ -14,8 +14,8 @@ import numpy as np
 from skysieve.core.errors import SkysieveError
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane
+from skysieve.core.gpu.structs import fill, struct
 from skysieve.periodogram.contract import Spec
-from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.fourier.layouts import Chi2Part
 from skysieve.periodogram.cuda.fourier.worker import LIMIT, Chi2Worker
 from skysieve.periodogram.cuda.layouts import Layout
@@ -35,18 +35,18 @@ _GRID = ("offsets*", "info*", "order*", "tasks*")
 _FREQUENCIES = ("f0*", "df*", "nf*")
 _ROWS = ("pick*", "first_row*", "share*", "bands")
 _TABLES = ("first*", "second*", "fold*", "deconvolve*")
-ROWS = cs._struct("t*", "y*", "dy*", "code*", "offsets*", "kept*", "row*", "bands", "fewest")
-CENTRE = cs._struct(
+ROWS = struct("t*", "y*", "dy*", "code*", "offsets*", "kept*", "row*", "bands", "fewest")
+CENTRE = struct(
     "y*", "code*", "offsets*", "row*", "wv*", "info*", "pick*", "first_row*", "share*", "odd*", "bands",
     "scale_kind",
 )  # fmt: skip
-BANDS = cs._struct(*_ROWS)
-WEIGHTS = cs._struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "weight*", "rows", "stride", "grid_stride")
+BANDS = struct(*_ROWS)
+WEIGHTS = struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "weight*", "rows", "stride", "grid_stride")
 
 
 def _with_bands(before: tuple[str, ...], after: tuple[str, ...]) -> np.dtype[Any]:
     """A struct with ``struct Bands`` between two lists of fields."""
-    a, b = cs._struct(*before), cs._struct(*after)
+    a, b = struct(*before), struct(*after)
     assert a.names is not None
     assert b.names is not None
     fields = [(n, a[n]) for n in a.names] + [("rows", BANDS)] + [(n, b[n]) for n in b.names]
@@ -155,7 +155,7 @@ class BandsWorker(Chi2Worker):
         n, rows, bands, fewest = job.n_objects, job.n_rows, self.model.n_bands, self.spec.fewest
         row = lane.array("row", rows, np.int32)
         kept = lane.array("kept", rows, np.float64) if fewest > 1 else None
-        args = cs.fill(
+        args = fill(
             ROWS, **{k: data[k] for k in ("t", "y", "dy", "code", "offsets")}, kept=kept, row=row, bands=bands,
             fewest=fewest,
         )  # fmt: skip
@@ -168,14 +168,14 @@ class BandsWorker(Chi2Worker):
             "pick": lane.array("pick", rows, np.int32), "first_row": lane.array("first_row", n * (bands + 1), np.int32),
             "share": lane.array("share", n * bands, np.float64), "bands": bands,
         }  # fmt: skip
-        args = cs.fill(
+        args = fill(
             CENTRE, **{k: data[k] for k in ("y", "code", "offsets")}, row=row, wv=work["wv"], info=info,
             odd=odd, scale_kind=SCALE_KIND.get(self.spec.normalization, 0), **by,
         )  # fmt: skip
         self.module("bands/rows.cu").launch(
             "bands_centre", (n,), (32 * WARPS,), (args,), shared_mem=CENTRE_BYTES * bands, stream=lane.stream
         )
-        return {**work, "odd": odd, "rows": cs.fill(BANDS, **by)}
+        return {**work, "odd": odd, "rows": fill(BANDS, **by)}
 
     def _spread_bands(
         self, lane: Lane, data: dict[str, Any], work: dict[str, Any], rows: int, stride: int
@@ -188,7 +188,7 @@ class BandsWorker(Chi2Worker):
             "cell": lane.array("bands_cell", top * padded, np.int32),
             "weight": lane.array("bands_weight", 16 * top * padded, np.float64),
         }
-        args = cs.fill(
+        args = fill(
             WEIGHTS, tp=work["tp"], owner=work["owner"], taps=self._chi2_table(lane, 1)[4], df=data["df"],
             limit=data["limit"], rows=rows, stride=padded, grid_stride=stride, **out,
         )  # fmt: skip
@@ -204,10 +204,10 @@ class BandsWorker(Chi2Worker):
         tables = dict(zip(("first", "second", "fold", "deconvolve"), found[:4], strict=True))
         common = {"order": order, "tasks": tasks, "limit": LIMIT, "P": fit.combs, "stretches": part.stretches, **tables}
         if offset:
-            args = cs.fill(OFFSET, S=fit.combs, blocks=1, circles=fit.fold, zero=0, **common, **more)
+            args = fill(OFFSET, S=fit.combs, blocks=1, circles=fit.fold, zero=0, **common, **more)
             file, name, threads = "bands/bands.cu", "bands_offset", 128
         else:
-            args = cs.fill(
+            args = fill(
                 COMB, penalty=self.model.penalty, band_penalty=self.model.band_penalty, G=fit.together, room=fit.room,
                 slots=fit.slots, regularised=int(self.model.regularised), **common, **more,
             )  # fmt: skip
@@ -240,7 +240,7 @@ class BandsWorker(Chi2Worker):
         bare = part.fit is None
         spans = SPANS if is_offset(self.model) and not bare else 1
         blocks = -(-part.exact[1] // spans)
-        args = cs.fill(
+        args = fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=blocks, spans=spans,
             penalty=self.model.penalty, band_penalty=self.model.band_penalty, all=int(bare),
             regularised=int(self.model.regularised), **{"owner": None, "tried": None, **more},

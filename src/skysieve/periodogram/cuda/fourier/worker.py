@@ -13,6 +13,7 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane
+from skysieve.core.gpu.structs import fill, struct
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.layouts import Layout
@@ -38,21 +39,21 @@ TOP = 64
 MANY = 16
 """Stretches that a block of ``chi2_find`` looks at where tops are kept: at most one a lane."""
 _TOPS = ("tops*", "bins*", "width#")
-POWERS = cs._struct(
+POWERS = struct(
     "samples*", "place*", "taps*", "origin*", "shift*", "bands*", "info*", "order*", "tasks*", "nf*", "start*",
     "power*", *_TOPS, "doubts*", "doubted*", "room_doubts#", "limit.", "mean.", "L", "octets", "steps", "stride",
     "tiles", "turns", "room", "member", "blocks", "grid_stride",
 )  # fmt: skip
-REFIT = cs._struct(
+REFIT = struct(
     "tp*", "wv*", "offsets*", "info*", "f0*", "df*", "start*", "power*", *_TOPS, "doubts*", "doubted*", "room_doubts#",
     "left*", "n_left*", "room_left#", "limit.", "mean.", "grid_stride", "few",
 )  # fmt: skip
-EXACT = cs._struct(
+EXACT = struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
     *_TOPS, "left*", "n_left*", "room#", "doubted*", "tried*", "limit.", "members", "blocks", "total", "grid_stride",
     "mean", "all", "few",
 )  # fmt: skip
-FIND = cs._struct(
+FIND = struct(
     "info*", "order*", "tasks*", "nf*", "start*", "power*", *_TOPS, *cs._PEAKS, "members", "many", "grid_stride",
     "norm", "scaled", "edges",
 )  # fmt: skip
@@ -197,7 +198,7 @@ class Chi2Worker(Worker):
     def _refit(self, lane: Lane, doubts: dict[str, Any], **more: Any) -> None:
         """What is in doubt of series of few points once more, from direct sums."""
         room = doubts["room"]
-        args = cs.fill(
+        args = fill(
             REFIT, **{k: doubts[k] for k in ("doubts", "doubted", "left", "n_left")}, room_doubts=room, room_left=room,
             limit=EXACT_LIMIT, mean=float(self.spec.fit_mean), few=self._few, **more,
         )  # fmt: skip
@@ -217,7 +218,7 @@ class Chi2Worker(Worker):
         assert isinstance(fit, Chi2Layout)
         for made in self.sampler.groups(lane, lane.stream, 0, fit, cut, order, found, points, to["info"], grids):
             taps = self.sampler.taps(lane, lane.stream, fit, cut, made, found, grids)
-            args = cs.fill(
+            args = fill(
                 POWERS, tasks=made.tasks, limit=TRUST, mean=float(self.spec.fit_mean), stride=fit.stride,
                 tiles=fit.tiles, turns=cut.turns, room=fit.room, blocks=made.blocks // made.members,
                 doubts=doubts["doubts"], doubted=doubts["doubted"], room_doubts=doubts["room"], **made.arguments,
@@ -237,7 +238,7 @@ class Chi2Worker(Worker):
         entries = (columns + 1) * (columns + 2) // 2 - 1
         total = part.count(part.exact)
         some = {k: doubts.get(k, 0) for k in ("left", "n_left", "room", "doubted")}
-        args = cs.fill(
+        args = fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=part.exact[1],
             total=total, mean=int(self.spec.fit_mean), all=int(part.fit is None), limit=EXACT_LIMIT,
             few=self._few if doubts else 0, **some, **{"tried": None, **more},
@@ -269,7 +270,7 @@ class Chi2Worker(Worker):
 
     def _find(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, **more: Any) -> None:
         many = MANY if more["tops"] is not None else 1
-        args = cs.fill(
+        args = fill(
             FIND, order=order, tasks=tasks, members=len(part.order), many=many, norm=NORM[self.spec.normalization],
             scaled=int(self.spec.normalization != "standard"), **more,
         )  # fmt: skip

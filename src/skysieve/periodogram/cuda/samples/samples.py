@@ -13,6 +13,7 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Lane
+from skysieve.core.gpu.structs import fill, struct
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.fourier.layouts import Chi2Layout, sampler, tables
@@ -29,15 +30,15 @@ PAD = 64
 SHARED = SAMPLE_WARPS * 8 * 35 * (12 + 2 * 20)
 """Bytes of shared memory of a block of ``chi2_samples``: strengths and weights of some points."""
 
-POINTS = cs._struct(
+POINTS = struct(
     "tp*", "wv*", "owner*", "info*", "taps*", "df*", "limit*", "cell*", "weight*", "strength*", "spin*", "counts*",
     "beta.", "scale.", "rows", "padded", "grid_stride", "counters",
 )  # fmt: skip
-SAMPLES = cs._struct(
+SAMPLES = struct(
     "tp*", "strength*", "spin*", "cell*", "weight*", "offsets*", "info*", "order*", "tasks*", "lead*", "at*", "bands*",
     "place*", "first*", "second*", "deconvolve*", "df*", "out*", "step.", "member", "blocks", "grid_stride",
 )  # fmt: skip
-CHI2_TAPS = cs._struct(
+CHI2_TAPS = struct(
     "f0*", "df*", "order*", "lead*", "at*", "taps*", "origin*", "shift*", "beta.", "inverse.", "L", "octets", "steps",
     "member", "blocks", "grid_stride",
 )  # fmt: skip
@@ -45,7 +46,7 @@ WINDOW = ("inverse", "twice", "shape0", "shape1", "shape2", "shape3")
 BINS = 32
 """Places of an object for the best peaks of parts of its grid."""
 TAPS, HALVES_TAPS = (
-    cs._struct(
+    struct(
         "f0*", "df*", "order*", "lead*", "at*", "taps*", "origin*", "shift*", "beta.", "inverse.", *more, "member",
         "blocks", "grid_stride",
     ) for more in ((), ("twice.", "shape0.", "shape1.", "shape2.", "shape3."))
@@ -129,7 +130,7 @@ class Sampler:
             "strength": lane.array("chi2_strength", 2 * padded, np.float64),
             "spin": lane.array("chi2_spin", 2 * padded, np.float64),
         }
-        args = cs.fill(
+        args = fill(
             POINTS, owner=owner, info=info, taps=self._device_tables(lane)[4], df=data["df"], limit=data["limit"],
             beta=beta, scale=float(np.i0(beta)) / self._like.reach, rows=rows, padded=padded, grid_stride=stride,
             counts=counts, counters=0 if counts is None else len(counts), tp=work["tp"], wv=work["wv"], **out,
@@ -154,7 +155,7 @@ class Sampler:
             ]
             done = [d + b for d, b in zip(done, blocks, strict=True)]
             where = {"order": order, "grid_stride": grids["grid_stride"], "member": g.first}
-            args = cs.fill(
+            args = fill(
                 SAMPLES, **points, tasks=tasks[0], first=first, second=second, deconvolve=deconvolve, out=samples,
                 step=float(fit.combs), blocks=blocks[0] // n, offsets=grids["offsets"], df=grids["df"], info=info,
                 **{k: found[k] for k in ("lead", "at", "bands", "place")}, **where,
@@ -179,7 +180,7 @@ class Sampler:
         }  # fmt: skip
         if stride or not made.arguments["member"]:
             blocks = 1 if stride else -(-fit.octets * steps // 8)
-            args = cs.fill(
+            args = fill(
                 CHI2_TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"], beta=fit.beta,
                 inverse=1 / float(np.i0(fit.beta)), blocks=blocks, **known,
                 **{k: made.arguments[k] for k in ("order", "grid_stride", "member")},
@@ -212,7 +213,7 @@ def launch_taps(
         return taps
     blocks = 1 if stride else -(-layout.taps // 256)
     window = dict(zip(WINDOW, HALVES, strict=True)) if layout.halves else {"inverse": 1 / float(np.i0(fit.beta))}
-    args = cs.fill(
+    args = fill(
         HALVES_TAPS if layout.halves else TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"],
         beta=fit.beta, blocks=blocks, member=0, order=order, grid_stride=stride, **window, **taps,
     )  # fmt: skip
@@ -241,7 +242,7 @@ def launch_powers(
     each = {"taps": 2 * layout.taps, "origin": 2, "shift": 2 * layout.parts}
     for made in sampler.groups(lane, stream, i, fit, cut, order, found, points, info, grids):
         first = made.arguments["member"] if stride else 0
-        args = cs.fill(
+        args = fill(
             cs.SAMPLED, **made.arguments, **{k: a[first * each[k] :] for k, a in taps.items()}, **own, tasks=made.tasks,
             guard=guard[0], few=guard[1], mean=float(spec.fit_mean), modes=layout.modes, members=made.members,
             group=group, blocks=made.blocks // made.members,

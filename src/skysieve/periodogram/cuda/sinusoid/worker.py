@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from skysieve.core.gpu.staging import Lane
+from skysieve.core.gpu.structs import fill
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.layouts import Layout, Samples
 from skysieve.periodogram.cuda.parts import LIST_SPAN, SEARCH_SPAN, Part
@@ -132,7 +133,7 @@ class SinusoidWorker(Worker):
         if layout.columns and part.long:
             cells = lane.array(f"cells{i}", part.launches * SPREAD_CELLS * 2, t)
             names = ("tp", "wv", "offsets", "info", "order", "tasks", "f0", "df", "grid_stride")
-            args = cs.fill(
+            args = fill(
                 cs.SPREAD, out=cells, mean=float(self.spec.fit_mean), modes=layout.modes, P=layout.combs,
                 pairs=part.stretches, **spread, **{k: more[k] for k in names},
             )  # fmt: skip
@@ -145,10 +146,10 @@ class SinusoidWorker(Worker):
             "mean": float(self.spec.fit_mean),
         }  # fmt: skip
         if layout.window:
-            args = cs.fill(cs.COARSE, tiles=part.per_block, **spread, **more)
+            args = fill(cs.COARSE, tiles=part.per_block, **spread, **more)
             kernel, threads, module = form, 256, self.module("sinusoid/fine.cu")
         else:
-            args = cs.fill(cs.COMB, S=part.per_block, zero=0, **spread, **more)
+            args = fill(cs.COMB, S=part.per_block, zero=0, **spread, **more)
             kernel, threads, module = "ls_comb", 128, self.module("sinusoid/comb.cu", form)
         module.launch(
             kernel, (part.launches * part.blocks,), (threads,), (args,),
@@ -157,7 +158,7 @@ class SinusoidWorker(Worker):
 
     def _direct(self, stream: Any, part: Part, beside: bool, *, values: Any, **more: Any) -> None:
         guard, few = GUARD["direct", self.itemsize]
-        args = cs.fill(
+        args = fill(
             cs.DIRECT, frequencies=values, guard=guard, few=few, blocks=part.stretches, fit_mean=self.spec.fit_mean,
             each=BESIDE if beside else 0, **more,
         )  # fmt: skip
@@ -171,13 +172,13 @@ class SinusoidWorker(Worker):
             "power", "start", "info", "nf", "order", "count", "floor", "edge", "share", "cap", "wanted", "list",
             "grid_stride",
         )  # fmt: skip
-        args = cs.fill(cs.SEARCH, blocks=blocks, **{k: more[k] for k in names})
+        args = fill(cs.SEARCH, blocks=blocks, **{k: more[k] for k in names})
         self.module("peaks/peaks.cu").launch(
             "ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=stream
         )
         if more["scaled"]:
             which = ("power", "start", "info", "nf", "order", "grid_stride", "norm")
-            args = cs.fill(cs.SCALE, blocks=blocks, **{k: more[k] for k in which})
+            args = fill(cs.SCALE, blocks=blocks, **{k: more[k] for k in which})
             self.module("peaks/peaks.cu").launch(
                 "ls_scale", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=stream
             )
