@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from skysieve.core.tasks import usable_cores
 
 from .source import load_source
 
-__all__ = ["COMPILE_OPTIONS", "CudaModule", "CudaRuntime", "Module", "Runtime", "check_launch"]
+__all__ = ["COMPILE_OPTIONS", "CudaModule", "CudaRuntime", "Module", "Runtime", "check_launch", "on_device"]
 
 COMPILE_OPTIONS = ("-std=c++17",)
 """Options of every compilation, here and in the tests that compile without a GPU."""
@@ -76,6 +77,14 @@ class Runtime(Protocol):
         """Wait until everything started on the device has ended."""
 
 
+def on_device(runtime: Runtime) -> AbstractContextManager[Any]:
+    """A context in which this thread allocates and works on the runtime's device; it does nothing on the host."""
+    if runtime.xp is np:
+        return nullcontext()
+    found: AbstractContextManager[Any] = runtime.xp.cuda.Device(runtime.device.index)
+    return found
+
+
 class CudaRuntime:
     """A GPU through CuPy; compiled code is kept in this process and in CuPy's disk cache.
 
@@ -127,7 +136,7 @@ class CudaRuntime:
 
     def synchronize(self) -> None:
         """See `Runtime.synchronize`."""
-        with self.xp.cuda.Device(self.device.index):
+        with on_device(self):
             self.xp.cuda.runtime.deviceSynchronize()
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
 from skysieve.dedispersion.contract import Detection, Source, Table, sum_dtype
 
 from .rows import READ
@@ -102,12 +102,12 @@ class Engine:
         if self._pool is not None:  # first: nobody works on what is given back
             self._pool.shutdown(wait=True)
         for worker in self.workers:
-            with _current(worker.runtime):
+            with on_device(worker.runtime):
                 worker.close()
         self.workers = []
         for runtime in self.runtimes:
             if runtime.xp is not np:
-                with _current(runtime):
+                with on_device(runtime):
                     runtime.xp.get_default_memory_pool().free_all_blocks()
 
     def describe(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Engine:
         # One thread starts the first sums of every GPU: threads that take turns at the interpreter start them later.
         try:
             for runtime, step in zip(self.runtimes, steps, strict=True):
-                with _current(runtime):
+                with on_device(runtime):
                     next(step)
         except BaseException:
             self._each(lambda i: self.workers[i].store.wait())  # what has begun has ended
@@ -224,7 +224,7 @@ class Engine:
         """
 
         def there(i: int) -> R:
-            with _current(self.runtimes[i]):
+            with on_device(self.runtimes[i]):
                 return work(i)
 
         if self._pool is None:
@@ -232,21 +232,6 @@ class Engine:
         waiting = [self._pool.submit(there, i) for i in range(len(self.runtimes))]
         wait(waiting)
         return [w.result() for w in waiting]
-
-
-class _current:
-    """Makes a runtime's device the current one."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._device = None if runtime.xp is np else runtime.xp.cuda.Device(runtime.device.index)
-
-    def __enter__(self) -> None:
-        if self._device is not None:
-            self._device.__enter__()
-
-    def __exit__(self, *exc: object) -> None:
-        if self._device is not None:
-            self._device.__exit__(*exc)
 
 
 def room(shape: tuple[int, int], dtype: np.dtype[Any], index: int) -> Any:

@@ -8,7 +8,6 @@ uneven for these sums (see ``care``) go to an engine in float64: by the same ker
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from skysieve.core.arrays import is_device_array
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
 from skysieve.core.gpu.staging import Lane, make_lane
 from skysieve.core.memory import parse_budget
 from skysieve.fstat import care
@@ -111,7 +110,7 @@ class Engine:
         rows, columns = job.schedule.shape
         cells = float(rows) * columns * job.n_templates
         there = is_device_array(job.bank.data)
-        with self._current():
+        with on_device(self.runtime):
             seconds = predicted(self.spec, job, self.runtime.device, self.runtime.xp, self._like, there)
         return {
             "device": str(self.runtime.device),
@@ -130,13 +129,9 @@ class Engine:
             other.launcher.fourier = fourier
         return other
 
-    def _current(self) -> Any:
-        """The device, made current."""
-        return nullcontext() if self.runtime.xp is np else self.runtime.xp.cuda.Device(self.runtime.device.index)
-
     def execute(self, job: Job, progress: Any = None) -> Output:
         """See `contract.Engine.execute`."""
-        with self._current():
+        with on_device(self.runtime):
             levels = np.zeros(0, np.int8)
             if self.spec.sums == "usual":
                 levels = care.levels_of(job, self.spec, data=False)
