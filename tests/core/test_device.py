@@ -124,7 +124,7 @@ def test_a_cupy_that_does_not_load(monkeypatch, driver):
 def test_a_driver_too_old(monkeypatch, driver):
     driver(12040, 1)
     fake_cupy(monkeypatch, built=13000)
-    with pytest.raises(DeviceUnavailable, match=r"serves CUDA 12.4, the installed CuPy needs 13.0") as caught:
+    with pytest.raises(DeviceUnavailable, match=r"supports CUDA 12.4, the installed CuPy needs 13.0") as caught:
         resolve("cuda")
     assert "skysieve[cuda12]" in caught.value.remedy
     driver(13000, 1)

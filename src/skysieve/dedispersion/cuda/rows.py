@@ -90,7 +90,7 @@ class Store:
         self._ready: set[int] = set()
         self.piece = min(READ, max(1, capacity) * source.nchan * source.dtype.itemsize)
         for lane in lanes:  # now, so that what does not fit is told before any work
-            lane.array("piece", self.piece, np.uint8)
+            lane.reserve("piece", self.piece)
         self.planes = {b: self._allocate(b, capacity, tails.get(b, 0)) for b in sorted({1, *binnings})}
 
     def _allocate(self, downsamp: int, capacity: int, tail: int) -> Planes:

@@ -99,7 +99,7 @@ class DeviceChanneliser:
         for lane in self.lanes:
             with lane:
                 for name, size in self.sizes.items():
-                    lane.array(name, size, np.uint8)
+                    lane.reserve(name, size)
                 lane.pinned("there", self.sizes["there"], np.uint8)
         with self.lanes[0]:
             xp = runtime.xp
