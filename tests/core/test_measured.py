@@ -140,7 +140,7 @@ def test_threads_measure_once():
     calls = []
 
     def measure():
-        measured.append(1)
+        calls.append(1)
         return {"a": float(len(calls)), "b": 0.0}
 
     with ThreadPoolExecutor(8) as pool:
