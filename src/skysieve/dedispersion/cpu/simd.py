@@ -1,7 +1,7 @@
-"""Explicit SIMD for the adding kernels: whole rows of integers, by vectors that LLVM lowers to the machine's.
+"""Vector code of de-dispersion: sums of rows, transposed squares of samples, and a first look for pulses.
 
-numba has no vector types; these intrinsics write LLVM's.  A row is a run of elements in a flat array; all counts are in
-vectors of ``LANES`` elements, so that there are no tails: rows are padded instead.
+A row is a run of elements in a flat array.  Counts are in vectors of ``LANES`` elements: rows are padded, so that there
+are no remainders.  See `skysieve.core.simd` for why this is written for LLVM directly.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numba.extending import intrinsic
 from skysieve.core.simd import VectorBuilder, splat
 
 LANES = 32
-"""Elements of a vector: 64 bytes of uint16 sums."""
+"""Elements of a vector: 64 bytes of uint16."""
 WIDE = 64
-"""Windows that are looked at together: four vectors, so that a width's scale is loaded once for them."""
+"""Windows that are tested together: four vectors, for which the scale of a width is loaded once."""
 SIDE = 16
-"""Elements of the side of a square that is turned."""
+"""Elements of the side of a square that is transposed."""
 
 
 class Rows(VectorBuilder):
@@ -42,7 +42,7 @@ class Rows(VectorBuilder):
 
 @intrinsic
 def add_rows(typingctx, dst, d, src, a, b, vectors):
-    """``dst[d + i] = src[a + i] + src[b + i]`` for ``i < LANES * vectors``; integers are made as wide as ``dst``'s."""
+    """``dst[d + i] = src[a + i] + src[b + i]`` for ``i < LANES * vectors``; integers are extended to ``dst``'s type."""
     sig = types.void(dst, types.intp, src, types.intp, types.intp, types.intp)
 
     def codegen(context, builder, signature, args):
@@ -61,9 +61,9 @@ def add_rows(typingctx, dst, d, src, a, b, vectors):
 
 @intrinsic
 def halve_rows(typingctx, dst, d, src, s, vectors):
-    """``dst[d + i] = src[s + 2 i] + src[s + 2 i + 1]`` for ``i < LANES * vectors``, made as wide as ``dst``'s.
+    """``dst[d + i] = src[s + 2 i] + src[s + 2 i + 1]`` for ``i < LANES * vectors``, extended to the type of ``dst``.
 
-    ``dst`` may be ``src``, where ``d`` is at most ``s``.
+    ``dst`` may be ``src`` if ``d`` is at most ``s``.
     """
     sig = types.void(dst, types.intp, src, types.intp, types.intp)
 
@@ -127,7 +127,7 @@ accumulate_1, accumulate_2, accumulate_4, accumulate_8 = (_accumulate(n) for n i
 def widen_rows(typingctx, dst, d, src, s, vectors, weight, start, fresh):
     """``dst[d + i] = start + weight * src[s + i]`` for ``i < LANES * vectors``, or ``+= weight * src[s + i]``.
 
-    ``weight`` and ``start`` are of ``dst``'s type, the elements of ``src`` are made as wide.
+    ``weight`` and ``start`` have the type of ``dst``, to which the elements of ``src`` are extended.
     """
     sig = types.void(dst, types.intp, src, types.intp, types.intp, dst.dtype, dst.dtype, types.boolean)
 
@@ -194,13 +194,13 @@ def _turn(per: int):
 
 
 def _interleave(n: int, high: int) -> Any:
-    """Mask that takes the low (or high) halves of two vectors, element by element in turn."""
+    """Mask that interleaves the low (or high) halves of two vectors."""
     pairs = [(i + high * n // 2, i + high * n // 2 + n) for i in range(n // 2)]
     return ir.Constant(ir.VectorType(ir.IntType(32), n), [v for pair in pairs for v in pair])
 
 
 turn_1, turn_2, turn_4, turn_8 = (_turn(n) for n in (1, 2, 4, 8))
-"""``turn_p(dst, d, far, near, src, s, stride, offset)``: a square of 16 x 16 samples (or bytes) turned.
+"""``turn_p(dst, d, far, near, src, s, stride, offset)``: transpose a square of 16 x 16 samples (or bytes).
 
 Row ``i`` of the square begins at ``src[s + i stride]``; its column ``j`` goes to ``dst[d + j far]``, ``offset`` added.
 With ``p`` samples in a byte, lowest bits first, sample ``k`` of column ``j`` goes to ``dst[d + j far + k near]``.
@@ -209,9 +209,10 @@ With ``p`` samples in a byte, lowest bits first, sample ``k`` of column ``j`` go
 
 @intrinsic
 def any_window(typingctx, prefix, at, blocks, widths, scales, count, threshold):
-    """Whether a window reaches a threshold: a bit for each of `WIDE` windows, over ``blocks`` such blocks from ``at``.
+    """Return a mask of `WIDE` bits: whether any window from ``at + bit + WIDE * block`` on reaches a threshold.
 
-    Window ``k`` from sample ``t`` on is ``(prefix[t + widths[k]] - prefix[t]) * scales[k]``: int32, made float32.
+    The window of width ``k`` from sample ``t`` on is ``(prefix[t + widths[k]] - prefix[t]) * scales[k]``; the
+    difference of int32 is converted to float32.
     """
     sig = types.uint64(prefix, types.intp, types.intp, widths, scales, types.intp, scales.dtype)
 

@@ -1,8 +1,7 @@
-"""Explicit SIMD of the exponential window's recurrence: several start times of a vector of durations in registers.
+"""Vector code of the recurrence for exponential windows.
 
-numba has no vector types, and one loop for each step of a cell spends its time on loads and stores.  The functions here
-are numba intrinsics that write LLVM vector code: a *lane* is a duration, a vector holds `lanes` of them, and `ROWS`
-consecutive start times are taken before the sums go back to memory.  LLVM lowers the vectors to what the machine has.
+A lane is a duration.  Sums stay in registers for `ROWS` consecutive start times: one loop for each step of a cell would
+spend its time on loads and stores.  See `skysieve.core.simd` for why this is written for LLVM directly.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ROWS = 4
 """Start times of a block."""
 LOG2E = math.log2(math.e)
 SERIES = {
-    # 2^r for |r| <= 1/2: the polynomial of least relative error, 1.5e-7, and Taylor's to 2e-16
+    # 2^r for |r| <= 1/2: the polynomial of least relative error, 1.5e-7, and the Taylor series, 2e-16
     4: (1.0000001192092896, 0.6931469440460205, 0.24022120237350464, 0.05550713464617729, 0.009675540961325169,
         0.0013276468962430954),
     8: tuple(math.log(2) ** i / math.factorial(i) for i in range(13)),
@@ -31,12 +30,12 @@ MANTISSA = {4: 23, 8: 52}
 
 
 def lanes_of(itemsize: int) -> int:
-    """Lanes of a vector of numbers of so many bytes."""
+    """Return the number of lanes of a vector of numbers of `itemsize` bytes."""
     return BYTES // itemsize
 
 
 class Vectors(VectorBuilder):
-    """Vector instructions of the recurrence: also masks, whole numbers of the same width, and F of a cell."""
+    """Vector instructions, also of masks and integers of the same width; F of a cell."""
 
     def __init__(self, context: Any, builder: Any, array_type: Any) -> None:
         super().__init__(context, builder, array_type)
@@ -44,7 +43,7 @@ class Vectors(VectorBuilder):
         self.mask = ir.VectorType(ir.IntType(1), self.lanes)
 
     def cell(self, S: list[Any], bound: Any) -> tuple[Any, Any]:
-        """F of the sums A, B, C, Re Fa, Im Fa, Re Fb, Im Fb, and where it is not the fallback."""
+        """Return F of the sums A, B, C, Re Fa, Im Fa, Re Fb, Im Fb, and a mask: where it is not the fallback."""
         b, fma = self.builder, self.fma
         A, B, C, ar, ai, br, bi = S
         s = b.fadd(A, B)
@@ -54,15 +53,16 @@ class Vectors(VectorBuilder):
         fb = fma(br, br, b.fmul(bi, bi))
         cross = fma(ar, br, b.fmul(ai, bi))
         top = fma(B, fa, fma(A, fb, b.fneg(b.fmul(b.fadd(C, C), cross))))
-        # single precision takes the machine's estimate of 1/D and a step of Newton's: good to a unit in the last place
+        # in float32 LLVM may estimate 1/D and refine it by a Newton step: an error of one unit in the last place
         flags = ("fast",) if self.size == 4 else ()
         return b.select(good, b.fdiv(top, d, flags=flags), self.constant(2.0)), good
 
 
 def make_block(tail: bool, zero: bool) -> Any:
-    """The intrinsic that takes `ROWS` bins of the recurrence on lanes ``from`` to ``to``.
+    """Return the intrinsic that advances the recurrence by `ROWS` bins, on the lanes from ``j0`` to ``j1``.
 
-    ``tail``: windows lose the bins ``fine[tails[r] + lane]``; ``zero``: the first ``empty[r]`` lanes hold no data.
+    With ``tail``, windows lose the bins ``fine[tails[r] + lane]``; with ``zero``, the first ``empty[r]`` lanes have no
+    data.
     """
 
     @intrinsic
@@ -144,9 +144,9 @@ tail_zero_block = make_block(True, True)
 
 @intrinsic
 def exp_block(typingctx, F, ref, row_sums, lane_sums, width):
-    """``exp(F - ref)`` of `ROWS` rows: added to ``row_sums`` (ROWS, lanes of a vector) and to ``lane_sums``.
+    """Sum ``exp(F - ref)`` of `ROWS` rows into ``row_sums`` (ROWS, lanes of a vector), and add it to ``lane_sums``.
 
-    ``width`` is a multiple of the lanes; F may pass ``ref`` by 60 in single precision.
+    ``width`` is a multiple of the lanes.  In float32 F may be larger than ``ref`` by 60.
     """
     sig = types.void(F, ref, row_sums, lane_sums, types.intp)
 

@@ -1,12 +1,9 @@
-"""Explicit SIMD for the numba kernels of the comb NUFFT: 16-point transforms across lanes.
+"""Vector code of the comb NUFFT: 16-point transforms, direct sums and powers of several combs at once.
 
-numba has no vector types, and LLVM's own vectoriser gives up on bodies of this size (dozens of
-pointers to prove apart).  The functions below are numba intrinsics that write LLVM vector code
-directly: one *lane* is one comb, a vector holds the same cell of ``LANES`` combs, and no data ever
-cross lanes.  LLVM lowers the vectors to whatever the machine has (AVX-512, AVX2, NEON, SSE).
+A lane is a comb: a vector holds the same cell of ``LANES`` combs, and no data cross lanes.  See `skysieve.core.simd`
+for why this is written for LLVM directly.
 
-Layout of "lane" arrays: for each complex cell, ``lanes`` real parts, then ``lanes`` imaginary
-parts, contiguous, with ``lanes = LANES``.
+Arrays of lanes hold, for each complex cell, ``LANES`` real parts and then ``LANES`` imaginary parts.
 
 A 16-point DFT with a shift, ``X[b] = sum_j v[j] exp(2 pi i j (b + phi) / 16)``, is four stages of
 butterflies ``a, b -> a + k b, a - k b`` in which every twiddle factor, the shift included, is one of
@@ -28,8 +25,7 @@ from numba.extending import intrinsic
 from skysieve.core.simd import VectorBuilder
 
 LANES = 8
-"""Combs that one vector holds: 64 bytes of float64, 32 of float32 (more lanes of float32 would be more combs, and wind
-the cells round more circles)."""
+"""Combs of a vector: 64 bytes of float64, 32 of float32 (with more combs in float32, cells would fold more often)."""
 
 OUTPUTS = {64: 12, 32: 10}
 """Of the 16 outputs of a second-stage transform, those inside the band: by bits of the element (``comb.KERNELS``)."""
@@ -121,10 +117,10 @@ class CombVectors(VectorBuilder):
 
 @intrinsic
 def outline(typingctx):
-    """Called anywhere in a function: keeps LLVM from inlining that function into its callers.
+    """Keep LLVM from inlining the function that calls this into its callers.
 
-    numba optimises a function again in every module that calls it; large bodies inlined at each level made the
-    first compilation three times as long.
+    numba optimises a function again in every module that calls it; with large bodies inlined at each level, the first
+    compilation takes three times as long.
     """
 
     def codegen(context, builder, signature, args):
@@ -146,7 +142,7 @@ def fma(typingctx, a, b, c):
 
 @intrinsic(prefer_literal=True)
 def dft16_lanes(typingctx, src, s0, s_stride, table, k0, dst, d0, d_stride, last):
-    """Shifted 16-point DFTs of all lanes.
+    """Compute shifted 16-point DFTs of all lanes.
 
     ``src`` and ``dst`` are lane arrays; input ``j`` is at ``src[s0 + j * s_stride]`` and output ``b`` goes to
     ``dst[d0 + b * d_stride]`` (elements; strides are literal integers); with ``last``
@@ -169,7 +165,7 @@ def dft16_lanes(typingctx, src, s0, s_stride, table, k0, dst, d0, d_stride, last
 
 @intrinsic(prefer_literal=True)
 def dft16_cells(typingctx, cells, re, im, s_stride, table, k0, dst, d0, d_stride):
-    """As :func:`dft16_lanes`, from scalars ``cells[re + j s_stride], cells[im + j s_stride]`` that all lanes share."""
+    """Do as `dft16_lanes`, for scalars ``cells[re + j s_stride], cells[im + j s_stride]`` that all lanes share."""
     sig = types.void(cells, types.intp, types.intp, s_stride, table, types.intp, dst, types.intp, d_stride)
 
     def codegen(context, builder, signature, args):
@@ -187,7 +183,7 @@ def dft16_cells(typingctx, cells, re, im, s_stride, table, k0, dst, d0, d_stride
 
 @intrinsic(prefer_literal=True)
 def dft16_twice(typingctx, cells, re, im, s_stride, circle, fold, f0, table, k0, dst, d0, d_stride):
-    """As :func:`dft16_cells`, of cells that wind round twice: ``cell[j] + fold[1] * cell[j + circle]``."""
+    """Do as `dft16_cells`, for cells that fold once: ``cell[j] + fold[1] * cell[j + circle]``."""
     sig = types.void(
         cells, types.intp, types.intp, s_stride, circle, fold, types.intp, table, types.intp, dst, types.intp, d_stride
     )
@@ -285,7 +281,7 @@ def spread(typingctx, cells, re, im, weights, w0, length, x, y):
 
 @intrinsic(prefer_literal=True)
 def power_lanes(typingctx, x, xw, xy, x2, scale, s0, out, o0, floating_mean, worst, guard):
-    """Lomb-Scargle power of one cell of all lanes from its three transforms.
+    """Compute the Lomb-Scargle power of one cell of all lanes from its three transforms.
 
     ``x[xw:]``, ``x[xy:]``, ``x[x2:]`` are the cells of the transforms of w, w y at f and of w at 2f, each to be
     multiplied by the real ``scale[s0:]`` of its lane.  Power goes to ``out[o0:]``, NaN where CC SS - CS^2 is not
@@ -327,7 +323,7 @@ def power_lanes(typingctx, x, xw, xy, x2, scale, s0, out, o0, floating_mean, wor
 
 @intrinsic(prefer_literal=True)
 def direct_tile(typingctx, left, l0, right, r0, n, acc, a0, channels):
-    """Products of a coarse and a fine phase table, summed over ``n`` points.
+    """Sum the products of a coarse and a fine phase table over ``n`` points.
 
     ``left[l0 + 2 * channels * j + 2 * h]``, ``+ 1``: strength times cosine and sine of the coarse phase, channel
     ``h``, point ``j``.  ``right[r0 + 4 * lanes * j:]``: lane vectors cos b, sin b, cos 2b, sin 2b of the fine
@@ -363,7 +359,7 @@ def direct_tile(typingctx, left, l0, right, r0, n, acc, a0, channels):
 
 @intrinsic(prefer_literal=True)
 def both_signs(typingctx, acc, a0, x, x0):
-    """Complex sums at ``fc - d`` and ``fc + d`` of all lanes from the four real sums of :func:`direct_tile`.
+    """Compute complex sums at ``fc - d`` and ``fc + d`` of all lanes from the four real sums of `direct_tile`.
 
     ``acc[a0:]`` holds the vectors (cos cos), (sin sin), (sin cos), (cos sin) of one channel; the cell of ``fc - d``
     goes to ``x[x0:]`` and that of ``fc + d`` behind it.

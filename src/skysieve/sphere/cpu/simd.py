@@ -1,7 +1,7 @@
-"""Explicit SIMD for the convolution kernels: numba intrinsics that write LLVM vector code.
+"""Vector code of the convolution kernels.
 
-numba has no vector types, and LLVM's own vectoriser keeps the running sums of these loops in memory.  Vectors are 64
-bytes: 16 float32 or 8 float64 lanes; LLVM lowers them to whatever the machine has.
+Vectors have 64 bytes: 16 lanes of float32 or 8 of float64.  See `skysieve.core.simd` for why this is written for LLVM
+directly.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def band_sum(
     typingctx, cosines, samples, first_sample, n_samples, first_cosine, cosine_row, modes, place, mirror, gap, length,
     pair, i0, i1, m, out, o0, row,
 ):  # fmt: skip
-    """Sums over rings for ``BAND_VECTORS`` vectors of modes from ``m`` on, of one output ring and its mirror image.
+    """Sum over rings for ``BAND_VECTORS`` vectors of modes from ``m`` on, of one output ring and its mirror image.
 
     Ring ``i`` of i0 .. i1 is pair ``pair + i - i0``, whose kernel is
     ``k(m) = sum_j samples[first_sample + j] cosines[first_cosine + j cosine_row + m]``.  Its modes begin at
-    ``place[i]``, those of its mirror image at ``mirror[i]``: ``length[i]`` real parts that count, and ``gap[i]`` after
-    each its imaginary part.
-    ``out[o0 + k row + m]`` gets the sums, k = 0 .. 3: real and imaginary part, then those of the mirror image.
+    ``place[i]``, those of its mirror image at ``mirror[i]``: ``length[i]`` real parts, and each imaginary part
+    ``gap[i]`` elements behind its real part.
+    The sums go to ``out[o0 + k row + m]``, k = 0 .. 3: real and imaginary part, then those of the mirror image.
     """
     args = (
         cosines, samples, first_sample, n_samples, first_cosine, cosine_row, modes, place, mirror, gap, length,
@@ -85,7 +85,7 @@ def band_sum(
 
 @intrinsic
 def series_weights(typingctx, start, count, step, a, b, scale, series, terms, floor, out):
-    """Kernel values for one vector of output pixels and ``count`` neighbouring input pixels of one ring.
+    """Compute kernel values for one vector of output pixels and ``count`` neighbouring input pixels of one ring.
 
     Pixel ``e`` lies ``(start[lane] + e) step`` (half radians, small) from the output pixel; its squared chord is
     ``x = a + b sin^2`` and the value the Chebyshev series at ``scale x - 1``, zero where that is above 1, at least
@@ -173,7 +173,7 @@ def dot_lanes(typingctx, weights, w0, stride, count, x, x0, out, o0):
 
 @intrinsic
 def stencil_sum(typingctx, weights, w_start, count, lines, line_start, i0, i1, j, out, o0, row):
-    """``STENCIL_ROWS`` output rings at ``STENCIL_VECTORS`` vectors of pixels from ``j`` on.
+    """Sum ``STENCIL_ROWS`` output rings at ``STENCIL_VECTORS`` vectors of pixels from ``j`` on.
 
     Ring ``i`` adds ``sum_e weights[w_start[i] + e STENCIL_ROWS + r] lines[line_start[i] + j + e]`` to output ring r;
     sums go to ``out[o0 + r row + j]``.
