@@ -148,11 +148,11 @@ def _include(package: str, name: str, text: str, stack: tuple[str, ...]) -> str:
         if match[2]:
             raise KernelError(f"{name}:{number}: {match[2]} cannot be included; kernels include project headers only")
         header = match[1]
-        home = next((p for p in (package, "skysieve.core.gpu") if (resources.files(p) / header).is_file()), None)
-        if home is None:
+        folder = next((p for p in (package, "skysieve.core.gpu") if (resources.files(p) / header).is_file()), None)
+        if folder is None:
             raise KernelError(f"{name}:{number}: header {header} is neither in {package} nor in skysieve.core.gpu")
         guard = "SKYSIEVE_" + re.sub(r"\W", "_", header).upper()
-        body = _include(home, header, _read(home, header), (*stack, name))
+        body = _include(folder, header, _read(folder, header), (*stack, name))
         out += [f"#ifndef {guard}", f"#define {guard}", f'#line 1 "{header}"', body, "#endif"]
         out.append(f'#line {number + 1} "{name}"')
     return "\n".join(out)
