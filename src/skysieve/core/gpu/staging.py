@@ -95,7 +95,8 @@ class Lane(ABC):
         self.recording = False
         self._device: dict[str, Any] = {}
         self._host: dict[str, Any] = {}
-        self._kinds: dict[tuple[str, str], np.dtype[Any]] = {}
+        self._device_kinds: dict[str, np.dtype[Any]] = {}
+        self._host_kinds: dict[str, np.dtype[Any]] = {}
 
     def array(self, name: str, size: int, dtype: Any, zero: bool = False) -> Any:
         """Return a device array of `size` elements in the lane's buffer `name`, which grows as needed.
@@ -107,7 +108,7 @@ class Lane(ABC):
         KernelError
             The buffer has been used with another dtype: two parts of the code share one name.
         """
-        nbytes = self._claim("device", name, size, dtype)
+        nbytes = _claim(self._device_kinds, name, size, dtype)
         return self._grow(name, nbytes, zero)[:nbytes].view(dtype)[: int(size)]
 
     def reserve(self, name: str, nbytes: int) -> None:
@@ -127,17 +128,9 @@ class Lane(ABC):
             self._device[name] = held
         return held
 
-    def _claim(self, place: str, name: str, size: int, dtype: Any) -> int:
-        """Check that a buffer is used with one dtype only, and return the bytes of an array."""
-        kind = np.dtype(dtype)
-        first = self._kinds.setdefault((place, name), kind)
-        if kind != first:
-            raise KernelError(f"the buffer {name!r} of a lane is used as {first} and as {kind}: it needs two names")
-        return max(1, int(size)) * int(kind.itemsize)
-
     def pinned(self, name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
         """Return a page-locked host array of `size` elements in the lane's buffer `name`; see `array`."""
-        nbytes = self._claim("host", name, size, dtype)
+        nbytes = _claim(self._host_kinds, name, size, dtype)
         held = self._host.get(name)
         if held is None or held.nbytes < nbytes:
             self._host.pop(name, None)
@@ -152,7 +145,8 @@ class Lane(ABC):
         self.generation += 1
         self._device.clear()
         self._host.clear()
-        self._kinds.clear()
+        self._device_kinds.clear()
+        self._host_kinds.clear()
 
     @abstractmethod
     def _allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
@@ -210,6 +204,15 @@ class Lane(ABC):
 
     def __exit__(self, *exc: object) -> None:
         return None
+
+
+def _claim(kinds: dict[str, np.dtype[Any]], name: str, size: int, dtype: Any) -> int:
+    """Check that a buffer is used with one dtype only, and return the bytes of an array."""
+    kind = np.dtype(dtype)
+    first = kinds.setdefault(name, kind)
+    if kind is not first and kind != first:
+        raise KernelError(f"the buffer {name!r} of a lane is used as {first} and as {kind}: it needs two names")
+    return max(1, int(size)) * int(kind.itemsize)
 
 
 class HostLane(Lane):
