@@ -308,7 +308,7 @@ class Worker(ABC):
         rows = self._rows(job)
         for name, a in rows.items():
             if gathered(a):
-                rows[name] = lane.array(f"{self._data}.{name}", a.size, a.dtype)
+                rows[name] = lane.array(f"{self._data}.{name}", a.nbytes, np.uint8).view(a.dtype)
                 if not lane.recording:
                     lane.from_peer(rows[name], a, a.device.id)
         return rows
