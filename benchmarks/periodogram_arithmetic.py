@@ -9,10 +9,10 @@ import numpy as np
 from skysieve.periodogram.cuda.methods import choose_among
 from skysieve.periodogram.cuda.sinusoid.methods import (
     LONG,
-    MATRIX_UNITS,
     FineComb,
     NufftMethod,
     Samples,
+    has_matrix_units,
     nufft_methods,
 )
 from skysieve.periodogram.cuda.sinusoid.tables import COARSE
@@ -36,7 +36,7 @@ def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any
     frequency 8 multiply-adds of matrix units for every four samples that a sum is made of; of samples that are halves
     a complex sum takes 3 products of 24 samples.
     """
-    known = nufft_methods(np.dtype(dtype), device.shared_per_block, device.compute_capability in MATRIX_UNITS)
+    known = nufft_methods(np.dtype(dtype), device.shared_per_block, has_matrix_units(device))
 
     def chosen(some: tuple[NufftMethod, ...]) -> NufftMethod:
         return some[int(choose_among(some, np.array([nf]), np.array([cycles]))[0])]

@@ -111,7 +111,7 @@ def device_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, powe
             ends = []
             for lane, _ in jobs:
                 lane.stream.wait_event(last)
-                worker.launches.last(lane).replay()
+                worker.launches.of(lane)[-1].replay()
                 ends.append(cp.cuda.Event(disable_timing=True))
                 ends[-1].record(lane.stream)
             for event in ends:

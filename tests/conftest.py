@@ -61,19 +61,33 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 # ---------------------------------------------------------------- the GPU record
 
 
-def kernel_hashes(folder: Path = SOURCES) -> dict[str, str]:
-    """SHA-256 of every ``.cu`` and ``.cuh``, by its path in the package."""
-    files = sorted(p for p in folder.rglob("*.cu*") if p.suffix in (".cu", ".cuh"))
-    return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+def gpu_hashes(folder: Path = SOURCES) -> dict[str, dict[str, str]]:
+    """SHA-256 of every kernel file and of every Python file that prepares or starts kernels, by path in the package."""
+    found: dict[str, dict[str, str]] = {"kernels": {}, "launchers": {}}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.suffix in (".cu", ".cuh"):
+            kind = "kernels"
+        elif path.suffix == ".py" and (
+            "cuda" in name.parts or path.name.startswith("cuda_") or name.parts[:2] == ("core", "gpu")
+        ):
+            kind = "launchers"
+        else:
+            continue
+        found[kind][name.as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
 
 
-def changed_kernels(hashes: dict[str, str], record: Path = RECORD) -> list[str]:
-    """Kernel files whose present text no recorded GPU run has seen pass."""
-    if not record.exists():
-        return list(hashes)
-    recorded = json.loads(record.read_text(encoding="utf-8"))
-    seen = recorded["kernels"] if recorded["tests"]["failed"] == 0 else {}
-    return [name for name, digest in hashes.items() if seen.get(name) != digest]
+def changed_files(hashes: dict[str, dict[str, str]], record: Path = RECORD) -> list[str]:
+    """Files whose present text was not there when all GPU tests passed last; the record is from that run."""
+    recorded = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {"tests": {"failed": 1}}
+    passed = recorded["tests"]["failed"] == 0
+    return [
+        name
+        for kind, files in hashes.items()
+        for name, digest in files.items()
+        if not passed or recorded.get(kind, {}).get(name) != digest
+    ]
 
 
 class GpuRecord:
@@ -81,7 +95,7 @@ class GpuRecord:
 
     def __init__(self) -> None:
         self.outcomes: dict[str, str] = {}
-        self.hashes = kernel_hashes()  # what the run starts with is what it compiles
+        self.hashes = gpu_hashes()  # what the run starts with is what it compiles
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -104,7 +118,7 @@ class GpuRecord:
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "commit": _commit(),
             "tests": {"passed": tests.count("passed"), "failed": tests.count("failed")},
-            "kernels": self.hashes,
+            **self.hashes,
         }
 
 
@@ -135,8 +149,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if is_whole_gpu_run(config) and cuda_problem() is None:
         config.pluginmanager.register(GpuRecord(), "skysieve-gpu-record")
         return
-    changed = changed_kernels(kernel_hashes())
+    changed = changed_files(gpu_hashes())
     if changed:
         config.issue_config_time_warning(
-            pytest.PytestWarning(f"no GPU has run these kernels as they are now: {', '.join(changed)}"), stacklevel=2
+            pytest.PytestWarning(f"no GPU has run these files as they are now: {', '.join(changed)}"), stacklevel=2
         )

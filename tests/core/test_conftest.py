@@ -1,4 +1,4 @@
-"""The record of GPU runs: what is hashed, and when a kernel counts as run."""
+"""The record of GPU runs: which files it covers, and when they count as run."""
 
 from __future__ import annotations
 
@@ -6,28 +6,35 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from tests.conftest import ROOT, GpuRecord, changed_kernels, is_whole_gpu_run, kernel_hashes
+from tests.conftest import ROOT, GpuRecord, changed_files, gpu_hashes, is_whole_gpu_run
 
 
-def test_hashes_see_every_kernel_file(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "k.cu").write_text("x")
-    (tmp_path / "h.cuh").write_text("y")
-    (tmp_path / "n.py").write_text("z")
-    assert list(kernel_hashes(tmp_path)) == ["a/k.cu", "h.cuh"]
-    assert "core/gpu/selftest.cu" in kernel_hashes()
+def test_hashes_cover_kernels_and_launchers(tmp_path):
+    names = ("a/k.cu", "h.cuh", "n.py", "a/cuda/run.py", "a/cuda/direct/ways.py", "a/stream/cuda_x.py", "a/cpu/run.py")
+    for name in (*names, "core/gpu/runtime.py", "core/memory.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = gpu_hashes(tmp_path)
+    assert list(found["kernels"]) == ["a/k.cu", "h.cuh"]
+    expected = ["a/cuda/direct/ways.py", "a/cuda/run.py", "a/stream/cuda_x.py", "core/gpu/runtime.py"]
+    assert list(found["launchers"]) == expected
+    assert "core/gpu/selftest.cu" in gpu_hashes()["kernels"]
+    assert {"core/gpu/runtime.py", "sphere/cuda/engine.py"} <= set(gpu_hashes()["launchers"])
 
 
-def test_changed_kernels(tmp_path):
+def test_changed_files(tmp_path):
     record = tmp_path / "gpu_record.json"
-    now = {"k.cu": "1", "h.cuh": "2"}
-    assert changed_kernels(now, record) == ["k.cu", "h.cuh"]
+    now = {"kernels": {"k.cu": "1", "h.cuh": "2"}, "launchers": {"run.py": "3", "new.py": "4"}}
+    every = ["k.cu", "h.cuh", "run.py", "new.py"]
+    assert changed_files(now, record) == every
     content = {"tests": {"passed": 3, "failed": 0}, "kernels": {"k.cu": "1", "h.cuh": "old"}}
-    record.write_text(json.dumps(content))
-    assert changed_kernels(now, record) == ["h.cuh"]
+    record.write_text(json.dumps(content))  # made before launchers were recorded
+    assert changed_files(now, record) == ["h.cuh", "run.py", "new.py"]
+    record.write_text(json.dumps(content | {"launchers": {"run.py": "3"}}))
+    assert changed_files(now, record) == ["h.cuh", "new.py"]
     content["tests"]["failed"] = 1
     record.write_text(json.dumps(content))
-    assert changed_kernels(now, record) == ["k.cu", "h.cuh"]
+    assert changed_files(now, record) == every
 
 
 @pytest.mark.parametrize(

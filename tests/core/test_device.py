@@ -34,6 +34,7 @@ def fake_cupy(monkeypatch, built=13000, gpus=2):
         runtimeGetVersion=lambda: built,
         getDeviceCount=lambda: gpus,
         getDeviceProperties=lambda i: properties,
+        deviceGetAttribute=lambda attribute, i: {87: 64}[attribute],
         memGetInfo=lambda: (70 << 30, 80 << 30),
     )
     module = types.ModuleType("cupy")
@@ -80,6 +81,7 @@ def test_gpus(monkeypatch, driver):
     (card,) = resolve("cuda:1")
     assert (card.name, card.compute_capability, card.sm_count, card.shared_per_block) == ("Card", (9, 0), 132, 232448)
     assert card.free_memory == 71 << 30
+    assert (card.double_ratio, card.fast_doubles) == (64, False)
     assert str(card) == "cuda:1 (Card)"
     assert driver_version() == "13.0"
     with pytest.raises(DeviceUnavailable, match=r"'cuda:2': no such GPU. 2 found: cuda:0 to cuda:1"):
@@ -122,7 +124,7 @@ def test_a_cupy_that_does_not_load(monkeypatch, driver):
 def test_a_driver_too_old(monkeypatch, driver):
     driver(12040, 1)
     fake_cupy(monkeypatch, built=13000)
-    with pytest.raises(DeviceUnavailable, match=r"serves CUDA 12.4, the installed CuPy needs 13.0") as caught:
+    with pytest.raises(DeviceUnavailable, match=r"supports CUDA 12.4, the installed CuPy needs 13.0") as caught:
         resolve("cuda")
     assert "skysieve[cuda12]" in caught.value.remedy
     driver(13000, 1)
@@ -159,3 +161,12 @@ def test_a_device_is_a_value():
     assert Device("cuda", 0, "a", 1) == Device("cuda", 0, "a", 1)
     with pytest.raises(AttributeError):
         Device("cuda", 0, "a", 1).name = "b"
+
+
+@pytest.mark.gpu
+def test_the_ratio_of_known_gpus():
+    for card in resolve("cuda:all"):
+        if card.compute_capability in ((7, 0), (8, 0), (9, 0), (10, 0)):
+            assert card.fast_doubles
+        elif card.compute_capability in ((7, 5), (8, 6), (8, 9), (12, 0)):
+            assert not card.fast_doubles

@@ -12,7 +12,7 @@ import pytest
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, KernelError
 from skysieve.core.gpu import runtime as kernels
-from skysieve.core.gpu.runtime import CudaRuntime, check_launch
+from skysieve.core.gpu.runtime import CudaRuntime, check_launch, on_device
 from skysieve.core.gpu.selftest import run_selftest
 from skysieve.core.gpu.source import Budget, load_source
 
@@ -256,6 +256,27 @@ def test_compiling_ahead(runtime, fake, monkeypatch):
     for _ in range(2):
         with pytest.raises(KernelError, match=r"selftest.cu does not compile"):
             runtime.module(*third)
+
+
+def test_the_device_of_a_runtime_is_made_current(runtime, fake):
+    inside = []
+
+    class Card:
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            inside.append(self.index)
+
+        def __exit__(self, *exc):
+            inside.pop()
+
+    fake.cuda.Device = Card
+    with on_device(runtime):
+        assert inside == [0]
+    assert inside == []
+    with on_device(types.SimpleNamespace(xp=np)):
+        assert inside == []
 
 
 @pytest.mark.parametrize("text", ["CuPy failed to load libnvrtc.so.13: OSError", 'Failure finding "libnvrtc.so.13"'])

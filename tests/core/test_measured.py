@@ -1,4 +1,4 @@
-"""Figures that are kept: the first measurement counts, in a process and between processes."""
+"""Measured figures that are stored: the first measurement counts, in a process and between processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from skysieve.core import measured as kept
+from skysieve.core import measured
 
 LIKE = {"a": 1.0, "b": 2.0}
 
@@ -22,92 +22,92 @@ LIKE = {"a": 1.0, "b": 2.0}
 def fresh(monkeypatch, tmp_path):
     """A process that has used nothing yet, and an empty cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kept, "_used", {})
+    monkeypatch.setattr(measured, "_used", {})
 
 
 def another_process(monkeypatch):
-    monkeypatch.setattr(kept, "_used", {})
+    monkeypatch.setattr(measured, "_used", {})
 
 
 def never():
     pytest.fail("measured again")
 
 
-def test_measured_once_and_kept(monkeypatch):
-    assert kept.figures("a card: 1", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
-    assert kept.path_of("a card: 1").name == "a-card-1.json"
+def test_measured_once_and_stored(monkeypatch):
+    assert measured.figures("a card: 1", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    assert measured.path_of("a card: 1").name == "a-card-1.json"
     another_process(monkeypatch)
-    assert kept.figures("a card: 1", never, LIKE) == {"a": 3.0, "b": 4.0}
-    assert [p.name for p in kept.cache_folder().iterdir()] == ["a-card-1.json"]  # no temporary file is left
+    assert measured.figures("a card: 1", never, LIKE) == {"a": 3.0, "b": 4.0}
+    assert [p.name for p in measured.cache_folder().iterdir()] == ["a-card-1.json"]  # no temporary file is left
 
 
 def test_a_process_keeps_what_it_used_first():
     """Whatever happens to the file, and whatever the caller does with its copy."""
-    first = kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE)
+    first = measured.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE)
     first["a"] = 9.0
-    kept.path_of("card").write_text(json.dumps({"a": 5.0, "b": 6.0}))
-    assert kept.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
-    kept.path_of("card").unlink()
-    assert kept.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
+    measured.path_of("card").write_text(json.dumps({"a": 5.0, "b": 6.0}))
+    assert measured.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
+    measured.path_of("card").unlink()
+    assert measured.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
 
 
 def test_the_first_process_wins(monkeypatch):
     """Another process finishes while this one measures: its figures are taken, and stay."""
 
     def measure():
-        kept.path_of("card").parent.mkdir(parents=True, exist_ok=True)
-        kept.path_of("card").write_text(json.dumps({"a": 5.0, "b": 6.0}))
+        measured.path_of("card").parent.mkdir(parents=True, exist_ok=True)
+        measured.path_of("card").write_text(json.dumps({"a": 5.0, "b": 6.0}))
         return {"a": 3.0, "b": 4.0}
 
-    assert kept.figures("card", measure, LIKE) == {"a": 5.0, "b": 6.0}
+    assert measured.figures("card", measure, LIKE) == {"a": 5.0, "b": 6.0}
     another_process(monkeypatch)
-    assert kept.figures("card", never, LIKE) == {"a": 5.0, "b": 6.0}
+    assert measured.figures("card", never, LIKE) == {"a": 5.0, "b": 6.0}
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[1]", "7", '{"a": 1}', '{"a": 1, "b": "x"}', '{"a": 1, "b": 2, "c": 3}'])
 def test_a_broken_file_is_replaced(monkeypatch, broken):
-    kept.path_of("card").parent.mkdir(parents=True)
-    kept.path_of("card").write_text(broken)
-    assert kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    measured.path_of("card").parent.mkdir(parents=True)
+    measured.path_of("card").write_text(broken)
+    assert measured.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
     another_process(monkeypatch)
-    assert kept.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
+    assert measured.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
 
 
 def test_figures_that_are_not_believed(monkeypatch):
-    """The defaults serve this process and are not kept; what another process kept meanwhile is better."""
-    assert kept.figures("card", lambda: None, LIKE) == LIKE
-    assert kept.figures("card", never, LIKE) == LIKE
-    assert not kept.path_of("card").exists()
+    """The defaults serve this process and are not stored; what another process has stored meanwhile is better."""
+    assert measured.figures("card", lambda: None, LIKE) == LIKE
+    assert measured.figures("card", never, LIKE) == LIKE
+    assert not measured.path_of("card").exists()
     another_process(monkeypatch)
 
     def measure():
-        kept.path_of("card").write_text(json.dumps({"a": 5.0, "b": 6.0}))
+        measured.path_of("card").write_text(json.dumps({"a": 5.0, "b": 6.0}))
 
-    kept.path_of("card").parent.mkdir(parents=True, exist_ok=True)
-    assert kept.figures("card", measure, LIKE) == {"a": 5.0, "b": 6.0}
+    measured.path_of("card").parent.mkdir(parents=True, exist_ok=True)
+    assert measured.figures("card", measure, LIKE) == {"a": 5.0, "b": 6.0}
 
 
 def test_a_folder_that_cannot_be_written(monkeypatch, tmp_path, caplog):
     (tmp_path / "skysieve").write_text("a file where the folder should be")
     with caplog.at_level(logging.INFO, "skysieve"):
-        assert kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
-    assert "cannot be kept" in caplog.text
-    assert kept.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
+        assert measured.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    assert "cannot be stored" in caplog.text
+    assert measured.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
 
 
 def test_a_file_system_without_links(monkeypatch):
-    """The figures are kept all the same, and the first process's still count."""
+    """The figures are stored nevertheless, and the first process's still count."""
 
     def no_links(*a):
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
-    assert kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    assert measured.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
     another_process(monkeypatch)
-    assert kept.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
-    kept.path_of("other").write_text(json.dumps({"a": 5.0, "b": 6.0}))
-    assert kept._keep(kept.path_of("other"), {"a": 7.0, "b": 8.0}, LIKE) == {"a": 5.0, "b": 6.0}
-    assert sorted(p.name for p in kept.cache_folder().iterdir()) == ["card.json", "other.json"]
+    assert measured.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
+    measured.path_of("other").write_text(json.dumps({"a": 5.0, "b": 6.0}))
+    assert measured._keep(measured.path_of("other"), {"a": 7.0, "b": 8.0}, LIKE) == {"a": 5.0, "b": 6.0}
+    assert sorted(p.name for p in measured.cache_folder().iterdir()) == ["card.json", "other.json"]
 
 
 def test_a_full_disk_leaves_no_litter(monkeypatch):
@@ -116,8 +116,8 @@ def test_a_full_disk_leaves_no_litter(monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    assert kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
-    assert list(kept.cache_folder().iterdir()) == []
+    assert measured.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    assert list(measured.cache_folder().iterdir()) == []
 
 
 @pytest.mark.parametrize("named", [None, ""])
@@ -132,30 +132,30 @@ def test_a_user_without_a_home(monkeypatch, named):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", homeless)
-    assert kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
-    assert kept.cache_folder().is_absolute()
+    assert measured.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    assert measured.cache_folder().is_absolute()
 
 
 def test_threads_measure_once():
-    measured = []
+    calls = []
 
     def measure():
-        measured.append(1)
-        return {"a": float(len(measured)), "b": 0.0}
+        calls.append(1)
+        return {"a": float(len(calls)), "b": 0.0}
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: kept.figures("card", measure, LIKE)["a"], range(32)))
+        found = list(pool.map(lambda _: measured.figures("card", measure, LIKE)["a"], range(32)))
     assert found == [1.0] * 32
 
 
 def test_processes_that_measure_at_once_agree():
     """Each measures something else, all are released together: one set of figures for all."""
     code = (
-        "import sys; from skysieve.core import measured as kept\n"
+        "import sys; from skysieve.core import measured\n"
         "def measure():\n"
         "    print('ready', flush=True); sys.stdin.readline()\n"
         "    return {'a': float(sys.argv[1])}\n"
-        "print(kept.figures('card', measure, {'a': 0.0})['a'])"
+        "print(measured.figures('card', measure, {'a': 0.0})['a'])"
     )
     each = [
         subprocess.Popen([sys.executable, "-c", code, str(k)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -168,4 +168,4 @@ def test_processes_that_measure_at_once_agree():
     found = {float(p.communicate(timeout=60)[0]) for p in each}
     assert len(found) == 1
     assert found <= set(range(1, 7))
-    assert json.loads(kept.path_of("card").read_text()) == {"a": found.pop()}
+    assert json.loads(measured.path_of("card").read_text()) == {"a": found.pop()}

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from skysieve.core.gpu.staging import Copier, CudaLane, make_current
+from skysieve.core.errors import KernelError
+from skysieve.core.gpu.staging import Copier, CudaLane, HostLane, make_current
 
 
 class Context:
@@ -68,9 +69,9 @@ def test_an_error_while_recording_reaches_the_caller(lane, whole, error):
         lane.stream.whole = whole
         raise error
 
-    with pytest.raises(type(error)) as told:
+    with pytest.raises(type(error)) as caught:
         lane.record(work)
-    assert told.value is error
+    assert caught.value is error
     assert not lane.recording
     assert not lane.stream.capturing
     assert lane.stream.inside == 0
@@ -91,8 +92,30 @@ def test_buffers_are_kept_until_both_streams_have_ended(lane):
     assert not lane._device
 
 
+@pytest.mark.parametrize("kind", ["array", "pinned"])
+def test_two_users_of_one_buffer_are_an_error(kind):
+    """Two parts of the code that share a name would overwrite each other's values silently."""
+    lane = HostLane(SimpleNamespace(xp=np))
+    take = getattr(lane, kind)
+    take("rows", 10, np.float64)
+    assert take("rows", 1000, np.float64).size == 1000
+    with pytest.raises(KernelError, match="'rows' of a lane is used as float64 and as float32"):
+        take("rows", 10, np.float32)
+    take("weights", 10, np.float32)
+    lane.free()
+    assert take("rows", 10, np.float32).dtype == np.float32
+
+
+def test_reserved_bytes_serve_any_dtype():
+    lane = HostLane(SimpleNamespace(xp=np))
+    lane.reserve("rows", 800)
+    generation = lane.generation
+    assert lane.array("rows", 100, np.float64).nbytes == 800
+    assert lane.generation == generation
+
+
 def test_a_thread_leaves_lost_devices():
-    """It takes another device where its current one is lost, and only there unless told."""
+    """With `instead_of`, a thread takes another device only if its current one is lost."""
     used, current = [], [0]
     device = lambda index: SimpleNamespace(use=lambda: used.append(index))  # noqa: E731
     cuda = SimpleNamespace(Device=device, runtime=SimpleNamespace(getDevice=lambda: current[0]))

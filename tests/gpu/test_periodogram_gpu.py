@@ -241,7 +241,7 @@ def test_one_launch_serves_rows_wherever_they_lie_on_the_gpu(runtime, cp, monkey
         assert np.array_equal(out.peak_index, expected.peak_index)
         assert np.array_equal(out.peak_power, expected.peak_power)
     assert len(e._cache._cut[1]) == 6
-    known = e.workers[0].launches.last(e.workers[0].lanes[0])
+    known = e.workers[0].launches.of(e.workers[0].lanes[0])[-1]
     assert known.replay is not None
     assert not known.rows
 

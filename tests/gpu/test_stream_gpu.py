@@ -166,7 +166,7 @@ def test_a_gpu_that_fails_ends_the_run_with_its_name(file, tmp_path):
         [sys.executable, "-c", FAULT, str(file), str(tmp_path)], capture_output=True, text=True, timeout=120
     )
     assert "ended: cuda:0 (" in done.stdout, done.stderr[-2000:]
-    assert "failed and answers no more: " in done.stdout
+    assert "failed and does not respond: " in done.stdout
     assert done.returncode == 7
     with open(tmp_path / "candidates.csv", encoding="ascii") as table:
         rows = list(csv.DictReader(table))

@@ -62,7 +62,8 @@ class ShimRuntime:
         if order not in ("forwards", "backwards"):
             raise ValueError(f"order={order!r}")
         self.order = order
-        self.device = Device("cuda", 0, "host shim", 2**30, sm, 2, 227 * 1024)
+        ratio = 2 if sm in ((8, 0), (9, 0), (10, 0)) else 64
+        self.device = Device("cuda", 0, "host shim", 2**30, sm, 2, 227 * 1024, ratio)
         self.launches: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = []
 
     def module(self, package, name, build=None, defines=None) -> ShimModule:

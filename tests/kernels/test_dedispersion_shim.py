@@ -87,7 +87,7 @@ def test_every_type_in_chunks(runtime, kind):
             assert np.array_equal(sums, truth[:, low : low + sums.shape[1]])
 
 
-@pytest.mark.parametrize("sm", [(9, 0), TURING])
+@pytest.mark.parametrize("sm", [(9, 0), (13, 0), TURING])
 def test_cards_with_and_without_tensor_cores(sm):
     fb = bank("u1", 30, 700)
     _, facts = both([shim_runtime(sm=sm)], fb, [table(fb, np.linspace(0, 3, 37))], [(0, 700)])

@@ -159,7 +159,7 @@ def test_one_of_two_gpus_fails(file, tmp_path, on_gpus, which):
     on_gpus([Fragile(i, 5 if i == which else 10**9) for i in range(2)])
     rows, said, summary = run(file, tmp_path, cutouts=False)
     assert summary["counts"]["gpus_lost"] == 1
-    told = [line for line in said if "answers no more" in line]
+    told = [line for line in said if "does not respond" in line]
     assert len(told) == 1
     assert f"cuda:{which} (host shim) failed" in told[0]
     assert f"the search continues on cuda:{1 - which} (host shim)" in told[0]
@@ -171,7 +171,7 @@ def test_one_of_two_gpus_fails(file, tmp_path, on_gpus, which):
 def test_the_last_gpu_fails(file, tmp_path, on_gpus):
     """The run ends with the reason; what was announced is in the table."""
     on_gpus([Fragile(0, 5)])
-    with pytest.raises(DeviceLost, match=r"cuda:0 \(host shim\) failed and answers no more: CUDA_ERROR_LAUNCH_FAILED"):
+    with pytest.raises(DeviceLost, match=r"cuda:0 \(host shim\) failed and does not respond: CUDA_ERROR_LAUNCH_FAILED"):
         run(file, tmp_path, cutouts=False)
     with open(tmp_path / "candidates.csv", encoding="ascii") as table:
         rows = list(csv.DictReader(table))

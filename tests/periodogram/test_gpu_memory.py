@@ -50,6 +50,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(cuda_worker, "make_lane", Counting)
     device = SimpleNamespace(name="fake", index=0, kind="cuda", sm_count=132, shared_per_block=232_448)
     device.compute_capability, device.total_memory, device.free_memory = (9, 0), 2**36, 2**36
+    device.fast_doubles = True
     module = SimpleNamespace(launch=lambda *a, **k: None)
     made = SimpleNamespace(xp=Arrays(), device=device, module=lambda *a, **k: module, synchronize=lambda: None)
     made.compile_ahead = lambda wanted: None
@@ -149,7 +150,7 @@ def test_recorded_launches_of_many_grids_stay_within_the_amount(runtime, monkeyp
     for _ in range(5):  # buffers grow, then launches are recorded
         e.execute(source, grids, output)
     worker = e.workers[0]
-    assert any(known.replay for lane in worker.lanes for known in worker.launches._known[id(lane)].values())
+    assert any(known.replay for lane in worker.lanes for known in worker.launches.of(lane))
     held = sum(a.nbytes for lane in worker.lanes for a in lane._device.values())
     assert budget / 3 < held <= budget
 

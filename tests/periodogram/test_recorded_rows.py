@@ -66,6 +66,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> cuda.Engine:
         total_memory=2**34,
         free_memory=2**34,
         compute_capability=(9, 0),
+        fast_doubles=True,
     )
     module = SimpleNamespace(launch=lambda *a, **k: None)
     runtime = SimpleNamespace(xp=Arrays(), device=device, module=lambda *a, **k: module, synchronize=lambda: None)
@@ -116,7 +117,7 @@ def test_every_recorded_launch_keeps_its_own_coefficients(engine, monkeypatch):
         engine.execute(source, GRID, output)
     worker = engine.workers[0]
     for lane in worker.lanes:
-        names = [launch.data for launch in worker.launches._known[id(lane)].values()]
+        names = [launch.data for launch in worker.launches.of(lane)]
         assert len(set(names)) == len(names) >= 2
         assert {f"{name}_0_taps" for name in names} <= lane._device.keys()
 
@@ -199,17 +200,18 @@ def test_a_failed_launch_is_not_replayed(engine, monkeypatch):
 
 def test_what_a_lane_keeps():
     """Some launches of few rows, one of many; none that a moved buffer has spoilt."""
-    lane, launches = SimpleNamespace(generation=1), Launches()
+    lane, launches = HostLane(SimpleNamespace(xp=np)), Launches()
+    lane.generation = 1
     for key in range(MOST + 2):
         launches.keep(lane, (key,), Recorded(1, [], launches.room(lane, 10)))
-    known = [launches.known(lane, (key,)) for key in range(MOST + 2)]
+    known = [launches.find(lane, (key,)) for key in range(MOST + 2)]
     assert known[:2] == [None, None]
     assert sorted(k.data for k in known[2:]) == [f"data{i}" for i in range(MOST)]
     launches.keep(lane, ("long",), Recorded(1, [], launches.room(lane, MOST_ROWS + 1)))
-    assert launches.known(lane, (MOST + 1,)) is None
-    assert launches.known(lane, ("long",)) is launches.last(lane)
+    assert launches.find(lane, (MOST + 1,)) is None
+    assert launches.find(lane, ("long",)) is launches.of(lane)[-1]
     lane.generation = 2
-    assert launches.known(lane, ("long",)) is None
+    assert launches.find(lane, ("long",)) is None
     assert launches.room(lane, 10) == "data0"
     launches.forget(lane)
-    assert launches.known(lane, ("long",)) is None
+    assert launches.find(lane, ("long",)) is None

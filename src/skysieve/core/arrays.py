@@ -1,6 +1,6 @@
-"""Where an array lives, and how it enters: NumPy, CuPy, DLPack; never a copy without need.
+"""Arrays of NumPy, CuPy and other libraries: where they are, and how they are read without needless copies.
 
-CuPy is imported only when an object that lives on a GPU is met.
+CuPy is imported only for an array on a GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
 def is_device_array(x: Any) -> bool:
-    """True when ``x`` lives in the memory of a GPU (CuPy, Torch, Numba, JAX... arrays)."""
+    """Return whether `x` is an array in the memory of a GPU (of CuPy, Torch, Numba, JAX, ...)."""
     if isinstance(x, _HOST):
         return False
     if _attribute(x, "__cuda_array_interface__") is not None:
@@ -27,7 +27,7 @@ def is_device_array(x: Any) -> bool:
 
 
 def array_module(x: Any) -> Any:
-    """``cupy`` for what lives on a GPU, ``numpy`` for everything else.
+    """Return the module ``cupy`` for an array on a GPU, ``numpy`` for everything else.
 
     Examples
     --------
@@ -42,9 +42,9 @@ def array_module(x: Any) -> Any:
 
 
 def as_array(x: Any) -> Any:
-    """``x`` as a NumPy or CuPy array in the memory it lives in, without a copy where its kind allows it.
+    """Return `x` as a NumPy or CuPy array in the same memory, without a copy if possible.
 
-    Masked NumPy arrays lose their mask: masked values become NaN.
+    Masked values of NumPy arrays become NaN.
     """
     if is_device_array(x):
         import cupy
@@ -64,19 +64,19 @@ def as_array(x: Any) -> Any:
 
 
 def as_float64(x: Any, name: str) -> Any:
-    """``x`` as a C-contiguous float64 array of native byte order, in the memory it lives in.
+    """Return `x` as a C-contiguous float64 array of native byte order, in host memory or on its GPU.
 
     Parameters
     ----------
     x : array_like
-        Numbers; a view is returned when it already is such an array.
+        Numbers; a view is returned if it is such an array already.
     name : str
-        The argument's name, for the error.
+        Name of the argument, for the error.
 
     Raises
     ------
     TypeError
-        When ``x`` does not hold real numbers.
+        `x` does not hold real numbers.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def as_float64(x: Any, name: str) -> Any:
 
 
 def to_host(x: Any) -> np.ndarray[Any, Any]:
-    """``x`` as a NumPy array; copied only when it lives on a GPU."""
+    """Return `x` as a NumPy array; an array on a GPU is copied."""
     a = as_array(x)
     if isinstance(a, np.ndarray):
         return a
@@ -103,7 +103,7 @@ def to_host(x: Any) -> np.ndarray[Any, Any]:
 
 
 def _attribute(x: Any, name: str) -> Any:
-    """The attribute or None; a Torch tensor in host memory raises TypeError when asked for CUDA's."""
+    """Return an attribute or None; Torch tensors in host memory raise TypeError for those of CUDA."""
     try:
         return getattr(x, name, None)
     except (TypeError, RuntimeError):

@@ -1,7 +1,7 @@
-"""From ``device="auto" | "cpu" | "cuda" | "cuda:1" | "cuda:all"`` to devices with their limits.
+"""The argument ``device="auto" | "cpu" | "cuda" | "cuda:1" | "cuda:all"``, and the devices that it means.
 
-Nothing of CUDA is touched before a GPU is asked for.  When one cannot be used, `cuda_problem` tells the
-four cases apart: no driver, a driver too old for the installed CuPy, no CuPy, no GPU.
+CUDA is not loaded before a GPU is requested.  If none can be used, `cuda_problem` distinguishes four causes: no driver,
+a driver too old for the installed CuPy, no CuPy, no GPU.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ logger = logging.getLogger("skysieve")
 _NAME = re.compile(r"cpu|auto|cuda(?::(\d+|all))?")
 _EXPECTED = "expected 'auto', 'cpu', 'cuda', 'cuda:N' (N a device number) or 'cuda:all'"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE of the driver API
+_DOUBLE_RATIO = 87  # cudaDevAttrSingleToDoublePrecisionPerfRatio
+_FAST_RATIO = 4
 
 
 @dataclass(frozen=True)
 class Device:
-    """One place where a search can run.
+    """The CPU or one GPU.
 
     Attributes
     ----------
@@ -48,6 +50,9 @@ class Device:
         Multiprocessors of the GPU, or cores that this process may use.
     shared_per_block : int
         Most bytes of shared memory that a block can ask for; 0 for the CPU.
+    double_ratio : int
+        Speed of float32 arithmetic over that of float64, as the driver states it: 2 for the GPUs of data centres, 32 or
+        64 for most others.
     """
 
     kind: str
@@ -57,10 +62,16 @@ class Device:
     compute_capability: tuple[int, int] = (0, 0)
     sm_count: int = 1
     shared_per_block: int = 0
+    double_ratio: int = 2
+
+    @property
+    def fast_doubles(self) -> bool:
+        """Whether float64 arithmetic is at most four times slower than that of float32."""
+        return self.double_ratio <= _FAST_RATIO
 
     @property
     def free_memory(self) -> int:
-        """Bytes free now (for a GPU: outside this process's memory pool, plus what the pool can give again)."""
+        """Bytes that are free now; on a GPU also those that CuPy's memory pool holds without using them."""
         if self.kind == "cpu":
             return available_host_memory()
         import cupy
@@ -74,14 +85,14 @@ class Device:
 
 
 def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
-    """The devices that a request means; more than one only for ``"cuda:all"``.
+    """Return the devices that a request means; more than one only for ``"cuda:all"``.
 
     Raises
     ------
     ValueError
-        The request cannot be read.
+        `device` is none of the names.
     DeviceUnavailable
-        A GPU was asked for by name and cannot be used; says what is missing and how to get it.
+        A GPU was requested by name and cannot be used; the error says what is missing and how to get it.
 
     Examples
     --------
@@ -121,7 +132,7 @@ def current(device: Device) -> AbstractContextManager[Any]:
 
 
 def cuda_problem() -> DeviceUnavailable | None:
-    """Why no GPU can be used, as the error to raise; None when one can."""
+    """Return why no GPU can be used, as an error to raise; None if one can be used."""
     driver, found = _ask_driver()
     if driver is None:
         return DeviceUnavailable(
@@ -140,14 +151,14 @@ def cuda_problem() -> DeviceUnavailable | None:
         return DeviceUnavailable(f"CuPy cannot be loaded: {error}", f"pip install '{_extra(driver)}'")
     if driver // 1000 < built // 1000:
         return DeviceUnavailable(
-            f"the CUDA driver is too old: it serves CUDA {_text(driver)}, the installed CuPy needs {_text(built)}",
+            f"the CUDA driver is too old: it supports CUDA {_text(driver)}, the installed CuPy needs {_text(built)}",
             f"Update the driver, or: pip uninstall cupy-cuda{built // 1000}x; pip install '{_extra(driver)}'",
         )
     return None
 
 
 def driver_version() -> str | None:
-    """CUDA version that the installed driver serves, as ``"13.0"``; None without a driver."""
+    """Return the CUDA version that the installed driver supports, such as ``"13.0"``; None without a driver."""
     driver, _ = _ask_driver()
     return None if driver is None else _text(driver)
 
@@ -162,7 +173,7 @@ def _extra(driver: int) -> str:
 
 @functools.cache
 def _ask_driver() -> tuple[int | None, int]:
-    """Version of the CUDA driver (None without one) and the number of GPUs it shows, asked without CuPy."""
+    """Ask the driver, without CuPy, for its CUDA version (None without a driver) and the number of GPUs."""
     try:
         cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -180,7 +191,7 @@ def _ask_driver() -> tuple[int | None, int]:
 
 @functools.cache
 def _log_fallback(reason: str) -> None:
-    """Once for each reason in a process."""
+    """Log why the CPU is used, once for each reason."""
     logger.info("device='auto' takes the CPU: %s", reason)
 
 
@@ -210,4 +221,5 @@ def _cuda(index: int) -> Device:
         (int(p["major"]), int(p["minor"])),
         int(p["multiProcessorCount"]),
         int(p["sharedMemPerBlockOptin"]),
+        int(cupy.cuda.runtime.deviceGetAttribute(_DOUBLE_RATIO, index)),
     )

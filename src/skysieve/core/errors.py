@@ -1,7 +1,6 @@
-"""What the package raises beyond Python's own errors.
+"""Exceptions of the package.
 
-Wrong arguments raise ``ValueError`` or ``TypeError``; the classes here are for what the machine, not the
-caller, got in the way of.
+Wrong arguments raise ``ValueError`` or ``TypeError``; the classes here are for problems of the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 def format_bytes(n: float) -> str:
-    """Bytes for a person.
+    """Return a number of bytes as text, with a unit.
 
     >>> format_bytes(3 * 2**30)
     '3.0 GiB'
@@ -37,7 +36,7 @@ def format_bytes(n: float) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, for a command line; of files without the number of the error.
+    """Return the message of an error for a command line; of files, without the error's number.
 
     >>> one_line(FileNotFoundError(2, "No such file or directory", "map.fits"))
     'map.fits: No such file or directory'
@@ -48,10 +47,10 @@ def one_line(error: BaseException) -> str:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory is what was short, on the host or on a GPU.
+    """Return whether an error means that memory was short, on the host or on a GPU.
 
-    CuPy raises a ``MemoryError`` where its pool finds no room; page-locked memory, recorded launches and kernels that
-    are loaded when first launched fail with the driver's number alone.
+    CuPy raises a ``MemoryError`` if its pool finds no room.  Page-locked memory, recorded launches and kernels that are
+    loaded at their first launch fail with the driver's error alone.
 
     >>> out_of_memory(MemoryError()), out_of_memory(RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"))
     (True, True)
@@ -64,18 +63,18 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 class SkysieveError(Exception):
-    """Base of the errors that only this package raises."""
+    """Base class of the exceptions of this package."""
 
 
 class DeviceUnavailable(SkysieveError, RuntimeError):
-    """The device asked for cannot be used.
+    """The requested device cannot be used.
 
     Parameters
     ----------
     missing : str
         What is missing, in one clause.
     remedy : str
-        What the user can do, mostly an install line.
+        What the user can do, such as a command that installs what is missing.
     """
 
     def __init__(self, missing: str, remedy: str = "") -> None:
@@ -88,32 +87,32 @@ class DeviceUnavailable(SkysieveError, RuntimeError):
 
 
 class DeviceLost(SkysieveError, RuntimeError):
-    """GPUs failed in the middle of their work and answer no more.
+    """GPUs failed during the work and do not respond.
 
     Parameters
     ----------
     names : tuple of str
         Their names.
     reason : str
-        What the driver said.
+        The driver's error.
     """
 
     def __init__(self, names: tuple[str, ...], reason: str) -> None:
         self.names = tuple(names)
         self.reason = reason
-        super().__init__(f"{', '.join(self.names)} failed and answers no more: {reason}")
+        super().__init__(f"{', '.join(self.names)} failed and does not respond: {reason}")
 
     def __reduce__(self) -> tuple[type[DeviceLost], tuple[tuple[str, ...], str]]:
         return type(self), (self.names, self.reason)
 
 
 class MemoryBudgetError(SkysieveError, MemoryError):
-    """The smallest step of a job needs more memory than the budget.
+    """The smallest step of a job needs more memory than the budget allows.
 
     Parameters
     ----------
     what : str
-        The thing that does not fit.
+        What does not fit.
     needed, budget : float
         Bytes.
     """

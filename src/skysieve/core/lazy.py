@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when first used."""
+"""Public names of a package that are imported at their first use."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's ``__getattr__`` and ``__dir__``.
+    """Return the functions ``__getattr__`` and ``__dir__`` of a package.
 
     Parameters
     ----------
     package : str
-        Its name.
+        Name of the package.
     homes : mapping of str to str
-        The module that defines each public name; a submodule is its own.
+        Module that defines each public name; for a submodule, the submodule itself.
     """
 
     def find(name: str) -> Any:

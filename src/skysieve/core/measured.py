@@ -1,8 +1,8 @@
-"""Figures measured on this machine, kept in the user's cache folder.  The first measurement counts.
+"""Figures that are measured on this machine and stored in the user's cache folder; the first measurement counts.
 
-A process keeps what it used first, whatever happens to the files: what it chooses must not change from one call to
-the next.  Each name has a file of its own.  It is written under a temporary name and then linked to its place; the
-link fails where another process was first, and that one's figures are taken.
+A process goes on using the figures that it used first, even if the file changes: its choices must not change from one
+call to the next.  Each name has its own file.  A file is written under a temporary name and then linked to its place;
+if another process has been faster, the link fails and that process's figures are used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _used: dict[str, Figures] = {}
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/skysieve`` or the system's like."""
+    """Return ``$XDG_CACHE_HOME/skysieve``, or the folder for cached files that is usual on this system."""
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
     else:
@@ -37,7 +37,7 @@ def cache_folder() -> Path:
 
 
 def _home() -> Path:
-    """The user's folder; for a user of a container who has none, a place where nothing can be kept."""
+    """Return the user's folder; without one, as in some containers, a path where no file can be written."""
     try:
         return Path.home()
     except RuntimeError:
@@ -45,25 +45,25 @@ def _home() -> Path:
 
 
 def path_of(name: str) -> Path:
-    """The file of a name."""
+    """Return the file that stores the figures of `name`."""
     return cache_folder() / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}.json"
 
 
 def figures(name: str, measure: Callable[[], Figures | None], defaults: Figures) -> Figures:
-    """The figures of ``name``: those this process used before, those kept, or else measured and kept.
+    """Return the figures of `name`: those that this process used before, those stored, or those of a new measurement.
 
     Parameters
     ----------
     name : str
         What is measured, on which device, and a version.
     measure : callable
-        Returns the figures, under the names that ``defaults`` has; None where they cannot be believed.  Then the
-        defaults are used and nothing is kept.
+        Returns the figures, with the keys of `defaults`; None if they cannot be trusted.  Then the defaults are used
+        and nothing is stored.
     defaults : dict of str to float
 
     Notes
     -----
-    A cache folder that cannot be read or written costs a measurement a process, nothing else.
+    If the cache folder cannot be read or written, each process measures again.
     """
     with _lock:
         found = _used.get(name)
@@ -78,7 +78,7 @@ def figures(name: str, measure: Callable[[], Figures | None], defaults: Figures)
 
 
 def _read(path: Path, like: Figures) -> Figures | None:
-    """What is kept; None where there is nothing, or nothing whole."""
+    """Return the stored figures; None if there is no file, or not one with all of them."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
         found = {key: float(known[key]) for key in like}
@@ -89,7 +89,7 @@ def _read(path: Path, like: Figures) -> Figures | None:
 
 
 def _keep(path: Path, measured: Figures, like: Figures) -> Figures:
-    """Keep what was measured unless another process was first; what is kept in the end."""
+    """Store the figures unless another process was faster; return those that are stored."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -97,12 +97,12 @@ def _keep(path: Path, measured: Figures, like: Figures) -> Figures:
             temporary.write_text(json.dumps(measured, indent=1), encoding="utf-8")
             try:
                 os.link(temporary, path)
-            except OSError:  # another process was first, or there are no links here
-                kept = _read(path, like)
-                if kept is not None:
-                    return kept
-                temporary.replace(path)  # over what a crash has left, if anything
+            except OSError:  # another process was faster, or the file system has no links
+                stored = _read(path, like)
+                if stored is not None:
+                    return stored
+                temporary.replace(path)  # a crash may have left a broken file
     except OSError as error:
-        logger.info("figures cannot be kept in %s: %s", path, error)
+        logger.info("figures cannot be stored in %s: %s", path, error)
         return measured
     return _read(path, like) or measured

@@ -19,27 +19,27 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def parse_budget(memory: str | float | None, available: int, default: float = 0.5) -> int:
-    """Bytes that a job may use.
+    """Return the number of bytes that a job may use.
 
     Parameters
     ----------
     memory : str, number or None
-        ``"80%"`` of what is available; ``"2 GiB"``, ``"500 MB"``, ``"4G"``; a number of bytes; None for
-        the ``default`` share of what is available.
+        A share of `available` (``"80%"``), an amount (``"2 GiB"``, ``"500 MB"``, ``"4G"``), a number of bytes, or
+        None for the share `default` of `available`.
     available : int
-        Free bytes of the device, now.
+        Bytes of the device that are free now.
     default : float
-        Share taken for None.
+        Share if `memory` is None.
 
     Returns
     -------
     int
-        Never more than can be counted in 64 bits; may exceed ``available`` when the user said so.
+        At least 1 and less than 2**63; more than `available` if `memory` says so.
 
     Raises
     ------
     ValueError
-        When ``memory`` is not positive or cannot be read.
+        `memory` is not positive or cannot be read.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def parse_budget(memory: str | float | None, available: int, default: float = 0.
 
 
 def available_host_memory() -> int:
-    """Bytes of main memory that this process can still take: the system's, or its container's if less."""
+    """Return the bytes of main memory that this process can still use, limited by its container."""
     return min(_system_available(), _cgroup_available())
 
 
@@ -78,7 +78,7 @@ def _system_available() -> int:
         return _windows_available()
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:  # macOS, BSD: no better word from the standard library than all of it
+    except OSError:  # macOS, BSD: the standard library knows the total only
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return int(fields["MemAvailable" if "MemAvailable" in fields else "MemFree"].split()[0]) * 1024
@@ -95,7 +95,7 @@ def _windows_available() -> int:
 
 
 def _cgroup_available() -> int:
-    """What the control groups of this process leave (version 2, every level; version 1, its root)."""
+    """Return the bytes that the control groups of this process leave (version 2: every level; version 1: its root)."""
     folders = [(_CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")]
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -110,7 +110,7 @@ def _cgroup_available() -> int:
 
 
 def _cgroup_room(folder: Path, limit: str, usage: str, reclaimable: str) -> int:
-    """Limit less use, where cached file pages that can be dropped do not count as used."""
+    """Return limit minus use; cached pages of files that can be dropped do not count as used."""
     try:
         top = (folder / limit).read_text(encoding="ascii").strip()
         if top == "max":

@@ -53,11 +53,11 @@ class Reporter:
     Parameters
     ----------
     callback : callable or None
-        ``callback(done, total)``; None is silent and free.
+        ``callback(done, total)``; None reports nothing.
     total : int
         Units of work in the whole job.
     interval : float
-        Fewest seconds between two calls; the first report and the last (``done == total``) always come.
+        Least time between two calls in seconds; the first and the last one (``done == total``) are never left out.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class Reporter:
         self._lock = threading.Lock()
 
     def add(self, units: int) -> None:
-        """Report ``units`` more as done."""
+        """Add `units` to the finished work."""
         if self._callback is None:
             return
         with self._lock:

@@ -1,7 +1,6 @@
-"""Run the tasks of a job on a pool of threads: longest first, with progress, stopped by the first error.
+"""Run tasks on a pool of threads: longest first, with progress, until the first error.
 
-Tasks are callables that release the GIL for most of their time (compiled kernels, FFTs).  Streams and
-pinned staging of the GPUs live in ``staging.py``.
+Tasks are callables that release the GIL for most of their time (compiled kernels, FFTs).
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ R = TypeVar("R")
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class TaskPool:
-    """Threads kept between jobs, so that what a task keeps per thread (plans, buffers) lasts.
+    """Threads that live for several jobs, so that what tasks store per thread (plans, buffers) lasts.
 
     Parameters
     ----------
@@ -53,7 +52,7 @@ class TaskPool:
         self.close()
 
     def close(self) -> None:
-        """Wait for running tasks and give the threads back."""
+        """Wait for running tasks, and end the threads."""
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
 
@@ -72,9 +71,9 @@ class TaskPool:
         tasks : sequence of callables
             Each is called once, without arguments.
         costs : sequence of float, optional
-            Relative times; the longest start first, so that the last to end is a short one.
+            Relative times; the longest tasks start first, so that the last one to end is short.
         units : sequence of int, optional
-            What each task counts for in ``progress``; 1 each by default.
+            Weight of each task in ``progress``; 1 by default.
         progress : callable, optional
             ``progress(done, total)``, called in the caller's thread.
 
@@ -106,7 +105,7 @@ class TaskPool:
         reporter: Reporter,
         results: dict[int, R],
     ) -> None:
-        """Keep twice as many tasks handed out as there are threads: no idle thread, little to call back."""
+        """Submit at most two tasks for each thread at a time: no thread idles, and few are cancelled after an error."""
         waiting = iter(order)
         running: dict[Future[R], int] = {}
         try:

@@ -1,8 +1,7 @@
-"""Compile a domain's kernels and launch them: the one door to the GPU.
+"""Compile and launch the kernels of a domain.
 
-``cuda.py`` of a domain is given a `Runtime`.  It takes arrays from ``runtime.xp`` and kernels from
-``runtime.module(...)``, and every launch is a call of `Module.launch`; so a test can hand it a runtime that
-runs the same sources on the host.
+A launcher receives a `Runtime`.  It takes arrays from ``runtime.xp`` and kernels from ``runtime.module(...)``, and
+starts them with `Module.launch`.  Tests give it a runtime that runs the same sources on the host.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,14 +20,14 @@ from skysieve.core.tasks import usable_cores
 
 from .source import load_source
 
-__all__ = ["COMPILE_OPTIONS", "CudaModule", "CudaRuntime", "Module", "Runtime", "check_launch"]
+__all__ = ["COMPILE_OPTIONS", "CudaModule", "CudaRuntime", "Module", "Runtime", "check_launch", "on_device"]
 
 COMPILE_OPTIONS = ("-std=c++17",)
-"""Options of every compilation, here and in the tests that compile without a GPU."""
+"""Options of every compilation, also in tests that compile without a GPU."""
 
 _MAX_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
-_PLAIN = (int, float, complex)  # a union made for every argument would cost as much as the launch
+_PLAIN = (int, float, complex)  # a tuple, because a union made for each argument would cost as much as the launch
 
 
 class Module(Protocol):
@@ -42,24 +42,32 @@ class Module(Protocol):
         shared_mem: int = 0,
         stream: Any = None,
     ) -> None:
-        """Start ``kernel`` on ``grid`` blocks of ``block`` threads (one to three numbers each).
+        """Start a kernel.
 
-        ``args`` are arrays of the device, NumPy scalars of the exact type of the parameter (also of a
-        structured dtype, for a struct by value), or None for a null pointer.  Plain Python numbers are
-        refused: they have no width.  ``shared_mem`` is dynamic shared memory in bytes; more than 48 KiB is
-        opted in to.  ``stream`` None is the current stream.  A launch with an empty grid does nothing.
+        Parameters
+        ----------
+        kernel : str
+        grid, block : sequence of int
+            Number of blocks, and threads of a block: one to three numbers each.  An empty grid does nothing.
+        args : sequence
+            Arrays of the device, NumPy scalars of the parameter's type (with a structured dtype for a struct by value),
+            or None for a null pointer.  Python's numbers are refused, because they have no width.
+        shared_mem : int
+            Bytes of dynamic shared memory; more than 48 KiB is allowed.
+        stream : optional
+            The current stream by default.
         """
 
     def attributes(self, kernel: str) -> dict[str, int]:
-        """``registers``, ``shared`` (static bytes), ``local`` (bytes a thread), ``max_threads`` of a kernel."""
+        """Return a kernel's ``registers``, ``shared`` and ``local`` bytes (static, per thread) and ``max_threads``."""
 
 
 class Runtime(Protocol):
-    """One device as a domain's ``cuda.py`` sees it."""
+    """One device, as the launchers of a domain use it."""
 
     @property
     def xp(self) -> Any:
-        """The array module whose arrays the kernels take."""
+        """Array module of the kernels' arrays."""
 
     @property
     def device(self) -> Device: ...
@@ -67,17 +75,25 @@ class Runtime(Protocol):
     def module(
         self, package: str, name: str, build: str | None = None, defines: Mapping[str, object] | None = None
     ) -> Module:
-        """The kernels of ``name`` in ``package`` in one of its builds (the first by default)."""
+        """Return the kernels of file `name` of `package` in one of its builds, by default the first."""
 
     def compile_ahead(self, wanted: Iterable[Sequence[Any]]) -> None:
-        """Begin to compile what `module` will be asked for, each given by its arguments; return at once."""
+        """Begin to compile modules that will be needed, each given by the arguments of `module`; return at once."""
 
     def synchronize(self) -> None:
-        """Wait until everything started on the device has ended."""
+        """Wait for all work of the device."""
+
+
+def on_device(runtime: Runtime) -> AbstractContextManager[Any]:
+    """A context in which this thread allocates and works on the runtime's device; it does nothing on the host."""
+    if runtime.xp is np:
+        return nullcontext()
+    found: AbstractContextManager[Any] = runtime.xp.cuda.Device(runtime.device.index)
+    return found
 
 
 class CudaRuntime:
-    """A GPU through CuPy; compiled code is kept in this process and in CuPy's disk cache.
+    """A GPU through CuPy; compiled code is cached in this process and in CuPy's disk cache.
 
     Parameters
     ----------
@@ -101,7 +117,7 @@ class CudaRuntime:
         Raises
         ------
         KernelError
-            The source is missing or does not compile; the message holds the compiler's.
+            The source is missing or does not compile; the message contains the compiler's.
         DeviceUnavailable
             The compiler (NVRTC) cannot be loaded.
         """
@@ -112,7 +128,7 @@ class CudaRuntime:
         return self._modules[key]
 
     def compile_ahead(self, wanted: Iterable[Sequence[Any]]) -> None:
-        """See `Runtime.compile_ahead`; in threads of their own, whose errors `module` raises."""
+        """See `Runtime.compile_ahead`; further threads compile, and `module` raises their errors."""
         new = {_key(*each): each for each in wanted}
         new = {key: each for key, each in new.items() if key not in self._modules and key not in self._coming}
         if new:
@@ -127,7 +143,7 @@ class CudaRuntime:
 
     def synchronize(self) -> None:
         """See `Runtime.synchronize`."""
-        with self.xp.cuda.Device(self.device.index):
+        with on_device(self):
             self.xp.cuda.runtime.deviceSynchronize()
 
 
@@ -174,7 +190,7 @@ class CudaModule:
         with self._cupy.cuda.Device(self._index):
             function = self._kernel(kernel)
             if shared_mem > self._dynamic.get(kernel, 0):
-                # CuPy shares a loaded kernel between modules of one text: never lower what another one has asked for
+                # CuPy shares a loaded kernel between modules with the same text: never lower another one's limit
                 function.max_dynamic_shared_size_bytes = max(shared_mem, function.max_dynamic_shared_size_bytes)
                 self._dynamic[kernel] = shared_mem
             given = tuple(np.uintp(0) if a is None else a for a in args)
@@ -201,7 +217,7 @@ class CudaModule:
 
 
 def check_launch(kernel: str, grid: Sequence[int], block: Sequence[int], args: Sequence[Any]) -> bool:
-    """Refuse what no device takes; False when the grid is empty and there is nothing to do."""
+    """Refuse a launch that no device accepts; return False if the grid is empty and there is nothing to do."""
     if not 1 <= len(grid) <= 3 or not 1 <= len(block) <= 3:
         raise KernelError(f"{kernel}: grid {tuple(grid)} and block {tuple(block)} have one to three numbers each")
     if any(n < 1 for n in block) or functools.reduce(lambda a, b: a * b, block) > _MAX_THREADS:
@@ -210,7 +226,7 @@ def check_launch(kernel: str, grid: Sequence[int], block: Sequence[int], args: S
         raise KernelError(f"{kernel}: grid {tuple(grid)} is outside {_MAX_GRID}")
     for i, a in enumerate(args):
         if isinstance(a, _PLAIN) and not isinstance(a, np.generic):
-            raise TypeError(f"{kernel}: argument {i} is the Python number {a!r}; give it a width, as np.int32({a!r})")
+            raise TypeError(f"{kernel}: argument {i} is the Python number {a!r}, expected a NumPy scalar with a width")
     return all(n > 0 for n in grid)
 
 

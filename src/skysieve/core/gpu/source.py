@@ -1,19 +1,19 @@
-"""Read a domain's ``.cu``: its header block, its project headers, its builds.
+"""Read a kernel file: its header block, the project headers that it includes, its builds.
 
-A kernel file opens with comment lines that both the loader and the tests read::
+A kernel file begins with comment lines that the loader and the tests read::
 
     // archs: 75 80 86 89 90 100 120
     // build: f64 -DREAL=double -DND=12
     // build: f32 -DREAL=float -DND=12
     // budget: f64 kernel=ls_main regs<=168 smem<=33024 spills<=64 arch=90
 
-``archs`` lists the compute capabilities that the file claims.  Each ``build`` names a set of defines; the
-code that launches asks for a build by its name, so what is tested is what runs.  A ``budget`` bounds one
-kernel of one build: registers a thread, bytes of static shared memory, bytes of spill stores (0 where
-nothing is said), on every architecture or on the one named.
+``archs`` lists the compute capabilities for which the tests compile the file; it runs on newer ones too.  Each
+``build`` names a set of defines; a launcher asks for a build by its name, so that the tested code is the code that
+runs.  A ``budget`` limits one kernel of one build: registers per thread, bytes of static shared memory, bytes of spill
+stores (0 by default), on every architecture or on the given one.
 
-Only project headers can be included (``#include "x.cuh"``, a path from the ``cuda`` folder): NVRTC comes
-without CUDA's own headers.
+Only project headers can be included (``#include "x.cuh"``, a path below the domain's ``cuda`` folder or below
+``core/gpu``): NVRTC comes without CUDA's own headers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+' + _BOUNDS + r"(\w+)\
 
 @dataclass(frozen=True)
 class Budget:
-    """What one kernel of one build may take; None means unbounded."""
+    """Limits of one kernel of one build; None means no limit."""
 
     build: str
     kernel: str
@@ -51,19 +51,19 @@ class Budget:
 
 @dataclass(frozen=True)
 class KernelSource:
-    """A kernel file with its project headers put in.
+    """A kernel file after the inclusion of its project headers.
 
     Attributes
     ----------
     package, name : str
-        Where it was found, as ``"skysieve.core.gpu"``, ``"selftest.cu"``.
+        Where it was found, such as ``"skysieve.core.gpu"``, ``"selftest.cu"``.
     text : str
-        The source after inclusion; ``#line`` keeps the names and numbers of the files in messages.
+        The source after inclusion; ``#line`` gives the compiler's messages the original files and lines.
     kernels : tuple of str
         Names of its ``extern "C" __global__`` functions.
     archs : tuple of int
     builds : dict
-        Build name to defines; ``{"default": {}}`` when the file names none.
+        Defines of each build by its name; ``{"default": {}}`` if the file names no build.
     budgets : tuple of Budget
     """
 
@@ -76,7 +76,7 @@ class KernelSource:
     budgets: tuple[Budget, ...] = ()
 
     def assemble(self, build: str | None = None, defines: Mapping[str, object] | None = None) -> str:
-        """The text to compile: the defines of a build, then further ones, then the source.
+        """Return the text to compile: the defines of a build, then further ones, then the source.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class KernelSource:
 
 @functools.cache
 def load_source(package: str, name: str) -> KernelSource:
-    """Read ``name`` (a ``.cu``) of ``package`` as a resource, and parse its header block.
+    """Read the kernel file `name` of `package`, and parse its header block.
 
     Examples
     --------
@@ -136,7 +136,7 @@ def _read(package: str, name: str) -> str:
 
 
 def _include(package: str, name: str, text: str, stack: tuple[str, ...]) -> str:
-    """Put project headers in place of their ``#include`` lines, each guarded, with ``#line`` around."""
+    """Replace ``#include`` lines by the project headers, each with a guard and with ``#line``."""
     if name in stack:
         raise KernelError(f"{name} includes itself: {' -> '.join([*stack, name])}")
     out = []
@@ -148,11 +148,11 @@ def _include(package: str, name: str, text: str, stack: tuple[str, ...]) -> str:
         if match[2]:
             raise KernelError(f"{name}:{number}: {match[2]} cannot be included; kernels include project headers only")
         header = match[1]
-        home = next((p for p in (package, "skysieve.core.gpu") if (resources.files(p) / header).is_file()), None)
-        if home is None:
+        folder = next((p for p in (package, "skysieve.core.gpu") if (resources.files(p) / header).is_file()), None)
+        if folder is None:
             raise KernelError(f"{name}:{number}: header {header} is neither in {package} nor in skysieve.core.gpu")
         guard = "SKYSIEVE_" + re.sub(r"\W", "_", header).upper()
-        body = _include(home, header, _read(home, header), (*stack, name))
+        body = _include(folder, header, _read(folder, header), (*stack, name))
         out += [f"#ifndef {guard}", f"#define {guard}", f'#line 1 "{header}"', body, "#endif"]
         out.append(f'#line {number + 1} "{name}"')
     return "\n".join(out)

@@ -1,9 +1,8 @@
-"""Move arrays between host and GPU through pinned buffers on streams of their own.
+"""Lanes: streams of a GPU with buffers on the device and page-locked buffers on the host.
 
-A `Lane` is one stream with its buffers, on the device and pinned on the host, kept between uses.  A pipeline
-holds two or three lanes: while one computes, the next one's data cross the bus, and a third one's results are
-copied into the user's (pageable) memory by several threads.  On a runtime whose arrays are NumPy's (the tests'
-host shim) the same calls copy at once.
+An engine has two or three lanes: while one computes, the data of the next one are copied to the GPU, and the results of
+a third one are copied into the user's (pageable) memory by several threads.  Buffers are reused from one call to the
+next.  On the host shim of the tests, whose arrays are NumPy's, the same calls copy at once.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from skysieve.core.errors import KernelError
 from skysieve.core.tasks import usable_cores
 
 from .runtime import Runtime
@@ -25,28 +25,28 @@ __all__ = ["GROWTH", "Copier", "CudaLane", "HostLane", "Lane", "is_pinned", "mak
 
 ALIGN = 256
 GROWTH = 1.125
-"""Bytes of a lane's new buffer for each that was asked for: hardly larger needs find room in it."""
+"""Size of a lane's new buffer over the size that is needed: slightly larger needs do not move it."""
 _PIECE = 4 << 20
-"""Bytes of a piece: of shorter ones threads wait for the interpreter (two H100s, 16 threads, two million rows on their
-way: 13 GB/s of 1 MiB, over 17 of 4 MiB, where the GPUs do not wait)."""
+"""Bytes that a thread copies at a time; with less, threads wait for the interpreter (two H100s, 16 threads: 13 GB/s
+with 1 MiB, over 17 GB/s with 4 MiB)."""
 _SHORT = 1 << 20
-"""Bytes that are copied before another thread has woken up and got the interpreter."""
+"""Below this number of bytes, a copy ends before another thread could begin."""
 _MOST = 16
-"""Threads: more copy no faster."""
+"""Most threads; more are not faster."""
 _PINNED = 1  # cudaMemoryTypeHost
 
 
 class Copier:
-    """Copies between host arrays with several threads; one thread saturates neither bus nor memory."""
+    """Copy between host arrays with several threads; one thread uses neither the bus nor the memory fully."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = max(1, min(_MOST, threads or usable_cores()))
         self._pool: ThreadPoolExecutor | None = None
 
     def start(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> list[Future[None]]:
-        """Begin copying each ``source`` into its ``destination`` (1-D, equal lengths); wait on what is returned.
+        """Begin to copy each ``source`` into its ``destination`` (1-D, equal lengths); return what to wait for.
 
-        Small copies are done before this returns.
+        Small copies are complete when this returns.
         """
         work: list[Future[None]] = []
         for destination, source in pairs:
@@ -61,7 +61,7 @@ class Copier:
         return work
 
     def copy(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:
-        """As `start`, but waits, for all of them whatever happens: the arrays may be used anew then."""
+        """Copy, and wait for all copies even after an error: the arrays may be used again then."""
         work = self.start(pairs)
         try:
             for future in work:
@@ -76,10 +76,14 @@ class Copier:
 
 
 class Lane(ABC):
-    """One stream and the buffers that go with it; see `CudaLane` and `HostLane`.
+    """One stream and its buffers; see `CudaLane` and `HostLane`.
 
-    ``generation`` changes whenever a buffer moves, so that recorded work knows when it is stale; ``recording`` tells
-    that work is recorded, not run.
+    Attributes
+    ----------
+    generation : int
+        Changes whenever a buffer moves; recorded work of an earlier generation is useless.
+    recording : bool
+        Whether work is being recorded instead of run.
     """
 
     stream: Any = None
@@ -91,13 +95,27 @@ class Lane(ABC):
         self.recording = False
         self._device: dict[str, Any] = {}
         self._host: dict[str, Any] = {}
+        self._device_kinds: dict[str, np.dtype[Any]] = {}
+        self._host_kinds: dict[str, np.dtype[Any]] = {}
 
     def array(self, name: str, size: int, dtype: Any, zero: bool = False) -> Any:
-        """Device array of ``size`` elements, from the lane's buffer ``name``, which grows as needed.
+        """Return a device array of `size` elements in the lane's buffer `name`, which grows as needed.
 
-        Holds what the last user left; ``zero`` clears the buffer whenever it has to grow.
+        Its values are those of the last use; with `zero` they are 0 after the buffer has grown.
+
+        Raises
+        ------
+        KernelError
+            The buffer has been used with another dtype: two parts of the code share one name.
         """
-        nbytes = max(1, int(size)) * np.dtype(dtype).itemsize
+        nbytes = _claim(self._device_kinds, name, size, dtype)
+        return self._grow(name, nbytes, zero)[:nbytes].view(dtype)[: int(size)]
+
+    def reserve(self, name: str, nbytes: int) -> None:
+        """Let the lane's buffer `name` on the device have at least `nbytes` bytes, for arrays of any dtype."""
+        self._grow(name, nbytes, False)
+
+    def _grow(self, name: str, nbytes: int, zero: bool) -> Any:
         held = self._device.get(name)
         if held is None or held.nbytes < nbytes:
             self._device.pop(name, None)
@@ -108,11 +126,11 @@ class Lane(ABC):
             with self:
                 held = self.xp.zeros(grown, np.uint8) if zero else self.xp.empty(grown, np.uint8)
             self._device[name] = held
-        return held[:nbytes].view(dtype)[: int(size)]
+        return held
 
     def pinned(self, name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
-        """Page-locked host array of ``size`` elements, from the lane's buffer ``name``."""
-        nbytes = max(1, int(size)) * np.dtype(dtype).itemsize
+        """Return a page-locked host array of `size` elements in the lane's buffer `name`; see `array`."""
+        nbytes = _claim(self._host_kinds, name, size, dtype)
         held = self._host.get(name)
         if held is None or held.nbytes < nbytes:
             self._host.pop(name, None)
@@ -122,59 +140,61 @@ class Lane(ABC):
         return view
 
     def free(self) -> None:
-        """Wait, then let go of every buffer."""
+        """Wait for all work, then free every buffer."""
         self.settle()
         self.generation += 1
         self._device.clear()
         self._host.clear()
+        self._device_kinds.clear()
+        self._host_kinds.clear()
 
     @abstractmethod
     def _allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
-        """Page-locked bytes."""
+        """Return page-locked bytes."""
 
     @abstractmethod
     def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
-        """Start copying ``source`` into the device array ``target``; if it is pageable, return when it may change."""
+        """Start to copy `source` into the device array `target`; return when a pageable `source` may be changed."""
 
     @abstractmethod
     def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
-        """Start copying the device array ``source`` into pinned ``target``."""
+        """Start to copy the device array `source` into the page-locked array `target`."""
 
     @abstractmethod
     def from_peer(self, target: Any, source: Any, index: int) -> None:
-        """Start copying ``source``, an array of the device with another number, into ``target``."""
+        """Start to copy `source`, an array on the device of number `index`, into `target`."""
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait for everything started on this lane."""
+        """Wait for all work of this lane's stream."""
 
     def settle(self) -> None:
-        """As `synchronize`, also for what an error has kept from being joined."""
+        """Wait for all work of both streams, also after an error between `fork` and `join`."""
         self.synchronize()
 
     def fork(self) -> Any:
-        """A second stream that starts where this lane is now, for kernels that may run beside the lane's."""
+        """Return a second stream, which waits for the lane's present work, for kernels that may run concurrently."""
         return None
 
     def join(self) -> None:
-        """Let the lane wait for what was started on its second stream since `fork`; by default there is none."""
+        """Let the lane wait for the work of its second stream since `fork`."""
         return
 
     def after(self, other: Lane) -> None:
-        """Let what is started from now on wait for what another lane has been given; by default that has ended."""
+        """Let later work of this lane wait for the present work of another lane."""
         return
 
     def after_caller(self) -> None:
-        """Let what is started from now on wait for what the caller's own stream has been given (not inside ``with``).
+        """Let later work of this lane wait for the caller's stream: arrays that the caller gives may be unfinished.
 
-        A lane waits for no other stream by itself: arrays of the caller on the device may still be in the making.
+        Call it outside ``with``, where the caller's stream is the current one.
         """
         return
 
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
-        """Record what ``work`` starts on this lane, without running it; returns what starts it all at once.
+        """Record what `work` starts on this lane without running it; return a function that starts all of it.
 
-        None where the device cannot: then ``work`` has been run.
+        On the host nothing can be recorded: `work` is run, and None is returned.
         """
         work()
         return None
@@ -186,8 +206,17 @@ class Lane(ABC):
         return None
 
 
+def _claim(kinds: dict[str, np.dtype[Any]], name: str, size: int, dtype: Any) -> int:
+    """Check that a buffer is used with one dtype only, and return the bytes of an array."""
+    kind = np.dtype(dtype)
+    first = kinds.setdefault(name, kind)
+    if kind is not first and kind != first:
+        raise KernelError(f"the buffer {name!r} of a lane is used as {first} and as {kind}: it needs two names")
+    return max(1, int(size)) * int(kind.itemsize)
+
+
 class HostLane(Lane):
-    """A lane whose device is the host: copies happen at once."""
+    """A lane whose device is the host: copies are complete when they return."""
 
     def _allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
         return np.zeros(nbytes, np.uint8)
@@ -206,7 +235,7 @@ class HostLane(Lane):
 
 
 class CudaLane(Lane):
-    """A lane on a GPU: a non-blocking stream; entering it makes device and stream current."""
+    """A lane on a GPU, with a non-blocking stream; ``with lane:`` makes device and stream current."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(runtime)
@@ -280,7 +309,7 @@ class CudaLane(Lane):
                 whole = True
             finally:
                 self.recording = False
-                if not whole:  # what the work raises counts, not that its half cannot be recorded
+                if not whole:  # the error of the work counts, not that of its incomplete recording
                     with suppress(RuntimeError):
                         self.stream.end_capture()
             graph = self.stream.end_capture()
@@ -304,14 +333,14 @@ class CudaLane(Lane):
 
 
 def make_lane(runtime: Runtime) -> Lane:
-    """A lane for the runtime's kind of arrays."""
+    """Return a lane for the arrays of a runtime."""
     return HostLane(runtime) if runtime.xp is np else CudaLane(runtime)
 
 
 def make_current(runtime: Runtime, instead_of: Collection[int] = ()) -> None:
-    """Let this thread's current device be the runtime's; with ``instead_of`` only where it is one of these now.
+    """Make the runtime's device this thread's current one; with `instead_of`, only if it is one of these now.
 
-    What works on a device for a while returns to the thread's current one afterwards, which fails if that one is lost.
+    A context of another device returns to the current one at its end, which fails if that device is lost.
     """
     if runtime.xp is np or (instead_of and runtime.xp.cuda.runtime.getDevice() not in instead_of):
         return
@@ -319,7 +348,7 @@ def make_current(runtime: Runtime, instead_of: Collection[int] = ()) -> None:
 
 
 def is_pinned(runtime: Runtime, array: Any) -> bool:
-    """True when ``array`` is a NumPy array in page-locked memory: the GPU can write there itself."""
+    """Return whether `array` is a NumPy array in page-locked memory, which the GPU can write to itself."""
     if runtime.xp is np or not isinstance(array, np.ndarray) or array.size == 0:
         return False
     attributes = runtime.xp.cuda.runtime.pointerGetAttributes(array.ctypes.data)

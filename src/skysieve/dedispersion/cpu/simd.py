@@ -1,7 +1,7 @@
-"""Explicit SIMD for the adding kernels: whole rows of integers, by vectors that LLVM lowers to the machine's.
+"""Vector code of de-dispersion: sums of rows, transposed squares of samples, and a first look for pulses.
 
-numba has no vector types; these intrinsics write LLVM's.  A row is a run of elements in a flat array; all counts are in
-vectors of ``LANES`` elements, so that there are no tails: rows are padded instead.
+A row is a run of elements in a flat array.  Counts are in vectors of ``LANES`` elements: rows are padded, so that there
+are no remainders.  See `skysieve.core.simd` for why this is written for LLVM directly.
 """
 
 from __future__ import annotations
@@ -13,62 +13,47 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from skysieve.core.simd import VectorBuilder, splat
+
 LANES = 32
-"""Elements of a vector: 64 bytes of uint16 sums."""
+"""Elements of a vector: 64 bytes of uint16."""
 WIDE = 64
-"""Windows that are looked at together: four vectors, so that a width's scale is loaded once for them."""
+"""Windows that are tested together: four vectors, for which the scale of a width is loaded once."""
 SIDE = 16
-"""Elements of the side of a square that is turned."""
+"""Elements of the side of a square that is transposed."""
 
 
-def _data(context: Any, builder: Any, array_type: Any, value: Any) -> Any:
-    return context.make_array(array_type)(context, builder, value).data
-
-
-def everywhere(builder: Any, scalar: Any, vector: Any) -> Any:
-    """A vector with one value in every element."""
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
-    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
-
-
-class _Rows:
-    """Loads and stores of ``lanes`` elements of one array."""
+class Rows(VectorBuilder):
+    """Vectors of ``lanes`` elements of one array."""
 
     def __init__(self, context: Any, builder: Any, array_type: Any, value: Any, lanes: int = LANES) -> None:
-        self.builder = builder
-        self.pointer = _data(context, builder, array_type, value)
-        self.scalar = context.get_value_type(array_type.dtype)
-        self.vector = ir.VectorType(self.scalar, lanes)
-        self.bytes = array_type.dtype.bitwidth // 8
+        super().__init__(context, builder, array_type, lanes)
+        self.pointer = self.data(array_type, value)
 
-    def load(self, index: Any, wanted: Any = None) -> Any:
-        """The vector at an element, made wider if ``wanted`` is."""
-        at = self.builder.gep(self.pointer, [index])
-        value = self.builder.load(self.builder.bitcast(at, self.vector.as_pointer()), align=self.bytes, typ=self.vector)
-        if wanted is None or wanted == self.vector:
-            return value
-        return self.builder.zext(value, wanted)
+    def get(self, index: Any, wanted: Any = None) -> Any:
+        """Return the vector at element `index`, extended with zeros to the vector type `wanted` if that is wider."""
+        value = self.load(self.pointer, index)
+        return value if wanted is None or wanted == self.vector else self.builder.zext(value, wanted)
 
-    def store(self, value: Any, index: Any) -> None:
-        at = self.builder.gep(self.pointer, [index])
-        self.builder.store(value, self.builder.bitcast(at, self.vector.as_pointer()), align=self.bytes)
+    def put(self, value: Any, index: Any) -> None:
+        """Store a vector at element `index`."""
+        self.store(value, self.pointer, index)
 
 
 @intrinsic
 def add_rows(typingctx, dst, d, src, a, b, vectors):
-    """``dst[d + i] = src[a + i] + src[b + i]`` for ``i < LANES * vectors``; integers are made as wide as ``dst``'s."""
+    """``dst[d + i] = src[a + i] + src[b + i]`` for ``i < LANES * vectors``; integers are extended to ``dst``'s type."""
     sig = types.void(dst, types.intp, src, types.intp, types.intp, types.intp)
 
     def codegen(context, builder, signature, args):
-        out = _Rows(context, builder, signature.args[0], args[0])
-        rows = _Rows(context, builder, signature.args[2], args[2])
+        out = Rows(context, builder, signature.args[0], args[0])
+        rows = Rows(context, builder, signature.args[2], args[2])
         real = isinstance(out.scalar, ir.FloatType)
         with cgutils.for_range(builder, args[5]) as loop:
             i = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
-            x = rows.load(builder.add(args[3], i), out.vector)
-            y = rows.load(builder.add(args[4], i), out.vector)
-            out.store(builder.fadd(x, y) if real else builder.add(x, y), builder.add(args[1], i))
+            x = rows.get(builder.add(args[3], i), out.vector)
+            y = rows.get(builder.add(args[4], i), out.vector)
+            out.put(builder.fadd(x, y) if real else builder.add(x, y), builder.add(args[1], i))
         return context.get_dummy_value()
 
     return sig, codegen
@@ -76,24 +61,24 @@ def add_rows(typingctx, dst, d, src, a, b, vectors):
 
 @intrinsic
 def halve_rows(typingctx, dst, d, src, s, vectors):
-    """``dst[d + i] = src[s + 2 i] + src[s + 2 i + 1]`` for ``i < LANES * vectors``, made as wide as ``dst``'s.
+    """``dst[d + i] = src[s + 2 i] + src[s + 2 i + 1]`` for ``i < LANES * vectors``, extended to the type of ``dst``.
 
-    ``dst`` may be ``src``, where ``d`` is at most ``s``.
+    ``dst`` may be ``src`` if ``d`` is at most ``s``.
     """
     sig = types.void(dst, types.intp, src, types.intp, types.intp)
 
     def codegen(context, builder, signature, args):
-        out = _Rows(context, builder, signature.args[0], args[0])
-        rows = _Rows(context, builder, signature.args[2], args[2], lanes=2 * LANES)
+        out = Rows(context, builder, signature.args[0], args[0])
+        rows = Rows(context, builder, signature.args[2], args[2], lanes=2 * LANES)
         with cgutils.for_range(builder, args[4]) as loop:
             i = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
-            both = rows.load(builder.add(args[3], builder.add(i, i)))
+            both = rows.get(builder.add(args[3], builder.add(i, i)))
             parts = []
             for k in range(2):
                 mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [2 * j + k for j in range(LANES)])
                 part = builder.shuffle_vector(both, ir.Constant(rows.vector, ir.Undefined), mask)
                 parts.append(part if part.type == out.vector else builder.zext(part, out.vector))
-            out.store(builder.add(parts[0], parts[1]), builder.add(args[1], i))
+            out.put(builder.add(parts[0], parts[1]), builder.add(args[1], i))
         return context.get_dummy_value()
 
     return sig, codegen
@@ -105,24 +90,21 @@ def _accumulate(count: int):
         sig = types.void(dst, types.intp, src, starts, types.intp, types.intp, types.boolean)
 
         def codegen(context, builder, signature, args):
-            out = _Rows(context, builder, signature.args[0], args[0])
-            rows = _Rows(context, builder, signature.args[2], args[2])
-            table = _data(context, builder, signature.args[3], args[3])
+            out = Rows(context, builder, signature.args[0], args[0])
+            rows = Rows(context, builder, signature.args[2], args[2])
+            table = rows.data(signature.args[3], args[3])
             real = isinstance(out.scalar, ir.FloatType)
-            at = [
-                builder.load(builder.gep(table, [builder.add(args[4], ir.Constant(args[4].type, k))]))
-                for k in range(count)
-            ]
+            at = [rows.item(table, args[4], k) for k in range(count)]
             zero = ir.Constant(out.vector, None)
             with cgutils.for_range(builder, args[5]) as loop:
                 i = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
                 here = builder.add(args[1], i)
-                terms = [rows.load(builder.add(k, i), out.vector) for k in at]
+                terms = [rows.get(builder.add(k, i), out.vector) for k in at]
                 with builder.if_else(args[6]) as (fresh, more):
                     with fresh:
                         new_block = builder.block
                     with more:
-                        old = out.load(here)
+                        old = out.get(here)
                         old_block = builder.block
                 start = builder.phi(out.vector)
                 start.add_incoming(zero, new_block)
@@ -130,7 +112,7 @@ def _accumulate(count: int):
                 total: Any = start
                 for term in terms:
                     total = builder.fadd(total, term) if real else builder.add(total, term)
-                out.store(total, here)
+                out.put(total, here)
             return context.get_dummy_value()
 
         return sig, codegen
@@ -145,31 +127,31 @@ accumulate_1, accumulate_2, accumulate_4, accumulate_8 = (_accumulate(n) for n i
 def widen_rows(typingctx, dst, d, src, s, vectors, weight, start, fresh):
     """``dst[d + i] = start + weight * src[s + i]`` for ``i < LANES * vectors``, or ``+= weight * src[s + i]``.
 
-    ``weight`` and ``start`` are of ``dst``'s type, the elements of ``src`` are made as wide.
+    ``weight`` and ``start`` have the type of ``dst``, to which the elements of ``src`` are extended.
     """
     sig = types.void(dst, types.intp, src, types.intp, types.intp, dst.dtype, dst.dtype, types.boolean)
 
     def codegen(context, builder, signature, args):
-        out = _Rows(context, builder, signature.args[0], args[0])
-        rows = _Rows(context, builder, signature.args[2], args[2])
+        out = Rows(context, builder, signature.args[0], args[0])
+        rows = Rows(context, builder, signature.args[2], args[2])
         real = isinstance(out.scalar, ir.FloatType)
 
-        factor, origin = (everywhere(builder, v, out.vector) for v in args[5:7])
+        factor, origin = (splat(builder, v, out.vector) for v in args[5:7])
         with cgutils.for_range(builder, args[4]) as loop:
             i = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
             here = builder.add(args[1], i)
-            value = rows.load(builder.add(args[3], i), out.vector)
+            value = rows.get(builder.add(args[3], i), out.vector)
             value = builder.fmul(value, factor) if real else builder.mul(value, factor)
             with builder.if_else(args[7]) as (first, more):
                 with first:
                     new_block = builder.block
                 with more:
-                    old = out.load(here)
+                    old = out.get(here)
                     old_block = builder.block
             base = builder.phi(out.vector)
             base.add_incoming(origin, new_block)
             base.add_incoming(old, old_block)
-            out.store(builder.fadd(base, value) if real else builder.add(base, value), here)
+            out.put(builder.fadd(base, value) if real else builder.add(base, value), here)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -182,19 +164,19 @@ def _turn(per: int):
         n = SIDE
 
         def codegen(context, builder, signature, args):
-            out, rows = (_Rows(context, builder, signature.args[i], args[i], lanes=n) for i in (0, 4))
+            out, rows = (Rows(context, builder, signature.args[i], args[i], lanes=n) for i in (0, 4))
             at = args[5]
             lines = []
             for i in range(n):
                 step = builder.mul(args[6], ir.Constant(args[6].type, i))
-                lines.append(rows.load(builder.add(at, step)))
+                lines.append(rows.get(builder.add(at, step)))
             for _ in range(n.bit_length() - 1):
                 lines = [
                     builder.shuffle_vector(lines[i // 2], lines[i // 2 + n // 2], _interleave(n, i % 2))
                     for i in range(n)
                 ]
             if isinstance(rows.scalar, ir.IntType):
-                lines = [builder.add(v, everywhere(builder, args[7], rows.vector)) for v in lines]
+                lines = [builder.add(v, splat(builder, args[7], rows.vector)) for v in lines]
             bits = 8 // per
             for j, line in enumerate(lines):
                 row = builder.add(args[1], builder.mul(args[2], ir.Constant(args[2].type, j)))
@@ -203,7 +185,7 @@ def _turn(per: int):
                     if per > 1:
                         part = builder.lshr(line, ir.Constant(rows.vector, [k * bits] * n))
                         part = builder.and_(part, ir.Constant(rows.vector, [(1 << bits) - 1] * n))
-                    out.store(part, builder.add(row, builder.mul(args[3], ir.Constant(args[3].type, k))))
+                    out.put(part, builder.add(row, builder.mul(args[3], ir.Constant(args[3].type, k))))
             return context.get_dummy_value()
 
         return sig, codegen
@@ -212,13 +194,13 @@ def _turn(per: int):
 
 
 def _interleave(n: int, high: int) -> Any:
-    """Mask that takes the low (or high) halves of two vectors, element by element in turn."""
+    """Mask that interleaves the low (or high) halves of two vectors."""
     pairs = [(i + high * n // 2, i + high * n // 2 + n) for i in range(n // 2)]
     return ir.Constant(ir.VectorType(ir.IntType(32), n), [v for pair in pairs for v in pair])
 
 
 turn_1, turn_2, turn_4, turn_8 = (_turn(n) for n in (1, 2, 4, 8))
-"""``turn_p(dst, d, far, near, src, s, stride, offset)``: a square of 16 x 16 samples (or bytes) turned.
+"""``turn_p(dst, d, far, near, src, s, stride, offset)``: transpose a square of 16 x 16 samples (or bytes).
 
 Row ``i`` of the square begins at ``src[s + i stride]``; its column ``j`` goes to ``dst[d + j far]``, ``offset`` added.
 With ``p`` samples in a byte, lowest bits first, sample ``k`` of column ``j`` goes to ``dst[d + j far + k near]``.
@@ -227,27 +209,28 @@ With ``p`` samples in a byte, lowest bits first, sample ``k`` of column ``j`` go
 
 @intrinsic
 def any_window(typingctx, prefix, at, blocks, widths, scales, count, threshold):
-    """Whether a window reaches a threshold: a bit for each of `WIDE` windows, over ``blocks`` such blocks from ``at``.
+    """Return a mask of `WIDE` bits: whether any window from ``at + bit + WIDE * block`` on reaches a threshold.
 
-    Window ``k`` from sample ``t`` on is ``(prefix[t + widths[k]] - prefix[t]) * scales[k]``: int32, made float32.
+    The window of width ``k`` from sample ``t`` on is ``(prefix[t + widths[k]] - prefix[t]) * scales[k]``; the
+    difference of int32 is converted to float32.
     """
     sig = types.uint64(prefix, types.intp, types.intp, widths, scales, types.intp, scales.dtype)
 
     def codegen(context, builder, signature, args):
-        rows = _Rows(context, builder, signature.args[0], args[0], lanes=WIDE)
-        sizes, factors = (_data(context, builder, signature.args[i], args[i]) for i in (3, 4))
+        rows = Rows(context, builder, signature.args[0], args[0], lanes=WIDE)
+        sizes, factors = (rows.data(signature.args[i], args[i]) for i in (3, 4))
         floats, bits = ir.VectorType(ir.FloatType(), WIDE), ir.IntType(WIDE)
         best, hits = (cgutils.alloca_once(builder, t) for t in (floats, bits))
         builder.store(ir.Constant(bits, 0), hits)
-        limit = everywhere(builder, args[6], floats)
+        limit = splat(builder, args[6], floats)
         with cgutils.for_range(builder, args[2]) as outer:
             t = builder.add(args[1], builder.mul(outer.index, ir.Constant(outer.index.type, WIDE)))
-            low = rows.load(t)
+            low = rows.get(t)
             builder.store(ir.Constant(floats, [0.0] * WIDE), best)
             with cgutils.for_range(builder, args[5]) as inner:
-                size, factor = (builder.load(builder.gep(table, [inner.index])) for table in (sizes, factors))
-                sums = builder.sub(rows.load(builder.add(t, size)), low)
-                snr = builder.fmul(builder.sitofp(sums, floats), everywhere(builder, factor, floats))
+                size, factor = (rows.item(table, inner.index) for table in (sizes, factors))
+                sums = builder.sub(rows.get(builder.add(t, size)), low)
+                snr = builder.fmul(builder.sitofp(sums, floats), splat(builder, factor, floats))
                 held = builder.load(best)
                 builder.store(builder.select(builder.fcmp_ordered(">", snr, held), snr, held), best)
             reached = builder.fcmp_ordered(">=", builder.load(best), limit)

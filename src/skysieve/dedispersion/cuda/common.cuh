@@ -1,4 +1,4 @@
-// Types and sizes that the de-dispersion kernels share.
+// Types and sizes of the de-dispersion kernels.
 #pragma once
 typedef unsigned char u8;
 typedef signed char i8;

@@ -1,4 +1,4 @@
-// What the kernels of a search share: the job, sums over threads, quartiles of integers.
+// Parts of the kernels of a search: the job, sums over threads, quartiles of integers.
 #pragma once
 #include "common.cuh"
 
@@ -50,7 +50,7 @@ __device__ __forceinline__ int scan(int mine, int* part) {
 }
 
 #ifndef REAL
-// Quartiles of n integers into out[3]: see cpu_search.quartiles, whose arithmetic this is.  `keep`, where given, is room
+// Quartiles of n integers into out[3]: as `quartiles` in cpu/detect.py, operation for operation.  `keep`, where given, is room
 // in shared memory for the samples.
 __device__ void quartiles(const SUM* y, SUM* keep, int n, int* counts, int* part, double* out) {
   __shared__ i64 ends[2];

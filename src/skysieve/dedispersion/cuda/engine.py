@@ -16,7 +16,7 @@ import numpy as np
 
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
 from skysieve.dedispersion.contract import Detection, Source, Table, sum_dtype
 
 from .rows import READ
@@ -102,12 +102,12 @@ class Engine:
         if self._pool is not None:  # first, so that no thread uses memory that is freed
             self._pool.shutdown(wait=True)
         for worker in self.workers:
-            with _current(worker.runtime):
+            with on_device(worker.runtime):
                 worker.close()
         self.workers = []
         for runtime in self.runtimes:
             if runtime.xp is not np:
-                with _current(runtime):
+                with on_device(runtime):
                     runtime.xp.get_default_memory_pool().free_all_blocks()
 
     def rebind(self, source: Source) -> None:
@@ -195,7 +195,7 @@ class Engine:
         # One thread starts the first sums on every GPU: several threads would wait for the interpreter's lock.
         try:
             for runtime, step in zip(self.runtimes, steps, strict=True):
-                with _current(runtime):
+                with on_device(runtime):
                     next(step)
         except BaseException:
             self._each(lambda i: self.workers[i].store.wait())  # until all work has ended
@@ -231,30 +231,15 @@ class Engine:
         An error is raised after all have ended, so that no thread uses memory that is freed then.
         """
 
-        def on_device(i: int) -> R:
-            with _current(self.runtimes[i]):
+        def run(i: int) -> R:
+            with on_device(self.runtimes[i]):
                 return work(i)
 
         if self._pool is None:
-            return [on_device(i) for i in range(len(self.runtimes))]
-        waiting = [self._pool.submit(on_device, i) for i in range(len(self.runtimes))]
+            return [run(i) for i in range(len(self.runtimes))]
+        waiting = [self._pool.submit(run, i) for i in range(len(self.runtimes))]
         wait(waiting)
         return [w.result() for w in waiting]
-
-
-class _current:
-    """Makes the device of a runtime the current one, for the length of a block."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._device = None if runtime.xp is np else runtime.xp.cuda.Device(runtime.device.index)
-
-    def __enter__(self) -> None:
-        if self._device is not None:
-            self._device.__enter__()
-
-    def __exit__(self, *exc: object) -> None:
-        if self._device is not None:
-            self._device.__exit__(*exc)
 
 
 def room(shape: tuple[int, int], dtype: np.dtype[Any], index: int) -> Any:

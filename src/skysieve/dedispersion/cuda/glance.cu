@@ -1,20 +1,21 @@
-// A first look at series of integers: noise of every block, and which pieces may hold a window over the threshold.
+// First pass over series of integers: the noise of every block, and the pieces that may contain a window above the threshold.
 //
-// glance: a block of threads takes a block of samples of a series, reads it once and keeps it in shared memory in 16 bits.
-// The quartiles are exact, from counts of single values in a window of 8192 around the mean: those of search.cu, whose
-// way is taken where values spread further.  Then integer sums alone: samples z, cut to 12 bits, never exceed their value,
-// so that a threshold lowered by what was cut (and by the rounding of the fixed-point samples) misses nothing.  The largest
-// sums of 1, 2 and 4 samples bound those of up to 10, two samples in a register; longer windows are bounded by the extremes
-// of prefix sums of stretches of 16 or 32.  Short ones that may reach the threshold are summed one by one.
+// glance: a block of threads reads a block of samples of a series once and stores it in shared memory in 16 bits.
+//   The quartiles are exact, from counts of single values in a window of 8192 around the mean, as in search.cu; where values
+//   spread further, the method of search.cu is used.  Then integers alone: samples z, cut to 12 bits, are never larger than
+//   their values, so that a threshold lowered by what was cut, and by the rounding of the fixed-point samples, misses nothing.
+//   The largest sums of 1, 2 and 4 samples, two samples in a register, bound those of up to 10; the extremes of prefix sums
+//   of stretches of 16 or 32 bound longer windows.  Short windows that may reach the threshold are summed one by one.
+// edges: all windows across the edge between two blocks, by the exact rules.
 //
-// edges: windows over the edge between two blocks, all of them, by the exact rules.
+// Pieces that may contain an event go on a list, which `detect` (search.cu) examines exactly: the events have the same bits
+// as without this pass.  Series without events need this file only.
 //
-// Pieces that may hold something go on a list, which `detect` (search.cu) looks at exactly.  So the events are those of
-// the plain way, in every bit; noise of which nothing reaches the threshold costs this file alone.
-//
-// Cost of a sample: 4 bytes read once, 16 at a time; about 50 instructions, 12 / 32 accesses to shared memory of which
-// 4 / 32 count.  An H100 takes 2.3 ps in blocks of 12,000 samples (5 blocks of threads on a multiprocessor), where the
-// bytes alone need 1.3: warps wait for each other between the steps.
+// Layout: a block of threads for a block of samples.
+// Cost: per sample 4 bytes read once, 16 at a time; about 50 instructions, 12 / 32 accesses to shared memory, of which 4 / 32
+//   count.
+// Limit: memory, and waits of warps between the steps (an H100, blocks of 12,000 samples, 5 blocks of threads on a
+//   multiprocessor: 2.3 ps per sample; the bytes alone need 1.3 ps).
 //
 // archs: 75 80 86 89 90 100 120
 // build: u32 -DSUM=u32 -DNOISE_THREADS=256 -DMINB=5
@@ -26,6 +27,7 @@
 // budget: i32 kernel=glance spills<=64
 // budget: u32-long kernel=glance spills<=64
 #include "detect.cuh"
+#include "ptx.cuh"
 
 #define AHEAD 3         // quads of samples that a thread has on their way
 #define CENTRE 32768
@@ -40,26 +42,6 @@
 #define EDGE_THREADS 128
 enum { LOOK = 0, ALL = 1, QUARTILES = 2 };
 #define RECHECKED 64    // windows shorter than this are looked at again, one by one
-
-__device__ __forceinline__ u32 max2(u32 a, u32 b) {  // of both halves
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  u32 m;
-  asm("max.u16x2 %0,%1,%2;" : "=r"(m) : "r"(a), "r"(b));
-  return m;
-#else
-  return max(a & 0xffff0000u, b & 0xffff0000u) | max(a & 0xffffu, b & 0xffffu);
-#endif
-}
-
-__device__ __forceinline__ u32 min2(u32 a, u32 b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  u32 m;
-  asm("min.u16x2 %0,%1,%2;" : "=r"(m) : "r"(a), "r"(b));
-  return m;
-#else
-  return min(a & 0xffff0000u, b & 0xffff0000u) | min(a & 0xffffu, b & 0xffffu);
-#endif
-}
 
 // The low halves of two words, or the high ones.
 __device__ __forceinline__ u32 join(u32 a, u32 b, bool high) { return high ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16; }
@@ -330,20 +312,20 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
     }
     u32 one = z[0], two = 0, four = 0, sums2[24];
 #pragma unroll
-    for (int k = 1; k < 20; k++) one = max2(one, z[k]);
+    for (int k = 1; k < 20; k++) one = ptx::max_pair(one, z[k]);
 #pragma unroll
-    for (int k = 0; k < 24; k++) sums2[k] = z[k] + z[k + 1], two = max2(two, sums2[k]);
+    for (int k = 0; k < 24; k++) sums2[k] = z[k] + z[k + 1], two = ptx::max_pair(two, sums2[k]);
 #pragma unroll
-    for (int k = 0; k < 20; k++) four = max2(four, sums2[k] + sums2[k + 2]);
+    for (int k = 0; k < 20; k++) four = ptx::max_pair(four, sums2[k] + sums2[k + 2]);
     const u32 most_of[DENSE] = {one, two, two + one, four, four + one, four + two, four + four, four + four + two};
     u32 more = 0;
 #pragma unroll
-    for (int k = 0; k < DENSE; k++) more |= max2(most_of[k], shorts[k]) ^ shorts[k];
+    for (int k = 0; k < DENSE; k++) more |= ptx::max_pair(most_of[k], shorts[k]) ^ shorts[k];
     if (more) {  // those that may, two bits a width
       u32 which = 0;
 #pragma unroll
       for (int k = 0; k < DENSE; k++) {
-        const u32 over = max2(most_of[k], shorts[k]) ^ shorts[k];
+        const u32 over = ptx::max_pair(most_of[k], shorts[k]) ^ shorts[k];
         which |= (over & 0xffff ? 1u : 0u) << 2 * k | (over >> 16 ? 2u : 0u) << 2 * k;
       }
       for (int k = 0; which; k++, which >>= 1)
@@ -354,8 +336,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
 #pragma unroll
     for (int k = 0; k < STRETCH - 1; k++) {
       p += z[k] - centre;
-      up = max2(up, p);
-      down = min2(down, p);
+      up = ptx::max_pair(up, p);
+      down = ptx::min_pair(down, p);
     }
     p += z[STRETCH - 1] - centre;
     const int level = STRETCH * s.centre, first_sum = (int)(p & 0xffff) - level, both = first_sum - level;

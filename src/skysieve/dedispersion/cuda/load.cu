@@ -1,10 +1,13 @@
-// From samples as they come (samples x channels, or channels x samples) to rows of channels.
+// Samples in the order of a file (samples x channels, or channels x samples) into rows of channels.
 //
-// Integers become planes of bytes: 1 for values up to 255, 2 up to 65535, 3 beyond; the sums of the planes are joined with
-// weights 1, 256, 65536.  Signed samples are stored plus 128 or 32768.  Rows of bytes begin FRONT bytes in and are skewed
+// Integers become planes of bytes: one for values up to 255, two up to 65535, three beyond; the sums of the planes are added
+// with the weights 1, 256, 65536.  To signed samples 128 or 32768 is added.  Rows of bytes begin at byte FRONT and are skewed
 // (common.cuh); rows of float32 begin at once.
 //
-// turn: any type, order and alignment, an element a thread (turn.cu has a faster one for bytes).
+// turn: any type, order and alignment (bytes: turn.cu is faster).
+//   Layout: a thread for an element.
+//   Cost: each sample is read and written once.
+//   Limit: memory.
 //
 // archs: 75 80 86 89 90 100 120
 // build: u8 -DSRC=u8

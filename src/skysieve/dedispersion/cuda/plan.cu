@@ -1,15 +1,16 @@
-// Which words of which channels a tile of 8 DMs needs, and what the tensor cores are to take from them.
+// The plan of the tensor cores: which words of which channels a tile of 8 DMs needs, and which bytes of them are added.
 //
-// A tile needs, of channel c, the 4-byte words that hold bytes n(c, m) + s of its DMs m and of 4 sample phases s: up to
-// 16, mostly 2 or 3.  They are taken as pairs of neighbours where that saves something (the first quad of 4 DMs and the
-// second take the same pair, or the second a word on), and one by one where they are left.  8 pairs or 16 words of one
-// kind make a block: one sparse product of 16 rows (4 DMs x 4 phases) and 64 bytes for each quad.  Those that are loaded
-// together lie in different bank classes (word number mod 4), where there are such.  A block is 72 words: two for each lane
-// (one a quad; in every nibble 2 bits of position and 2 ones), then two for each of 4 lanes with the offsets of the words
-// in the staged rows.  With groups of channels (GROUPS) a DM counts from its own shift, that of the group's first channel.
+// Of channel c a tile needs the 4-byte words that contain bytes n(c, m) + s of its DMs m and of 4 sample phases s: up to 16,
+// mostly 2 or 3.  They are loaded as pairs of neighbours where that saves loads (the two quads of 4 DMs need the same pair, or
+// the second quad needs the next one), and otherwise one by one.  8 pairs or 16 words of one kind make a block: one sparse
+// product of 16 rows (4 DMs x 4 phases) and 64 bytes for each quad.  Words that are loaded together lie in different bank
+// classes (word number mod 4) if possible.  A block has 72 words: two for each lane (one for each quad; in every nibble 2 bits
+// of position and 2 ones), then two for each of 4 lanes with the offsets of the words in the staged rows.  With groups of
+// channels (GROUPS) the delays of a DM are relative to that of the group's first channel.
 //
-// Layout: a block of threads a (tile, chunk of channels), a thread a channel, then a lane of a product.
-// Cost: 32 bytes read a (tile, channel), 416 written a block: milliseconds; bound by the local lists of words.
+// Layout: a block of threads for a tile and a chunk of channels; a thread for a channel, then for a lane of a product.
+// Cost: 32 bytes read for a tile and channel, 416 written for a block: milliseconds.
+// Limit: the local lists of words.
 //
 // archs: 75 80 86 89 90 100 120
 // build: default

@@ -10,6 +10,7 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.core.gpu.staging import Copier, Lane
+from skysieve.core.gpu.structs import address
 from skysieve.dedispersion.contract import REREAD, Packed, Resident, Source
 
 from .tensor_plan import FRONT, PACKAGE
@@ -101,7 +102,7 @@ class Store:
         self._ready: set[int] = set()
         self.piece = min(READ, max(1, capacity) * source.nchan * source.dtype.itemsize)
         for lane in lanes:  # now, so that an error for lack of memory comes before any work
-            lane.array("piece", self.piece, np.uint8)
+            lane.reserve("piece", self.piece)
         self.planes = {b: self._allocate(b, capacity, tails.get(b, 0)) for b in sorted({1, *binnings})}
 
     def _allocate(self, downsamp: int, capacity: int, tail: int) -> Planes:
@@ -256,8 +257,3 @@ class Store:
             self._orders[key] = self.runtime.xp.asarray(inverse)
             self.runtime.synchronize()  # every lane uses it
         return self._orders[key]
-
-
-def address(array: Any) -> int:
-    """The address of an array on the device or (in tests) on the host."""
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

@@ -1,18 +1,18 @@
-// Noise of series by anchored blocks, boxcars, peaks: the rules and the bits of the CPU's detector.
+// Noise of series by anchored blocks, boxcars, peaks: the rules of the CPU's detector, with the same bits.
 //
-// noise: a block of threads a (block of samples, series), which it keeps in shared memory where it fits: level and scale
-// = 64 / sigma.  Quartiles of integers by counts in up to 8192 bins, made finer around the quartiles; of floats by ranks,
-// 11 bits at a time; means and variances by sums of 64 samples in order.  Everything that rounds is written with the
-// rounding operations, in the CPU's order.
+// noise: level and scale = 64 / sigma.  Quartiles of integers by counts in up to 8192 bins, with finer bins around the
+//   quartiles; of floats by ranks, 11 bits at a time; means and variances by sums of 64 samples in order.  Operations that
+//   round are written as rounding operations, in the CPU's order.
+//   Layout: a block of threads for a block of samples of a series, in shared memory if it fits.
+// detect: fixed-point samples and their prefix sums in shared memory (32 bits that wrap: differences are exact).  First it
+//   finds whether any window reaches the threshold: short ones one by one; for longer ones, the largest and smallest prefix
+//   sums of stretches of 16 bound them, and the few stretches that may are examined.  Only where a window does, it computes
+//   the best S/N over the widths of every sample, and the peaks.  Only events are written to memory.
+//   Layout: a block of threads for a piece of a series (all pieces, or those that glance.cu listed).
 //
-// detect: a block of threads a piece of a series (all of them, or those that glance.cu listed): fixed-point samples and
-// their prefix sums in shared memory (32 bits that wrap: differences are exact).  First whether any window reaches the
-// threshold: short ones one by one, of the longer ones stretches of 16, whose largest and smallest prefix sums bound them;
-// the few that may are looked at.  Only where a window does, the best S/N over the widths of every sample, and the peaks.
-// Nothing but events leaves the chip.
-//
-// Cost of a sample where all pieces are looked at: 4 bytes read twice; about 40 instructions for its noise, 40 for its
-// prefix sums and their extremes, 20 for the short windows, 1 for each longer one.
+// Cost: per sample, where all pieces are examined, 4 bytes read twice; about 40 instructions for the noise, 40 for prefix sums
+//   and their extremes, 20 for short windows, 1 for each longer one.
+// Limit: instructions.
 //
 // archs: 75 80 86 89 90 100 120
 // build: u32 -DSUM=u32

@@ -5,22 +5,23 @@
 // One mma.sp.m16n8k64 (u8 x u8 -> s32) makes 16 x 8 sums over 64 bytes, of which each row takes at most one in four:
 //   A (16 x 64, 2:4 sparse): row = (DM 0..3 of a quad, sample phase 0..3), with a one for the byte that the DM needs at
 //     that phase in each of 16 words; the plan (plan.cu) holds ones and positions;
-//   B (64 x 8): 16 words of the input (channel, word) for 8 columns; column j of tile e is the word + 4 j + e: the raw
-//     bytes, neither unpacked nor shifted;
+//   B (64 x 8): 16 words of the input (channel, word) for 8 columns; column j of tile e is the word + 4 j + e: the bytes as
+//     they are stored;
 //   C (16 x 8): y of 4 DMs, 32 samples.
 // A warp sums 8 DMs (2 quads) x 256 samples: 64 accumulators.  A block of the plan is 16 words, 16 products.  Most words
-// come as pairs of neighbours, of which tile e + 1 shares one with tile e: 20 loads a block where both quads take the same
-// pairs, 24 where the second quad's are a word on, 32 for words alone.
+// come as pairs of neighbours, of which tile e + 1 shares one with tile e: 20 loads for a block if both quads need the same
+// pairs, 24 if the second quad needs the next ones, 32 for single words.
 //
-// A block of threads is WD tiles x NC pieces of 256 samples.  Rows of a chunk of channels are staged as raw bytes, twice,
-// from Hopper on by the copy engine, a copy a row: no barrier holds all warps, the next chunk is asked for once all have
-// done with the one before.  Older cards copy 16 bytes a thread and wait at a barrier a chunk.  GROUPS: channels are cut
-// in groups, inside which a DM counts from its own shift, so that coarse DM steps need few words; a group's sums are added
-// to y where they belong.
+// Layout: a block of threads computes wd tiles x nc pieces of 256 samples.  The bytes of a chunk of channels are staged in two
+//   buffers; from Hopper on by the copy engine, one copy for a row, without a barrier for all warps: the next chunk is
+//   requested when all warps have used the one before.  On older GPUs a thread copies 16 bytes at a time, with a barrier for
+//   each chunk.  GROUPS: channels are divided into groups, in which the delays of a DM are relative to those of the group's
+//   first channel, so that coarse DM steps need few words; the sums of a group are added to y with that shift.
 //
-// Cost of 8 DMs x 256 samples and a channel, which needs w words (2.3 for fine DM steps): w products, 1.4 w loads of 128
-// bytes from shared memory, 18 w bytes of plan.  Limits on an H100: products (877e12 MAC/s: 2.2 cycles of a
-// multiprocessor each), of which 0.6 are reached; shared memory (1.7 cycles a product).
+// Cost: for 8 DMs x 256 samples and a channel that needs w words (2.3 for fine DM steps): w products, 1.4 w loads of 128 bytes
+//   from shared memory, 18 w bytes of plan.
+// Limit (H100): products (877e12 multiply-adds per second: 2.2 cycles of a multiprocessor each), of which 60% is reached;
+//   shared memory (1.7 cycles for a product).
 //
 // archs: 75 80 86 89 90 100 120
 // build: plain -DUNROLL=2 -DEARLY=4
@@ -30,24 +31,13 @@
 // budget: plain kernel=tensor regs<=128 spills<=4096 arch=75
 // budget: groups kernel=tensor regs<=128 spills<=4096 arch=75
 #include "common.cuh"
+#include "ptx.cuh"
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-#define TENSOR_CORES 1
-#endif
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define BULK 1  // rows are staged by the copy engine
-#endif
-#if defined(__CUDACC_VER_MAJOR__) && (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 5))
-#define SPARSE "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.u8.u8.s32"
-#else
-#define SPARSE "mma.sp.sync.aligned.m16n8k64.row.col.s32.u8.u8.s32"
-#endif
-
-#define NW 16               // warps
-#define NTH (32 * NW)
+#define WARPS 16
+#define THREADS (32 * WARPS)
 #define ROW 164             // words of a row of 128 samples that is turned through shared memory: 8 more after 32 each
 
-// EARLY: blocks of a chunk after which the next one is staged; after 1 warps wait for the slowest (a seventh slower).
+// EARLY: blocks of a chunk after which the next one is staged; with 1, warps wait for the slowest.
 constexpr int kUnroll = UNROLL;  // a pragma takes no macro
 
 struct Chunk { int first, count, pitch, group; };
@@ -65,12 +55,10 @@ struct Shape {
 
 // d += A B for 16 x 8 sums over 64 bytes
 __device__ __forceinline__ void product(int (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, u32 b2, u32 b3, u32 meta) {
-#ifdef TENSOR_CORES
-  asm volatile(SPARSE " {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9,%10,%11},{%0,%1,%2,%3},%12,0x0;"
-               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(b2), "r"(b3), "r"(meta));
+#if PTX_ARCH >= 800
+  ptx::multiply_sparse(d, a, b0, b1, b2, b3, meta);
 #else
-  __shared__ u32 given[NW][32][9];
+  __shared__ u32 given[WARPS][32][9];
   u32(*const all)[9] = given[threadIdx.x >> 5];
   const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
   const u32 mine[9] = {a[0], a[1], a[2], a[3], b0, b1, b2, b3, meta};
@@ -89,52 +77,6 @@ __device__ __forceinline__ void product(int (&d)[4], const u32 (&a)[4], u32 b0, 
   __syncwarp();
 #endif
 }
-
-#ifdef BULK
-// Barriers that bytes on their way complete, and that warps arrive at.
-__device__ __forceinline__ void barrier_init(u32 at, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(at), "r"(count) : "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(u32 at, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(at), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(u32 at) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(at) : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(u32 at, int phase) {
-  asm volatile(
-      "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n@p bra done;\nbra again;\ndone:\n}"
-      ::"r"(at), "r"(phase) : "memory");
-}
-
-__device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(to), "l"(from),
-               "r"(bytes), "r"(barrier) : "memory");
-}
-#else
-__device__ __forceinline__ void copy16(u32* shared, const u8* global) {
-#ifdef TENSOR_CORES
-  asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
-#else
-  *reinterpret_cast<uint4*>(shared) = *reinterpret_cast<const uint4*>(global);
-#endif
-}
-
-__device__ __forceinline__ void commit() {
-#ifdef TENSOR_CORES
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void landed() {
-#ifdef TENSOR_CORES
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
-#endif
-}
-#endif
 
 // Registers of A and their positions from a word of the plan.  A one is worth 4 in rows 0 to 7 and 8 in rows 8 to 15:
 // what saves shifts here is taken out of the sums at the end.
@@ -171,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(256) clear(u32* y, i64 n, u32 value
   for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x) y[i] = value;
 }
 
-extern "C" __global__ void __launch_bounds__(NTH, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tensor(const u8* __restrict__ x, const u32* __restrict__ table, const int* __restrict__ ranges,
            const int* __restrict__ kinds, const int* __restrict__ row0, const int* __restrict__ pieces,
            const Chunk* __restrict__ chunks, const int* __restrict__ shifts, u32* __restrict__ y, Shape s) {
@@ -190,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
   const u8* const xb = x + s.first + t0;
   const int* const rows = row0 + (i64)block * s.nchan;
   Chunk* const list = reinterpret_cast<Chunk*>(sm + s.list);  // chunks, with pieces of 16 bytes of a row for the first row
-  for (int i = threadIdx.x; i < s.chunks; i += NTH) {
+  for (int i = threadIdx.x; i < s.chunks; i += THREADS) {
     Chunk c = chunks[i];
     c.group |= __ldg(pieces + block * s.chunks + i) << 16;
     list[i] = c;
@@ -199,17 +141,17 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
   int* const kinds_of = reinterpret_cast<int*>(list + s.chunks) + 8 + wd * s.chunks;
   if (piece == 0)
     for (int i = lane; i < s.chunks; i += 32) kinds_of[i] = __ldg(kinds + (i64)tile * s.chunks + i);
-#ifdef BULK
+#if PTX_ARCH >= 900  // rows are staged by the copy engine
   const u32 bars = (u32)__cvta_generic_to_shared(list + s.chunks);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < 4; i++) barrier_init(bars + 8 * i, NW);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    for (int i = 0; i < 4; i++) ptx::barrier_init(bars + 8 * i, WARPS);
+    ptx::publish_shared();
   }
 #endif
   __syncthreads();
   // what is needed to stage a chunk is fetched a chunk earlier: starts of rows (a lane a row), blocks of the plan
   auto starts = [&](int k) {
-    const int r = warp + NW * lane;
+    const int r = warp + WARPS * lane;
     return k < s.chunks && r < list[k].count ? __ldg(rows + list[k].first + r) : 0;
   };
   const auto blocks_of = [](int kind) { return (kind & 255) + (kind >> 8 & 255) + (kind >> 16); };
@@ -219,26 +161,26 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
     const Chunk c = list[k];
     const int n = c.group >> 16;
     u32* const to = sm + (k & 1) * s.stage;
-#ifdef BULK
+#if PTX_ARCH >= 900
     const u32 bar = bars + 8 * (k & 1), there = (u32)__cvta_generic_to_shared(to);
-    const int r = warp + NW * lane, mine = (c.count - warp + NW - 1) / NW;
+    const int r = warp + WARPS * lane, mine = (c.count - warp + WARPS - 1) / WARPS;
     const u32 plan_bytes = piece == 0 ? number * (4 * BLOCK_WORDS) : 0;
-    if (lane == 0) barrier_expect(bar, mine * 16 * n + plan_bytes);
+    if (lane == 0) ptx::barrier_expect(bar, mine * 16 * n + plan_bytes);
     __syncwarp();
-    if (lane < mine) copy_bulk(there + 4 * r * c.pitch, xb + (i64)(c.first + r) * s.stride + start, 16 * n, bar);
+    if (lane < mine) ptx::copy_bulk(there + 4 * r * c.pitch, xb + (i64)(c.first + r) * s.stride + start, 16 * n, bar);
     if (lane == 31 && plan_bytes)
-      copy_bulk(there + 4 * (s.rows + wd * s.most * BLOCK_WORDS), table + BLOCK_WORDS * (i64)begin, plan_bytes, bar);
+      ptx::copy_bulk(there + 4 * (s.rows + wd * s.most * BLOCK_WORDS), table + BLOCK_WORDS * (i64)begin, plan_bytes, bar);
 #else
-    for (int j = 0; warp + NW * j < c.count; j++) {
-      const int r = warp + NW * j;
+    for (int j = 0; warp + WARPS * j < c.count; j++) {
+      const int r = warp + WARPS * j;
       const u8* from = xb + (i64)(c.first + r) * s.stride + __shfl_sync(~0u, start, j) + 16 * lane;
       u32* d = to + r * c.pitch + 4 * lane;
-      for (int i = lane; i < n; i += 32, d += 128, from += 512) copy16(d, from);
+      for (int i = lane; i < n; i += 32, d += 128, from += 512) ptx::copy16_past(d, from);
     }
     const u8* const plan = reinterpret_cast<const u8*>(table + BLOCK_WORDS * (i64)begin);
     u32* const blocks = to + s.rows + wd * s.most * BLOCK_WORDS;
-    for (int i = lane + 32 * piece; i < number * (BLOCK_WORDS / 4); i += 32 * s.nc) copy16(blocks + 4 * i, plan + 16 * i);
-    commit();
+    for (int i = lane + 32 * piece; i < number * (BLOCK_WORDS / 4); i += 32 * s.nc) ptx::copy16_past(blocks + 4 * i, plan + 16 * i);
+    ptx::commit_copies();
 #endif
     begin += number;
   };
@@ -253,14 +195,14 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
       if (k + 1 < s.chunks) stage(k + 1, start);
       start = starts(k + 2);
     };
-#ifdef BULK
-    barrier_wait(bars + 8 * (k & 1), k >> 1 & 1);  // chunk k is there
+#if PTX_ARCH >= 900
+    ptx::barrier_wait(bars + 8 * (k & 1), k >> 1 & 1);  // chunk k is there
     const auto turn_over = [&] {                   // nobody reads the buffer of chunk k + 1 any more
-      if (k) barrier_wait(bars + 16 + 8 * (k + 1 & 1), (k - 1) >> 1 & 1);
+      if (k) ptx::barrier_wait(bars + 16 + 8 * (k + 1 & 1), (k - 1) >> 1 & 1);
       next();
     };
 #else
-    landed();
+    ptx::wait_copies<0>();
     __syncthreads();  // chunk k is there, and nobody reads the buffer of chunk k + 1 any more
     next();
 #endif
@@ -273,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
     int i = 0;
 #pragma unroll kUnroll
     for (; i < same; i++) {
-#ifdef BULK
+#if PTX_ARCH >= 900
       if (i == EARLY) turn_over();
 #endif
       const uint2 now = bits;
@@ -309,10 +251,10 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
         product(acc[1][e], A1, b0, b1, b2, b3, meta1);
       }
     }
-#ifdef BULK
+#if PTX_ARCH >= 900
     if (same <= EARLY) turn_over();
     __syncwarp();
-    if (lane == 0) barrier_arrive(bars + 16 + 8 * (k & 1));
+    if (lane == 0) ptx::barrier_arrive(bars + 16 + 8 * (k & 1));
 #endif
 #ifdef GROUPS
     const int group = list[k].group & 0xffff;

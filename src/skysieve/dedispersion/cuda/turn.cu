@@ -1,9 +1,11 @@
 // Time-major bytes, and samples of 1, 2 and 4 bits, into rows of channels.
 //
-// turn4: a thread takes 4 samples x 4 channels, turns them in registers, and the tile through shared memory.  2 bytes of
-// device memory a sample, which is the limit.
-//
-// unpack: 32 bytes of 32 samples a block; each byte of the file is read once, a warp writes 32 samples of a channel.
+// turn4: a thread transposes 4 samples x 4 channels in registers, a block its tile in shared memory.
+//   Cost: each byte is read and written once.
+//   Limit: memory.
+// unpack: a block has 32 bytes of 32 samples; a warp writes 32 samples of a channel.
+//   Cost: each byte of the file is read once.
+//   Limit: memory.
 //
 // archs: 75 80 86 89 90 100 120
 // build: default

@@ -1,8 +1,7 @@
-"""Explicit SIMD of the exponential window's recurrence: several start times of a vector of durations in registers.
+"""Vector code of the recurrence for exponential windows.
 
-numba has no vector types, and one loop for each step of a cell spends its time on loads and stores.  The functions here
-are numba intrinsics that write LLVM vector code: a *lane* is a duration, a vector holds `lanes` of them, and `ROWS`
-consecutive start times are taken before the sums go back to memory.  LLVM lowers the vectors to what the machine has.
+A lane is a duration.  Sums stay in registers for `ROWS` consecutive start times: one loop for each step of a cell would
+spend its time on loads and stores.  See `skysieve.core.simd` for why this is written for LLVM directly.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from skysieve.core.simd import BYTES, VectorBuilder, splat
+
 ROWS = 4
 """Start times of a block."""
-BYTES = 64
-"""Of a vector."""
 LOG2E = math.log2(math.e)
 SERIES = {
-    # 2^r for |r| <= 1/2: the polynomial of least relative error, 1.5e-7, and Taylor's to 2e-16
+    # 2^r for |r| <= 1/2: the polynomial of least relative error, 1.5e-7, and the Taylor series, 2e-16
     4: (1.0000001192092896, 0.6931469440460205, 0.24022120237350464, 0.05550713464617729, 0.009675540961325169,
         0.0013276468962430954),
     8: tuple(math.log(2) ** i / math.factorial(i) for i in range(13)),
@@ -31,52 +30,21 @@ MANTISSA = {4: 23, 8: 52}
 
 
 def lanes_of(itemsize: int) -> int:
-    """Lanes of a vector of numbers of so many bytes."""
+    """Return the number of lanes of a vector of numbers of `itemsize` bytes."""
     return BYTES // itemsize
 
 
-class Vectors:
-    """Emits vector instructions for one element type."""
+class Vectors(VectorBuilder):
+    """Vector instructions, also of masks and integers of the same width; F of a cell."""
 
     def __init__(self, context: Any, builder: Any, array_type: Any) -> None:
-        self.context, self.b = context, builder
-        self.scalar = context.get_value_type(array_type.dtype)
-        self.size = array_type.dtype.bitwidth // 8
-        self.lanes = lanes_of(self.size)
-        self.vector = ir.VectorType(self.scalar, self.lanes)
+        super().__init__(context, builder, array_type)
         self.whole = ir.VectorType(ir.IntType(8 * self.size), self.lanes)
         self.mask = ir.VectorType(ir.IntType(1), self.lanes)
-        fnty = ir.FunctionType(self.vector, [self.vector] * 3)
-        name = f"llvm.fma.v{self.lanes}f{8 * self.size}"
-        self._fma = cgutils.get_or_insert_function(builder.module, fnty, name)
-
-    def data(self, array_type: Any, value: Any) -> Any:
-        return self.context.make_array(array_type)(self.context, self.b, value).data
-
-    def load(self, pointer: Any, offset: Any) -> Any:
-        at = self.b.gep(pointer, [offset], inbounds=True)
-        return self.b.load(self.b.bitcast(at, self.vector.as_pointer()), align=self.size, typ=self.vector)
-
-    def store(self, value: Any, pointer: Any, offset: Any) -> None:
-        at = self.b.gep(pointer, [offset], inbounds=True)
-        self.b.store(value, self.b.bitcast(at, self.vector.as_pointer()), align=self.size)
-
-    def splat(self, scalar: Any, kind: Any = None) -> Any:
-        undef = ir.Constant(kind or self.vector, ir.Undefined)
-        one = self.b.insert_element(undef, scalar, ir.Constant(ir.IntType(32), 0))
-        return self.b.shuffle_vector(
-            one, undef, ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        )
-
-    def constant(self, x: float) -> Any:
-        return ir.Constant(self.vector, [x] * self.lanes)
-
-    def fma(self, a: Any, b: Any, c: Any) -> Any:
-        return self.b.call(self._fma, [a, b, c])
 
     def cell(self, S: list[Any], bound: Any) -> tuple[Any, Any]:
-        """F of the sums A, B, C, Re Fa, Im Fa, Re Fb, Im Fb, and where it is not the fallback."""
-        b, fma = self.b, self.fma
+        """Return F of the sums A, B, C, Re Fa, Im Fa, Re Fb, Im Fb, and a mask: where it is not the fallback."""
+        b, fma = self.builder, self.fma
         A, B, C, ar, ai, br, bi = S
         s = b.fadd(A, B)
         d = fma(A, B, b.fneg(b.fmul(C, C)))
@@ -85,15 +53,16 @@ class Vectors:
         fb = fma(br, br, b.fmul(bi, bi))
         cross = fma(ar, br, b.fmul(ai, bi))
         top = fma(B, fa, fma(A, fb, b.fneg(b.fmul(b.fadd(C, C), cross))))
-        # single precision takes the machine's estimate of 1/D and a step of Newton's: good to a unit in the last place
+        # in float32 LLVM may estimate 1/D and refine it by a Newton step: an error of one unit in the last place
         flags = ("fast",) if self.size == 4 else ()
         return b.select(good, b.fdiv(top, d, flags=flags), self.constant(2.0)), good
 
 
 def make_block(tail: bool, zero: bool) -> Any:
-    """The intrinsic that takes `ROWS` bins of the recurrence on lanes ``from`` to ``to``.
+    """Return the intrinsic that advances the recurrence by `ROWS` bins, on the lanes from ``j0`` to ``j1``.
 
-    ``tail``: windows lose the bins ``fine[tails[r] + lane]``; ``zero``: the first ``empty[r]`` lanes hold no data.
+    With ``tail``, windows lose the bins ``fine[tails[r] + lane]``; with ``zero``, the first ``empty[r]`` lanes have no
+    data.
     """
 
     @intrinsic
@@ -145,7 +114,7 @@ def make_block(tail: bool, zero: bool) -> Any:
                         state[i] = value
                     if zero:
                         left = builder.sub(builder.load(builder.gep(gone, [number(r)])), j)
-                        low = v.splat(builder.trunc(left, v.whole.element) if v.size == 4 else left, v.whole)
+                        low = splat(builder, builder.trunc(left, v.whole.element) if v.size == 4 else left, v.whole)
                         lane = ir.Constant(v.whole, list(range(v.lanes)))
                         has = builder.icmp_signed(">=", lane, low)
                         state = [builder.select(has, a, v.constant(0.0)) for a in state]
@@ -175,9 +144,9 @@ tail_zero_block = make_block(True, True)
 
 @intrinsic
 def exp_block(typingctx, F, ref, row_sums, lane_sums, width):
-    """``exp(F - ref)`` of `ROWS` rows: added to ``row_sums`` (ROWS, lanes of a vector) and to ``lane_sums``.
+    """Sum ``exp(F - ref)`` of `ROWS` rows into ``row_sums`` (ROWS, lanes of a vector), and add it to ``lane_sums``.
 
-    ``width`` is a multiple of the lanes; F may pass ``ref`` by 60 in single precision.
+    ``width`` is a multiple of the lanes.  In float32 F may be larger than ``ref`` by 60.
     """
     sig = types.void(F, ref, row_sums, lane_sums, types.intp)
 

@@ -1,14 +1,16 @@
 // Windows of starts and durations anywhere (off the bins, lists, coarse grids), or with the line-robust
 // statistic of several detectors; for one template a thread.
 //
-// exp_any: a thread is one tau; it marches the start down through the bins and stops at every row.  The sums obey
-// S(c) = x_c + q S(c + 1) - q^L x_(c + L); rows of another group have one bin more at most.  In a gap, where windows lose
-// bin after bin, they are summed anew when few are left (see renewed in common.cuh).
-// rect_any: a thread is one start; it marches the end up through the columns.
-// Operations a cell: about 45 a stream (exponential), 33 and 7 a bin (rectangular).  Limit: instruction issue.
-// With D detectors a cell is F of all together less ln(exp g + sum exp(l_X + F_X)), each F_X from sums of its own.
-// The row of every bin holds the antenna factors and the data of its template.  Of more than 3 detectors, which are rare,
-// the kernels "most" are compiled when they are first wanted, with MOST_DETECTORS defined.
+// exp_any: S(c) = x_c + q S(c + 1) - q^L x_(c + L); rows of another group have at most one bin more.  In a gap, where
+//   windows only lose bins, they are summed again when few bins are left (see `renewed` in common.cuh).
+//   Layout: a thread for one tau; it moves the start down through the bins and stops at every row.
+// rect_any: running sums.
+//   Layout: a thread for one start; it moves the end up through the columns.
+// With D detectors the value of a cell is F of all detectors less ln(exp g + sum exp(l_X + F_X)), with sums for each F_X.
+// The row of every bin contains the antenna factors and the data of its template.  For more than 3 detectors the kernels
+// "most" are compiled at their first use, with MOST_DETECTORS defined.
+// Cost: per cell about 45 operations for each set of sums (exponential), or 33 and 7 per bin (rectangular).
+// Limit: instruction issue.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float

@@ -1,10 +1,14 @@
 // Windows of any shape: sums bin by bin, or from correlations made by Fourier transforms; of any number of detectors.
 //
-// direct: a thread is 2 starts and 4 taus (32 apart); weights of a tile of taus, weights[j][tau], zero past each end, are
-// read in whole lines, atoms as broadcasts.  Operations: 7 and an eighth of 12 loads and products a cell and bin.
-// Limit: instruction issue; the weights (4 bytes a tau and bin for 2 starts) come from the first and second cache.
-// cells: a thread is one start and loops over a few taus, whose seven sums lie in `sums[tau][bank][sum][bin]`, float64.
-// Limit: memory, 56 bytes a cell.
+// direct: sums bin by bin.
+//   Layout: a thread for 2 starts and 4 taus at distances of 32.  The weights of a tile of taus, weights[j][tau], zero past
+//   the end of each window, are read in whole lines, atoms as broadcasts.
+//   Cost: per cell and bin 7 operations and an eighth of 12 loads and products.
+//   Limit: instruction issue; the weights (4 bytes per tau and bin for 2 starts) come from the first and second cache.
+// cells: F from sums that exist already, `sums[tau][bank][sum][bin]`, float64.
+//   Layout: a thread for one start; it loops over a few taus.
+//   Cost: 56 bytes per cell.
+//   Limit: memory.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float

@@ -1,5 +1,6 @@
-// What the transient F-statistic's kernels share: atoms, F of a cell, its exponential, the best cell.
+// Parts of the kernels of the transient F-statistic: atoms, F of a cell, its exponential, the best cell.
 #pragma once
+#include "ptx.cuh"
 
 #ifndef REAL
 #define REAL float
@@ -24,7 +25,7 @@ struct __align__(16) Quad { T x, y, z, w; };
 // Best cell of a warp, its sum of exponentials and its fallback cells.  `row` and `column` say where to look again.
 struct __align__(16) Slot { T top, sum; unsigned row, column; int lost, spare; };
 
-// What goes home for a template; the flag says that it has loud bins.
+// Results of a template for the host; the flag says that it has loud bins.
 struct __align__(16) Answer { double top, sum; unsigned long long lost; unsigned cell, flag; };
 
 // Sizes and places, the same for all threads.  Bins are counted with `pad` empty ones before the data.
@@ -48,14 +49,14 @@ struct Shape {
 
 __device__ __forceinline__ T reciprocal(T x) {
 #if ON_DEVICE
-  if constexpr (sizeof(T) == 4) { float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"((float)x)); return (T)r; }
+  if constexpr (sizeof(T) == 4) return (T)ptx::reciprocal((float)x);
 #endif
   return (T)1 / x;
 }
 
 __device__ __forceinline__ T power_of_two(T y) {
 #if ON_DEVICE
-  if constexpr (sizeof(T) == 4) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"((float)y)); return (T)r; }
+  if constexpr (sizeof(T) == 4) return (T)ptx::power_of_two((float)y);
 #endif
   return (T)exp2(y);
 }
@@ -121,31 +122,8 @@ __device__ __forceinline__ int slot_number() {
 
 // Ask for `count` bytes from `at` on in the first cache, a line a lane (at most 32); no register waits for them.
 __device__ __forceinline__ void fetch(const Quad* at, int count) {
-#if ON_DEVICE
   const int offset = 128 * (int)(threadIdx.x & 31);
-  if (offset < count + 127) asm volatile("prefetch.global.L1 [%0];" ::"l"((const char*)at + min(offset, count - 4)));
-#else
-  (void)at; (void)count;
-#endif
-}
-
-// Write a map past the first cache: written lines would push out the atoms that the next loads want (an exponential map
-// of 121 days took 1.24 times as long).
-__device__ __forceinline__ void write_past(T* at, T v) {
-#if ON_DEVICE
-  if constexpr (sizeof(T) == 4) asm volatile("st.global.L1::no_allocate.f32 [%0], %1;" ::"l"(at), "f"((float)v) : "memory");
-  else asm volatile("st.global.L1::no_allocate.f64 [%0], %1;" ::"l"(at), "d"((double)v) : "memory");
-#else
-  *at = v;
-#endif
-}
-__device__ __forceinline__ void write_past(T* at, T v, T w) {       // aligned to two
-#if ON_DEVICE
-  if constexpr (sizeof(T) == 4) asm volatile("st.global.L1::no_allocate.v2.f32 [%0], {%1, %2};" ::"l"(at), "f"((float)v), "f"((float)w) : "memory");
-  else asm volatile("st.global.L1::no_allocate.v2.f64 [%0], {%1, %2};" ::"l"(at), "d"((double)v), "d"((double)w) : "memory");
-#else
-  at[0] = v; at[1] = w;
-#endif
+  if (offset < count + 127) ptx::prefetch((const char*)at + min(offset, count - 4));
 }
 
 // All slots of a template in one, by a block.

@@ -8,7 +8,6 @@ for these sums (see ``precision.py``) go to an engine in float64 with the same k
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from skysieve.core.arrays import is_device_array
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
 from skysieve.core.gpu.staging import Lane, make_lane
 from skysieve.core.memory import parse_budget
 from skysieve.fstat import precision
@@ -113,9 +112,9 @@ class Engine:
         """See `contract.Engine.describe`."""
         rows, columns = job.schedule.shape
         map_bytes = rows * columns * job.n_templates * self.dtype.itemsize if self.spec.keep_map else 0
-        on_device = is_device_array(job.bank.data)
-        with self._current():
-            seconds = predicted(self.spec, job, self.runtime.device, self.runtime.xp, self._like, on_device)
+        atoms_on_device = is_device_array(job.bank.data)
+        with on_device(self.runtime):
+            seconds = predicted(self.spec, job, self.runtime.device, self.runtime.xp, self._like, atoms_on_device)
         return description(job, method_of(self.spec, job), str(self.runtime.device), self.dtype, map_bytes, seconds)
 
     def _like(self, spec: Spec, fourier: bool | None) -> Engine:
@@ -125,13 +124,9 @@ class Engine:
             other.launcher.fourier = fourier
         return other
 
-    def _current(self) -> Any:
-        """A context in which the device is the current one."""
-        return nullcontext() if self.runtime.xp is np else self.runtime.xp.cuda.Device(self.runtime.device.index)
-
     def execute(self, job: MapJob, progress: Any = None) -> Output:
         """See `contract.Engine.execute`."""
-        with self._current():
+        with on_device(self.runtime):
             levels = np.zeros(0, np.int8)
             if self.spec.sums == "usual":
                 levels = precision.levels_of(job, self.spec, data=False)

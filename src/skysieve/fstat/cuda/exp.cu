@@ -1,21 +1,20 @@
-// Exponential windows on every bin: at each tau the weighted sums of all starts by a recurrence, without a multiplication.
+// Exponential windows on every bin: the weighted sums of all starts by a recurrence, with one multiply-add per sum.
 //
-// F does not change when the weights of a window are multiplied by a number, its square for the antenna factors.  So a bin
-// enters with the weight w = 2^(a (reference - bin)), a = log2(e) / tau, and keeps it: S <- S + w x for every start, one
-// operation instead of two, and S <- S - q^L w x where a bin leaves.  Before w grows too large the sums are divided by it
-// (at most once in the life of a bin where tau is long), so roundings do not pile up either.
+// F does not change if the weights of a window are multiplied by a number, and the antenna factors by its square.  So a bin
+// has the weight w = 2^(a (reference - bin)), a = log2(e) / tau, for all starts: S <- S + w x where it enters, and
+// S <- S - q^L w x where it leaves.  Before w becomes too large the sums are divided by it (for long tau at most once while
+// a bin is in the window), so that rounding errors do not accumulate.
 //
-// A thread is J taus (32 apart; for a map side by side) and K templates of one point of the sky, which share A, B, C and their inverse; it
-// marches the start down through a chunk of the data in blocks of 16 rows, after it has summed the first window of the
-// chunk.  The rows of a group of templates lie side by side, antenna factors first: one address, all loads broadcast.
-// Bins that leave (a sixth of the cells of a full grid) lie side by side in a copy sorted by phase (index modulo `step`,
-// by which the lengths rise).
-// Operations a cell: 4 (sums) + 8 (F) + 2 (exponential) + 1 (maximum), about 19 / K shared ones, (K + 1) / (J K) loads;
-// bytes: none but 16 for the bin that leaves, from the first cache.  Limit: instruction issue; the loads of a broadcast
-// quadruple take four cycles of the first cache, which J = 2 hides.
-// The sums over the taus of one start go through shared memory, 16 starts at a time: two operations a row of a thread.
-// Data are scaled by sqrt(log2 e), so that 2^F is what the sums need (not where the map is wanted).
-// The best cell is known to a block of 16 rows and J columns; exp_best finds it among these.
+// Layout: a thread for J taus (32 apart; for a map neighbours) and K templates of one point of the sky, which share A, B, C
+//   and their inverse.  It sums the first window of a chunk of the data and moves the start down in blocks of 16 rows.  The
+//   rows of a group of templates are contiguous, antenna factors first, so that all loads are broadcasts of one address.
+//   Bins that leave (a sixth of the cells of a full grid) are contiguous in a copy sorted by phase (index modulo `step`, the
+//   increment of the lengths).  Sums over the taus of one start go through shared memory, 16 starts at a time.
+// Cost: per cell 4 operations (sums) + 8 (F) + 2 (exponential) + 1 (maximum), about 19 / K shared ones, (K + 1) / (J K)
+//   loads; no bytes but 16 for a bin that leaves, from the first cache; two operations per row of a thread for the sums.
+// Limit: instruction issue; a broadcast of four numbers takes four cycles of the first cache, which J = 2 hides.
+// Data are multiplied by sqrt(log2 e) if no map is wanted, so that the sums need 2^F.
+// The best cell is known up to a block of 16 rows and J columns, in which exp_best finds it.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
@@ -57,8 +56,9 @@ struct Tail {
 
 template <class V> struct __align__(16) Quads { V v[16 / sizeof(V)]; };
 template <class V, int J> struct __align__(J * sizeof(V)) Vector { V v[J]; };
-__device__ __forceinline__ void store(T* at, const Vector<T, 2>& v) { write_past(at, v.v[0], v.v[1]); }
-__device__ __forceinline__ void store(T* at, const Vector<T, 1>& v) { write_past(at, v.v[0]); }
+// A map is written past the first-level cache: its lines would push out the atoms that are loaded next.
+__device__ __forceinline__ void store(T* at, const Vector<T, 2>& v) { ptx::write_past(at, v.v[0], v.v[1]); }
+__device__ __forceinline__ void store(T* at, const Vector<T, 1>& v) { ptx::write_past(at, v.v[0]); }
 
 template <int K, int J, int MODE> struct March {
   static constexpr bool KEEP = MODE >= MAP, EACH = MODE == SUMS || MODE == BOTH;

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.arrays import is_device_array
+from skysieve.core.gpu.graphs import Recording, Recordings
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane
+from skysieve.core.gpu.structs import address
 from skysieve.fstat.contract import CONDITION_BOUND, Bank, Lines, MapJob, Spec
 from skysieve.fstat.inputs.window_kinds import Algorithm
 from skysieve.fstat.precision import loud_limit
@@ -44,8 +46,8 @@ FEWEST_BINS = 64
 """Fewest bins of a chunk."""
 BEST_THREADS = 1024
 """Threads of a block that combines the slots of one template."""
-MOST_RECORDS = 16
-"""Most recorded launches that are kept."""
+MOST_RECORDS = 8
+"""Recorded launches of a lane."""
 LOG2E = math.log2(math.e)
 
 
@@ -68,13 +70,11 @@ class LaunchedWork:
 
 
 @dataclass
-class Record:
-    """Recorded launches of one size, which can be repeated."""
+class Record(Recording):
+    """Launches of one size, ready to be started again."""
 
     tables: DeviceTables
-    generation: int
     work: LaunchedWork
-    replay: Callable[[], None] | None = None
 
 
 class Launcher:
@@ -93,7 +93,7 @@ class Launcher:
         self.kernels = "exp" if self.exponential else "rect"
         self.copier = Copier()
         self._modules: dict[str, Module] = {}
-        self._records: dict[tuple[int, int, bool, bool], Record] = {}
+        self._records: Recordings[Record] = Recordings(MOST_RECORDS)
 
     def close(self) -> None:
         """Stop the copying threads and drop the recorded launches."""
@@ -137,13 +137,12 @@ class Launcher:
     ) -> LaunchedWork:
         """As `_unit`; launches of a size that comes again are recorded and then started together."""
         equal = bool((reference == reference[0]).all())
-        key = (id(lane), len(templates), job.shared, equal)
-        held = self._records.get(key)
-        if held is None or held.tables is not tables or held.generation != lane.generation:
+        key = (len(templates), job.shared, equal)
+        held = self._records.find(lane, key)
+        if held is None or held.tables is not tables:
             work = self._unit(lane, job, tables, templates, reference, None)
-            if len(self._records) >= MOST_RECORDS:
-                self._records.clear()
-            self._records[key] = Record(tables, lane.generation, work)
+            self._records.make_room(lane)
+            self._records.keep(lane, key, Record(lane.generation, tables, work))
             return work
         if held.replay is None:
             held.replay = lane.record(lambda: self._discard(self._unit(lane, job, tables, templates, reference, None)))
@@ -437,11 +436,6 @@ class Launcher:
 def pitch(columns: int) -> int:
     """Cells from one row of a map to the next, such that rows start on a memory line."""
     return -(-columns // 32) * 32
-
-
-def address(array: Any) -> int:
-    """The address of an array, on the device or (in tests) on the host."""
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
 def line_struct(lines: Lines | None, dtype: np.dtype[Any], most: int = USUAL_DETECTORS) -> Any:

@@ -1,4 +1,4 @@
-// What the kernels of any grid and any window share: sums of a window, what a thread has found, the line-robust statistic.
+// Parts of the kernels for any grid and any window: sums of a window, results of a thread, the line-robust statistic.
 #pragma once
 #include "common.cuh"
 

@@ -1,9 +1,12 @@
-// What goes before and after the other kernels: planar atoms into the rows that they read; which templates are too loud;
-// the best of what the warps of the kernels of any grid and window have found.
+// Before and after the other kernels: atoms into the rows that these read; templates that are too loud; the best cell of a
+// template from those of its warps (any grid, any window).
 //
-// pack: a thread is one bin of one group of K templates; 28 bytes a bin and template in, 16 (K + 1) / K out, twice for
-// exponential windows.  Limit: memory, far below the time of the maps.
-// loud: a block is a template; 24 bytes a bin.  Limit: memory.
+// pack: Layout: a thread for one bin of one group of K templates.
+//   Cost: 28 bytes read and 16 (K + 1) / K written per bin and template, twice for exponential windows.
+//   Limit: memory; far less time than the maps.
+// loud: Layout: a block for a template.
+//   Cost: 24 bytes per bin.
+//   Limit: memory.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float

@@ -1,15 +1,15 @@
 // Rectangular windows on every bin: running sums from each start, never a subtraction.
 //
-// A lane is R neighbouring starts and K templates of one point of the sky, which share A, B, C and their inverse; a warp
-// marches the end of its windows through the data, so that the bin that enters is one broadcast load for 32 R starts.
-// All windows past the end of the data are equal to the last one and are counted, not computed.
-// Operations a cell: 4 (sums) + 8 (F) + 2 (exponential) + 1 (maximum), 17 / K shared ones, (K + 1) / (R K) loads; bytes:
-// none.  Limit: instruction issue.
-// The first starts have the longest way: blocks of all templates take them first (blockIdx.y).
-// The sums over the starts of one tau travel with it from start to start, one addition a cell and a shuffle for R of them.
-// A map goes through a tile of shared memory, so that rows are written in whole lines.
-// Data are scaled by sqrt(log2 e), so that 2^F is what the sums need (not where the map is wanted).
-// The best cell is known to a block of 8 ends and R starts; rect_best finds it among these.
+// Layout: a lane for R neighbouring starts and K templates of one point of the sky, which share A, B, C and their inverse.  A
+//   warp moves the end of its windows through the data, so that the bin that enters is one broadcast load for 32 R starts.
+//   Windows past the end of the data equal the last one; they are counted, not computed.  The first starts take longest, so
+//   blocks of all templates begin with them (blockIdx.y).  The sums over the starts of one tau are passed from start to
+//   start, with one addition per cell and a shuffle for R of them.  A map goes through a tile of shared memory, so that rows
+//   are written in whole lines.
+// Cost: per cell 4 operations (sums) + 8 (F) + 2 (exponential) + 1 (maximum), 17 / K shared ones, (K + 1) / (R K) loads.
+// Limit: instruction issue.
+// Data are multiplied by sqrt(log2 e) if no map is wanted, so that the sums need 2^F.
+// The best cell is known up to a block of 8 ends and R starts, in which rect_best finds it.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float

@@ -2,13 +2,14 @@
 //
 // With y_j = j h, h = T / tau, the moments m_d(c) = sum_j y_j^d / d! exp(-r y_j) x_(c + j) of one rate r obey
 //   m_d(c) = exp(-r h) sum_(i <= d) h^i / i! m_(d - i)(c + 1) + [d = 0] x_c - leave_d x_(c + L),
-// leave_d = (L h)^d / d! exp(-r L h).  The window is a sum of such moments, its square another.  Of two rates that are
-// conjugates one is kept, with twice its coefficients, and real parts are taken.  A start `offset` seconds before its first
-// bin has other coefficients of the same moments.
-// A block is 7 warps, one a sum (the squares' first), and 32 taus; it marches the start down, 7 rows at a time: each warp
-// leaves its sums of 7 rows in shared memory, and then evaluates one of the rows.  Rounding does not pile up where nothing
-// decays: every 4 windows' lengths (of the longest of the block) the sums are formed anew.
-// Operations: 2 in float64 a moment, stream and bin, 30 a cell in REAL.  Limit: float64 multiply-adds, or their latency.
+// leave_d = (L h)^d / d! exp(-r L h).  The window is a sum of such moments, and its square another one.  Of two conjugate
+// rates only one is computed, with twice its coefficients, and the real part is used.  A start `offset` seconds before its
+// first bin has other coefficients of the same moments.
+// Layout: a block has 7 warps, one for each sum (those of the squares first), and 32 taus.  It moves the start down, 7 rows at
+//   a time: each warp writes its sums of 7 rows to shared memory and then evaluates one of the rows.  To bound rounding errors
+//   where nothing decays, the sums are computed again after 4 times the longest window of the block.
+// Cost: 2 float64 operations per moment, set of sums and bin; 30 operations per cell in REAL.
+// Limit: float64 multiply-adds, or their latency.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float

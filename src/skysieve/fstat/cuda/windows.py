@@ -40,11 +40,9 @@ DIRECT = {"float32": 1e-12, "float64": 2e-12}
 FOURIER = 2.1e-12
 """Seconds of a real transform in float64 for each point and factor of two in its length."""
 POINTS = 9
-"""Transforms of a column: of its weights, of their squares, and back for seven sums."""
-FAST_DOUBLES = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
+"""Transforms of a column: of its weights, their squares, and back for seven sums."""
 SLOW_DOUBLES = 8.0
-"""Compute capabilities with many float64 units, and the factor by which transforms take longer on others
-(estimated)."""
+"""Factor by which transforms take longer on GPUs with few float64 units; estimated."""
 TILE_BYTES = 2**27
 """Bytes of the weights, or of the correlations, of a tile of columns."""
 TILES = 16
@@ -325,7 +323,7 @@ def changes_of(
     """Yield for each group its number, its range in the list of rows, the bins of its columns, and the first column for
     which transforms are faster."""
     size = fast_length(2 * host.n)
-    slow = SLOW_DOUBLES if device is not None and device.compute_capability not in FAST_DOUBLES else 1.0
+    slow = 1.0 if device is None or device.fast_doubles else SLOW_DOUBLES
     for g in np.unique(host.group):
         places = np.flatnonzero(host.group == g)
         low, high = int(places[0]), int(places[-1]) + 1

@@ -1,12 +1,9 @@
-"""Explicit SIMD for the numba kernels of the comb NUFFT: 16-point transforms across lanes.
+"""Vector code of the comb NUFFT: 16-point transforms, direct sums and powers of several combs at once.
 
-numba has no vector types, and LLVM's own vectoriser gives up on bodies of this size (dozens of
-pointers that may alias).  The functions below are numba intrinsics that write LLVM vector code
-directly: one *lane* is one comb, a vector holds the same cell of ``LANES`` combs, and no data ever
-cross lanes.  LLVM lowers the vectors to whatever the machine has (AVX-512, AVX2, NEON, SSE).
+A lane is a comb: a vector holds the same cell of ``LANES`` combs, and no data cross lanes.  See `skysieve.core.simd`
+for why this is written for LLVM directly.
 
-Layout of "lane" arrays: for each complex cell, ``lanes`` real parts, then ``lanes`` imaginary
-parts, contiguous, with ``lanes = LANES``.
+Arrays of lanes hold, for each complex cell, ``LANES`` real parts and then ``LANES`` imaginary parts.
 
 A 16-point DFT with a shift, ``X[b] = sum_j v[j] exp(2 pi i j (b + phi) / 16)``, is four stages of
 butterflies ``a, b -> a + k b, a - k b`` in which every twiddle factor, the shift included, is one of
@@ -25,9 +22,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from skysieve.core.simd import VectorBuilder
+
 LANES = 8
-"""Combs that one vector holds: 64 bytes of float64, 32 of float32 (more lanes of float32 would be more combs, and wind
-the cells round more circles)."""
+"""Combs of a vector: 64 bytes of float64, 32 of float32 (with more combs in float32, cells would fold more often)."""
 
 OUTPUTS = {64: 12, 32: 10}
 """Of the 16 outputs of a second-stage transform, those inside the band: by bits of the element (``nufft.KERNELS``)."""
@@ -49,53 +47,12 @@ def _eight(j: int, b: int) -> int:
     return _four(j, b) if b < 4 else _four(j + 2, b - 4)
 
 
-class _Lanes:
-    """Emits vector instructions for one element type into one IR builder."""
+class CombVectors(VectorBuilder):
+    """Vector instructions of the transforms: complex pairs of vectors, and the 16-point transform."""
 
     def __init__(self, context: Any, builder: Any, array_type: Any) -> None:
-        self.context, self.builder = context, builder
-        self.outputs = OUTPUTS[array_type.dtype.bitwidth]
-        self.scalar = context.get_value_type(array_type.dtype)
-        self.lanes = LANES
-        self.vector = ir.VectorType(self.scalar, self.lanes)
-        name = f"llvm.fma.v{self.lanes}f{array_type.dtype.bitwidth}"
-        fnty = ir.FunctionType(self.vector, [self.vector] * 3)
-        self._fma = cgutils.get_or_insert_function(builder.module, fnty, name)
-
-    def data(self, array_type: Any, value: Any) -> Any:
-        return self.context.make_array(array_type)(self.context, self.builder, value).data
-
-    def at(self, pointer: Any, offset: Any, constant: int = 0) -> Any:
-        index = self.builder.add(offset, ir.Constant(offset.type, constant)) if constant else offset
-        return self.builder.gep(pointer, [index], inbounds=True)
-
-    def load(self, pointer: Any) -> Any:
-        cast = self.builder.bitcast(pointer, self.vector.as_pointer())
-        value = self.builder.load(cast, align=self.scalar_bytes, typ=self.vector)
-        return value
-
-    def store(self, value: Any, pointer: Any) -> None:
-        cast = self.builder.bitcast(pointer, self.vector.as_pointer())
-        self.builder.store(value, cast, align=self.scalar_bytes)
-
-    @property
-    def scalar_bytes(self) -> int:
-        return 8 if isinstance(self.scalar, ir.DoubleType) else 4
-
-    def splat(self, scalar: Any) -> Any:
-        undef = ir.Constant(self.vector, ir.Undefined)
-        one = self.builder.insert_element(undef, scalar, ir.Constant(ir.IntType(32), 0))
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        return self.builder.shuffle_vector(one, undef, mask)
-
-    def constant(self, x: float) -> Any:
-        return ir.Constant(self.vector, [x] * self.lanes)
-
-    def fma(self, a: Any, b: Any, c: Any) -> Any:
-        return self.builder.call(self._fma, [a, b, c])
-
-    def neg(self, a: Any) -> Any:
-        return self.builder.fneg(a)
+        super().__init__(context, builder, array_type, LANES)
+        self.outputs = OUTPUTS[8 * self.size]
 
     # ------------------------------------------------------------ the transform
     def dft16(self, v: list[Any], k: list[Any]) -> None:
@@ -137,18 +94,15 @@ class _Lanes:
 
         def loader(i: int) -> Any:
             base = 2 * self.lanes * i
-            return lambda: (
-                self.load(self.at(table, offset, base)),
-                self.load(self.at(table, offset, base + self.lanes)),
-            )
+            return lambda: self.load_pair(table, offset, base)
 
         return [loader(i) for i in range(CONSTANTS)]
 
     def load_pair(self, pointer: Any, offset: Any, constant: int) -> tuple[Any, Any]:
-        return self.load(self.at(pointer, offset, constant)), self.load(self.at(pointer, offset, constant + self.lanes))
+        return self.load(pointer, offset, constant), self.load(pointer, offset, constant + self.lanes)
 
     def splat_pair(self, pointer: Any, re: Any, im: Any, constant: int) -> tuple[Any, Any]:
-        x, y = (self.splat(self.builder.load(self.at(pointer, i, constant))) for i in (re, im))
+        x, y = (self.splat(self.item(pointer, i, constant)) for i in (re, im))
         return x, y
 
     def multiply_add(self, r: tuple[Any, Any], z: tuple[Any, Any], a: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -157,16 +111,16 @@ class _Lanes:
         return x, self.fma(r[1], z[0], self.fma(r[0], z[1], a[1]))
 
     def store_pair(self, pair: tuple[Any, Any], pointer: Any, offset: Any, constant: int) -> None:
-        self.store(pair[0], self.at(pointer, offset, constant))
-        self.store(pair[1], self.at(pointer, offset, constant + self.lanes))
+        self.store(pair[0], pointer, offset, constant)
+        self.store(pair[1], pointer, offset, constant + self.lanes)
 
 
 @intrinsic
 def outline(typingctx):
-    """Called anywhere in a function: keeps LLVM from inlining that function into its callers.
+    """Keep LLVM from inlining the function that calls this into its callers.
 
-    numba optimises a function again in every module that calls it; large bodies inlined at each level made the
-    first compilation three times as long.
+    numba optimises a function again in every module that calls it; with large bodies inlined at each level, the first
+    compilation takes three times as long.
     """
 
     def codegen(context, builder, signature, args):
@@ -188,7 +142,7 @@ def fma(typingctx, a, b, c):
 
 @intrinsic(prefer_literal=True)
 def dft16_lanes(typingctx, src, s0, s_stride, table, k0, dst, d0, d_stride, last):
-    """Shifted 16-point DFTs of all lanes.
+    """Compute shifted 16-point DFTs of all lanes.
 
     ``src`` and ``dst`` are lane arrays; input ``j`` is at ``src[s0 + j * s_stride]`` and output ``b`` goes to
     ``dst[d0 + b * d_stride]`` (elements; strides are literal integers); with ``last``
@@ -197,7 +151,7 @@ def dft16_lanes(typingctx, src, s0, s_stride, table, k0, dst, d0, d_stride, last
     sig = types.void(src, types.intp, s_stride, table, types.intp, dst, types.intp, d_stride, last)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
+        e = CombVectors(context, builder, signature.args[0])
         a, k, d = (e.data(signature.args[i], args[i]) for i in (0, 3, 5))
         ss, ds, last_ = (signature.args[i].literal_value for i in (2, 7, 8))
         v = [e.load_pair(a, args[1], j * ss) for j in range(16)]
@@ -211,11 +165,11 @@ def dft16_lanes(typingctx, src, s0, s_stride, table, k0, dst, d0, d_stride, last
 
 @intrinsic(prefer_literal=True)
 def dft16_cells(typingctx, cells, re, im, s_stride, table, k0, dst, d0, d_stride):
-    """As :func:`dft16_lanes`, from scalars ``cells[re + j s_stride], cells[im + j s_stride]`` that all lanes share."""
+    """Do as `dft16_lanes`, for scalars ``cells[re + j s_stride], cells[im + j s_stride]`` that all lanes share."""
     sig = types.void(cells, types.intp, types.intp, s_stride, table, types.intp, dst, types.intp, d_stride)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
+        e = CombVectors(context, builder, signature.args[0])
         g, k, d = (e.data(signature.args[i], args[i]) for i in (0, 4, 6))
         ss, ds = (signature.args[i].literal_value for i in (3, 8))
         v = [e.splat_pair(g, args[1], args[2], j * ss) for j in range(16)]
@@ -229,13 +183,13 @@ def dft16_cells(typingctx, cells, re, im, s_stride, table, k0, dst, d0, d_stride
 
 @intrinsic(prefer_literal=True)
 def dft16_twice(typingctx, cells, re, im, s_stride, circle, fold, f0, table, k0, dst, d0, d_stride):
-    """As :func:`dft16_cells`, of cells that wind round twice: ``cell[j] + fold[1] * cell[j + circle]``."""
+    """Do as `dft16_cells`, for cells that fold once: ``cell[j] + fold[1] * cell[j + circle]``."""
     sig = types.void(
         cells, types.intp, types.intp, s_stride, circle, fold, types.intp, table, types.intp, dst, types.intp, d_stride
     )
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
+        e = CombVectors(context, builder, signature.args[0])
         g, f, k, d = (e.data(signature.args[i], args[i]) for i in (0, 5, 7, 9))
         ss, turn, ds = (signature.args[i].literal_value for i in (3, 4, 11))
         r = e.load_pair(f, args[6], 2 * e.lanes)
@@ -257,7 +211,7 @@ def fold_cell(typingctx, cells, re, im, circle, folds, fold, f0, dst, d0):
     sig = types.void(cells, types.intp, types.intp, circle, types.intp, fold, types.intp, dst, types.intp)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
+        e = CombVectors(context, builder, signature.args[0])
         g, f, d = (e.data(signature.args[i], args[i]) for i in (0, 5, 7))
         turn = ir.Constant(args[1].type, signature.args[3].literal_value)
         wide = ir.Constant(args[1].type, 2 * e.lanes)
@@ -283,16 +237,16 @@ def tap_weights(typingctx, coefficients, u, n_coefficients, taps, dst, d0):
     sig = types.void(coefficients, types.float64, n_coefficients, taps, dst, types.intp)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
+        e = CombVectors(context, builder, signature.args[0])
         c = e.data(signature.args[0], args[0])
         d = e.data(signature.args[4], args[4])
         n, taps_ = (signature.args[i].literal_value for i in (2, 3))
         zero = ir.Constant(ir.IntType(64), 0)
         u_ = e.splat(args[1])
         for first in range(0, taps_, e.lanes):
-            acc = e.load(e.at(c, zero, (n - 1) * taps_ + first))
+            acc = e.load(c, zero, (n - 1) * taps_ + first)
             for k in range(n - 2, -1, -1):
-                acc = e.fma(acc, u_, e.load(e.at(c, zero, k * taps_ + first)))
+                acc = e.fma(acc, u_, e.load(c, zero, k * taps_ + first))
             narrow = context.get_value_type(signature.args[4].dtype)
             if narrow != e.scalar:
                 vector = ir.VectorType(narrow, e.lanes)
@@ -300,7 +254,7 @@ def tap_weights(typingctx, coefficients, u, n_coefficients, taps, dst, d0):
                 pointer = builder.bitcast(e.at(d, args[5], first), vector.as_pointer())
                 builder.store(acc, pointer, align=4)
             else:
-                e.store(acc, e.at(d, args[5], first))
+                e.store(acc, d, args[5], first)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -313,14 +267,13 @@ def spread(typingctx, cells, re, im, weights, w0, length, x, y):
     sig = types.void(cells, types.intp, types.intp, weights, types.intp, length, cells.dtype, cells.dtype)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
+        e = CombVectors(context, builder, signature.args[0])
         g, w = e.data(signature.args[0], args[0]), e.data(signature.args[3], args[3])
         parts = [(args[1], e.splat(args[6])), (args[2], e.splat(args[7]))]
         for first in range(0, signature.args[5].literal_value, e.lanes):
-            weight = e.load(e.at(w, args[4], first))
+            weight = e.load(w, args[4], first)
             for base, value in parts:
-                at = e.at(g, base, first)
-                e.store(e.fma(weight, value, e.load(at)), at)
+                e.store(e.fma(weight, value, e.load(g, base, first)), g, base, first)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -328,7 +281,7 @@ def spread(typingctx, cells, re, im, weights, w0, length, x, y):
 
 @intrinsic(prefer_literal=True)
 def power_lanes(typingctx, x, xw, xy, x2, scale, s0, out, o0, floating_mean, worst, guard):
-    """Lomb-Scargle power of one cell of all lanes from its three transforms.
+    """Compute the Lomb-Scargle power of one cell of all lanes from its three transforms.
 
     ``x[xw:]``, ``x[xy:]``, ``x[x2:]`` are the cells of the transforms of w, w y at f and of w at 2f, each to be
     multiplied by the real ``scale[s0:]`` of its lane.  Power goes to ``out[o0:]``, NaN where CC SS - CS^2 is not
@@ -340,11 +293,11 @@ def power_lanes(typingctx, x, xw, xy, x2, scale, s0, out, o0, floating_mean, wor
     )
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
+        e = CombVectors(context, builder, signature.args[0])
         xs, sc, ou, wo = (e.data(signature.args[i], args[i]) for i in (0, 4, 6, 9))
         zero = ir.Constant(ir.IntType(64), 0)
         half, guard, missing = e.constant(0.5), e.splat(args[10]), e.constant(float("nan"))
-        k = e.load(e.at(sc, args[5]))
+        k = e.load(sc, args[5])
         hk = builder.fmul(half, k)
         wx, wy = e.load_pair(xs, args[3], 0)
         yx, yy = e.load_pair(xs, args[2], 0)
@@ -360,9 +313,9 @@ def power_lanes(typingctx, x, xw, xy, x2, scale, s0, out, o0, floating_mean, wor
         second = e.fma(cc, sh, e.neg(builder.fmul(cs, ch)))
         num = e.fma(ch, first, builder.fmul(sh, second))
         safe = builder.fcmp_ordered(">", det, guard)
-        e.store(builder.select(safe, builder.fdiv(num, det), missing), e.at(ou, args[7]))
-        worst_ = e.load(e.at(wo, zero))
-        e.store(builder.select(builder.fcmp_ordered("<", det, worst_), det, worst_), e.at(wo, zero))
+        e.store(builder.select(safe, builder.fdiv(num, det), missing), ou, args[7])
+        worst_ = e.load(wo, zero)
+        e.store(builder.select(builder.fcmp_ordered("<", det, worst_), det, worst_), wo, zero)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -370,7 +323,7 @@ def power_lanes(typingctx, x, xw, xy, x2, scale, s0, out, o0, floating_mean, wor
 
 @intrinsic(prefer_literal=True)
 def direct_tile(typingctx, left, l0, right, r0, n, acc, a0, channels):
-    """Products of a coarse and a fine phase table, summed over ``n`` points.
+    """Sum the products of a coarse and a fine phase table over ``n`` points.
 
     ``left[l0 + 2 * channels * j + 2 * h]``, ``+ 1``: strength times cosine and sine of the coarse phase, channel
     ``h``, point ``j``.  ``right[r0 + 4 * lanes * j:]``: lane vectors cos b, sin b, cos 2b, sin 2b of the fine
@@ -380,25 +333,25 @@ def direct_tile(typingctx, left, l0, right, r0, n, acc, a0, channels):
     sig = types.void(left, types.intp, right, types.intp, types.intp, acc, types.intp, channels)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[2])
+        e = CombVectors(context, builder, signature.args[2])
         a, b, c = (e.data(signature.args[i], args[i]) for i in (0, 2, 5))
         n_channels = signature.args[7].literal_value
         sums = [cgutils.alloca_once(builder, e.vector) for _ in range(4 * n_channels)]
         for i, cell in enumerate(sums):
-            builder.store(e.load(e.at(c, args[6], i * e.lanes)), cell)
+            builder.store(e.load(c, args[6], i * e.lanes), cell)
         with cgutils.for_range(builder, args[4]) as loop:
             width = ir.Constant(args[1].type, 2 * n_channels)
             at_left = builder.add(args[1], builder.mul(loop.index, width))
             at_right = builder.add(args[3], builder.mul(loop.index, ir.Constant(args[3].type, 4 * e.lanes)))
-            fine = [e.load(e.at(b, at_right, i * e.lanes)) for i in range(4)]
+            fine = [e.load(b, at_right, i * e.lanes) for i in range(4)]
             for h in range(n_channels):
                 cos_b, sin_b = (fine[2], fine[3]) if h == 1 else (fine[0], fine[1])
-                x, y = (e.splat(builder.load(e.at(a, at_left, 2 * h + i))) for i in range(2))
+                x, y = (e.splat(e.item(a, at_left, 2 * h + i)) for i in range(2))
                 for i, (p, q) in enumerate(((x, cos_b), (y, sin_b), (y, cos_b), (x, sin_b))):
                     cell = sums[4 * h + i]
                     builder.store(e.fma(p, q, builder.load(cell)), cell)
         for i, cell in enumerate(sums):
-            e.store(builder.load(cell), e.at(c, args[6], i * e.lanes))
+            e.store(builder.load(cell), c, args[6], i * e.lanes)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -406,7 +359,7 @@ def direct_tile(typingctx, left, l0, right, r0, n, acc, a0, channels):
 
 @intrinsic(prefer_literal=True)
 def both_signs(typingctx, acc, a0, x, x0):
-    """Complex sums at ``fc - d`` and ``fc + d`` of all lanes from the four real sums of :func:`direct_tile`.
+    """Compute complex sums at ``fc - d`` and ``fc + d`` of all lanes from the four real sums of `direct_tile`.
 
     ``acc[a0:]`` holds the vectors (cos cos), (sin sin), (sin cos), (cos sin) of one channel; the cell of ``fc - d``
     goes to ``x[x0:]`` and that of ``fc + d`` behind it.
@@ -414,9 +367,9 @@ def both_signs(typingctx, acc, a0, x, x0):
     sig = types.void(acc, types.intp, x, types.intp)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
+        e = CombVectors(context, builder, signature.args[0])
         a, d = e.data(signature.args[0], args[0]), e.data(signature.args[2], args[2])
-        cc, ss, sc, cs = (e.load(e.at(a, args[1], i * e.lanes)) for i in range(4))
+        cc, ss, sc, cs = (e.load(a, args[1], i * e.lanes) for i in range(4))
         e.store_pair((builder.fadd(cc, ss), builder.fsub(sc, cs)), d, args[3], 0)
         e.store_pair((builder.fsub(cc, ss), builder.fadd(sc, cs)), d, args[3], 2 * e.lanes)
         return context.get_dummy_value()

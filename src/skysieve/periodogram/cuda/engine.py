@@ -25,7 +25,7 @@ from skysieve.core.progress import Reporter
 from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec
 from skysieve.periodogram.cuda.bands.worker import BandsWorker
 from skysieve.periodogram.cuda.fourier.worker import SeriesWorker
-from skysieve.periodogram.cuda.sinusoid.methods import MATRIX_UNITS
+from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 
 from .calibrate import costs_of
@@ -95,7 +95,7 @@ class Engine:
         self.workers: list[Worker] = [make(r, spec, LANES, self._copier) for r in runtimes]
         self._left: list[Worker] = []
         self._shared = min(r.device.shared_per_block for r in runtimes)  # chunks must suit every GPU
-        self._matrix = all(r.device.compute_capability in MATRIX_UNITS for r in runtimes)
+        self._matrix = all(has_matrix_units(r.device) for r in runtimes)
         self._costs: Costs | None = None
         self._cache = JobCache()
         self._turn = threading.RLock()  # lanes and their buffers serve one call at a time

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.core.arrays import is_device_array
+from skysieve.core.gpu.graphs import Recording, Recordings
 from skysieve.core.gpu.staging import Lane
+from skysieve.core.gpu.structs import address
 
-from . import structs as cs
 from .parts import MethodPart
 
 MOST = 4
@@ -22,18 +22,16 @@ MOST_ROWS = 1 << 18
 
 
 @dataclass
-class Recorded:
-    """A launch on a lane, which is recorded as one graph when it comes a second time.
+class Recorded(Recording):
+    """A launch of a chunk on a lane.
 
-    ``parts`` stay alive, because their identity is part of the launch's key.  ``data``: the lane's buffer of its rows
-    and small arrays.  ``rows``: for each array of rows, its place on the device and its pinned buffer on the host;
-    ``whole``: these of all arrays together.
+    ``parts`` must stay alive: the launch is recognised by their identity.  ``data`` names the lane's buffer of the
+    rows and small arrays.  ``rows`` holds, for each array of rows, its place on the device and in pinned memory;
+    ``whole`` holds all of both buffers.
     """
 
-    generation: int
     parts: list[MethodPart]
     data: str
-    replay: Callable[[], None] | None = None
     rows: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     whole: tuple[Any, Any] | None = None
     results: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -48,39 +46,16 @@ class Recorded:
         self.whole = device, pinned
 
 
-class Launches:
-    """The launches that the lanes of a worker remember, by their keys."""
+class Launches(Recordings[Recorded]):
+    """The recorded launches of a worker's lanes, each with a buffer of its own for the rows."""
 
     def __init__(self) -> None:
-        self._known: dict[int, dict[tuple[Any, ...], Recorded]] = {}
-
-    def known(self, lane: Lane, key: tuple[Any, ...]) -> Recorded | None:
-        """The lane's launch for this key, if there is one and no buffer has moved since."""
-        found = self._known.get(id(lane), {}).get(key)
-        return found if found is not None and found.generation == lane.generation else None
+        super().__init__(MOST)
 
     def room(self, lane: Lane, rows: int) -> str:
-        """Name of a buffer of the lane that no remembered launch uses, for another launch."""
-        mine = self._known.setdefault(id(lane), {})
-        for key, launch in list(mine.items()):
-            if launch.generation != lane.generation:
-                del mine[key]
-        while len(mine) >= (MOST if rows <= MOST_ROWS else 1):
-            del mine[next(iter(mine))]  # the oldest
-        taken = {launch.data for launch in mine.values()}
+        """Drop recordings to make room for another one of `rows` rows; return the name of a buffer that is free."""
+        taken = {launch.data for launch in self.make_room(lane, MOST if rows <= MOST_ROWS else 1)}
         return next(name for name in (f"data{i}" for i in range(MOST)) if name not in taken)
-
-    def keep(self, lane: Lane, key: tuple[Any, ...], launch: Recorded) -> None:
-        """Remember a launch."""
-        self._known[id(lane)][key] = launch
-
-    def last(self, lane: Lane) -> Recorded:
-        """The lane's newest launch."""
-        return list(self._known[id(lane)].values())[-1]
-
-    def forget(self, lane: Lane) -> None:
-        """Forget the launches of a lane."""
-        self._known.pop(id(lane), None)
 
 
 def gathered(a: Any) -> bool:
@@ -95,7 +70,7 @@ def place_of(rows: Any) -> int:
     """Where a launch reads rows: their address if it reads them in place, otherwise 0 (host) or 1 (`gathered`)."""
     if not is_device_array(rows):
         return 0
-    return 1 if gathered(rows) else cs.address(rows)
+    return 1 if gathered(rows) else address(rows)
 
 
 def places_of(arrays: dict[str, Any]) -> tuple[dict[str, int], int]:

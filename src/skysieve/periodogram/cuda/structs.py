@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skysieve.core.gpu.structs import struct
 from skysieve.periodogram.contract import Scan
-
-_KINDS, _INT = {"*": np.dtype(np.uint64), ".": np.dtype(np.float64), "#": np.dtype(np.int64)}, np.dtype(np.int32)
 
 INFO = np.dtype(
     [
@@ -45,14 +44,6 @@ UNLIKE = 100
 """Status of an object that is not what its part was made for; never leaves the backend."""
 
 PEAKS = ("list*", "count*", "floor*", "edge*", "share*", "cap", "wanted")
-
-
-def struct(*fields: str) -> np.dtype[Any]:
-    """Names with a mark: ``*`` a pointer, ``.`` a double, ``#`` a long int, none an int."""
-    parts = []
-    for name in fields:
-        parts.append((name.rstrip("*.#"), _KINDS.get(name[-1], _INT)))
-    return np.dtype(parts, align=True)
 
 
 PREPARE = struct(
@@ -104,26 +95,6 @@ PROBE = struct(
 SELECT = struct(*PICKS, *RANKS)
 SCALE = struct("power*", "start*", "info*", "nf*", "order*", "blocks", "grid_stride", "norm")
 SEARCH = struct("power*", "start*", "info*", "nf*", "order*", *PEAKS, "blocks", "grid_stride")
-
-
-def address(a: Any) -> int:
-    """Where an array of the device lives; 0 for None."""
-    if a is None:
-        return 0
-    return int(a.ctypes.data) if isinstance(a, np.ndarray) else int(a.data.ptr)
-
-
-def fill(kind: np.dtype[Any], **values: Any) -> np.void:
-    """One struct from arrays (their addresses), numbers and structs; every field must be named."""
-    out = np.zeros(1, kind)
-    assert kind.names is not None
-    for name in kind.names:
-        value = values.pop(name)
-        out[name] = value if isinstance(value, int | float | np.number | np.void) else address(value)
-    if values:
-        raise TypeError(f"no such fields: {sorted(values)}")
-    scalar: np.void = out[0]
-    return scalar
 
 
 def scan_of(info: NDArray[Any]) -> Scan:

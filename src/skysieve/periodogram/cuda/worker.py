@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane, make_lane
+from skysieve.core.gpu.structs import address, fill
 from skysieve.periodogram.contract import Scan, Spec
 from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, longer_objects, refine, tries
 from skysieve.periodogram.cuda.samples.layout import SampleLayout
@@ -189,7 +190,7 @@ class Worker(ABC):
             "bins": None, "share": None, "tried": None, "grid_stride": 0, "scan_only": False,
         } | more  # fmt: skip
         kind = SCALE_KIND.get(self.spec.normalization, 0)
-        args = cs.fill(
+        args = fill(
             cs.PREPARE, t=data["t"], y=data["y"], dy=data["dy"], offsets=data["offsets"], info=info,
             centre=self.spec.centred, scale_kind=kind, harmonics=harmonics(self.spec), fewest=self.spec.min_points,
             **given,
@@ -207,7 +208,7 @@ class Worker(ABC):
         """
         if any(is_device_array(a) for a in (job.t, job.y, job.dy, job.device_power)):
             lane.after_caller()
-        known = self.launches.known(lane, self._signature(job))
+        known = self.launches.find(lane, self._signature(job))
         if known is None:
             self.data_buffer = self.launches.room(lane, job.n_rows)
             self._launch(lane, job)
@@ -237,7 +238,7 @@ class Worker(ABC):
 
         Few rows are left to the driver, whose own copy is faster than one thread's and overlaps its transfer.
         """
-        known = self.launches.known(lane, self._signature(job))
+        known = self.launches.find(lane, self._signature(job))
         if known is None or known.replay is None:
             return
         host = self._host_rows(job)
@@ -259,7 +260,7 @@ class Worker(ABC):
         rows = self._rows(job)
         for name, a in rows.items():
             if gathered(a):
-                rows[name] = lane.array(f"{self.data_buffer}.{name}", a.size, a.dtype)
+                rows[name] = lane.array(f"{self.data_buffer}.{name}", a.nbytes, np.uint8).view(a.dtype)
                 if not lane.recording:
                     lane.from_peer(rows[name], a, a.device.id)
         return rows
@@ -269,7 +270,7 @@ class Worker(ABC):
         if job.signature is None:
             rows = ((name, place_of(a)) for name, a in self._rows(job).items() if a is not None)
             start = job.objects.start if job.device_power is not None else 0
-            powers = cs.address(job.device_power), cs.address(job.host_power)
+            powers = address(job.device_power), address(job.host_power)
             job.signature = (id(job.parts), job.n_powers, start, *rows, *powers)
         return job.signature
 
@@ -334,7 +335,7 @@ class Worker(ABC):
         if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
             search = SEARCH_FEW
         threads, held, stride = search[0], min(job.cap, search[1]), 0 if job.shared else 1
-        args = cs.fill(
+        args = fill(
             cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **chunk.peaks, **about, **found, **to, **tried,
             frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
         )  # fmt: skip
@@ -378,7 +379,7 @@ class Worker(ABC):
             "at_f": lane.array(f"at_f{more}", 16 * (rows + WEIGHT_PAD), dtype, zero=True),
             "at_2f": lane.array(f"at_2f{more}", 16 * (rows + WEIGHT_PAD), dtype, zero=True),
         }
-        args = cs.fill(
+        args = fill(
             cs.WEIGHTS, tp=chunk.work["tp"], owner=chunk.work["owner"], df=chunk.data["df"], limit=chunk.data["limit"],
             rows=rows, grid_stride=chunk.stride, **self.on_device(lane, ("weights", dtype), tables), **out,
         )  # fmt: skip

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.simd import BYTES
 from skysieve.sphere.ring_pairs import reach
 
 from . import stencil as kernels
-from .simd import BYTES, STENCIL_ROWS, STENCIL_VECTORS
+from .simd import STENCIL_ROWS, STENCIL_VECTORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,9 +18,10 @@ import numpy as np
 from numba import njit
 from scipy.fft import irfft, rfft
 
+from skysieve.core.simd import BYTES
 from skysieve.sphere.ring_pairs import Pairs, make_pairs
 
-from .simd import BAND_VECTORS, BYTES, band_sum
+from .simd import BAND_VECTORS, band_sum
 from .tables import JIT, KernelTables, make_tables, padded
 
 if TYPE_CHECKING:

@@ -1,81 +1,22 @@
-"""Explicit SIMD for the convolution kernels: numba intrinsics that write LLVM vector code.
+"""Vector code of the convolution kernels.
 
-numba has no vector types, and LLVM's own vectoriser keeps the running sums of these loops in memory.  Vectors are 64
-bytes: 16 float32 or 8 float64 lanes; LLVM lowers them to whatever the machine has.
+Vectors have 64 bytes: 16 lanes of float32 or 8 of float64.  See `skysieve.core.simd` for why this is written for LLVM
+directly.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-BYTES = 64
+from skysieve.core.simd import VectorBuilder
+
 BAND_VECTORS = 4
 """Vectors of modes that one call of `band_sum` covers."""
 STENCIL_VECTORS, STENCIL_ROWS = 4, 4
 """Vectors of pixels and output rings that one call of `stencil_sum` covers."""
-
-
-class _Code:
-    """Emits vector instructions for one element type into one IR builder."""
-
-    def __init__(self, context: Any, builder: Any, array_type: Any, lanes: int | None = None) -> None:
-        self.context, self.builder = context, builder
-        self.bits = array_type.dtype.bitwidth
-        self.scalar = context.get_value_type(array_type.dtype)
-        self.lanes = lanes or 8 * BYTES // self.bits
-        self.vector = ir.VectorType(self.scalar, self.lanes)
-        name = f"llvm.fma.v{self.lanes}f{self.bits}"
-        fnty = ir.FunctionType(self.vector, [self.vector] * 3)
-        self._fma = cgutils.get_or_insert_function(builder.module, fnty, name)
-
-    def data(self, array_type: Any, value: Any) -> Any:
-        return self.context.make_array(array_type)(self.context, self.builder, value).data
-
-    def item(self, pointer: Any, index: Any) -> Any:
-        return self.builder.load(self.builder.gep(pointer, [index], inbounds=True))
-
-    def load(self, pointer: Any, index: Any, constant: int = 0) -> Any:
-        at = self.builder.gep(pointer, [self.plus(index, constant)], inbounds=True)
-        return self.builder.load(
-            self.builder.bitcast(at, self.vector.as_pointer()), align=self.bits // 8, typ=self.vector
-        )
-
-    def store(self, value: Any, pointer: Any, index: Any, constant: int = 0) -> None:
-        at = self.builder.gep(pointer, [self.plus(index, constant)], inbounds=True)
-        self.builder.store(value, self.builder.bitcast(at, self.vector.as_pointer()), align=self.bits // 8)
-
-    def plus(self, index: Any, constant: int) -> Any:
-        return self.builder.add(index, ir.Constant(index.type, constant)) if constant else index
-
-    def splat(self, scalar: Any) -> Any:
-        undef = ir.Constant(self.vector, ir.Undefined)
-        one = self.builder.insert_element(undef, scalar, ir.Constant(ir.IntType(32), 0))
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        return self.builder.shuffle_vector(one, undef, mask)
-
-    def zero(self) -> Any:
-        return ir.Constant(self.vector, [0.0] * self.lanes)
-
-    def fma(self, a: Any, b: Any, c: Any) -> Any:
-        return self.builder.call(self._fma, [a, b, c])
-
-    def variable(self, count: int) -> list[Any]:
-        """Registers that loops carry, set to zero here."""
-        held = [cgutils.alloca_once(self.builder, self.vector) for _ in range(count)]
-        for v in held:
-            self.builder.store(self.zero(), v)
-        return held
-
-    def loop(self, start: Any, stop: Any, step: int, body: Callable[[Any], None]) -> None:
-        size = ir.Constant(start.type, step)
-        with cgutils.for_range_slice(self.builder, start, stop, size, start.type) as (index, _):
-            body(index)
 
 
 @intrinsic
@@ -83,13 +24,13 @@ def band_sum(
     typingctx, cosines, samples, first_sample, n_samples, first_cosine, cosine_row, modes, place, mirror, gap, length,
     pair, i0, i1, m, out, o0, row,
 ):  # fmt: skip
-    """Sums over rings for ``BAND_VECTORS`` vectors of modes from ``m`` on, of one output ring and its mirror image.
+    """Sum over rings for ``BAND_VECTORS`` vectors of modes from ``m`` on, of one output ring and its mirror image.
 
     Ring ``i`` of i0 .. i1 is pair ``pair + i - i0``, whose kernel is
     ``k(m) = sum_j samples[first_sample + j] cosines[first_cosine + j cosine_row + m]``.  Its modes begin at
-    ``place[i]``, those of its mirror image at ``mirror[i]``: ``length[i]`` real parts that count, and ``gap[i]`` after
-    each its imaginary part.
-    ``out[o0 + k row + m]`` gets the sums, k = 0 .. 3: real and imaginary part, then those of the mirror image.
+    ``place[i]``, those of its mirror image at ``mirror[i]``: ``length[i]`` real parts, and each imaginary part
+    ``gap[i]`` elements behind its real part.
+    The sums go to ``out[o0 + k row + m]``, k = 0 .. 3: real and imaginary part, then those of the mirror image.
     """
     args = (
         cosines, samples, first_sample, n_samples, first_cosine, cosine_row, modes, place, mirror, gap, length,
@@ -98,12 +39,12 @@ def band_sum(
     sig = types.void(*args)
 
     def codegen(context, builder, signature, given):
-        e = _Code(context, builder, signature.args[0])
+        e = VectorBuilder(context, builder, signature.args[0])
         pointers = [e.data(t, v) for t, v in zip(signature.args[:11], given[:11], strict=True)]
         cos, smp, first, count, base, step, f, here, there, imaginary, size = pointers
         p0, a, b, mode = given[11:15]
         target, o, plane = e.data(signature.args[15], given[15]), given[16], given[17]
-        total = e.variable(4 * BAND_VECTORS)
+        total = e.variables(4 * BAND_VECTORS)
         k = [cgutils.alloca_once(builder, e.vector) for _ in range(BAND_VECTORS)]
 
         def ring(i):
@@ -113,7 +54,7 @@ def band_sum(
                 s0, n, stride = e.item(first, p), e.item(count, p), e.item(step, p)
                 c0 = builder.add(e.item(base, p), mode)
                 for v in k:
-                    builder.store(e.zero(), v)
+                    builder.store(e.constant(0.0), v)
 
                 def sample(j):
                     s = e.splat(e.item(smp, builder.add(s0, j)))
@@ -144,7 +85,7 @@ def band_sum(
 
 @intrinsic
 def series_weights(typingctx, start, count, step, a, b, scale, series, terms, floor, out):
-    """Kernel values for one vector of output pixels and ``count`` neighbouring input pixels of one ring.
+    """Compute kernel values for one vector of output pixels and ``count`` neighbouring input pixels of one ring.
 
     Pixel ``e`` lies ``(start[lane] + e) step`` (half radians, small) from the output pixel; its squared chord is
     ``x = a + b sin^2`` and the value the Chebyshev series at ``scale x - 1``, zero where that is above 1, at least
@@ -156,19 +97,15 @@ def series_weights(typingctx, start, count, step, a, b, scale, series, terms, fl
     sine = [1.0, -1 / 3, 2 / 45, -1 / 315, 2 / 14175, -2 / 467775, 4 / 42567525]
 
     def codegen(context, builder, signature, given):
-        e = _Code(context, builder, signature.args[0])
+        e = VectorBuilder(context, builder, signature.args[0])
         origin, n, h, a_, b_, c_, ser, k, low, target = given
         origin, ser = e.data(signature.args[0], origin), e.data(signature.args[6], ser)
         target = e.data(signature.args[9], target)
         zero = ir.Constant(n.type, 0)
         first = e.load(origin, zero)
         h, a_, b_, c_, low = (e.splat(v) for v in (h, a_, b_, c_, low))
-        one = ir.Constant(e.vector, [1.0] * e.lanes)
-        minus = ir.Constant(e.vector, [-1.0] * e.lanes)
+        one, minus = e.constant(1.0), e.constant(-1.0)
         lanes = ir.Constant(n.type, e.lanes)
-
-        def constant(x):
-            return ir.Constant(e.vector, [x] * e.lanes)
 
         def four(index):
             t = []
@@ -176,12 +113,12 @@ def series_weights(typingctx, start, count, step, a, b, scale, series, terms, fl
                 at = builder.sitofp(e.plus(index, u), e.scalar)
                 d = builder.fmul(builder.fadd(first, e.splat(at)), h)
                 y = builder.fmul(d, d)
-                p = constant(sine[-1])
+                p = e.constant(sine[-1])
                 for s in sine[-2::-1]:
-                    p = e.fma(p, y, constant(s))
+                    p = e.fma(p, y, e.constant(s))
                 x = e.fma(b_, builder.fmul(p, y), a_)
                 t.append(e.fma(c_, x, minus))
-            held = e.variable(2 * unroll)
+            held = e.variables(2 * unroll)
             twice = [builder.fadd(v, v) for v in t]
 
             def term(j):
@@ -197,7 +134,7 @@ def series_weights(typingctx, start, count, step, a, b, scale, series, terms, fl
                 b1, b2 = builder.load(held[2 * u]), builder.load(held[2 * u + 1])
                 value = e.fma(t[u], b1, builder.fsub(c0, b2))
                 value = builder.select(builder.fcmp_ordered(">", value, low), value, low)
-                value = builder.select(builder.fcmp_ordered("<=", t[u], one), value, e.zero())
+                value = builder.select(builder.fcmp_ordered("<=", t[u], one), value, e.constant(0.0))
                 e.store(value, target, builder.mul(e.plus(index, u), lanes))
 
         e.loop(zero, n, unroll, four)
@@ -212,10 +149,10 @@ def dot_lanes(typingctx, weights, w0, stride, count, x, x0, out, o0):
     sig = types.void(weights, types.intp, types.intp, types.intp, x, types.intp, out, types.intp)
 
     def codegen(context, builder, signature, given):
-        e = _Code(context, builder, signature.args[0], lanes=8)
+        e = VectorBuilder(context, builder, signature.args[0], lanes=8)
         w, w_0, step, n, data, x_0, target, o_0 = given
         w, data, target = (e.data(signature.args[i], v) for i, v in ((0, w), (4, data), (6, target)))
-        total = e.variable(4)
+        total = e.variables(4)
         eight = ir.Constant(n.type, 8)
 
         def four(index):
@@ -236,7 +173,7 @@ def dot_lanes(typingctx, weights, w0, stride, count, x, x0, out, o0):
 
 @intrinsic
 def stencil_sum(typingctx, weights, w_start, count, lines, line_start, i0, i1, j, out, o0, row):
-    """``STENCIL_ROWS`` output rings at ``STENCIL_VECTORS`` vectors of pixels from ``j`` on.
+    """Sum ``STENCIL_ROWS`` output rings at ``STENCIL_VECTORS`` vectors of pixels from ``j`` on.
 
     Ring ``i`` adds ``sum_e weights[w_start[i] + e STENCIL_ROWS + r] lines[line_start[i] + j + e]`` to output ring r;
     sums go to ``out[o0 + r row + j]``.
@@ -246,11 +183,11 @@ def stencil_sum(typingctx, weights, w_start, count, lines, line_start, i0, i1, j
     )
 
     def codegen(context, builder, signature, given):
-        e = _Code(context, builder, signature.args[0])
+        e = VectorBuilder(context, builder, signature.args[0])
         w, ws, n, x, xs = (e.data(t, v) for t, v in zip(signature.args[:5], given[:5], strict=True))
         a, b, j = given[5:8]
         target, o, plane = e.data(signature.args[8], given[8]), given[9], given[10]
-        total = e.variable(STENCIL_ROWS * STENCIL_VECTORS)
+        total = e.variables(STENCIL_ROWS * STENCIL_VECTORS)
 
         def ring(i):
             w0, length, x0 = e.item(ws, i), e.item(n, i), builder.add(e.item(xs, i), j)

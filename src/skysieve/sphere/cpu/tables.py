@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
+from skysieve.core.simd import BYTES
 from skysieve.sphere.ring_pairs import Pairs, chord_terms
 
-from .simd import BAND_VECTORS, BYTES
+from .simd import BAND_VECTORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,5 +1,6 @@
-// What the kernels of the sphere share: the radial kernel's values, rings.
+// Values of the radial kernels, and distances of rings.
 #pragma once
+#include "ptx.cuh"
 
 #ifndef REAL
 #define REAL float
@@ -19,7 +20,7 @@ typedef long long i64;
 struct __align__(4 * sizeof(REAL)) Four { REAL x, y, z, w; };
 
 // K as a function of the squared chord x, zero above `top`.  MODE 0: 2 to the power of a polynomial of DEGREE in x;
-// MODE 1: a polynomial of `terms` coefficients in 2 x / top - 1; MODE 2: the quintics of `radial.Radial`.
+// MODE 1: a polynomial of `terms` coefficients in 2 x / top - 1; MODE 2: the quintics of `Radial` (kernels/radial.py).
 struct Profile {
   REAL top, scale, floor;    // scale: 2 / top of a polynomial, cells / sqrt(top) of quintics; floor: least value
   int terms;                 // coefficients, or cells
@@ -27,8 +28,8 @@ struct Profile {
 };
 
 DI REAL power_of_two(REAL e) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (SINGLE) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"((float)e)); return (REAL)r; }
+#if PTX_ARCH
+  if constexpr (SINGLE) return (REAL)ptx::power_of_two((float)e);
 #endif
   return (REAL)exp2(e);
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ import numpy as np
 
 from skysieve.core.arrays import is_device_array
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
 from skysieve.core.memory import parse_budget
 from skysieve.sphere.cuda import PACKAGE
 from skysieve.sphere.cuda.direct.engine import DirectEngine
@@ -82,7 +81,7 @@ class Engine:
             runtime = _runtime(device)
         self.spec, self.runtime = spec, runtime
         self.parts = 2 if spec.spin else 1
-        with self._on_device():
+        with on_device(self.runtime):
             self._engine = self._choose(method)
             item = spec.dtype.itemsize
             self._maps = runtime.module(PACKAGE, "maps.cu", "f32" if item == 4 else "f64")
@@ -131,11 +130,6 @@ class Engine:
         except NotBandLimited:
             return kind(runtime, spec, zones)
 
-    def _on_device(self) -> Any:
-        if self.runtime.xp is np:
-            return contextlib.nullcontext()
-        return self.runtime.xp.cuda.Device(self.runtime.device.index)
-
     def close(self) -> None:
         """Free threads and memory."""
         self._up.close()
@@ -162,14 +156,14 @@ class Engine:
     # ------------------------------------------------------------------ one map on the device
     def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """See `contract.Engine.convolve`; maps are convolved one after the other on the current stream."""
-        with self._lock, self._on_device():
+        with self._lock, on_device(self.runtime):
             weights = self._ring_weights(w_in, w_out)
             for x, y in zip(maps, out, strict=True):
                 self._one(x, y, *weights, self._flags)
 
     def ones(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> Any:
         """The result for a map of ones, (K, npix) on the device; it is complete."""
-        with self._on_device():
+        with on_device(self.runtime):
             npix, dtype = self.spec.table.npix, self.spec.dtype
             out = self.runtime.xp.empty((1, len(self.spec.radials), npix), dtype)
             self.convolve(self.runtime.xp.ones((1, npix), dtype), out, w_in, w_out)
@@ -237,7 +231,7 @@ class Engine:
             )
         if not len(maps):
             return
-        with self._lock, self._on_device():
+        with self._lock, on_device(self.runtime):
             weights = self._ring_weights(w_in, w_out)
             good = None if mask is None else self.runtime.xp.asarray(mask)
             if is_device_array(maps) or self.runtime.xp is np:
@@ -278,7 +272,7 @@ class Engine:
         """
         assert isinstance(self._engine, RingEngine)
         xp, dtype = self.runtime.xp, self.spec.dtype
-        with self._lock, self._on_device():
+        with self._lock, on_device(self.runtime):
             w, scaled = self._ring_weights(w_in, w_out)
             if (first, last) not in self._pieces:
                 self._pieces[first, last] = self._engine.piece(first, last, alone=True)
@@ -310,7 +304,7 @@ class Engine:
         """With `Spec.band`: prepare a RING map in host memory ([2,] npix); the second result is for `finished`."""
         assert self._band is not None
         found = np.empty(x.shape, self.spec.dtype)
-        with self._lock, self._on_device():
+        with self._lock, on_device(self.runtime):
             held = self._buffer("map 0", x.shape)
             self._move(held, x, self._copy_up)
             self._band.prepare(held, held)
@@ -321,7 +315,7 @@ class Engine:
     def added_up(self, x: NDArray[Any]) -> NDArray[np.float64]:
         """With `Spec.band`: the sums of a map in host memory that `finished` needs for the transposed operator."""
         assert self._band is not None
-        with self._lock, self._on_device():
+        with self._lock, on_device(self.runtime):
             held = self._buffer("map 0", x.shape)
             self._move(held, x, self._copy_up)
             self._band.add_up(held)
@@ -330,7 +324,7 @@ class Engine:
     def finished(self, out: NDArray[Any], sums: NDArray[np.float64], transposed: bool) -> NDArray[Any]:
         """With `Spec.band`: RING results in host memory (K, [2,] npix) after the last steps; ``out`` is not changed."""
         assert self._band is not None
-        with self._lock, self._on_device():
+        with self._lock, on_device(self.runtime):
             held = self._buffer("result", out.shape)
             self._move(held, out, self._copy_up)
             self._band.sums[...] = self.runtime.xp.asarray(sums)
@@ -361,7 +355,7 @@ class Engine:
         """The mean of a map in host memory (npix,), as `run` computes it; 0 if it is not large."""
         xp = self.runtime.xp
         count = min(x.size, MOST_SEEN)
-        with self._lock, self._on_device():
+        with self._lock, on_device(self.runtime):
             some = xp.asarray(x[:: x.size // count][:count].astype(self.spec.dtype))
             found = xp.zeros(2 * LOOKS + 1, np.float64)
             self._look(some, found)
@@ -370,7 +364,7 @@ class Engine:
 
     def empty(self, shape: tuple[int, ...]) -> NDArray[Any]:
         """An array in host memory for results of `run`; see `transfers.Results`."""
-        with self._lock, self._on_device():
+        with self._lock, on_device(self.runtime):
             return self._results.empty(shape, self.spec.dtype)
 
     def _upload(self, maps: Any, b: int) -> Any:
@@ -380,7 +374,7 @@ class Engine:
         target = self._buffer(f"map {b % 2 if self._ahead else 0}", maps.shape[1:])
 
         def copy() -> None:
-            with self._on_device():
+            with on_device(self.runtime):
                 for part, row in zip(target.reshape(self.parts, -1), maps[b].reshape(self.parts, -1), strict=True):
                     self._up.up(part, row)
 

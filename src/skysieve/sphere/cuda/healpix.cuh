@@ -1,4 +1,4 @@
-// Rings: HEALPix's by their number from 1, and any others by a table.
+// Rings of HEALPix by their number, from 1, and rings of any grid by a table.
 #pragma once
 
 // `quarter` is the number of pixels of a quarter of a ring, `shifted` 1 where the first one is off by half a pixel.

@@ -1,9 +1,9 @@
-// What maps need beside convolution: their mean and deviation, their order.
+// Means, deviations and the order of maps.
 //
-// look: blocks share some pixels; add_up, less_mean, add_mean: blocks share the map, 16 bytes a thread at a time; reorder:
-//   one thread a pixel.
-// Bytes: the map once to be read or, but for `look` and `add_up`, read and written; operations: some for each pixel.
-// Limited by memory.
+// Layout: look: blocks share some pixels; add_up, less_mean, add_mean: blocks share the map, 16 bytes per thread at a time;
+//   reorder: one thread per pixel.
+// Cost: the map is read once and, except by `look` and `add_up`, written once; a few operations per pixel.
+// Limit: memory.
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double

@@ -1,11 +1,12 @@
 // The correction around HEALPix's poles of quadrature "band" (see grids/polar_correction.py), for a map in RING order.
 //
-// forward, backward: a block finds what one pixel around a pole gets, from the pixels there; its threads share the sum.
-//   add: one thread adds it to one pixel.
-// Pixels around the poles are listed four times over, after quarters of a turn, and of both poles: list j = 2 k + pole
-//   for k quarters.  Q + i U is summed in axes that do not turn with the azimuth; sums are float64.
-// Bytes: the matrix (136 x 1200, from the second-level cache) and 1200 pixels for each of 1088 results; operations: a
-//   multiply-add for each.  Limited by latency: a few microseconds, whatever the map's size.
+// Layout: forward, backward: a block computes the correction of one pixel around a pole from the pixels there; its threads
+//   share the sum.  add: one thread adds one correction to its pixel.
+// The pixels around the poles are listed four times, rotated by quarters of a turn, for both poles: list j = 2 k + pole
+//   for k quarters.  Q + i U is summed in axes that do not rotate with the azimuth; sums are float64.
+// Cost: for each of 1088 results, 1200 pixels and a row of the matrix (136 x 1200, from the second-level cache); a
+//   multiply-add for each.
+// Limit: latency, a few microseconds for maps of any size.
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double

@@ -1,13 +1,17 @@
-// Packets of voltages to power of channels; the bits of cpu_power.py.
+// Packets of voltages to power of channels, with the same bits as cpu_power.py.
 //
-// unpack: bytes of packets, as they came, to samples x polarisations x subbands (pairs of bytes, or of floats), zeros where
-// a packet is missing.  A thread `each` voltages of one packet; 2 + 2 bytes a voltage of 8 bits.
-//
-// channelise: a block takes `rows` rows of output of `tile` subbands: filter bank, transform (Stockham: passes of radix 4,
-// 2, others, between two buffers in shared memory; in device memory where they do not fit), power of the polarisations,
-// sum over spectra, bytes.  Columns (row, polarisation, subband) are a power of two and lie side by side, so that loads
-// are whole lines and no two lanes meet in a bank.  2 bytes read, 1 written a voltage; about 70 instructions for 8 channels:
-// those are the limit.  Everything that rounds is written with the rounding operations, in the CPU's order.
+// unpack: bytes of packets to samples x polarisations x subbands (pairs of bytes, or of floats), with zeros for missing
+//   packets.
+//   Layout: a thread for `each` voltages of one packet.
+//   Cost: 2 + 2 bytes for a voltage of 8 bits.
+//   Limit: memory.
+// channelise: filter bank, transform (Stockham: passes of radix 4, 2, others, between two buffers in shared memory, or in
+//   device memory where they do not fit), power of the polarisations, sum over spectra, bytes.
+//   Layout: a block computes `rows` rows of output of `tile` subbands.  The number of columns (row, polarisation, subband) is
+//   a power of two and they are contiguous, so that loads are whole lines without bank conflicts.  All operations that round
+//   are written as rounding operations, in the CPU's order.
+//   Cost: 2 bytes read and 1 written for a voltage; about 70 instructions for 8 channels.
+//   Limit: instructions.
 //
 // archs: 75 80 86 89 90 100 120
 // build: i8 -DVALUE=i8

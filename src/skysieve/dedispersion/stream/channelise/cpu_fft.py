@@ -14,7 +14,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from skysieve.dedispersion.cpu.simd import _Rows, everywhere
+from skysieve.dedispersion.cpu.simd import Rows
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 LANES = 16
@@ -34,19 +34,17 @@ def _butterflies(radix: int, turned: bool):
         sig = types.void(yr, yi, n, n, xr, xi, n, n, n, w, n)
 
         def codegen(context, builder, signature, args):
-            to = [_Rows(context, builder, signature.args[k], args[k], LANES) for k in (0, 1)]
-            given = [_Rows(context, builder, signature.args[k], args[k], LANES) for k in (4, 5)]
-            table = _Rows(context, builder, signature.args[9], args[9], LANES)
-            scalar, vector = given[0].scalar, given[0].vector
+            to = [Rows(context, builder, signature.args[k], args[k], LANES) for k in (0, 1)]
+            given = [Rows(context, builder, signature.args[k], args[k], LANES) for k in (4, 5)]
+            table = Rows(context, builder, signature.args[9], args[9], LANES)
             turn = []
             for k in range(2 * (radix - 1) if turned else 0):
-                at = builder.gep(table.pointer, [builder.add(args[10], ir.Constant(args[10].type, k))])
-                turn.append(everywhere(builder, builder.load(at, typ=scalar), vector))
+                turn.append(table.splat(table.item(table.pointer, args[10], k)))
             ins = [builder.add(args[6], builder.mul(args[7], ir.Constant(args[7].type, k))) for k in range(radix)]
             outs = [builder.add(args[2], builder.mul(args[3], ir.Constant(args[3].type, k))) for k in range(radix)]
             with cgutils.for_range(builder, args[8]) as loop:
                 i = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
-                a = [tuple(rows.load(builder.add(at, i)) for rows in given) for at in ins]
+                a = [tuple(rows.get(builder.add(at, i)) for rows in given) for at in ins]
                 b = _two(builder, *a) if radix == 2 else _four(builder, *a)
                 for j, (re, im) in enumerate(b):
                     if j and turned:
@@ -55,8 +53,8 @@ def _butterflies(radix: int, turned: bool):
                             builder.fsub(builder.fmul(re, c), builder.fmul(im, s)),
                             builder.fadd(builder.fmul(re, s), builder.fmul(im, c)),
                         )
-                    to[0].store(re, builder.add(outs[j], i))
-                    to[1].store(im, builder.add(outs[j], i))
+                    to[0].put(re, builder.add(outs[j], i))
+                    to[1].put(im, builder.add(outs[j], i))
             return context.get_dummy_value()
 
         return sig, codegen

@@ -100,7 +100,7 @@ class DeviceChanneliser:
         for lane in self.lanes:
             with lane:
                 for name, size in self.sizes.items():
-                    lane.array(name, size, np.uint8)
+                    lane.reserve(name, size)
                 lane.pinned("received", self.sizes["received"], np.uint8)
         with self.lanes[0]:
             xp = runtime.xp
@@ -241,7 +241,8 @@ class DeviceChanneliser:
     def _channelise(self, lane: Lane, voltages: Any, n: int) -> Any:
         c, s = self.channeliser, self._shape.copy()
         real = c.nbits == 32 or self._levels[0] is None
-        rows = lane.array("rows", n * c.nchan, np.float32 if real else np.uint8)
+        kind = np.dtype(np.float32 if real else np.uint8)  # powers until the levels are known, then bytes
+        rows = lane.array("rows", n * c.nchan * kind.itemsize, np.uint8).view(kind)
         s["spectra"], s["bytes"] = n, not real
         tile, together = 1 << int(s["lt"][0]), 1 << int(s["lr"][0])
         blocks = -(-n // together) * -(-c.nsub // tile)

@@ -1,9 +1,11 @@
-// Samples of a stream that stay on the GPU, bytes, samples x channels: statistics, and what stands in for missing ones; the
-// bits of cpu_losses.py and losses.Filler.
+// Bytes of a stream that stay on the GPU, samples x channels: statistics, and values in place of missing samples, with the
+// same bits as clean/cpu_missing.py and clean/missing.py.
 //
-// Sums of bytes and of their squares are whole numbers, so that their order does not matter; what rounds is written with
-// the rounding operations, in the CPU's order.  statistics: a thread a channel of up to 64 samples, a byte read a sample,
-// three instructions for each: the memory is the limit.
+// Sums of bytes and of their squares are integers, so that their order does not matter; operations that round are written as
+// rounding operations, in the CPU's order.
+// Layout: statistics: a thread for a channel of up to 64 samples.
+// Cost: a byte and three instructions for a sample.
+// Limit: memory.
 //
 // archs: 75 80 86 89 90 100 120
 // build: default

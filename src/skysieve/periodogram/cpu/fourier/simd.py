@@ -15,7 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from skysieve.periodogram.cpu.comb_simd import LANES, _Lanes
+from skysieve.periodogram.cpu.comb_simd import LANES, CombVectors
 
 VECTORS = 4
 WIDE = VECTORS * LANES
@@ -24,20 +24,20 @@ STEP = 8
 FACTORS = 3
 
 
-class _Values(_Lanes):
+class _Values(CombVectors):
     """Loads, stores and splats of whole values."""
 
     def number(self, pointer: Any, row: Any, width: int, column: int) -> Any:
         """``pointer[row, column]`` of a table of ``width`` columns."""
         place = self.builder.mul(row, ir.Constant(row.type, width))
-        return self.builder.load(self.at(pointer, place, column))
+        return self.item(pointer, place, column)
 
     def value(self, pointer: Any, place: Any) -> list[Any]:
-        return [self.load(self.at(pointer, place, k * LANES)) for k in range(VECTORS)]
+        return [self.load(pointer, place, k * LANES) for k in range(VECTORS)]
 
     def put(self, value: list[Any], pointer: Any, place: Any) -> None:
         for k, vector in enumerate(value):
-            self.store(vector, self.at(pointer, place, k * LANES))
+            self.store(vector, pointer, place, k * LANES)
 
 
 @intrinsic
@@ -73,7 +73,7 @@ def collect(typingctx, x, first, stride, vector_stride, channels, scale, s, scal
         scales, places = [], []
         for v in range(VECTORS):
             times = ir.Constant(args[3].type, v)
-            scales.append(e.load(e.at(k, builder.add(args[6], builder.mul(args[7], times)))))
+            scales.append(e.load(k, builder.add(args[6], builder.mul(args[7], times))))
             places.append(builder.add(args[1], builder.mul(args[3], times)))
         with cgutils.for_range(builder, args[4]) as loop:
             source = builder.mul(loop.index, args[2])
@@ -81,8 +81,8 @@ def collect(typingctx, x, first, stride, vector_stride, channels, scale, s, scal
             for v in range(VECTORS):
                 at = builder.add(places[v], source)
                 for part in range(2):
-                    product = builder.fmul(scales[v], e.load(e.at(cells, at, part * LANES)))
-                    e.store(product, e.at(d, target, part * WIDE + v * LANES))
+                    product = builder.fmul(scales[v], e.load(cells, at, part * LANES))
+                    e.store(product, d, target, part * WIDE + v * LANES)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -204,22 +204,22 @@ def sinusoid(typingctx, values, bands, inverse, limit, noise, out):
         behind = builder.mul(args[1], width)
         sums = [[cgutils.alloca_once(builder, e.vector) for _ in range(VECTORS)] for _ in range(3)]
         for k in range(VECTORS):
-            c2, s2 = (e.load(e.at(v, behind, part * WIDE + k * LANES)) for part in range(2))
+            c2, s2 = (e.load(v, behind, part * WIDE + k * LANES) for part in range(2))
             builder.store(e.fma(half, c2, half), sums[0][k])
             builder.store(e.fma(e.neg(half), c2, half), sums[1][k])
             builder.store(builder.fmul(half, s2), sums[2][k])
         with cgutils.for_range(builder, args[1]) as loop:
             place = builder.mul(loop.index, width)
-            weight = e.load(e.at(inv, builder.mul(loop.index, ir.Constant(loop.index.type, WIDE))))
+            weight = e.load(inv, builder.mul(loop.index, ir.Constant(loop.index.type, WIDE)))
             for k in range(VECTORS):
-                c, s = (e.load(e.at(v, place, part * WIDE + k * LANES)) for part in range(2))
+                c, s = (e.load(v, place, part * WIDE + k * LANES) for part in range(2))
                 scaled, other = e.neg(builder.fmul(c, weight)), e.neg(builder.fmul(s, weight))
                 for cell, x, y in ((sums[0], scaled, c), (sums[1], other, s), (sums[2], scaled, s)):
                     builder.store(e.fma(x, y, builder.load(cell[k])), cell[k])
         right = builder.add(behind, width)
         for k in range(VECTORS):
             cc, ss, cs = (builder.load(cell[k]) for cell in sums)
-            yc, ys = (e.load(e.at(v, right, part * WIDE + k * LANES)) for part in range(2))
+            yc, ys = (e.load(v, right, part * WIDE + k * LANES) for part in range(2))
             det = e.fma(cc, ss, e.neg(builder.fmul(cs, cs)))
             scale = builder.fdiv(one, det)
             a = builder.fmul(scale, e.fma(ss, yc, e.neg(builder.fmul(cs, ys))))
@@ -228,7 +228,7 @@ def sinusoid(typingctx, values, bands, inverse, limit, noise, out):
             sound = builder.and_(sound, builder.fcmp_ordered(">", cc, noise))
             sound = builder.and_(sound, builder.fcmp_ordered(">", det, builder.fmul(noise, cc)))
             power = e.fma(a, yc, builder.fmul(b, ys))
-            e.store(builder.select(sound, power, missing), e.at(d, origin, k * LANES))
+            e.store(builder.select(sound, power, missing), d, origin, k * LANES)
         return context.get_dummy_value()
 
     return sig, codegen

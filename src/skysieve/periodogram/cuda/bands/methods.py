@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from skysieve.periodogram.cuda import structs as cs
+from skysieve.core.gpu.structs import fill, struct
 from skysieve.periodogram.cuda.fourier.methods import RESERVED, SeriesMethod, SeriesMethods
 from skysieve.periodogram.cuda.methods import DeviceChunk
 from skysieve.periodogram.cuda.samples.layout import comb_tables
@@ -46,14 +46,14 @@ LIMIT = 10.0
 GRID = ("offsets*", "info*", "order*", "tasks*")
 FREQUENCIES = ("f0*", "df*", "nf*")
 _TABLES = ("first*", "second*", "fold*", "deconvolve*")
-BANDS = cs.struct("pick*", "first_row*", "share*", "bands")
+BANDS = struct("pick*", "first_row*", "share*", "bands")
 """``struct Bands``: the rows of each band."""
-WEIGHTS = cs.struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "weight*", "rows", "stride", "grid_stride")
+WEIGHTS = struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "weight*", "rows", "stride", "grid_stride")
 
 
 def with_bands(before: tuple[str, ...], after: tuple[str, ...]) -> np.dtype[Any]:
     """A struct with ``struct Bands`` between two lists of fields."""
-    a, b = cs.struct(*before), cs.struct(*after)
+    a, b = struct(*before), struct(*after)
     assert a.names is not None
     assert b.names is not None
     fields = [(n, a[n]) for n in a.names] + [("rows", BANDS)] + [(n, b[n]) for n in b.names]
@@ -146,7 +146,7 @@ class BandsCombs(BandsMethod):
             "weight": lane.array("bands_weight", 16 * top * padded, np.float64),
         }
         taps = worker.on_device(lane, "bands_taps", lambda: {"taps": COMB_KERNEL.coefficients()})
-        args = cs.fill(
+        args = fill(
             WEIGHTS, tp=chunk.work["tp"], owner=chunk.work["owner"], df=data["df"], limit=data["limit"], rows=rows,
             stride=padded, grid_stride=chunk.stride, **taps, **out,
         )  # fmt: skip
@@ -156,7 +156,7 @@ class BandsCombs(BandsMethod):
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
         model, part = worker.model, chunk.job.parts[i]
         tables = worker.on_device(chunk.lane, ("bands", self.combs), lambda: comb_tables(self.combs, COMB_KERNEL))
-        args = cs.fill(
+        args = fill(
             COMB, penalty=model.penalty, band_penalty=model.band_penalty, G=self.together, room=self.room,
             slots=self.slots, regularised=int(model.regularised), **self._arguments(worker, chunk, i), **tables,
         )  # fmt: skip
@@ -186,7 +186,7 @@ class OffsetCombs(BandsCombs):
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
         part = chunk.job.parts[i]
         tables = worker.on_device(chunk.lane, ("offset", self.combs), lambda: make_tables(self.combs, F64))
-        args = cs.fill(
+        args = fill(
             OFFSET, S=self.combs, blocks=1, circles=self.fold, zero=0, **self._arguments(worker, chunk, i), **tables
         )
         worker.bands("bands/bands.cu").launch(

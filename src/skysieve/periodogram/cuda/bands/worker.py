@@ -14,8 +14,8 @@ import numpy as np
 from skysieve.core.errors import SkysieveError
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane
+from skysieve.core.gpu.structs import fill, struct
 from skysieve.periodogram.contract import Spec
-from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.chunks import ChunkJob
 from skysieve.periodogram.cuda.fourier.methods import RESERVED, SeriesPart
 from skysieve.periodogram.cuda.fourier.worker import SeriesWorker
@@ -30,8 +30,8 @@ CENTRE_BYTES = 16
 """Bytes of shared memory of each band in ``bands_centre``."""
 SPANS = 8
 """Stretches of 256 powers that a block of ``bands_exact`` looks through where few are to be fitted."""
-ROWS = cs.struct("t*", "y*", "dy*", "code*", "offsets*", "kept*", "row*", "bands", "fewest")
-CENTRE = cs.struct(
+ROWS = struct("t*", "y*", "dy*", "code*", "offsets*", "kept*", "row*", "bands", "fewest")
+CENTRE = struct(
     "y*", "code*", "offsets*", "row*", "wv*", "info*", "pick*", "first_row*", "share*", "odd*", "bands",
     "scale_kind",
 )  # fmt: skip
@@ -92,7 +92,7 @@ class BandsWorker(SeriesWorker):
         n, rows = chunk.job.n_objects, chunk.job.n_rows
         row = lane.array("row", rows, np.int32)
         kept = lane.array("kept", rows, np.float64) if fewest > 1 else None
-        args = cs.fill(
+        args = fill(
             ROWS, **{k: data[k] for k in ("t", "y", "dy", "code", "offsets")}, kept=kept, row=row, bands=bands,
             fewest=fewest,
         )  # fmt: skip
@@ -105,14 +105,14 @@ class BandsWorker(SeriesWorker):
             "pick": lane.array("pick", rows, np.int32), "first_row": lane.array("first_row", n * (bands + 1), np.int32),
             "share": lane.array("share", n * bands, np.float64), "bands": bands,
         }  # fmt: skip
-        args = cs.fill(
+        args = fill(
             CENTRE, **{k: data[k] for k in ("y", "code", "offsets")}, row=row, wv=work["wv"], info=chunk.info,
             odd=odd, scale_kind=SCALE_KIND.get(self.spec.normalization, 0), **by,
         )  # fmt: skip
         self.module("bands/rows.cu").launch(
             "bands_centre", (n,), (32 * WARPS,), (args,), shared_mem=CENTRE_BYTES * bands, stream=lane.stream
         )
-        chunk.work = {**work, "odd": odd, "rows": cs.fill(BANDS, **by)}
+        chunk.work = {**work, "odd": odd, "rows": fill(BANDS, **by)}
         chunk.prepare_rows(self)
 
     def arguments(self, chunk: DeviceChunk) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class BandsWorker(SeriesWorker):
         bare = part.method.direct
         spans = SPANS if is_offset(self.model) and not bare else 1
         blocks = -(-part.exact[1] // spans)
-        args = cs.fill(
+        args = fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=blocks, spans=spans,
             penalty=self.model.penalty, band_penalty=self.model.band_penalty, all=int(bare),
             regularised=int(self.model.regularised), **{"owner": None, "tried": None, **more},

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from skysieve.periodogram.cuda import structs as cs
+from skysieve.core.gpu.structs import fill, struct
 from skysieve.periodogram.cuda.methods import DeviceChunk, Method, Methods, Objects
 from skysieve.periodogram.cuda.parts import (  # fmt: skip
     CANDIDATE_BYTES,
@@ -49,12 +49,12 @@ TOP = 64
 """Powers in a row of which the highest is kept, as in ``fourier/solve.cuh``."""
 TOPS = ("tops*", "bins*", "width#")
 NO_TOPS: dict[str, Any] = {"tops": None, "bins": None, "width": 0}
-POWERS = cs.struct(
+POWERS = struct(
     "samples*", "place*", "taps*", "origin*", "shift*", "bands*", "info*", "order*", "tasks*", "nf*", "start*",
     "power*", *TOPS, "doubts*", "doubted*", "room_doubts#", "limit.", "mean.", "L", "octets", "steps", "stride",
     "tiles", "turns", "room", "member", "blocks", "grid_stride",
 )  # fmt: skip
-REFIT = cs.struct(
+REFIT = struct(
     "tp*", "wv*", "offsets*", "info*", "f0*", "df*", "start*", "power*", *TOPS, "doubts*", "doubted*", "room_doubts#",
     "left*", "n_left*", "room_left#", "limit.", "mean.", "grid_stride", "few",
 )  # fmt: skip
@@ -215,7 +215,7 @@ class SampledSeries(SeriesMethod):
             chunk.info, grids,
         ):  # fmt: skip
             taps = worker.sampler.taps(lane, stream, self.layout, cut_of_part, made, found, grids)
-            args = cs.fill(
+            args = fill(
                 POWERS, tasks=made.tasks, limit=TRUST, mean=mean, stride=self.layout.stride, tiles=self.layout.tiles,
                 turns=cut_of_part.turns, room=self.layout.room, blocks=made.blocks // made.members,
                 doubts=doubts["doubts"], doubted=doubts["doubted"], room_doubts=room, nf=chunk.data["nf"],
@@ -225,7 +225,7 @@ class SampledSeries(SeriesMethod):
                 "chi2_powers", (made.blocks,), (32 * self.layout.tiles,), (args,),
                 shared_mem=self.layout.shared_bytes, stream=stream,
             )  # fmt: skip
-        args = cs.fill(
+        args = fill(
             REFIT, **doubts, room_doubts=room, room_left=room, limit=EXACT_LIMIT, mean=mean, few=worker.few,
             tp=chunk.work["tp"], wv=chunk.work["wv"], **grids, **to,
         )  # fmt: skip

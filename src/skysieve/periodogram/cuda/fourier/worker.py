@@ -13,6 +13,7 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane
+from skysieve.core.gpu.structs import fill, struct
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.chunks import ChunkJob
@@ -29,12 +30,12 @@ FEW, SUMMED = (32, 128), 5
 """Points up to which a thread sums them for one frequency, of up to ``SUMMED`` terms (then a warp does) and of more."""
 MANY = 16
 """Stretches that a block of ``chi2_find`` looks at where tops are kept: at most one a lane."""
-EXACT = cs.struct(
+EXACT = struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
     *TOPS, "left*", "n_left*", "room#", "doubted*", "tried*", "limit.", "members", "blocks", "total", "grid_stride",
     "mean", "all", "few",
 )  # fmt: skip
-FIND = cs.struct(
+FIND = struct(
     "info*", "order*", "tasks*", "nf*", "start*", "power*", *TOPS, *cs.PEAKS, "members", "many", "grid_stride",
     "norm", "scaled", "edges",
 )  # fmt: skip
@@ -135,7 +136,7 @@ class SeriesWorker(Worker):
         entries = (columns + 1) * (columns + 2) // 2 - 1
         total = part.count(part.exact)
         some = {k: doubts.get(k, 0) for k in ("left", "n_left", "room", "doubted")}
-        args = cs.fill(
+        args = fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=part.exact[1],
             total=total, mean=int(self.spec.fit_mean), all=int(part.method.direct), limit=EXACT_LIMIT,
             few=self.few if doubts else 0, **some, **{"tried": None, **more},
@@ -172,7 +173,7 @@ class SeriesWorker(Worker):
         assert isinstance(part, SeriesPart)
         tops, tasks = part.method.tops(self, chunk), data[f"find{i}"]
         many = MANY if tops["tops"] is not None else 1
-        args = cs.fill(
+        args = fill(
             FIND, order=data[f"order{i}"], tasks=tasks, members=len(part.order), many=many, norm=self.norm,
             scaled=int(self.scaled), edges=chunk.job.edges, grid_stride=chunk.stride, info=chunk.info, nf=data["nf"],
             start=data["start"], power=chunk.power, **chunk.peaks, **tops,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from skysieve.core.gpu.runtime import Module
 from skysieve.core.gpu.staging import Lane
+from skysieve.core.gpu.structs import fill
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.numerics.peaks import MORE_TRIES, MOST_TRIES
@@ -71,7 +72,7 @@ def refine(
         **picks, **rows, "mean": spec.fit_mean, "few": SHORT, "middle": LONG, "many": VERY_LONG, "climbs": None,
         "sums": None, "counters": None, "slices": 0, "turns": 0,
     }  # fmt: skip
-    args = cs.fill(cs.REFINE, **common, order=longer, longer=first, each=spec.n_peaks)
+    args = fill(cs.REFINE, **common, order=longer, longer=first, each=spec.n_peaks)
     blocks = first + min(-(-len(lengths) * (spec.n_peaks + MORE_TRIES) // PEAKS_AT_ONCE), 16 * multiprocessors)
     module.launch("ls_refine", (blocks,), (THREADS,), (args,), stream=lane.stream)
     if longest is None:
@@ -83,7 +84,7 @@ def refine(
         "sums": lane.array("climb_sums", slots * slices * SUMS, np.float64),
         "counters": lane.array("climb_counters", slots, np.uint32, zero=True),
     }  # fmt: skip
-    args = cs.fill(cs.REFINE, **common, order=longest, longer=0, each=each)
+    args = fill(cs.REFINE, **common, order=longest, longer=0, each=each)
     for turn in range(TURNS):
         module.launch("ls_refine_long", (slots * slices,), (256,), (args, np.int32(turn)), stream=lane.stream)
 
@@ -110,7 +111,7 @@ def probe(
                     "power": made["power"], "tried": tried["tried"], "grid_stride": 1,
                 }
             )  # fmt: skip
-        args = cs.fill(
+        args = fill(
             cs.PROBE,
             **picks,
             **tried,
@@ -122,5 +123,5 @@ def probe(
             turns=PROBE_TURNS,
         )
         module.launch("ls_probe", (-(-slots // 128),), (128,), (args,), stream=lane.stream)
-    args = cs.fill(cs.SELECT, **picks, **ranks)
+    args = fill(cs.SELECT, **picks, **ranks)
     module.launch("ls_select", (n_objects,), (32,), (args,), stream=lane.stream)

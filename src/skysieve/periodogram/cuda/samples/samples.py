@@ -12,7 +12,7 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Lane
-from skysieve.periodogram.cuda import structs as cs
+from skysieve.core.gpu.structs import fill, struct
 
 from .half_window import shape_in_time
 from .layout import SampleLayout, comb_tables, sampler
@@ -25,15 +25,15 @@ PAD = 64
 SHARED = SAMPLE_WARPS * 8 * 35 * (12 + 2 * 20)
 """Bytes of shared memory of a block of ``chi2_samples``: strengths and weights of some points."""
 
-POINTS = cs.struct(
+POINTS = struct(
     "tp*", "wv*", "owner*", "info*", "taps*", "df*", "limit*", "cell*", "weight*", "strength*", "spin*", "counts*",
     "beta.", "scale.", "rows", "padded", "grid_stride", "counters",
 )  # fmt: skip
-SAMPLES = cs.struct(
+SAMPLES = struct(
     "tp*", "strength*", "spin*", "cell*", "weight*", "offsets*", "info*", "order*", "tasks*", "lead*", "at*", "bands*",
     "place*", "first*", "second*", "deconvolve*", "df*", "out*", "step.", "member", "blocks", "grid_stride",
 )  # fmt: skip
-CHI2_TAPS = cs.struct(
+CHI2_TAPS = struct(
     "f0*", "df*", "order*", "lead*", "at*", "taps*", "origin*", "shift*", "beta.", "inverse.", "L", "octets", "steps",
     "member", "blocks", "grid_stride",
 )  # fmt: skip
@@ -41,7 +41,7 @@ WINDOW = ("inverse", "twice", "shape0", "shape1", "shape2", "shape3")
 BINS = 32
 """Places of an object for the best peaks of parts of its grid."""
 TAPS, HALVES_TAPS = (
-    cs.struct(
+    struct(
         "f0*", "df*", "order*", "lead*", "at*", "taps*", "origin*", "shift*", "beta.", "inverse.", *more, "member",
         "blocks", "grid_stride",
     ) for more in ((), ("twice.", "shape0.", "shape1.", "shape2.", "shape3."))
@@ -123,7 +123,7 @@ class Sampler:
             "strength": lane.array("chi2_strength", 2 * padded, np.float64),
             "spin": lane.array("chi2_spin", 2 * padded, np.float64),
         }
-        args = cs.fill(
+        args = fill(
             POINTS, owner=owner, info=info, taps=self._device_tables(lane)["taps"], df=data["df"], limit=data["limit"],
             beta=beta, scale=float(np.i0(beta)) / self._layout.reach, rows=rows, padded=padded, grid_stride=stride,
             counts=counts, counters=0 if counts is None else len(counts), tp=work["tp"], wv=work["wv"], **out,
@@ -148,7 +148,7 @@ class Sampler:
             ]
             done = [d + b for d, b in zip(done, blocks, strict=True)]
             where = {"order": order, "grid_stride": grids["grid_stride"], "member": g.first}
-            args = cs.fill(
+            args = fill(
                 SAMPLES, **points, tasks=tasks[0], out=samples, **tables,
                 step=float(fit.combs), blocks=blocks[0] // n, offsets=grids["offsets"], df=grids["df"], info=info,
                 **{k: found[k] for k in ("lead", "at", "bands", "place")}, **where,
@@ -173,7 +173,7 @@ class Sampler:
         }  # fmt: skip
         if stride or not made.arguments["member"]:
             blocks = 1 if stride else -(-fit.octets * steps // 8)
-            args = cs.fill(
+            args = fill(
                 CHI2_TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"], beta=fit.beta,
                 inverse=1 / float(np.i0(fit.beta)), blocks=blocks, **known,
                 **{k: made.arguments[k] for k in ("order", "grid_stride", "member")},

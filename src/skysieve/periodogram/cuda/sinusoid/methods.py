@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from skysieve.core.device import Device
+from skysieve.core.gpu.structs import fill
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.cost import DEFAULTS, Costs
@@ -64,8 +66,15 @@ SAMPLED_REACH = {np.dtype(np.float64): 18, np.dtype(np.float32): HALVES_REACH}
 """Samples of a transform, and those that an interpolated value is made of."""
 _SAMPLING = {160: (6.0, 1.6, 0.51), 208: (6.0, 2.3, 0.56)}
 """Cost in combs of an object, of two bands, of each frequency between their samples; by the samples of a transform."""
-MATRIX_UNITS = ((8, 0), (9, 0), (10, 0))
-"""Compute capabilities whose float64 matrix units outrun the plain ones."""
+MATRIX_UNITS = (8, 0)
+"""Lowest compute capability with float64 matrix units; they are faster than the plain ones where float64 is fast."""
+
+
+def has_matrix_units(device: Device) -> bool:
+    """Whether a GPU has float64 matrix units worth using."""
+    return device.compute_capability >= MATRIX_UNITS and device.fast_doubles
+
+
 LONG = 1024
 """Series of more points are not sampled where many combs serve them: for samples, one warp takes all points."""
 GROUP = 256
@@ -167,7 +176,7 @@ class DirectSums(SinusoidMethod):
         worker.module("sinusoid/direct.cu").launch("ls_direct", (part.launches,), (256,), (args,), stream=stream)
 
     def _arguments(self, worker: Any, chunk: DeviceChunk, i: int) -> np.void:
-        return cs.fill(
+        return fill(
             cs.DIRECT, frequencies=chunk.values, blocks=chunk.job.parts[i].stretches, fit_mean=worker.spec.fit_mean,
             each=0 if i == chunk.largest else BESIDE, **self.arguments(worker, chunk, i),
         )  # fmt: skip
@@ -190,12 +199,12 @@ class ListSums(DirectSums):
         module.launch("ls_list", (part.launches,), (LIST_SPAN,), (args,), stream=stream)
         blocks = -(-(part.stretches * LIST_SPAN) // SEARCH_SPAN)
         more = {k: v for k, v in self.arguments(worker, chunk, i).items() if k in (cs.SEARCH.names or ())}
-        args = cs.fill(cs.SEARCH, blocks=blocks, **more)
+        args = fill(cs.SEARCH, blocks=blocks, **more)
         grid, peaks = (len(part.order) * blocks,), worker.module("peaks/peaks.cu")
         peaks.launch("ls_candidates", grid, (SEARCH_SPAN,), (args,), stream=stream)
         if worker.scaled:
             more = {k: v for k, v in self.arguments(worker, chunk, i).items() if k in (cs.SCALE.names or ())}
-            args = cs.fill(cs.SCALE, blocks=blocks, **more)
+            args = fill(cs.SCALE, blocks=blocks, **more)
             peaks.launch("ls_scale", grid, (SEARCH_SPAN,), (args,), stream=stream)
 
 
@@ -319,7 +328,7 @@ class Comb(NufftMethod):
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
         part = chunk.job.parts[i]
-        args = cs.fill(cs.COMB, zero=0, **self._comb_arguments(worker, chunk, i))
+        args = fill(cs.COMB, zero=0, **self._comb_arguments(worker, chunk, i))
         worker.module("sinusoid/comb.cu", self.build).launch(
             "ls_comb", (part.launches,), (128,), (args,), shared_mem=self.shared_bytes(worker.itemsize), stream=stream
         )
@@ -382,7 +391,7 @@ class FineComb(Comb):
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
         part, more = chunk.job.parts[i], self._comb_arguments(worker, chunk, i)
         blocks, shared = self.blocks(part.per_block), self.shared_bytes(worker.itemsize, part.per_block)
-        args = cs.fill(cs.COARSE, P=self.combs, tiles=part.per_block, blocks=blocks, **more)
+        args = fill(cs.COARSE, P=self.combs, tiles=part.per_block, blocks=blocks, **more)
         worker.module("sinusoid/fine.cu").launch(
             "ls_fine", (part.launches * blocks,), (256,), (args,), shared_mem=shared, stream=stream
         )
@@ -498,7 +507,7 @@ class Samples(NufftMethod):
             return taps
         blocks = 1 if stride else -(-self.taps // 256)
         window = dict(zip(WINDOW, HALVES, strict=True)) if self.halves else {"inverse": 1 / float(np.i0(layout.beta))}
-        args = cs.fill(
+        args = fill(
             HALVES_TAPS if self.halves else TAPS, lead=data[f"lead{i}"], at=data[f"at{i}"], beta=layout.beta,
             blocks=blocks, member=0, order=data[f"order{i}"], **chunk.grids, **window, **taps,
         )  # fmt: skip
@@ -525,7 +534,7 @@ class Samples(NufftMethod):
             chunk.lane, stream, i, self.layout, cut_of_part, order, found, chunk.rows[self.rows], chunk.info, grids
         ):
             first = made.arguments["member"] if stride else 0
-            args = cs.fill(
+            args = fill(
                 cs.SAMPLED, **made.arguments, **{k: a[first * each[k] :] for k, a in taps.items()}, **own,
                 tasks=made.tasks, mean=float(worker.spec.fit_mean), modes=self.modes, members=made.members,
                 group=GROUP, blocks=made.blocks // made.members, bins=chunk.bins,

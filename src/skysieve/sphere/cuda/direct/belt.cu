@@ -1,27 +1,26 @@
 // The pixel sum where all rings within the support have one length: a stencil that is the same along a ring.
 //
-// A thread holds PIXELS neighbouring pixels of 2 W + 1 output rings and marches over input rings: a ring is read once
-// (with a window of neighbours), sums of pixels left and right are formed once for all output rings, and after each
-// ring one output is done and all sums move on by one (in the multiply-adds, at no cost).  NEED lists how many
-// distances each of the W + 1 differences of rings needs.
-// Rows and their weights come ahead into the warp's own shared memory (cp.async where there is one).
-// Bytes: the map once (segments overlap by 2 W rings) and the result; operations for the four pixels of a thread, W = 9,
-// J = 6: 312 multiply-adds, 48 sums, 20 reads of weights (the same for the block, from the first-level cache).
-// Limited by instructions issued.
+// Layout: a thread computes PIXELS neighbouring pixels of 2 WIDTH + 1 output rings and marches over the input rings.  It
+//   reads a window of each input ring once, forms the sums of pixels to the left and right once for all output rings, and
+//   finishes one output ring per input ring.  NEED lists the number of distances for each of the WIDTH + 1 differences of
+//   ring numbers.  Rows and weights are copied ahead into shared memory of the warp.
+// Cost: the map is read once (segments overlap by 2 WIDTH rings), the result written once.  For the four pixels of a
+//   thread, WIDTH = 9 and FARTHEST = 6: 312 multiply-adds, 48 sums, 20 reads of weights from the first-level cache.
+// Limit: instructions issued.
 // archs: 75 80 86 89 90 100 120
-// build: f32 -DREAL=float -DW=9 -DJ=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1
-// build: f64 -DREAL=double -DW=9 -DJ=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1
-// build: f32_aligned -DREAL=float -DW=4 -DJ=5 -DNEED=5,5,4,4,3 -DSHIFTED=0
-// build: f64_aligned -DREAL=double -DW=4 -DJ=5 -DNEED=5,5,4,4,3 -DSHIFTED=0
+// build: f32 -DREAL=float -DWIDTH=9 -DFARTHEST=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1
+// build: f64 -DREAL=double -DWIDTH=9 -DFARTHEST=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1
+// build: f32_aligned -DREAL=float -DWIDTH=4 -DFARTHEST=5 -DNEED=5,5,4,4,3 -DSHIFTED=0
+// build: f64_aligned -DREAL=double -DWIDTH=4 -DFARTHEST=5 -DNEED=5,5,4,4,3 -DSHIFTED=0
 // budget: f32 kernel=belt regs<=128 spills<=0 arch=90
 // budget: f64 kernel=belt regs<=168 spills<=64
 #include "direct/stencil.cuh"
 
 #define PIXELS (16 / (int)sizeof(REAL))
-#define HALO ((J + PIXELS - 1) / PIXELS * PIXELS)
+#define HALO ((FARTHEST + PIXELS - 1) / PIXELS * PIXELS)
 #define WINDOW (2 * HALO + PIXELS)
 #ifndef BLOCKS
-#define BLOCKS (W > 10 ? 4 : SINGLE ? 8 : 5)
+#define BLOCKS (WIDTH > 10 ? 4 : SINGLE ? 8 : 5)
 #endif
 
 #define VECTORS (32 + WINDOW / PIXELS - 1)      // of a row that a warp reads
@@ -43,7 +42,7 @@ template <int PARITY> DI void row(const Vector* x, const Vector* w, REAL scale, 
   int used = 0;
   Vector t;
 #pragma unroll
-  for (int e = 0; e < J; e++) {
+  for (int e = 0; e < FARTHEST; e++) {
     REAL s0[PIXELS], s1[PIXELS];
 #pragma unroll
     for (int p = 0; p < PIXELS; p++) {
@@ -52,13 +51,13 @@ template <int PARITY> DI void row(const Vector* x, const Vector* w, REAL scale, 
     }
 #pragma unroll
     for (int k = 0; k < TALL; k++) {
-      if (e < need.of[k < W ? W - k : k - W]) {
+      if (e < need.of[k < WIDTH ? WIDTH - k : k - WIDTH]) {
         if (used % PIXELS == 0) t = w[used / PIXELS];
         REAL weight = t.v[used % PIXELS];
         used++;
 #pragma unroll
         for (int p = 0; p < PIXELS; p++) {
-          REAL s = SHIFTED && ((k - W) & 1) ? s1[p] : s0[p];
+          REAL s = SHIFTED && ((k - WIDTH) & 1) ? s1[p] : s0[p];
           if (e) acc[k][p] += weight * s;
           else if (k < TALL - 1) acc[k][p] = acc[k + 1][p] + weight * s;
           else acc[k][p] = weight * s;
@@ -69,7 +68,7 @@ template <int PARITY> DI void row(const Vector* x, const Vector* w, REAL scale, 
 }
 
 // Rows low .. high - 1 are wanted of `rows` ones of n pixels, the first of which begins at `start`; weights begin with
-// row low - W - 1, one more than is needed at both ends.
+// row low - WIDTH - 1, one more than is needed at both ends.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) belt(const REAL* __restrict__ in, REAL* __restrict__ out,
     const REAL* __restrict__ weights, const REAL* __restrict__ w_in, const REAL* __restrict__ w_out,
     int* __restrict__ flag, i64 start, int n, int rows, int low, int high, int segment, int parity) {
@@ -91,30 +90,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) belt(const REAL* _
   bool bad = false;
   // two rows at a time, the first one of parity 0: it may be one before those needed, as the last may be one beyond;
   // what they add belongs to rows of other segments, and is dropped
-  int i = o0 - W;
+  int i = o0 - WIDTH;
   if (SHIFTED && ((i ^ parity) & 1)) i--;
   auto bring = [&](int r, int slot) {
-    if (r <= o1 + W) {
+    if (r <= o1 + WIDTH) {
       int safe = r < 0 ? 0 : r < rows ? r : rows - 1;
       const REAL* x = in + start + (i64)safe * n;
-      const REAL* w = weights + (i64)(r - low + W + 1) * STRIDE;
+      const REAL* w = weights + (i64)(r - low + WIDTH + 1) * STRIDE;
 #pragma unroll
       for (int c = 0; c < LOADS; c++) {
         int k = 32 * c + lane;
-        if (k < SLOT) fetch(slots + slot * SLOT + k, (const Vector*)((k < VECTORS ? x : w) + at[c]));
+        if (k < SLOT) ptx::copy16(slots + slot * SLOT + k, (const Vector*)((k < VECTORS ? x : w) + at[c]));
       }
     }
-    fetched();
+    ptx::commit_copies();
   };
 #pragma unroll
   for (int k = 0; k < SLOTS - 1; k++) bring(i + k, k);
   int slot = 0;
 #pragma unroll 1
-  for (; i < o1 + W; i += 2) {
+  for (; i < o1 + WIDTH; i += 2) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      int r = i + half, o = r - W, safe = r < 0 ? 0 : r < rows ? r : rows - 1;
-      wait_for<SLOTS - 2>();
+      int r = i + half, o = r - WIDTH, safe = r < 0 ? 0 : r < rows ? r : rows - 1;
+      ptx::wait_copies<SLOTS - 2>();
       __syncwarp();
       bring(r + SLOTS - 1, slot == 0 ? SLOTS - 1 : slot - 1);
       const Vector* held = slots + slot * SLOT;

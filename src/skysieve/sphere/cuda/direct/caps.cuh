@@ -1,5 +1,5 @@
-// What the direct sums in HEALPix's caps share (`direct/direct.cu`, `direct/spin.cu`): a thread's outputs, which pixels of a ring
-// are within their support, and where these begin.
+// Parts of the direct sums in HEALPix's caps (`direct/direct.cu`, `direct/spin.cu`): the outputs of a thread, which pixels of
+// a ring lie within their support, and where these begin.
 #pragma once
 #include "common.cuh"
 #include "healpix.cuh"

@@ -1,13 +1,15 @@
 // The pixel sum within a kernel's support, where rings differ in length.
 //
-// caps: HEALPix rings of both caps.  A thread holds ROWS neighbouring rings at one azimuth, in all four quadrants, at
-//   the mirror image of the azimuth within its quadrant, in both hemispheres: 16 ROWS sums.  A value of the kernel
-//   serves 16 pixels, a pixel that is read serves ROWS sums.  Reads are of `pack`'s layout, four quadrants together;
-//   the warps of a block are above each other, so that they read the same rings.
-//   Operations: 32 multiply-adds for every two values of the kernel (7 to 10 each) and four reads of 16 bytes; limited
-//   by instructions issued, then by the first-level cache.
-// any: SHARE threads a pixel, a ring each, for the rings next to the poles and for grids of any rings; angles in float64.
-//   Next to the poles there are few pixels with long sums: limited by latency.
+// caps: the HEALPix rings of both caps.
+//   Layout: a thread computes ROWS neighbouring rings at one azimuth, in the four quadrants, at the mirror image of the
+//   azimuth within each quadrant, and in both hemispheres: 16 ROWS sums.  A value of the kernel serves 16 pixels, and a
+//   pixel that is read serves ROWS sums.  `pack` arranges the pixels so that four quadrants are read together.  The warps
+//   of a block work on rings above each other and so read the same input rings.
+//   Cost: 32 multiply-adds for two values of the kernel (7 to 10 operations each) and four reads of 16 bytes.
+//   Limit: instructions issued, then the first-level cache.
+// any: the rings next to the poles, and grids of any rings; angles are float64.
+//   Layout: SHARE threads for a pixel, one input ring each.
+//   Limit: latency, because few pixels with long sums lie next to the poles.
 // archs: 75 80 86 89 90 100 120
 // build: f32_exp1 -DREAL=float -DMODE=0 -DDEGREE=1
 // build: f32_exp -DREAL=float -DMODE=0 -DDEGREE=3

@@ -105,7 +105,7 @@ class DirectKernel:
                     len(self.radial.cells))),
         )  # fmt: skip
         defines = {
-            "REAL": "float" if dtype.itemsize == 4 else "double", "W": belt.width, "J": max(belt.need),
+            "REAL": "float" if dtype.itemsize == 4 else "double", "WIDTH": belt.width, "FARTHEST": max(belt.need),
             "NEED": ",".join(map(str, belt.need)), "SHIFTED": int(belt.shifted), **self._defines(),
         }  # fmt: skip
         self.stencil = self.runtime.module(PACKAGE, self.BELT, "f32", defines)

@@ -1,12 +1,14 @@
-// The pixel sum of Q and U within a kernel's support, where rings differ in length; see `direct/direct.cu` for its ways.
+// The pixel sum of Q and U within a kernel's support, where rings differ in length; layout as in `direct/direct.cu`.
 //
-// caps, EXACT: each value of G becomes p^4 G: an even part, and an odd one that changes its sign in the mirror image within
-//   the quarter and in the south.  64 multiply-adds for each value, and 24 operations to form it.
-// caps, not EXACT: maps come turned into frames that turn against the meridians along a ring, by 2 cos(theta) for each unit
-//   of azimuth from the quarter's middle; the kernel between such frames is |p|^4 G, a scalar, up to what
-//   `cuda_spin.turning` says.  From one input ring to the next all sums are turned.  32 multiply-adds for each value,
-//   64 for each input ring.
-// any: SHARE threads a pixel; angles in float64.  Values are those of G, with |p|^4 unless EXACT.
+// caps, EXACT: each value of G becomes p^4 G, with an even part and an odd part, which changes sign in the mirror image
+//   within the quarter and in the south.
+//   Cost: 64 multiply-adds for each value, and 24 operations to form it.
+// caps, not EXACT: the maps are given in frames that rotate against the meridians along a ring, by 2 cos(theta) per unit
+//   of azimuth from the quarter's middle.  The kernel between such frames is the scalar |p|^4 G, with the error that
+//   `turning` in `direct/spin.py` bounds.  All sums are rotated from one input ring to the next.
+//   Cost: 32 multiply-adds for each value, 64 for each input ring.
+// any: SHARE threads for a pixel; angles are float64.  Values are those of G, with |p|^4 unless EXACT.
+// Limit: instructions issued (caps), latency (any).
 // archs: 75 80 86 89 90 100 120
 // build: f32_exp1 -DREAL=float -DMODE=0 -DDEGREE=1
 // build: f32_exp -DREAL=float -DMODE=0 -DDEGREE=3

@@ -1,32 +1,35 @@
 // The pixel sum of Q and U where all rings within the support have one length: `direct/belt.cu` with the kernel of spin 2.
 //
-// The kernel's even part takes sums of pixels left and right, its odd part differences of the other map.  With EXACT both
-// have weights of their own.  Without, the odd part is the even one times the tangent of the angle by which the input's
-// own ring turns (see `cuda_spin.turning`): sums are turned once for all output rings, and half of the operations are left.
-// A thread holds PIXELS pixels of both maps.  Operations for two pixels of float32, W = 9, J = 6: 312 multiply-adds (624
-// with EXACT), 144 (96) for the sums, 23 (39) reads of weights.  Limited by instructions issued.
+// The kernel's even part weighs sums of pixels to the left and right, its odd part differences of the other map.  With
+// EXACT both have their own weights.  Otherwise the odd part is the even part times the tangent of the angle by which the
+// frame rotates along the input ring (see `turning` in `direct/spin.py`): sums are rotated once for all output rings, which
+// halves the operations.
+// Layout: a thread computes PIXELS pixels of both maps.
+// Cost: for two pixels of float32, WIDTH = 9 and FARTHEST = 6: 312 multiply-adds (624 with EXACT), 144 (96) operations for
+//   the sums, 23 (39) reads of weights.
+// Limit: instructions issued.
 // archs: 75 80 86 89 90 100 120
-// build: f32 -DREAL=float -DW=9 -DJ=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1 -DEXACT=0
-// build: f32_exact -DREAL=float -DW=9 -DJ=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1 -DEXACT=1
-// build: f64_aligned -DREAL=double -DW=4 -DJ=5 -DNEED=5,5,4,4,3 -DSHIFTED=0 -DEXACT=1
+// build: f32 -DREAL=float -DWIDTH=9 -DFARTHEST=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1 -DEXACT=0
+// build: f32_exact -DREAL=float -DWIDTH=9 -DFARTHEST=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1 -DEXACT=1
+// build: f64_aligned -DREAL=double -DWIDTH=4 -DFARTHEST=5 -DNEED=5,5,4,4,3 -DSHIFTED=0 -DEXACT=1
 // budget: f32 kernel=belt regs<=168 spills<=0 arch=90
 // budget: f32_exact kernel=belt regs<=168 spills<=0 arch=90
 #include "direct/stencil.cuh"
 
 #define LINE (16 / (int)sizeof(REAL))
 #define PIXELS (LINE / 2)
-#define HALO ((J + PIXELS - 1) / PIXELS * PIXELS)
-#define EDGE ((J + LINE - 1) / LINE * LINE)       // a warp's halo, in whole vectors
+#define HALO ((FARTHEST + PIXELS - 1) / PIXELS * PIXELS)
+#define EDGE ((FARTHEST + LINE - 1) / LINE * LINE)       // a warp's halo, in whole vectors
 #define WINDOW (2 * HALO + PIXELS)
 #ifndef BLOCKS
-#define BLOCKS (W > 10 ? 4 : 6)
+#define BLOCKS (WIDTH > 10 ? 4 : 6)
 #endif
 
 #define VECTORS ((32 * PIXELS + 2 * EDGE) / LINE)  // of a row of one map that a warp reads
 #define SLOT (2 * VECTORS + STRIDE / LINE)
 #define LOADS ((SLOT + 31) / 32)
 
-constexpr int COUNT = EXACT ? 2 * distances_of_a_row() : distances_of_a_row() + 2 * J;
+constexpr int COUNT = EXACT ? 2 * distances_of_a_row() : distances_of_a_row() + 2 * FARTHEST;
 constexpr int STRIDE = (COUNT + LINE - 1) / LINE * LINE;
 
 struct Pair { REAL q[PIXELS], u[PIXELS]; };
@@ -58,7 +61,7 @@ template <int PARITY> DI void row(const REAL* in_q, const REAL* in_u, const Vect
     return t.v[used++ % LINE];
   };
 #pragma unroll
-  for (int e = 0; e < J; e++) {
+  for (int e = 0; e < FARTHEST; e++) {
     Pair sum[2], difference[2];
     if (e) {
       both(q, u, HALO + e, HALO - e, sum[0], difference[0]);
@@ -74,8 +77,8 @@ template <int PARITY> DI void row(const REAL* in_q, const REAL* in_u, const Vect
     }
 #pragma unroll
     for (int k = 0; k < TALL; k++) {
-      if (e < need.of[k < W ? W - k : k - W]) {
-        const int off = SHIFTED && ((k - W) & 1);
+      if (e < need.of[k < WIDTH ? WIDTH - k : k - WIDTH]) {
+        const int off = SHIFTED && ((k - WIDTH) & 1);
         REAL weight = next();
 #pragma unroll
         for (int p = 0; p < PIXELS; p++) {
@@ -115,31 +118,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) belt(const REAL* _
 #pragma unroll
     for (int p = 0; p < PIXELS; p++) acc[k].q[p] = acc[k].u[p] = 0;
   bool bad = false;
-  int i = o0 - W;
+  int i = o0 - WIDTH;
   if (SHIFTED && ((i ^ parity) & 1)) i--;
   auto bring = [&](int r, int slot) {
-    if (r <= o1 + W) {
+    if (r <= o1 + WIDTH) {
       int safe = r < 0 ? 0 : r < rows ? r : rows - 1;
       const REAL* x = in + start + (i64)safe * n;
-      const REAL* w = weights + (i64)(r - low + W + 1) * STRIDE;
+      const REAL* w = weights + (i64)(r - low + WIDTH + 1) * STRIDE;
 #pragma unroll
       for (int c = 0; c < LOADS; c++) {
         int k = 32 * c + lane;
         const REAL* from = k < VECTORS ? x : k < 2 * VECTORS ? x + npix : w;
-        if (k < SLOT) fetch(slots + slot * SLOT + k, (const Vector*)(from + at[c]));
+        if (k < SLOT) ptx::copy16(slots + slot * SLOT + k, (const Vector*)(from + at[c]));
       }
     }
-    fetched();
+    ptx::commit_copies();
   };
 #pragma unroll
   for (int k = 0; k < SLOTS - 1; k++) bring(i + k, k);
   int slot = 0;
 #pragma unroll 1
-  for (; i < o1 + W; i += 2) {
+  for (; i < o1 + WIDTH; i += 2) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      int r = i + half, o = r - W, safe = r < 0 ? 0 : r < rows ? r : rows - 1;
-      wait_for<SLOTS - 2>();
+      int r = i + half, o = r - WIDTH, safe = r < 0 ? 0 : r < rows ? r : rows - 1;
+      ptx::wait_copies<SLOTS - 2>();
       __syncwarp();
       bring(r + SLOTS - 1, slot == 0 ? SLOTS - 1 : slot - 1);
       const Vector* held = slots + slot * SLOT;

@@ -1,19 +1,19 @@
-// What the stencils of rings of one length share (`direct/belt.cu`, `direct/spin_belt.cu`): how many distances each difference of
-// rings needs, and rows with their weights that come ahead into a warp's own shared memory.
+// Parts of the stencils for rings of one length (`direct/belt.cu`, `direct/spin_belt.cu`): the number of distances for each
+// difference of ring numbers, and rows with their weights that are copied ahead into shared memory of a warp.
 #pragma once
 #include "common.cuh"
-#include "async.cuh"
 
-#define TALL (2 * W + 1)
+#define TALL (2 * WIDTH + 1)
 #define THREADS 64
 #define SLOTS 4
 
-struct Needs { int of[W + 1]; };
+struct __align__(16) Vector { REAL v[16 / sizeof(REAL)]; };
+struct Needs { int of[WIDTH + 1]; };
 #define NEEDS Needs{{NEED}}
 
 __device__ constexpr int distances_of_a_row() {
   constexpr Needs need = NEEDS;
   int n = 0;
-  for (int k = 0; k < TALL; k++) n += need.of[k < W ? W - k : k - W];
+  for (int k = 0; k < TALL; k++) n += need.of[k < WIDTH ? WIDTH - k : k - WIDTH];
   return n;
 }

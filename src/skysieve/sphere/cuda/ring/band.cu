@@ -1,10 +1,11 @@
 // Sums over rings, mode by mode: S_o(m) = sum_i k_m(o, i) F_i(m).
 //
-// A block takes TILE output rows and 128 EACH modes, a thread EACH of them, with both signs.  k_m is formed on the way, from about
-// ten samples of the kernel at azimuths 2 pi j / nphi that the tile shares (in shared memory) and cosines of its thread
-// (CACHED at a time in registers), and used for four (spin 2: eight) multiply-adds: to store it would cost more traffic.
-// Bytes: F once from memory, (TILE + 2 W) / TILE times through the second-level cache, S once; operations for one
-// output row, ring and m: J + 4 multiply-adds.  Limited by them.
+// Layout: a block computes TILE output rows and 128 EACH modes, a thread EACH of them, with both signs.  k_m is computed from
+//   about ten samples of the kernel at azimuths 2 pi j / nphi, which the tile shares in shared memory, and cosines of the
+//   thread (CACHED at a time in registers), and is used for four (spin 2: eight) multiply-adds.
+// Cost: with rings within W of the output row and J samples, F is read once from memory and (TILE + 2 W) / TILE times through
+//   the second-level cache, S is written once; J + 4 multiply-adds for one output row, ring and m.
+// Limit: multiply-adds.
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float -DSPIN=0 -DTILE=8 -DEACH=2 -DAHEAD=2 -DCACHED=12
 // build: f64 -DREAL=double -DSPIN=0 -DTILE=8 -DEACH=1 -DAHEAD=2 -DCACHED=12

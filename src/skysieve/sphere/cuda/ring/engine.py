@@ -225,8 +225,8 @@ class RingEngine:
     def _defines(self, kind: str, length: int) -> dict[str, object]:
         if kind == "plain" or self.window is None:
             whole = all(r.residues == 1 for r in self.runs if (r.kind, r.length) == (kind, length))
-            return {"L": length, "ONLY": self.spec.spin, **({"WHOLE": 1} if whole else {})}
-        return {"L": length, "ONLY": self.spec.spin, "TAPS": self.window.taps, "DEGREE": self.window.degree}
+            return {"LENGTH": length, "ONLY": self.spec.spin, **({"WHOLE": 1} if whole else {})}
+        return {"LENGTH": length, "ONLY": self.spec.spin, "TAPS": self.window.taps, "DEGREE": self.window.degree}
 
     def _tables(self) -> None:
         """Upload roots of unity, factors of the spreading window, and phases of rows."""

@@ -1,20 +1,21 @@
-// Transforms of rows whose length is L or 2 L, L a power of two, and what is around them: a block a row, or a row's even
-// or odd modes.
+// Transforms of rows of LENGTH or 2 LENGTH pixels, LENGTH a power of two, with the scaling before and after them.
 //
-// Bytes: a map (twice for a length of 2 L, and a result then once more on the way back) and its modes once; operations:
-// 5 L log2 L.  Limited by memory.
+// Layout: a block computes a row, or the even or odd modes of a row.
+// Cost: a map and its modes are read or written once; with 2 LENGTH pixels the map is read twice, and a result is read once
+//   more on the way back; 5 LENGTH log2 LENGTH operations.
+// Limit: memory.
 // archs: 75 80 86 89 90 100 120
-// build: f32_512 -DREAL=float -DL=512
-// build: f32_8192 -DREAL=float -DL=8192
-// build: f32_16384 -DREAL=float -DL=16384
-// build: f64_8192 -DREAL=double -DL=8192
+// build: f32_512 -DREAL=float -DLENGTH=512
+// build: f32_8192 -DREAL=float -DLENGTH=8192
+// build: f32_16384 -DREAL=float -DLENGTH=16384
+// build: f64_8192 -DREAL=double -DLENGTH=8192
 // budget: f32_8192 kernel=forward_plain regs<=64 spills<=64
 // budget: f32_8192 kernel=back_plain regs<=64 spills<=64
 // budget: f32_16384 kernel=forward_plain regs<=64 spills<=64
 // budget: f32_16384 kernel=back_plain regs<=64 spills<=64
 #include "ring/fft.cuh"
 
-#ifdef WHOLE  // a build for rows of length L alone
+#ifdef WHOLE  // a build for rows of length LENGTH alone
 #define PARTS_OF_ROW 1
 #else
 #define PARTS_OF_ROW ((int)gridDim.x)
@@ -30,7 +31,7 @@ DI Two phase_of(const Row& r, int m, const Two* __restrict__ phases) {
 }
 
 // grid: residues (1 or 2), rows.
-extern "C" __global__ void __launch_bounds__(T, BLOCKS) forward_plain(const REAL* __restrict__ map,
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_plain(const REAL* __restrict__ map,
     const REAL* __restrict__ w, const Row* __restrict__ rows, const Two* __restrict__ turns,
     const Two* __restrict__ phases, Two* __restrict__ modes, i64 npix, int rings, int first, int spin, int part) {
   extern __shared__ REAL shared[];
@@ -39,20 +40,20 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) forward_plain(const REAL
   REAL here = w[row], there = w[rings - 1 - row];
   Two v[16];
 #pragma unroll
-  for (int k = 0; k < 16; k++) v[k] = scaled_pixel(map, here, there, r, t + T * k, spin, npix, part);
+  for (int k = 0; k < 16; k++) v[k] = scaled_pixel(map, here, there, r, t + THREADS * k, spin, npix, part);
   if (residues == 2) {
-    Two turn = turned(-(REAL)t / L);
+    Two turn = turned(-(REAL)t / LENGTH);
 #pragma unroll
     for (int k = 0; k < 16; k++) {
-      Two z = scaled_pixel(map, here, there, r, t + T * k + L, spin, npix, part);
-      v[k] = e ? times(sub(v[k], z), times(turn, turns[k * (L / 32)])) : add(v[k], z);
+      Two z = scaled_pixel(map, here, there, r, t + THREADS * k + LENGTH, spin, npix, part);
+      v[k] = e ? times(sub(v[k], z), times(turn, turns[k * (LENGTH / 32)])) : add(v[k], z);
     }
   }
   transform(v, shared, turns, t);
 #pragma unroll
   for (int k = 0; k < 16; k++) {
     if (2 * r.most >= r.n) break;
-    int at = residues * (t + T * k) + e, m = at <= r.most ? at : at - r.n;
+    int at = residues * (t + THREADS * k) + e, m = at <= r.most ? at : at - r.n;
     if (m >= -r.most) modes[r.place + (m >= 0 ? m : r.most + 1 - m)] = times(v[k], phase_of(r, m, phases));
     if (at == 0) modes[r.place + r.most + 1] = v[k];  // mode 0 has two places
   }
@@ -60,17 +61,17 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) forward_plain(const REAL
   // modes beyond n / 2 repeat those below
   Two* held = (Two*)shared;
 #pragma unroll
-  for (int k = 0; k < 16; k++) held[t + T * k] = v[k];
+  for (int k = 0; k < 16; k++) held[t + THREADS * k] = v[k];
   __syncthreads();
 #pragma unroll 4
-  for (int k = t; k < 2 * (r.most + 1); k += T) {
+  for (int k = t; k < 2 * (r.most + 1); k += THREADS) {
     int m = k <= r.most ? k : r.most + 1 - k, at = m & (r.n - 1);
     if (residues == 1 || (at & 1) == e) modes[r.place + k] = times(held[at / residues], phase_of(r, m, phases));
   }
 }
 
 // With two residues the map is left with what `join` puts together.
-extern "C" __global__ void __launch_bounds__(T, BLOCKS) back_plain(const Two* __restrict__ sums,
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back_plain(const Two* __restrict__ sums,
     const REAL* __restrict__ w, const Row* __restrict__ rows, const Two* __restrict__ turns,
     const Two* __restrict__ phases, REAL* __restrict__ map, int* __restrict__ flag, i64 npix, int rings, int first,
     int spin, int part) {
@@ -84,14 +85,14 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) back_plain(const Two* __
 #pragma unroll
     for (int k = 0; k < 16; k++) {
       v[k].x = v[k].y = 0;
-      int at = residues * (t + T * k) + e, below = r.n - at;
+      int at = residues * (t + THREADS * k) + e, below = r.n - at;
       if (at <= r.most) v[k] = times(conj(from[at]), phase_of(r, at, phases));
       if (below <= r.most) v[k] = add(v[k], times(conj(from[r.most + 1 + below]), phase_of(r, -below, phases)));
     }
   } else {
     Two* held = (Two*)shared;
 #pragma unroll 4
-    for (int k = t; k < L; k += T) {
+    for (int k = t; k < LENGTH; k += THREADS) {
       int at = residues * k + e, m = at - ((at + r.most) & -r.n);  // n is a power of two
       Two s = times(conj(sums[r.place + (m >= 0 ? m : r.most + 1 - m)]), phase_of(r, m, phases));
       for (m += r.n; m <= r.most; m += r.n)
@@ -100,16 +101,16 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) back_plain(const Two* __
     }
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < 16; k++) v[k] = held[t + T * k];
+    for (int k = 0; k < 16; k++) v[k] = held[t + THREADS * k];
     __syncthreads();
   }
   transform(v, shared, turns, t);
   if (residues == 2) {
-    Two turn = turned(-(REAL)t / L);
+    Two turn = turned(-(REAL)t / LENGTH);
 #pragma unroll
     for (int k = 0; k < 16; k++) {
-      Two z = e ? times(v[k], times(turn, turns[k * (L / 32)])) : v[k];
-      put_plain(map, r, t + T * k + e * L, spin, npix, part, 1, 1, conj(z));
+      Two z = e ? times(v[k], times(turn, turns[k * (LENGTH / 32)])) : v[k];
+      put_plain(map, r, t + THREADS * k + e * LENGTH, spin, npix, part, 1, 1, conj(z));
     }
     return;
   }
@@ -117,19 +118,19 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) back_plain(const Two* __
   bool bad = false;
 #pragma unroll
   for (int k = 0; k < 16; k++) {
-    put_plain(map, r, t + T * k, spin, npix, part, here, there, conj(v[k]));
+    put_plain(map, r, t + THREADS * k, spin, npix, part, here, there, conj(v[k]));
     bad |= strange(v[k].x) || strange(v[k].y);
   }
   if (bad) *flag = 1;
 }
 
-// grid: L / 256, rows: the halves of rows from their even and odd modes.
+// grid: LENGTH / 256, rows: the halves of rows from their even and odd modes.
 extern "C" __global__ void __launch_bounds__(256) join(const REAL* __restrict__ w, const Row* __restrict__ rows,
     REAL* __restrict__ map, int* __restrict__ flag, i64 npix, int rings, int first, int spin, int part) {
   int j = blockIdx.x * 256 + threadIdx.x, row = first + blockIdx.y;
   const Row r = rows[row];
-  if (j >= L || (part && r.south == r.north)) return;
-  Two a = scaled_pixel(map, 1, 1, r, j, spin, npix, part), b = scaled_pixel(map, 1, 1, r, j + L, spin, npix, part);
+  if (j >= LENGTH || (part && r.south == r.north)) return;
+  Two a = scaled_pixel(map, 1, 1, r, j, spin, npix, part), b = scaled_pixel(map, 1, 1, r, j + LENGTH, spin, npix, part);
   bool bad = put(map, w, r, row, rings, j, spin, npix, part, add(a, b));
-  if (put(map, w, r, row, rings, j + L, spin, npix, part, sub(a, b)) || bad) *flag = 1;
+  if (put(map, w, r, row, rings, j + LENGTH, spin, npix, part, sub(a, b)) || bad) *flag = 1;
 }

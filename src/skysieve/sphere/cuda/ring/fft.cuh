@@ -1,14 +1,15 @@
-// A transform of length L by L / 16 threads with 16 elements each, thread t those of numbers t + k L / 16: passes of radix
-// 16 and 8 (Stockham: natural order in and out), exchanged through shared memory with a word of padding for every 32.
+// A transform of length LENGTH by THREADS = LENGTH / 16 threads with 16 elements each; thread t has the elements
+// t + k THREADS.  Passes of radix 16 and 8 (Stockham: natural order in and out) exchange values through shared memory, with
+// a word of padding for every 32.
 #pragma once
 #include "ring/rows.cuh"
 
 
-#define T (L / 16)
+#define THREADS (LENGTH / 16)
 #define PADDED(i) ((i) + ((i) >> 5))
-#define PLANE PADDED(L)
-#define MANY (SINGLE ? (T >= 512 ? 1024 : 768) : 512)  // threads that a multiprocessor is to hold
-#define BLOCKS (MANY / T < 1 ? 1 : MANY / T > 16 ? 16 : MANY / T)
+#define PLANE PADDED(LENGTH)
+#define MANY (SINGLE ? (THREADS >= 512 ? 1024 : 768) : 512)  // threads that a multiprocessor is to hold
+#define BLOCKS (MANY / THREADS < 1 ? 1 : MANY / THREADS > 16 ? 16 : MANY / THREADS)
 
 DI Two add(Two a, Two b) { Two c = {a.x + b.x, a.y + b.y}; return c; }
 DI Two sub(Two a, Two b) { Two c = {a.x - b.x, a.y - b.y}; return c; }
@@ -47,24 +48,24 @@ DI void dft16(Two* v) {
   for (int k = 0; k < 16; k++) v[k] = o[k];
 }
 
-// One pass: radix R, after passes whose radices have the product N.  `turns`: exp(-2 pi i k / L).
+// One pass: radix R, after passes whose radices have the product N.  `turns`: exp(-2 pi i k / LENGTH).
 template <int R, int N> DI void pass(Two* v, REAL* shared, const Two* __restrict__ turns, int t) {
 #pragma unroll
   for (int b = 0; b < 16 / R; b++) {
     Two u[R];
 #pragma unroll
     for (int k = 0; k < R; k++) u[k] = v[b + k * (16 / R)];
-    int j = t + b * T;
+    int j = t + b * THREADS;
     if (N > 1) {
       Two p[R];
-      p[1] = turns[j % N * (L / (N * R))];
+      p[1] = turns[j % N * (LENGTH / (N * R))];
 #pragma unroll
       for (int k = 2; k < R; k++) p[k] = times(p[k / 2], p[k - k / 2]);
 #pragma unroll
       for (int k = 1; k < R; k++) u[k] = times(u[k], p[k]);
     }
     if (R == 16) dft16(u); else dft8(u);
-    if (N * R < L) {
+    if (N * R < LENGTH) {
       int base = PADDED(j / N * (N * R) + j % N);  // padding of the parts adds up
 #pragma unroll
       for (int k = 0; k < R; k++) {
@@ -76,27 +77,27 @@ template <int R, int N> DI void pass(Two* v, REAL* shared, const Two* __restrict
       for (int k = 0; k < R; k++) v[b + k * (16 / R)] = u[k];
     }
   }
-  if (N * R < L) {
+  if (N * R < LENGTH) {
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < 16; k++) {
-      v[k].x = shared[PADDED(t) + PADDED(T * k)];
-      v[k].y = shared[PLANE + PADDED(t) + PADDED(T * k)];
+      v[k].x = shared[PADDED(t) + PADDED(THREADS * k)];
+      v[k].y = shared[PLANE + PADDED(t) + PADDED(THREADS * k)];
     }
     __syncthreads();
   }
 }
 
 DI void transform(Two* v, REAL* shared, const Two* turns, int t) {
-#if L == 512
+#if LENGTH == 512
   pass<8, 1>(v, shared, turns, t); pass<8, 8>(v, shared, turns, t); pass<8, 64>(v, shared, turns, t);
-#elif L == 1024
+#elif LENGTH == 1024
   pass<16, 1>(v, shared, turns, t); pass<8, 16>(v, shared, turns, t); pass<8, 128>(v, shared, turns, t);
-#elif L == 2048
+#elif LENGTH == 2048
   pass<16, 1>(v, shared, turns, t); pass<16, 16>(v, shared, turns, t); pass<8, 256>(v, shared, turns, t);
-#elif L == 4096
+#elif LENGTH == 4096
   pass<16, 1>(v, shared, turns, t); pass<16, 16>(v, shared, turns, t); pass<16, 256>(v, shared, turns, t);
-#elif L == 8192
+#elif LENGTH == 8192
   pass<16, 1>(v, shared, turns, t); pass<8, 16>(v, shared, turns, t); pass<8, 128>(v, shared, turns, t);
   pass<8, 1024>(v, shared, turns, t);
 #else

@@ -1,10 +1,12 @@
-// Transforms of rings of any lengths, without a plan for each: what is around the batched transforms.
+// Before and after the batched transforms of rings of any lengths, without a plan for each length.
 //
-// A row is a ring with its mirror image as real and imaginary part; with spin 2 there are two, Q + i U of the ring and
-// Q - i U of its mirror image, which have the same kernel.  Rows of one length are transformed as they are.  Others go
-// by Bluestein's chirps: a length n = 4 m is split over the quadrants into four residues of length m, each of which is
-// a convolution with a chirp, done by transforms of a power of two L >= 2 m - 1 that many rows share.
-// One thread an element; each kernel reads and writes every element once: limited by memory.
+// A row is a ring with its mirror image as real and imaginary part; with spin 2 there are two rows, Q + i U of the ring and
+// Q - i U of its mirror image, which have the same kernel.  Rows of one length are transformed directly.  Other rows are
+// transformed with Bluestein's chirps: a length n = 4 m is split over the quadrants into four residues of length m, each of
+// which is a convolution with a chirp by transforms of a power of two L >= 2 m - 1, which many rows share.
+// Layout: one thread per element.
+// Cost: each kernel reads and writes every element once.
+// Limit: memory.
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double

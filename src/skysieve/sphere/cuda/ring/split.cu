@@ -1,17 +1,18 @@
-// Sums over rings, mode by mode, as `ring/band.cu`, for kernels exp(-x / (2 sigma^2)) of the squared chord x; float32,
+// Sums over rings, mode by mode, as in `ring/band.cu`, for kernels exp(-x / (2 sigma^2)) of the squared chord x; float32,
 // spin 0.
 //
-// k_m of rings o and i is exp(-a / (2 sigma^2) - z) I_m(z), a the squared distance of the rings and z = sin sin / sigma^2.
-// At large z that is nearly a factor of the two rings times a factor of each ring and m: with the geometric mean of
-// those of (o, o) and (i, i) for exp(-z) I_m(z), its error is 3/16 (sigma cot)^2 of the kernel's rms.
-// A block takes TALL output rows and 128 modes, a thread one of them with both signs.  Modes come ahead into the thread's
-// own shared memory (cp.async where there is one).  Bytes: F once from memory, (TALL + 2 W) / TALL times through the
-// second-level cache, S once; operations for one output row, ring and m: 4 multiply-adds.  Limited by memory and them.
+// k_m of rings o and i is exp(-a / (2 sigma^2) - z) I_m(z), with the squared distance a of the rings and z = sin sin / sigma^2.
+// At large z this is nearly a factor of the two rings times a factor of each ring and m: with the geometric mean of the
+// values for (o, o) and (i, i) in place of exp(-z) I_m(z), the error is 3/16 (sigma cot)^2 of the kernel's rms.
+// Layout: a block computes TALL output rows and 128 modes, a thread one of them with both signs.  Modes are copied ahead into
+//   shared memory of the thread.
+// Cost: with rings within W of the output row, F is read once from memory and (TALL + 2 W) / TALL times through the
+//   second-level cache, S is written once; 4 multiply-adds for one output row, ring and m.
+// Limit: memory and multiply-adds.
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
 // budget: f32 kernel=band regs<=168 spills<=0
 #include "common.cuh"
-#include "async.cuh"
 
 #define SUBS 4
 #define TALL (8 * SUBS)
@@ -50,16 +51,6 @@ extern "C" __global__ void __launch_bounds__(128) samples(const double* __restri
   }
 }
 
-DI void bring(Two* to, const Two* from, bool some) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from),
-               "r"(some ? 8 : 0) : "memory");
-#else
-  Two none = {0, 0};
-  *to = some ? *from : none;
-#endif
-}
-
 DI REAL factor(REAL squared, REAL a, REAL b) { return power_of_two(squared * (squared * b - a)); }
 
 // grid: blocks of modes, tiles from `first` on; see `ring/band.cu`.  Shared memory: of the tile's rings.
@@ -95,14 +86,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __re
       Ring q = ring[k];
       bool some = m <= q.most;
       const Two* p = q.plus + (some ? m : 0);
-      bring(slots + slot * 2 * BLOCK, p, some);
-      bring(slots + slot * 2 * BLOCK + BLOCK, p + (q.most + 1), some);
+      ptx::copy8(slots + slot * 2 * BLOCK, p, some);
+      ptx::copy8(slots + slot * 2 * BLOCK + BLOCK, p + (q.most + 1), some);
     }
-    fetched();
+    ptx::commit_copies();
   };
 #pragma unroll
   for (int k = 0; k < AHEAD - 1; k++) ahead(k, k);
-  wait_for<AHEAD - 2>();
+  ptx::wait_copies<AHEAD - 2>();
   Two next_a = slots[0], next_b = slots[BLOCK], w = wide[0];
   int next = ring[0].active, slot = 0;
 #pragma unroll 1
@@ -113,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __re
     ahead(k + AHEAD - 1, slot == 0 ? AHEAD - 1 : slot - 1);
     slot = slot == AHEAD - 1 ? 0 : slot + 1;
     if (k + 1 < count) {
-      wait_for<AHEAD - 2>();
+      ptx::wait_copies<AHEAD - 2>();
       next_a = slots[slot * 2 * BLOCK];
       next_b = slots[slot * 2 * BLOCK + BLOCK];
       w = wide[k + 1];

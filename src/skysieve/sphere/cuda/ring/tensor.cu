@@ -1,11 +1,12 @@
-// Sums over rings, mode by mode, as `ring/band.cu`, with k_m formed by the matrix units; float32, spin 0.
+// Sums over rings, mode by mode, as in `ring/band.cu`, with k_m computed by the matrix units; float32, spin 0.
 //
-// A block takes TALL output rows and 128 modes, a warp 16 of them: k_m of 8 rows is the product of the cosines of 16 modes
-// and 16 azimuths with the samples of 8 rows, both as a sum of two half floats, three products of which count: what is
-// left out is 2^-22 of the sum of the samples' moduli.  A thread has two modes of each second row of four, and adds up
-// their products with F with both signs.  Bytes: F once from memory, (TALL + 2 W) / TALL times through the second-level
-// cache; operations for one output row, ring and m: 4 multiply-adds, and 3 x 16 of the matrix units.  Limited by the
-// reads of samples from shared memory, and by the multiply-adds.
+// Layout: a block computes TALL output rows and 128 modes, a warp 16 of them.  k_m of 8 rows is the product of the cosines of
+//   16 modes and 16 azimuths with the samples of 8 rows.  Both are sums of two halves, of whose four products three are
+//   computed: the fourth is 2^-22 of the sum of the samples' moduli.  A thread has two modes of each second row of four, and
+//   sums their products with F for both signs.
+// Cost: with rings within W of the output row, F is read once from memory and (TALL + 2 W) / TALL times through the
+//   second-level cache; 4 multiply-adds for one output row, ring and m, and 3 x 16 of the matrix units.
+// Limit: reads of samples from shared memory, and multiply-adds.
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
 // budget: f32 kernel=band spills<=16
@@ -16,7 +17,7 @@
 #define BLOCK 256
 #define TERMS 16
 #define AHEAD 2
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if PTX_ARCH >= 800
 #define BLOCKS 2
 #else
 #define BLOCKS 1
@@ -85,18 +86,9 @@ extern "C" __global__ void __launch_bounds__(128) samples(const double* __restri
   }
 }
 
-// d = a b + c of 16 modes, 16 azimuths and 8 rows
-DI void product(float* d, const unsigned* a, const unsigned* b, const float* c) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-#endif
-}
-
 // k_m of a thread's two modes (d[0], d[1] and d[2], d[3]) and two rows of eight.
 struct Cosines {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if PTX_ARCH >= 800
   unsigned high[4], low[4];
 #else
   float c[2][TERMS];
@@ -110,7 +102,7 @@ DI float cosine(i64 j, int m, int nphi) {
 }
 
 DI void prepare(Cosines& c, int j0, int m, int nphi, int lane) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if PTX_ARCH >= 800
 #pragma unroll
   for (int k = 0; k < 4; k++) {
     int j = j0 + 2 * (lane % 4) + k / 2 * 8;
@@ -123,12 +115,12 @@ DI void prepare(Cosines& c, int j0, int m, int nphi, int lane) {
 }
 
 DI void coefficients(float* d, const Cosines& c, const Piece* held, int lane) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if PTX_ARCH >= 800
   Piece p = held[lane];
   const float none[4] = {0, 0, 0, 0};
-  product(d, c.high, p.low, none);
-  product(d, c.low, p.high, d);
-  product(d, c.high, p.high, d);
+  ptx::multiply_halves(d, c.high, p.low, none);
+  ptx::multiply_halves(d, c.low, p.high, d);
+  ptx::multiply_halves(d, c.high, p.high, d);
 #else
   for (int q = 0; q < 2; q++) {
     d[q] = d[2 + q] = 0;

@@ -1,0 +1,40 @@
+"""Structs that kernels take by value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.core.gpu.structs import address, fill, struct
+
+POINT = struct("x*", "count", "scale.", "stride#")
+
+
+def test_the_layout_is_that_of_c():
+    assert POINT.names == ("x", "count", "scale", "stride")
+    assert [POINT.fields[name][1] for name in POINT.names] == [0, 8, 16, 24]
+    assert POINT.itemsize == 32
+    assert struct("a", "b.").itemsize == 16
+
+
+def test_values():
+    x = np.arange(4.0)
+    made = fill(POINT, scale=0.5, x=x[1:], count=np.int32(3), stride=7)
+    assert made.tolist() == (x.ctypes.data + 8, 3, 0.5, 7)
+    assert fill(POINT, scale=0.5, x=None, count=3, stride=7)["x"] == 0
+    outer = np.dtype([("n", np.int32), ("point", POINT)], align=True)
+    assert fill(outer, n=1, point=made)["point"] == made
+    assert address(x) == x.ctypes.data
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"count": ...}, r"fields without a value: \['count'\]"),
+        ({"other": 1}, r"values without a field: \['other'\]"),
+    ],
+)
+def test_fields_and_values_must_match(change, message):
+    values = {"x": None, "count": 1, "scale": 1.0, "stride": 1} | change
+    with pytest.raises(TypeError, match=message):
+        fill(POINT, **{name: value for name, value in values.items() if value is not ...})
