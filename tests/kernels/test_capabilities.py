@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from skysieve.periodogram.cuda.layouts import has_matrix_units
+from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 
 from skysieve.core.device import Device
 from skysieve.fstat.cuda.windows import SLOW_DOUBLES, changes_of

@@ -93,7 +93,7 @@ CONSTANTS = [  # kernel file of the periodogram, macro, module of the launcher, 
     ("peaks/refine.cu", "PROBES", "peaks.launch", "PROBES"),
     ("peaks/refine.cu", "VERY_LONG", "peaks.launch", "VERY_LONG"),
     ("peaks/refine.cu", "SLICE", "peaks.launch", "SLICE"),
-    ("peaks/refine.cu", "WARPS", "peaks.launch", "WARPS"),
+    ("peaks/refine.cu", "THREADS", "peaks.launch", "THREADS"),
 ]
 RENAMED = {  # the source's names of fields, where launchers have other ones to tell them from those of other structs
     "guard.least": "guard", "first": "first_row", "index": "answer_index", "list": "tries_list", "info": "probed",
