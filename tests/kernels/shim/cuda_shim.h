@@ -1,6 +1,6 @@
 // Runs an unmodified CUDA source on the host: g++ -include cuda_shim.h.
 //
-// Every thread of a block is a fibre (ucontext) with its own stack; one fibre runs at a time and gives way
+// Every thread of a block is a fibre with its own stack; one fibre runs at a time and gives way
 // only where a CUDA thread can wait: __syncthreads, __syncwarp, shuffles, votes.  Blocks run one after another.
 // Blocks and fibres run forwards or backwards (shim_set_order): a kernel whose result depends on that races.
 // Checked: shuffles that read lanes outside the mask or ended ones, lanes outside their own mask, masks that
@@ -33,6 +33,35 @@
 
 #define SKYSIEVE_HOST_SHIM 1
 
+// Fibres change stacks by swapcontext, or by a few instructions where these are known: a launch of a million switches
+// spends most of its time in the system call of swapcontext.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#define SHIM_PLAIN_SWITCH 1
+extern "C" __attribute__((visibility("hidden"))) void shim_switch(void** from, void* to);
+asm(R"(
+  .text
+  .p2align 4
+  .type shim_switch, @function
+shim_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .size shim_switch, .-shim_switch
+)");
+#endif
+
 #include "cuda_types.h"
 
 namespace shim {
@@ -43,8 +72,29 @@ enum class State { ready, block_wait, warp_wait, ended };
 
 enum class Op { none, sync, shuffle, vote, match };
 
+#if defined(SHIM_PLAIN_SWITCH)
+using Context = void*;    // the stack pointer; the registers lie on the stack
+inline void switch_to(Context& from, Context& to) { shim_switch(&from, to); }
+inline void prepare(Context& context, unsigned char* stack, size_t size, void (*entry)()) {
+  void** top = reinterpret_cast<void**>(stack + size);
+  top[-1] = nullptr;      // where entry would return to
+  top[-2] = reinterpret_cast<void*>(entry);
+  context = top - 8;      // six registers
+}
+#else
+using Context = ucontext_t;
+inline void switch_to(Context& from, Context& to) { swapcontext(&from, &to); }
+inline void prepare(Context& context, unsigned char* stack, size_t size, void (*entry)()) {
+  getcontext(&context);
+  context.uc_stack.ss_sp = stack;
+  context.uc_stack.ss_size = size;
+  context.uc_link = nullptr;
+  makecontext(&context, entry, 0);
+}
+#endif
+
 struct Fibre {
-  ucontext_t context;
+  Context context;
   uint3 tid;
   unsigned linear;
   State state;
@@ -63,7 +113,7 @@ struct Machine {
   std::function<void()> body;
   std::vector<Fibre> fibres;
   unsigned char* stacks = nullptr;
-  ucontext_t scheduler;
+  Context scheduler;
   void* scheduler_fake = nullptr;
   const void* scheduler_bottom = nullptr;
   size_t scheduler_size = 0;
@@ -83,7 +133,7 @@ inline void to_scheduler(bool last = false) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(last ? nullptr : &f->fake_stack, m.scheduler_bottom, m.scheduler_size);
 #endif
-  swapcontext(&f->context, &m.scheduler);
+  switch_to(f->context, m.scheduler);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(f->fake_stack, &m.scheduler_bottom, &m.scheduler_size);
 #endif
@@ -172,7 +222,7 @@ inline void resume(Fibre& f) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&m.scheduler_fake, stack_of(f.linear), kStack);
 #endif
-  swapcontext(&m.scheduler, &f.context);
+  switch_to(m.scheduler, f.context);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(m.scheduler_fake, nullptr, nullptr);
 #endif
@@ -195,11 +245,7 @@ inline bool run_block(unsigned shared) {
     f.tid = make_uint3(i % m.block.x, i / m.block.x % m.block.y, i / (m.block.x * m.block.y));
     f.state = State::ready;
     f.fake_stack = nullptr;
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = stack_of(i);
-    f.context.uc_stack.ss_size = kStack;
-    f.context.uc_link = nullptr;
-    makecontext(&f.context, entry, 0);
+    prepare(f.context, stack_of(i), kStack, entry);
   }
   for (;;) {
     bool ran = false;
