@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,20 @@ def test_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no test data in {folder}; SKYSIEVE_TEST_DATA names the folder that has it")
     return folder
+
+
+# ---------------------------------------------------------------- kernels, with and without a GPU
+
+
+@pytest.fixture(params=["forwards", "backwards", pytest.param("gpu", marks=pytest.mark.gpu)])
+def runtime(request: pytest.FixtureRequest) -> Any:
+    """What compiles and launches kernels: the host shim in both orders of threads, and with ``-m gpu`` a GPU.
+
+    Another answer with the threads backwards is a race.  See `tests/kernels/devices.py`.
+    """
+    from tests.kernels.devices import make_runtime
+
+    return make_runtime(request.param)
 
 
 # ---------------------------------------------------------------- tests that need a GPU
@@ -52,10 +67,15 @@ def _no_such_method(item: pytest.Item) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``-m gpu`` leave files without such tests unread: they may import what a GPU machine lacks."""
+    """With ``-m gpu`` leave files without such tests unread: they may import what a GPU machine lacks.
+
+    Such tests are those of ``tests/kernels``, which use the fixture `runtime`, and those marked by hand.
+    """
     if config.option.markexpr != "gpu" or not collection_path.match("test_*.py"):
         return None
-    return None if "mark.gpu" in collection_path.read_text(encoding="utf-8") else True
+    if collection_path.parent.name == "kernels" or "mark.gpu" in collection_path.read_text(encoding="utf-8"):
+        return None
+    return True
 
 
 # ---------------------------------------------------------------- the GPU record
