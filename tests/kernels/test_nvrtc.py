@@ -1,7 +1,7 @@
 """Every ``.cu`` of the package compiles for the architectures it claims, within its budgets; no GPU is needed.
 
-``make test`` compiles every build for sm_90, ``make test-all`` for all architectures that the headers claim.  The pinned
-NVRTC (13.0) keeps the numbers of registers the same from run to run.
+``make test`` compiles every build for sm_90, ``make test-all`` for all architectures that the headers claim.  The
+pinned NVRTC (13.0) keeps the numbers of registers the same from run to run.
 """
 
 from __future__ import annotations

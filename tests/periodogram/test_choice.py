@@ -47,8 +47,8 @@ def sizes(seed: int, count: int) -> list[tuple[int, int, float]]:
 
 
 FACTOR = 1.6
-"""Predictions are those of direct sums alone.  The choice also counts that they take 1.2 times as long beside others and
-up to 1.3 times where the points do not fit into the tables of a block at once."""
+"""Predictions are those of direct sums alone.  The choice also counts that they take 1.2 times as long beside others
+and up to 1.3 times where the points do not fit into the tables of a block at once."""
 INEXACT = 30
 """Objects of so few points are summed directly whatever it costs: the FFT would take most of their powers again."""
 
