@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from skysieve.periodogram.contract import Grids
+from skysieve.periodogram.cpu import engine as cpu
 from skysieve.periodogram.cuda import engine as cuda
 from tests.conformance.peaks_truth import check_peaks
 from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, run, shared_grid
@@ -179,3 +180,16 @@ def test_by_the_judge_of_every_engine(runtime, spec):
     e = engine(runtime, n_peaks=2, **spec)
     source, grids = batch([14, 60], seed=16), shared_grid(0.16, 0.2 / 120, 300)
     assert check_peaks(e.spec, source, grids, run(e, source, grids, power=False)) == 4
+
+
+@pytest.mark.parametrize("order", ["forwards", "backwards"])
+@pytest.mark.parametrize(("points", "step", "nf"), [(16, 0.5, 3000), (30, 0.5, 2500), (12, 0.1, 9000)])
+def test_few_points_have_many_high_peaks(points, step, nf, order):
+    """Hundreds of further candidates, of which the highest are refined: the best peak is that of the CPU."""
+    source, grids = batch([points, points + 1], seed=points), shared_grid(0.16, step / 119.4, nf)
+    out = run(engine(order), source, grids, power=False)
+    judge = cpu.Engine(default_spec())
+    expected = run(judge, source, grids, power=False)
+    judge.close()
+    np.testing.assert_allclose(out.peak_power[:, 0], expected.peak_power[:, 0], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(out.peak_power, expected.peak_power, rtol=0, atol=1e-8)

@@ -100,7 +100,7 @@ PICKS = (
 RANKS = ("rank*", "left*", *ANSWERS)
 REFINE = _struct(
     *PICKS, *RANKS, "tp*", "wv*", "offsets*", "tried*", "tries_list*", "order*", "climbs*", "sums*", "counters*",
-    "longer", "each", "mean", "few", "many", "slices", "turns",
+    "longer", "each", "mean", "few", "middle", "many", "slices", "turns",
 )  # fmt: skip
 PROBE = _struct(
     *PICKS, "tried*", "tries_list*", "offsets*", "searches*", "order*", "owner*", "lo*", "probed*", "probe_f0*",

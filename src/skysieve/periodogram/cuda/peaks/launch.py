@@ -14,13 +14,14 @@ from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.numerics.peaks import MORE_TRIES, MOST_TRIES
 
-LONG, VERY_LONG, SLICE = 256, 16_384, 4096
-"""Points up to which a warp and a block refine a peak, and points of a block of a longer series, as in the kernels."""
+SHORT, LONG, VERY_LONG, SLICE = 256, 1024, 16_384, 4096
+"""Points up to which some lanes, a warp and a block refine a peak, and points of a block of a longer series, as in the
+kernels."""
 TURNS = 20
 """Trials of a peak of a longer series: a wide window has up to 11 places, from which a climb takes 3 to 5 steps."""
 CLIMB_BYTES, SUMS = 168, 32
-WARPS = 4
-"""Warps of a block of ``ls_refine``."""
+THREADS, PEAKS_AT_ONCE = 128, 16
+"""Threads of a block of ``ls_refine``, and peaks of short series that it takes at once."""
 PROBES, SEARCH_BYTES, PROBE_TURNS = 12, 80, 9
 """Where a model's own kernel evaluates powers: of a peak at once, bytes of what is known of the peak, and how often at
 most (mostly four times)."""
@@ -56,7 +57,7 @@ def longer_objects(offsets: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | 
         found = np.flatnonzero(lengths > n).astype(np.int32)
         return found if found.size else None
 
-    return {"longer": above(LONG), "longest": above(VERY_LONG)}
+    return {"longer": above(SHORT), "longest": above(VERY_LONG)}
 
 
 def refine(
@@ -67,12 +68,12 @@ def refine(
     longer, longest = data["longer"], data["longest"]
     first = 0 if longer is None else longer.size * spec.n_peaks
     common: dict[str, Any] = {
-        **picks, **rows, "mean": spec.fit_mean, "few": LONG, "many": VERY_LONG, "climbs": None, "sums": None,
+        **picks, **rows, "mean": spec.fit_mean, "few": SHORT, "middle": LONG, "many": VERY_LONG, "climbs": None, "sums": None,
         "counters": None, "slices": 0, "turns": 0,
     }  # fmt: skip
     args = cs.fill(cs.REFINE, **common, order=longer, longer=first, each=spec.n_peaks)
-    blocks = first + min(-(-len(lengths) * spec.n_peaks // WARPS), 16 * multiprocessors)
-    module.launch("ls_refine", (blocks,), (32 * WARPS,), (args,), stream=lane.stream)
+    blocks = first + min(-(-len(lengths) * spec.n_peaks // PEAKS_AT_ONCE), 16 * multiprocessors)
+    module.launch("ls_refine", (blocks,), (THREADS,), (args,), stream=lane.stream)
     if longest is None:
         return
     each, slices = spec.n_peaks + MORE_TRIES, -(-int(lengths.max()) // SLICE)

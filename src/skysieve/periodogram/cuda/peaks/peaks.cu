@@ -12,8 +12,8 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_peaks regs<=64 smem<=9296
-// budget: f32 kernel=ls_peaks regs<=64 smem<=6960
+// budget: f64 kernel=ls_peaks regs<=64 smem<=10336
+// budget: f32 kernel=ls_peaks regs<=64 smem<=8000
 // budget: f64 kernel=ls_candidates regs<=64 smem<=0
 // budget: f64 kernel=ls_scale regs<=64 smem<=0
 #include "common.cuh"
@@ -23,6 +23,7 @@
 #define FEW 192              // candidates that one warp takes
 #define LANES_EACH (FEW / 32)
 #define GOOD 512             // further candidates that a block orders at once
+#define BINS 256             // of their heights
 typedef decltype(rank_of(T())) Rank;
 struct Best {
   const Info* info; const Limit* limit; const int* nf; const double* frequencies;
@@ -47,8 +48,8 @@ template <typename Rank> __device__ __forceinline__ int winner(Rank rank, int nu
 
 extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   extern __shared__ __align__(16) unsigned char raw[];
-  __shared__ Rank tops[2][32]; __shared__ int where[2][32], slots[2][32], kept, good;
-  __shared__ T good_heights[GOOD]; __shared__ int good_numbers[GOOD], good_slots[GOOD];
+  __shared__ Rank tops[2][32]; __shared__ int where[2][32], slots[2][32], kept, good, lowest_bin;
+  __shared__ T good_heights[GOOD]; __shared__ int good_numbers[GOOD], good_slots[GOOD], bins[BINS];
   const int o = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, step = blockDim.x, k = A.peaks.wanted;
   // All that follows from the object alone is asked for at once, with the first candidates, of which some may not be any.
   Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
@@ -116,7 +117,8 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   double least = 0;                    // of further peaks
   // What is nearer than 1/T to one of the first k is no peak.
   auto shaded = [&](int index) { return last >= 0 && (found <= k ? near(index, last) : index == last); };
-  if (few) {                           // one warp, whose lanes hold them; it leaves the peaks where numbers were
+  int* picks = good_slots;             // of one warp: where in the list its peaks are
+  if (few) {                           // one warp, whose lanes hold them
     if (warp) return;
     const int m = kept;
     Rank rank[LANES_EACH];             // 0: none, or dropped
@@ -142,13 +144,13 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       if (who < 0) break;
       if (!found) least = A.peaks.share[o] * heights[__shfl_sync(FULL, s, who)];
       last = __shfl_sync(FULL, j, who);
-      if (lane == who) numbers[found] = places[s];
+      if (lane == who) picks[found] = places[s];
     }
     if (found == k && m > k) {         // those that are good enough: all of them, where there is room
       int many = 0;
 #pragma unroll 1
       for (int i = lane; i - lane < m; i += 32) {
-        const bool good = i < m && heights[i] >= least && !near(list[places[i]].index, last);
+        const bool good = i < m && heights[i] >= least && !near(numbers[i], last);
         if (i < m && !good) heights[i] = missing();
         many += __popc(__ballot_sync(FULL, good));
       }
@@ -157,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
         for (int i = lane; i - lane < m && many; i += 32) {
           const bool mine = i < m && heights[i] >= least;
           const unsigned all = __ballot_sync(FULL, mine);
-          if (mine) numbers[found + __popc(all & ((1u << lane) - 1))] = places[i];
+          if (mine) picks[found + __popc(all & ((1u << lane) - 1))] = places[i];
           found += __popc(all);
         }
       } else {                         // the highest of these: each has the place that follows from how many are higher
@@ -169,10 +171,9 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
 #pragma unroll 4
           for (int j = 0; j < m; j++) {
             const T other = heights[j];
-            if (other > mine) higher++;
-            else if (other == mine && j != i) higher += list[places[j]].index < list[places[i]].index;
+            higher += (int)(other > mine) | ((int)(other == mine) & (int)(numbers[j] < numbers[i]));
           }
-          if (higher < tries - k) numbers[k + higher] = places[i];
+          if (higher < tries - k) picks[k + higher] = places[i];
         }
         found = tries;
       }
@@ -185,20 +186,47 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       if (found == k && !ranked) {     // further ones at once, where there is room for those that are good enough
         ranked = true;
         if (!tid) good = 0;
+        for (int i = tid; i < BINS; i += step) bins[i] = 0;
         __syncthreads();
-        for (int i0 = tid; i0 < m; i0 += 4 * step) {
-          if (!held) fetch(i0);
+        const float bins_each = BINS / (float)fmax(1 - least, 1e-6);       // of powers from `least` to 1
+        auto bin_of = [&](double height) { return min((int)((float)(height - least) * bins_each), BINS - 1); };
+        // First how many there are of each height, and from it the lowest bin that matters; then those of it and of higher ones.
+#pragma unroll 1
+        for (int pass = 0; pass < 2; pass++) {
+          const int lowest = pass ? lowest_bin : 0;
+#pragma unroll 1
+          for (int i0 = tid; i0 < m; i0 += 4 * step) {
+            if (!held) fetch(i0);
 #pragma unroll
-          for (int e = 0; e < 4; e++) {
-            const int i = i0 + e * step;
-            if (i >= m) break;
-            if (held) { number[e] = numbers[i]; here[e] = heights[i]; }
-            if (number[e] < 0 || !(here[e] >= least) || near(number[e], last)) continue;
-            const int s = atomicAdd(&good, 1);
-            if (s < GOOD) { good_heights[s] = here[e]; good_numbers[s] = number[e]; good_slots[s] = held ? places[i] : i; }
+            for (int e = 0; e < 4; e++) {
+              const int i = i0 + e * step;
+              if (i >= m) break;
+              if (held) { number[e] = numbers[i]; here[e] = heights[i]; }
+              if (number[e] < 0 || !(here[e] >= least) || near(number[e], last)) continue;
+              const int bin = bin_of(here[e]);
+              if (!pass) { atomicAdd(bins + bin, 1); continue; }
+              if (bin < lowest) continue;
+              const int s = atomicAdd(&good, 1);
+              if (s < GOOD) { good_heights[s] = here[e]; good_numbers[s] = number[e]; good_slots[s] = held ? places[i] : i; }
+            }
           }
+          __syncthreads();
+          if (pass) break;
+          if (warp == 0) {             // a lane adds BINS / 32 bins, from the highest on
+            int own = 0;
+            for (int b = 0; b < BINS / 32; b++) own += bins[BINS - 1 - lane * (BINS / 32) - b];
+            int before = own;          // with all higher ones
+            for (int d = 1; d < 32; d <<= 1) { const int other = __shfl_up_sync(FULL, before, d); if (lane >= d) before += other; }
+            const unsigned enough = __ballot_sync(FULL, before >= tries - k);
+            if (!lane && !enough) lowest_bin = 0;
+            if (enough && lane == __ffs(enough) - 1) {
+              int b = BINS - lane * (BINS / 32), higher = before - own;
+              while (higher < tries - k) higher += bins[--b];
+              lowest_bin = b;
+            }
+          }
+          __syncthreads();
         }
-        __syncthreads();
         if (good <= GOOD) {
           for (int i = tid; i < good; i += step) {
             int higher = 0;
@@ -247,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   if (!found) for (int r = tid; r < k; r += few ? 32 : step) no_answer(A.answers, (size_t)o * k + r);
   for (int r = tid; r < found; r += few ? 32 : step) {
     const size_t out = (size_t)o * A.tries + r;
-    const Candidate& c = list[few ? numbers[r] : list[r].pick];
+    const Candidate& c = list[few ? picks[r] : list[r].pick];
     const int index = c.index < 0 ? ~c.index : c.index;
     T before = c.before, after = c.after;
     complete(index, before, after);

@@ -4,10 +4,12 @@
 // less their values at the middle point, so that nothing is lost where all cosines are alike. A power and its two derivatives
 // follow by arithmetic on triples.
 //
-// ls_refine: one warp = one peak of a series of up to `few` points, and one block = one of a longer one, up to `many`; those come first. Some
-// 40 operations for cosine and sine and 50 for the 21 sums a point and trial; two trials a peak, the first at the vertex of the parabola
-// through the samples: 1,000 objects of 165 points and 5 peaks are 1.7e6 points, 24 bytes each from the cache. Limit: latency (of a warp's
-// sums, and of dividing), then float64. The last peak of an object to be refined selects the best, in falling order, straight to the host.
+// ls_refine: GROUP lanes = one peak of a series of up to `few` points, one warp = one peak of a series of up to `middle`, and one block = one
+// of a longer one, up to `many`; peaks of series of more than `few` points come first. Some 40 operations for cosine and sine and 50 for the
+// 21 sums a point and trial; two trials a peak, the first at the vertex of the parabola through the samples: 1,000 objects of 165 points and
+// 5 peaks are 1.7e6 points, 24 bytes each from the cache. Limit: latency. Several peaks share a warp so that what each does once a trial
+// (the column at the middle point, the sums over lanes, the quotient) is done for all of them at the same time. The last peak of an object
+// to be refined selects the best, in falling order, straight to the host.
 // ls_refine_long: one block = SLICE points of one peak of a longer series; the last block of a peak adds the sums of all and takes the step.
 // Launched once for each trial: peaks that are done return.
 // ls_probe: one thread = one peak of another model, whose exact powers come from that model's own kernel: a peak is to it an object with a
@@ -17,7 +19,7 @@
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
-// budget: f64 kernel=ls_refine regs<=128 smem<=1728
+// budget: f64 kernel=ls_refine regs<=128 smem<=5760
 // budget: f64 kernel=ls_refine_long regs<=128 smem<=2304
 // budget: f64 kernel=ls_probe regs<=128 smem<=0
 // budget: f64 kernel=ls_select regs<=72
@@ -27,10 +29,13 @@
 
 #define THREADS 128         // of a block of ls_refine
 #define WARPS (THREADS / 32)
+#define GROUP 8             // lanes of a peak of a short series
+#define GROUPS (32 / GROUP)
 #define LONG_THREADS 256    // of ls_refine_long
 #define VERY_LONG 16384     // points of a series that one block sums
 #define SLICE 4096          // points of a block of a longer one
 #define SUMS 21
+#define ROOM 24             // sums of a group, rounded up to a multiple of GROUP
 #define MOST_TRIALS 40
 #define NONE -1.0           // no power yet
 
@@ -66,43 +71,53 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
     ahead = which >= 0 && further > top + HIGHER;
   }
   if (ahead && !lane) write(0, which);
-  for (int i = lane; i < first; i += 32) {     // -1: what a higher one is, too
-    const double p = refined[3 * i + 1], f = refined[3 * i];
+  // Every lane compares its peak with all others, which the lanes pass round: 32 are read at a time.
+  auto power_of = [&](int i) { return i < first ? refined[3 * i + 1] : missing64(); };
+  auto place_of = [&](int i) { return i < first ? refined[3 * i] : 0.0; };
+  auto above = [](double q, double g, int j, double p, double f, int i) { return q > p || (q == p && (g < f || (g == f && j < i))); };
+  int kept = ahead;
+  for (int i0 = 0; i0 < first; i0 += 32) {     // -1: nearly the same maximum as a higher one
+    const int i = i0 + lane;
+    const double p = power_of(i), f = place_of(i);
     bool mine = p == p;
-    for (int j = 0; j < first && mine; j++) {
-      const double q = refined[3 * j + 1], g = refined[3 * j];
-      mine = j == i || !(fabs(f - g) < apart && (q > p || (q == p && (g < f || (g == f && j < i)))));
+    for (int j0 = 0; j0 < first; j0 += 32) {
+      const double others = j0 == i0 ? p : power_of(j0 + lane), at = j0 == i0 ? f : place_of(j0 + lane);
+      for (int j = j0; j < min(j0 + 32, first); j++) {
+        const double q = __shfl_sync(FULL, others, j - j0), g = __shfl_sync(FULL, at, j - j0);
+        mine = mine && (j == i || !(fabs(f - g) < apart && above(q, g, j, p, f, i)));
+      }
     }
-    rank[i] = mine ? 0 : -1;
+    if (i < first) rank[i] = mine ? 0 : -1;
+    kept += __popc(__ballot_sync(FULL, mine));
   }
   __syncwarp();
-  int kept = ahead;
   for (int i0 = 0; i0 < first; i0 += 32) {
     const int i = i0 + lane;
-    const bool mine = i < first && rank[i] >= 0;
-    kept += __popc(__ballot_sync(FULL, mine));
-    if (!mine) continue;
-    const double p = refined[3 * i + 1], f = refined[3 * i];
+    const double p = power_of(i), f = place_of(i);
     int place = ahead;
-    for (int j = 0; j < first; j++) {
-      const double q = refined[3 * j + 1], g = refined[3 * j];
-      place += j != i && rank[j] >= 0 && (q > p || (q == p && (g < f || (g == f && j < i))));
+    for (int j0 = 0; j0 < first; j0 += 32) {
+      const double others = j0 == i0 ? p : power_of(j0 + lane), at = j0 == i0 ? f : place_of(j0 + lane);
+      const unsigned counts = __ballot_sync(FULL, j0 + lane < first && rank[j0 + lane] >= 0);
+      for (int j = j0; j < min(j0 + 32, first); j++) {
+        const double q = __shfl_sync(FULL, others, j - j0), g = __shfl_sync(FULL, at, j - j0);
+        place += j != i && (counts >> (j - j0) & 1) && above(q, g, j, p, f, i);
+      }
     }
-    if (place < A.wanted) write(place, i);
+    if (i < first && rank[i] >= 0 && place < A.wanted) write(place, i);
   }
   for (int r = kept + lane; r < A.wanted; r += 32) no_answer(R.answers, (size_t)o * A.wanted + r);
 }
-// By a warp, when a peak is refined: the last one of its object selects.
-__device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o) {
-  unsigned last = 0;
+// By a warp, when peaks are refined, of which a lane with `leads` set stands for one of object o: the last one of an object selects.
+__device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bool leads) {
+  bool last = false;
   __syncwarp();
-  if (!(threadIdx.x & 31)) {
+  if (leads) {
     __threadfence();
     last = atomicSub(R.left + o, 1u) == 1u;
   }
-  if (!__shfl_sync(FULL, last, 0)) return;
-  __threadfence();
-  select(A, R, o);
+  unsigned ready = __ballot_sync(FULL, last);
+  if (ready) __threadfence();
+  for (; ready; ready &= ready - 1) select(A, R, __shfl_sync(FULL, o, __ffs(ready) - 1));
 }
 
 struct Refine {
@@ -110,7 +125,7 @@ struct Refine {
   const unsigned* tried; const int* list;      // how many peaks there are, and which: number of the object times `tries`, plus the try
   const int* order;                    // objects of longer series, which come first
   struct Climb* climbs; double* sums; unsigned* counters;      // of long series
-  int longer, each, mean, few, many, slices, turns;      // longer: blocks of objects of `order`, `each` of one; a warp takes series of up to `few` points, a block those of up to `many`; launches of ls_refine_long
+  int longer, each, mean, few, middle, many, slices, turns;      // longer: blocks of objects of `order`, `each` of one; points up to which a group, a warp and a block take a series; launches of ls_refine_long
 };
 
 // ---------------------------------------------------------------- the power at one frequency
@@ -229,23 +244,29 @@ __device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Cli
   keep(A, o, r, k.x, none ? 0.0 : k.at, none ? A.here[(size_t)o * A.tries + r] : k.best.v, none ? 0.0 : k.best.e);
 }
 
-// Sums of a warp: value i is left in lane i.
-__device__ __forceinline__ double spread_sums(double (&m)[32]) {
-  const int lane = threadIdx.x & 31;
+// Sums over the lanes of each group of G: ROOM or 32 of them, left in `to`, which a group has for itself.
+template <int G> constexpr int SUM_ROOM = G == 32 ? 32 : ROOM;
+template <int G> __device__ __forceinline__ void sum_lanes(double (&m)[32], double* to) {
+  static_assert(SUM_ROOM<G> % G == 0 && SUM_ROOM<G> >= SUMS, "halves of the sums");
+  const int lane = threadIdx.x & (G - 1);
+  int first = 0, many = SUM_ROOM<G> / 2;
 #pragma unroll
-  for (int k = 16; k; k >>= 1) {
+  for (int k = G / 2; k; k >>= 1, many >>= 1) {
     const bool upper = lane & k;
 #pragma unroll
-    for (int i = 0; i < k; i++) {
-      const double given = upper ? m[i] : m[i + k], kept = upper ? m[i + k] : m[i];
+    for (int i = 0; i < many; i++) {
+      const double given = upper ? m[i] : m[i + many], kept = upper ? m[i + many] : m[i];
       m[i] = kept + __shfl_xor_sync(FULL, given, k);
     }
+    first += upper ? many : 0;
   }
-  return m[0];
+  __syncwarp();                        // the sums before are no longer read
+#pragma unroll
+  for (int i = 0; i < SUM_ROOM<G> / G; i++) to[first + i] = m[i];
+  __syncwarp();
 }
-// The sums of points first, first + step, ... at one frequency, of a warp or of the WHOLE block: in part[0], with room for 32 of each warp.
-// AT_ONCE: points of a thread that are under way together.
-template <bool WHOLE, int AT_ONCE> __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f, double span, double middle, bool mean, double (*part)[32]) {
+// The sums of points first, first + step, ... at one frequency, by each group of G lanes. AT_ONCE: points of a thread that are under way together.
+template <int G, int AT_ONCE> __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f, double span, double middle, bool mean, double* to) {
   double m[32];
 #pragma unroll
   for (int i = 0; i < 32; i++) m[i] = 0;
@@ -254,55 +275,92 @@ template <bool WHOLE, int AT_ONCE> __device__ __forceinline__ void add_up(const 
   if (mean) base = column_at(f, middle, middle * inverse);
 #pragma unroll AT_ONCE
   for (int i = first; i < n; i += step) add_point(m, column_at(f, t[i], t[i] * inverse), base, wv[i]);
-  const double mine = spread_sums(m);
-  const int lane = threadIdx.x & 31, warp = WHOLE ? threadIdx.x >> 5 : 0;
-  if (WHOLE) __syncthreads(); else __syncwarp();       // the sums before are no longer read
-  part[warp][lane] = mine;
-  if (!WHOLE) { __syncwarp(); return; }
-  __syncthreads();
+  sum_lanes<G>(m, to);
+}
+// By a block: from the sums of its warps to those of all, in part[0].
+__device__ __forceinline__ void add_warps(double (*part)[32]) {
+  const int lane = threadIdx.x & 31;
   double all = 0;
-  if (!warp) for (int w = 0; w < (int)blockDim.x / 32; w++) all += part[w][lane];
   __syncthreads();
-  if (!warp) part[0][lane] = all;
+  if (threadIdx.x < 32) for (int w = 0; w < (int)blockDim.x / 32; w++) all += part[w][lane];
+  __syncthreads();
+  if (threadIdx.x < 32) part[0][lane] = all;
   __syncthreads();
 }
-// One peak from its sample to its maximum; k: in shared memory.
-template <bool WHOLE> __device__ __forceinline__ void refine(const Refine& A, int o, int r, double (*part)[32], Climb& k) {
-  const int n = A.picks.info[o].n, lo = A.offsets[o], tid = WHOLE ? threadIdx.x : threadIdx.x & 31;
-  const double span = A.picks.info[o].span;
-  auto all = [] { if (WHOLE) __syncthreads(); else __syncwarp(); };
-  all();
+// Peaks from their samples to their maxima, one by each group of G lanes; o: below 0 where a group has none.
+template <int G> __device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, double* sums, Climb* climbs) {
+  const int own = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G, of = max(o, 0);
+  Climb& k = climbs[group];
+  double* to = sums + group * SUM_ROOM<G>;
+  const bool leads = !own && o >= 0, mean = A.mean != 0;
+  const int n = A.picks.info[of].n, lo = A.offsets[of];
+  const double span = A.picks.info[of].span, middle = A.tp[lo + n / 2];
+  __syncwarp();
+  if (!own) k.done = 1;
+  if (leads) {
+    k = climb_from(A.picks, o, r);
+    if (k.done) keep_none(A.picks, o, r);
+  }
+  __syncwarp();
+  bool done = k.done;
+  while (__any_sync(FULL, !done)) {    // groups that are done wait for the others
+    const Frequency f = done ? Frequency{0, 0} : moved(k.x, k.trial / span);
+    add_up<G, 2>(A.tp + lo, A.wv + lo, own, done ? 0 : n, G, f, span, middle, mean, to);
+    if (!own && !done) {
+      advance(k, power_at(to, mean), A.picks.harmonics);
+      if (k.done) conclude(A.picks, o, r, k);
+    }
+    __syncwarp();
+    done = k.done;
+  }
+  settle(A.picks, A.ranks, of, leads);
+}
+// The same for one peak, by a block.
+__device__ __forceinline__ void refine_block(const Refine& A, int o, int r, double (*part)[32], Climb& k) {
+  const int n = A.picks.info[o].n, lo = A.offsets[o], tid = threadIdx.x;
+  const double span = A.picks.info[o].span, middle = A.tp[lo + n / 2];
+  const bool mean = A.mean != 0;
+  __syncthreads();
   if (!tid) {
     k = climb_from(A.picks, o, r);
     if (k.done) keep_none(A.picks, o, r);
   }
-  all();
-  while (!k.done) {                    // all threads alike
-    add_up<WHOLE, 2>(A.tp + lo, A.wv + lo, tid, n, WHOLE ? THREADS : 32, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
+  __syncthreads();
+  while (!k.done) {
+    add_up<32, 2>(A.tp + lo, A.wv + lo, tid, n, THREADS, moved(k.x, k.trial / span), span, middle, mean, part[tid >> 5]);
+    add_warps(part);
     if (!tid) {
-      advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
+      advance(k, power_at(part[0], mean), A.picks.harmonics);
       if (k.done) conclude(A.picks, o, r, k);
     }
-    all();
+    __syncthreads();
   }
-  if (tid < 32) settle(A.picks, A.ranks, o);
+  if (tid < 32) settle(A.picks, A.ranks, o, !tid);
 }
 extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_constant__ Refine A) {
-  __shared__ double part[WARPS][32];
-  __shared__ Climb climbs[WARPS];
+  __shared__ double sums[WARPS][GROUPS * ROOM];
+  __shared__ Climb climbs[WARPS][GROUPS];
+  const int warp = threadIdx.x >> 5;
   if ((int)blockIdx.x < A.longer) {
-    const int o = A.order[blockIdx.x / A.each], n = A.picks.info[o].n, found = A.picks.found[o];
+    const int o = A.order[blockIdx.x / A.each], n = A.picks.info[o].n, found = A.picks.found[o], place = blockIdx.x % A.each;
     if (n <= A.few || n > A.many) return;
+    if (n > A.middle) {
 #pragma unroll 1
-    for (int r = blockIdx.x % A.each; r < found; r += A.each) refine<true>(A, o, r, part, climbs[0]);
+      for (int r = place; r < found; r += A.each) refine_block(A, o, r, (double (*)[32])sums, climbs[0][0]);
+    } else {
+#pragma unroll 1
+      for (int r = place * WARPS + warp; r < found; r += A.each * WARPS) refine_groups<32>(A, o, r, sums[warp], climbs[warp]);
+    }
     return;
   }
-  const int warp = threadIdx.x >> 5;
-  const unsigned count = *A.tried;
+  const unsigned count = *A.tried, group = (threadIdx.x & 31) / GROUP;
 #pragma unroll 1
-  for (unsigned i = (blockIdx.x - A.longer) * WARPS + warp; i < count; i += (gridDim.x - A.longer) * WARPS) {
-    const int o = A.list[i] / A.picks.tries, r = A.list[i] % A.picks.tries;
-    if (A.picks.info[o].n <= A.few) refine<false>(A, o, r, part + warp, climbs[warp]);
+  for (unsigned i0 = ((blockIdx.x - A.longer) * WARPS + warp) * GROUPS; i0 < count; i0 += (gridDim.x - A.longer) * WARPS * GROUPS) {
+    const unsigned i = i0 + group;
+    int o = -1, r = 0;
+    if (i < count) { o = A.list[i] / A.picks.tries; r = A.list[i] % A.picks.tries; }
+    if (o >= 0 && A.picks.info[o].n > A.few) o = -1;
+    if (__any_sync(FULL, o >= 0)) refine_groups<GROUP>(A, o, r, sums[warp], climbs[warp]);
   }
 }
 
@@ -310,21 +368,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_
 extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(const __grid_constant__ Refine A, int turn) {
   __shared__ double part[LONG_THREADS / 32][32];
   __shared__ bool last;
+  __shared__ Climb k;
   const int slot = blockIdx.x / A.slices, slice = blockIdx.x % A.slices, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int o = A.order[slot / A.each], r = slot % A.each, n = A.picks.info[o].n, lo = A.offsets[o];
   if (A.picks.info[o].status || n <= A.many || r >= A.picks.found[o]) return;
-  Climb k = turn ? A.climbs[slot] : climb_from(A.picks, o, r);
   const int slices = (n + SLICE - 1) / SLICE;
   if (slice >= slices) return;
+  if (!tid) k = turn ? A.climbs[slot] : climb_from(A.picks, o, r);
+  __syncthreads();
   if (k.done) {
     if (!turn && !slice) {
       if (!tid) { keep_none(A.picks, o, r); A.climbs[slot] = k; }
-      if (!warp) settle(A.picks, A.ranks, o);
+      if (!warp) settle(A.picks, A.ranks, o, !lane);
     }
     return;
   }
   const double span = A.picks.info[o].span;
-  add_up<true, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), LONG_THREADS, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
+  add_up<32, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), LONG_THREADS, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part[warp]);
+  add_warps(part);
   double* mine = A.sums + (size_t)slot * A.slices * 32;
   if (!warp) {
     mine[slice * 32 + lane] = part[0][lane];
@@ -348,7 +409,8 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
     if (k.done) conclude(A.picks, o, r, k);
     A.climbs[slot] = k;
   }
-  if (__shfl_sync(FULL, k.done, 0)) settle(A.picks, A.ranks, o);
+  __syncwarp();
+  if (k.done) settle(A.picks, A.ranks, o, !lane);
 }
 
 // ---------------------------------------------------------------- other models
