@@ -13,19 +13,15 @@
 #pragma once
 #include <ucontext.h>
 #include <sys/mman.h>
-#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <limits>
-#include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -110,8 +106,9 @@ struct Machine {
   uint3 bid;
   unsigned threads = 0;
   bool backwards = false;
-  std::function<void()> body;
-  std::vector<Fibre> fibres;
+  void (*body)(const void*) = nullptr;   // what every thread does, with its arguments
+  const void* arguments = nullptr;
+  Fibre* fibres = nullptr;  // of kMaxThreads
   unsigned char* stacks = nullptr;
   Context scheduler;
   void* scheduler_fake = nullptr;
@@ -152,7 +149,8 @@ template <class... A> void fail(const char* format, A... a) {
 
 inline void complete_if_all_here(unsigned warp, unsigned mask, Op op) {
   Machine& m = machine();
-  unsigned lanes = std::min(32u, m.threads - warp * 32), here = 0;
+  const unsigned left = m.threads - warp * 32, lanes = left < 32 ? left : 32;
+  unsigned here = 0;
   Fibre* w = &m.fibres[warp * 32];
   for (unsigned l = 0; l < lanes; l++) {
     if (!(mask >> l & 1) || w[l].state == State::ended) continue;
@@ -204,7 +202,7 @@ inline void entry() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, &m.scheduler_bottom, &m.scheduler_size);
 #endif
-  m.body();
+  m.body(m.arguments);
   Fibre& f = self();
   f.state = State::ended;
   Fibre* w = &m.fibres[f.linear / 32 * 32];
@@ -279,12 +277,13 @@ inline bool run_block(unsigned shared) {
   }
 }
 
-inline int run_grid(const unsigned* c, std::function<void()> body) {
+inline int run_grid(const unsigned* c, void (*body)(const void*), const void* arguments) {
   Machine& m = machine();
   m.grid = dim3(c[0], c[1], c[2]);
   m.block = dim3(c[3], c[4], c[5]);
   m.threads = c[3] * c[4] * c[5];
-  m.body = std::move(body);
+  m.body = body;
+  m.arguments = arguments;
   m.error[0] = 0;
   if (m.threads > kMaxThreads || c[6] > kDynamicMax) {
     std::snprintf(m.error, sizeof m.error, "%u threads and %u bytes of shared memory: too much for a block", m.threads, c[6]);
@@ -294,8 +293,8 @@ inline int run_grid(const unsigned* c, std::function<void()> body) {
     m.stacks = static_cast<unsigned char*>(mmap(nullptr, size_t(kMaxThreads) * kStack, PROT_READ | PROT_WRITE,
                                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (m.stacks == MAP_FAILED) { std::perror("cuda_shim: stacks"); std::abort(); }
+    m.fibres = new Fibre[kMaxThreads];
   }
-  m.fibres.resize(m.threads);
   const uint64_t blocks = uint64_t(c[0]) * c[1] * c[2];
   for (uint64_t k = 0; k < blocks; k++) {
     const uint64_t b = m.backwards ? blocks - 1 - k : k;
@@ -309,8 +308,12 @@ template <class X> using Plain = std::remove_cv_t<std::remove_reference_t<X>>;
 
 template <class... A, size_t... I>
 int launch(void (*kernel)(A...), const unsigned* config, void** args, std::index_sequence<I...>) {
-  (void)args;
-  return run_grid(config, [&] { kernel(*static_cast<Plain<A>*>(args[I])...); });
+  struct Call { void (*kernel)(A...); void** args; } call{kernel, args};
+  auto body = [](const void* of) {
+    const Call& c = *static_cast<const Call*>(of);
+    c.kernel(*static_cast<Plain<A>*>(c.args[I])...);
+  };
+  return run_grid(config, body, &call);
 }
 template <class... A> int launch(void (*kernel)(A...), const unsigned* config, void** args) {
   return launch(kernel, config, args, std::index_sequence_for<A...>());
@@ -398,8 +401,8 @@ template <class V> V replace(V* p, V with) { V old = *p; *p = with; return old; 
 }  // namespace shim
 template <class V> V atomicAdd(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p + v)); }
 template <class V> V atomicSub(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p - v)); }
-template <class V> V atomicMin(V* p, shim::same<V> v) { return shim::replace<V>(p, std::min(*p, v)); }
-template <class V> V atomicMax(V* p, shim::same<V> v) { return shim::replace<V>(p, std::max(*p, v)); }
+template <class V> V atomicMin(V* p, shim::same<V> v) { return shim::replace<V>(p, v < *p ? v : *p); }
+template <class V> V atomicMax(V* p, shim::same<V> v) { return shim::replace<V>(p, v > *p ? v : *p); }
 template <class V> V atomicExch(V* p, shim::same<V> v) { return shim::replace<V>(p, v); }
 template <class V> V atomicAnd(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p & v)); }
 template <class V> V atomicOr(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p | v)); }
