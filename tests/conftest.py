@@ -49,10 +49,10 @@ def runtime(request: pytest.FixtureRequest) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    gone = {item for item in items if _no_such_method(item)}
-    if gone:
-        config.hook.pytest_deselected(items=list(gone))
-        items[:] = [item for item in items if item not in gone]
+    left_out = {item for item in items if _no_such_method(item)}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     wanted = [item for item in items if item.get_closest_marker("gpu")]
     problem = cuda_problem() if wanted else None
     if problem is not None:

@@ -68,9 +68,9 @@ def test_an_error_while_recording_reaches_the_caller(lane, whole, error):
         lane.stream.whole = whole
         raise error
 
-    with pytest.raises(type(error)) as told:
+    with pytest.raises(type(error)) as caught:
         lane.record(work)
-    assert told.value is error
+    assert caught.value is error
     assert not lane.recording
     assert not lane.stream.capturing
     assert lane.stream.inside == 0
@@ -92,7 +92,7 @@ def test_buffers_are_kept_until_both_streams_have_ended(lane):
 
 
 def test_a_thread_leaves_lost_devices():
-    """It takes another device where its current one is lost, and only there unless told."""
+    """It makes another device current where the present one is lost; by default only then."""
     used, current = [], [0]
     device = lambda index: SimpleNamespace(use=lambda: used.append(index))  # noqa: E731
     cuda = SimpleNamespace(Device=device, runtime=SimpleNamespace(getDevice=lambda: current[0]))

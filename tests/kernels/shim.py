@@ -73,7 +73,7 @@ class ShimRuntime:
         return ShimModule(self, name, source.assemble(build, defines), source.kernels)
 
     def compile_ahead(self, wanted) -> None:
-        """Kernels are compiled when they are asked for; that they could be is checked."""
+        """Only check that the sources exist: `module` compiles them."""
         for package, name, *rest in wanted:
             load_source(package, name).assemble(*rest)
 

@@ -370,7 +370,7 @@ def test_both_lanes_search(runtime, monkeypatch):
 
 
 @one_order
-def test_what_does_not_fit_is_told(runtime):
+def test_too_little_memory_is_an_error(runtime):
     fb = bank("u1", 8, 300)
     t = table(fb, [0.0, 1.0])
     source = Cleaned(fb, None, 128)
@@ -423,8 +423,8 @@ def test_a_chunk_that_does_not_fit_is_halved(caplog):
 
 @pytest.mark.parametrize("start", [500, 1000])
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_what_was_read_in_part_is_not_at_hand(kind, start):
-    """The second load fails after it moved what it keeps of the first; the third must not build on it."""
+def test_samples_that_were_read_in_part_are_read_again(kind, start):
+    """The second load fails after it has moved samples of the first; the third must not use them."""
     fb = bank("u1", 4, 4000)
     source, t = Cleaned(fb, None, 64), table(fb, [0.0, 1.0])
     options = {"method": "brute", "capacity": 3000}

@@ -105,13 +105,13 @@ def test_samples(runtime, step, dtype, monkeypatch):
 @one_order
 @pytest.mark.parametrize("dtype", [F64, F32], ids=str)
 def test_samples_where_every_power_is_suspicious(runtime, dtype, monkeypatch):
-    """Few points: all powers of a block are taken again, and listed where its few samples were."""
+    """Few points: all powers of a block are computed again by direct sums."""
     only_samples(monkeypatch)
     check(engine(runtime, True, method="nufft", dtype=dtype), batch([7]), shared_grid(0.16, STEP / 4, 2048), 1e-6)
 
 
 def test_long_series_on_fine_grids_are_not_sampled():
-    """By one warp each they would be: combs whose cells are spread apart take them, whatever rows drop out."""
+    """A warp would take all points of an object: such objects are left to combs, also where rows are missing."""
     e = engine(shim_runtime(), True, method="nufft", dtype=F32)
     source, grids = batch([1030, 1026, 60]), shared_grid(0.16, 1 / 24_000, 40_000)
     source.y[1100:1104] = np.nan  # of the second object
@@ -158,7 +158,7 @@ def test_samples_in_another_normalisation(runtime, monkeypatch):
 
 
 def test_comb_runs():
-    """Peaks without powers on a fine grid in float32: warps follow runs of combs, long series are spread apart."""
+    """Peaks without powers on a fine grid in float32: warps follow runs of combs; long series are spread first."""
     e = engine(shim_runtime(), method="nufft", dtype=F32)
     source, grids = batch([1030]), shared_grid(0.0005, 1 / 60_000, 150_000)
     about = e.describe(source, grids)
@@ -181,7 +181,7 @@ def test_interpolated_bands_in_several_blocks():
     check(e, source, grids, 1e-9, few_det=1e-5)
 
 
-def test_long_series_are_spread_apart():
+def test_long_series_are_spread_by_a_kernel_of_their_own():
     e = engine(shim_runtime(), method="nufft")
     check(e, batch([1030, 40]), shared_grid(0.16, 1 / 60_000, 25_000), 1e-9)
     assert "ls_spread" in {launch[0] for launch in e.workers[0].runtime.launches}
@@ -260,7 +260,7 @@ def test_models_with_and_without_errors(runtime, fit_mean, center_data):
 @one_order
 @pytest.mark.parametrize("method", ["nufft", "direct"])
 def test_constant_values_where_nothing_is_subtracted(runtime, method):
-    """The window function; three points, and two, for which there are as many parameters."""
+    """The window function; three points, and two, which are as many as the parameters."""
     source, grids = batch([35, 3, 2, 40]), shared_grid(0.16, STEP, 900)
     source.y[:35] = -2.5
     source.y[-40:] = 0.0
@@ -359,7 +359,7 @@ def test_unsorted_and_broken_rows_with_a_grid_each(runtime):
 
 
 @one_order
-def test_a_span_hidden_by_unsorted_times_is_taken_again(runtime):
+def test_unsorted_times_whose_span_is_underestimated(runtime):
     source = batch([60, 40])
     source.t[[0, 30]] = source.t[[30, 0]]  # the first time is not the least: the estimate of the span is too short
     check(engine(runtime, method="nufft"), source, shared_grid(0.16, STEP, 600), 1e-9)
@@ -462,23 +462,23 @@ def test_a_lost_device_leaves_its_objects_to_the_others(when, caplog):
 
 
 def test_a_device_lost_when_memory_was_short_leaves_its_objects_too(monkeypatch):
-    """The chunk that did not fit comes back as well when the waiting for the chunks before it fails."""
+    """The chunk that did not fit is searched by the other device too, when waiting for the earlier chunks fails."""
     source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)
     spec = default_spec(method="nufft")
     expected = run(cuda.Engine(spec, runtime=shim_runtime(sm=PLAIN)), source, grids)
     short = FaultyRuntime(shim_runtime(sm=PLAIN), "ls_comb", MemoryError("no room"), at=(1,))
     e = cuda.Engine(spec, runtime=(FaultyRuntime(shim_runtime(sm=PLAIN)), short), memory=400_000)
 
-    def gone():
+    def fail():
         raise RuntimeError("the device fell off the bus")
 
     for lane in e.workers[1].lanes:
-        monkeypatch.setattr(lane, "free", gone)
+        monkeypatch.setattr(lane, "free", fail)
     out = run(e, source, grids)
     assert np.abs(out.power - expected.power).max() <= 1e-9
 
 
-def test_what_a_callback_raises_is_no_fault_of_a_device(caplog):
+def test_an_error_of_a_callback_is_raised_as_it_is(caplog):
     source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)
     runtimes = (FaultyRuntime(shim_runtime(sm=PLAIN)), FaultyRuntime(shim_runtime(sm=PLAIN)))
     e = cuda.Engine(default_spec(method="nufft"), runtime=runtimes, memory=400_000)
@@ -491,7 +491,7 @@ def test_what_a_callback_raises_is_no_fault_of_a_device(caplog):
     assert not caplog.records
 
 
-def test_a_first_look_leaves_the_buffers_of_recorded_launches_alone():
+def test_a_scan_leaves_the_buffers_of_recorded_launches_alone():
     """A replay brings new values only: grids and limits are those in the lane's pinned buffer."""
     e = engine(shim_runtime())
     source, grids = batch([40, 70]), shared_grid(0.16, STEP, 700)

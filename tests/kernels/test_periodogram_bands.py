@@ -1,6 +1,6 @@
 """Several bands on the host shim and on a GPU: the kernels of ``bands`` against the CPU's exact fits.
 
-1e-8 is what is asked of powers from the combs; exact fits agree to 1e-9 (with pairs of float64 against Gram-Schmidt).
+Powers from the combs are required to 1e-8; exact fits agree to 1e-9 (with pairs of float64 against Gram-Schmidt).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def test_large_and_tiny_values_in_bands_of_very_different_levels(runtime):
 
 
 @one_order
-def test_an_answer_does_not_depend_on_the_company(runtime):
+def test_an_answer_does_not_depend_on_the_other_objects(runtime):
     source, grids = in_bands(batch([45, 80]), 3), shared_grid(0.16, STEP, 500)
     for model in ("offsets", "flexible"):
         both = run(bands_engine(model, 3, runtime), source, grids)
@@ -179,7 +179,7 @@ def test_an_answer_does_not_depend_on_the_company(runtime):
 
 @one_order
 def test_other_rows_in_a_kept_plan(runtime):
-    """Light curves cut alike, with other bands: what is kept between calls are the chunks."""
+    """Light curves of the same lengths, with other bands: the plan keeps the chunks between calls."""
     source, grids = batch([45, 80]), shared_grid(0.16, STEP, 300)
     e = bands_engine("offsets", 3, runtime)
     run(e, in_bands(source, 3), grids)

@@ -1,6 +1,6 @@
 """Series of several terms on the host shim and on a GPU: the kernels of ``fourier`` against the CPU's exact fits.
 
-1e-8 is what is asked of powers from the combs; exact fits agree to 1e-9 (with pairs of float64 against Gram-Schmidt).
+Powers from the combs are required to 1e-8; exact fits agree to 1e-9 (with pairs of float64 against Gram-Schmidt).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_coarse_and_fine_grids(runtime, step, combs):
 @one_order
 @pytest.mark.parametrize("shared", [True, False])
 def test_narrow_bands_far_from_zero(runtime, shared):
-    """The samples of the low harmonics lie apart; those of the others meet."""
+    """The low harmonics have separate stretches of samples; those of the others overlap."""
     source, some = batch([45, 25], errors=False), np.arange(2.0)
     grids = shared_grid(20.0, STEP, 300) if shared else Grids(5 + some, STEP + 1e-5 * some, np.array([300, 410]), False)
     assert len(np.unique(stretches(layouts(4, 232_448)[8], *(a[:1] for a in (grids.f0, grids.df, grids.nf))).at)) > 1
@@ -106,12 +106,12 @@ def test_narrow_bands_far_from_zero(runtime, shared):
 
 @one_order
 @pytest.mark.parametrize(("f0", "nf"), [(0.16, 100_000), (20.0, 100_000), (20.0, 300)])
-def test_memory_of_samples_is_asked_for(runtime, f0, nf):
+def test_memory_of_samples_is_counted(runtime, f0, nf):
     """In narrow bands every harmonic has samples of its own: several times those of one stretch."""
     source, grids = batch([45], errors=False), shared_grid(f0, STEP, nf)
-    asked = engine(runtime, nterms=4).describe(source, grids)
-    samples = 16 * cut(asked["layout"], grids.f0, grids.df, grids.nf, 1, True, 132).most_samples
-    assert samples + 24 * nf < asked["bytes"] < 1.5 * (samples + 48 * nf)
+    plan = engine(runtime, nterms=4).describe(source, grids)
+    samples = 16 * cut(plan["layout"], grids.f0, grids.df, grids.nf, 1, True, 132).most_samples
+    assert samples + 24 * nf < plan["bytes"] < 1.5 * (samples + 48 * nf)
 
 
 @one_order
@@ -223,7 +223,7 @@ def test_unsorted_and_broken_rows_with_a_grid_each(runtime):
 
 
 @one_order
-def test_an_answer_does_not_depend_on_the_company(runtime):
+def test_an_answer_does_not_depend_on_the_other_objects(runtime):
     source, grids = batch([45, 80], errors=False), shared_grid(0.16, STEP, 500)
     e = engine(runtime, nterms=2)
     both = run(e, source, grids)

@@ -15,8 +15,8 @@ from tests.kernels.nvrtc import package_sources
 
 
 @pytest.mark.parametrize("source", package_sources(), ids=lambda s: s.name)
-def test_every_kernel_file_is_fit_for_the_host(source):
-    """Its first build; what the domains' own tests run are the others."""
+def test_every_kernel_file_compiles_for_the_host(source):
+    """Its first build; the tests of the domains run the others."""
     module = shim.shim_runtime().module(source.package, source.name)
     assert all(module.attributes(kernel) for kernel in source.kernels)
 
@@ -261,8 +261,8 @@ def test_sanitizers_find_planted_faults(fault, report):
 
 
 def test_shim_suite_under_the_sanitizers():
-    """Fibres, barriers and shuffles with AddressSanitizer told of every change of stack."""
+    """Fibres, barriers and shuffles under AddressSanitizer, which is informed of every change of stack."""
     if os.environ.get(shim.SANITIZE):
         pytest.skip("runs without the sanitizers only")
-    result = shim.run_sanitized("tests/kernels/test_shim.py", "-k", "not planted and not fit_for_the_host")
+    result = shim.run_sanitized("tests/kernels/test_shim.py", "-k", "not planted and not compiles_for_the_host")
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]

@@ -108,7 +108,7 @@ def test_pieces_of_the_sky_have_the_bits_of_the_whole(runtime, grid, spin, kerne
     alone = [engine.piece(int(a), int(b), alone=True) for a, b in pairwise(cuts)]
     assert (convolved(engine, x, alone) == whole).all()
     assert sum(p.npix_written for p in alone) == engine.spec.table.npix
-    engine.fit(0)  # as little as there can be
+    engine.fit(0)  # the smallest pieces
     assert len(engine.pieces) > 1
     assert (convolved(engine, x) == whole).all()
     assert engine.nbytes - before < 2 * len(engine.pieces) * engine.rows * 48
@@ -172,7 +172,7 @@ def test_nested_maps_and_offsets_on_several_gpus(monkeypatch):
 
 
 @pytest.mark.parametrize("kernel", ["load", "band", "store"])
-def test_what_a_lost_gpu_was_doing_is_done_by_another(kernel, caplog):
+def test_another_gpu_does_the_work_of_a_lost_one(kernel, caplog):
     x = np.random.default_rng(7).normal(size=(1, 12 * 21**2)).astype(np.float32)
     expected = run(several([shim_runtime()]), x)
     lost = FaultyRuntime(shim_runtime(), kernel, RuntimeError("the device is gone"), after=0)

@@ -51,7 +51,7 @@ def test_what_a_gpu_reads_again_is_held(runtime, monkeypatch, float_samples, blo
     indirect=["runtime"],
 )
 def test_samples_that_stay_on_a_gpu(runtime, monkeypatch, first, gulp, joins):
-    """Lost packets, a lost stretch, four channels that join late: filled and searched there, cut-outs come back."""
+    """Lost packets, a lost stretch, late channels: the GPU fills and searches them, and cut-outs are copied back."""
     made = fake(nchan=16, duration=5, tsamp=1e-3, fch1=1500, foff=-16, dm=100, width=8e-3, snr=25, seed=5, times=[3.4])
     x = made.read()
     fb = Filterbank.from_array(x, freqs=made.freqs, tsamp=1e-3, tstart=60000.0)
