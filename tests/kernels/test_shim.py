@@ -260,6 +260,7 @@ def test_sanitizers_find_planted_faults(fault, report):
     assert (result.returncode == 0) is (fault == "fine")
 
 
+@pytest.mark.slow
 def test_shim_suite_under_the_sanitizers():
     """Fibres, barriers and shuffles under AddressSanitizer, which is informed of every change of stack."""
     if os.environ.get(shim.SANITIZE):

@@ -181,8 +181,7 @@ class Chi2Job:
         grid: cpu_state.Frequencies,
         answers: cpu_state.Answers,
     ) -> None:
-        self.engine, self.model, self.curves, self.answers = engine, model, curves, answers
-        self.grid = grid._replace(values=np.array(grid.values))  # a read-only list would be compiled for anew
+        self.engine, self.model, self.curves, self.answers, self.grid = engine, model, curves, answers, grid
         self.row_of_band = row_of_band
         self.fit, self.tables = fit_of(model), chi2.tables(model)
 
