@@ -25,7 +25,7 @@ from harness import Report, interleaved
 from tests.truth import fstat as reference
 
 from skysieve.fstat import AtomsBatch, Grid, TransientPlan, from_lal, register_pyfstat, search, synth_atoms
-from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.bins import bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 
 PACKAGES = ("skysieve", "numpy", "numba", "scipy")

@@ -20,9 +20,9 @@ from tests.truth import fstat as reference
 
 from skysieve.core.device import resolve
 from skysieve.fstat import Grid, TransientPlan, WindowSum, synth_atoms
-from skysieve.fstat.contract import Bank, Job, Spec, make_schedule
+from skysieve.fstat.contract import Bank, MapJob, Spec, make_schedule
 from skysieve.fstat.cuda import engine as cuda
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.grid import Times
 from skysieve.fstat.inputs.windows import resolve_window
 
@@ -82,7 +82,7 @@ class Case:
     def grid(self) -> Grid:
         return Grid(t0=T0, t0_band=(self.n - 2) * T, dt0=T, tau=2 * T, tau_band=(self.n - 2) * T, dtau=T)
 
-    def job(self, xp: Any, dtype: Any = np.float32) -> Job:
+    def job(self, xp: Any, dtype: Any = np.float32) -> MapJob:
         """Noise: ``Fa = sum a n``, so that 2F is chi-squared; on the host or on the device."""
         skies = 1 if self.shared else min(self.count, 16)
         made = [
@@ -99,10 +99,10 @@ class Case:
         bank = Bank(xp.asarray(antenna.astype(dtype)), xp.asarray(data), made[0].occupied)
         window = resolve_window(self.window, 3)
         bins = Bins(T0, T, made[0].x, made[0].occupied)
-        return Job(bank, T, self.grid.taus.astype(float), make_schedule(self.grid, window, bins))
+        return MapJob(bank, T, self.grid.taus.astype(float), make_schedule(self.grid, window, bins))
 
 
-def device_seconds(cp: Any, engine: cuda.Engine, job: Job, repeat: int = 5) -> float:
+def device_seconds(cp: Any, engine: cuda.Engine, job: MapJob, repeat: int = 5) -> float:
     """Median seconds of all launches of one batch whose atoms lie on the device, by events."""
     engine.execute(job.part(slice(0, min(4, job.n_templates))))  # compiles, takes memory
     tables, lane = engine._tables_of(job), engine.lanes[0]
@@ -259,9 +259,9 @@ class Bench:
                 with TransientPlan(
                     window=window, dtype="float32", device="cuda", keep_map=False, posteriors=False
                 ) as plan:
-                    said = plan.describe(atoms)["expected_seconds"]
+                    predicted = plan.describe(atoms)["seconds"]
                     took = wall_seconds(lambda plan=plan, atoms=atoms: plan.execute(atoms))
-                self.report.row(f"{window} {days} d", predicted_ms=1e3 * said, measured_ms=1e3 * took)
+                self.report.row(f"{window} {days} d", predicted_ms=1e3 * predicted, measured_ms=1e3 * took)
 
     def streams(self) -> None:
         """Batches of host arrays through the engine."""

@@ -34,7 +34,9 @@ ORDER = {
         "records", "receive", "channelise", "search", "beams", "intake", "report", "pipeline", "web", "command",
     ),
     "fstat": (
-        "inputs", "contract", "care", "timing", "cpu|cuda", "result", "api", "template_search", "pyfstat", "command",
+        "inputs", "sfts", "archive", "contract", "precision", "timing", "cpu|cuda", "result", "api", "template_search",
+        "demod",
+        "pyfstat", "command",
     ),
 }  # fmt: skip
 """Parts of each domain, lowest first; ``|`` joins parts that may not import each other."""

@@ -1,4 +1,4 @@
-"""Atoms whose noise weights are of any size, and their maps as sums in long double, bin by bin."""
+"""Atoms with noise weights of any size, and maps of them by sums in long double, bin by bin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def weighed(atoms, factor, dtype="float32"):
     return Atoms(atoms.t, a2, b2, ab, *data, atoms.tatom, atoms.detector)
 
 
-def kept(atoms, which):
+def some_sfts(atoms, which):
     """Some of the SFTs."""
     parts = (x[which] for x in (atoms.t, atoms.a2, atoms.b2, atoms.ab, atoms.Fa, atoms.Fb))
     return Atoms(*parts, atoms.tatom, atoms.detector)
@@ -46,7 +46,7 @@ def any_weights(rng, n, detectors=("H1", "L1"), decades=30, dtype="float32"):
         a = rng.integers(0, n)
         keep[a : a + rng.integers(0, n // 2)] = False
         keep[rng.integers(0, len(atoms))] = True
-        out.append(kept(weighed(atoms, factor, dtype), keep))
+        out.append(some_sfts(weighed(atoms, factor, dtype), keep))
     return out
 
 

@@ -8,7 +8,7 @@ from tests.conformance.fstat_truth import CELL, GRIDS, RMS, STORED, T0, WINDOWS,
 from tests.truth import fstat as reference
 
 from skysieve.fstat import Atoms, Grid, WindowSum, synth_atoms, transient_map
-from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.bins import bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 
 CASES = ("d1_H1_1d_nogap_rect", "d2_H1L1_10d_gaps_exp", "d3_H1_2d_biggap_noise_unaligned")
@@ -254,7 +254,7 @@ SUMS = {
 @pytest.mark.parametrize("name", list(SUMS))
 @pytest.mark.parametrize("forced", ["recurrence", "bins"])
 def test_window_sums_by_either_method(monkeypatch, name, forced):
-    """400 bins, so that sums are formed anew on the way; every cell also by the window as a plain function."""
+    """400 bins, so that sums are formed anew in between; cells are compared with sums of the window as a function."""
     from skysieve.fstat.cpu import any as cpu_any
 
     atoms = synth_atoms(T0, 400 * T, duty=0.8, seed=3, gaps=[(T0 + 100 * T, T0 + 150 * T)])

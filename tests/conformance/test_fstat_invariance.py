@@ -10,7 +10,7 @@ from tests.conformance.fstat_truth import GRIDS, T0, WINDOWS, T, compare, patchy
 from tests.truth import fstat as reference
 
 from skysieve.fstat import Atoms, Grid, Injection, TransientPlan, synth_atoms, transient_map
-from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.bins import bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 
 # ---------------------------------------------------------------- properties

@@ -5,11 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.conformance.fstat_truth import T0, WINDOWS, T
-from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, kept, long_map, weighed
+from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, long_map, some_sfts, weighed
 
-from skysieve.fstat import BSGL, Atoms, AtomsBatch, Grid, TransientPlan, care, merge, search, synth_atoms, transient_map
+from skysieve.fstat import (
+    BSGL,
+    Atoms,
+    AtomsBatch,
+    Grid,
+    TransientPlan,
+    merge,
+    precision,
+    search,
+    synth_atoms,
+    transient_map,
+)
 from skysieve.fstat.contract import Spec, make_job
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import bin_batch
 from skysieve.fstat.template_search.cells import F_of_sums
@@ -76,7 +87,7 @@ def test_a_stretch_of_small_weights(weight):
 @pytest.mark.parametrize("weight", [1e-6, 1e-8, 1e-9, 1e-10, 1e-20])
 def test_a_poor_detector_through_the_gap_of_another(weight):
     h1, g1 = synth_atoms(T0, 200 * T, detectors=["H1", "L1"], seed=1)
-    atoms = [kept(h1, np.r_[0:60, 120:200]), weighed(g1, np.full(len(g1), weight))]
+    atoms = [some_sfts(h1, np.r_[0:60, 120:200]), weighed(g1, np.full(len(g1), weight))]
     grid = Grid.full(atoms, dtau=3 * T)
     truth = check(atoms, grid, "exp")
     found = search([atoms, [h1, g1], atoms], grid, windows=("rect", "exp"), topk=3, device="cpu").columns("exp")
@@ -88,7 +99,7 @@ def test_a_poor_detector_through_the_gap_of_another(weight):
 
 @pytest.mark.parametrize("window", ["rect", "exp", "sum", "any"])
 def test_the_whole_range_of_float64(window):
-    """Weights of 1e150 and 1e-150, and of 1e-280 alone; also when the answer is wanted in float32."""
+    """Weights of 1e150 and 1e-150, and of 1e-280 alone; also with a result in float32."""
     atoms = synth_atoms(T0, 60 * T, detectors=["H1", "L1"], seed=2, dtype="float64")
     factor = np.ones(60)
     factor[20:40] = 1e-300
@@ -138,7 +149,7 @@ def test_windows_that_start_in_a_long_gap(detectors, efold):
 
 
 def test_ordinary_atoms_take_the_usual_sums():
-    """Else all that is said of times would not hold: two detectors, gaps, signals, and noise 3 times as loud."""
+    """Ordinary data take the fast sums: two detectors, gaps, signals, and noise 3 times as loud."""
     grid = Grid.full(synth_atoms(T0, 480 * T))
     for i in range(6):
         made = synth_atoms(T0, 480 * T, ra=i, dec=1 - 0.3 * i, duty=0.7, seed=i, gaps=[(T0 + 100 * T, T0 + 190 * T)])
@@ -147,7 +158,7 @@ def test_ordinary_atoms_take_the_usual_sums():
             for dtype in LIMIT:
                 w = resolve_window(window, 3)
                 job = make_job([bin_atoms(made)], grid, w, np.dtype(dtype))
-                assert care.levels_of(job, Spec(w, np.dtype(dtype))).tolist() == [care.USUAL]
+                assert precision.levels_of(job, Spec(w, np.dtype(dtype))).tolist() == [precision.USUAL]
 
 
 # ---------------------------------------------------------------- SFTs of weight zero
@@ -162,7 +173,7 @@ def test_blanked_sfts_are_no_data(window, where):
     for x in columns:
         x[where] = 0
     blanked = Atoms(whole.t, *columns)
-    without = kept(whole, np.setdiff1d(np.arange(96), np.arange(96)[where]))
+    without = some_sfts(whole, np.setdiff1d(np.arange(96), np.arange(96)[where]))
     grid = Grid.full(whole, dtau=2 * T)
     for dtype in LIMIT:
         a, b = (transient_map(x, grid, window=WINDOWS[window], dtype=dtype, **CPU) for x in (blanked, without))
@@ -222,7 +233,7 @@ def test_lines_with_a_poor_detector(window, weight):
     """Each detector alone has windows of its own; the largest ln B of all cells."""
     # of double precision: the sums of both detectors are made of each one's, not of bins that were rounded together
     h1, l1 = synth_atoms(T0, 80 * T, detectors=["H1", "L1"], seed=8, dtype="float64")
-    atoms = [kept(h1, np.r_[0:25, 50:80]), weighed(l1, np.full(len(l1), weight), "float64")]
+    atoms = [some_sfts(h1, np.r_[0:25, 50:80]), weighed(l1, np.full(len(l1), weight), "float64")]
     grid, prior, w = Grid.full(atoms, dtau=2 * T), BSGL(Fstar0=3), resolve_window(WINDOWS[window], 3)
     total = bin_atoms(atoms)
     alone = []

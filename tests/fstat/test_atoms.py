@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skysieve.fstat import Atoms, Grid, from_lal, load_atoms, merge, read_atoms, save_atoms, synth_atoms, write_atoms
-from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.bins import bin_atoms
 
 T = 1800
 T0 = 1_000_000_000
@@ -96,7 +96,8 @@ def test_lists_of_atoms_are_checked():
     for given, error, message in [
         ([], ValueError, "empty"),
         ([a, 3], TypeError, r"\[1\] is a int"),
-        ("atoms.dat", TypeError, "is a str"),
+        (b"atoms.dat", TypeError, "is a bytes"),
+        ("missing.dat", FileNotFoundError, "missing.dat"),
         ([a, Atoms(**parts(), tatom=900, detector="L1")], ValueError, "mix SFT lengths"),
         (Atoms(**changed("t", np.array([0, 1, 2, 2**50]))), ValueError, "is a time wrong"),
     ]:

@@ -1,4 +1,4 @@
-"""Batches of templates: what they accept, how they are binned, and the line-robust statistic of the CPU's engine."""
+"""Batches of templates: arguments, files, binning, and the line-robust statistic of the CPU engine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from tests.truth import fstat as reference
 
 from skysieve.fstat import Atoms, AtomsBatch, Grid, Injection, WindowSum, synth_atoms
-from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import bin_batch, groups
 
@@ -16,9 +16,9 @@ T = 1800
 T0 = 1_000_000_000
 
 
-def templates(count=5, sky=0.0, n=96, **options):
-    options = {"gaps": {"H1": [(T0 + 50 * T, T0 + 70 * T)]}, "offsets": [0, 700]} | options
-    signal = Injection(T0 + 20 * T, 15 * T, snr=9, window="exp")
+def templates(count=5, sky=0.0, n=48, **options):
+    options = {"gaps": {"H1": [(T0 + 25 * T, T0 + 35 * T)]}, "offsets": [0, 700]} | options
+    signal = Injection(T0 + 12 * T, 9 * T, snr=9, window="exp")
     return [
         synth_atoms(T0, n * T, seed=i, ra=0.5 + sky * i, inject=signal if i == 1 else None, **options)
         for i in range(count)
@@ -119,9 +119,9 @@ def test_other_items_are_refused(item, error, message):
 # ---------------------------------------------------------------- the line-robust statistic
 
 GRIDS = {
-    "full": Grid(t0=T0, t0_band=94 * T, dt0=T, tau=2 * T, tau_band=94 * T, dtau=T),
-    "off the bins": Grid(t0=T0 - 40 * T - 901, t0_band=130 * T, dt0=2500, tau=2 * T, tau_band=50 * T, dtau=1100),
-    "lists": Grid.from_lists([T0 - 9 * T, T0, T0 + 1799, T0 + 90 * T], np.unique(np.geomspace(2, 300, 20).round()) * T),
+    "full": Grid(t0=T0, t0_band=46 * T, dt0=T, tau=2 * T, tau_band=46 * T, dtau=T),
+    "off the bins": Grid(t0=T0 - 20 * T - 901, t0_band=65 * T, dt0=2500, tau=2 * T, tau_band=25 * T, dtau=1100),
+    "lists": Grid.from_lists([T0 - 9 * T, T0, T0 + 1799, T0 + 45 * T], np.unique(np.geomspace(2, 300, 20).round()) * T),
     "before the data": Grid(t0=T0 - 40 * T, t0_band=38 * T, dt0=T, tau=2 * T, tau_band=T, dtau=T),
 }
 LINES = Lines(3.0, (-1.0, -1.3))
@@ -140,11 +140,13 @@ def test_lines_against_the_truth(grid, window):
     w = resolve_window(WindowSum([(1, 1), (-1, 6)]) if window == "sum" else window, 3)
     made = templates(2)
     for a in made[0]:
-        a.Fa[10] *= np.float32(1e4)  # a glitch: summed apart, and a line where it is
+        a.Fa[10] *= np.float32(1e4)  # a glitch: this template needs other sums, and the glitch is a line
     (parts,) = groups(made, 0)
     dtype = np.dtype(np.float32)
-    binned = bin_batch(parts, dtype, apart=True)
-    job = Job(binned.bank, T, GRIDS[grid].taus.astype(float), make_schedule(GRIDS[grid], w, binned), binned.detectors)
+    binned = bin_batch(parts, dtype, each_detector=True)
+    job = MapJob(
+        binned.bank, T, GRIDS[grid].taus.astype(float), make_schedule(GRIDS[grid], w, binned), binned.detectors
+    )
     engine = cpu.Engine(Spec(w, dtype, keep_map=False, marginals=False, lines=LINES), threads=2)
     out = engine.execute(job)
     engine.close()

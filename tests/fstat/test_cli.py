@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from skysieve.cli import app
@@ -44,7 +47,7 @@ def test_convert(file, tmp_path):
 
 def test_mistakes_are_one_line(file, tmp_path):
     assert f"skysieve: {tmp_path / 'none.npz'}: No such file" in run("info", tmp_path / "none.npz", code=2)
-    assert "ends in .npz" in run("convert", file, tmp_path / "x.csv", code=2)
+    assert "expected one of npz, hdf5, text, h5" in run("convert", file, tmp_path / "x.csv", code=2)
     text = run("info", file.with_suffix(".dat"), code=2)
     assert text.count("\n") == 1
 
@@ -57,7 +60,7 @@ def test_map(file, tmp_path):
     back = TransientResult.load(tmp_path / "m.npz")
     assert (back.grid, back.max_F) == (Grid(t0=T0, t0_band=18 * T, tau=2 * T, tau_band=18 * T), r.max_F)
     options = ("--t0", T0, "--t0-band", 7200, "--dt0", 3600, "--log-tau", 3, "--compat", "lalpulsar", "-q")
-    assert run("map", file, *options, "-o", tmp_path / "m.dat", "--style", "lalpulsar", "--device", "cpu") == ""
+    assert run("map", file, *options, "-o", tmp_path / "m.dat", "--format", "lalpulsar", "--device", "cpu") == ""
     lines = (tmp_path / "m.dat").read_text().splitlines()
     assert len(lines) == 9
     assert lines[0].split()[:2] == [str(T0), str(2 * T)]
@@ -87,11 +90,21 @@ def test_synth(tmp_path):
         (("synth", "x.npz", "--inject", "3,4,5,sine"), "window='sine'"),
         (("synth", "x.npz", "--gap", "3"), "--gap 3: expected 2 whole numbers"),
         (("synth", "x.npz", "--detectors", "Z9"), "Z9"),
-        (("map", "FILE", "-o", "x.csv"), "--output x.csv: expected a name that ends in"),
+        (("map", "FILE", "-o", "x.xyz"), "--output x.xyz: expected one of npz, pyfstat, lalpulsar, csv"),
+        (("map", "FILE", "-o", "FILE"), "exists; use --overwrite"),
+        (("search", "FILE", "-o", "FILE"), "exists; use --overwrite"),
+        (("convert", "FILE", "FILE"), "exists; use --overwrite"),
+        (("synth", "FILE"), "exists; use --overwrite"),
+        (("map", "FILE", "--compat", "pycuda"), "compat='pycuda': expected one of 'lalpulsar'"),
+        (("map", "FILE", "-w", "sine"), "window='sine': expected 'rect', 'exp', 'none'"),
+        (("search", "FILE", "-w", "sine"), "window='sine'"),
+        (("search", "FILE", "--statistic", "power"), "statistic='power': expected one of 'max2F', 'lnBtSG'"),
+        (("map", "FILE", "-q", "-v"), "at most one of them"),
+        (("map", "FILE", "--threads", "2", "--memory", "much"), "memory='much'"),
         (("map", "FILE", "-o", "none/x.npz"), "there is no folder none"),
         (("map", "FILE", "--log-tau", "0"), "--log-tau 0"),
         (("map", "FILE", "--dt0", "0"), "dt0=0"),
-        (("search", "FILE", "-o", "x.txt"), "ends in one of .parquet"),
+        (("search", "FILE", "-o", "x.txt"), "--output x.txt: expected one of npz, parquet, fits, csv, ecsv, json"),
         (("search", "FILE", "--olgx", "1,1"), "--olgx needs --bsgl"),
         (("search", "FILE", "--bsgl", "5", "--olgx", "1,1,1"), "3 entries for 2 detectors"),
         (("search", "none.npz"), "none.npz"),
@@ -119,8 +132,55 @@ def test_search(file, tmp_path, monkeypatch):
     assert head.startswith("template,window,file,max2F,t0_ml,tau_ml")
     assert first.startswith(f"2,exp,{names[2]},")
     assert second.startswith(f"0,exp,{names[0]},")
-    assert run("search", *names, "-w", "exp", "--bsgl", 5, "--checkpoint", "k.npz", "--device", "cpu", code=1) == text
+    again = run("search", *names, "-w", "exp", "--bsgl", 5, "--checkpoint", "k.npz", "--device", "cpu", code=1)
+    assert again == text.replace("wrote t.csv: 2 rows\n", "")
     assert "belongs to a search" in run("search", *names, "--checkpoint", "k.npz", code=2)
+
+
+def test_standard_input_and_output(file):
+    """Nothing but the data goes to standard output; the summary goes to standard error."""
+    data = file.read_bytes()
+    text = CliRunner().invoke(app, ["fstat", "convert", "-", "-", "--detectors", "H1,L1"], input=data)
+    assert (text.exit_code, text.stderr) == (0, "")
+    assert text.stdout.startswith("%% tGPS")
+    back = CliRunner().invoke(app, ["fstat", "info", "-", "--json"], input=text.stdout)
+    facts = json.loads(back.stdout)
+    assert facts["full_grid"] == [19, 19]
+    assert [(d["detector"], d["sfts"]) for d in facts["detectors"]] == [("D0", 20), ("D1", 15)]
+    options = ["--device", "cpu", "--t0", str(T0), "--t0-band", "0"]
+    found = CliRunner().invoke(app, ["fstat", "map", str(file), *options, "-o", "-"])
+    assert found.stdout.splitlines()[0] == "t0,tau,twoF"
+    assert len(found.stdout.splitlines()) == 1 + 19
+    assert "max 2F" in found.stderr
+    table = CliRunner().invoke(app, ["fstat", "search", str(file), *options, "-o", "-", "--format", "json"])
+    result = json.loads(table.stdout)
+    assert [row["window"] for row in result["rows"]] == ["rect", "exp"]
+    assert "1 templates" in table.stderr
+    broken = CliRunner().invoke(app, ["fstat", "info", "-"], input="1 2 3\n")
+    assert broken.stderr == "skysieve: standard input, line 1: 3 columns, expected 8\n"
+
+
+def test_an_output_is_replaced_when_asked_for(file):
+    before = file.read_bytes()
+    assert "wrote" in run("synth", file, "--days", 1, "--overwrite")
+    assert file.read_bytes() != before
+    assert run("synth", file, "--days", 1, "--overwrite", "-q") == ""
+
+
+def test_verbose_says_what_is_done(file):
+    text = run("map", file, "-w", "exp", "--device", "cpu", "-v")
+    assert text.startswith("recurrence on CPU")
+    assert ", float64: 361 cells" in text
+    assert "running sums, recurrence on CPU" in run("search", file, "--device", "cpu", "-v")
+
+
+@pytest.mark.parametrize("command", ["map", "search", "synth", "info", "convert"])
+def test_help_has_sentences_and_an_example(command):
+    text = CliRunner().invoke(app, ["fstat", command, "--help"], env={"COLUMNS": "400"}).stdout
+    assert f"skysieve fstat {command}" in text.split("Example")[1]
+    application = typer.main.get_command(app).commands["fstat"].commands[command]
+    for parameter in application.params:
+        assert parameter.name == "help" or parameter.help.endswith("."), parameter.name
 
 
 def has_h5py():

@@ -23,6 +23,6 @@ def test_demo_finds_the_signal(tmp_path):
     assert DEMOS["fstat"] == "skysieve.fstat.command.demo:run"
 
 
-def test_demo_tells_what_fell_short(tmp_path):
+def test_demo_reports_what_is_not_as_expected(tmp_path):
     short, _ = run(tmp_path, 2)
     assert short[0].startswith("rect window: template")

@@ -1,4 +1,4 @@
-"""PyFstat's own searches on skysieve, beside LALPulsar's maps; atoms from LALPulsar's memory."""
+"""PyFstat's own searches on skysieve, compared with LALPulsar's maps; atoms from LALPulsar's memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GRIDS = {
 }
 
 
-def test_atoms_come_at_once_and_atom_by_atom():
+def test_atoms_are_read_as_a_view_and_one_by_one():
     from skysieve.fstat import pyfstat as interop
 
     multi = multi_atoms(ATOMS)
@@ -160,7 +160,7 @@ def test_maps_as_pyfstat_calls_them(pyfstat, grid, window):
 @pytest.mark.parametrize("weight", [1e-7, 1e-9, 1e-12, 0.0])
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_uneven_noise_weights_as_lalpulsar_sees_them(window, weight, dtype):
-    """Noise in which 40 SFTs have little weight or none: LALPulsar sums every window anew.  As the plug-in calls us."""
+    """Noise in which 40 SFTs have little weight or none, as PyFstat calls the plug-in; LALPulsar sums every window."""
     from skysieve.fstat.pyfstat import MapMaker
 
     whole = synth_atoms(T0, 100 * T, detectors=["H1"], seed=2)[0]

@@ -13,7 +13,7 @@ import pytest
 from tests.truth import fstat as reference
 
 from skysieve.fstat import BSGL, Atoms, AtomsBatch, Grid, Injection, WindowSum, search, synth_atoms, transient_map
-from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.bins import bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 
 T = 1800
@@ -89,7 +89,7 @@ def test_the_table_is_that_of_single_maps(whole, window):
         whole.posterior(window, order[3])
 
 
-def test_how_templates_come_and_are_dealt_does_not_matter(whole):
+def test_batches_and_devices_do_not_change_the_result(whole):
     options = {"topk": 6, "posteriors": 2, "band": "f0", "band_width": 0.05}
     same(whole, run(batches(COUNT), **options))
     same(whole, run(lambda start: batches(1, start=start), **options))
@@ -157,7 +157,7 @@ class Stopped(Exception):
 
 @pytest.mark.parametrize("at", [0, 1, 9, 23])
 @pytest.mark.parametrize("seekable", [True, False])
-def test_a_search_that_was_killed_goes_on(whole, tmp_path, at, seekable):
+def test_an_interrupted_search_continues(whole, tmp_path, at, seekable):
     path = tmp_path / "run.npz"
     options = {"topk": 6, "posteriors": 2, "band": "f0", "band_width": 0.05, "checkpoint": path, "checkpoint_every": 0}
 
@@ -203,7 +203,7 @@ run(slow(), topk=6, posteriors=2, band="f0", band_width=0.05, checkpoint=sys.arg
 """
 
 
-def test_a_process_that_was_killed_goes_on(whole, tmp_path):
+def test_a_killed_process_continues(whole, tmp_path):
     path, root = tmp_path / "run.npz", Path(__file__).parents[2]
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], cwd=root)
     while process.poll() is None and not path.exists():
@@ -242,9 +242,9 @@ def test_one_bad_template_costs_itself():
         10: "H1: Fa[7] = (nan+nanj) is not finite", 16: "L1: Fb[0] = (inf+nanj) is not finite"
     } or sorted(found.faults) == [10, 16]  # fmt: skip
     assert (found.n_templates, found.n_bad) == (COUNT, 2)
-    kept = found.columns("rect")
-    assert sorted(kept["template"].tolist()) == [i for i in range(COUNT) if i not in (10, 16)]
-    for n, twoF in zip(kept["template"], kept["max2F"], strict=True):
+    table = found.columns("rect")
+    assert sorted(table["template"].tolist()) == [i for i in range(COUNT) if i not in (10, 16)]
+    for n, twoF in zip(table["template"], table["max2F"], strict=True):
         assert twoF == good["max2F"][good["template"] == n][0]
     h1, l1 = next(batches(COUNT))
     a2 = h1.a2.copy()
@@ -256,7 +256,7 @@ def test_one_bad_template_costs_itself():
 
 
 def test_other_times_cost_their_templates():
-    """The grid is that of the first item: a later one whose data end before it is told and left out."""
+    """The grid is that of the first item: a later item whose data end too early is reported and left out."""
     short = [synth_atoms(T0, 20 * T, seed=1)]
     found = search([TEMPLATES[:2], short, TEMPLATES[2:4]], GRID, device="cpu", windows="rect")
     assert found.n_templates == 5
@@ -338,7 +338,7 @@ def test_bsgl_of_every_cell(window):
             assert columns[name][k] == pytest.approx(2 * F[cell], rel=1e-5)
 
 
-def test_a_line_is_told_from_a_signal():
+def test_a_line_is_distinguished_from_a_signal():
     """The same 2F: in one detector alone, and in both."""
     line = synth_atoms(T0, SPAN, seed=1)
     loud = synth_atoms(T0, SPAN, detectors=["H1"], seed=2, inject=Injection(T0 + 10 * T, 12 * T, snr=14))
@@ -454,7 +454,7 @@ def test_figure(whole):
     figure.canvas.draw()
 
 
-def test_progress_and_words(whole):
+def test_progress_and_repr(whole):
     seen = []
     run(total=COUNT, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (COUNT, COUNT)

@@ -1,4 +1,4 @@
-"""Searches that stop and go on in unlucky places, and batches whose parameters differ."""
+"""Searches that are interrupted at unlucky moments, and batches whose parameters differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_windows_in_another_order_keep_their_own_ledgers(whole, tmp_path):
     same(whole, run(iter(()), windows=("exp", "rect"), **options))
 
 
-def test_a_stop_amid_a_chunk_counts_nothing_twice(whole, tmp_path, monkeypatch):
+def test_an_interrupt_within_a_chunk_counts_nothing_twice(whole, tmp_path, monkeypatch):
     options = {"topk": 6, "posteriors": 2, "band": "f0", "band_width": 0.05, "checkpoint": tmp_path / "run.npz"}
     keep, calls = Ledger.keep, []
 
@@ -40,13 +40,13 @@ def test_a_stop_amid_a_chunk_counts_nothing_twice(whole, tmp_path, monkeypatch):
 
 
 def test_the_first_item_after_a_restart_is_no_first_item(tmp_path):
-    """Strict about the grid is a search with its first item alone, wherever it was interrupted."""
+    """A strict search raises for its first item only, also if it was interrupted after that item."""
     short = synth_atoms(T0, 20 * T, seed=1)
     items = [AtomsBatch.stack(one[:1]) for one in (TEMPLATES[0], short, TEMPLATES[1])]
     path = tmp_path / "run.npz"
 
     def killed():
-        yield from items  # one has been entered when all have been dealt
+        yield from items  # one has been entered when all have been distributed
         raise Stopped
 
     with pytest.raises(Stopped):
@@ -80,7 +80,7 @@ def test_parameters_that_a_search_cannot_keep(params, error, message):
         AtomsBatch.stack([TEMPLATES[0][0]], params)
 
 
-def test_the_table_takes_columns_that_one_window_lacks():
+def test_a_column_that_one_window_lacks_is_nan_in_its_rows():
     rows = {"number": np.array([3]), "statistic": np.array([9.0]), "max2F": np.array([9.0])}
     ledgers = {"rect": Ledger(1), "exp": Ledger(1)}
     ledgers["rect"].keep(rows | {"f0": np.array([1.0])}, {})

@@ -1,15 +1,14 @@
-"""The model of predicted times: what it counts, its fit, where the constants are kept."""
+"""The model of predicted times: its counts, its fit, and the cache of its constants."""
 
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import pytest
 
-from skysieve.core import measured as kept
-from skysieve.fstat import Grid, TransientPlan, synth_atoms, timing
+from skysieve.core import measured
+from skysieve.fstat import Grid, TransientPlan, WindowSum, synth_atoms, timing
 from skysieve.fstat.inputs.windows import resolve_window
 
 T = 1800
@@ -28,34 +27,40 @@ def test_what_is_counted():
     assert timing.terms(inside, False).tolist() == [1, n, 51 * 20, 51 * 10]
 
 
+def counts_of(jobs, window):
+    return np.array([timing.terms(job, window is EXP) for job in jobs])
+
+
 @pytest.mark.parametrize("window", [RECT, EXP])
-def test_the_fit_finds_the_constants(monkeypatch, window):
-    """A device whose times follow the model to the last digit."""
+def test_the_fit_finds_the_constants(window):
+    """Of times that follow the model exactly; the setups determine what larger maps take."""
     true = np.array([1e-4, 2e-8, 1.5e-9, 3e-9])
-    clock = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    counts = counts_of([timing.sample(*setup, window, np.float32) for setup in timing.SETUPS], window)
+    found = timing.fit(counts, counts @ true)
+    larger = counts_of([timing.sample(*setup, window, np.float32) for setup in ((400, 2, 1), (3000, 1, 1))], window)
+    assert larger @ found == pytest.approx(larger @ true, rel=1e-6)
 
-    def execute(job):
-        clock[0] += float(timing.terms(job, window.kind == "exp") @ true)
 
-    found = timing.measure(timing.host_cases(window, np.float32, execute))
-    for n, dt0, dtau in ((400, 2, 1), (3000, 1, 1)):
-        job = timing.sample(n, dt0, dtau, window, np.float32)
-        x = timing.terms(job, window.kind == "exp")
-        assert x @ found == pytest.approx(x @ true, rel=1e-6)
+@pytest.mark.parametrize("window", ["rect", "exp", "none", WindowSum([(1, 1), (-1, 5)])])
+@pytest.mark.usefixtures("folder")
+def test_more_work_is_predicted_to_take_longer(window):
+    with TransientPlan(window=window, dtype="float32", device="cpu", threads=1, keep_map=False) as plan:
+        seconds = [plan.describe(synth_atoms(span=n * T))["seconds"] for n in (20, 400)]
+    assert 0 < seconds[0] <= seconds[1] if window == "none" else 0 < seconds[0] < seconds[1]
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where a process that has used no constants yet keeps them."""
+    """The cache folder, for a process that has used no constants yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kept, "_used", {})
+    monkeypatch.setattr(measured, "_used", {})
     return tmp_path / "skysieve"
 
 
 @pytest.mark.usefixtures("folder")
-def test_maps_that_are_kept_are_timed_with_their_memory(monkeypatch):
-    """Cleared pages cost as much as sums: maps that are kept are timed kept, one of them beyond what malloc keeps."""
+def test_calls_that_return_maps_are_timed_with_their_memory(monkeypatch):
+    """Clearing memory costs as much as sums: calls that return maps are timed with maps, one larger than malloc
+    reuses."""
     seen = []
     monkeypatch.setattr(timing, "measure", lambda cases: seen.append([(c, e) for c, e in cases]) or np.ones(4))
     atoms = synth_atoms(span=40 * T)
@@ -68,26 +73,26 @@ def test_maps_that_are_kept_are_timed_with_their_memory(monkeypatch):
     assert max(counts[3] for counts, _ in seen[0]) * 4 > 32 * 2**20
 
 
-def test_constants_are_kept(folder, monkeypatch):
+def test_constants_are_stored(folder, monkeypatch):
     atoms = synth_atoms(span=40 * T)
     with TransientPlan(window="exp", dtype="float32", device="cpu", threads=1) as plan:
-        first = plan.describe(atoms)["expected_seconds"]
+        first = plan.describe(atoms)["seconds"]
         assert 1e-6 < first < 1
         (path,) = folder.iterdir()
-        assert path.name.endswith(f"exp-map-float32-{timing.FORMAT}.json")
+        assert path.name.endswith(f"recurrence-map-float32-{timing.FORMAT}.json")
         assert list(json.loads(path.read_text())) == list(timing.COUNTED)
         monkeypatch.setattr(timing, "measure", lambda *a: pytest.fail("measured again"))
-        monkeypatch.setattr(kept, "_used", {})
-        assert plan.describe(atoms)["expected_seconds"] == first
+        monkeypatch.setattr(measured, "_used", {})
+        assert plan.describe(atoms)["seconds"] == first
         monkeypatch.setattr(timing, "measure", lambda *a: np.array([7.0, 0, 0, 0]))
         for broken in ("{", "[1]", json.dumps({"call": "x"}), json.dumps({"call": 1, "sfts": 2})):
-            monkeypatch.setattr(kept, "_used", {})
+            monkeypatch.setattr(measured, "_used", {})
             path.write_text(broken)
-            assert plan.describe(atoms)["expected_seconds"] == 7
+            assert plan.describe(atoms)["seconds"] == 7
         off = Grid(t0=int(atoms[0].t[0]) + 100, t0_band=20 * T, dt0=T + 50, tau=4 * T)
     with TransientPlan(off, window="exp", dtype="float32", device="cpu", threads=1) as plan:
-        assert plan.describe(atoms)["expected_seconds"] == 7
-        assert any("apart" in path.name for path in folder.iterdir())
+        assert plan.describe(atoms)["seconds"] == 7
+        assert any("groups" in path.name for path in folder.iterdir())
     with TransientPlan(window="exp", dtype="float32", device="cpu", threads=1, keep_map=False) as plan:
-        assert plan.describe(atoms)["expected_seconds"] == 7  # a map that is not kept has costs of its own
-        assert any(path.name.endswith(f"exp-float32-{timing.FORMAT}.json") for path in folder.iterdir())
+        assert plan.describe(atoms)["seconds"] == 7  # calls without a map have constants of their own
+        assert any(path.name.endswith(f"recurrence-float32-{timing.FORMAT}.json") for path in folder.iterdir())

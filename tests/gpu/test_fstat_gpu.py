@@ -148,15 +148,15 @@ def test_arrays_of_the_gpu_stay_there():
 
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_banks_of_the_gpu(window):
-    """Batches whose atoms lie on the GPU: the same answers, and maps that stay there."""
+    """Batches whose atoms are on the GPU: the same answers, and maps that stay on the GPU."""
     import cupy
 
     w = resolve_window(window, 3)
     job = make_job([bin_atoms(patchy(seed=i)) for i in range(5)], GRIDS["full"], w, np.float32)
-    there = Bank(cupy.asarray(job.bank.antenna), cupy.asarray(job.bank.data), job.occupied)
+    on_device = Bank(cupy.asarray(job.bank.antenna), cupy.asarray(job.bank.data), job.occupied)
     e = engine(window)
     host = e.execute(job)
-    out = e.execute(Job(there, job.tatom, job.taus, job.schedule))
+    out = e.execute(MapJob(on_device, job.tatom, job.taus, job.schedule))
     e.close()
     assert isinstance(out.F, cupy.ndarray)
     assert np.array_equal(cupy.asnumpy(out.F), host.F)

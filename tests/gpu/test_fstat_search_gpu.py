@@ -57,12 +57,12 @@ def compare(found, expected, lines=False):
 
 
 @pytest.mark.parametrize("sky", [0.0, 1.0])
-@pytest.mark.parametrize("there", [False, True])
-def test_search(there, sky):
+@pytest.mark.parametrize("on_device", [False, True])
+def test_search(on_device, sky):
     cupy = pytest.importorskip("cupy")
     options = {"topk": 4, "posteriors": 2}
     expected = search(batches(sky=sky), GRID, device="cpu", **options)
-    found = search(batches(cupy if there else np, sky), GRID, device="cuda", **options)
+    found = search(batches(cupy if on_device else np, sky), GRID, device="cuda", **options)
     compare(found, expected)
     for n in found.columns("exp")["template"][:2]:
         for p, q in zip(found.posterior("exp", n), expected.posterior("exp", n), strict=True):
@@ -75,7 +75,7 @@ def test_search_with_lines():
 
 
 def test_all_gpus():
-    """One GPU or several: the same table, also when it goes on from a checkpoint."""
+    """One GPU or several: the same table, also when the search continues from a checkpoint."""
     one = search(batches(size=11), GRID, device="cuda:0", topk=4)
     compare(search(batches(size=11), GRID, device="cuda:all", topk=4), one)
     if len(resolve("cuda:all")) > 1:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from skysieve.fstat import Atoms, Grid, synth_atoms
-from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.cpu import engine as cpu
 from skysieve.fstat.cuda import engine as cuda
 from skysieve.fstat.cuda import launch as cuda_launch
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.simulate import Injection
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.fstat import Atoms, AtomsBatch, Grid, WindowSum, care, synth_atoms
-from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat import Atoms, AtomsBatch, Grid, WindowSum, precision, synth_atoms
+from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.cuda import engine as cuda
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import bin_batch, groups
 from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, kept, long_map, weighed
@@ -60,7 +60,7 @@ def test_any_weights(runtime, window, decades):
 @pytest.mark.parametrize("weight", [1e-6, 1e-9, 1e-13, 1e-30])
 def test_a_poor_detector_through_the_gap_of_another(runtime, weight):
     h1, g1 = synth_atoms(T0, 90 * T, detectors=["H1", "L1"], seed=1)
-    atoms = [kept(h1, np.r_[0:30, 55:90]), weighed(g1, np.full(len(g1), weight))]
+    atoms = [some_sfts(h1, np.r_[0:30, 55:90]), weighed(g1, np.full(len(g1), weight))]
     for window in ("rect", "exp"):
         check(runtime, atoms, Grid.full(atoms, dtau=5 * T), window)
 
@@ -118,11 +118,11 @@ def test_a_batch_of_all_kinds(runtime, window, sky):
 @pytest.mark.parametrize("window", list(WINDOWS))
 def test_lines_with_a_poor_detector(runtime, window, weight):
     h1, l1 = synth_atoms(T0, 50 * T, detectors=["H1", "L1"], seed=8, dtype="float64")
-    atoms = [kept(h1, np.r_[0:15, 30:50]), weighed(l1, np.full(len(l1), weight), "float64")]
+    atoms = [some_sfts(h1, np.r_[0:15, 30:50]), weighed(l1, np.full(len(l1), weight), "float64")]
     grid, lines, w = Grid.full(atoms, dtau=4 * T), Lines(3.0, (-1.0, -1.3)), resolve_window(WINDOWS[window], 3)
     (parts,) = groups([AtomsBatch.stack([a]) for a in atoms], 0)
-    binned = bin_batch(parts, np.float32, apart=True)
-    job = Job(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
+    binned = bin_batch(parts, np.float32, each_detector=True)
+    job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
     spec = Spec(w, np.dtype("f4"), keep_map=False, marginals=False, lines=lines)
     assert care.levels_of(job, spec)[0] > care.USUAL
     out = cuda.Engine(spec, runtime=runtime).execute(job)
@@ -145,7 +145,7 @@ def test_blanked_sfts_are_no_data(runtime):
     columns = [x.copy() for x in (whole.a2, whole.b2, whole.ab, whole.Fa, whole.Fb)]
     for x in columns:
         x[10:32] = 0
-    blanked, without = Atoms(whole.t, *columns), kept(whole, np.r_[0:10, 32:60])
+    blanked, without = Atoms(whole.t, *columns), some_sfts(whole, np.r_[0:10, 32:60])
     grid = Grid.full(whole, dtau=3 * T)
     for window in WINDOWS.values():
         w = resolve_window(window, 3)

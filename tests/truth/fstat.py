@@ -1,4 +1,4 @@
-"""The slow, obvious truth in float64: every cell summed by itself.  For tests alone."""
+"""Slow, direct F-statistic maps in float64, each cell summed separately; for tests only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.fstat.inputs.atoms import Bins
+from skysieve.fstat.inputs.bins import Bins
 from skysieve.fstat.inputs.grid import Grid
 from skysieve.fstat.inputs.windows import Window
 

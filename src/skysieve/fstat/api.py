@@ -9,30 +9,27 @@ import numpy as np
 
 from skysieve.core.checks import real_dtype
 from skysieve.core.device import Device, current, resolve
+from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
-from skysieve.fstat.inputs.atoms import Bins, as_list, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.checks import refuse_map, refuse_short
+from skysieve.fstat.inputs.files import AtomsLike, as_list
 from skysieve.fstat.inputs.grid import Grid, Schedule, Times, make_schedule, refuse_tables
-from skysieve.fstat.inputs.windows import resolve_window
+from skysieve.fstat.inputs.windows import WindowLike, resolve_window
 from skysieve.fstat.result.map import Coverage, TransientResult
 
-from .contract import Engine, Job, Output, Spec, make_job
+from .contract import Compat, Dtype, Engine, MapJob, Output, Spec, check_compat, make_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import TracebackType
-
-    from skysieve.fstat.inputs.atoms import Atoms
+    from collections.abc import Callable
 
 __all__ = ["TransientPlan", "transient_map"]
-
-COMPAT = (None, "lalpulsar")
 
 
 def make_engine(
     spec: Spec, device: str | Device, memory: str | float | None, threads: int | None
 ) -> tuple[Engine, Device]:
-    """The backend for a device: the one place where it is chosen."""
+    """An engine for a device; the backend is chosen here and nowhere else."""
     found = resolve(device)[0]
     if found.kind == "cuda":
         from skysieve.fstat.cuda import engine as cuda
@@ -47,14 +44,14 @@ def make_engine(
 
 
 def transient_map(
-    atoms: Atoms | Sequence[Atoms],
+    atoms: AtomsLike,
     grid: Grid | None = None,
     *,
-    window: Any = "rect",
+    window: WindowLike = "rect",
     efold: float = 3,
-    dtype: Any = "float64",
+    dtype: Dtype = "float64",
     device: str | Device = "auto",
-    compat: str | None = None,
+    compat: Compat | None = None,
     keep_map: bool = True,
     posteriors: bool = True,
     strict: bool = True,
@@ -67,37 +64,37 @@ def transient_map(
 
     Parameters
     ----------
-    atoms : Atoms or sequence of Atoms
-        Atoms of one template, one entry a detector.
+    atoms : Atoms, path, or sequence of them
+        Atoms of one template: one entry for each detector, or files of atoms.
     grid : Grid, optional
         Start times and durations; `Grid.full` by default.  Not needed for the window "none".
     window : {"rect", "exp", "none"}, WindowSum or callable
-        Amplitude of the signal as a function of ``x = (t - t0) / tau``: 1; ``exp(-x)``; 1 over all data; a sum of
-        polynomials times exponentials; any function of an array.
+        Amplitude of the signal as a function of ``x = (t - t0) / tau``: "rect" is 1, "exp" is ``exp(-x)``, "none" is 1
+        over all data; or a sum of polynomials times exponentials, or any function of an array.
     efold : float
-        Where windows other than "rect" end: ``t0 + efold tau``.
+        Windows other than "rect" end at ``t0 + efold tau``.
     dtype : {"float64", "float32"}
-        Arithmetic and map.
+        Type of the computation and of the map.
     device : {"auto", "cpu", "cuda", "cuda:N"}
         "auto" is a GPU if a usable one is found and `compat` is None.  With atoms in CuPy arrays and a
         GPU the map is a CuPy array.
     compat : {None, "lalpulsar"}
-        "lalpulsar" gives LALPulsar's numbers to the last bit: its float32 operations in its order, its table of
-        exponentials (which is off by up to 0.5%), its places of the most probable values.
+        "lalpulsar" gives LALPulsar's numbers bit for bit: its float32 operations in its order, its table of
+        exponentials (which is off by up to 0.5%), and its most probable values.
     keep_map : bool
-        Keep F of every cell.  Without it nothing of the size of the map is held (but for `compat`).
+        Return F of every cell.  Without it nothing of the size of the map is allocated, except for `compat`.
     posteriors : bool
-        Keep the posteriors of t0 and tau.
+        Compute the posteriors of t0 and tau.
     strict : bool
-        Raise if a cell's window holds fewer than two SFTs; otherwise such cells are NaN and the rest is computed.
+        Raise if a cell's window holds fewer than two SFTs; otherwise such cells are NaN and the others are computed.
     rhohatmax : float
         Largest signal-to-noise ratio of the amplitude prior of `lnBtSG`.
     memory : str or float, optional
         Working memory: "80%" of what is free, "2 GiB", or bytes.
     threads : int, optional
-        CPU threads; default all.
+        CPU threads; all cores by default.
     progress : bool or callable
-        Show a bar, or call ``progress(done, total)`` now and then.
+        Show a progress bar, or call ``progress(done, total)`` from time to time.
 
     Returns
     -------
@@ -108,18 +105,18 @@ def transient_map(
     Raises
     ------
     ValueError, TypeError
-        For arguments that do not fit.
+        An argument does not fit.
     MemoryBudgetError
-        If the map does not fit into memory.
+        The map does not fit into memory.
     DeviceUnavailable
-        If the device asked for cannot be used.
+        The device that was named cannot be used.
 
     Notes
     -----
-    F and its window rules are those of [1]_ and LALPulsar; times before the data count as empty.  For rectangular
-    windows the sums run on with tau, as everywhere.  For exponential windows [2]_ sums every cell anew; here they
-    obey a recurrence in t0, so that a map costs a few operations a cell.  ``F = 2``, its mean in noise, where the
-    antenna-pattern matrix has a condition number above 1e4 or the window no data.
+    F and its window rules are those of [1]_ and LALPulsar; times before the data count as empty.  The sums of
+    rectangular windows grow with tau.  For exponential windows [2]_ sums every cell anew; here the sums obey a
+    recurrence in t0, so that a map costs a few operations for each cell.  ``F = 2``, its mean in noise, where the
+    antenna-pattern matrix has a condition number above 1e4 or the window holds no data.
 
     References
     ----------
@@ -152,10 +149,10 @@ def transient_map(
         return plan.execute(atoms, progress=progress)
 
 
-class TransientPlan:
-    """Transient F-statistic maps set up once, for many templates on one grid.
+class TransientPlan(Plan):
+    """Transient F-statistic maps that are set up once, for many templates on one grid.
 
-    Use it as a context manager, or call `close`.
+    Use the plan as a context manager, or call `close`.
 
     Parameters
     ----------
@@ -165,9 +162,9 @@ class TransientPlan:
     Raises
     ------
     ValueError, TypeError
-        For options that do not fit.
+        An option does not fit.
     DeviceUnavailable
-        If the device asked for cannot be used.
+        The device that was named cannot be used.
 
     Examples
     --------
@@ -182,11 +179,11 @@ class TransientPlan:
         self,
         grid: Grid | None = None,
         *,
-        window: Any = "rect",
+        window: WindowLike = "rect",
         efold: float = 3,
-        dtype: Any = "float64",
+        dtype: Dtype = "float64",
         device: str | Device = "auto",
-        compat: str | None = None,
+        compat: Compat | None = None,
         keep_map: bool = True,
         posteriors: bool = True,
         strict: bool = True,
@@ -196,76 +193,77 @@ class TransientPlan:
     ) -> None:
         if grid is not None and not isinstance(grid, Grid):
             raise TypeError(f"grid is a {type(grid).__name__}, expected a Grid")
-        if compat not in COMPAT:
-            raise ValueError(f"compat={compat!r}: expected None or 'lalpulsar'")
         self.window = resolve_window(window, efold)
-        if compat and self.window.kind not in ("none", "rect", "exp"):
-            raise ValueError(f"compat={compat!r} knows the windows 'none', 'rect' and 'exp'")
-        if compat and self.window.kind == "exp" and self.window.efold != 3:
-            raise ValueError(f"efold={efold!r}: compat='lalpulsar' ends the exponential window at 3 tau")
+        if compat is not None:
+            check_compat(compat, self.window)
         if not (np.isfinite(rhohatmax) and rhohatmax > 0):
             raise ValueError(f"rhohatmax={rhohatmax!r}: expected a positive number")
         self._memory = memory
         self.grid, self.compat, self.strict, self.rhohatmax = grid, compat, bool(strict), float(rhohatmax)
         real = np.dtype(np.float32) if compat else real_dtype(dtype)
         self.spec = Spec(self.window, real, bool(keep_map), bool(posteriors), compat is not None)
-        self._kept: tuple[Times, Grid, Schedule] | None = None
+        self._last: tuple[Times, Grid, Schedule] | None = None
+        self._engine: Engine | None
         self._engine, self.device = make_engine(self.spec, device, memory, threads)
 
-    def __enter__(self) -> TransientPlan:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __repr__(self) -> str:
+        grid = "full grid" if self.grid is None else "{} x {} cells".format(*self.grid.shape)
+        return f"<TransientPlan: {self.window.name}, {grid} on {self.device}, {self.spec.dtype.name}>"
 
     def close(self) -> None:
-        """Give back threads and device memory."""
-        self._engine.close()
+        """Free threads and device memory; the plan cannot be used any more."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
 
-    def describe(self, atoms: Atoms | Sequence[Atoms]) -> dict[str, Any]:
-        """Method, device, bytes and predicted seconds for these atoms, without computing.
+    def _open_engine(self) -> Engine:
+        if self._engine is None:
+            raise ValueError("this TransientPlan is closed")
+        return self._engine
 
-        ``paper_bytes`` is eq. 9 of Keitel & Ashton 2018: 4 bytes for each of 7 numbers an SFT and for each cell;
-        ``map_bytes`` are held here.  ``expected_seconds`` follows the model of its appendix A, whose constants are
-        measured once on the device (a fraction of a second) and kept in the user's cache folder.
+    def describe(self, atoms: AtomsLike) -> dict[str, Any]:
+        """Method, device, type, bytes and predicted seconds for these atoms, without computing the map.
+
+        Further keys are ``window``, ``grid`` (its shape), ``cells`` and ``paper_bytes``: eq. 9 of Keitel & Ashton 2018,
+        4 bytes for each of 7 numbers of an SFT and for each cell.  ``bytes`` are those of the atoms, the axes and the
+        map here.  ``seconds`` follows the model of appendix A of the paper, whose constants are measured once on the
+        device (a fraction of a second) and stored in the user's cache folder.
         """
+        engine = self._open_engine()
         _, grid, job = self._prepare(atoms, None)
-        facts = self._engine.describe(job)
-        return {"window": self.window.name, "grid": grid.shape, "paper_bytes": 4 * (7 * job.n + grid.cells), **facts}
+        further = {"window": self.window.name, "grid": grid.shape, "paper_bytes": 4 * (7 * job.n + grid.cells)}
+        return engine.describe(job) | further
 
     def execute(
         self,
-        atoms: Atoms | Sequence[Atoms],
+        atoms: AtomsLike,
         *,
         grid: Grid | None = None,
         progress: bool | Callable[[int, int], None] = False,
     ) -> TransientResult:
-        """The map of one template, on the plan's grid or another; see `transient_map`."""
-        on_device = self.device.kind == "cuda" and any(a.on_device for a in as_list(atoms))
-        bins, grid, job = self._prepare(atoms, grid, map_on_host=self._keeps and not on_device)
+        """The map of one template, on the plan's grid or on another; see `transient_map`."""
+        engine, found = self._open_engine(), as_list(atoms)
+        on_device = self.device.kind == "cuda" and any(a.on_device for a in found)
+        bins, grid, job = self._prepare(found, grid, map_on_host=self._holds_map and not on_device)
         if on_device:
-            job = _on_gpu(job, self.device)  # then the map stays there too
+            job = _on_gpu(job, self.device)  # then the map stays on the GPU too
         with current(self.device), reporting(progress, "transient F-statistic") as report:
-            output = self._engine.execute(job, progress=report)
+            output = engine.execute(job, progress=report)
         return self._result(bins, grid, job, output)
 
     @property
-    def _keeps(self) -> bool:
-        """Whether a whole map is held."""
+    def _holds_map(self) -> bool:
+        """Whether a whole map is allocated."""
         return self.spec.keep_map or self.spec.lal
 
-    def _prepare(
-        self, atoms: Atoms | Sequence[Atoms], grid: Grid | None, map_on_host: bool = False
-    ) -> tuple[Bins, Grid, Job]:
+    def _prepare(self, atoms: AtomsLike, grid: Grid | None, map_on_host: bool = False) -> tuple[Bins, Grid, MapJob]:
         found = as_list(atoms)
         bins = bin_atoms(found)
-        if self.window.kind == "none":
-            grid = Grid(t0=bins.t_start, tau=bins.n * bins.tatom, dt0=bins.tatom, dtau=bins.tatom)
+        if self.window.whole:
+            grid = Grid.whole(bins)
         elif grid is None:
             grid = Grid.full(found) if self.grid is None else self.grid
-        host = self._memory if self.device.kind == "cpu" else None  # of a GPU it is the budget of device memory
+        host = self._memory if self.device.kind == "cpu" else None  # for a GPU, the budget is one of device memory
         if map_on_host:
             refuse_map(grid, self.spec.dtype, self.spec.lal, host)
         refuse_tables(grid, bins.tatom, host)
@@ -275,13 +273,13 @@ class TransientPlan:
         return bins, grid, job
 
     def _schedule(self, bins: Bins, grid: Grid) -> Schedule:
-        """The bins of every cell; those of the last data set are kept."""
+        """The bins of every cell; those of the last call are kept."""
         times = Times(bins.t_start, bins.tatom, bins.n)
-        if self._kept is None or self._kept[0] != times or self._kept[1] != grid:
-            self._kept = times, grid, make_schedule(grid, self.window, bins)
-        return self._kept[2]
+        if self._last is None or self._last[0] != times or self._last[1] != grid:
+            self._last = times, grid, make_schedule(grid, self.window, bins)
+        return self._last[2]
 
-    def _result(self, bins: Bins, grid: Grid, job: Job, output: Output) -> TransientResult:
+    def _result(self, bins: Bins, grid: Grid, job: MapJob, output: Output) -> TransientResult:
         flat = int(output.index[0])
         return TransientResult(
             F=None if output.F is None else output.F[0],
@@ -303,8 +301,8 @@ class TransientPlan:
         )
 
 
-def _on_gpu(job: Job, device: Device) -> Job:
-    """The job with its bins in the memory of a GPU."""
+def _on_gpu(job: MapJob, device: Device) -> MapJob:
+    """The job with its bins copied to a GPU."""
     import cupy
 
     with current(device):

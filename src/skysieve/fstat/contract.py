@@ -1,77 +1,95 @@
-"""What passes between the public API of the F-statistic and its backends.
+"""The contract between the public API of the F-statistic and its backends.
 
-``api`` and ``search`` check the arguments and build a `Spec` (what to compute) and a `Job` (the binned atoms and the
-bins of every cell); ``cpu.Engine`` and ``cuda.Engine`` take them and give an `Output`.
+The API checks the arguments and builds a `Spec` (what to compute) and a `MapJob` (the binned atoms and the bins of
+every cell); ``cpu.Engine`` and ``cuda.Engine`` take them and return an `Output`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from skysieve.fstat.inputs.grid import Schedule
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
-
 from skysieve.core.arrays import array_module, to_host
-from skysieve.fstat.inputs.atoms import Bins
-from skysieve.fstat.inputs.grid import Grid, make_schedule
+from skysieve.core.checks import one_of
+from skysieve.fstat.inputs.bins import Bins
+from skysieve.fstat.inputs.grid import BYTES_T0, BYTES_TAU, Grid, Schedule, make_schedule
+from skysieve.fstat.inputs.window_kinds import KINDS, NAMED, Algorithm
 from skysieve.fstat.inputs.windows import Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Dtype = Literal["float64", "float32"] | np.dtype[Any] | type[np.float64] | type[np.float32]
+"""The argument `dtype` of the public functions."""
+Compat = Literal["lalpulsar"]
+"""Names of `COMPAT`, for type checkers."""
+COMPAT = {"lalpulsar": "LALPulsar's float32 operations in its order, and its table of exponentials."}
+"""Programs whose numbers can be reproduced bit for bit, with what that means."""
+LAL_EFOLD = 3.0
+"""LALPulsar's exponential window ends at 3 tau."""
 FALLBACK = 2.0
 """F of a cell whose antenna-pattern matrix is ill-conditioned or empty: half of the mean of 2F in noise."""
 MAX_CONDITION = 1e4
-"""Largest condition number that is trusted (LALPulsar's)."""
+"""Largest condition number of a cell that is not set to `FALLBACK`, as in LALPulsar."""
 CONDITION_BOUND = MAX_CONDITION / (MAX_CONDITION + 1) ** 2
 """The condition number ``(s + d) / (s - d)``, ``s = A + B``, ``d^2 = s^2 - 4 D``, is below its bound where
-``D > CONDITION_BOUND * s^2``: no square root, no division, and false for an empty window."""
+``D > CONDITION_BOUND * s^2``.  This needs no square root and no division, and is false for an empty window."""
 
 
 @dataclass(frozen=True)
 class Lines:
     """Priors of the line-robust statistic (Keitel et al. 2014, eq. 36), as natural logarithms.
 
-    In every cell, with F of all detectors and ``F^X`` of detector X alone over the very bins of that cell (the
-    fallback 2 where X alone is ill-conditioned or has no data there),
+    In every cell, with F of all detectors and ``F^X`` of detector X alone in the bins of that cell (the fallback 2 if
+    X alone is ill-conditioned or has no data in the cell),
 
         ln B_S/GL = F - ln(exp(log_gauss) + sum_X exp(log_line[X] + F^X)).
 
-    Since the logarithm is at least ``m = max(log_gauss, log_line[X] + F^X)``, a cell whose ``F - m`` is not above the
-    best value so far needs no exponential.
+    The logarithm is at least ``m = max(log_gauss, log_line[X] + F^X)``, so that a cell whose ``F - m`` is not above
+    the best value so far needs no exponential.
 
     Attributes
     ----------
     log_gauss : float
         ``F*_0 - ln(1 + o)``, ``o`` the sum of the prior odds of lines ``oLGX``.
     log_line : tuple of float
-        ``ln(oLGX / (1 + o))``, one a detector in the order of `Job.detectors`; -inf where a line is excluded.
+        ``ln(oLGX / (1 + o))``, one for each detector in the order of `MapJob.detectors`; -inf where a line is excluded.
     """
 
     log_gauss: float
     log_line: tuple[float, ...]
+
+    def log_odds(self, F: Any, FX: Any) -> NDArray[np.float64]:
+        """``ln B_S/GL`` from F, shape (...), and ``F^X``, shape (D, ...)."""
+        logs = [np.full(np.shape(F), self.log_gauss)]
+        logs += [prior + np.asarray(f) for prior, f in zip(self.log_line, FX, strict=True)]
+        return np.asarray(F - np.logaddexp.reduce(logs))
 
 
 @dataclass(frozen=True)
 class Spec:
     """What to compute, the same for every template of a plan.
 
-    ``keep_map`` asks for F of every cell, ``marginals`` for the sums over rows and columns: a search has both False
-    and asks another engine for the marginals of its few best templates.  ``lines`` asks for the line-robust statistic
-    (never with ``lal``).  ``lal`` reproduces LALPulsar's arithmetic: its order of operations in float32 and its table
-    of exponentials.  ``sums`` says how the sums are formed: "usual" is the fastest way, and templates for which it is
-    not good enough (see ``care``) go to an engine with "double", the same in float64, or "exact", where nothing is ever
-    subtracted and every cell has a scale of its own; both with the `dtype` float64.
+    Attributes
+    ----------
+    window : Window
+    dtype : dtype
+    keep_map : bool
+        Return F of every cell.
+    marginals : bool
+        Return the sums over rows and columns.  A search asks a second engine for those of its few best templates.
+    lal : bool
+        Reproduce LALPulsar's arithmetic: its order of operations in float32 and its table of exponentials.
+    lines : Lines or None
+        Priors of the line-robust statistic, where it is wanted; never with `lal`.
+    sums : {"usual", "double", "exact"}
+        How the sums are formed.  "usual" is the fastest way.  Templates for which it is not accurate enough (see
+        ``precision.py``) go to an engine with "double" (the same sums in float64) or "exact" (nothing is subtracted,
+        and every cell has its own scale); both have the `dtype` float64.
     """
 
     window: Window
@@ -87,20 +105,20 @@ class Spec:
 class Bank:
     """Binned atoms of B templates that share their times.
 
-    Arrays of the engine's type, NumPy or, for an engine on a GPU, CuPy; contiguous.
+    The arrays are contiguous and of the engine's dtype; they are NumPy arrays or, for an engine on a GPU, also CuPy.
 
     Attributes
     ----------
     antenna : array, shape (1, 3, n) or (B, 3, n)
-        Rows a2, b2, ab; of one point of the sky, or one of each template.
+        Rows a2, b2, ab of one point of the sky, or of each template.
     data : array, shape (B, 4, n)
         Rows Re Fa, Im Fa, Re Fb, Im Fb.
     occupied : numpy.ndarray of bool, shape (n,)
-        Bins of positive weight in one template at least.
+        Bins with positive weight in at least one template.
     span : numpy.ndarray of float64, shape (2, 1) or (2, B), or None
         Largest a2 + b2 of each point of the sky, and the smallest of an occupied bin and the one after it.
     source : Bank or None
-        The same bins in the precision and the scale of the atoms; None where these are those of this bank.
+        The same bins in the precision and the scale of the atoms; None if this bank has them already.
     """
 
     antenna: Any
@@ -132,19 +150,19 @@ class Bank:
 
 
 @dataclass(frozen=True)
-class Job:
+class MapJob:
     """Templates of one data set on one grid.
 
     Attributes
     ----------
     bank : Bank
-        All detectors together, scaled by powers of two so that the largest a2 + b2 lies in [1/4, 1).
+        The sum over all detectors, scaled by powers of two so that the largest a2 + b2 lies in [1/4, 1).
     tatom : int
     taus : numpy.ndarray of float64, shape (N_tau,)
     schedule : Schedule
     detectors : tuple of Bank
-        For ``Spec.lines`` each detector alone, in the same bins and with the scale of `bank`: their sum is `bank` up
-        to rounding.  Empty otherwise.
+        For ``Spec.lines`` each detector alone, in the same bins and with the scale of `bank`; their sum is `bank` up
+        to rounding.  Otherwise empty.
     """
 
     bank: Bank
@@ -165,7 +183,7 @@ class Job:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the bins."""
+        """Dtype of the bins."""
         return np.dtype(self.bank.data.dtype)
 
     @property
@@ -178,7 +196,7 @@ class Job:
         """Bins of data."""
         return int(self.bank.data.shape[2])
 
-    def part(self, chosen: Any) -> Job:
+    def part(self, chosen: Any) -> MapJob:
         """Some of the templates: a slice or an array of numbers."""
         return replace(self, bank=self.bank.part(chosen), detectors=tuple(d.part(chosen) for d in self.detectors))
 
@@ -187,28 +205,28 @@ class Job:
 class Output:
     """Answers of a backend, on the host; row ``i`` of each array belongs to template ``i``.
 
-    On a CPU a template's answers do not depend on its company, not in one bit.  On a GPU they agree to the rounding of
-    the type: kernels for several templates and for one, and launches of other sizes, start their recurrences at other
-    bins and add exponentials in another order.
+    On a CPU the answers for a template are bit for bit independent of the other templates.  On a GPU they agree up to
+    the rounding of the dtype: kernels for several templates and for one, and launches of other sizes, start their
+    recurrences at other bins and add exponentials in another order.
 
     Attributes
     ----------
     max_F : numpy.ndarray of float64, shape (B,)
     index : numpy.ndarray of int64, shape (B,)
-        Flat cell ``m N_tau + n`` of the first maximum in that order; -1 where no cell could be computed.
+        Flat cell ``m N_tau + n`` of the maximum (the first one if several are equal); -1 if no cell could be computed.
     log_sum : numpy.ndarray of float64, shape (B,)
         ``ln sum exp F`` over all cells.
     row_log, column_log : numpy.ndarray of float64, shape (B, N_t0) and (B, N_tau), or None
-        The same over one row, one column; with ``Spec.marginals``.
+        The same over each row and each column; with ``Spec.marginals``.
     n_fallback : numpy.ndarray of int64, shape (B,)
-        Cells that are `FALLBACK`.
+        Number of cells that are `FALLBACK`.
     F : array, shape (B, N_t0, N_tau), or None
         NaN in cells that hold fewer than two bins; with ``Spec.keep_map``.
     line_max : numpy.ndarray of float64, shape (B,), or None
-        Largest ``ln B_S/GL`` over all cells that can be computed (fallbacks too); NaN where there is none; with
+        Largest ``ln B_S/GL`` of all cells that can be computed, fallbacks included; NaN if there is none; with
         ``Spec.lines``.
     line_index : numpy.ndarray of int64, shape (B,), or None
-        Its flat cell, the first in order; -1 where there is none.
+        Its flat cell; -1 if there is none.
     """
 
     max_F: NDArray[np.float64]
@@ -223,7 +241,7 @@ class Output:
 
     @classmethod
     def allocate(cls, n_templates: int, shape: tuple[int, int], spec: Spec) -> Output:
-        """Fresh host arrays, every answer marked missing; the map is not yet written."""
+        """New host arrays in which every answer is marked as missing; the map is uninitialised."""
         rows, columns = shape
         b = n_templates
         return cls(
@@ -239,8 +257,34 @@ class Output:
         )
 
 
+def check_compat(compat: str, window: Window) -> None:
+    """Raise ValueError if the numbers of another program cannot be reproduced for a window."""
+    one_of("compat", compat, COMPAT)
+    known = [name for name in NAMED if KINDS[name].lal is not None]
+    if window.kind not in known:
+        raise ValueError(f"compat={compat!r} knows the windows {', '.join(map(repr, known))}")
+    if window.algorithm != Algorithm.RUNNING_SUMS and window.efold != LAL_EFOLD:
+        raise ValueError(f"efold={window.efold!r}: compat={compat!r} ends the window at {LAL_EFOLD:g} tau")
+
+
+def description(
+    job: MapJob, method: str, device: str, dtype: np.dtype[Any], map_bytes: int, seconds: float
+) -> dict[str, Any]:
+    """The answer of ``Engine.describe``: bytes are those of the atoms, the axes of the grid and the maps."""
+    rows, columns = job.schedule.shape
+    atoms = sum(bank.nbytes for bank in (job.bank, *job.detectors))
+    return {
+        "method": method,
+        "device": device,
+        "dtype": dtype.name,
+        "bytes": atoms + BYTES_T0 * rows + BYTES_TAU * columns + map_bytes,
+        "seconds": seconds,
+        "cells": rows * columns * job.n_templates,
+    }
+
+
 def blank(F: NDArray[Any], schedule: Schedule) -> None:
-    """NaN in the cells of a map (..., N_t0, N_tau) that hold fewer than two bins."""
+    """Set cells of a map (..., N_t0, N_tau) that hold fewer than two bins to NaN."""
     F[..., schedule.late, :] = np.nan
     for g in np.flatnonzero(schedule.valid_from):
         rows = np.flatnonzero(schedule.group == g)
@@ -248,40 +292,47 @@ def blank(F: NDArray[Any], schedule: Schedule) -> None:
 
 
 class Engine(Protocol):
-    """What ``cpu.Engine`` and ``cuda.Engine`` both are: ``Engine(spec, device=, memory=, threads=)``.
+    """The interface of ``cpu.Engine`` and ``cuda.Engine``, made by ``Engine(spec, device=, memory=, threads=)``.
 
-    An engine is used by one thread at a time; several engines, also of one device, may be used at once.
+    An engine is used by one thread at a time; several engines, also on one device, may be used at once.
     """
 
-    def execute(self, job: Job, progress: Any = None) -> Output:
-        """Maps of all templates, or what is asked of them; ``progress(done, total)`` is called now and then.
+    def execute(self, job: MapJob, progress: Any = None) -> Output:
+        """Compute what `Spec` asks for, for all templates; ``progress(done, total)`` is called from time to time.
 
-        A batch may be larger than the device's memory: the engine cuts it.
+        A batch may be larger than the device's memory; the engine then splits it.
         """
 
-    def describe(self, job: Job) -> dict[str, Any]:
-        """Method, bytes and expected seconds, without computing."""
+    def describe(self, job: MapJob) -> dict[str, Any]:
+        """Method, device, dtype, bytes, predicted seconds and cells, without computing; see `description`."""
 
     def close(self) -> None:
-        """Give back threads and device memory."""
+        """Free threads and device memory."""
 
 
 def make_job(
     templates: Sequence[Bins], grid: Grid, window: Window, dtype: Any, schedule: Schedule | None = None
-) -> Job:
-    """Binned atoms of templates that share their times, ready for a backend.
+) -> MapJob:
+    """Prepare the binned atoms of templates that share their times for a backend.
 
-    `schedule` is that of the grid and the templates' times; it is made if it is not given.
+    Parameters
+    ----------
+    templates : sequence of Bins
+    grid : Grid
+    window : Window
+    dtype : dtype
+    schedule : Schedule, optional
+        The schedule of the grid for the times of the templates, if it is known.
 
     Raises
     ------
     ValueError
-        If the templates differ in their bins.
+        The templates differ in their times.
     """
     first = templates[0]
     for i, b in enumerate(templates):
         if (b.t_start, b.tatom, b.n) != (first.t_start, first.tatom, first.n):
-            raise ValueError(f"template {i} has other times than template 0: search them apart")
+            raise ValueError(f"template {i} has other times than template 0: search them in another call")
     shared = all(np.array_equal(first.x[:3], b.x[:3]) for b in templates[1:])
     antenna = np.stack([b.x[:3] for b in templates[: 1 if shared else None]])
     data = np.stack([b.x[3:] for b in templates])
@@ -289,13 +340,13 @@ def make_job(
     if schedule is None:
         schedule = make_schedule(grid, window, first)
     (bank,) = prepared([Bank(antenna, data, occupied)], dtype)
-    return Job(bank, first.tatom, grid.taus.astype(np.float64), schedule)
+    return MapJob(bank, first.tatom, grid.taus.astype(np.float64), schedule)
 
 
 def prepared(banks: Sequence[Bank], dtype: Any) -> list[Bank]:
-    """Banks as the backends take them: occupied where they have weight, scaled, of type `dtype`, with their spans.
+    """Prepare banks for the backends: find the occupied bins and the spans, scale the numbers, convert to `dtype`.
 
-    The first is that of all detectors together: the scale of the others is its own.
+    The first bank is the sum over all detectors; the other banks get its scale.
     """
     out: list[Bank] = []
     power: NDArray[np.int32] = np.zeros(1, np.int32)
@@ -314,7 +365,7 @@ def prepared(banks: Sequence[Bank], dtype: Any) -> list[Bank]:
 
 
 def weights_of_bins(antenna: Any) -> Any:
-    """``a2 + b2`` of every bin, shape (S, n); in float64 where it is too large for its own type."""
+    """``a2 + b2`` of every bin, shape (S, n); in float64 if it overflows the dtype of the bins."""
     with np.errstate(over="ignore"):
         weight = antenna[:, 0] + antenna[:, 1]
     if not np.isfinite(float(weight.max())):
@@ -323,8 +374,8 @@ def weights_of_bins(antenna: Any) -> Any:
 
 
 def span_of(weight: Any, occupied: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """`Bank.span` from the weights of the bins, (S, n)."""
-    if len(weight) == 1 and occupied.all() and weight.shape[1] > 1:  # the usual case, and the fastest
+    """Compute `Bank.span` from the weights of the bins, shape (S, n)."""
+    if len(weight) == 1 and occupied.all() and weight.shape[1] > 1:  # a fast path for the usual case
         least = min(float((weight[0, :-1] + weight[0, 1:]).min()), float(weight[0, -1]))
         return np.array([[float(weight.max())], [least]])
     if not occupied.any():
@@ -336,7 +387,7 @@ def span_of(weight: Any, occupied: NDArray[np.bool_]) -> NDArray[np.float64]:
         some = xp.asarray(np.flatnonzero(occupied))
         weight, pairs = weight[:, some], pairs[:, some]
     smallest = pairs.min(axis=1)
-    if len(weight) > 1:  # of one row the occupied bins are those with weight
+    if len(weight) > 1:  # in a single row all occupied bins have weight
         smallest = xp.where(weight.min(axis=1) > 0, smallest, 0)
     span = np.empty((2, len(weight)))
     span[0], span[1] = to_host(weight.max(axis=1)), to_host(smallest)
@@ -344,40 +395,40 @@ def span_of(weight: Any, occupied: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 
 def powers(largest: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Powers of two ``k`` of each point of the sky: ``2^(2k)`` brings the largest a2 + b2 to [1/4, 1)."""
+    """Exponents ``k`` of each point of the sky such that ``2^(2k)`` brings the largest a2 + b2 to [1/4, 1)."""
     if largest.size == 1:
-        return np.array([-math.frexp(largest[0])[1] // 2], np.int32)  # of 0 the exponent is 0
+        return np.array([-math.frexp(largest[0])[1] // 2], np.int32)  # the exponent of 0 is 0
     return np.where(largest > 0, -np.frexp(largest)[1] // 2, 0).astype(np.int32)
 
 
 def scaled(bank: Bank, power: NDArray[np.int32]) -> Bank:
-    """Antenna factors times ``2^(2 power)``, data times ``2^power``: F does not change, not in one bit."""
+    """Multiply antenna factors by ``2^(2 power)`` and data by ``2^power``, which leaves F unchanged bit for bit."""
     if not power.any():
         return bank
     xp = array_module(bank.data)
     at = xp.asarray(power)[:, None, None]
-    with np.errstate(over="ignore"):  # data of any size: care.of_data finds what is infinite now
+    with np.errstate(over="ignore"):  # `precision.level_of_data` finds data that become infinite
         return replace(bank, antenna=xp.ldexp(bank.antenna, 2 * at), data=xp.ldexp(bank.data, at))
 
 
 @dataclass(frozen=True)
 class Live:
-    """Rows of a schedule by what has to be done for them."""
+    """Rows of a schedule to compute, and rows whose windows all end before the data."""
 
     rows: NDArray[np.int64]
     empty: NDArray[np.int64]
 
 
 def live_rows(schedule: Schedule) -> Live:
-    """Rows to compute, and rows whose windows all end before the data (F is the fallback)."""
+    """The `Live` rows of a schedule; F of the empty rows is the fallback."""
     ahead = schedule.first + schedule.length[schedule.group, -1] <= 0
     good = ~schedule.late & (schedule.valid_from[schedule.group] < schedule.shape[1])
     return Live(np.flatnonzero(good & ~ahead), np.flatnonzero(good & ahead))
 
 
 @dataclass
-class Part:
-    """Maximum (and where), fallbacks and ``ln sum exp F`` of a tile, whole and by its rows and columns."""
+class TilePart:
+    """Answers for a tile of a map: the maximum and its cell, the number of fallbacks, and ``ln sum exp F``."""
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
@@ -391,15 +442,15 @@ class Part:
 
 
 @dataclass
-class Joined:
-    """All parts of one template."""
+class TileParts:
+    """The answers for all tiles of one template."""
 
     n_rows: int
     n_columns: int
-    parts: list[Part] = field(default_factory=list)
+    parts: list[TilePart] = field(default_factory=list)
 
-    def into(self, output: Output, i: int) -> None:
-        """Write the answers of template `i`."""
+    def write_to(self, output: Output, i: int) -> None:
+        """Combine the tiles and write the answers for template `i`."""
         if not self.parts:
             return
         n = self.n_columns
@@ -420,7 +471,7 @@ class Joined:
 
 
 def log_sums(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``ln sum exp`` over the first axis."""
+    """``ln sum exp`` of the values along the first axis."""
     high = logs.max(axis=0)
     high[~np.isfinite(high)] = 0
     with np.errstate(divide="ignore"):
@@ -432,15 +483,15 @@ def add_log(total: NDArray[np.float64], at: NDArray[np.int64], values: NDArray[n
     total[at] = np.logaddexp(total[at], values)
 
 
-def empty_part(schedule: Schedule, rows: NDArray[np.int64]) -> Part:
-    """Rows whose windows hold nothing: F is the fallback in every valid cell."""
+def empty_part(schedule: Schedule, rows: NDArray[np.int64]) -> TilePart:
+    """The answers for rows whose windows hold no data: F is the fallback in every valid cell."""
     valid_from, n_columns = schedule.valid_from[schedule.group[rows]], schedule.shape[1]
     count = n_columns - valid_from
     columns = np.arange(n_columns)
     with np.errstate(divide="ignore"):
         per_column = FALLBACK + np.log((columns[:, None] >= valid_from).sum(1))
     row = int(np.argmin(rows))
-    return Part(
+    return TilePart(
         rows,
         columns,
         FALLBACK,
@@ -454,6 +505,6 @@ def empty_part(schedule: Schedule, rows: NDArray[np.int64]) -> Part:
 
 
 def fill_empty(schedule: Schedule, rows: NDArray[np.int64], F: Any) -> None:
-    """The fallback in the valid cells of such rows of a map (..., N_t0, N_tau)."""
+    """Write the fallback to the valid cells of rows without data of a map (..., N_t0, N_tau)."""
     for m in rows:
         F[..., m, schedule.valid_from[schedule.group[m]] :] = FALLBACK

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.fstat.inputs.atoms import Atoms
 from skysieve.fstat.inputs.grid import Grid, Times, make_schedule
+from skysieve.fstat.inputs.window_kinds import KINDS, WindowName
 from skysieve.fstat.inputs.windows import Window
-from skysieve.fstat.result.map import PRIOR
+from skysieve.fstat.result.map import ln_bayes
 from skysieve.fstat.template_search.cells import F_of_sums
 
 from .api import TransientPlan
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.core.device import Device
+
+    from .contract import Compat, Dtype
 
 __all__ = ["from_lal", "register_pyfstat"]
 
@@ -38,19 +41,19 @@ def from_lal(multi_atoms: Any, detectors: list[str] | None = None) -> list[Atoms
     multi_atoms : lalpulsar.MultiFstatAtomVector
         As ``ComputeFstat`` returns it in ``multiFatoms[0]``.
     detectors : list of str, optional
-        Names; default ``"D0"``, ``"D1"`` ...
+        Names; the default is ``"D0"``, ``"D1"`` ...
 
     Returns
     -------
     list of Atoms
-        One a detector; copies.
+        One entry for each detector; the numbers are copied.
 
     Raises
     ------
     TypeError
-        If it is something else.
+        `multi_atoms` is something else.
     ValueError
-        If `detectors` are not as many as it holds.
+        The number of `detectors` is wrong.
     """
     if not hasattr(multi_atoms, "data") or not hasattr(multi_atoms, "length"):
         raise TypeError(f"multi_atoms is a {type(multi_atoms).__name__}, expected a lalpulsar MultiFstatAtomVector")
@@ -69,7 +72,7 @@ def from_lal(multi_atoms: Any, detectors: list[str] | None = None) -> list[Atoms
 
 
 def _records(vector: Any) -> NDArray[Any]:
-    """Atoms of a ``FstatAtomVector`` as `STRUCT`: a view of its memory where it is one, or atom by atom."""
+    """Atoms of a ``FstatAtomVector`` as `STRUCT`: a view of its memory if that is possible, else atom by atom."""
     data, length = vector.data, int(vector.length)
     if isinstance(data, np.ndarray) and data.dtype.itemsize == STRUCT.itemsize and data.flags.c_contiguous:
         memory = (ctypes.c_char * data.nbytes).from_address(data.ctypes.data)
@@ -81,31 +84,31 @@ def register_pyfstat(
     name: str = "skysieve",
     *,
     device: str | Device = "auto",
-    dtype: Any = "float32",
-    compat: str | None = None,
+    dtype: Dtype = "float32",
+    compat: Compat | None = None,
     threads: int | None = None,
 ) -> None:
-    """Let PyFstat's own searches run on skysieve: ``tCWFstatMapVersion="skysieve"``.
+    """Make PyFstat's own searches use skysieve, by ``tCWFstatMapVersion="skysieve"``.
 
     Parameters
     ----------
     name : str
-        What to call it there; registering a name again replaces its options.
+        Its name in PyFstat; registering a name again replaces its options.
     device, dtype, compat, threads : optional
         As for `skysieve.fstat.transient_map`.
 
     Raises
     ------
     ModuleNotFoundError
-        If PyFstat is not installed.
+        PyFstat is not installed.
     ValueError
-        For PyFstat's own names, or options that do not fit.
+        The name is one of PyFstat's own, or an option does not fit.
 
     Notes
     -----
-    ``TransientGridSearch``, ``MCMCTransientSearch`` and all else in PyFstat that makes transient maps take it.  Cells
-    whose window holds fewer than two SFTs have F = 0, where LALPulsar stops.  The places of the most probable values
-    follow LALPulsar's bins.
+    ``TransientGridSearch``, ``MCMCTransientSearch`` and everything else in PyFstat that makes transient maps accept the
+    name.  Cells whose window holds fewer than two SFTs have F = 0; LALPulsar stops at them.  The most probable values
+    are centres of LALPulsar's bins.
 
     Examples
     --------
@@ -140,28 +143,31 @@ def register_pyfstat(
     maps.init_transient_fstat_map_features = init_too
 
 
-class MapMaker:
-    """Called by PyFstat as ``maker(multiFstatAtoms, windowRange, BtSG)``; keeps its plans between calls."""
+WINDOWS: dict[int, WindowName] = {
+    number: name for name in get_args(WindowName) if (number := KINDS[name].lal) is not None
+}
+"""Names of the windows by LALPulsar's numbers."""
 
-    KINDS: ClassVar = {0: "none", 1: "rect", 2: "exp"}
-    """LALPulsar's numbers of the windows."""
+
+class MapMaker:
+    """PyFstat calls ``maker(multiFstatAtoms, windowRange, BtSG)``; the plans are kept between calls."""
 
     def __init__(self, make: Any, device: str | Device, dtype: Any, compat: str | None, threads: int | None) -> None:
         self.make = make
         self.options: dict[str, Any] = {"device": device, "dtype": dtype, "compat": compat, "threads": threads}
-        self.plans: dict[str, TransientPlan] = {}
-        self.plan("rect")  # options that do not fit are told now
+        self.plans: dict[WindowName, TransientPlan] = {}
+        self.plan("rect")  # raises now if an option does not fit
 
-    def plan(self, window: str) -> TransientPlan:
-        """The plan of a window."""
+    def plan(self, window: WindowName) -> TransientPlan:
+        """The plan for a window."""
         if window not in self.plans:
             self.plans[window] = TransientPlan(window=window, strict=False, **self.options)
         return self.plans[window]
 
     def __call__(self, multiFstatAtoms: Any, windowRange: Any, BtSG: bool = False) -> Any:
-        window = self.KINDS.get(int(windowRange.type))
+        window = WINDOWS.get(int(windowRange.type))
         if window is None:
-            raise ValueError(f"windowRange.type={windowRange.type}: expected one of {sorted(self.KINDS)}")
+            raise ValueError(f"windowRange.type={windowRange.type}: expected one of {sorted(WINDOWS)}")
         grid = grid_of_lal(windowRange, window)
         if grid is not None and grid.cells == 1 and self.options["compat"] is None:
             return self.one(multiFstatAtoms, grid, window, BtSG)
@@ -176,8 +182,8 @@ class MapMaker:
             found.t0_MP, found.tau_MP = result.bin_mode("t0"), result.bin_mode("tau")
         return found
 
-    def one(self, multiFstatAtoms: Any, grid: Grid, window: str, BtSG: bool) -> Any:
-        """A map of one cell, as a Markov chain asks for at each step: its few bins are added here, in float64."""
+    def one(self, multiFstatAtoms: Any, grid: Grid, window: WindowName, BtSG: bool) -> Any:
+        """A map of one cell, which a Markov chain needs at each step: its few bins are added here, in float64."""
         found = self.make(1, 1)
         F = cell_of_lal(multiFstatAtoms, grid, self.plan(window).window)
         if np.isnan(F):
@@ -186,19 +192,19 @@ class MapMaker:
         found.F_mn[0, 0] = F
         found.maxF, found.t0_ML, found.tau_ML = F, t0, tau
         if BtSG:
-            found.lnBtSG, found.t0_MP, found.tau_MP = float(np.log(PRIOR)) + F, t0, tau
+            found.lnBtSG, found.t0_MP, found.tau_MP = float(ln_bayes(F, 1, 1)), t0, tau
         return found
 
 
 def cell_of_lal(multi_atoms: Any, grid: Grid, window: Window) -> float:
-    """F of the first cell of a grid; NaN where its window holds fewer than two bins."""
+    """F of the first cell of a grid; NaN if its window holds fewer than two bins."""
     vectors = [multi_atoms.data[i] for i in range(int(multi_atoms.length))]
     streams = [_records(v) for v in vectors]
     times = [s["timestamp"].astype(np.int64) for s in streams]
     width = int(vectors[0].TAtom)
-    start = min(int(t[0]) for t in times)
-    n = (max(int(t[-1]) for t in times) - start) // width + 1
-    schedule = make_schedule(grid, window, Times(start, width, n))
+    bins = Times.of(times, width)
+    start = bins.t_start
+    schedule = make_schedule(grid, window, bins)
     if not schedule.n_valid():
         return float("nan")
     first, length, offset = int(schedule.first[0]), int(schedule.length[0, 0]), int(schedule.offset[0])
@@ -225,5 +231,5 @@ def grid_of_lal(window_range: Any, window: str) -> Grid | None:
     values = {ours: int(getattr(window_range, theirs)) for ours, theirs in names.items()}
     for step, band in (("dt0", "t0_band"), ("dtau", "tau_band")):
         if values[step] == 0 and values[band] == 0:
-            values[step] = 1  # one cell: the step has no meaning
+            values[step] = 1  # for one cell the step has no meaning
     return Grid(**values)

@@ -1,11 +1,11 @@
-"""Predicted times: the model of Keitel & Ashton 2018, appendix A, with constants measured on the device once.
+"""Predicted times: the model of Keitel & Ashton 2018, appendix A, with constants that are measured once on the device.
 
     seconds = c_call + c_SFTs N_SFT + c_sums N_sums + c_F N_t0 N_tau,
 
-their eqs. A.3 and A.4 and a term for the call itself.  ``N_sums`` counts what is added up here: of rectangular windows
-the bins of every row (eq. A.5), of exponential ones one step of the recurrence for each bin and duration, where theirs
-(eq. A.6) counts the bins of every cell.  On a GPU the last two are those of all templates of the call, the second is of
-one: a march through the bins takes its time however many march beside it.
+eqs. A.3 and A.4 of the paper with a constant term for the call itself.  ``N_sums`` counts the additions made here: for
+rectangular windows the bins of every row (eq. A.5), for exponential windows one step of the recurrence for each bin and
+duration, where the paper (eq. A.6) counts the bins of every cell.  On a GPU the last two terms count all templates of a
+call and the second counts the bins of one template, since a march through the bins takes the same time for several.
 """
 
 from __future__ import annotations
@@ -20,38 +20,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.measured import Figures, figures
-from skysieve.fstat.inputs.atoms import Bins
+from skysieve.fstat.inputs.bins import Bins
 from skysieve.fstat.inputs.grid import Grid, Schedule
+from skysieve.fstat.inputs.window_kinds import Algorithm
 from skysieve.fstat.inputs.windows import Window
 
-from .contract import Job, make_job
+from .contract import MapJob, make_job
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TATOM = 1800
 SETUPS = ((48, 1, 1), (240, 1, 1), (240, 5, 1), (240, 1, 6), (720, 1, 1), (720, 3, 2), (720, 12, 8), (1440, 1, 1))
-"""Bins, and steps of t0 and tau in bins, of the maps that are timed: some 60 milliseconds on one core."""
+"""Maps that are timed on a CPU: bins, and steps of t0 and tau in bins.  They take some 60 milliseconds on one core."""
 MAP_SETUPS = ((240, 1, 1), (720, 1, 1), (720, 12, 8), (1440, 1, 1), (3000, 1, 1), (3000, 1, 3))
-"""The same for maps that are kept: with 36 MB, the pages of which the system clears anew each time."""
+"""The same where the whole map is returned.  One has 36 MB: the system clears memory of that size at each call."""
 GPU_SETUPS = (
     (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 2, 2, 1), (480, 1, 1, 16), (1440, 1, 1, 16),
     (1440, 4, 4, 16), (1440, 1, 1, 64),
 )  # fmt: skip
-"""The same for a GPU, and how many templates: some milliseconds, after the compiler's seconds."""
+"""The same on a GPU, with the number of templates.  They take some milliseconds, after seconds of compilation."""
 GPU_SETUPS_ALONE = ((48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 2, 2, 1), (5760, 1, 1, 1), (8640, 3, 3, 1))
-"""One template alone leaves most of a GPU idle: its constants are those of such calls."""
-LONGEST_APART = 480
-"""Bins, for functions on grids with many places between the bins: their weights are many."""
+"""The same for calls with one template, which leave most of a GPU idle and so have constants of their own."""
+LONGEST_UNALIGNED = 480
+"""Most bins that are timed for functions on grids whose start times lie at many offsets from the bins."""
 WARM, REPEATS = 2, 3
+"""Calls before a measurement, and calls of which the fastest counts."""
 COUNTED = ("call", "sfts", "sums", "cells")
-"""What the constants are multiplied by, as in `terms`."""
-FORMAT = 2
-"""Changes when the kernels change enough to void old figures."""
+"""Names of the constants, in the order of `terms`."""
+FORMAT = 3
+"""Version of the stored constants; raise it when the kernels change enough to make old ones wrong."""
 
 
 def steps(s: Schedule, exponential: bool) -> float:
-    """``N_sums`` of a schedule."""
+    """``N_sums`` of a schedule; `exponential` is for recurrences."""
     rows = ~s.late & (s.valid_from[s.group] < s.shape[1])
     if not rows.any():
         return 0.0
@@ -61,8 +63,8 @@ def steps(s: Schedule, exponential: bool) -> float:
     return float(np.minimum(s.n - first, s.length[s.group[rows], -1]).sum())
 
 
-def terms(job: Job, exponential: bool, templates: int = 1) -> NDArray[np.float64]:
-    """What the constants are multiplied by, for one template or several together."""
+def terms(job: MapJob, exponential: bool, templates: int = 1) -> NDArray[np.float64]:
+    """The counts that the constants are multiplied by, for one template or several together."""
     rows, columns = job.schedule.shape
     return np.array([1.0, job.n, templates * steps(job.schedule, exponential), float(rows) * columns * templates])
 
@@ -78,11 +80,11 @@ def processor() -> str:
 
 
 Cases = Iterable[tuple["NDArray[np.float64]", "Callable[[], object]"]]
-"""Counts that the constants are multiplied by, and what takes so long."""
+"""Pairs of the counts of a call (see `terms`) and the call to be timed."""
 
 
 def constants(name: str, cases: Callable[[], Cases]) -> NDArray[np.float64]:
-    """The constants of `name` (a device, a window, a type): kept, or measured and kept."""
+    """The constants of `name` (a device, an algorithm, a type): read from the cache, or measured and stored there."""
 
     def measured() -> Figures:
         return dict(zip(COUNTED, measure(cases()).tolist(), strict=True))
@@ -92,9 +94,7 @@ def constants(name: str, cases: Callable[[], Cases]) -> NDArray[np.float64]:
 
 
 def measure(cases: Cases) -> NDArray[np.float64]:
-    """Time a few maps and fit the constants, none below zero, to relative errors."""
-    from scipy.optimize import nnls
-
+    """Time a few maps and `fit` the constants."""
     table, seconds = [], []
     for counts, call in cases:
         for _ in range(WARM):
@@ -106,27 +106,43 @@ def measure(cases: Cases) -> NDArray[np.float64]:
             best = min(best, time.perf_counter() - start)
         table.append(counts)
         seconds.append(best)
-    rows = np.array(table) / np.array(seconds)[:, None]
+    return fit(np.array(table), np.array(seconds))
+
+
+def fit(counts: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Constants of at least 0 such that ``counts @ constants`` is close to `seconds`, in relative error."""
+    from scipy.optimize import nnls
+
+    rows = counts / seconds[:, None]
     scale = np.maximum(rows.max(axis=0), 1e-300)
     return np.asarray(nnls(rows / scale, np.ones(len(rows)))[0] / scale)
 
 
 def host_cases(
-    window: Window, dtype: Any, execute: Callable[[Job], object], apart: bool = False, kept: bool = False
+    window: Window, dtype: Any, execute: Callable[[MapJob], object], unaligned: bool = False, keep_map: bool = False
 ) -> Cases:
-    """Maps of noise for a CPU.
+    """Maps of noise to be timed on a CPU.
 
-    ``apart``: start times that lie at several places between the bins, which take other kernels; ``kept``: maps are.
+    Parameters
+    ----------
+    window : Window
+    dtype : dtype
+    execute : callable
+        Computes the maps of a job.
+    unaligned : bool
+        Put the start times at several offsets from the bins, which needs other kernels.
+    keep_map : bool
+        Whether `execute` returns whole maps.
     """
-    for n, dt0, dtau in MAP_SETUPS if kept else SETUPS:
-        job = sample(n, dt0, dtau, window, dtype, apart)
-        yield terms(job, window.kind == "exp"), partial(execute, job)
+    for n, dt0, dtau in MAP_SETUPS if keep_map else SETUPS:
+        job = sample(n, dt0, dtau, window, dtype, unaligned)
+        yield terms(job, window.algorithm == Algorithm.RECURRENCE), partial(execute, job)
 
 
 def sample(
-    n: int, dt0: int, dtau: int, window: Window, dtype: Any, apart: bool = False, templates: int = 1
-) -> Job:  # fmt: skip
-    """A job of noise, at one point of the sky."""
+    n: int, dt0: int, dtau: int, window: Window, dtype: Any, unaligned: bool = False, templates: int = 1
+) -> MapJob:
+    """A job with noise in `n` bins, at one point of the sky, with steps of `dt0` and `dtau` bins."""
     rng = np.random.default_rng(n)
     antenna = np.concatenate([rng.uniform(0.2, 0.4, (2, n)), rng.uniform(-0.1, 0.1, (1, n))])
     bins = [
@@ -134,7 +150,6 @@ def sample(
         for _ in range(templates)
     ]
     band = (n - 2) * TATOM
-    grid = Grid(
-        t0=0, t0_band=band, dt0=dt0 * TATOM + apart * TATOM // 3, tau=2 * TATOM, tau_band=band, dtau=dtau * TATOM
-    )
+    step = dt0 * TATOM + unaligned * TATOM // 3
+    grid = Grid(t0=0, t0_band=band, dt0=step, tau=2 * TATOM, tau_band=band, dtau=dtau * TATOM)
     return make_job(bins, grid, window, dtype)

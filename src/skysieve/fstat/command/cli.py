@@ -2,100 +2,224 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from enum import StrEnum
+import json
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from skysieve.core.command import FAILED_SOME, Dtype, option, report_errors
-from skysieve.core.files import save_figure
+from skysieve.core.command import (
+    COMPUTATION,
+    FAILED_SOME,
+    OUTPUT,
+    STDIO,
+    DeviceOption,
+    Dtype,
+    FormatOption,
+    MemoryOption,
+    Messages,
+    OverwriteOption,
+    ProgressOption,
+    QuietOption,
+    ThreadsOption,
+    VerboseOption,
+    check_output,
+    check_picture,
+    option,
+    read_stdin,
+    report_errors,
+    table_format,
+    write_stdout,
+)
+from skysieve.core.files import save_figure, written
+from skysieve.fstat.inputs.window_kinds import KINDS, NAMED, WindowName
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from skysieve.fstat.contract import Compat
     from skysieve.fstat.inputs.atoms import Atoms
     from skysieve.fstat.inputs.grid import Grid
     from skysieve.fstat.inputs.simulate import Injection
-    from skysieve.fstat.result.map import TransientResult
-    from skysieve.fstat.template_search.batch import AtomsBatch
+    from skysieve.fstat.result.map import Style, TransientResult
+    from skysieve.fstat.template_search.columns import StatisticName
     from skysieve.fstat.template_search.result import SearchResult
 
-TEXTS = (".dat", ".txt")
-TOGETHER = 64
-"""Files of one set of times that are searched as one batch."""
-GRID, SEARCH, OUTPUT = "Grid", "Statistic", "Output"
-
-
-class Shape(StrEnum):
-    """Windows of a signal."""
-
-    rect = "rect"
-    exp = "exp"
-    none = "none"
-
-
-class Style(StrEnum):
-    """Texts of a map."""
-
-    pyfstat = "pyfstat"
-    lalpulsar = "lalpulsar"
-
-
-class Compat(StrEnum):
-    """Programs whose numbers can be had."""
-
-    lalpulsar = "lalpulsar"
-
+INPUT, GRID, STATISTIC = "Input", "Grid", "Statistic"
+"""Panels of the help screens."""
+ROWS_PRINTED = 10
 
 fstat = typer.Typer(
-    help="Transient gravitational waves: maps of the F-statistic over start time and duration.", no_args_is_help=True
+    help="Search for transient gravitational waves: maps of the F-statistic over start time and duration.",
+    no_args_is_help=True,
 )
+
+WINDOW_HELP = " ".join(f"{name}: {KINDS[name].help}" for name in NAMED)
+Window = Annotated[
+    str,
+    option(
+        "-w",
+        "--window",
+        help=f"Window of the signal. {WINDOW_HELP} The default is rect.",
+        panel=STATISTIC,
+        metavar="|".join(NAMED),
+    ),
+]
+File = Annotated[
+    Path,
+    typer.Argument(metavar="ATOMS", help="File of atoms: .npz, .h5, or LALPulsar's text; - is standard input."),
+]
+Tatom = Annotated[
+    int,
+    option(
+        "--tatom",
+        help="SFT length, which text files do not contain. The default is 1800.",
+        panel=INPUT,
+        metavar="SECONDS",
+    ),
+]
+Names = Annotated[
+    str | None,
+    option(
+        "--detectors",
+        help="Names of the detectors in a text file, in its order. The default is D0,D1 ...",
+        panel=INPUT,
+        metavar="H1,L1",
+    ),
+]
+T0 = Annotated[
+    int | None,
+    option("--t0", help="First start time. The default is the start of the data.", panel=GRID, metavar="GPS"),
+]
+T0Band = Annotated[
+    int | None,
+    option(
+        "--t0-band", help="Range of start times. The default is all that fit the data.", panel=GRID, metavar="SECONDS"
+    ),
+]
+Dt0 = Annotated[
+    int | None, option("--dt0", help="Step of start times. The default is one SFT.", panel=GRID, metavar="SECONDS")
+]
+Tau = Annotated[
+    int | None, option("--tau", help="Shortest duration. The default is two SFTs.", panel=GRID, metavar="SECONDS")
+]
+TauBand = Annotated[
+    int | None,
+    option(
+        "--tau-band", help="Range of durations. The default is all that fit the data.", panel=GRID, metavar="SECONDS"
+    ),
+]
+Dtau = Annotated[
+    int | None, option("--dtau", help="Step of durations. The default is one SFT.", panel=GRID, metavar="SECONDS")
+]
+LogTau = Annotated[
+    int | None,
+    option(
+        "--log-tau",
+        help="Use N durations in logarithmic steps. The default is the equal steps of --dtau.",
+        panel=GRID,
+        metavar="N",
+    ),
+]
+Lenient = Annotated[
+    bool,
+    option(
+        "--not-strict", help="Leave out cells that hold fewer than two SFTs. The default is to refuse them.", panel=GRID
+    ),
+]
+Efold = Annotated[
+    float, option("--efold", help="End of exponential windows in units of tau. The default is 3.", panel=STATISTIC)
+]
+Seed = Annotated[int, option("--seed", help="Seed of the noise; equal seeds give equal atoms. The default is 0.")]
+AtomsFormat = Annotated[
+    str | None,
+    option(
+        "--format",
+        help="Format of the output: npz, hdf5 or text. The default follows from the file's name; text for '-'.",
+        panel=OUTPUT,
+        metavar="FORMAT",
+    ),
+]
+MapFormat = Annotated[
+    str | None,
+    option(
+        "--format",
+        help="Format of the map: npz, csv, pyfstat or lalpulsar. The default follows from the file's name (.dat and "
+        ".txt are pyfstat); csv for '-'.",
+        panel=OUTPUT,
+        metavar="FORMAT",
+    ),
+]
+
+
+# ---------------------------------------------------------------- input and output
 
 
 def read(path: Path, tatom: int, detectors: str | None) -> list[Atoms]:
-    """Atoms of a file: ``.npz`` and ``.h5`` are ours, everything else is LALPulsar's text."""
-    from skysieve.fstat.inputs import files as io
+    """Atoms of a file of any format, or of standard input."""
+    from skysieve.fstat.inputs.files import read_any
 
-    if path.suffix.lower() in (".npz", *io.HDF5):
-        return io.load_atoms(path)
-    return io.read_atoms(path, tatom=tatom, detectors=detectors.split(",") if detectors else None)
+    names = detectors.split(",") if detectors else None
+    if path != STDIO:
+        return read_any(path, tatom, names)
+    data = read_stdin()
+    ending = ".npz" if data.startswith(b"PK") else ".h5" if data.startswith(b"\x89HDF") else ".dat"
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / f"stdin{ending}"
+        copy.write_bytes(data)
+        try:
+            return read_any(copy, tatom, names)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(copy), "standard input")) from error
 
 
-File = Annotated[Path, typer.Argument(metavar="ATOMS", help="File of atoms: .npz, .h5, or LALPulsar's text.")]
-Tatom = Annotated[int, option("--tatom", metavar="SECONDS", help="SFT length (1800); text files do not say it.")]
-Names = Annotated[str | None, option("--detectors", metavar="H1,L1", help="Detectors in a text file, in its order.")]
-T0 = Annotated[int | None, option("--t0", metavar="GPS", help="First start time (start of the data).", panel=GRID)]
-T0Band = Annotated[
-    int | None, option("--t0-band", metavar="SECONDS", help="Range of start times (all that fit).", panel=GRID)
-]
-Dt0 = Annotated[int | None, option("--dt0", metavar="SECONDS", help="Step of start times (one SFT).", panel=GRID)]
-Tau = Annotated[int | None, option("--tau", metavar="SECONDS", help="Shortest duration (two SFTs).", panel=GRID)]
-TauBand = Annotated[
-    int | None, option("--tau-band", metavar="SECONDS", help="Range of durations (all that fit).", panel=GRID)
-]
-Dtau = Annotated[int | None, option("--dtau", metavar="SECONDS", help="Step of durations (one SFT).", panel=GRID)]
-LogTau = Annotated[
-    int | None, option("--log-tau", metavar="N", help="N durations in logarithmic steps instead.", panel=GRID)
-]
-Lenient = Annotated[
-    bool, option("--not-strict", help="Leave out cells of fewer than two SFTs instead of refusing.", panel=GRID)
-]
-Efold = Annotated[float, option("--efold", help="Where exponential windows end, in tau (3).", panel=SEARCH)]
-Where = Annotated[
-    str, option("--device", help="auto, cpu, cuda, cuda:1, cuda:all (auto).", panel=SEARCH, metavar="DEVICE")
-]
-Quiet = Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=OUTPUT)]
+def put(path: Path, write: Callable[[Path], Any], name: str) -> None:
+    """Write a file by ``write(path)``, or send what `write` makes of a file `name` to standard output."""
+    if path != STDIO:
+        write(path)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / name
+        write(copy)
+        write_stdout(copy.read_bytes())
+
+
+def atoms_writer(path: Path, wanted: str | None) -> Callable[[list[Atoms]], None]:
+    """A function that writes atoms; a wrong format or name is refused before."""
+    from skysieve.fstat.inputs.files import FORMATS
+
+    endings = {ending.removeprefix("."): name for name, f in FORMATS.items() for ending in f.endings}
+    known = [*FORMATS, *(e for e in endings if e not in FORMATS)]
+    chosen = table_format(path, wanted or ("text" if path == STDIO else None), known)
+    found = FORMATS[endings.get(chosen, chosen)]
+
+    def write(atoms: list[Atoms]) -> None:
+        def write_file(target: Path) -> None:
+            with written(target) as part:
+                found.write(part, atoms)
+
+        put(path, write_file, f"atoms{found.endings[0]}")
+
+    return write
+
+
+def summary_console(output: Path | None) -> Console:
+    """Where a command prints its summary: standard error if the data go to standard output."""
+    from rich.console import Console
+
+    return Console(highlight=False, stderr=output == STDIO)
 
 
 def make_grid(
     atoms: list[Atoms], t0: int | None, t0_band: int | None, dt0: int | None, tau: int | None, tau_band: int | None,
     dtau: int | None, log_tau: int | None,
 ) -> Grid:  # fmt: skip
-    """The grid that the options mean; what is not given follows from the data."""
+    """The grid of the options; what is not given follows from the data."""
     import numpy as np
 
-    from skysieve.fstat.inputs.atoms import bin_atoms
+    from skysieve.fstat.inputs.bins import bin_atoms
     from skysieve.fstat.inputs.grid import Grid
 
     bins = bin_atoms(atoms)
@@ -114,57 +238,103 @@ def make_grid(
     return Grid.from_lists(grid.t0s, np.unique((taus / width).round().astype(np.int64)) * width)
 
 
+def describe(messages: Messages, facts: dict[str, Any]) -> None:
+    """Say what a plan will do."""
+    from skysieve.core.errors import format_bytes
+
+    messages.detail(
+        f"{facts['method']} on {facts['device']}, {facts['dtype']}: {facts['cells']:,} cells, "
+        f"{format_bytes(facts['bytes'])}, about {facts['seconds']:.3g} s"
+    )
+
+
+# ---------------------------------------------------------------- map
+
+
 @fstat.command("map")
 def map_(
     atoms: File,
-    window: Annotated[Shape, option("-w", "--window", help="rect, exp or none (rect).", panel=SEARCH)] = Shape.rect,
+    window: Window = "rect",
     t0: T0 = None, t0_band: T0Band = None, dt0: Dt0 = None,
     tau: Tau = None, tau_band: TauBand = None, dtau: Dtau = None, log_tau: LogTau = None, lenient: Lenient = False,
     efold: Efold = 3,
-    dtype: Annotated[Dtype, option("--dtype", help="Arithmetic (float64).", panel=SEARCH)] = Dtype.float64,
     compat: Annotated[
-        Compat | None, option("--compat", help="lalpulsar: its very numbers.", panel=SEARCH, metavar="NAME")
+        str | None,
+        option(
+            "--compat", help="Give the numbers of lalpulsar bit for bit. The default is the exact statistic.",
+            panel=STATISTIC, metavar="lalpulsar",
+        ),
     ] = None,
-    device: Where = "auto",
+    dtype: Annotated[
+        Dtype, option("--dtype", help="Type of the computation. The default is float64.", panel=COMPUTATION)
+    ] = Dtype.float64,
+    device: DeviceOption = "auto", threads: ThreadsOption = None, memory: MemoryOption = None,
     output: Annotated[
-        Path | None, option("-o", "--output", help="Map: .npz, or .dat or .txt for text.", panel=OUTPUT, metavar="OUT")
+        Path | None,
+        option(
+            "-o", "--output", help="File of the map: .npz with everything, or text. The default is no file.",
+            panel=OUTPUT, metavar="FILE",
+        ),
     ] = None,
-    style: Annotated[Style, option("--style", help="Text of pyfstat or lalpulsar.", panel=OUTPUT)] = Style.pyfstat,
-    plot: Annotated[Path | None, option("--plot", help="Picture of the map.", panel=OUTPUT, metavar="PNG")] = None,
-    quiet: Quiet = False, tatom: Tatom = 1800, detectors: Names = None,
+    format: MapFormat = None,
+    plot: Annotated[
+        Path | None,
+        option("--plot", help="Picture of the map. The default is no picture.", panel=OUTPUT, metavar="FILE"),
+    ] = None,
+    overwrite: OverwriteOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
+    progress: ProgressOption = None, tatom: Tatom = 1800, detectors: Names = None,
 ) -> None:  # fmt: skip
-    """2F over start time and duration of one template.
+    """Compute 2F over start time and duration for one template.
 
     Examples:
 
     - skysieve fstat map atoms.npz --window exp --plot map.png
     - skysieve fstat map CFS_Fstatatoms.dat --detectors H1,L1 --t0 1000000000 --t0-band 864000 --dt0 3600 -o map.npz
+    - skysieve fstat map atoms.npz --log-tau 20 -o - --format csv
     """
     with report_errors():
-        from skysieve.fstat.api import transient_map
+        messages = Messages(quiet, verbose, progress)
+        save = None if output is None else map_writer(output, format)
+        check_output(output, overwrite)
+        check_picture(plot, overwrite)
+        from skysieve.fstat.api import TransientPlan
+        from skysieve.fstat.inputs.windows import resolve_window
 
-        _check_outputs(output, (".npz", ".dat", ".txt"))
+        whole = resolve_window(window, efold).whole
         found = read(atoms, tatom, detectors)
-        grid = None
-        if window is not Shape.none:
-            grid = make_grid(found, t0, t0_band, dt0, tau, tau_band, dtau, log_tau)
-        keep = output is not None or plot is not None
-        result = transient_map(
-            found, grid, window=window.value, efold=efold, dtype=dtype.value, compat=compat and compat.value,
-            device=device, keep_map=keep, strict=not lenient, progress=_bar(quiet),
-        )  # fmt: skip
-        if output is not None:
-            result.save(output) if output.suffix.lower() == ".npz" else result.write_text(output, style.value)
+        grid = None if whole else make_grid(found, t0, t0_band, dt0, tau, tau_band, dtau, log_tau)
+        with TransientPlan(
+            grid, window=cast("WindowName", window), efold=efold, dtype=dtype.value, compat=cast("Compat", compat),
+            device=device, keep_map=output is not None or plot is not None, strict=not lenient, memory=memory,
+            threads=threads,
+        ) as plan:  # fmt: skip
+            if verbose:
+                describe(messages, plan.describe(found))
+            result = plan.execute(found, progress=messages.progress)
+        if save is not None and output is not None:
+            save(result)
+            messages.wrote(output, "map of {} x {} cells".format(*result.grid.shape))
         if plot is not None:
             save_figure(result.plot(), plot, dpi=150)
+            messages.wrote(plot)
         if not quiet:
-            _print_map(result)
+            _print_map(result, summary_console(output))
 
 
-def _print_map(result: TransientResult) -> None:
-    from rich.console import Console
+def map_writer(path: Path, wanted: str | None) -> Callable[[TransientResult], None]:
+    """A function that writes a map; a wrong format or name is refused before."""
+    from skysieve.fstat.result.map import STYLES
 
-    console = Console(highlight=False)
+    styles = {ending.removeprefix("."): name for name, style in STYLES.items() for ending in style.endings}
+    known = ["npz", *STYLES, *(e for e in styles if e not in STYLES)]
+    chosen = table_format(path, wanted, known)
+    if chosen == "npz":
+        return lambda result: put(path, result.save, "map.npz")
+    style = cast("Style", styles.get(chosen, chosen))
+    return lambda result: put(path, lambda target: result.write_text(target, style), "map.txt")
+
+
+def _print_map(result: TransientResult, console: Console) -> None:
     rows, columns = result.grid.shape
     console.print(f"{result.window} window, {rows:,} start times x {columns:,} durations on {result.device}")
     if result.index is None:
@@ -181,80 +351,141 @@ def _days(seconds: int | None) -> str:
     return "" if seconds is None else f"{seconds / 86400:.3g} d"
 
 
+# ---------------------------------------------------------------- search
+
+
 @fstat.command()
 def search(
-    files: Annotated[list[Path], typer.Argument(metavar="ATOMS...", help="Files of atoms, one a template.")],
+    files: Annotated[list[Path], typer.Argument(metavar="ATOMS...", help="Files of atoms, one for each template.")],
     window: Annotated[
-        list[Shape] | None, option("-w", "--window", help="Windows (rect and exp); may be repeated.", panel=SEARCH)
+        list[str] | None,
+        option(
+            "-w", "--window", help=f"Window of the signal; may be repeated. {WINDOW_HELP} The default is rect and exp.",
+            panel=STATISTIC, metavar="|".join(NAMED),
+        ),
     ] = None,
     t0: T0 = None, t0_band: T0Band = None, dt0: Dt0 = None,
     tau: Tau = None, tau_band: TauBand = None, dtau: Dtau = None, log_tau: LogTau = None, lenient: Lenient = False,
     efold: Efold = 3,
+    statistic: Annotated[
+        str | None,
+        option(
+            "--statistic",
+            help="Rank templates by max2F, lnBtSG or log10BSGL. The default is log10BSGL with --bsgl, else max2F.",
+            panel=STATISTIC, metavar="NAME",
+        ),
+    ] = None,
     fstar0: Annotated[
-        float | None, option("--bsgl", metavar="FSTAR0", help="Rank by the line-robust statistic.", panel=SEARCH)
+        float | None,
+        option(
+            "--bsgl", help="Compute the line-robust statistic with this F*0. The default is not to.",
+            panel=STATISTIC, metavar="FSTAR0",
+        ),
     ] = None,
     olgx: Annotated[
-        str | None, option("--olgx", metavar="0.5,0.5", help="Its odds of a line in each detector.", panel=SEARCH)
+        str | None,
+        option(
+            "--olgx",
+            help="Prior odds of a line in each detector, for --bsgl. The default is a sum of 1, shared equally.",
+            panel=STATISTIC, metavar="0.5,0.5",
+        ),
     ] = None,
-    threshold: Annotated[float | None, option("--threshold", help="Smallest statistic to list.", panel=SEARCH)] = None,
-    topk: Annotated[int, option("--topk", help="Templates to list a window (1000).", panel=SEARCH)] = 1000,
-    dtype: Annotated[Dtype, option("--dtype", help="Arithmetic (float32).", panel=SEARCH)] = Dtype.float32,
-    device: Where = "auto",
+    threshold: Annotated[
+        float | None,
+        option("--threshold", help="Smallest statistic to list. The default is to list any.", panel=STATISTIC),
+    ] = None,
+    topk: Annotated[
+        int, option("--topk", help="Number of templates to list for each window. The default is 1000.", panel=STATISTIC)
+    ] = 1000,
+    dtype: Annotated[
+        Dtype, option("--dtype", help="Type of the computation. The default is float32.", panel=COMPUTATION)
+    ] = Dtype.float32,
+    device: DeviceOption = "auto", threads: ThreadsOption = None, memory: MemoryOption = None,
     checkpoint: Annotated[
-        Path | None, option("--checkpoint", help="File from which to go on after a stop.", panel=OUTPUT, metavar="NPZ")
+        Path | None,
+        option(
+            "--checkpoint", help="File (.npz) from which an interrupted search continues. The default is no file.",
+            panel=OUTPUT, metavar="FILE",
+        ),
     ] = None,
     output: Annotated[
-        Path | None, option("-o", "--output", help="Table: .parquet .fits .csv .ecsv", panel=OUTPUT, metavar="OUT")
+        Path | None,
+        option(
+            "-o", "--output",
+            help="Table of the best templates: .parquet, .fits, .csv, .ecsv, .json, or .npz with everything. The "
+            "default is no file.",
+            panel=OUTPUT, metavar="FILE",
+        ),
     ] = None,
+    format: FormatOption = None,
     plot: Annotated[
-        Path | None, option("--plot", help="Picture of the loudness of all templates.", panel=OUTPUT, metavar="PNG")
+        Path | None,
+        option(
+            "--plot", help="Picture of the loudness of all templates. The default is no picture.", panel=OUTPUT,
+            metavar="FILE",
+        ),
     ] = None,
-    quiet: Quiet = False, tatom: Tatom = 1800, detectors: Names = None,
+    overwrite: OverwriteOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
+    progress: ProgressOption = None, tatom: Tatom = 1800, detectors: Names = None,
 ) -> None:  # fmt: skip
     """Rank many templates, one file of atoms each, by their loudest transient.
 
-    A file that cannot be read is told and left out. The grid is that of the first file.
+    The grid is that of the first file. A file that cannot be read is reported and left out; the exit code is then 1.
 
-    Example: skysieve fstat search atoms/*.dat --detectors H1,L1 -w exp --dt0 7200 --log-tau 40 -o loudest.fits
+    Examples:
+
+    - skysieve fstat search atoms/*.dat --detectors H1,L1 -w exp --dt0 7200 --log-tau 40 -o loudest.fits
+    - skysieve fstat search atoms/*.npz --bsgl 15 --topk 20 -o - --format json
     """
     code = 0
     with report_errors():
+        messages = Messages(quiet, verbose, progress)
+        from skysieve.fstat.inputs.windows import resolve_window
+        from skysieve.fstat.template_search.batch import read_files
         from skysieve.fstat.template_search.bsgl import BSGL
-        from skysieve.fstat.template_search.result import check_path
-        from skysieve.fstat.template_search.search import search as run
+        from skysieve.fstat.template_search.result import FORMATS
+        from skysieve.fstat.template_search.search import SearchPlan
 
-        if output is not None:
-            check_path(output)
+        kind = None if output is None else table_format(output, format, FORMATS)
+        check_output(output, overwrite)
+        check_picture(plot, overwrite)
         prior = None
         if fstar0 is not None:
             prior = BSGL(fstar0, [float(v) for v in olgx.split(",")] if olgx else None)
         elif olgx:
             raise ValueError("--olgx needs --bsgl")
-        shapes = [w.value for w in window or (Shape.rect, Shape.exp)]
+        shapes = cast("list[WindowName]", window or ["rect", "exp"])
+        needs_grid = not all(resolve_window(name, efold).whole for name in shapes)
         first = _first(files, tatom, detectors)
-        grid = None
-        if set(shapes) != {"none"}:
-            grid = make_grid(first, t0, t0_band, dt0, tau, tau_band, dtau, log_tau)
-        result = run(
-            lambda start: _batches(files, start, tatom, detectors), grid, windows=shapes, efold=efold, topk=topk,
-            threshold=threshold, bsgl=prior, dtype=dtype.value, device=device, strict=not lenient,
-            band_width=max(1, len(files) // 200), checkpoint=checkpoint, total=len(files), progress=_bar(quiet),
-        )  # fmt: skip
+        grid = make_grid(first, t0, t0_band, dt0, tau, tau_band, dtau, log_tau) if needs_grid else None
+        with SearchPlan(
+            grid, windows=shapes, efold=efold, topk=topk, threshold=threshold, bsgl=prior, dtype=dtype.value,
+            statistic=cast("StatisticName | None", statistic), device=device, strict=not lenient,
+            band_width=max(1, len(files) // 200), memory=memory, threads=threads,
+        ) as plan:  # fmt: skip
+            if verbose:
+                describe(messages, plan.describe(first))
+            result = plan.execute(
+                lambda start: read_files(files[start:], lambda path: read(path, tatom, detectors)),
+                checkpoint=checkpoint, total=len(files), progress=messages.progress,
+            )  # fmt: skip
         for number, text in result.faults.items():
             name = str(files[number])
-            typer.echo(f"skysieve: {text if text.startswith(name) else f'{name}: {text}'}", err=True)
+            typer.echo(f"skysieve: {text if name in text else f'{name}: {text}'}", err=True)
         code = FAILED_SOME if result.n_bad else 0
-        if output is not None:
-            result.save(output)
+        if output is not None and kind is not None:
+            put(output, lambda target: result.save(target, format=kind), f"table.{kind}")
+            messages.wrote(output, f"{len(result.columns()['template'])} rows")
         if plot is not None:
             save_figure(result.plot(), plot, dpi=150)
+            messages.wrote(plot)
         if not quiet:
-            _print_search(result)
+            _print_search(result, summary_console(output))
     raise typer.Exit(code)
 
 
 def _first(files: list[Path], tatom: int, detectors: str | None) -> list[Atoms]:
-    """The first file that can be read."""
+    """Atoms of the first file that can be read."""
     problem: Exception = ValueError("no files")
     for path in files:
         try:
@@ -264,73 +495,62 @@ def _first(files: list[Path], tatom: int, detectors: str | None) -> list[Atoms]:
     raise problem
 
 
-def _batches(
-    files: list[Path], start: int, tatom: int, detectors: str | None
-) -> Iterator[list[AtomsBatch] | Exception]:
-    """Files from number `start` on: neighbours of the same times as a batch, the error of one that cannot be read."""
-    from skysieve.fstat.template_search.batch import AtomsBatch, alike
-
-    def batch() -> list[AtomsBatch]:
-        return [AtomsBatch.stack(list(one), {"file": names}) for one in zip(*waiting, strict=True)]
-
-    waiting: list[list[Atoms]] = []
-    names: list[str] = []
-    for path in files[start:]:
-        found: list[Atoms] | Exception
-        try:
-            found = read(path, tatom, detectors)
-        except (ValueError, OSError) as error:
-            found = error
-        if waiting and (isinstance(found, Exception) or len(waiting) == TOGETHER or not alike(waiting[0], found)):
-            yield batch()
-            waiting, names = [], []
-        if isinstance(found, Exception):
-            yield found
-        else:
-            waiting.append(found)
-            names.append(str(path))
-    if waiting:
-        yield batch()
-
-
-def _print_search(result: SearchResult) -> None:
-    from rich.console import Console
+def _print_search(result: SearchResult, console: Console) -> None:
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from skysieve.fstat.template_search.columns import COLUMNS
+
     bad = f", {result.n_bad:,} of them left out" if result.n_bad else ""
     console.print(f"{result.n_templates:,} templates{bad}; ranked by {result.statistic}")
     for window in result.windows:
         columns = result.columns(window)
-        names = ["file", "max2F", "t0_ml", "tau_ml", "lnBtSG", *(["log10BSGL"] if "log10BSGL" in columns else [])]
+        names = ["file", *(c.name for c in COLUMNS if c.shown and c.name in columns)]
         table = Table(box=None, pad_edge=False, header_style="bold", title=f"{window} window", title_justify="left")
         for name in names:
             table.add_column(name, justify="left" if name == "file" else "right")
-        for i in range(min(10, len(columns["template"]))):
+        for i in range(min(ROWS_PRINTED, len(columns["template"]))):
             values = [columns[name][i] for name in names]
             table.add_row(*(f"{v:.4f}" if isinstance(v, float) else str(v) for v in values))
         console.print(table)
 
 
+# ---------------------------------------------------------------- files of atoms
+
+
 @fstat.command()
 def synth(
-    output: Annotated[Path, typer.Argument(metavar="OUT", help=".npz, .h5, or .dat and .txt for text.")],
-    days: Annotated[float, option("--days", help="Length of the data (10).")] = 10,
-    start: Annotated[int, option("--start", metavar="GPS", help="First SFT (1000000000).")] = 1_000_000_000,
-    detectors: Annotated[str, option("--detectors", metavar="H1,L1", help="H1 L1 V1 G1 K1 I1 (H1,L1).")] = "H1,L1",
-    tatom: Annotated[int, option("--tatom", metavar="SECONDS", help="SFT length (1800).")] = 1800,
-    ra: Annotated[float, option("--ra", metavar="RADIANS", help="Right ascension (0.5).")] = 0.5,
-    dec: Annotated[float, option("--dec", metavar="RADIANS", help="Declination (1).")] = 1.0,
+    output: Annotated[
+        Path, typer.Argument(metavar="OUT", help="File to write: .npz, .h5, or .dat and .txt for text; - is stdout.")
+    ],
+    days: Annotated[float, option("--days", help="Length of the data. The default is 10.")] = 10,
+    start: Annotated[
+        int, option("--start", metavar="GPS", help="Time of the first SFT. The default is 1000000000.")
+    ] = 1_000_000_000,
+    detectors: Annotated[
+        str,
+        option(
+            "--detectors", metavar="H1,L1", help="Detectors, of H1, L1, V1, G1, K1 and I1. The default is H1,L1."
+        ),
+    ] = "H1,L1",
+    tatom: Annotated[int, option("--tatom", metavar="SECONDS", help="SFT length. The default is 1800.")] = 1800,
+    ra: Annotated[float, option("--ra", metavar="RADIANS", help="Right ascension. The default is 0.5.")] = 0.5,
+    dec: Annotated[float, option("--dec", metavar="RADIANS", help="Declination. The default is 1.")] = 1.0,
     gap: Annotated[
-        list[str] | None, option("--gap", metavar="FROM,TO", help="GPS seconds without data; may be repeated.")
+        list[str] | None,
+        option(
+            "--gap", metavar="FROM,TO", help="GPS seconds without data; may be repeated. The default is no gap."
+        ),
     ] = None,
-    duty: Annotated[float, option("--duty", help="Share of the SFTs that is kept (1).")] = 1.0,
+    duty: Annotated[float, option("--duty", help="Share of the SFTs to keep, at random. The default is 1.")] = 1.0,
     inject: Annotated[
         list[str] | None,
-        option("--inject", metavar="T0,TAU,SNR[,WINDOW]", help="A signal, rect or exp; may be repeated."),
+        option(
+            "--inject", metavar="T0,TAU,SNR[,WINDOW]",
+            help="A signal, with the window rect or exp; may be repeated. The default is noise alone.",
+        ),
     ] = None,
-    seed: Annotated[int, option("--seed", help="The same seed gives the same atoms (0).")] = 0,
-) -> None:
+    seed: Seed = 0, format: AtomsFormat = None, overwrite: OverwriteOption = False, quiet: QuietOption = False,
+) -> None:  # fmt: skip
     """Make atoms of a matched template in Gaussian noise, with signals.
 
     Example: skysieve fstat synth a.npz --days 30 --inject 1000432000,259200,15,exp --gap 1001000000,1001100000
@@ -338,12 +558,19 @@ def synth(
     with report_errors():
         from skysieve.fstat.inputs.simulate import synth_atoms
 
+        save = atoms_writer(output, format)
+        check_output(output, overwrite)
         holes = [_numbers(text, "--gap", 2) for text in gap or ()]
         made = synth_atoms(
             start, round(days * 86400), detectors=detectors.split(","), tatom=tatom, ra=ra, dec=dec,
             inject=[_injection(text) for text in inject or ()], gaps=[(a, b) for a, b in holes], duty=duty, seed=seed,
         )  # fmt: skip
-        write(output, made)
+        save(made)
+        Messages(quiet).wrote(output, _count(made))
+
+
+def _count(atoms: list[Atoms]) -> str:
+    return ", ".join(f"{len(a)} SFTs of {a.detector}" for a in atoms)
 
 
 def _numbers(text: str, name: str, count: int) -> list[int]:
@@ -366,69 +593,86 @@ def _injection(text: str) -> Injection:
         t0, tau, snr = int(parts[0]), int(parts[1]), float(parts[2])
     except ValueError as error:
         raise ValueError(f"--inject {text}: expected t0,tau,snr or t0,tau,snr,window ({error})") from error
-    return Injection(t0, tau, snr, parts[3] if len(parts) == 4 else "rect")
-
-
-def write(path: Path, atoms: list[Atoms]) -> None:
-    """Atoms to a file, by its ending."""
-    from skysieve.fstat.inputs import files as io
-
-    if path.suffix.lower() in TEXTS:
-        io.write_atoms(path, atoms)
-    else:
-        io.save_atoms(path, atoms)
-
-
-def _check_outputs(path: Path | None, endings: tuple[str, ...]) -> None:
-    """Refuse a name that cannot be written to, before the work."""
-    if path is None:
-        return
-    if path.suffix.lower() not in endings:
-        raise ValueError(f"--output {path}: expected a name that ends in one of {', '.join(endings)}")
-    if not path.parent.is_dir():
-        raise ValueError(f"--output {path}: there is no folder {path.parent}")
-
-
-def _bar(quiet: bool) -> bool:
-    """Whether to draw a bar: not into a file, and not when quiet."""
-    return not quiet and sys.stdout.isatty()
+    return Injection(t0, tau, snr, cast("WindowName", parts[3] if len(parts) == 4 else "rect"))
 
 
 @fstat.command()
-def info(atoms: File, tatom: Tatom = 1800, detectors: Names = None) -> None:
-    """What is in a file of atoms: detectors, times, gaps, the full grid."""
-    with report_errors():
-        from rich.console import Console
-        from rich.table import Table
+def info(
+    atoms: File,
+    as_json: Annotated[
+        bool, option("--json", help="Print JSON. The default is a table for people.", panel=OUTPUT)
+    ] = False,
+    tatom: Tatom = 1800, detectors: Names = None,
+) -> None:  # fmt: skip
+    """Show what is in a file of atoms: detectors, times, gaps, the full grid.
 
-        from skysieve.fstat.inputs.atoms import bin_atoms
+    Example: skysieve fstat info atoms.npz --json
+    """
+    with report_errors():
+        from skysieve.fstat.inputs.bins import bin_atoms
         from skysieve.fstat.inputs.grid import Grid
 
         found = read(atoms, tatom, detectors)
         bins = bin_atoms(found)
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("detector", "SFTs", "from (GPS)", "to (GPS)", "days", "duty"):
-            table.add_column(name, justify="left" if name == "detector" else "right")
-        for a in found:
-            span = int(a.t[-1]) + a.tatom - int(a.t[0])
-            duty = len(a) * a.tatom / span
-            table.add_row(a.detector, f"{len(a):,}", str(a.t[0]), str(a.t[-1] + a.tatom), f"{span / 86400:.2f}",
-                          f"{duty:.1%}")  # fmt: skip
-        console = Console(highlight=False)
-        console.print(table)
-        console.print(f"SFTs of {bins.tatom} s in {bins.n:,} bins, {bins.occupied.sum():,} of them with data")
-        if bins.n >= 2:
-            grid = Grid.full(found)
-            console.print(f"full grid: {grid.shape[0]:,} start times x {grid.shape[1]:,} durations")
+        facts: dict[str, Any] = {"detectors": [_facts(a) for a in found], "tatom": bins.tatom, "bins": bins.n}
+        facts |= {"bins_with_data": int(bins.occupied.sum())}
+        facts["full_grid"] = list(Grid.full(found).shape) if bins.n >= 2 else None
+        if as_json:
+            typer.echo(json.dumps(facts, indent=1))
+        else:
+            _print_info(facts)
+
+
+def _facts(a: Atoms) -> dict[str, Any]:
+    """What ``info`` says of one detector."""
+    start, stop = int(a.t[0]), int(a.t[-1]) + a.tatom
+    duty = len(a) * a.tatom / (stop - start)
+    return {"detector": a.detector, "sfts": len(a), "start": start, "stop": stop, "duty": duty}
+
+
+def _print_info(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("detector", "SFTs", "from (GPS)", "to (GPS)", "days", "duty"):
+        table.add_column(name, justify="left" if name == "detector" else "right")
+    for d in facts["detectors"]:
+        days = (d["stop"] - d["start"]) / 86400
+        table.add_row(
+            d["detector"], f"{d['sfts']:,}", str(d["start"]), str(d["stop"]), f"{days:.2f}", f"{d['duty']:.1%}"
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        f"SFTs of {facts['tatom']} s in {facts['bins']:,} bins, {facts['bins_with_data']:,} of them with data"
+    )
+    if facts["full_grid"]:
+        rows, columns = facts["full_grid"]
+        console.print(f"full grid: {rows:,} start times x {columns:,} durations")
 
 
 @fstat.command()
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="File of atoms: .npz, .h5, or LALPulsar's text.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help=".npz, .h5, or .dat and .txt for text.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="File of atoms: .npz, .h5, or LALPulsar's text; - is standard input.")
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT", help="File to write: .npz, .h5, or .dat and .txt for text; - is stdout.")
+    ],
+    format: AtomsFormat = None,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
     tatom: Tatom = 1800,
     detectors: Names = None,
 ) -> None:
-    """Turn a file of atoms into another format; text rounds to 6 decimals."""
+    """Convert a file of atoms into another format; text rounds to 6 decimals.
+
+    Example: skysieve fstat convert CFS_Fstatatoms.dat atoms.npz --detectors H1,L1
+    """
     with report_errors():
-        write(target, read(source, tatom, detectors))
+        save = atoms_writer(target, format)
+        check_output(target, overwrite)
+        atoms = read(source, tatom, detectors)
+        save(atoms)
+        Messages(quiet).wrote(target, _count(atoms))

@@ -1,4 +1,4 @@
-"""The F-statistic's part of ``skysieve demo``: a transient that two detectors saw, found in simulated noise."""
+"""The F-statistic's part of ``skysieve demo``: it finds a transient in simulated noise of two detectors."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ DAYS, START, SFT = 30, 1_000_000_000, 1800
 SIGNAL = Injection(t0=START + 8 * 86400, tau=3 * 86400, snr=13, window="exp")
 GAPS = {"H1": [(START + 15 * 86400, START + 17 * 86400)], "L1": [(START + 3 * 86400, START + 4 * 86400)]}
 TEMPLATES, RIGHT = 24, 17
-"""Templates of the search; the number of the one that matches the signal."""
+"""Number of templates of the search, and the number of the template that matches the signal."""
 TOLERANCE = 2 * 86400
 """Seconds by which t0 and tau may be off.  Measured: 0.00 and 0.60 days with this seed."""
 
 
 def atoms_of(template: int) -> list[Atoms]:
-    """Atoms of one template: the signal is seen by the right one alone."""
+    """Atoms of one template; only the right one contains the signal."""
     return synth_atoms(
         START, DAYS * 86400, inject=SIGNAL if template == RIGHT else None, gaps=GAPS, seed=100 + template
     )
 
 
 def run(out: Path, console: Console, device: str = "auto", templates: int = TEMPLATES) -> list[str]:
-    """Search, print and draw.
+    """Run the search, print its results and draw a map.
 
     Returns
     -------
     list of str
-        What fell short; empty when all is well.
+        Results that are not as expected; empty if all are.
     """
     console.print()
     console.rule("[bold]A transient gravitational wave in the noise of two detectors", align="left")

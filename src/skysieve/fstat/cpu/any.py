@@ -1,7 +1,7 @@
 """Any window on the CPU: sums by recurrences, by Fourier transforms or bin by bin, in float64, one tau at a time.
 
-Each column takes what is cheapest of what its window allows; recurrences stand before transforms, whose errors are
-relative to the largest sum of a column and not to each.
+Each column takes the cheapest method that its window allows.  Recurrences come before transforms, whose errors are
+relative to the largest sum of a column and not to each sum.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba import njit
 
-from skysieve.fstat.contract import FALLBACK, Bank, Job, Part
+from skysieve.fstat.contract import FALLBACK, Bank, MapJob, Spec, TilePart
+from skysieve.fstat.inputs.window_kinds import Algorithm
 from skysieve.fstat.inputs.windows import Window, WindowSum
 
-from .direct import weighted
 from .exact import block_sums, fstat_exact
 from .lanes import fstat_lal, fstat_lanes
 from .state import Typed, lal_exp, padded, tiles
@@ -25,27 +26,57 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NS_DIRECT = 2.2
-"""Nanoseconds for the seven sums of a bin, direct, float64; measured on one core."""
+"""Nanoseconds for adding a bin to the seven sums in float64; measured on one core."""
 NS_FOURIER = 0.7
-"""Nanoseconds for one point and doubling of a real transform."""
+"""Nanoseconds of a real transform for each point and factor of two in its length."""
 NS_MOMENT = 5.0
 """Nanoseconds for one multiplication of a recurrence."""
 TRANSFORMS = 9
-"""Of the weights, of their squares, and back for seven sums."""
+"""Transforms of a column: of the weights, of their squares, and back for seven sums."""
+
+
+@njit(cache=True, nogil=True)
+def weighted(x, first, starts, weights, squares, ends, S):
+    """Sum the bins from ``first + starts`` (unsigned) on into ``S`` (7, rows), in the order of time.
+
+    A lane is a row (a start time) of one group, whose windows share their weights.  The cost is a multiplication and an
+    addition for each of the seven sums, cell and bin of the window.  Each product and addition is made in float64 and
+    rounded to the type of ``S``, as LALPulsar does.
+    """
+    for i in range(7):
+        row = S[i]
+        w = squares if i < 3 else weights
+        for j in range(row.size):
+            row[j] -= row[j]
+        for b in range(min(w.size, ends)):
+            weight = w[b]
+            if weight != 0.0:
+                source = x[i, first + b :]
+                for j in range(row.size):
+                    row[j] += source[starts[j]] * weight
+
+
+def by_columns(spec: Spec) -> bool:
+    """Whether sums are formed one duration at a time, by the methods for any window."""
+    algorithm = spec.window.algorithm
+    special = algorithm in (Algorithm.MOMENTS, Algorithm.WEIGHTS)
+    return special or (algorithm == Algorithm.RECURRENCE and spec.lal) or spec.sums == "exact"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that share their weights, and their bins.
+    """Rows that start at one offset from the bins and so share their weights, with the bins.
 
     Attributes
     ----------
     x : numpy.ndarray, shape (7, before + n + after)
-        Bins between zeros; `before` of them ahead of the data.
-    empty_from : numpy.ndarray of int64
-        Occupied bins before each place of `x`, and one entry more.
+        Bins with zeros on both sides.
+    occupied_before : numpy.ndarray of int64
+        Number of occupied bins before each bin of `x`, with one further entry for the end.
     rows, first : numpy.ndarray of int64, shape (R,)
         Rows of the map and where their windows start in `x`, rising.
+    end : int
+        End of the data in `x`.
     length : numpy.ndarray of int64, shape (N_tau,)
     valid_from : int
     offset, tatom : int
@@ -63,25 +94,25 @@ class Group:
     tatom: int
 
     def ends(self) -> NDArray[np.int64]:
-        """Bins that the first row sums in each column."""
+        """Number of bins that the first row sums in each column."""
         return np.minimum(self.length, self.end - self.first[0])
 
     def seconds(self, window: Window) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Expected seconds of each column, bin by bin and by the other method that the window allows."""
+        """Predicted seconds of each column, bin by bin and by the other method that the window allows."""
         ends = self.ends().astype(np.float64)
         direct = NS_DIRECT * len(self.rows) * ends
-        if isinstance(window.function, WindowSum):
+        if isinstance(window.shape, WindowSum):
             span = float(self.first[-1] - self.first[0])
             steps = np.minimum(1.25 * span, len(self.rows) * ends) + ends
-            other = NS_MOMENT * Recurrence(window.function).work * steps
+            other = NS_MOMENT * Recurrence(window.shape).work * steps
         else:
             size = self.x.shape[1] + float(ends.max(initial=1))
             other = np.full(len(ends), NS_FOURIER * TRANSFORMS * size * np.log2(size))
         return 1e-9 * direct, 1e-9 * other
 
 
-def groups_of(job: Job, bank: Bank, i: int, rows: NDArray[np.int64], lal: bool) -> list[Group]:
-    """Template `i` of a bank, its rows in groups; in float64 unless LALPulsar's arithmetic is wanted."""
+def groups_of(job: MapJob, bank: Bank, i: int, rows: NDArray[np.int64], lal: bool) -> list[Group]:
+    """The rows of template `i` of a bank in groups, in float64 unless `lal` asks for LALPulsar's arithmetic."""
     s = job.schedule
     if rows.size == 0:
         return []
@@ -103,17 +134,17 @@ def groups_of(job: Job, bank: Bank, i: int, rows: NDArray[np.int64], lal: bool) 
 
 
 def weights_of(group: Group, window: Window, tau: float, length: int, lal: bool) -> NDArray[np.float64]:
-    """Weights of the bins of a window."""
+    """Weights of the first `length` bins of a window."""
     x = (group.offset + group.tatom * np.arange(length, dtype=np.float64)) / tau
-    return lal_exp(x) if lal and window.kind == "exp" else window.weights(x)
+    return lal_exp(x) if lal and window.algorithm == Algorithm.RECURRENCE else window.weights(x)
 
 
 def any_columns(
     group: Group, window: Window, taus: NDArray[np.float64], typed: Typed, lal: bool, exact: bool = False
 ) -> Iterator[tuple[int, NDArray[Any]]]:
-    """``(column, F of the rows)`` of every valid column of a group.
+    """Yield ``(column, F of the rows)`` for every valid column of a group.
 
-    ``exact``: by sums from which nothing is subtracted, each cell in a scale of its own.
+    With ``exact`` nothing is subtracted from the sums and each cell has its own scale.
     """
     sums = np.zeros((7, len(group.rows)), typed.dtype)
     F = np.zeros(len(group.rows), typed.dtype)
@@ -123,21 +154,21 @@ def any_columns(
     if not (lal or exact):
         direct, other = group.seconds(window)
         by_bins = direct <= other
-    in_blocks = exact and window.kind in ("none", "rect", "exp")
+    in_blocks = exact and window.algorithm in (Algorithm.RUNNING_SUMS, Algorithm.RECURRENCE)
     ahead, bins = np.zeros((0, 8)), np.zeros((0, 8))
     if in_blocks:
         ahead, bins = np.zeros((most + 1, 8)), np.zeros((group.x.shape[1], 8))
         bins[:, :7] = group.x.T
     recurrence = transform = None
     if not by_bins[group.valid_from :].all():
-        if isinstance(window.function, WindowSum):
-            recurrence = Recurrence(window.function)
+        if isinstance(window.shape, WindowSum):
+            recurrence = Recurrence(window.shape)
         else:
             transform = Transform(group, most)
     for c in range(group.valid_from, len(taus)):
         length = min(int(group.length[c]), most)
         if in_blocks:
-            decay = np.exp(-group.tatom / taus[c]) if window.kind == "exp" else 1.0
+            decay = np.exp(-group.tatom / taus[c]) if window.algorithm == Algorithm.RECURRENCE else 1.0
             block_sums(bins, group.first, length, group.end, decay, ahead, sums)
         elif recurrence is not None and not by_bins[c]:
             h, delta = group.tatom / float(taus[c]), group.offset / float(taus[c])
@@ -170,7 +201,7 @@ class Transform:
         self.x = rfft(group.x.astype(np.float64), self.size, axis=1)
 
     def sums(self, w: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-        """Fill ``out`` (7, R)."""
+        """Write the sums with weights `w` to ``out`` (7, R)."""
         from scipy.fft import irfft, rfft
 
         w2 = rfft(w * w, self.size).conj()
@@ -179,17 +210,17 @@ class Transform:
 
 
 class Tally:
-    """Maximum, fallbacks and sums of exponentials of columns that come one after the other."""
+    """Maximum, fallbacks and sums of exponentials of columns that are added one after the other."""
 
     def __init__(self, rows: NDArray[np.int64], n_columns: int) -> None:
         self.rows, self.n = rows, n_columns
         self.ref, self.total = -np.inf, 0.0
-        self.best, self.missed = (-np.inf, 0, 0), 0
+        self.best, self.n_fallback = (-np.inf, 0, 0), 0
         self.row_sums = np.zeros(len(rows))
         self.column_log = np.full(n_columns, -np.inf)
 
     def add(self, c: int, F: NDArray[Any]) -> None:
-        """One column."""
+        """Add F of a column."""
         values = F.astype(np.float64)
         j = int(values.argmax())
         high = float(values[j])
@@ -202,13 +233,19 @@ class Tally:
         self.row_sums += e
         with np.errstate(divide="ignore"):
             self.column_log[c] = self.ref + np.log(e.sum())
-        self.missed += int(np.count_nonzero(values == FALLBACK))
+        self.n_fallback += int(np.count_nonzero(values == FALLBACK))
 
-    def part(self) -> Part:
-        """All of it."""
+    def part(self) -> TilePart:
+        """The answers for all columns added."""
         with np.errstate(divide="ignore"):
             row_log = self.ref + np.log(self.row_sums)
         columns = np.arange(self.n)
-        return Part(
-            self.rows, columns, *self.best, self.missed, float(np.logaddexp.reduce(row_log)), row_log, self.column_log
+        return TilePart(
+            self.rows,
+            columns,
+            *self.best,
+            self.n_fallback,
+            float(np.logaddexp.reduce(row_log)),
+            row_log,
+            self.column_log,
         )

@@ -1,4 +1,4 @@
-"""The line-robust statistic on the CPU: its cells cut into tiles as those of the map, and their maxima joined."""
+"""The line-robust statistic on the CPU: tiles of cells as for the map, and the largest of their maxima."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.fstat.contract import FALLBACK, Job, Lines, Spec
+from skysieve.fstat.contract import FALLBACK, Lines, MapJob, Spec
+from skysieve.fstat.inputs.window_kinds import Algorithm
 
-from . import exp as cpu_exp
-from . import lines as cpu_lines
-from . import rect as cpu_rect
-from . import state as cpu_state
-from .any import any_columns, groups_of
+from . import exp, lines, rect, state
+from .any import any_columns, by_columns, groups_of
 from .state import Columns, March, Typed
 
 if TYPE_CHECKING:
@@ -24,27 +22,18 @@ Best = tuple[float, int, int]
 """``ln B_S/GL``, row, column."""
 
 
-def priors_of(lines: Lines) -> NDArray[np.float64]:
-    """Prior of the noise, then those of the detectors' lines."""
-    return np.array([lines.log_gauss, *lines.log_line])
-
-
-def log_odds(lines: Lines, F: Any, FX: Any) -> NDArray[np.float64]:
-    """``ln B_S/GL`` of F (...) and ``F^X`` (D, ...)."""
-    parts = [
-        np.full(np.shape(F), lines.log_gauss),
-        *(p + np.asarray(f) for p, f in zip(lines.log_line, FX, strict=True)),
-    ]
-    return np.asarray(F - np.logaddexp.reduce(parts))
+def priors_of(prior: Lines) -> NDArray[np.float64]:
+    """The prior of noise and those of the detectors' lines, as one array."""
+    return np.array([prior.log_gauss, *prior.log_line])
 
 
 def best_of(found: list[Best], columns: int) -> Best | None:
-    """The highest, the first cell of the map where several are equal."""
+    """The highest value; of equal ones the first cell of the map."""
     return max(found, key=lambda b: (b[0], -(b[1] * columns + b[2])), default=None)
 
 
 class LineTasks:
-    """Tasks of the templates of a job; each gives a `Best` or nothing."""
+    """Makes the tasks of the templates of a job; each task returns a list with a `Best`, or an empty list."""
 
     def __init__(self, spec: Spec, typed: Typed, workers: int) -> None:
         assert spec.lines is not None
@@ -53,33 +42,35 @@ class LineTasks:
         self.slack = typed.dtype.type(4 * np.finfo(typed.dtype).eps)
 
     def tasks(
-        self, job: Job, i: int, rows: NDArray[np.int64], empty: NDArray[np.int64]
+        self, job: MapJob, i: int, rows: NDArray[np.int64], empty: NDArray[np.int64]
     ) -> list[Callable[[], list[Best]]]:
-        """Those of template `i`: `rows` to compute, `empty` ones whose windows end before the data."""
+        """Tasks of template `i`: `rows` are to be computed, the windows of `empty` rows end before the data."""
         out: list[Callable[[], list[Best]]] = []
         if empty.size:
             out.append(partial(self._empty, job, empty))
         if rows.size == 0:
             return out
-        if self.spec.window.kind in ("sum", "any") or self.spec.sums == "exact":
+        if by_columns(self.spec):
             return [*out, partial(self._any, job, i, rows)]
         return out + (
-            self._exp_tasks(job, i, rows) if self.spec.window.kind == "exp" else self._rect_tasks(job, i, rows)
+            self._exp_tasks(job, i, rows)
+            if self.spec.window.algorithm == Algorithm.RECURRENCE
+            else self._rect_tasks(job, i, rows)
         )
 
-    def _empty(self, job: Job, rows: NDArray[np.int64]) -> list[Best]:
+    def _empty(self, job: MapJob, rows: NDArray[np.int64]) -> list[Best]:
         s, row = job.schedule, int(rows.min())
-        value = log_odds(self.lines, FALLBACK, [FALLBACK] * len(job.detectors))
+        value = self.lines.log_odds(FALLBACK, [FALLBACK] * len(job.detectors))
         return [(float(value), row, int(s.valid_from[s.group[row]]))]
 
-    def _exp_tasks(self, job: Job, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
+    def _exp_tasks(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
         order = March.of(job, rows, self.typed.dtype)
-        found = [order.stream_of(d, i) for d in job.detectors]
-        streams = [np.stack(parts) for parts in zip(*found, strict=True)]
-        pieces = cpu_state.column_tiles(job.schedule.shape[1], cpu_exp.COLUMNS, self.workers)
+        each = [order.stream_of(d, i) for d in job.detectors]
+        streams = [np.stack(parts) for parts in zip(*each, strict=True)]
+        pieces = state.column_tiles(job.schedule.shape[1], exp.COLUMNS, self.workers)
         return [partial(self._exp, job, streams, order, a, b) for a, b in pieces]
 
-    def _exp(self, job: Job, streams: list[NDArray[Any]], order: March, a: int, b: int) -> list[Best]:
+    def _exp(self, job: MapJob, streams: list[NDArray[Any]], order: March, a: int, b: int) -> list[Best]:
         typed, width, detectors = self.typed, b - a, len(job.detectors)
         c = Columns.of(order, a, b)
         if c is None:
@@ -87,44 +78,44 @@ class LineTasks:
         S, Z = (np.zeros((len(streams[0]), 7, width), typed.dtype) for _ in range(2))
         T, FX = np.zeros((detectors, 7, width), typed.dtype), np.zeros((detectors, width), typed.dtype)
         total, work, best = np.zeros((7, width), typed.dtype), np.zeros((4, width), typed.dtype), np.zeros(3)
-        cpu_lines.exp_lines(
+        lines.exp_lines(
             *streams, order.step, order.before, job.n, order.rows, order.firsts, order.groups,
             c.length.astype(np.uint64), c.more, c.skip, c.weights, typed.bound, typed.k, self.priors, self.slack,
             S, Z, T, total, work, FX, a, best,
         )  # fmt: skip
         return [(float(best[0]), int(best[1]), int(best[2]))] if best[1] >= 0 else []
 
-    def _rect_tasks(self, job: Job, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
+    def _rect_tasks(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
         s = job.schedule
-        pieces = cpu_state.tiles(s, rows, cpu_rect.ROWS)
+        pieces = state.tiles(s, rows, rect.ROWS)
         before = max(0, -int(s.first[rows].min()))
         after = max(int(s.first[p[-1]] - s.first[p[0]]) for p in pieces) + 1
-        x = np.stack([cpu_state.padded(d, i, before, after) for d in job.detectors])
+        x = np.stack([state.padded(d, i, before, after) for d in job.detectors])
         return [partial(self._rect, job, x, before, piece) for piece in pieces]
 
-    def _rect(self, job: Job, x: NDArray[Any], before: int, rows: NDArray[np.int64]) -> list[Best]:
+    def _rect(self, job: MapJob, x: NDArray[Any], before: int, rows: NDArray[np.int64]) -> list[Best]:
         s, typed, size, detectors = job.schedule, self.typed, len(rows), len(job.detectors)
         g = int(s.group[rows[0]])
         first = s.first[rows]
         S, FX = np.zeros((detectors, 7, size), typed.dtype), np.zeros((detectors, size), typed.dtype)
         total, work, best = np.zeros((7, size), typed.dtype), np.zeros((4, size), typed.dtype), np.zeros(3)
-        cpu_lines.rect_lines(
+        lines.rect_lines(
             x, int(first[0]) + before, job.n - int(first[0]), rows, (first - first[0]).astype(np.uint64), s.length[g],
             int(s.valid_from[g]), typed.bound, typed.k, self.priors, self.slack, S, total, work, FX, best,
         )  # fmt: skip
         return [(float(best[0]), int(best[1]), int(best[2]))] if best[1] >= 0 else []
 
-    def _any(self, job: Job, i: int, rows: NDArray[np.int64]) -> list[Best]:
-        """Column by column, all detectors and each, by the methods of any window."""
+    def _any(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> list[Best]:
+        """Column by column, the sum over detectors and each alone, by the methods for any window."""
         typed, found = Typed.of(np.float64), []
         banks = [job.bank, *job.detectors]
         for groups in zip(*(groups_of(job, b, i, rows, False) for b in banks), strict=True):
-            walks: list[Iterator[tuple[int, NDArray[Any]]]] = [
+            iterators: list[Iterator[tuple[int, NDArray[Any]]]] = [
                 any_columns(g, self.spec.window, job.taus, typed, False, self.spec.sums == "exact") for g in groups
             ]
-            for parts in zip(*walks, strict=True):
+            for parts in zip(*iterators, strict=True):
                 column, F = parts[0]
-                value = log_odds(self.lines, F, [f for _, f in parts[1:]])
+                value = self.lines.log_odds(F, [f for _, f in parts[1:]])
                 j = int(value.argmax())
                 found.append((float(value[j]), int(groups[0].rows[j]), column))
         return found

@@ -1,4 +1,4 @@
-"""The CPU backend: cuts maps into tiles that fit the caches and runs them on all cores."""
+"""The CPU backend: divides maps into tiles that fit the caches and computes them on all cores."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ import numpy as np
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.tasks import TaskPool
-from skysieve.fstat import care, timing
+from skysieve.fstat import precision, timing
 from skysieve.fstat.contract import (
     FALLBACK,
-    Job,
-    Joined,
     Live,
+    MapJob,
     Output,
-    Part,
     Spec,
+    TilePart,
+    TileParts,
     blank,
+    description,
     empty_part,
     fill_empty,
     live_rows,
 )
 from skysieve.fstat.inputs.grid import Schedule
-from skysieve.fstat.inputs.windows import Window
+from skysieve.fstat.inputs.window_kinds import Algorithm
 
-from . import exp as cpu_exp
-from . import rect as cpu_rect
-from . import state as cpu_state
-from .any import Group, Tally, any_columns, groups_of
+from . import exp, rect, state
+from .any import Group, Tally, any_columns, by_columns, groups_of
 from .bsgl import Best, LineTasks, best_of
 from .crew import Crew
 from .simd import ROWS, lanes_of
@@ -41,9 +40,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FEW_CELLS = 500_000
-"""Cells and sums of rectangular and exponential windows: half a millisecond, in which no other thread wakes up."""
+"""Below this number of cells and steps, rectangular and exponential maps use one thread: they take half a millisecond,
+as long as another thread takes to wake up."""
 SMALL_MAP = 2**26
-"""Bytes of maps that are allocated unasked: to ask for the free memory takes longer than a small map."""
+"""Below this size of maps, in bytes, skip the query of free memory: it takes longer than a small map."""
 
 
 class Engine:
@@ -54,9 +54,9 @@ class Engine:
     spec : Spec
         What to compute.
     device : Device, optional
-        The host; there is one.
+        The host, for its name.
     memory : str or float, optional
-        Budget that the map must fit in; 80% of what is free by default.
+        Budget for the map; 80% of the free memory by default.
     threads : int, optional
         Threads; all usable cores by default.
     """
@@ -65,90 +65,85 @@ class Engine:
         self, spec: Spec, device: Any = None, memory: str | float | None = None, threads: int | None = None
     ) -> None:
         self.spec = spec
+        self.name = "cpu" if device is None else str(device)
         self.typed = Typed.of(spec.dtype)
         self.memory = memory
         self.pool = TaskPool(threads)
         self.crew = Crew(self.pool.workers)
-        self._kept: tuple[Schedule, March] | None = None
+        self._march_of: tuple[Schedule, March] | None = None
         self._live: tuple[Schedule, Live] | None = None
         self.lines = LineTasks(spec, self.typed, self.pool.workers) if spec.lines else None
         self._others: dict[int, Engine] = {}
 
     def close(self) -> None:
-        """Give back the threads."""
+        """Free the threads."""
         for other in self._others.values():
             other.close()
         self.pool.close()
         self.crew.close()
 
-    def describe(self, job: Job) -> dict[str, Any]:
+    def describe(self, job: MapJob) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
-        rows, columns = job.schedule.shape
-        kind = self.spec.window.kind
-        cells = float(rows) * columns * job.n_templates
-        held = self.map_bytes(job)
-        if self._general():
+        method = str(self.spec.window.algorithm)
+        if by_columns(self.spec):
             groups = groups_of(job, job.bank, 0, live_rows(job.schedule).rows, self.spec.lal)
             costs = [g.seconds(self.spec.window) for g in groups]
-            seconds = sum(
-                float((direct if self.spec.lal else np.minimum(direct, other)).sum()) for direct, other in costs
-            )
-            seconds *= job.n_templates / self.pool.workers
-            by_bins = self.spec.lal or all((direct <= other).all() for direct, other in costs)
-            method = "bin by bin" if by_bins else "recurrence" if kind == "sum" else "fourier"
+            each = [direct if self.spec.lal else np.minimum(direct, other) for direct, other in costs]
+            seconds = sum(float(column.sum()) for column in each) / self.pool.workers
+            if self.spec.lal or all((direct <= other).all() for direct, other in costs):
+                method = str(Algorithm.WEIGHTS)
+            elif method == Algorithm.WEIGHTS:
+                method = "fourier"
         else:
-            kind = "rect" if kind == "none" else kind
-            seconds = self._predicted(job, kind) * job.n_templates
-            method = "running sums" if kind == "rect" else "recurrence"
-        return {
-            "device": "cpu",
-            "threads": self.pool.workers,
-            "dtype": self.typed.dtype.name,
-            "method": method,
-            "cells": int(cells),
-            "atoms_bytes": job.bank.nbytes,
-            "map_bytes": held,
-            "expected_seconds": seconds,
-        }
+            seconds = self._predicted(job)
+        return description(job, method, self.name, self.typed.dtype, self.map_bytes(job), seconds * job.n_templates)
 
-    def _predicted(self, job: Job, kind: str) -> float:
-        """Seconds of a template by the model of `timing`, with constants of one core; cores share all but the call."""
-        apart = "" if (job.schedule.group == job.schedule.group[0]).all() else " apart"
-        kept = self.spec.keep_map
-        name = f"{timing.processor()}, {kind}{apart}{' map' * kept}, {self.typed.dtype}"
-        window = Window(kind, self.spec.window.efold)
-        engine = Engine(Spec(window, self.spec.dtype, keep_map=kept), threads=1)
-        found = timing.constants(
-            name, lambda: timing.host_cases(window, self.typed.dtype, engine.execute, bool(apart), kept)
+    def _predicted(self, job: MapJob) -> float:
+        """Predicted seconds of a template, by the model of `timing`.
+
+        The constants are those of one core; the cores share all but the constant part of a call.
+        """
+        spec = self.spec
+        aligned = bool((job.schedule.group == job.schedule.group[0]).all())
+        name = ", ".join(
+            [timing.processor(), spec.window.algorithm + " groups" * (not aligned) + " map" * spec.keep_map,
+             str(self.typed.dtype)]
+        )  # fmt: skip
+        engine = Engine(Spec(spec.window, spec.dtype, keep_map=spec.keep_map), threads=1)
+        constants = timing.constants(
+            name,
+            lambda: timing.host_cases(spec.window, self.typed.dtype, engine.execute, not aligned, spec.keep_map),
         )
-        counts = timing.terms(job, kind == "exp")
-        return float(found[0] * counts[0] + found[1:] @ counts[1:] / self.pool.workers)
+        counts = timing.terms(job, spec.window.algorithm == Algorithm.RECURRENCE)
+        return float(constants[0] * counts[0] + constants[1:] @ counts[1:] / self.pool.workers)
 
-    def map_bytes(self, job: Job) -> int:
-        """Bytes of the maps that are held at once."""
+    def map_bytes(self, job: MapJob) -> int:
+        """Bytes of the maps that are in memory at the same time."""
         rows, columns = job.schedule.shape
         count = job.n_templates if self.spec.keep_map else int(self.spec.lal)
         return rows * columns * self.typed.dtype.itemsize * count
 
-    def execute(self, job: Job, progress: Any = None) -> Output:
+    def execute(self, job: MapJob, progress: Any = None) -> Output:
         """See `contract.Engine.execute`."""
         self._check_memory(job)
         output = Output.allocate(job.n_templates, job.schedule.shape, self.spec)
         if self.spec.sums == "usual" and not self.spec.lal:
-            levels = care.levels_of(job, self.spec)
+            levels = precision.levels_of(job, self.spec)
             if levels.any():
-                return care.divided(job, self.spec, levels, output, self._part, progress)
+                return precision.run_by_level(job, self.spec, levels, output, self._part, progress)
         return self._execute(job, output, progress)
 
-    def _part(self, job: Job, level: int) -> Output:
-        """Answers of some templates, by the sums that they need."""
-        if level == care.USUAL:
+    def _part(self, job: MapJob, level: int) -> Output:
+        """The answers for some templates, with the sums of a level of precision."""
+        if level == precision.USUAL:
             return self._execute(job, Output.allocate(job.n_templates, job.schedule.shape, self.spec), None)
         if level not in self._others:
-            self._others[level] = Engine(care.spec_of(self.spec, level), memory=self.memory, threads=self.pool.workers)
+            self._others[level] = Engine(
+                precision.spec_of(self.spec, level), memory=self.memory, threads=self.pool.workers
+            )
         return self._others[level].execute(job)
 
-    def _execute(self, job: Job, output: Output, progress: Any) -> Output:
+    def _execute(self, job: MapJob, output: Output, progress: Any) -> Output:
         if self._live is None or self._live[0] is not job.schedule:
             self._live = job.schedule, live_rows(job.schedule)
         live = self._live[1]
@@ -167,8 +162,8 @@ class Engine:
             self.pool.run(whole, progress=progress)
             return output
         rows, columns = job.schedule.shape
-        steps = job.n * (columns if self.spec.window.kind == "exp" else rows)
-        small = not self._general() and max(rows * columns, steps) < FEW_CELLS
+        steps = job.n * (columns if self.spec.window.algorithm == Algorithm.RECURRENCE else rows)
+        small = not by_columns(self.spec) and max(rows * columns, steps) < FEW_CELLS
         for i in range(job.n_templates):
             inner = progress if job.n_templates == 1 else None
             self._template(job, i, live, output, partial(self.crew.run, progress=inner, alone=small))
@@ -176,24 +171,24 @@ class Engine:
                 progress(i + 1, job.n_templates)
         return output
 
-    def _template(self, job: Job, i: int, live: Live, output: Output, run: Any) -> None:
-        """One template: its tasks made, run (here, one after the other, without `run`) and joined."""
+    def _template(self, job: MapJob, i: int, live: Live, output: Output, run: Any) -> None:
+        """Compute one template: make tasks, run them (one after the other without `run`), combine the answers."""
         out = np.empty((0, 0), self.spec.dtype) if output.F is None else output.F[i]
         maps = self._tasks(job, i, live.rows, out)
         lines = self.lines.tasks(job, i, live.rows, live.empty) if self.lines else []
         tasks: list[Callable[[], list[Any]]] = [*maps, *lines]
         found = run(tasks) if run else [task() for task in tasks]
         columns = job.schedule.shape[1]
-        whole = Joined(*job.schedule.shape, [part for parts in found[: len(maps)] for part in parts])
+        whole = TileParts(*job.schedule.shape, [part for parts in found[: len(maps)] for part in parts])
         self._empty(job, live.empty, whole.parts, None if output.F is None else output.F[i])
-        whole.into(output, i)
+        whole.write_to(output, i)
         best: list[Best] = [one for some in found[len(maps) :] for one in some]
         top = best_of(best, columns)
         if top is not None and output.line_max is not None and output.line_index is not None:
             output.line_max[i], output.line_index[i] = top[0], top[1] * columns + top[2]
 
-    def _check_memory(self, job: Job) -> None:
-        """Refuse maps that do not fit the budget."""
+    def _check_memory(self, job: MapJob) -> None:
+        """Raise `MemoryBudgetError` if the maps do not fit the budget."""
         need = self.map_bytes(job)
         if self.memory is None and need <= SMALL_MAP:
             return
@@ -204,21 +199,19 @@ class Engine:
             raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
 
     # ------------------------------------------------------------------ one template
-    def _general(self) -> bool:
-        kind = self.spec.window.kind
-        return kind in ("sum", "any") or (kind == "exp" and self.spec.lal) or self.spec.sums == "exact"
-
-    def _tasks(self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]) -> list[Callable[[], list[Part]]]:
+    def _tasks(
+        self, job: MapJob, i: int, rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[Callable[[], list[TilePart]]]:
         if rows.size == 0:
             return []
-        if self._general():
+        if by_columns(self.spec):
             return [partial(self._any, job, g, out) for g in groups_of(job, job.bank, i, rows, self.spec.lal)]
-        if self.spec.window.kind == "exp":
+        if self.spec.window.algorithm == Algorithm.RECURRENCE:
             return self._exp_tasks(job, i, rows, out)
         return self._rect_tasks(job, i, rows, out)
 
-    def _empty(self, job: Job, rows: NDArray[np.int64], parts: list[Part], out: NDArray[Any] | None) -> None:
-        """Rows whose windows end before the data."""
+    def _empty(self, job: MapJob, rows: NDArray[np.int64], parts: list[TilePart], out: NDArray[Any] | None) -> None:
+        """Add the answers for rows whose windows end before the data."""
         if rows.size == 0:
             return
         parts.append(empty_part(job.schedule, rows))
@@ -226,98 +219,98 @@ class Engine:
             fill_empty(job.schedule, rows, out)
 
     def _rect_tasks(
-        self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
-    ) -> list[Callable[[], list[Part]]]:
+        self, job: MapJob, i: int, rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[Callable[[], list[TilePart]]]:
         s = job.schedule
         if self._sparse(job, i, rows):
             sums, counts = np.zeros((7, job.n + 1)), np.concatenate([[0], np.cumsum(job.occupied)])
             np.cumsum(job.bank.template(i), axis=1, dtype=np.float64, out=sums[:, 1:])
             parts = min(self.pool.workers, -(-rows.size // ROWS))
             return [partial(self._rect_rows, job, sums, counts, some, out) for some in np.array_split(rows, parts)]
-        pieces = cpu_state.tiles(s, rows, cpu_rect.ROWS)
+        pieces = state.tiles(s, rows, rect.ROWS)
         before = max(0, -int(s.first[rows].min()))
         after = max(int(s.first[p[-1]] - s.first[p[0]]) for p in pieces) + 1
-        x = cpu_state.padded(job.bank, i, before, after)
+        x = state.padded(job.bank, i, before, after)
         pieces.sort(key=lambda p: int(s.first[p[0]]))
         return [partial(self._rect, job, x, before, piece, out) for piece in pieces]
 
-    def _sparse(self, job: Job, i: int, rows: NDArray[np.int64]) -> bool:
-        """Whether the grid has far fewer cells than there are bins to be added in its rows."""
+    def _sparse(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> bool:
+        """Whether the grid has far fewer cells than there are bins to add in its rows."""
         if self.spec.lal or self.typed.dtype != np.float32 or not job.occupied.any():
             return False
         s = job.schedule
         largest, smallest = job.bank.span[:, 0 if job.shared else i] if job.bank.span is not None else (1.0, 0.0)
-        if largest > cpu_rect.RANGE * smallest:
+        if largest > rect.RANGE * smallest:
             return False
         longest = np.minimum(s.length[s.group[rows], -1], job.n - s.first[rows])
-        if float(longest.sum()) <= cpu_rect.SPARSE * rows.size * s.shape[1]:
+        if float(longest.sum()) <= rect.SPARSE * rows.size * s.shape[1]:
             return False
         size = np.abs(job.bank.data[i, 0, job.occupied])
-        return bool(
-            np.abs(job.bank.data[i]).max() <= cpu_rect.WILD * np.partition(size, size.size // 2)[size.size // 2]
-        )
+        return bool(np.abs(job.bank.data[i]).max() <= rect.WILD * np.partition(size, size.size // 2)[size.size // 2])
 
     def _rect_rows(
-        self, job: Job, P: NDArray[np.float64], counts: NDArray[np.int64], rows: NDArray[np.int64], out: NDArray[Any]
-    ) -> list[Part]:
+        self, job: MapJob, P: NDArray[np.float64], counts: NDArray[np.int64], rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[TilePart]:
         s, typed, columns = job.schedule, self.typed, job.schedule.shape[1]
         S, lines = np.zeros((7, columns), typed.dtype), np.zeros((3, columns), typed.dtype)
         bits, scale = typed.bits(columns)
         sums, row_log, column_log, best = np.zeros(columns), np.full(rows.size, -np.inf), np.zeros(columns), np.zeros(5)
-        cpu_rect.rect_rows(
+        rect.rect_rows(
             P, counts, job.n, rows, s.first[rows], s.group[rows], s.length, s.valid_from, typed.bound, typed.k,
             typed.poly, S, lines, bits, scale, out.size > 0, sums, out, row_log, column_log, best,
         )  # fmt: skip
         where = float(best[0]), int(best[1]), int(best[2]), int(best[3]), float(best[4])
-        return [Part(rows, np.arange(columns), *where, row_log, column_log)]
+        return [TilePart(rows, np.arange(columns), *where, row_log, column_log)]
 
-    def _rect(self, job: Job, x: NDArray[Any], before: int, rows: NDArray[np.int64], out: NDArray[Any]) -> list[Part]:
+    def _rect(
+        self, job: MapJob, x: NDArray[Any], before: int, rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[TilePart]:
         s, typed, columns = job.schedule, self.typed, job.schedule.shape[1]
         g = int(s.group[rows[0]])
         n0 = int(s.valid_from[g])
         first = s.first[rows]
         work = np.zeros((10, len(rows)), typed.dtype)
         bits, scale = typed.bits(len(rows))
-        tile = np.zeros((cpu_rect.COLUMNS, len(rows)), typed.dtype)
+        tile = np.zeros((rect.COLUMNS, len(rows)), typed.dtype)
         sums, row_log, best = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(5)
         column_log = np.full(columns, -np.inf)
         keep = out.size > 0
-        cpu_rect.rect_tile(
+        rect.rect_tile(
             x, int(first[0]) + before, job.n - int(first[0]), rows, (first - first[0]).astype(np.uint64), s.length[g],
             n0, typed.bound, self.spec.lal, typed.k, typed.poly, work, bits, scale, tile, keep, sums, out,
             row_log, column_log, best,
         )  # fmt: skip
         row, column = int(rows[int(best[1])]), int(best[2])
         return [
-            Part(
+            TilePart(
                 rows, np.arange(columns), float(best[0]), row, column, int(best[3]), float(best[4]), row_log, column_log
             )
         ]
 
     def _exp_tasks(
-        self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
-    ) -> list[Callable[[], list[Part]]]:
+        self, job: MapJob, i: int, rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[Callable[[], list[TilePart]]]:
         order = self._march(job, rows)
         stream = order.stream_of(job.bank, i)
         workers, columns = self.pool.workers, job.schedule.shape[1]
         if order.one_group:
-            size = cpu_exp.BLOCK_COLUMNS
-            if workers > 1:  # three tiles a thread, for those of long durations are done sooner
-                size = min(size, max(cpu_exp.FEWEST_COLUMNS, -(-columns // (3 * workers))))
-            pieces = cpu_state.column_tiles(columns, size, workers)
+            size = exp.BLOCK_COLUMNS
+            if workers > 1:  # three tiles for each thread, since tiles of long durations take less time
+                size = min(size, max(exp.FEWEST_COLUMNS, -(-columns // (3 * workers))))
+            pieces = state.column_tiles(columns, size, workers)
             return [partial(self._exp_blocks, job, stream, order, a, b, out) for a, b in pieces]
-        pieces = cpu_state.column_tiles(columns, cpu_exp.COLUMNS, workers)
+        pieces = state.column_tiles(columns, exp.COLUMNS, workers)
         return [partial(self._exp, job, stream, order, a, b, out) for a, b in pieces]
 
-    def _march(self, job: Job, rows: NDArray[np.int64]) -> March:
-        """The order of a schedule; that of the last one is kept."""
-        if self._kept is None or self._kept[0] is not job.schedule:
-            self._kept = job.schedule, March.of(job, rows, self.typed.dtype)
-        return self._kept[1]
+    def _march(self, job: MapJob, rows: NDArray[np.int64]) -> March:
+        """The order of the rows of a schedule; that of the last schedule is kept."""
+        if self._march_of is None or self._march_of[0] is not job.schedule:
+            self._march_of = job.schedule, March.of(job, rows, self.typed.dtype)
+        return self._march_of[1]
 
     def _exp_blocks(
-        self, job: Job, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
-    ) -> list[Part]:
+        self, job: MapJob, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
+    ) -> list[TilePart]:
         typed = self.typed
         c = Columns.of(order, a, b)
         if c is None:
@@ -333,15 +326,17 @@ class Engine:
         sums, row_log = np.zeros(whole), np.full(job.schedule.shape[0], -np.inf)
         column_log, best = np.zeros(b - a), np.zeros(5)
         x, fine, nearest = stream
-        cpu_exp.exp_blocks(
+        exp.exp_blocks(
             x, fine, thin, nearest, order.step, order.before, job.n, order.rows, order.firsts, length, b - a, skip,
             weights, typed.bound, typed.k, S, F, ends, places, work, lanes, out.size > 0, sums, out, a, row_log,
             column_log, best,
         )  # fmt: skip
         where = float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4])
-        return [Part(order.rows, np.arange(a, b), *where, row_log[order.rows], column_log)]
+        return [TilePart(order.rows, np.arange(a, b), *where, row_log[order.rows], column_log)]
 
-    def _exp(self, job: Job, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]) -> list[Part]:
+    def _exp(
+        self, job: MapJob, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
+    ) -> list[TilePart]:
         typed, width = self.typed, b - a
         c = Columns.of(order, a, b)
         if c is None:
@@ -351,17 +346,17 @@ class Engine:
         bits, scale = typed.bits(width)
         sums, row_log = np.zeros(width), np.full(job.schedule.shape[0], -np.inf)
         column_log, best = np.zeros(width), np.zeros(5)
-        cpu_exp.exp_tile(
+        exp.exp_tile(
             *stream, order.step, order.before, job.n, order.rows, order.firsts, order.groups,
             c.length.astype(np.uint64), c.more, c.skip, c.weights, typed.bound, typed.k, typed.poly, S, T, Z,
             lines, bits, scale, out.size > 0, sums, out, a, row_log, column_log, best,
         )  # fmt: skip
         columns = np.arange(a, b)
         where = float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4])
-        return [Part(order.rows, columns, *where, row_log[order.rows], column_log)]
+        return [TilePart(order.rows, columns, *where, row_log[order.rows], column_log)]
 
     # ------------------------------------------------------------------ any window
-    def _any(self, job: Job, group: Group, out: NDArray[Any]) -> list[Part]:
+    def _any(self, job: MapJob, group: Group, out: NDArray[Any]) -> list[TilePart]:
         typed = self.typed if self.spec.lal else Typed.of(np.float64)
         tally = Tally(group.rows, job.schedule.shape[1])
         exact = self.spec.sums == "exact"
@@ -372,12 +367,12 @@ class Engine:
                 tally.add(c, F.astype(self.spec.dtype))
         return [tally.part()]
 
-    # ------------------------------------------------------------------ as LALPulsar does it
+    # ------------------------------------------------------------------ LALPulsar's arithmetic
     def _lal(
-        self, job: Job, tasks: list[Callable[[], list[Part]]], empty: NDArray[np.int64], F: NDArray[Any],
+        self, job: MapJob, tasks: list[Callable[[], list[TilePart]]], empty: NDArray[np.int64], F: NDArray[Any],
         output: Output, i: int,
     ) -> None:  # fmt: skip
-        """The map first; then its statistics with the table of exponentials."""
+        """Compute the map first, and then its statistics with LALPulsar's table of exponentials."""
         self.pool.run(tasks)
         self._empty(job, empty, [], F)
         values = F.astype(np.float64)

@@ -1,8 +1,9 @@
-"""numba kernels of sums from which nothing is subtracted, and F in a scale of its own for each cell; float64.
+"""numba kernels of sums without subtraction, and of F with its own scale in each cell; float64.
 
-For windows of ``L`` bins that all decay alike, cut the bins at places ``L`` apart.  Every window is then the end of one
-block, summed down from the cut, and the beginning of the next, summed up from it: two multiply-adds a bin, whatever L
-is.  Numbers of all sizes may lie side by side: each sum holds its own bins and nothing else.
+For windows of ``L`` bins with one decay, divide the bins into blocks of ``L`` bins.  Every window is then the end of
+one block, summed downwards from the boundary, and the beginning of the next, summed upwards from it.  This takes two
+multiply-adds for each bin, for any L.  Each sum contains its own bins and nothing else, so that numbers of any size may
+be neighbours.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def block_sums(x, first, length, end, q, ahead, out):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fstat_exact(S, bound, F):
-    """F of each lane from its sums ``S``, divided by the size of the antenna factors before they are multiplied."""
+    """F of each lane from its sums ``S``, which are divided by the size of the antenna factors before products."""
     for j in range(F.size):
         s = S[0, j] + S[1, j]
         F[j] = 2.0

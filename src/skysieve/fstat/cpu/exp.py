@@ -4,15 +4,15 @@ With ``q = exp(-T / tau)`` and windows of ``L`` bins the sums from bin ``c`` on 
 
     S(c) = x_c + q S(c + 1) - q^L x_(c + L),
 
-and with ``q^2`` for the antenna factors: a map costs O(N_t0 N_tau) where LALPulsar and the paper pay
-O(N_t0 N_tau N).  ``q S`` is taken as ``S - p S``, ``p = 1 - q``: in float32 a rounded q would shift tau itself.
+and the same with ``q^2`` for the antenna factors: a map costs O(N_t0 N_tau), where LALPulsar and the paper need
+O(N_t0 N_tau N).  ``q S`` is computed as ``S - p S`` with ``p = 1 - q``, because in float32 a rounded q would shift tau.
 Sums without data in their window are set to exact zero.  In a gap, where windows lose bin after bin and gain none, they
-are summed anew when few bins are left: the rounding of all that has departed would not be small beside these.
-Templates whose weights or data leave too much behind elsewhere do not come here (see ``care``).
+are summed anew when few bins are left, since the rounding errors of the bins that left would dominate them.  Templates
+whose weights or data would leave a residue elsewhere are computed by other means (see ``precision.py``).
 
-A lane is a duration; the march runs down the start times.  The factor ``exp(-(t_c - t0) / tau)`` of starts between
-two bins cancels in F and is left out.  Starts that differ in their place between the bins have windows of ``L`` or
-``L + 1`` bins: the one bin more is the very ``x_(c + L)`` that has just been taken off.
+A lane is a duration; the march runs from late to early start times.  The factor ``exp(-(t_c - t0) / tau)`` of starts
+between two bins cancels in F and is left out.  Starts at different offsets from the bins have windows of ``L`` or
+``L + 1`` bins; the additional bin is the ``x_(c + L)`` that has just been subtracted.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from .lanes import add_lanes, count_equal, exp_lanes, first_equal, flush, fstat_
 from .simd import ROWS, exp_block, plain_block, tail_block, tail_zero_block, zero_block
 
 COLUMNS = 512
-"""Durations of a tile: its sums, weights and buffers fill the first cache."""
+"""Durations of a tile: its sums, weights and buffers fill the first-level cache."""
 STRETCH = 64
+"""Rows after which sums of exponentials are added to their float64 totals."""
 BLOCK_COLUMNS = 1024
-"""Most durations of a tile that is taken in blocks: their sums stay in the second cache, and few blocks begin anew."""
+"""Most durations of a tile that is computed in blocks: their sums stay in the second-level cache."""
 FEWEST_COLUMNS = 720
+"""Fewest durations of such a tile when several threads share the columns."""
 LEFT = np.array([[1, 4, 16], [16, 16, 16], [256, 256, 256]])
-"""Bins left in a window (from, to) at which its sums are formed anew, in a gap of so many bins at least: the roundings
-of 16 times as many bins do not show, and these sums are few."""
+"""Rows (from, to, gap): sums are formed anew when `from` to `to` bins are left in a window that starts in a gap of at
+least `gap` bins.  Rounding errors of 16 times as many bins are harmless, and these sums are short."""
 AHEAD = 40.0
-"""By how much F may pass the reference of its exponentials before this is moved: exp(40) of them add up in float32."""
+"""How far F may exceed the reference of its exponentials before the reference is raised: float32 can add exp(40)."""
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -45,14 +47,14 @@ def decay(row, p, value):
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def decay_tail(row, p, value, w, tail):
-    """The same, less the bin that departs."""
+    """The same, minus the bin that leaves the window."""
     for j in range(tail.size):
         row[j] = row[j] - p[j] * row[j] + value - w[j] * tail[j]
 
 
 @njit(cache=True, nogil=True)
 def tail_bins(x, at, length, tail):
-    """The bins that depart, for lengths without a common step."""
+    """The bins that leave the windows, for lengths without a common step."""
     source = x[at:]
     for j in range(tail.size):
         tail[j] = source[length[j]]
@@ -60,10 +62,10 @@ def tail_bins(x, at, length, tail):
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def renew(x, pad, c, nearest, rows, length, weights, S):
-    """In a gap, sum the windows from bin ``c`` on anew in which so many bins are left as `LEFT` says.
+    """In a gap, sum again the windows from bin ``c`` on in which as many bins are left as `LEFT` says.
 
-    ``nearest`` is the first occupied bin after ``c``.  ``rows`` bins are taken until the next call: with so many more
-    in the window it is done too.
+    ``nearest`` is the first occupied bin after ``c``.  ``rows`` is the number of bins until the next call; windows
+    that hold up to so many bins more are summed too.
     """
     gap = nearest - c
     for k in range(LEFT.shape[0]):
@@ -92,14 +94,14 @@ def longer(row, w, tail, more, out):
 
 @njit(cache=True, nogil=True)
 def zero(row):
-    """All zero."""
+    """Set all values to zero."""
     for j in range(row.size):
         row[j] = 0
 
 
 @njit(cache=True, nogil=True)
 def hide(F, count, value):
-    """Put ``value`` in the first lanes, whose windows are too short."""
+    """Write ``value`` to the first lanes, whose windows are too short."""
     for j in range(count):
         F[j] = value
 
@@ -113,11 +115,11 @@ def add_rows(a, b, out):
 
 @njit(cache=True, nogil=True)
 def march(x, fine, step, pad, c, n, inside, length, weights, occupied_from, keep_tail, S, Z):
-    """Take the sums ``S`` of all lanes from bin ``c + 1`` to bin ``c``; the first ``inside`` lanes lose a bin.
+    """Advance the sums ``S`` of all lanes from bin ``c + 1`` to bin ``c``; the first ``inside`` lanes lose a bin.
 
-    ``x`` holds the bins, ``pad`` zero bins before them; ``fine[i, r, q] = x[i, r + step q]`` where the lengths rise by
-    a constant ``step``, else ``step`` is 0.  ``occupied_from[pad + c]`` is the first occupied bin from ``c`` on.
-    ``Z`` keeps the bins that departed.
+    ``x`` holds the bins with ``pad`` zero bins before them.  ``fine[i, r, q] = x[i, r + step q]`` if the lengths rise
+    by a constant ``step``; otherwise ``step`` is 0.  ``occupied_from[pad + c]`` is the first occupied bin from ``c``
+    on.  ``Z`` receives the bins that left.
     """
     p, w, p2, w2 = weights[0], weights[1], weights[2], weights[3]
     for i in range(7):
@@ -133,9 +135,9 @@ def march(x, fine, step, pad, c, n, inside, length, weights, occupied_from, keep
                 tail_bins(x[i], pad + c, length, tail)
             decay_tail(row, decays, value, weight, tail)
             if keep_tail and step > 0:
-                kept = Z[i, :inside]
+                saved = Z[i, :inside]
                 for j in range(inside):
-                    kept[j] = tail[j]
+                    saved[j] = tail[j]
         decay(row[inside:], decays[inside:], value)
     nearest = occupied_from[pad + c]
     if nearest > c:
@@ -155,11 +157,11 @@ def exp_tile(
 ):  # fmt: skip
     """All rows of a tile of durations.
 
-    ``x``, ``fine``, ``nearest``: see `march`.
-    Rows come in falling order of ``firsts``.  ``length`` (unsigned, rising) are the lengths that all groups have,
-    ``more[g]`` is 1 where group ``g`` has one bin more, the first ``skip[g]`` lanes of it are too short.  ``weights``
-    are p and w = q^L for the data, then for the antenna factors.  ``S``, ``Z`` hold sums and departing bins, ``T``
-    sums as corrected; ``lines`` F, E, lane sums.
+    For ``x``, ``fine`` and ``nearest`` see `march`.  Rows come in falling order of ``firsts``.  ``length`` (unsigned,
+    rising) are the lengths common to all groups; ``more[g]`` is 1 where windows of group ``g`` hold one bin more, and
+    its first ``skip[g]`` lanes are too short.  ``weights`` are p and w = q^L for the data, then for the antenna
+    factors.  Scratch: ``S`` and ``Z`` for sums and bins that leave, ``T`` for corrected sums, ``lines`` for F, E and
+    lane sums.
     """
     F, E, lanes = lines[0], lines[1], lines[2]
     width = length.size
@@ -226,7 +228,7 @@ def exp_tile(
 
 @njit(cache=True, nogil=True)
 def best_of_rows(F, lines, width, top, top_row, top_lane, work):
-    """The best cell so far, after the rows of F that are rows of the map have been looked at too; and their largest."""
+    """Update the best cell with the rows of F that are rows of the map; also returns their largest value."""
     high = work[0]
     seen = False
     for r in range(lines.size):
@@ -241,7 +243,7 @@ def best_of_rows(F, lines, width, top, top_row, top_lane, work):
 
 @njit(cache=True, nogil=True)
 def gather_tails(x, at, length, inside, room, thin):
-    """The bins that leave windows of any lengths, as a block wants them: ``thin[i, r, lane]`` of bin ``at - r``."""
+    """The bins that leave windows of any lengths, in the layout of a block: ``thin[i, r, lane]`` of bin ``at - r``."""
     for i in range(7):
         for r in range(thin.shape[1]):
             target, source, last = thin[i, r], x[i, at - r :], np.uint64(room + r)
@@ -254,11 +256,12 @@ def exp_blocks(
     x, fine, thin, nearest, step, pad, n, rows, firsts, length, width, skip, weights, bound, k, S, F, ends, places,
     work, lanes, keep, sums, out, n0, row_log, column_log, best,
 ):  # fmt: skip
-    """As `exp_tile`, for rows of one group: blocks of `ROWS` bins, whether rows or not.
+    """As `exp_tile`, for rows of one group, in blocks of `ROWS` bins of which some may be no rows of the map.
 
-    Lanes from ``width`` on fill the last vector.  ``thin`` (7, ROWS, lanes) takes the bins that leave where lengths
-    have no common step.  ``ends`` (3, ROWS, lanes of a vector) is scratch: the largest F and the fallbacks of a block,
-    sums of its rows; ``places`` (3, ROWS): where the bins that leave lie, empty lanes, rows of the map.
+    Lanes from ``width`` on fill the last vector.  ``thin`` (7, ROWS, lanes) is for the bins that leave if lengths have
+    no common step.  Scratch: ``ends`` (3, ROWS, lanes of a vector) for the largest F and the fallbacks of a block and
+    for sums of its rows; ``places`` (3, ROWS) for positions of the bins that leave, numbers of empty lanes, and rows of
+    the map.
     """
     high, bad, parts, tails, empty, line = ends[0, 0], ends[1, 0], ends[2], places[0], places[1], places[2]
     fallback, low = k[3], k[4]

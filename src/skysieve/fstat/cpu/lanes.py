@@ -16,10 +16,10 @@ POLYNOMIAL: dict[Any, Any] = {
     np.dtype(np.float32): np.array([math.log(2) ** i / math.factorial(i) for i in range(8)], np.float32),
     np.dtype(np.float64): np.array([math.log(2) ** i / math.factorial(i) for i in range(13)], np.float64),
 }
-"""Taylor series of ``2^r`` for ``|r| <= 1/2``: off by 6e-9 and 2e-16, below the rounding of its type."""
+"""Taylor series of ``2^r`` for ``|r| <= 1/2``: errors of 6e-9 and 2e-16, below the rounding of the dtype."""
 BITS: dict[Any, Any] = {np.dtype(np.float32): np.dtype(np.int32), np.dtype(np.float64): np.dtype(np.int64)}
 CONSTANTS: dict[Any, Any] = {
-    # log2(e), smallest exponent, 1.5 * 2^mantissa (adding it rounds to an integer), F of a fallback, no F at all
+    # log2(e), smallest exponent, 1.5 * 2^mantissa (adding it rounds to an integer), the fallback, a mark for "no F"
     np.dtype(np.float32): np.array([LOG2E, -126.0, 1.5 * 2.0**23, 2.0, -1e30], np.float32),
     np.dtype(np.float64): np.array([LOG2E, -1022.0, 1.5 * 2.0**52, 2.0, -1e30], np.float64),
 }
@@ -41,7 +41,7 @@ def fstat_lanes(S, bound, k, F):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fstat_lal(S, F):
-    """F in LALPulsar's order of operations: float32, but for one product and difference in float64."""
+    """F in LALPulsar's order of operations: float32, except one product and one difference in float64."""
     A, B, C, ar, ai, br, bi = S[0], S[1], S[2], S[3], S[4], S[5], S[6]
     one, four, largest = np.float32(1.0), np.float32(4.0), np.float32(1e4)
     for j in range(F.size):
@@ -62,8 +62,7 @@ def fstat_lal(S, F):
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def exp_lanes(F, ref, k, poly, E, bits):
-    """``E = exp(F - ref)`` for ``F <= ref``; ``bits`` is scratch of the integer type of the same width, viewed by
-    the caller as nothing else."""
+    """``exp(F - ref)`` for ``F <= ref``, as ``E`` times powers of two, whose bit patterns are written to ``bits``."""
     log2e, lowest, magic = k[0], k[1], k[2]
     if poly.size == 8:
         p0, p1, p2, p3, p4, p5, p6, p7 = (
@@ -89,14 +88,14 @@ def exp_lanes(F, ref, k, poly, E, bits):
 
 @njit(cache=True, nogil=True)
 def fold(a, b, out):
-    """``out`` = the larger of ``a`` and ``b``, lane by lane."""
+    """Write the larger of ``a`` and ``b`` to ``out``, lane by lane."""
     for j in range(b.size):
         out[j] = a[j] if a[j] > b[j] else b[j]
 
 
 @njit(cache=True, nogil=True)
 def largest(F, work):
-    """The largest of F; halves are folded onto each other, for a plain loop over one maximum has no vector form."""
+    """The largest of F, by comparing halves, because LLVM does not vectorise a plain loop over one maximum."""
     width = F.size
     half = (width + 1) // 2
     work[half - 1] = F[half - 1]
@@ -115,7 +114,7 @@ def largest(F, work):
 
 @njit(cache=True, nogil=True)
 def count_equal(F, value):
-    """How many of F are ``value``."""
+    """The number of lanes in which F is ``value``."""
     count = 0
     for j in range(F.size):
         count += F[j] == value
@@ -124,7 +123,7 @@ def count_equal(F, value):
 
 @njit(cache=True, nogil=True)
 def first_equal(F, value):
-    """Index of the first that is ``value``."""
+    """The first lane in which F is ``value``."""
     j = 0
     while F[j] != value:
         j += 1
@@ -152,7 +151,7 @@ def add_times(E, times, sums):
 
 @njit(cache=True, nogil=True)
 def flush(lanes, sums):
-    """Add what a stretch of rows has summed to its float64 totals."""
+    """Add the sums of a stretch of rows to their float64 totals."""
     for j in range(lanes.size):
         sums[j] += lanes[j]
         lanes[j] -= lanes[j]
@@ -160,7 +159,7 @@ def flush(lanes, sums):
 
 @njit(cache=True, nogil=True)
 def rescale(lanes, sums, factor):
-    """Multiply the sums so far: a higher maximum was met."""
+    """Multiply all sums by ``factor``, after the reference was raised."""
     for j in range(lanes.size):
         sums[j] = (sums[j] + lanes[j]) * factor
         lanes[j] -= lanes[j]

@@ -1,8 +1,8 @@
 """numba kernels of the line-robust statistic: the largest ``ln B_S/GL`` of a tile of cells.
 
-The sums of each detector run apart; those of all together are their sum.  ``ln B`` of a cell is at most
-``U = F - max(log_gauss, log_line[X] + F^X)``: only cells whose U passes the best value so far are worked out, in
-float64.
+Each detector has sums of its own; those of all detectors are their sum.  ``ln B`` of a cell is at most
+``U = F - max(log_gauss, log_line[X] + F^X)``; it is computed, in float64, only for cells whose U exceeds the best value
+so far.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numba import njit
 
 from .exp import add_rows, longer, march, zero
 from .lanes import fstat_lanes, largest
-from .rect import add_bin, add_bins_apart, clear
+from .rect import add_bin, add_scattered_bins, clear
 
 NONE = -1e300
 
@@ -41,7 +41,7 @@ def raise_row(M, FX, prior):
 
 @njit(cache=True, nogil=True)
 def bound_row(F, M, slack, gauss, U):
-    """``U = F - M`` and a little more than the rounding of its parts."""
+    """``U = F - M`` plus a bound of the rounding errors of its parts."""
     for j in range(U.size):
         U[j] = F[j] - M[j] + slack * (abs(F[j]) + abs(M[j]) + gauss)
 
@@ -78,7 +78,7 @@ def exp_lines(
     x, fine, nearest, step, pad, n, rows, firsts, groups, length, more, skip, weights, bound, k, priors, slack,
     S, Z, T, total, work, FX, n0, best,
 ):  # fmt: skip
-    """Exponential windows: rows and durations as `cpu_exp.exp_tile` takes them.
+    """Exponential windows; the arguments are those of `exp.exp_tile`.
 
     ``x``, ``fine``, ``nearest``, ``S``, ``Z`` have a leading axis of D detectors.  ``T`` is (D, 7, lanes).  ``best``
     becomes ``[ln B, row, lane]``.
@@ -128,9 +128,9 @@ def exp_lines(
 def rect_lines(
     x, first, ends, rows, starts, length, n0, bound, k, priors, slack, S, total, work, FX, best
 ):  # fmt: skip
-    """Rectangular windows: a tile of rows as `cpu_rect.rect_tile` takes it; ``x`` and ``S`` by detectors."""
+    """Rectangular windows; the arguments are those of `rect.rect_tile`, with ``x`` and ``S`` for each detector."""
     F, M, U, tops = work[0], work[1], work[2], work[3]
-    apart = starts[-1] != rows.size - 1
+    scattered = starts[-1] != rows.size - 1
     detectors = x.shape[0]
     for d in range(detectors):
         clear(S[d])
@@ -141,8 +141,8 @@ def rect_lines(
         until = min(length[c], ends)
         while done < until:
             for d in range(detectors):
-                if apart:
-                    add_bins_apart(S[d], x[d], first + done, starts)
+                if scattered:
+                    add_scattered_bins(S[d], x[d], first + done, starts)
                 else:
                     add_bin(S[d], x[d], first + done)
             done += 1

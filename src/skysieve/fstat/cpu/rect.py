@@ -1,8 +1,8 @@
 """numba kernel of the rectangular window: running sums from each start, in the order of LALPulsar.
 
-A lane is a row (a start time); a tile of rows of one group marches the end of its windows through the data, so that
-every bin is added once a row and never subtracted: nothing departs, nothing is left behind.  7 additions and about
-25 operations a cell; the sums of a tile (7 x 384) stay in the first cache.
+A lane is a row (a start time).  A tile of rows of one group moves the end of its windows through the data, so that
+every bin is added once for each row and never subtracted.  A cell costs 7 additions and about 25 operations; the sums
+of a tile (7 x 384) stay in the first-level cache.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from .lanes import (
 ROWS = 384
 """Rows of a tile."""
 COLUMNS = 16
-"""Columns that are gathered before they are written to the map: one line of the cache."""
+"""Columns that are gathered before they are written to the map: one cache line."""
 SPARSE = 4
-"""In float32, cells that are so many times fewer than bins added in all rows are taken from running sums in float64."""
+"""In float32, differences of running sums in float64 are used if a grid has so many times fewer cells than bins to
+add."""
 WILD = 1e9
-"""Amplitude over the median of which running sums in float64 would keep a residue: 1e-7 of the noise."""
+"""Largest amplitude in units of the median for these: running sums keep a residue of 1e-7 of the noise."""
 RANGE = 1e3
-"""Ratio of weights up to which differences of running sums in float64 may stand for sums in float32."""
+"""Largest ratio of weights for these."""
 STRETCH = 64
-"""Columns whose sums are added up in the type of the map before they go to float64."""
+"""Columns whose sums are added in the dtype of the map before they are added to float64 totals."""
 
 
 @njit(cache=True, nogil=True)
@@ -47,7 +48,7 @@ def add_bin(S, x, at):
 
 
 @njit(cache=True, nogil=True)
-def add_bins_apart(S, x, at, starts):
+def add_scattered_bins(S, x, at, starts):
     """The same for rows whose first bins are not neighbours."""
     for i in range(7):
         row, source = S[i], x[i, at:]
@@ -57,7 +58,7 @@ def add_bins_apart(S, x, at, starts):
 
 @njit(cache=True, nogil=True)
 def clear(S):
-    """All zero."""
+    """Set all values to zero."""
     for i in range(S.shape[0]):
         row = S[i]
         for j in range(row.size):
@@ -75,7 +76,7 @@ def store(out, rows, tile, n0, count):
 
 @njit(cache=True, nogil=True)
 def fill(out, rows, n0, F):
-    """All columns from ``n0`` on are ``F``."""
+    """Write ``F`` to all columns from ``n0`` on."""
     for j in range(rows.size):
         target = out[rows[j], n0:]
         for i in range(target.size):
@@ -89,14 +90,14 @@ def rect_tile(
 ):  # fmt: skip
     """Columns ``n0`` on of the rows of a tile.
 
-    ``x`` is padded by zero bins on both sides; ``first`` is the index in it of the first bin of the first row,
-    ``starts`` are those of all rows less this one (unsigned), and after ``ends`` bins every row has met the end of
-    the data.  ``work`` holds as rows the 7 sums, F, E and lane sums; ``bits`` and ``scale`` are one memory.
-    ``row_log`` of the tile's rows and ``column_log`` become ``ln sum exp F``, ``best`` becomes
-    ``[F, row, column, fallbacks, ln sum exp F]``.
+    ``x`` has zero bins on both sides; ``first`` is the index of the first bin of the first row in it, ``starts``
+    (unsigned) are the first bins of all rows relative to this one, and after ``ends`` bins every row has reached the
+    end of the data.  The rows of ``work`` are the 7 sums, F, E and lane sums; ``bits`` and ``scale`` share their
+    memory.  ``row_log`` and ``column_log`` receive ``ln sum exp F`` of the rows and columns of the tile, ``best``
+    receives ``[F, row, column, fallbacks, ln sum exp F]``.
     """
     S, F, E, lanes = work[:7], work[7], work[8], work[9]
-    apart = starts[-1] != rows.size - 1
+    scattered = starts[-1] != rows.size - 1
     columns = length.size
     clear(work)
     for j in range(sums.size):
@@ -108,8 +109,8 @@ def rect_tile(
         last = length[c] >= ends
         until = min(length[c], ends)
         while done < until:
-            if apart:
-                add_bins_apart(S, x, first + done, starts)
+            if scattered:
+                add_scattered_bins(S, x, first + done, starts)
             else:
                 add_bin(S, x, first + done)
             done += 1
@@ -170,7 +171,7 @@ def rect_tile(
 
 @njit(cache=True, nogil=True)
 def between(P, start, first, length, n, S):
-    """``S`` = sums of the bins from ``start`` to each window's end, as differences of the sums ``P`` from bin 0 on."""
+    """Sums ``S`` of the bins from ``start`` to each window's end, as differences of the running sums ``P``."""
     for i in range(7):
         row, source = S[i], P[i]
         base = source[start]
@@ -184,10 +185,10 @@ def rect_rows(
     P, occupied, n, rows, firsts, groups, length, skips, bound, k, poly, S, lines, bits, scale, keep, sums, out,
     row_log, column_log, best,
 ):  # fmt: skip
-    """Few rows and columns of many bins: every cell as a difference of running sums ``P`` (7, n + 1) in float64.
+    """Rows of sparse grids: every cell is a difference of running sums ``P`` (7, n + 1) in float64.
 
-    ``occupied`` (n + 1) counts the bins with data before each.  ``S`` holds a row's sums, ``lines`` its F,
-    exponentials and the sums of columns.
+    ``occupied`` (n + 1) counts the bins with data before each bin.  Scratch: ``S`` for the sums of a row, ``lines`` for
+    its F, exponentials and the sums of columns.
     """
     F, E, lanes = lines[0], lines[1], lines[2]
     fallback, low = k[3], k[4]

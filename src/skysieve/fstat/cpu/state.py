@@ -1,4 +1,4 @@
-"""Scratch memory, padded bins and tiles of the CPU backend: NumPy, no kernels."""
+"""Padded bins, tiles and constants of the CPU backend; NumPy, no kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.fstat.contract import CONDITION_BOUND, Bank, Job
+from skysieve.fstat.contract import CONDITION_BOUND, Bank, MapJob
 from skysieve.fstat.inputs.grid import Schedule
 
 from .lanes import BITS, CONSTANTS, POLYNOMIAL
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NEVER = 2**60
-"""A bin beyond any data."""
+"""The number of a bin beyond any data."""
 LAL_TABLE = np.exp(-np.arange(2001) / 100.0)
-"""LALPulsar's table of ``exp(-x)``: the nearest of its entries, 0 beyond 20."""
+"""LALPulsar's table of ``exp(-x)``, from 0 to 20 in steps of 0.01."""
 
 
 def lal_exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``exp(-x)`` from the table."""
+    """``exp(-x)`` as LALPulsar computes it: the nearest entry of its table, and 0 beyond 20."""
     entry = np.minimum(x * 100.0 + 0.5, 2000.0).astype(np.int64)
     values: NDArray[np.float64] = np.where(x > 20.0, 0.0, LAL_TABLE[entry])
     return values
@@ -32,7 +32,7 @@ def lal_exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Typed:
-    """Constants of one type of arithmetic."""
+    """Constants of the kernels for one dtype."""
 
     bound: Any
     k: NDArray[Any]
@@ -45,13 +45,13 @@ class Typed:
         return cls(d.type(CONDITION_BOUND), CONSTANTS[d], POLYNOMIAL[d], d)
 
     def bits(self, size: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """One memory seen as integers and as numbers."""
+        """Scratch memory, viewed as integers and as floating-point numbers."""
         whole = np.zeros(size, BITS[self.dtype])
         return whole, whole.view(self.dtype)
 
 
 def padded(bank: Bank, i: int, before: int, after: int) -> NDArray[Any]:
-    """Bins of template `i` with zeros on both sides."""
+    """The bins of template `i` with zero bins on both sides."""
     n = bank.data.shape[2]
     x = np.zeros((7, before + n + after), bank.data.dtype)
     x[:3, before : before + n] = bank.antenna[0 if bank.shared else i]
@@ -61,11 +61,11 @@ def padded(bank: Bank, i: int, before: int, after: int) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class March:
-    """The order of an exponential map: its rows by falling first bin, the lengths that all groups have, weights.
+    """The order of an exponential map: rows by falling first bin, lengths common to all groups, and weights.
 
-    ``step`` is that by which the lengths rise from column to column, 0 where they rise by no constant step; ``before``
-    are the empty bins ahead of the data, a block of them more than rows ask for.  ``more[g]`` is 1 where group ``g``
-    has one bin more, empty where none has; ``weights`` (4, N_tau) are p and w = q^L for the data, then for the antenna
+    ``step`` is the constant by which the lengths rise from column to column, or 0.  ``before`` is the number of zero
+    bins before the data: those that the rows need and one block.  ``more[g]`` is 1 where windows of group ``g`` hold
+    one bin more; it is empty if none do.  ``weights`` (4, N_tau) are p and w = q^L for the data, then for the antenna
     factors.
     """
 
@@ -81,8 +81,8 @@ class March:
     one_group: bool
 
     @classmethod
-    def of(cls, job: Job, rows: NDArray[np.int64], dtype: np.dtype[Any]) -> March:
-        """For some rows of a job's schedule."""
+    def of(cls, job: MapJob, rows: NDArray[np.int64], dtype: np.dtype[Any]) -> March:
+        """The order of some rows of a job's schedule."""
         s = job.schedule
         order = rows[np.argsort(-s.first[rows], kind="stable")]
         firsts, groups = s.first[order], s.group[order]
@@ -102,7 +102,8 @@ class March:
         )  # fmt: skip
 
     def stream(self, x: NDArray[Any], occupied: NDArray[np.bool_]) -> list[NDArray[Any]]:
-        """Bins, the same sorted by phase (where lengths rise by `step`), and the next occupied bin from each on."""
+        """The bins, the same sorted by phase (if lengths rise by `step`), and the next occupied bin from each bin
+        on."""
         n, step = self.before + x.shape[1], self.step
         turns = -(-n // max(1, step)) + lanes_of(x.dtype.itemsize) + ROWS if step else n
         wide = np.zeros((7, turns * max(1, step)), x.dtype)
@@ -113,13 +114,13 @@ class March:
         return [wide[:, :n] if n == wide.shape[1] else wide[:, :n].copy(), fine, next_occupied(occupied, self.before)]
 
     def stream_of(self, bank: Bank, i: int) -> list[NDArray[Any]]:
-        """`stream` of template `i`."""
+        """`stream` for template `i` of a bank."""
         return self.stream(bank.template(i), bank.occupied)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns `a` to `b` of an exponential map: lengths, where groups have one bin more, weights."""
+    """Columns `a` to `b` of an exponential map: their part of the arrays of `March`."""
 
     a: int
     b: int
@@ -130,14 +131,14 @@ class Columns:
 
     @classmethod
     def of(cls, order: March, a: int, b: int) -> Columns | None:
-        """None where no row has a valid cell."""
+        """The columns, or None if no row has a valid cell in them."""
         skip = np.clip(order.valid_from - a, 0, b - a)
         if (skip[order.groups] == b - a).all():
             return None
         return cls(a, b, order.shortest[a:b], order.more[:, a:b], skip, np.ascontiguousarray(order.weights[:, a:b]))
 
     def filled(self, lanes: int, step: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-        """Lengths and weights filled up to whole vectors; what is added holds one bin: its F is the fallback."""
+        """Lengths and weights filled up to whole vectors; F of the added lanes is the fallback."""
         width = self.b - self.a
         more = -width % lanes
         length = np.concatenate([self.length, self.length[-1] + step * np.arange(1, more + 1)])
@@ -148,7 +149,7 @@ class Columns:
 
 
 def tiles(schedule: Schedule, rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
-    """Rows in tiles of one group each."""
+    """Tiles of at most `size` rows, each of one group."""
     out = []
     groups = schedule.group[rows]
     for g in np.unique(groups):
@@ -158,7 +159,7 @@ def tiles(schedule: Schedule, rows: NDArray[np.int64], size: int) -> list[NDArra
 
 
 def column_tiles(n: int, size: int, workers: int) -> list[tuple[int, int]]:
-    """Ranges of columns: at most `size` wide, their number a multiple of the workers where they are wide enough."""
+    """Ranges of at most `size` columns; their number is a multiple of the workers if there are enough columns."""
     count = -(-n // size)
     if count < workers and n >= 64 * workers:
         count = workers
@@ -169,7 +170,7 @@ def column_tiles(n: int, size: int, workers: int) -> list[tuple[int, int]]:
 
 
 def next_occupied(occupied: NDArray[np.bool_], before: int) -> NDArray[np.int64]:
-    """``[before + c]``: the first occupied bin from ``c`` on; far beyond the data where there is none."""
+    """The first occupied bin from each bin on, after `before` bins of padding; `NEVER` if there is none."""
     n = len(occupied)
     nearest = np.where(occupied, np.arange(n), NEVER)
     after = np.minimum.accumulate(nearest[::-1])[::-1]

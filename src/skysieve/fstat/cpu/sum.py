@@ -5,8 +5,8 @@ With ``y_j = (delta + j T) / tau`` the time of bin ``j`` of a window in units of
 
     M_d(c) = w_d(0) x_c + exp(-r h) sum_(l <= d) binomial(d, l) h^(d - l) M_l(c + 1) - w_d(L) x_(c + L),
 
-``w_d(j) = y_j^d exp(-r y_j)``.  The window is a sum of such moments, its square another.  Now and then the sums are
-formed anew, so that rounding does not pile up where nothing decays.
+``w_d(j) = y_j^d exp(-r y_j)``.  The window is a sum of such moments, and so is its square.  From time to time the sums
+are formed anew, so that rounding errors do not accumulate if nothing decays.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RENEW = 4
-"""Windows' lengths after which the sums are formed anew: adds a quarter to the cost."""
+"""Window lengths after which the sums are formed anew; this adds a quarter to the cost."""
 FEWEST = 64
-"""Bins after which they are at the earliest."""
+"""Fewest bins after which they are formed anew."""
 
 
 @njit(cache=True, nogil=True)
 def advance(M, scratch, value, gone, has_gone, q, enter, leave, shift):
-    """Take the moments ``M`` (rates, degrees) of one row of bins a bin back."""
+    """Advance the moments ``M`` (rates, degrees) of one row of bins to the previous bin."""
     degrees = M.shape[1]
     for k in range(M.shape[0]):
         for d in range(degrees):
@@ -97,7 +97,7 @@ class Terms:
 
     @property
     def work(self) -> float:
-        """Multiplications of one bin of one row, real ones."""
+        """Real multiplications for one bin of one row."""
         k, d = self.coefficients.shape
         return k * d * (0.5 * d + 2.5) * (4 if np.iscomplexobj(self.rates) else 1)
 
@@ -124,14 +124,15 @@ class Recurrence:
 
     @property
     def work(self) -> float:
-        """Multiplications of one bin of all seven rows."""
+        """Real multiplications for one bin of all seven rows."""
         return 4 * self.once.work + 3 * self.square.work
 
     def sums(
         self, x: NDArray[np.float64], first: NDArray[np.int64], end: int, length: int, delta: float, h: float,
         out: NDArray[np.float64],
     ) -> None:  # fmt: skip
-        """Fill ``out`` (7, R) for windows of `length` bins that start `delta` (in tau) before their first bin."""
+        """Write the sums to ``out`` (7, R), for windows of `length` bins that start `delta` tau before their first
+        bin."""
         renew = max(FEWEST, RENEW * length)
         for i in range(7):
             t = self.square if i < 3 else self.once

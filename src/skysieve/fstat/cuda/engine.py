@@ -1,9 +1,9 @@
-"""Transient F-statistic maps on an NVIDIA GPU: cuts batches, keeps two lanes busy, brings answers home.
+"""Transient F-statistic maps on an NVIDIA GPU: splits batches, keeps two lanes busy, copies the answers to the host.
 
-``Engine`` is the twin of ``cpu.Engine`` (see ``contract.Engine``); the mathematics is in ``exp.cu``, ``rect.cu``
-and ``any.cu``.  Sums of ``exp F`` are kept relative to `REFERENCE`, which float32 holds for any F from 0 to
-`LOUDEST`; louder templates are run once more with a reference of their own.  Templates whose weights or data are too
-uneven for these sums (see ``care``) go to an engine in float64: by the same kernels, or bin by bin.
+``Engine`` implements ``contract.Engine``; the mathematics is in ``exp.cu``, ``rect.cu``, ``any.cu``, ``sum.cu`` and
+``cells.cu``.  Sums of ``exp F`` are relative to `REFERENCE`, which float32 can represent for any F from 0 to `LOUDEST`;
+louder templates are computed a second time with their own reference.  Templates whose weights or data are too uneven
+for these sums (see ``precision.py``) go to an engine in float64 with the same kernels, or with sums bin by bin.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime
 from skysieve.core.gpu.staging import Lane, make_lane
 from skysieve.core.memory import parse_budget
-from skysieve.fstat import care
-from skysieve.fstat.contract import FALLBACK, Job, Output, Spec, empty_part
+from skysieve.fstat import precision
+from skysieve.fstat.contract import FALLBACK, MapJob, Output, Spec, description, empty_part
+from skysieve.fstat.inputs.window_kinds import Algorithm
 
-from .launch import SHARED, Launcher, Work, pitch
+from .launch import SHARED, LaunchedWork, Launcher, pitch
 from .tables import MOST_DETECTORS, NOWHERE, DeviceTables, make_tables, same_schedule
 from .timing import method_of, predicted
 from .windows import WindowLauncher
@@ -31,15 +32,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 REFERENCE = 32.0
+"""F relative to which exponentials are summed."""
 LOUDEST = 96.0
-"""Largest F whose exponential, and the sum of a year's, float32 holds relative to `REFERENCE`."""
+"""Largest F whose exponential, summed over a year of cells, float32 can represent relative to `REFERENCE`."""
 FINE = 1e5
-"""Largest F whose exponential relative to another float32 knows to a percent: louder templates are run in float64."""
+"""Largest F for float32: of louder templates, float32 has ``exp F`` relative to another cell with an error above 1%."""
 MOST_CELLS = 2**32 - 2
+"""Most cells of a map: the kernels count them in 32 bits."""
 FEWEST, CELLS, BYTES = 64, 2e10, 2**28
-"""Templates of a launch: so many, or as many as have these cells and bytes."""
+"""Size of a launch: at least so many templates, or as many as have these cells and bytes."""
 SMALL = 2**28
-"""Bytes that are taken unasked."""
+"""Below this size, in bytes, skip the slow query of free GPU memory."""
 
 
 class Engine:
@@ -56,14 +59,14 @@ class Engine:
     memory : str, number or None
         Budget of device memory; 80% of what is free by default.
     threads : int, optional
-        Not used; as for the CPU.
+        Not used; for the same signature as the CPU engine.
     runtime : Runtime, optional
-        Instead of ``device``: where the kernels run.
+        Where the kernels run, instead of ``device``.
 
     Raises
     ------
     ValueError
-        For ``lal``, and lines of very many detectors.
+        For ``lal``, and for lines of more detectors than the kernels allow.
     """
 
     def __init__(
@@ -84,20 +87,20 @@ class Engine:
                 raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
             runtime = CudaRuntime(device)
         self.spec, self.runtime, self.memory = spec, runtime, memory
-        self.kind = "rect" if spec.window.kind == "none" else spec.window.kind
-        if spec.sums == "exact":  # every window bin by bin
-            self.kind = "any"
+        self.algorithm = Algorithm.WEIGHTS if spec.sums == "exact" else spec.window.algorithm
         self.dtype = np.dtype(spec.dtype)
-        self.launcher = (WindowLauncher if self.kind in ("sum", "any") else Launcher)(runtime, spec)
+        self.launcher = (WindowLauncher if self.algorithm in (Algorithm.MOMENTS, Algorithm.WEIGHTS) else Launcher)(
+            runtime, spec
+        )
         if isinstance(self.launcher, WindowLauncher):
             self.launcher.memory = memory
             self.launcher.fourier = False if spec.sums == "exact" else None
         self._others: dict[int, Engine] = {}
         self.lanes: list[Lane] = []
-        self._tables: tuple[Job, DeviceTables] | None = None
+        self._tables: tuple[MapJob, DeviceTables] | None = None
 
     def close(self) -> None:
-        """Give back the device's memory."""
+        """Free the device's memory."""
         for other in self._others.values():
             other.close()
         for lane in self.lanes:
@@ -106,22 +109,14 @@ class Engine:
         self.launcher.close()
         self._tables = None
 
-    def describe(self, job: Job) -> dict[str, Any]:
+    def describe(self, job: MapJob) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
         rows, columns = job.schedule.shape
-        cells = float(rows) * columns * job.n_templates
-        there = is_device_array(job.bank.data)
+        map_bytes = rows * columns * job.n_templates * self.dtype.itemsize if self.spec.keep_map else 0
+        on_device = is_device_array(job.bank.data)
         with self._current():
-            seconds = predicted(self.spec, job, self.runtime.device, self.runtime.xp, self._like, there)
-        return {
-            "device": str(self.runtime.device),
-            "dtype": self.dtype.name,
-            "method": method_of(self.spec, job),
-            "cells": int(cells),
-            "atoms_bytes": int(job.bank.nbytes),
-            "map_bytes": int(cells) * self.dtype.itemsize if self.spec.keep_map else 0,
-            "expected_seconds": seconds,
-        }
+            seconds = predicted(self.spec, job, self.runtime.device, self.runtime.xp, self._like, on_device)
+        return description(job, method_of(self.spec, job), str(self.runtime.device), self.dtype, map_bytes, seconds)
 
     def _like(self, spec: Spec, fourier: bool | None) -> Engine:
         """Another engine on this device."""
@@ -131,31 +126,31 @@ class Engine:
         return other
 
     def _current(self) -> Any:
-        """The device, made current."""
+        """A context in which the device is the current one."""
         return nullcontext() if self.runtime.xp is np else self.runtime.xp.cuda.Device(self.runtime.device.index)
 
-    def execute(self, job: Job, progress: Any = None) -> Output:
+    def execute(self, job: MapJob, progress: Any = None) -> Output:
         """See `contract.Engine.execute`."""
         with self._current():
             levels = np.zeros(0, np.int8)
             if self.spec.sums == "usual":
-                levels = care.levels_of(job, self.spec, data=False)
+                levels = precision.levels_of(job, self.spec, data=False)
             if not levels.any():
                 return self._execute(job, progress)
             output = self._with_map(job) if self.spec.keep_map else Output.allocate(
                 job.n_templates, job.schedule.shape, self.spec
             )  # fmt: skip
-            return care.divided(job, self.spec, levels, output, self._part, progress)
+            return precision.run_by_level(job, self.spec, levels, output, self._part, progress)
 
-    def _part(self, job: Job, level: int) -> Output:
-        """Answers of some templates, by the sums that they need."""
-        if level == care.USUAL:
+    def _part(self, job: MapJob, level: int) -> Output:
+        """The answers for some templates, with the sums of a level of precision."""
+        if level == precision.USUAL:
             return self._execute(job, None)
         if level not in self._others:
-            self._others[level] = Engine(care.spec_of(self.spec, level), memory=self.memory, runtime=self.runtime)
+            self._others[level] = Engine(precision.spec_of(self.spec, level), memory=self.memory, runtime=self.runtime)
         return self._others[level].execute(job)
 
-    def _execute(self, job: Job, progress: Any) -> Output:
+    def _execute(self, job: MapJob, progress: Any) -> Output:
         rows, columns = job.schedule.shape
         if rows * columns > MOST_CELLS:
             raise ValueError(f"grid has {rows} x {columns} cells: a GPU takes at most {MOST_CELLS} a template")
@@ -166,7 +161,7 @@ class Engine:
         tables = self._tables_of(job)
         every = np.arange(job.n_templates)
         if is_device_array(job.bank.data):
-            self.runtime.synchronize()  # the lanes' streams do not wait for the one that made the atoms
+            self.runtime.synchronize()  # the streams of the lanes do not wait for the stream that made the atoms
         if tables.host.count:
             self._sweep(job, tables, every, size, output, progress)
         elif output.F is not None:  # no cell holds two bins: no kernel has written the map
@@ -176,8 +171,8 @@ class Engine:
         return output
 
     # ------------------------------------------------------------------ batches
-    def _with_map(self, job: Job) -> Output:
-        """Answers with a map where the atoms live."""
+    def _with_map(self, job: MapJob) -> Output:
+        """Empty answers with a map in the memory of the atoms, host or device."""
         xp = self.runtime.xp if is_device_array(job.bank.data) else np
         shape = job.schedule.shape
         lean = Spec(self.spec.window, self.spec.dtype, False, self.spec.marginals, False, self.spec.lines)
@@ -186,43 +181,43 @@ class Engine:
         output.F = xp.empty((job.n_templates, shape[0], wide), self.dtype)[:, :, : shape[1]]
         return output
 
-    def _tables_of(self, job: Job) -> DeviceTables:
+    def _tables_of(self, job: MapJob) -> DeviceTables:
         if self._tables is None or not same_schedule(self._tables[0], job):
-            found = DeviceTables(self.runtime.xp, make_tables(job, self.kind), self.dtype)
-            self.runtime.synchronize()  # the lanes' streams do not wait for the one that made them
+            found = DeviceTables(self.runtime.xp, make_tables(job, self.algorithm), self.dtype)
+            self.runtime.synchronize()  # the streams of the lanes do not wait for the stream that made the tables
             self._tables = job.part(slice(0, 0)), found
         return self._tables[1]
 
-    def _batch_size(self, job: Job) -> int:
-        """Templates of a launch."""
+    def _batch_size(self, job: MapJob) -> int:
+        """Number of templates of a launch."""
         item, (rows, columns) = self.dtype.itemsize, job.schedule.shape
         need = 32 * item * job.n * (1 + 2 * len(job.detectors)) + (3 * item + 8) * (rows + columns) + 64
-        if self.kind == "any":  # spectra; slots of many small pieces
+        if self.algorithm == Algorithm.WEIGHTS:  # spectra, and slots of many small pieces
             need += 400 * job.n * (1 + len(job.detectors)) + item * rows * columns // 32
         if self.spec.keep_map:
             need += item * rows * columns
         budget = SMALL
-        if self.memory is not None or need * job.n_templates > SMALL:  # to ask for the free memory takes a while
+        if self.memory is not None or need * job.n_templates > SMALL:  # the query of free memory is slow
             device = self.runtime.device
             free = device.total_memory if self.runtime.xp is np else device.free_memory
             budget = parse_budget(self.memory, free, default=0.8)
         if need > budget:
             hint = "keep_map=False never builds it" if self.spec.keep_map else "a template"
             raise MemoryBudgetError(f"the map of {rows} x {columns} cells on the GPU ({hint})", need, budget)
-        wanted = max(FEWEST, min(CELLS / (rows * columns), BYTES / need))
-        lanes = 1 if job.n_templates <= wanted else 2
-        size = int(max(1, min(65535, budget // (lanes * need), wanted)))
+        useful = max(FEWEST, min(CELLS / (rows * columns), BYTES / need))
+        lanes = 1 if job.n_templates <= useful else 2
+        size = int(max(1, min(65535, budget // (lanes * need), useful)))
         together = SHARED[self.dtype.name]
         return size if size < together else size // together * together
 
     def _sweep(
-        self, job: Job, tables: DeviceTables, every: NDArray[np.int64], size: int, output: Output, progress: Any
+        self, job: MapJob, tables: DeviceTables, every: NDArray[np.int64], size: int, output: Output, progress: Any
     ) -> None:
-        """All templates through two lanes; then those that a first look found too loud."""
+        """Compute all templates on two lanes, and then once more those that were found too loud."""
         if not self.lanes:
             self.lanes = [make_lane(self.runtime) for _ in range(2)]
-        waiting: list[Work] = []
-        glitchy: list[NDArray[np.int64]] = []
+        waiting: list[LaunchedWork] = []
+        too_loud: list[NDArray[np.int64]] = []
         loudest: list[NDArray[np.int64]] = []
         done = 0
 
@@ -230,7 +225,7 @@ class Engine:
             nonlocal done
             work = waiting.pop(0)
             again, beyond = self._collect(job, tables, work, output)
-            glitchy.append(again)
+            too_loud.append(again)
             loudest.append(beyond)
             done += len(work.templates)
             if progress is not None:
@@ -249,7 +244,7 @@ class Engine:
             waiting.append(self.launcher.begin(lane, job, tables, part, reference, target=target))
         while waiting:
             finish()
-        flagged, beyond = np.concatenate(glitchy), np.concatenate(loudest)
+        flagged, beyond = np.concatenate(too_loud), np.concatenate(loudest)
         if self.dtype == np.float32 and self.spec.sums == "usual":
             flagged = np.union1d(flagged, beyond[output.max_F[beyond] > FINE])
         for i in np.setdiff1d(beyond, flagged):
@@ -257,25 +252,28 @@ class Engine:
             work = self.launcher.begin(self.lanes[0], job, tables, np.array([i]), reference)
             self._collect(job, tables, work, output)
         if flagged.size:
-            self._again(job, flagged, output)
+            self._repeat(job, flagged, output)
 
-    def _again(self, job: Job, flagged: NDArray[np.int64], output: Output) -> None:
-        """Templates whose data, or whose answers, were too loud once more."""
+    def _repeat(self, job: MapJob, flagged: NDArray[np.int64], output: Output) -> None:
+        """Compute templates whose data or answers were too loud once more, with more precise sums."""
         part = job.part(flagged)
-        levels = np.maximum.reduce([care.of_data(part, self.spec, b) for b in (part.bank, *part.detectors)])
+        levels = np.maximum.reduce([precision.level_of_data(part, self.spec, b) for b in (part.bank, *part.detectors)])
         if self.dtype == np.float32:
-            levels = np.maximum(levels, care.DOUBLE)
-        for level in (care.DOUBLE, care.EXACT):
+            levels = np.maximum(levels, precision.DOUBLE)
+        for level in (precision.DOUBLE, precision.EXACT):
             found = flagged[levels == level]
             for at in np.split(found, found.size) if self.spec.keep_map and found.size else [found]:
                 if at.size:
-                    care.put(output, at, self._part(care.wide(job, at, level), level))
+                    precision.copy_answers(output, at, self._part(precision.in_float64(job, at, level), level))
 
     # ------------------------------------------------------------------ answers
     def _collect(
-        self, job: Job, tables: DeviceTables, work: Work, output: Output
+        self, job: MapJob, tables: DeviceTables, work: LaunchedWork, output: Output
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Wait for a launch and write its answers; templates that are too loud, and those beyond `LOUDEST`."""
+        """Wait for a launch and write its answers.
+
+        Returns the templates that are too loud for these sums, and those with F beyond `LOUDEST`.
+        """
         work.lane.synchronize()
         a, at = work.answers, work.templates
         found = a["cell"] != NOWHERE
@@ -296,12 +294,12 @@ class Engine:
             output.line_max[at] = np.where(some, work.lines["top"], np.nan)
             output.line_index[at] = np.where(some, work.lines["cell"].astype(np.int64), -1)
         if work.map is not None:
-            self._bring_map(job, tables, work, output)
+            self._copy_map(job, tables, work, output)
         flagged = a["flag"] != 0
         return at[flagged], at[found & (top > LOUDEST)]
 
-    def _bring_map(self, job: Job, tables: DeviceTables, work: Work, output: Output) -> None:
-        """Fill the cells that no kernel writes, and copy the maps to where they are wanted."""
+    def _copy_map(self, job: MapJob, tables: DeviceTables, work: LaunchedWork, output: Output) -> None:
+        """Fill the cells that no kernel writes, and copy the maps to the output."""
         columns = job.schedule.shape[1]
         with work.lane:
             found = work.map[:, :, :columns]
@@ -314,7 +312,7 @@ class Engine:
                     work.lane.synchronize()
             elif isinstance(found, np.ndarray):
                 target[...] = found
-            else:  # without a copy on the device
+            else:  # row by row, without another copy on the device
                 runtime, item = self.runtime.xp.cuda.runtime, self.dtype.itemsize
                 rows, wide = len(work.templates) * job.schedule.shape[0], work.map.shape[2]
                 runtime.memcpy2D(
@@ -323,29 +321,27 @@ class Engine:
                 )  # fmt: skip
         work.map = None
 
-    def _empty(self, job: Job, output: Output, rows: NDArray[np.int64]) -> None:
-        """Add the rows whose windows all end before the data: F is the fallback in all their cells."""
+    def _empty(self, job: MapJob, output: Output, rows: NDArray[np.int64]) -> None:
+        """Add the rows whose windows all end before the data; F is the fallback in their cells."""
         p = empty_part(job.schedule, rows)
-        here = p.row * job.schedule.shape[1] + p.column
+        cell = p.row * job.schedule.shape[1] + p.column
         with np.errstate(invalid="ignore"):
-            first = ~(output.max_F > p.max_F) & ~((output.max_F == p.max_F) & (output.index < here))
-        output.max_F[first], output.index[first] = p.max_F, here
+            first = ~(output.max_F > p.max_F) & ~((output.max_F == p.max_F) & (output.index < cell))
+        output.max_F[first], output.index[first] = p.max_F, cell
         output.n_fallback += p.n_fallback
         output.log_sum = np.logaddexp(output.log_sum, p.log_sum)
         if output.row_log is not None and output.column_log is not None:
             output.row_log[:, p.rows] = p.row_log
             output.column_log = np.logaddexp(output.column_log, p.column_log)
         if output.line_max is not None and output.line_index is not None and self.spec.lines is not None:
-            line = FALLBACK - float(
-                np.logaddexp.reduce([self.spec.lines.log_gauss, *(np.array(self.spec.lines.log_line) + FALLBACK)])
-            )
+            line = float(self.spec.lines.log_odds(FALLBACK, [FALLBACK] * len(self.spec.lines.log_line)))
             with np.errstate(invalid="ignore"):
-                first = ~(output.line_max > line) & ~((output.line_max == line) & (output.line_index < here))
-            output.line_max[first], output.line_index[first] = line, here
+                first = ~(output.line_max > line) & ~((output.line_max == line) & (output.line_index < cell))
+            output.line_max[first], output.line_index[first] = line, cell
 
 
-def blank_map(xp: Any, F: Any, job: Job, tables: DeviceTables) -> None:
-    """NaN in the cells of maps (B, N_t0, N_tau) that hold fewer than two bins, the fallback where there is no data."""
+def blank_map(xp: Any, F: Any, job: MapJob, tables: DeviceTables) -> None:
+    """Write NaN to cells of maps (B, N_t0, N_tau) with fewer than two bins, and the fallback to cells without data."""
     s, empty = job.schedule, tables.host.empty
     late = np.flatnonzero(s.late)
     if late.size:

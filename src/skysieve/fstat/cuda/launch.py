@@ -1,4 +1,4 @@
-"""One launch of the F-statistic's kernels on one lane: atoms up, packed, marched, the answers down."""
+"""One launch of the kernels on one lane: upload and pack the atoms, march, download the answers."""
 
 from __future__ import annotations
 
@@ -12,46 +12,48 @@ import numpy as np
 from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane
-from skysieve.fstat.care import loud_limit
-from skysieve.fstat.contract import CONDITION_BOUND, Bank, Job, Lines, Spec
+from skysieve.fstat.contract import CONDITION_BOUND, Bank, Lines, MapJob, Spec
+from skysieve.fstat.inputs.window_kinds import Algorithm
+from skysieve.fstat.precision import loud_limit
 
 from .tables import ANSWER, ROWS, SHAPE, SLOT, STEEPEST, USUAL_DETECTORS, DeviceTables, Tables, distance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SHARED", "STEEPEST", "Launcher", "Work"]
+__all__ = ["SHARED", "STEEPEST", "LaunchedWork", "Launcher"]
 
 SHARED = {"float32": 4, "float64": 2}
-"""Templates of a thread where they share their antenna factors, as the kernels are built."""
+"""Templates that a thread computes together if they share their antenna factors; the kernels are built for this."""
 ANY_THREADS = 128
 UNIT_THREADS = 64
 TAUS, STARTS = 2, 2
 """Columns (exponential) and rows (rectangular) of a thread."""
 RESIDENT = {"small": 16, "alone": 12, "shared": 8}
-"""Warps of ``exp.cu`` that a multiprocessor holds, as their registers allow (sm_90): of one tau a thread, of one
-template, of several."""
+"""Warps of ``exp.cu`` that the registers of a multiprocessor allow (sm_90): with one tau for each thread, with one
+template, with several templates."""
 FEW = 640
-"""Rows, or columns, a multiprocessor below which a thread has one to itself."""
+"""Rows or columns for each multiprocessor below which a thread computes a single one."""
 MOST_CHUNKS, MOST_ROUNDS = 32, 8
-"""Chunks of starts, and times that they fill the GPU."""
+"""Most chunks of start times, and most times that they may fill the GPU."""
 WARM = 0.3
-"""Cost of a bin summed before a chunk starts, in rows."""
+"""Cost of summing a bin before the first row of a chunk, in units of a row."""
 ANY_WAVES = 1024
-"""Threads a multiprocessor below which the starts of ``exp_any`` are cut into chunks."""
+"""Threads for each multiprocessor below which the start times of ``exp_any`` are divided into chunks."""
 FEWEST_BINS = 64
-"""Bins of a chunk at least."""
+"""Fewest bins of a chunk."""
 BEST_THREADS = 1024
-"""Of a block that has a template to itself: a single one waits for it."""
+"""Threads of a block that combines the slots of one template."""
 MOST_RECORDS = 16
+"""Most recorded launches that are kept."""
 LOG2E = math.log2(math.e)
 
 
 @dataclass
-class Work:
-    """Templates under way on a lane, and where their answers will be on the host.
+class LaunchedWork:
+    """Templates that are being computed on a lane, and the host buffers for their answers.
 
-    ``scale`` and ``offset`` lead from the kernel's values to F: ``(value + offset) / scale``.
+    F is ``(value + offset) / scale`` of the kernel's values.
     """
 
     lane: Lane
@@ -67,16 +69,16 @@ class Work:
 
 @dataclass
 class Record:
-    """Launches of one size, ready to be started again."""
+    """Recorded launches of one size, which can be repeated."""
 
     tables: DeviceTables
     generation: int
-    work: Work
+    work: LaunchedWork
     replay: Callable[[], None] | None = None
 
 
 class Launcher:
-    """Starts maps of some templates of a job on a lane.
+    """Starts the computation of some templates of a job on a lane.
 
     Parameters
     ----------
@@ -87,35 +89,36 @@ class Launcher:
     def __init__(self, runtime: Runtime, spec: Spec) -> None:
         self.runtime, self.spec, self.xp = runtime, spec, runtime.xp
         self.dtype = np.dtype(spec.dtype)
-        self.kind = "exp" if spec.window.kind == "exp" else "rect"
+        self.exponential = spec.window.algorithm == Algorithm.RECURRENCE
+        self.kernels = "exp" if self.exponential else "rect"
         self.copier = Copier()
         self._modules: dict[str, Module] = {}
         self._records: dict[tuple[int, int, bool, bool], Record] = {}
 
     def close(self) -> None:
-        """End the copying threads, let go of what was recorded."""
+        """Stop the copying threads and drop the recorded launches."""
         self._records.clear()
         self.copier.close()
 
     def module(self, name: str, defines: Mapping[str, object] | None = None) -> Module:
-        """Kernels of ``<name>.cu``, compiled when first wanted."""
+        """The kernels of ``<name>.cu``, compiled at first use."""
         if name not in self._modules:
             build = f"f{8 * self.dtype.itemsize}"
             self._modules[name] = self.runtime.module("skysieve.fstat.cuda", f"{name}.cu", build, defines)
         return self._modules[name]
 
     def begin(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any = None,
-    ) -> Work:  # fmt: skip
-        """Start the maps of `templates`; for lines by the kernels that take any grid.
+    ) -> LaunchedWork:  # fmt: skip
+        """Start the computation of `templates`; lines use the kernels for arbitrary grids.
 
         Parameters
         ----------
         reference : numpy.ndarray of float64
             F relative to which each template's exponentials are summed.
         target : array, shape (count, N_t0, `pitch`), optional
-            Where maps go, on the device; fresh memory by default.
+            Device memory for the maps; new memory by default.
         """
         with lane:
             if not tables.host.unit or self.spec.lines is not None:
@@ -125,9 +128,14 @@ class Launcher:
             return self._recorded(lane, job, tables, templates, reference)
 
     def _recorded(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64], reference: NDArray[np.float64]
-    ) -> Work:
-        """As `_unit`; what has been launched twice is recorded and then started at once."""
+        self,
+        lane: Lane,
+        job: MapJob,
+        tables: DeviceTables,
+        templates: NDArray[np.int64],
+        reference: NDArray[np.float64],
+    ) -> LaunchedWork:
+        """As `_unit`; launches of a size that comes again are recorded and then started together."""
         equal = bool((reference == reference[0]).all())
         key = (id(lane), len(templates), job.shared, equal)
         held = self._records.get(key)
@@ -139,7 +147,7 @@ class Launcher:
             return work
         if held.replay is None:
             held.replay = lane.record(lambda: self._discard(self._unit(lane, job, tables, templates, reference, None)))
-            if held.replay is None:  # this device does not record: it has been run
+            if held.replay is None:  # this runtime cannot record: the launches have been made
                 return replace(held.work, templates=templates, **self._scale(reference))
         else:
             antenna, data = self._chosen(job.bank, templates)
@@ -150,16 +158,16 @@ class Launcher:
         return replace(held.work, templates=templates, **self._scale(reference))
 
     @staticmethod
-    def _discard(work: Work) -> None:
-        """A recorded launch has no answers yet."""
+    def _discard(work: LaunchedWork) -> None:
+        """Drop the `LaunchedWork` of a launch that is only recorded."""
 
-    # ------------------------------------------------------------------ every bin, regular lengths
+    # ------------------------------------------------------------------ regular grids: every bin, regular lengths
     def _unit(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any,
-    ) -> Work:  # fmt: skip
+    ) -> LaunchedWork:  # fmt: skip
         host, spec, count = tables.host, self.spec, len(templates)
-        exponential = self.kind == "exp"
+        exponential = self.exponential
         equal = bool((reference == reference[0]).all())
         keep = spec.keep_map
         together = SHARED[self.dtype.name] if job.shared and count > 1 and equal and (exponential or not keep) else 1
@@ -198,7 +206,7 @@ class Launcher:
         self._pack(shape, antenna, data, tables.away, 0, job, together, factor, rows, fine)
         bound = self.dtype.type(CONDITION_BOUND)
         mode = ("both" if spec.marginals else "map") if keep else "sums" if spec.marginals else "lean"
-        name = f"{self.kind}_{mode}" + ("_shared" if together > 1 else "")
+        name = f"{self.kernels}_{mode}" + ("_shared" if together > 1 else "")
         grid = (blocks, groups, chunks) if exponential else (groups, blocks)
         args: tuple[Any, ...]
         if exponential:
@@ -226,26 +234,27 @@ class Launcher:
                 arrays["answers"],
             )  # fmt: skip
             self.module("rect").launch("rect_best", (count,), (BEST_THREADS,), args, stream=lane.stream)
-        self._home(lane, work, arrays)
+        self._download(lane, work, arrays)
         return work
 
     def _bases(self, reference: NDArray[np.float64]) -> NDArray[Any]:
-        """References as the kernels take them."""
+        """The references in the units of the kernels, log2(e) F."""
         base: NDArray[Any] = (reference * LOG2E).astype(self.dtype)
         return base
 
     def _scale(self, reference: NDArray[np.float64]) -> dict[str, Any]:
-        """Members of a `Work` of the kernels for every bin: without a map their values are log2(e) F less a base."""
+        """Fields of a `LaunchedWork` for regular grids: without a map the kernels' values are log2(e) F minus a
+        base."""
         base = self._bases(reference).astype(np.float64)
         if self.spec.keep_map:
             return {"reference": base / LOG2E}
         return {"reference": base / LOG2E, "scale": LOG2E, "offset": base}
 
     def _chunks(self, tables: DeviceTables, warps: int, resident: int) -> int:
-        """Into how many chunks the starts are best cut, of `warps` a chunk; each sums its first window anew.
+        """The best number of chunks of start times, with `warps` in each chunk; a chunk sums its first windows anew.
 
-        A row takes a warp ``1 + w / resident`` times what it takes alone, with ``w`` warps a multiprocessor in all; so
-        do times of 121 and 365 days, in 1 to 24 chunks, to 10%.
+        With ``w`` warps on a multiprocessor, a row takes ``1 + w / resident`` times as long as with one.  Measured
+        times for 121 and 365 days in 1 to 24 chunks follow this model within 10%.
         """
         key = warps, resident
         if key not in tables.chunks:
@@ -268,17 +277,17 @@ class Launcher:
 
     # ------------------------------------------------------------------ any grid
     def _any(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any,
-    ) -> Work:  # fmt: skip
+    ) -> LaunchedWork:  # fmt: skip
         host, spec, count = tables.host, self.spec, len(templates)
         columns = job.schedule.shape[1]
         banks = (job.bank, *job.detectors) if spec.lines else (job.bank,)
-        exponential, detectors = self.kind == "exp", len(banks) - 1
+        exponential, detectors = self.exponential, len(banks) - 1
         if exponential:
             blocks = -(-columns // ANY_THREADS)
-            wanted = -(-ANY_WAVES * self.runtime.device.sm_count // (blocks * ANY_THREADS * count))
-            chunk = -(-host.count // max(1, min(wanted, host.count // FEWEST_BINS)))
+            parts = -(-ANY_WAVES * self.runtime.device.sm_count // (blocks * ANY_THREADS * count))
+            chunk = -(-host.count // max(1, min(parts, host.count // FEWEST_BINS)))
             chunks = -(-host.count // chunk)
         else:
             blocks, chunk, chunks = -(-host.count // ANY_THREADS), 0, 1
@@ -302,7 +311,7 @@ class Launcher:
         lines = line_struct(spec.lines, self.dtype, most)
         places = pointers.view([("p", np.uint64, each)])[0]
         count_name = str(detectors) if detectors < USUAL_DETECTORS else "_most"
-        name = f"{self.kind}_any{count_name}"
+        name = f"{self.kernels}_any{count_name}"
         common = (arrays["bases"], bound, lines, shape[0], *tables.rows)
         ends = (tables.skip, work.map, arrays["rows"], arrays["columns"], arrays["slots"], arrays["line_slots"])
         args: tuple[Any, ...]
@@ -313,29 +322,29 @@ class Launcher:
         module = self.module("any", {"MOST_DETECTORS": most} if most > USUAL_DETECTORS else None)
         module.launch(name, (blocks, count, chunks), (ANY_THREADS,), args, stream=lane.stream)
         self._best(lane, shape, arrays, flags)
-        self._home(lane, work, arrays)
+        self._download(lane, work, arrays)
         return work
 
     def _best(self, lane: Lane, shape: Any, arrays: dict[str, Any], flags: Any) -> None:
-        """Join the slots of every template."""
+        """Combine the slots of every template."""
         for slots, answers, marked in (("slots", "answers", flags), ("line_slots", "line_answers", None)):
             if arrays[slots] is not None:
                 args = (shape[0], arrays[slots], marked, arrays[answers])
                 blocks = (int(shape["templates"][0]),)
                 self.module("pack").launch("best_slot", blocks, (BEST_THREADS,), args, stream=lane.stream)
 
-    def _away(self, lane: Lane, tables: DeviceTables, bank: Bank, job: Job, i: int) -> tuple[Any, int]:
-        """Distances to the next bin of a bank that holds data."""
+    def _away(self, lane: Lane, tables: DeviceTables, bank: Bank, job: MapJob, i: int) -> tuple[Any, int]:
+        """Distances from each bin to the next bin of a bank that holds data."""
         if i == 0 or np.array_equal(bank.occupied, job.occupied):
             return tables.away, 0
         return self._stage(lane, f"away{i}", distance(bank.occupied, tables.host.pad)[0]), 0
 
-    # ------------------------------------------------------------------ what both share
+    # ------------------------------------------------------------------ common to both
     def _frame(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64],
         reference: NDArray[np.float64], slots: int, target: Any,
-    ) -> tuple[Work, NDArray[Any], dict[str, Any]]:  # fmt: skip
-        """Shape, arrays of the device and of the host for a launch."""
+    ) -> tuple[LaunchedWork, NDArray[Any], dict[str, Any]]:  # fmt: skip
+        """The shape struct and the arrays on the device and the host for a launch."""
         host, spec, count, dtype = tables.host, self.spec, len(templates), self.dtype
         rows, columns = job.schedule.shape
         shape = np.zeros(1, SHAPE)
@@ -360,13 +369,13 @@ class Launcher:
             for name, a, b in zip(("rows", "columns", "after"), cuts, cuts[1:], strict=False):
                 arrays[name] = sums[int(a) : int(b)]
         answers = lane.pinned("answers", count * ANSWER.itemsize, np.uint8).view(ANSWER)
-        work = Work(lane, templates, base.astype(np.float64) / LOG2E, answers, 1.0, np.zeros(count))
+        work = LaunchedWork(lane, templates, base.astype(np.float64) / LOG2E, answers, 1.0, np.zeros(count))
         if spec.keep_map:
             work.map = self.xp.empty((count, rows, pitch(columns)), dtype) if target is None else target
         return work, shape, arrays
 
     def _stage(self, lane: Lane, name: str, source: NDArray[Any]) -> Any:
-        """A host array on the device, through a pinned buffer of the lane."""
+        """Copy a host array to the device through a pinned buffer of the lane."""
         flat = np.ascontiguousarray(source).reshape(-1)
         target = lane.array(name, flat.size, flat.dtype)
         pinned = lane.pinned(name, flat.size, flat.dtype)
@@ -375,13 +384,13 @@ class Launcher:
         return target
 
     def _chosen(self, bank: Bank, templates: NDArray[np.int64]) -> tuple[Any, Any]:
-        """Antenna factors and data of some templates, where they are."""
+        """Antenna factors and data of some templates, in the memory where they are."""
         run = slice(int(templates[0]), int(templates[-1]) + 1)
         chosen = bank.part(run if run.stop - run.start == len(templates) else templates)
         return chosen.antenna, chosen.data
 
     def _upload(self, lane: Lane, bank: Bank, templates: NDArray[np.int64], name: str) -> tuple[Any, Any]:
-        """Antenna factors and data of some templates on the device."""
+        """Antenna factors and data of some templates in device memory."""
         antenna, data = self._chosen(bank, templates)
         found = []
         for part, array in (("antenna", antenna), ("data", data)):
@@ -392,7 +401,7 @@ class Launcher:
         return found[0], found[1]
 
     def _pack(
-        self, shape: Any, antenna: Any, data: Any, away: Any, away_step: int, job: Job, together: int, factor: Any,
+        self, shape: Any, antenna: Any, data: Any, away: Any, away_step: int, job: MapJob, together: int, factor: Any,
         rows: Any, fine: Any,
     ) -> None:  # fmt: skip
         s = shape[0]
@@ -402,8 +411,8 @@ class Launcher:
         counts = (np.int32(away_step), np.int32(job.n), np.int32(pad), np.int32(job.shared), np.int32(together))
         self.module("pack").launch("pack", grid, (128,), (antenna, data, away, *counts, factor, s, rows, fine))
 
-    def _loud(self, lane: Lane, job: Job, antenna: Any, data: Any, count: int, again: bool = False) -> Any:
-        """Flags of templates whose data are too loud for these sums; `again` adds to those of another detector."""
+    def _loud(self, lane: Lane, job: MapJob, antenna: Any, data: Any, count: int, again: bool = False) -> Any:
+        """Flags of templates whose data are too loud for these sums; `again` adds to the flags of another detector."""
         if self.spec.sums != "usual":
             return None
         flags = lane.array("flags", count, np.int32)
@@ -412,31 +421,31 @@ class Launcher:
         self.module("pack").launch("loud", (count,), (BEST_THREADS,), args, stream=lane.stream)
         return flags
 
-    def _home(self, lane: Lane, work: Work, arrays: dict[str, Any]) -> None:
-        """Start the copies to the host."""
+    def _download(self, lane: Lane, work: LaunchedWork, arrays: dict[str, Any]) -> None:
+        """Start the copies of the answers to the host."""
         lane.to_host(work.answers.view(np.uint8), arrays["answers"])
         if arrays["line_answers"] is not None:
             work.lines = lane.pinned("line_answers", work.answers.nbytes, np.uint8).view(ANSWER)
             lane.to_host(work.lines.view(np.uint8), arrays["line_answers"])
         if arrays["sums"] is not None:
-            wanted = arrays["sums"][: arrays["rows"].size + arrays["columns"].size]
-            home = lane.pinned("sums", wanted.size, self.dtype)
-            lane.to_host(home, wanted)
-            work.sums = {"rows": home[: arrays["rows"].size], "columns": home[arrays["rows"].size :]}
+            sums = arrays["sums"][: arrays["rows"].size + arrays["columns"].size]
+            pinned = lane.pinned("sums", sums.size, self.dtype)
+            lane.to_host(pinned, sums)
+            work.sums = {"rows": pinned[: arrays["rows"].size], "columns": pinned[arrays["rows"].size :]}
 
 
 def pitch(columns: int) -> int:
-    """Cells from one row of a map to the next: rows start on a line of memory."""
+    """Cells from one row of a map to the next, such that rows start on a memory line."""
     return -(-columns // 32) * 32
 
 
 def address(array: Any) -> int:
-    """Where an array lies, on the device or (in tests) on the host."""
+    """The address of an array, on the device or (in tests) on the host."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
 def line_struct(lines: Lines | None, dtype: np.dtype[Any], most: int = USUAL_DETECTORS) -> Any:
-    """``struct Lines`` of ``lines.cuh``, of at most so many detectors."""
+    """``struct Lines`` of ``lines.cuh`` for at most `most` detectors."""
     values = np.full(1 + most, -1e30)
     if lines is not None:
         values[: 1 + len(lines.log_line)] = np.maximum([lines.log_gauss, *lines.log_line], -1e30) * LOG2E

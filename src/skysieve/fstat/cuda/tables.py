@@ -1,4 +1,4 @@
-"""What the F-statistic's kernels read beside the atoms: structs, lengths, weights, lists of rows."""
+"""Input of the kernels other than the atoms: structs, window lengths, weights, lists of rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.fstat.contract import Job, live_rows
+from skysieve.fstat.contract import MapJob, live_rows
+from skysieve.fstat.inputs.window_kinds import Algorithm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,20 +28,22 @@ SLOT = 32
 ANSWER = np.dtype([("top", "f8"), ("sum", "f8"), ("lost", "u8"), ("cell", "u4"), ("flag", "u4")])
 """``struct Answer``."""
 NOWHERE = 2**32 - 1
+"""The flat cell of a template of which no cell could be computed."""
 FAR = 2**24
-"""A distance beyond any data, exact in float32."""
+"""A distance that is larger than any data and exact in float32."""
 ROWS = 16
 """Rows of a block of ``exp.cu``."""
 STEEPEST = 24.0
 """Largest exponent, to base 2, by which weights may grow in a block of rows: their squares enter A D."""
 USUAL_DETECTORS = 3
-"""Of the line-robust statistic: for more, kernels are compiled when they are first wanted."""
+"""Detectors up to which the kernels of the line-robust statistic are prebuilt; others are compiled at first use."""
 MOST_DETECTORS = 8
+"""Most detectors of the line-robust statistic."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Of one schedule: which rows are computed, in which order, and how.
+    """The tables of one schedule: the rows to compute and their order, window lengths and weights.
 
     Attributes
     ----------
@@ -49,17 +52,18 @@ class Tables:
     order : numpy.ndarray of int64
         The rows in the kernels' order.
     first, group : numpy.ndarray of int32
-        In that order; ``first`` counts the `pad` empty bins before the data.
+        The same order; ``first`` includes the `pad` empty bins before the data.
     length : numpy.ndarray of int32
-        Of the exponential window the lengths that all groups have, else those of each group.
+        For the exponential window the lengths common to all groups, otherwise those of each group.
     more : numpy.ndarray of uint8 or None
-        Where a group has one bin more.
+        1 where windows of a group hold one bin more than the common length.
     weights : tuple of two numpy.ndarray of float64
-        Of the exponential window: ``log2(e) T / tau`` and ``q^L``; ``1 - q``, ``q^L``, ``1 - q^2``, ``q^2L``.
+        For the exponential window: ``log2(e) T / tau`` and ``q^L``; ``1 - q``, ``q^L``, ``1 - q^2``, ``q^2L``.
     away : numpy.ndarray of int32
         Distance from each bin to the next one with data.
     unit : bool
-        One row a bin, one group, lengths that rise by a constant step (of rectangles: by 1).
+        Whether there is one row for each bin, one group, and lengths that rise by a constant step (by 1 for
+        rectangular windows).
     """
 
     rows: NDArray[np.int64]
@@ -79,17 +83,17 @@ class Tables:
 
     @property
     def count(self) -> int:
-        """Rows to compute."""
+        """Number of rows to compute."""
         return len(self.rows)
 
     @property
     def stored(self) -> int:
-        """Bins in storage: a whole number of blocks."""
+        """Number of stored bins, a multiple of the block size."""
         return -(-self.n // ROWS) * ROWS
 
     @property
     def fine(self) -> int:
-        """Blocks of 32 places of a phase in the copies sorted by phase."""
+        """Blocks of 32 bins of each phase in the copies that are sorted by phase."""
         return -(-self.n // (32 * self.step)) if self.step else 0
 
     @property
@@ -99,22 +103,22 @@ class Tables:
 
     @property
     def high(self) -> int:
-        """One past that of the last row."""
+        """One more than the first bin of the last row."""
         return int(self.first.max()) + 1
 
     def warm(self, high: int) -> tuple[float, float]:
-        """Mean and largest number of bins that a chunk of rows below `high` sums before it starts."""
+        """Mean and largest number of bins that a chunk of rows below `high` sums before its first row."""
         some = np.minimum(self.length.ravel()[:: max(1, self.length.size // 64)], self.n - high)
         return float(some.mean()), float(some.max())
 
 
-def make_tables(job: Job, kind: str) -> Tables:
-    """The tables of a job's schedule, for the kernels of a window of that kind.
+def make_tables(job: MapJob, algorithm: Algorithm) -> Tables:
+    """The tables of a job's schedule, for the kernels of an algorithm.
 
-    Rows are in rising order for rectangular windows ("rect"), in falling order of their first bin for recurrences
-    ("exp", "sum"), and by group and first bin for windows of any shape ("any").
+    Rows are in rising order for running sums, in falling order of their first bin for the two recurrences, and by group
+    and first bin for windows of any shape.
     """
-    exponential = kind in ("exp", "sum")
+    exponential = algorithm in (Algorithm.RECURRENCE, Algorithm.MOMENTS)
     s, live = job.schedule, live_rows(job.schedule)
     rows = live.rows
     if rows.size == 0:
@@ -135,17 +139,17 @@ def make_tables(job: Job, kind: str) -> Tables:
         more = longer.astype(np.uint8) if longer[used].any() else None
         steps = np.unique(np.diff(length))
     else:
-        order = rows if kind == "rect" else rows[np.lexsort((s.first[rows], s.group[rows]))]
+        order = rows if algorithm == Algorithm.RUNNING_SUMS else rows[np.lexsort((s.first[rows], s.group[rows]))]
         steps = np.unique(np.diff(s.length[used[0]]))
     step = 1 if steps.size == 0 else int(steps[0]) if steps.size == 1 else 0
     line = used.size == 1 and np.all(np.diff(s.first[rows]) == 1) and np.all(np.diff(rows) == 1)
     good = step > 0 and rate.max() * ROWS * np.log2(np.e) <= STEEPEST if exponential else step == 1
-    unit = bool(line and more is None and good and kind in ("rect", "exp"))
+    unit = bool(line and more is None and good and algorithm in (Algorithm.RUNNING_SUMS, Algorithm.RECURRENCE))
     if not exponential and unit:
         length = s.length[used]
     length = np.minimum(length, 2**30)
     weights = np.zeros((2, 0)), np.zeros((4, 0))
-    if kind == "exp":
+    if algorithm == Algorithm.RECURRENCE:
         lose = np.exp(-rate * length)
         weights = (
             np.stack([rate * np.log2(np.e), lose]),
@@ -170,9 +174,9 @@ def make_tables(job: Job, kind: str) -> Tables:
 
 
 def distance(occupied: NDArray[np.bool_], pad: int) -> NDArray[np.int32]:
-    """Bins from each of the `pad` empty ones and the n others to the next occupied one; `FAR` where there is none.
+    """Distance in bins from each bin, `pad` empty bins first, to the next occupied bin; `FAR` if there is none.
 
-    ``occupied`` has shape (n,) or (B, n); the answer (B, pad + n).
+    ``occupied`` has shape (n,) or (B, n); the result has shape (B, pad + n).
     """
     some = np.atleast_2d(occupied)
     n = some.shape[1] + pad
@@ -183,7 +187,7 @@ def distance(occupied: NDArray[np.bool_], pad: int) -> NDArray[np.int32]:
 
 
 class DeviceTables:
-    """`Tables` on the device, kept while the schedule stays the same."""
+    """`Tables` in device memory, kept while the schedule stays the same."""
 
     def __init__(self, xp: Any, tables: Tables, dtype: np.dtype[Any]) -> None:
         self.host = tables
@@ -201,8 +205,8 @@ class DeviceTables:
         self.skip = xp.asarray(tables.skip)
 
 
-def same_schedule(a: Job, b: Job) -> bool:
-    """Whether the tables of one job serve another."""
+def same_schedule(a: MapJob, b: MapJob) -> bool:
+    """Whether two jobs have the same tables."""
     if a is b:
         return True
     s, t = a.schedule, b.schedule

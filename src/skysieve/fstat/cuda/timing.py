@@ -1,4 +1,4 @@
-"""Predicted times of a GPU: which constants of `timing` a job needs, and what is timed for them on the device."""
+"""Predicted times of a GPU: the constants of `timing` that a job needs, and the calls that are timed for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from skysieve.core.device import Device
 from skysieve.fstat import timing
-from skysieve.fstat.contract import Job, Spec
+from skysieve.fstat.contract import MapJob, Spec
+from skysieve.fstat.inputs.window_kinds import Algorithm
 from skysieve.fstat.inputs.windows import Window, WindowSum
 
 from .tables import make_tables
@@ -20,54 +21,51 @@ from .windows import Terms, work_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-KINDS = {"none": "rect"}
 
-
-def method_of(spec: Spec, job: Job) -> str:
-    """How the sums of most cells are formed."""
-    if spec.window.kind != "any":
-        return "recurrence" if spec.window.kind in ("exp", "sum") else "running sums"
-    direct, fourier = work_of(job, make_tables(job, "any"), np.dtype(spec.dtype))
-    return "bin by bin" if direct >= fourier else "fourier"
+def method_of(spec: Spec, job: MapJob) -> str:
+    """The method by which most cells are summed."""
+    if spec.window.algorithm != Algorithm.WEIGHTS:
+        return str(spec.window.algorithm)
+    direct, fourier = work_of(job, make_tables(job, Algorithm.WEIGHTS), np.dtype(spec.dtype))
+    return str(Algorithm.WEIGHTS) if direct >= fourier else "fourier"
 
 
 def predicted(
-    spec: Spec, job: Job, device: Device, xp: Any, make: Callable[[Spec, bool | None], Any], there: bool
+    spec: Spec, job: MapJob, device: Device, xp: Any, make: Callable[[Spec, bool | None], Any], on_device: bool
 ) -> float:  # fmt: skip
     """Seconds of a job by the model of `timing`.
 
     Parameters
     ----------
     spec : Spec
-    job : Job
+    job : MapJob
     device : Device
     xp : module
-        Of the device's arrays.
+        Module of the device's arrays.
     make : callable
-        ``make(spec, fourier)`` gives an engine on the device; ``fourier`` is the method of windows of any shape.
-    there : bool
-        Whether the atoms are on the device, where maps then stay.
+        ``make(spec, fourier)`` returns an engine on the device; ``fourier`` is the method for windows of any shape.
+    on_device : bool
+        Whether the atoms are on the device; maps then stay there.
     """
-    kind = KINDS.get(spec.window.kind, spec.window.kind)
-    apart = not (job.schedule.group == job.schedule.group[0]).all()
-    name = f"{device.name}, {detail(spec.window)}{' apart' * apart}{' map' * spec.keep_map}{' there' * there}"
-    alone = job.n_templates == 1 and kind != "any"
-    name += " alone" * alone + (
-        f"{' posteriors' * spec.marginals}{f' {len(job.detectors)} detectors' if job.detectors else ''}, {spec.dtype}"
-    )
+    weights = spec.window.algorithm == Algorithm.WEIGHTS
+    aligned = bool((job.schedule.group == job.schedule.group[0]).all())
+    alone = job.n_templates == 1 and not weights
+    words = [f"{device.name}, {detail(spec.window)}", "groups" * (not aligned), "map" * spec.keep_map]
+    words += ["device arrays" * on_device, "alone" * alone, "posteriors" * spec.marginals]
+    words += [f"{len(job.detectors)} detectors" if job.detectors else ""]
+    name = " ".join(word for word in words if word) + f", {spec.dtype}"
 
     def cases() -> timing.Cases:
-        window = Window(kind, spec.window.efold, spec.window.function)
-        methods = (False, True) if kind == "any" else (None,)
+        methods = (False, True) if weights else (None,)
         for fourier in methods:
-            engine = make(replace(spec, window=window), fourier)
+            engine = make(spec, fourier)
             try:
                 for n, dt0, dtau, templates in timing.GPU_SETUPS_ALONE if alone else timing.GPU_SETUPS:
                     few = min(templates, 8) if spec.keep_map else templates
-                    if apart and kind == "any" and n > timing.LONGEST_APART:
+                    if not aligned and weights and n > timing.LONGEST_UNALIGNED:
                         continue
-                    found = timing.sample(n, dt0, dtau, window, np.dtype(spec.dtype), apart, few)
-                    if there:
+                    found = timing.sample(n, dt0, dtau, spec.window, np.dtype(spec.dtype), not aligned, few)
+                    if on_device:
                         bank = found.bank
                         found = replace(
                             found, bank=replace(bank, antenna=xp.asarray(bank.antenna), data=xp.asarray(bank.data))
@@ -81,15 +79,15 @@ def predicted(
 
 
 def detail(window: Window) -> str:
-    """What of a window the kernels depend on."""
-    if isinstance(window.function, WindowSum):
-        return " ".join(map(str, ["sum", *Terms(window.function).defines(1).values()][:6]))
-    return "function" if window.function else KINDS.get(window.kind, window.kind)
+    """The properties of a window on which the time of the kernels depends."""
+    if isinstance(window.shape, WindowSum):
+        return " ".join(map(str, [window.algorithm, *Terms(window.shape).defines(1).values()][:6]))
+    return str(window.algorithm)
 
 
-def counts(spec: Spec, job: Job, fourier: bool | None) -> NDArray[np.float64]:
-    """What the constants are multiplied by; for windows of any shape bins summed and points transformed."""
-    if spec.window.kind != "any":
-        return timing.terms(job, spec.window.kind in ("exp", "sum"), job.n_templates)
-    work = work_of(job, make_tables(job, "any"), np.dtype(spec.dtype), fourier)
+def counts(spec: Spec, job: MapJob, fourier: bool | None) -> NDArray[np.float64]:
+    """The counts that the constants are multiplied by; for windows of any shape bins summed and points transformed."""
+    if spec.window.algorithm != Algorithm.WEIGHTS:
+        return timing.terms(job, spec.window.algorithm != Algorithm.RUNNING_SUMS, job.n_templates)
+    work = work_of(job, make_tables(job, Algorithm.WEIGHTS), np.dtype(spec.dtype), fourier)
     return np.array([1.0, job.n, *(job.n_templates * w for w in work)])

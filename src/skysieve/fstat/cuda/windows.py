@@ -1,9 +1,9 @@
 """Launches for windows that are neither rectangular nor a plain exponential.
 
-Sums of polynomials times exponentials (`WindowSum`) keep the recurrence: one launch, ``sum.cu``, compiled for the
-number of their terms.  Of any other function the weights are worked out on the host, for a tile of durations at a time,
-and each column takes what is cheaper: its windows summed bin by bin (``cells.cu``, `DIRECT`), or correlated with the
-data by Fourier transforms in float64 (`FOURIER`; those of float32 err by 3e-3 of F).  Weights stay on the device while
+Sums of polynomials times exponentials (`WindowSum`) use recurrences: one launch of ``sum.cu``, compiled for the number
+of their terms.  For any other function the host computes the weights, for a tile of durations at a time.  Each column
+takes the cheaper method: its windows are summed bin by bin (``cells.cu``, `DIRECT`), or correlated with the data by
+Fourier transforms in float64 (`FOURIER`; in float32 their errors would be 3e-3 of F).  Weights stay on the device while
 there is room.
 """
 
@@ -19,44 +19,47 @@ import numpy as np
 from skysieve.core.device import Device
 from skysieve.core.gpu.staging import Lane
 from skysieve.core.memory import parse_budget
-from skysieve.fstat.contract import CONDITION_BOUND, Job
+from skysieve.fstat.contract import CONDITION_BOUND, MapJob
+from skysieve.fstat.inputs.window_kinds import Algorithm
 from skysieve.fstat.inputs.windows import Window, WindowSum
 
-from .launch import Launcher, Work, line_struct
+from .launch import LaunchedWork, Launcher, line_struct
 from .tables import ROWS, USUAL_DETECTORS, DeviceTables, Tables
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SUM_THREADS, SUM_COLUMNS, SUM_TILE, SUM_RESIDENT = 224, 32, 7, 14
-"""Threads and columns of a block of ``sum.cu``, rows that it holds, and warps that fit a multiprocessor."""
+"""Threads, columns and rows of a block of ``sum.cu``, and its warps that fit a multiprocessor."""
 CELL_THREADS, CELL_WARPS, CELL_COLUMNS = 128, 4, 128
 """Threads, warps and columns (of ``direct``) of a block of ``cells.cu``."""
 EACH_COLUMNS = 8
-"""Columns of a thread of ``cells``."""
+"""Columns of a thread of the kernel ``cells``."""
 DIRECT = {"float32": 1e-12, "float64": 2e-12}
-"""Seconds for the seven sums of a bin of a window."""
+"""Seconds for adding a bin of a window to the seven sums."""
 FOURIER = 2.1e-12
-"""Seconds for one point and doubling of a real transform in float64."""
+"""Seconds of a real transform in float64 for each point and factor of two in its length."""
 POINTS = 9
-"""Transforms of a column: of its weights, their squares, and back for seven sums."""
+"""Transforms of a column: of its weights, of their squares, and back for seven sums."""
 FAST_DOUBLES = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 SLOW_DOUBLES = 8.0
-"""Architectures that have many float64 units, and by how much transforms take longer without; the latter estimated."""
+"""Compute capabilities with many float64 units, and the factor by which transforms take longer on others
+(estimated)."""
 TILE_BYTES = 2**27
 """Bytes of the weights, or of the correlations, of a tile of columns."""
 TILES = 16
-"""Tiles that the budget of memory must hold: a few are in use, the rest is for atoms and maps."""
-KEPT = 0.1
-"""Share of that budget that weights may keep."""
+"""Number of tiles for which the memory budget must suffice: a few are in use, the rest is for atoms and maps."""
+KEPT_SHARE = 0.1
+"""Share of that budget for weights that stay on the device."""
 TILE = np.dtype([("column0", "i4"), ("width", "i4"), ("slot0", "i4"), ("each", "i4"), ("skip", "i4")])
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of one group and some of its columns, and by what they are summed.
+    """Rows of one group and some of its columns, and the method that sums them.
 
-    ``low`` and ``high`` are places in the list of rows; ``bins`` those of the longest window, cut at the data's end.
+    ``low`` and ``high`` are indices in the list of rows; ``bins`` is the number of bins of the longest window, cut at
+    the end of the data.
     """
 
     group: int
@@ -72,73 +75,73 @@ class Piece:
 
 
 class Terms:
-    """A `WindowSum` as ``sum.cu`` takes it: rates, then coefficients times ``d!``; the window's, then its square's.
+    """A `WindowSum` for ``sum.cu``: rates and coefficients times ``d!``, of the window and then of its square.
 
-    Of a pair of conjugate rates one is kept, with twice its coefficients: real parts are taken of the sums.
+    Of a pair of conjugate rates one is used with twice its coefficients, since the kernel takes real parts of the sums.
     """
 
     def __init__(self, window: WindowSum) -> None:
         self.complex = not window.real
         parts, self.shapes = [], []
         for found in (window.gathered(), window.squared()):
-            kept = {rate: c * (2 if rate.imag else 1) for rate, c in found.items() if rate.imag >= 0}
-            degrees = max(len(c) for c in kept.values())
-            table = np.zeros((len(kept), degrees), np.complex128)
-            for row, c in zip(table, kept.values(), strict=True):
+            half = {rate: c * (2 if rate.imag else 1) for rate, c in found.items() if rate.imag >= 0}
+            degrees = max(len(c) for c in half.values())
+            table = np.zeros((len(half), degrees), np.complex128)
+            for row, c in zip(table, half.values(), strict=True):
                 row[: len(c)] = c * [float(math.factorial(d)) for d in range(len(c))]
-            parts += [np.array(list(kept)), table.ravel()]
-            self.shapes.append((len(kept), degrees))
+            parts += [np.array(list(half)), table.ravel()]
+            self.shapes.append((len(half), degrees))
         values = np.concatenate(parts)
         self.values = values.view(np.float64) if self.complex else values.real.copy()
 
     def defines(self, banks: int) -> dict[str, object]:
-        """Of the kernel."""
+        """Defines of the kernel."""
         (k, d), (k2, d2) = self.shapes
         sizes = {"RATES": k, "DEGREES": d, "RATES2": k2, "DEGREES2": d2}
         return {**sizes, "COMPLEX": int(self.complex), **bank_defines(banks)}
 
 
 def bank_defines(banks: int) -> dict[str, object]:
-    """Sizes that follow from the number of detectors."""
+    """Defines that follow from the number of detectors."""
     return {"BANKS": banks, "MOST_DETECTORS": max(USUAL_DETECTORS, banks - 1)}
 
 
 class WindowLauncher(Launcher):
-    """As `Launcher`, for the windows "sum" and "any"."""
+    """As `Launcher`, for sums of exponentials and for functions."""
 
     def begin(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any = None,
-    ) -> Work:  # fmt: skip
+    ) -> LaunchedWork:  # fmt: skip
         """See `Launcher.begin`."""
         with lane:
             held = self._held_of(job, tables)
-            if self.spec.window.kind == "sum" and self.spec.sums != "exact":
+            if self.spec.window.algorithm == Algorithm.MOMENTS and self.spec.sums != "exact":
                 return self._sum(lane, job, tables, held, templates, reference, target)
             return self._any_shape(lane, job, tables, held, templates, reference, target)
 
     def close(self) -> None:
-        """Let go of what is kept for a schedule."""
+        """Drop what is kept for a schedule."""
         self._held = None
         super().close()
 
     fourier: bool | None = None
-    """The method of windows of any shape; by default the one that is expected to take less."""
+    """Whether functions are summed by Fourier transforms; None is the faster method of each column."""
     memory: str | float | None = None
     """Budget of device memory, as the engine's."""
-    _held: Held | None = None
+    _held: ScheduleData | None = None
 
-    def _held_of(self, job: Job, tables: DeviceTables) -> Held:
+    def _held_of(self, job: MapJob, tables: DeviceTables) -> ScheduleData:
         if self._held is None or self._held.tables is not tables:
-            self._held = Held(self, job, tables)
-            self.runtime.synchronize()  # the lanes' streams do not wait for the one that made them
+            self._held = ScheduleData(self, job, tables)
+            self.runtime.synchronize()  # the streams of the lanes do not wait for the stream that made the arrays
         return self._held
 
     def _rows(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64], shape: Any
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64], shape: Any
     ) -> tuple[Any, int, Any]:
-        """Atoms of all detectors together and of each, packed, with an empty bin after the last; their number; flags of
-        templates that are too loud."""
+        """Packed atoms of the sum over detectors and of each detector, with an empty bin after the last; the number of
+        such banks; flags of templates that are too loud."""
         host, count = tables.host, len(templates)
         banks = (job.bank, *job.detectors) if self.spec.lines else (job.bank,)
         shape["stored"] = stored = (host.n // ROWS + 1) * ROWS
@@ -154,10 +157,10 @@ class WindowLauncher(Launcher):
 
     # ------------------------------------------------------------------ sums of exponentials
     def _sum(
-        self, lane: Lane, job: Job, tables: DeviceTables, held: Held, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, held: ScheduleData, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any,
-    ) -> Work:  # fmt: skip
-        assert isinstance(self.spec.window.function, WindowSum)
+    ) -> LaunchedWork:  # fmt: skip
+        assert isinstance(self.spec.window.shape, WindowSum)
         host, count, columns = tables.host, len(templates), job.schedule.shape[1]
         blocks = -(-columns // SUM_COLUMNS)
         chunks = min(65535, self._chunks(tables, blocks * count * SUM_THREADS // 32, SUM_RESIDENT))
@@ -173,18 +176,18 @@ class WindowLauncher(Launcher):
             self.dtype.type(CONDITION_BOUND), lines, shape[0], *tables.rows, tables.more, tables.skip, work.map,
             arrays["rows"], arrays["columns"], arrays["slots"], arrays["line_slots"],
         )  # fmt: skip
-        module = self.module("sum", Terms(self.spec.window.function).defines(banks))
+        module = self.module("sum", Terms(self.spec.window.shape).defines(banks))
         shared = banks * 7 * SUM_TILE * SUM_COLUMNS * 8
         module.launch("sum_march", (blocks, count, chunks), (SUM_THREADS,), args, shared, lane.stream)
         self._best(lane, shape, arrays, flags)
-        self._home(lane, work, arrays)
+        self._download(lane, work, arrays)
         return work
 
     # ------------------------------------------------------------------ any function
     def _any_shape(
-        self, lane: Lane, job: Job, tables: DeviceTables, held: Held, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, held: ScheduleData, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any,
-    ) -> Work:  # fmt: skip
+    ) -> LaunchedWork:  # fmt: skip
         pieces = held.pieces
         slots = pieces[-1].slot0 + pieces[-1].slots
         work, shape, arrays = self._frame(lane, job, tables, templates, reference, slots, target)
@@ -213,18 +216,18 @@ class WindowLauncher(Launcher):
                 args = (rows, sums, np.int32(held.size), np.int32(t), *ends)
                 module.launch("cells", grid, (CELL_THREADS,), args, stream=lane.stream)
         self._best(lane, shape, arrays, flags)
-        self._home(lane, work, arrays)
+        self._download(lane, work, arrays)
         return work
 
     def _spectra(self, rows: Any, banks: int, count: int, shape: Any, size: int) -> Any:
-        """Transforms of the atoms, (B, banks, 7, size / 2 + 1)."""
+        """Fourier transforms of the atoms, shape (B, banks, 7, size / 2 + 1)."""
         stored, n = int(shape["stored"][0]), int(shape["n"][0])
         packed = rows.reshape(banks, count, stored, 8)[:, :, :n]
         sums = packed[..., [0, 1, 2, 4, 5, 6, 7]].astype(np.float64).transpose(1, 0, 3, 2)
         return self.xp.fft.rfft(sums, size, axis=-1)
 
     def _correlations(self, spectra: Any, weights: Any, size: int) -> Any:
-        """Of each template the sums at every bin, (columns, banks, 7, size)."""
+        """Yield for each template the sums at every bin, shape (columns, banks, 7, size)."""
         xp = self.xp
         w = weights.T.astype(np.float64)
         once = xp.fft.rfft(w, size, axis=-1).conj() / size
@@ -237,20 +240,20 @@ class WindowLauncher(Launcher):
 
 
 def strips(p: Piece) -> int:
-    """Blocks of ``direct`` along the rows of a piece."""
+    """Number of blocks of the kernel ``direct`` along the rows of a piece."""
     return -(-(p.high - p.low) // (p.each * CELL_WARPS))
 
 
-class Held:
-    """What a launcher keeps for one schedule: terms, lengths, weights."""
+class ScheduleData:
+    """Terms, lengths and weights that a launcher keeps for one schedule."""
 
-    def __init__(self, launcher: WindowLauncher, job: Job, tables: DeviceTables) -> None:
+    def __init__(self, launcher: WindowLauncher, job: MapJob, tables: DeviceTables) -> None:
         xp, spec = launcher.xp, launcher.spec
         self.tables, self.window, self.dtype, self.xp = tables, spec.window, launcher.dtype, xp
         self._runtime = launcher.runtime
-        if isinstance(spec.window.function, WindowSum) and spec.sums != "exact":
+        if isinstance(spec.window.shape, WindowSum) and spec.sums != "exact":
             self.taus, self.offsets = xp.asarray(job.taus), xp.asarray(job.schedule.offset.astype(np.int32))
-            self.terms = xp.asarray(Terms(spec.window.function).values)
+            self.terms = xp.asarray(Terms(spec.window.shape).values)
             return
         self.size = fast_length(2 * tables.host.n)
         device = launcher.runtime.device
@@ -259,22 +262,23 @@ class Held:
         self.pieces = pieces_of(job, tables.host, self.dtype, device, launcher.fourier, tile)
         self.lengths = {p.group: xp.asarray(tables.host.length[p.group]) for p in self.pieces}
         held = sum(p.bins * (p.b - p.a) for p in self.pieces) * self.dtype.itemsize
-        self._room = held <= KEPT * budget
+        self._room = held <= KEPT_SHARE * budget
         self._weights: dict[int, Any] = {}
 
-    def weights(self, job: Job, i: int) -> Any:
-        """Weights of a piece, (bins, columns), on the device."""
+    def weights(self, job: MapJob, i: int) -> Any:
+        """Weights of a piece in device memory, shape (bins, columns)."""
         found = self._weights.get(i)
         if found is None:
             found = self.xp.asarray(weights_of(job, self.pieces[i], self.window, self.tables.host.length, self.dtype))
             if self._room:
-                self._runtime.synchronize()  # other lanes' streams do not wait for this one's copy
+                self._runtime.synchronize()  # the streams of other lanes do not wait for this copy
                 self._weights[i] = found
         return found
 
 
-def weights_of(job: Job, p: Piece, window: Window, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Weights of the columns of a piece, (bins, columns); each column's largest is brought to between 1/2 and 1."""
+def weights_of(job: MapJob, p: Piece, window: Window, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Weights of the columns of a piece, shape (bins, columns); each column is scaled to a largest weight in [1/2,
+    1)."""
     width = p.b - p.a
     many = np.minimum(lengths[p.group, p.a : p.b], p.bins).astype(np.int64)
     inside = np.arange(p.bins) < many[:, None]
@@ -287,9 +291,9 @@ def weights_of(job: Job, p: Piece, window: Window, lengths: NDArray[np.int32], d
 
 
 def pieces_of(
-    job: Job, host: Tables, dtype: np.dtype[Any], device: Device, fourier: bool | None, tile: float
+    job: MapJob, host: Tables, dtype: np.dtype[Any], device: Device, fourier: bool | None, tile: float
 ) -> list[Piece]:
-    """All cells, cut into groups of rows and tiles of columns; by the cheaper method, or by the one given."""
+    """Divide all cells into groups of rows and tiles of columns, with the cheaper method or the one given."""
     out: list[Piece] = []
     slot, banks, size = 0, 1 + len(job.detectors), fast_length(2 * host.n)
     for g, low, high, bins, change in changes_of(host, dtype, device, fourier):
@@ -318,7 +322,8 @@ def pieces_of(
 def changes_of(
     host: Tables, dtype: np.dtype[Any], device: Device | None, fourier: bool | None
 ) -> Iterator[tuple[int, int, int, NDArray[np.int64], int]]:
-    """Of each group its places in the list of rows, the bins of its columns, and the first that transforms win."""
+    """Yield for each group its number, its range in the list of rows, the bins of its columns, and the first column for
+    which transforms are faster."""
     size = fast_length(2 * host.n)
     slow = SLOW_DOUBLES if device is not None and device.compute_capability not in FAST_DOUBLES else 1.0
     for g in np.unique(host.group):
@@ -328,15 +333,15 @@ def changes_of(
         if fourier is not None:
             change = 0 if fourier else len(bins)
         else:
-            dear = DIRECT[dtype.name] * bins_summed(bins, host.n - host.first[low:high]) > slow * transform_seconds(
+            slower = DIRECT[dtype.name] * bins_summed(bins, host.n - host.first[low:high]) > slow * transform_seconds(
                 size
             )
-            change = int(np.argmax(dear)) if dear.any() else len(bins)
+            change = int(np.argmax(slower)) if slower.any() else len(bins)
         yield int(g), low, high, bins, change
 
 
-def work_of(job: Job, host: Tables, dtype: np.dtype[Any], fourier: bool | None = None) -> tuple[float, float]:
-    """Bins summed one by one, and points (times doublings) transformed, for one template and all detectors."""
+def work_of(job: MapJob, host: Tables, dtype: np.dtype[Any], fourier: bool | None = None) -> tuple[float, float]:
+    """Bins summed one by one, and points transformed (times log2 of the length), for one template and all detectors."""
     direct = transformed = 0.0
     if host.count == 0:
         return direct, transformed
@@ -350,7 +355,7 @@ def work_of(job: Job, host: Tables, dtype: np.dtype[Any], fourier: bool | None =
 
 
 def bins_summed(bins: NDArray[Any], left: NDArray[Any]) -> NDArray[np.float64]:
-    """Of all rows together in each column; `left` are the bins from each row to the data's end."""
+    """Bins that all rows sum in each column; `left` are the bins from each row to the end of the data."""
     ends = np.sort(np.asarray(left, np.float64))
     upto = np.concatenate([[0.0], np.cumsum(ends)])
     short = np.searchsorted(ends, bins)
@@ -358,12 +363,12 @@ def bins_summed(bins: NDArray[Any], left: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def transform_seconds(size: int) -> float:
-    """Of one column."""
+    """Seconds for the transforms of one column."""
     return FOURIER * POINTS * size * float(np.log2(size))
 
 
 def fast_length(n: int) -> int:
-    """The smallest ``2^a 3^b 5^c``, even, that is not less."""
+    """The smallest even ``2^a 3^b 5^c`` that is at least `n`."""
     best = 1 << max(1, (n - 1).bit_length())
     for five in range(14):
         for three in range(20):

@@ -1,1 +1,1 @@
-"""What a search is given: atoms, their files and simulation, grids of start times and durations, windows."""
+"""Input of the F-statistic: atoms, their files and simulation, grids of start times and durations, windows."""

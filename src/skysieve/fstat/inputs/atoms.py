@@ -1,8 +1,7 @@
-"""F-statistic atoms: what one Fourier transform of one detector adds to the F-statistic of one template."""
+"""F-statistic atoms: the contributions of single Fourier transforms of one detector to one template."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +12,18 @@ from skysieve.core.arrays import as_array, is_device_array, to_host
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Atoms", "Bins", "bin_atoms", "merge"]
+__all__ = ["Atoms"]
 
 FIELDS = ("a2", "b2", "ab", "Fa", "Fb")
 LARGEST_TIME = 2**53
-"""GPS seconds that a float64 still holds exactly."""
-MOST_BINS = 10_000_000
-"""Bins of a merged stream: 570 years of half hours.  More is a mistaken time or a tiny tatom."""
+"""Largest GPS second; a float64 holds it exactly."""
 SCHWARZ = 1e-5
-"""How far ``ab^2`` may pass ``a2 b2``, relative to the squared scale of a2 + b2: text files round to 1e-6."""
+"""How far ``ab^2`` may exceed ``a2 b2``, relative to the squared scale of a2 + b2: text files round to 1e-6."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Atoms:
-    """Atoms of one template: per Fourier transform (SFT) the antenna factors and the projections of the data.
+    """Atoms of one template: antenna factors and projections of the data for each short Fourier transform (SFT).
 
     Parameters
     ----------
@@ -39,20 +36,20 @@ class Atoms:
     tatom : int
         Length of an SFT in seconds.
     detector : str
-        Name, as ``"H1"``; merged atoms carry several joined by ``+``.
+        Name, such as ``"H1"``; merged atoms have several names joined by ``+``.
 
     Raises
     ------
     ValueError
-        Lengths that differ, no atoms, times that are not integers, not rising or repeated, numbers that are not
-        finite, negative `a2` or `b2`, or ``ab^2 > a2 b2`` beyond rounding.
+        The lengths differ, there are no atoms, times are not integers or do not rise, numbers are not finite, `a2` or
+        `b2` is negative, or ``ab^2 > a2 b2`` beyond rounding.
     TypeError
-        Values that are not numbers.
+        Values are not numbers.
 
     Notes
     -----
-    Numbers are kept in float32 (complex64), as LALPulsar makes them, unless one of the arrays is of double
-    precision (as Python's own numbers are).  CuPy arrays stay on the GPU.
+    The numbers are stored in float32 (complex64), as in LALPulsar, unless one of the arrays is of double precision
+    (Python's own numbers are).  CuPy arrays stay on the GPU.
 
     Examples
     --------
@@ -136,12 +133,12 @@ class Atoms:
 
     @property
     def on_device(self) -> bool:
-        """Whether the projections live on a GPU."""
+        """Whether the projections are in GPU memory."""
         return is_device_array(self.Fa)
 
 
 def above_schwarz(a2: Any, b2: Any, ab: Any) -> Any:
-    """Where ``ab^2`` is above ``a2 b2`` beyond rounding; float64 arrays, one template a row.
+    """Whether ``ab^2`` is above ``a2 b2`` beyond rounding, for float64 arrays with one template in a row.
 
     The values are divided by their scale first, so that no product overflows.
     """
@@ -151,7 +148,7 @@ def above_schwarz(a2: Any, b2: Any, ab: Any) -> Any:
 
 
 def times_of(t: Any) -> NDArray[np.int64]:
-    """GPS times as rising whole seconds."""
+    """Check GPS times: rising whole seconds."""
     x = to_host(t)
     if x.ndim != 1:
         raise ValueError(f"t has shape {x.shape}, expected one dimension")
@@ -174,7 +171,7 @@ def times_of(t: Any) -> NDArray[np.int64]:
 
 
 def positive_seconds(value: Any, name: str) -> int:
-    """A positive whole number of seconds as int."""
+    """Return a positive whole number of seconds as int; an error otherwise."""
     whole = whole_seconds(value, name)
     if whole <= 0:
         raise ValueError(f"{name}={value!r}: expected a positive number of seconds")
@@ -182,130 +179,10 @@ def positive_seconds(value: Any, name: str) -> int:
 
 
 def whole_seconds(value: Any, name: str) -> int:
-    """A whole number of seconds as int; floats only if they are whole."""
+    """Return a whole number of seconds as int; an error otherwise, also for floats that are not whole."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}={value!r}: expected whole seconds")
     number = float(value)
     if not np.isfinite(number) or number != int(number) or abs(number) > LARGEST_TIME:
         raise ValueError(f"{name}={value!r}: expected whole seconds")
     return int(value)
-
-
-@dataclass(frozen=True)
-class Bins:
-    """The atoms of all detectors added up in time bins of width `tatom`.
-
-    Attributes
-    ----------
-    t_start : int
-        GPS second at which bin 0 starts: the earliest SFT.
-    tatom : int
-        Width of a bin.
-    x : numpy.ndarray, shape (7, n)
-        Rows a2, b2, ab, Re Fa, Im Fa, Re Fb, Im Fb; exact zeros where there is no data.
-    occupied : numpy.ndarray of bool, shape (n,)
-        Bins whose weight is positive: an SFT with ``a2 = b2 = 0`` holds no data.
-    """
-
-    t_start: int
-    tatom: int
-    x: NDArray[Any]
-    occupied: NDArray[np.bool_]
-
-    @property
-    def n(self) -> int:
-        """Number of bins."""
-        return int(self.x.shape[1])
-
-    @property
-    def t_end(self) -> int:
-        """GPS second at which the last bin ends."""
-        return self.t_start + self.n * self.tatom
-
-
-def as_list(atoms: Any, name: str = "atoms") -> list[Atoms]:
-    """One `Atoms` or several, as a list that is not empty and shares one tatom."""
-    if isinstance(atoms, Atoms):
-        return [atoms]
-    if isinstance(atoms, str | bytes) or not isinstance(atoms, Iterable):
-        raise TypeError(f"{name} is a {type(atoms).__name__}, expected Atoms or a list of them")
-    found = list(atoms)
-    for i, a in enumerate(found):
-        if not isinstance(a, Atoms):
-            raise TypeError(f"{name}[{i}] is a {type(a).__name__}, expected Atoms")
-    if not found:
-        raise ValueError(f"{name} is empty: there are no atoms")
-    widths = {a.detector: a.tatom for a in found}
-    if len({a.tatom for a in found}) > 1:
-        raise ValueError(f"{name} mix SFT lengths: {widths}")
-    return found
-
-
-def bin_atoms(atoms: Atoms | Sequence[Atoms]) -> Bins:
-    """Add the atoms of all detectors in common bins, in the detectors' order and in their precision.
-
-    Bin ``j`` of an SFT that starts at ``s`` is ``floor((s - t_start) / tatom)``, with ``t_start`` the earliest start
-    of all; in float32 the sums are, bit for bit, those of LALPulsar's merged atoms.
-    """
-    found = as_list(atoms)
-    width = found[0].tatom
-    start = min(int(a.t[0]) for a in found)
-    n = (max(int(a.t[-1]) for a in found) - start) // width + 1
-    if n > MOST_BINS:
-        raise ValueError(f"atoms span {n} bins of {width} s: more than {MOST_BINS}; is a time wrong?")
-    dtype = np.result_type(*(a.a2.dtype for a in found))
-    x = np.zeros((7, n), dtype)
-    for a in found:
-        at = (a.t - start) // width
-        fa, fb = to_host(a.Fa), to_host(a.Fb)
-        rows = (to_host(a.a2), to_host(a.b2), to_host(a.ab), fa.real, fa.imag, fb.real, fb.imag)
-        alone = bool((np.diff(at) > 0).all())  # a bin each: added at once, which is faster
-        whole = slice(int(at[0]), int(at[-1]) + 1) if alone and at[-1] - at[0] == len(at) - 1 else at
-        for row, values in zip(x, rows, strict=True):
-            if alone:
-                row[whole] += values
-            else:
-                np.add.at(row, at, values)
-    return Bins(start, width, x, (x[0] > 0) | (x[1] > 0))
-
-
-def merge(atoms: Sequence[Atoms]) -> Atoms:
-    """One stream of atoms from several detectors: all quantities added in common time bins.
-
-    Parameters
-    ----------
-    atoms : sequence of Atoms
-        One a detector, of one SFT length; their times need not line up.
-
-    Returns
-    -------
-    Atoms
-        On the bins that hold an SFT, of weight zero too; merging it again changes nothing.
-
-    Raises
-    ------
-    ValueError
-        For no atoms, or SFT lengths that differ.
-
-    Examples
-    --------
-    >>> h1 = Atoms([0, 1800], [1, 1], [1, 1], [0, 0], [1, 1], [1, 1])
-    >>> l1 = Atoms([700, 4300], [1, 1], [1, 1], [0, 0], [1, 1], [1, 1], detector="L1")
-    >>> both = merge([h1, l1])
-    >>> both.detector, both.t.tolist(), both.a2.tolist()
-    ('H1+L1', [0, 1800, 3600], [2.0, 1.0, 1.0])
-    """
-    found = as_list(atoms)
-    bins = bin_atoms(found)
-    kept = np.unique(np.concatenate([(a.t - bins.t_start) // bins.tatom for a in found]))
-    a2, b2, ab, *f = bins.x[:, kept]
-    return Atoms(
-        bins.t_start + kept * bins.tatom,
-        a2,
-        b2,
-        ab,
-        f[0] + 1j * f[1],
-        f[2] + 1j * f[3],
-        tatom=bins.tatom,
-        detector="+".join(a.detector for a in found),
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,16 +12,12 @@ from skysieve.core.memory import available_host_memory, parse_budget
 from .grid import Binning, Grid, Schedule
 from .windows import Window
 
-if TYPE_CHECKING:
-    pass
-
-
 SMALL_MAP = 2**26
-"""Bytes of a map that are taken unasked: to ask for the free memory takes longer than a small map."""
+"""Below this size of a map, in bytes, skip the query of free memory: it takes longer than a small map."""
 
 
 def refuse_map(grid: Grid, dtype: np.dtype[Any], lal: bool, memory: str | float | None) -> None:
-    """Raise `MemoryBudgetError` where a map does not fit into the host's memory, before anything is made for it."""
+    """Raise `MemoryBudgetError` if a map does not fit into the host's memory, before anything is allocated."""
     rows, columns = grid.shape
     need = rows * columns * dtype.itemsize
     if memory is None and need <= SMALL_MAP:
@@ -33,7 +29,7 @@ def refuse_map(grid: Grid, dtype: np.dtype[Any], lal: bool, memory: str | float 
 
 
 def refuse_short(bins: Binning, grid: Grid, window: Window, s: Schedule) -> None:
-    """Name the first cell whose window holds fewer than two SFTs."""
+    """Raise ValueError for the first cell whose window holds fewer than two SFTs."""
     if bins.n < 2:
         raise ValueError("atoms hold one SFT; a transient window needs two (strict=False gives NaN)")
     late, end = np.flatnonzero(s.late), bins.t_start + bins.n * bins.tatom

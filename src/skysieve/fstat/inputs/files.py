@@ -1,9 +1,10 @@
-"""Files of atoms: LALPulsar's and PyFstat's text, and lossless npz and HDF5."""
+"""Files of atoms: npz and HDF5, which lose nothing, and the text of LALPulsar and PyFstat."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +13,63 @@ import numpy as np
 from skysieve.core.arrays import to_host
 from skysieve.core.files import written
 
-from .atoms import FIELDS, Atoms, as_list
+from .atoms import FIELDS, Atoms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["load_atoms", "read_atoms", "save_atoms", "write_atoms", "written"]
+__all__ = [
+    "FORMATS", "AtomsLike", "PathLike", "as_list", "load_atoms", "read_any", "read_atoms", "save_atoms", "write_any",
+    "write_atoms",
+]  # fmt: skip
 
-COLUMNS = 8
-ATOM_LINE = "{:10d} {:8.6f} {:8.6f} {:9.6f} {:9.6f} {:9.6f} {:9.6f} {:9.6f}\n"
-HDF5 = (".h5", ".hdf5", ".hdf")
-FORMAT = "skysieve.fstat.inputs.atoms 1"
+PathLike = str | os.PathLike[str]
+AtomsLike = Atoms | PathLike | Sequence[Atoms | PathLike]
+"""What the public functions accept as the atoms of one template: `Atoms`, a file, or several of either."""
+
+TEXT_COLUMNS = 8
+TEXT_HEADER = "%% tGPS    a2       b2        ab        Fa_re     Fa_im     Fb_re     Fb_im\n"
+TEXT_LINE = "{:10d} {:8.6f} {:8.6f} {:9.6f} {:9.6f} {:9.6f} {:9.6f} {:9.6f}\n"
+CONTENT = "skysieve.fstat.inputs.atoms 1"
+"""Value of the entry ``format`` of npz and HDF5 files."""
 
 
-def read_atoms(
-    path: str | os.PathLike[str], *, tatom: int = 1800, detectors: Sequence[str] | None = None
-) -> list[Atoms]:
+def as_list(atoms: AtomsLike, name: str = "atoms") -> list[Atoms]:
+    """The atoms of one template as a list that is not empty and has one SFT length.
+
+    Parameters
+    ----------
+    atoms : Atoms, path, or sequence of them
+        Files are read by `read_any`; each may hold several detectors.
+    name : str
+        The argument, for errors.
+    """
+    if isinstance(atoms, Atoms):
+        return [atoms]
+    if isinstance(atoms, str | os.PathLike):
+        found = read_any(atoms)
+    elif isinstance(atoms, bytes) or not isinstance(atoms, Iterable):
+        raise TypeError(f"{name} is a {type(atoms).__name__}, expected Atoms, a path or a list of them")
+    else:
+        found = []
+        for i, a in enumerate(atoms):
+            if isinstance(a, str | os.PathLike):
+                found += read_any(a)
+            elif isinstance(a, Atoms):
+                found.append(a)
+            else:
+                raise TypeError(f"{name}[{i}] is a {type(a).__name__}, expected Atoms or a path")
+    if not found:
+        raise ValueError(f"{name} is empty: there are no atoms")
+    if len({a.tatom for a in found}) > 1:
+        raise ValueError(f"{name} mix SFT lengths: { {a.detector: a.tatom for a in found} }")
+    return found
+
+
+# ---------------------------------------------------------------- text
+
+
+def read_atoms(path: PathLike, *, tatom: int = 1800, detectors: Sequence[str] | None = None) -> list[Atoms]:
     """Read atoms from the text that LALPulsar and PyFstat write.
 
     Parameters
@@ -36,20 +78,21 @@ def read_atoms(
         Columns GPS time, a^2, b^2, a b, Re Fa, Im Fa, Re Fb, Im Fb; lines that start with ``%`` or ``#`` are
         comments.
     tatom : int
-        SFT length in seconds; the file does not say it.
+        SFT length in seconds; the file does not contain it.
     detectors : sequence of str, optional
-        Names of the detectors in the file, in its order.  The file has no column for them: the next one starts where
-        the time goes back.  Default: ``"D0"``, ``"D1"`` ...
+        Names of the detectors in the file, in its order.  The file has no column for them: a detector ends where the
+        time does not rise.  The default is ``"D0"``, ``"D1"`` ...
 
     Returns
     -------
     list of Atoms
-        One a detector.  The text rounds to 6 decimals: 2F of such atoms is good to about 1e-5.
+        One entry for each detector.  The text rounds to 6 decimals, which changes 2F by about 1e-5.
 
     Raises
     ------
     ValueError
-        If a line cannot be read (it is named), nothing is in the file, or `detectors` are not as many as are in it.
+        A line cannot be read (the error names it), the file holds no atoms, or the number of `detectors` is not that
+        of the file.
 
     Examples
     --------
@@ -59,7 +102,8 @@ def read_atoms(
     >>> [(a.detector, len(a)) for a in read_atoms("atoms.dat", detectors=["H1", "L1"])]
     [('H1', 2), ('L1', 1)]
     """
-    table, lines = _table(path)
+    with open(path, encoding="utf-8") as file:
+        table, lines = _table(path, file)
     times = table[:, 0]
     starts = [0, *(np.flatnonzero(np.diff(times) <= 0) + 1).tolist(), len(times)]
     n = len(starts) - 1
@@ -79,104 +123,61 @@ def read_atoms(
     return out
 
 
-def _table(path: str | os.PathLike[str]) -> tuple[NDArray[np.float64], list[int]]:
+def _table(path: PathLike, text: Iterable[str]) -> tuple[NDArray[np.float64], list[int]]:
+    """The numbers of a text file, one atom a row, and the line number of each row."""
     rows, lines = [], []
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            text = line.strip()
-            if not text or text[0] in "%#":
-                continue
-            parts = text.split()
-            if len(parts) != COLUMNS:
-                raise ValueError(f"{path}, line {number}: {len(parts)} columns, expected {COLUMNS}")
-            try:
-                rows.append([float(p) for p in parts])
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from error
-            lines.append(number)
+    for number, line in enumerate(text, start=1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "%#":
+            continue
+        words = stripped.split()
+        if len(words) != TEXT_COLUMNS:
+            raise ValueError(f"{path}, line {number}: {len(words)} columns, expected {TEXT_COLUMNS}")
+        try:
+            rows.append([float(word) for word in words])
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+        lines.append(number)
     if not rows:
         raise ValueError(f"{path} holds no atoms")
     return np.array(rows), lines
 
 
-def write_atoms(path: str | os.PathLike[str], atoms: Atoms | Sequence[Atoms]) -> None:
-    """Write atoms as LALPulsar's text: 6 decimals, detectors one after the other without a label.
+def write_atoms(path: PathLike, atoms: AtomsLike) -> None:
+    """Write atoms as LALPulsar's text: 6 decimals, one detector after the other, without their names.
 
     `save_atoms` loses nothing.
     """
-    with written(path) as part, open(part, "w", encoding="utf-8") as file:
-        file.write("%% tGPS    a2       b2        ab        Fa_re     Fa_im     Fb_re     Fb_im\n")
-        for a in as_list(atoms):
+    found = as_list(atoms)
+    with written(path) as part:
+        _write_text(part, found)
+
+
+def _write_text(path: Path, atoms: Sequence[Atoms]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(TEXT_HEADER)
+        for a in atoms:
             fa, fb = to_host(a.Fa), to_host(a.Fb)
             rows = zip(
                 a.t, to_host(a.a2), to_host(a.b2), to_host(a.ab), fa.real, fa.imag, fb.real, fb.imag, strict=True
             )
-            file.writelines(ATOM_LINE.format(*row) for row in rows)
+            file.writelines(TEXT_LINE.format(*row) for row in rows)
 
 
-def save_atoms(path: str | os.PathLike[str], atoms: Atoms | Sequence[Atoms]) -> None:
-    """Write the atoms of one or several detectors to ``.npz`` or ``.h5``; nothing is lost.
+# ---------------------------------------------------------------- npz and HDF5
 
-    Parameters
-    ----------
-    path : path
-        The file appears whole or not at all.
-    atoms : Atoms or sequence of Atoms
 
-    Raises
-    ------
-    ValueError
-        For another ending.
-
-    Examples
-    --------
-    >>> from skysieve.fstat import synth_atoms
-    >>> atoms = synth_atoms(span=86400)
-    >>> save_atoms("atoms.npz", atoms)
-    >>> load_atoms("atoms.npz") == atoms
-    True
-    """
-    found = as_list(atoms)
-    values: dict[str, Any] = {"format": FORMAT, "n_detectors": len(found)}
-    for i, a in enumerate(found):
+def _pack(atoms: Sequence[Atoms]) -> dict[str, Any]:
+    """The entries of an npz or HDF5 file."""
+    values: dict[str, Any] = {"format": CONTENT, "n_detectors": len(atoms)}
+    for i, a in enumerate(atoms):
         values |= {f"{i}/t": a.t, f"{i}/tatom": a.tatom, f"{i}/detector": a.detector}
         values |= {f"{i}/{name}": to_host(getattr(a, name)) for name in FIELDS}
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".npz", *HDF5):
-        raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in .npz, {', '.join(HDF5)}")
-    with written(path) as part:
-        if suffix == ".npz":
-            np.savez(part, **values)
-            return
-        h5py = _h5py()
-        with h5py.File(part, "w") as file:
-            for name, value in values.items():
-                file[name] = value
+    return values
 
 
-def load_atoms(path: str | os.PathLike[str]) -> list[Atoms]:
-    """Read what `save_atoms` wrote.
-
-    Raises
-    ------
-    ValueError
-        If the file is something else.
-    """
-    suffix = Path(path).suffix.lower()
-    if suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
-            return _unpack(path, {name: file[name] for name in file.files})
-    if suffix not in HDF5:
-        raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in .npz, {', '.join(HDF5)}")
-    h5py = _h5py()
-    with h5py.File(path, "r") as file:
-        found: dict[str, Any] = {}
-        file.visititems(lambda name, item: found.__setitem__(name, item[()]) if hasattr(item, "dtype") else None)
-    return _unpack(path, found)
-
-
-def _unpack(path: str | os.PathLike[str], values: dict[str, Any]) -> list[Atoms]:
-    if "format" not in values or _text(values["format"]) != FORMAT:
+def _unpack(path: PathLike, values: dict[str, Any]) -> list[Atoms]:
+    if "format" not in values or _text(values["format"]) != CONTENT:
         raise ValueError(f"{path} was not written by skysieve's save_atoms")
     out = []
     for i in range(int(values["n_detectors"])):
@@ -190,9 +191,128 @@ def _text(value: Any) -> str:
     return plain.decode() if isinstance(plain, bytes) else str(plain)
 
 
+def _read_npz(path: PathLike) -> list[Atoms]:
+    with np.load(path, allow_pickle=False) as file:
+        return _unpack(path, {name: file[name] for name in file.files})
+
+
+def _write_npz(path: Path, atoms: Sequence[Atoms]) -> None:
+    with open(path, "wb") as file:
+        np.savez(file, **_pack(atoms))
+
+
+def _read_hdf5(path: PathLike) -> list[Atoms]:
+    h5py = _h5py()
+    with h5py.File(path, "r") as file:
+        found: dict[str, Any] = {}
+        file.visititems(lambda name, item: found.__setitem__(name, item[()]) if hasattr(item, "dtype") else None)
+    return _unpack(path, found)
+
+
+def _write_hdf5(path: Path, atoms: Sequence[Atoms]) -> None:
+    with _h5py().File(path, "w") as file:
+        for name, value in _pack(atoms).items():
+            file[name] = value
+
+
 def _h5py() -> Any:
     try:
         import h5py
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("HDF5 files need h5py: pip install 'skysieve[hdf5]'") from error
     return h5py
+
+
+# ---------------------------------------------------------------- all formats
+
+
+@dataclass(frozen=True)
+class AtomsFormat:
+    """One format of files of atoms.
+
+    Attributes
+    ----------
+    endings : tuple of str
+        Endings of the file names.
+    write : callable
+        ``write(path, atoms)``.
+    read : callable or None
+        ``read(path)`` for formats that lose nothing; None for text, which `read_atoms` reads.
+    """
+
+    endings: tuple[str, ...]
+    write: Callable[[Path, Sequence[Atoms]], None]
+    read: Callable[[PathLike], list[Atoms]] | None = None
+
+
+FORMATS = {
+    "npz": AtomsFormat((".npz",), _write_npz, _read_npz),
+    "hdf5": AtomsFormat((".h5", ".hdf5", ".hdf"), _write_hdf5, _read_hdf5),
+    "text": AtomsFormat((".dat", ".txt"), _write_text),
+}
+"""All formats; a file of any other ending is read as text."""
+
+
+def _format_of(path: PathLike, lossless: bool) -> AtomsFormat:
+    """The format that the ending of a name means."""
+    known = [f for f in FORMATS.values() if f.read is not None or not lossless]
+    for found in known:
+        if Path(path).suffix.lower() in found.endings:
+            return found
+    endings = ", ".join(ending for f in known for ending in f.endings)
+    raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in {endings}")
+
+
+def save_atoms(path: PathLike, atoms: AtomsLike) -> None:
+    """Write the atoms of one or several detectors to ``.npz`` or ``.h5``; nothing is lost.
+
+    Parameters
+    ----------
+    path : path
+        The file appears complete or not at all.
+    atoms : Atoms, path, or sequence of them
+
+    Raises
+    ------
+    ValueError
+        The name has another ending.
+
+    Examples
+    --------
+    >>> from skysieve.fstat import synth_atoms
+    >>> atoms = synth_atoms(span=86400)
+    >>> save_atoms("atoms.npz", atoms)
+    >>> load_atoms("atoms.npz") == atoms
+    True
+    """
+    chosen, found = _format_of(path, lossless=True), as_list(atoms)
+    with written(path) as part:
+        chosen.write(part, found)
+
+
+def load_atoms(path: PathLike) -> list[Atoms]:
+    """Read what `save_atoms` wrote.
+
+    Raises
+    ------
+    ValueError
+        The file is something else.
+    """
+    read = _format_of(path, lossless=True).read
+    assert read is not None
+    return read(path)
+
+
+def read_any(path: PathLike, tatom: int = 1800, detectors: Sequence[str] | None = None) -> list[Atoms]:
+    """Read a file of atoms of any format; `tatom` and `detectors` are for text, as in `read_atoms`."""
+    for found in FORMATS.values():
+        if found.read is not None and Path(path).suffix.lower() in found.endings:
+            return found.read(path)
+    return read_atoms(path, tatom=tatom, detectors=detectors)
+
+
+def write_any(path: PathLike, atoms: AtomsLike) -> None:
+    """Write a file of atoms in the format that its ending means."""
+    chosen, found = _format_of(path, lossless=False), as_list(atoms)
+    with written(path) as part:
+        chosen.write(part, found)

@@ -1,10 +1,11 @@
-"""The grid of start times and durations, and which bins of data each of its cells takes.
+"""The grid of start times and durations, and the bins of data that belong to each of its cells.
 
 All times are whole seconds in signed 64-bit integers: LALPulsar's unsigned 32 bits wrap for a start before the data.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +15,8 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 
 from .atoms import positive_seconds, whole_seconds
+from .files import AtomsLike, as_list
+from .window_kinds import Algorithm
 from .windows import Window
 
 if TYPE_CHECKING:
@@ -23,10 +26,10 @@ __all__ = ["Binning", "Grid", "Schedule", "Times", "make_schedule"]
 
 MOST_CELLS = 2**62
 BYTES_T0, BYTES_TAU, BYTES_LENGTH = 80, 48, 32
-"""Bytes that are held for each start time and each duration, and for each duration of a group of starts (see
-`Schedule`), while a grid is searched."""
+"""Bytes of memory for each start time, for each duration, and for each duration of a group of starts (see `Schedule`)
+while a grid is searched."""
 SMALL_TABLES = 2**26
-"""Bytes of them that are taken unasked."""
+"""Below this size of the tables, in bytes, skip the query of free memory."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -38,7 +41,7 @@ class Grid:
     t0 : int
         First start time, GPS seconds.
     t0_band : int
-        Range of start times; ``floor(t0_band / dt0) + 1`` of them are tried.
+        Range of start times; there are ``floor(t0_band / dt0) + 1`` of them.
     dt0 : int
         Step of the start time.
     tau, tau_band, dtau : int
@@ -49,14 +52,14 @@ class Grid:
     t0s, taus : numpy.ndarray of int64
         The start times and the durations.
     t0_band, tau_band, dt0, dtau : int or None
-        As given; of a grid `from_lists` the bands are the ranges and the steps None.
+        As given; for a grid made by `from_lists` the bands are the ranges and the steps are None.
 
     Raises
     ------
     ValueError, TypeError
-        For times that are not whole seconds, steps or durations that are not positive, or negative bands.
+        Times are not whole seconds, steps or durations are not positive, or bands are negative.
     MemoryBudgetError
-        If the start times and durations alone do not fit into memory.
+        The start times and durations alone do not fit into memory.
 
     Examples
     --------
@@ -92,7 +95,7 @@ class Grid:
 
     @classmethod
     def from_lists(cls, t0s: ArrayLike, taus: ArrayLike) -> Grid:
-        """A grid of any start times and durations, such as logarithmic durations.
+        """A grid of arbitrary start times and durations, such as logarithmic durations.
 
         Parameters
         ----------
@@ -114,26 +117,29 @@ class Grid:
         return grid
 
     @classmethod
-    def full(cls, atoms: Any, *, dt0: int | None = None, dtau: int | None = None) -> Grid:
-        """Every start and duration that the data allow, from two SFTs on: PyFstat's default grid.
+    def full(cls, atoms: AtomsLike, *, dt0: int | None = None, dtau: int | None = None) -> Grid:
+        """All starts and durations of at least two SFTs that fit the data: PyFstat's default grid.
 
         Parameters
         ----------
-        atoms : Atoms or list of Atoms
+        atoms : Atoms, path, or sequence of them
         dt0, dtau : int, optional
             Steps; one SFT by default.
         """
-        from .atoms import as_list
-
         found = as_list(atoms)
         width = found[0].tatom
-        start = min(int(a.t[0]) for a in found)
-        span = (max(int(a.t[-1]) for a in found) - start) // width * width + width
-        if span < 2 * width:
+        times = Times.of([a.t for a in found], width)
+        if times.n < 2:
             raise ValueError("atoms hold one SFT; a transient window needs two")
-        band = span - 2 * width
+        start, band = times.t_start, (times.n - 2) * width
         steps = {"dt0": width if dt0 is None else dt0, "dtau": width if dtau is None else dtau}
         return cls(t0=start, t0_band=band, tau=2 * width, tau_band=band, **steps)
+
+    @classmethod
+    def whole(cls, bins: Binning) -> Grid:
+        """One cell that covers all data."""
+        width = bins.tatom
+        return cls(t0=bins.t_start, tau=bins.n * width, dt0=width, dtau=width)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -175,13 +181,13 @@ def _count(n_t0: int, n_tau: int) -> None:
 
 
 def refuse_large(n_t0: int, n_tau: int, groups: int, memory: str | float | None = None) -> None:
-    """Raise `MemoryBudgetError` where the tables of a grid do not fit, before they are made.
+    """Raise `MemoryBudgetError` if the tables of a grid do not fit into memory, before they are made.
 
     Parameters
     ----------
     n_t0, n_tau : int
     groups : int
-        Places of the start times between the bins.
+        Number of offsets that start times have from the bins.
     memory : str or float, optional
         Budget; 80% of what is free by default.
     """
@@ -217,11 +223,11 @@ def _rising(values: Any, name: str) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which bins every cell of a grid takes: row ``m`` sums ``length[group[m], n]`` bins from ``first[m]`` on.
+    """The bins of every cell of a grid: the cell (m, n) sums ``length[group[m], n]`` bins from ``first[m]`` on.
 
-    Rows of one group start at the same offset from the bins, and so share the lengths and the weights of their
-    windows.  ``first`` may be negative (a start before the data) and windows may run past the data: what lies
-    outside counts as empty.
+    Rows of one group start at the same offset from the bins, so that their windows have the same lengths and weights.
+    ``first`` may be negative (a start before the data) and windows may reach past the data: bins outside the data
+    count as empty.
 
     Attributes
     ----------
@@ -230,7 +236,7 @@ class Schedule:
     first : numpy.ndarray of int64, shape (N_t0,)
     group : numpy.ndarray of int64, shape (N_t0,)
     length : numpy.ndarray of int64, shape (G, N_tau)
-        Not cut at the end of the data; rises with tau.
+        Rises with tau; windows are not cut at the end of the data.
     offset : numpy.ndarray of int64, shape (G,)
         Seconds from t0 to the start of the first bin.
     valid_from : numpy.ndarray of int64, shape (G,)
@@ -253,7 +259,7 @@ class Schedule:
         return int(self.first.size), int(self.length.shape[1])
 
     def valid(self) -> NDArray[np.bool_]:
-        """Which cells hold two bins or more, as a map (for tests and small grids)."""
+        """Map of the cells that hold two bins or more (for tests and small grids)."""
         columns = np.arange(self.shape[1])
         return ~self.late[:, None] & (columns >= self.valid_from[self.group][:, None])
 
@@ -264,14 +270,14 @@ class Schedule:
 
 
 def refuse_tables(grid: Grid, tatom: int, memory: str | float | None = None) -> None:
-    """`refuse_large` for a grid and data in bins of `tatom` seconds."""
+    """Apply `refuse_large` to a grid and data in bins of `tatom` seconds."""
     n_t0, n_tau = grid.shape
     if BYTES_T0 * n_t0 + BYTES_TAU * n_tau + BYTES_LENGTH * min(n_t0, tatom) * n_tau > SMALL_TABLES:
         refuse_large(n_t0, n_tau, int(np.unique(grid.t0s % tatom).size), memory)
 
 
 class Binning(Protocol):
-    """Time bins of data: `atoms.Bins`, or those of a batch."""
+    """Time bins of data: `bins.Bins`, those of a batch, or `Times`."""
 
     @property
     def t_start(self) -> int: ...  # GPS second at which bin 0 starts
@@ -283,22 +289,29 @@ class Binning(Protocol):
 
 @dataclass(frozen=True)
 class Times:
-    """Time bins alone."""
+    """Time bins without data."""
 
     t_start: int
     tatom: int
     n: int
 
+    @classmethod
+    def of(cls, times: Sequence[NDArray[np.int64]], tatom: int) -> Times:
+        """The common bins of SFTs that start at these times, one rising array for each detector."""
+        start = min(int(t[0]) for t in times)
+        return cls(start, tatom, (max(int(t[-1]) for t in times) - start) // tatom + 1)
+
 
 def make_schedule(grid: Grid, window: Window, bins: Binning) -> Schedule:
-    """Bins of every cell, by LALPulsar's rules: the start is rounded half up to a bin, the end likewise and exclusive.
+    """Find the bins of every cell by LALPulsar's rules.
 
-    Bins that start before ``t0`` weigh nothing except in the rectangular window, so that others start at the next
-    bin.  An end at ``efold`` times tau is rounded to whole seconds.
+    The start is rounded half up to a bin, and so is the end, which is exclusive.  Bins that start before ``t0`` have
+    weight only in the rectangular window; other windows start at the next bin.  An end at ``efold`` times tau is
+    rounded to whole seconds.
     """
     width, half = bins.tatom, bins.tatom // 2
     since = grid.t0s - bins.t_start
-    if window.kind in ("none", "rect"):
+    if window.algorithm == Algorithm.RUNNING_SUMS:
         first = (since + half) // width
         phase = (since + half) - first * width
         reach = grid.taus
@@ -313,7 +326,7 @@ def make_schedule(grid: Grid, window: Window, bins: Binning) -> Schedule:
     start = np.zeros(offset.size, np.int64)
     start[group] = base
     length = np.maximum((start[:, None] + reach) // width, 0)
-    # a bin that rounding selects but that starts before t0 counts towards the two bins a window needs
+    # a bin that rounding selects but that starts before t0 is one of the two bins that a window needs
     rounded = (since + half) // width
     early = np.zeros(offset.size, np.int64)
     early[group] = first - rounded

@@ -1,7 +1,7 @@
-"""Made atoms: Gaussian noise and transient signals seen by real detectors, without lalsuite.
+"""Simulated atoms: Gaussian noise and transient signals in real detectors, without lalsuite.
 
-The atoms are drawn directly, not by way of time series: for a noise-weighted pair ``(a, b)`` the projections are
-``Fa = a z``, ``Fb = b z`` with one complex ``z`` of unit variance a SFT, plus the signal.
+The atoms are drawn directly, without time series: for a noise-weighted pair ``(a, b)`` the projections are ``Fa = a z``
+and ``Fb = b z``, with one complex ``z`` of unit variance for each SFT, plus the signal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .atoms import Atoms, positive_seconds, whole_seconds
-from .windows import Window, resolve_window
+from .windows import Window, WindowLike, resolve_window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +23,7 @@ __all__ = ["DETECTORS", "Detector", "Injection", "antenna_patterns", "synth_atom
 GMST_EPOCH = 1_000_000_000
 """GPS second at which `GMST_ANGLE` holds."""
 GMST_ANGLE = 0.3368773437
-"""Greenwich mean sidereal time there, in radians (UT1 taken as UTC)."""
+"""Greenwich mean sidereal time at that second, in radians (UT1 taken as UTC)."""
 SIDEREAL_RATE = 2 * np.pi / 86164.0905
 
 
@@ -45,7 +45,7 @@ class Detector:
     y_azimuth: float
 
     def response(self) -> NDArray[np.float64]:
-        """``(x x - y y) / 2`` of the arms' directions in axes that turn with the Earth."""
+        """``(x x - y y) / 2`` of the directions of the arms, in axes that rotate with the Earth."""
         lat, lon = np.deg2rad([self.latitude, self.longitude])
         east = np.array([-np.sin(lon), np.cos(lon), 0.0])
         north = np.array([-np.sin(lat) * np.cos(lon), -np.sin(lat) * np.sin(lon), np.cos(lat)])
@@ -119,7 +119,7 @@ class Injection:
     window : str, WindowSum or callable
         As for `skysieve.fstat.transient_map`.
     efold : float
-        Where windows other than rect end, in units of tau.
+        End of windows other than "rect", in units of tau.
     cosi, psi, phi0 : float
         Cosine of the inclination, polarisation angle and initial phase.
     """
@@ -127,7 +127,7 @@ class Injection:
     t0: int
     tau: int
     snr: float
-    window: Any = "rect"
+    window: WindowLike = "rect"
     efold: float = 3
     cosi: float = 0.3
     psi: float = 0.4
@@ -140,7 +140,7 @@ class Injection:
             raise ValueError(f"snr={self.snr!r}: expected at least 0")
         if not -1 <= self.cosi <= 1:
             raise ValueError(f"cosi={self.cosi!r}: expected -1 to 1")
-        if self._window().kind == "none":
+        if self._window().whole:
             raise ValueError("window='none' has no start: inject a rect over all data")
 
     def _window(self) -> Window:
@@ -175,7 +175,7 @@ def _detector(detector: str | Detector) -> Detector:
 def sft_times(
     t_start: int, span: int, tatom: int, gaps: Sequence[tuple[int, int]], duty: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Starts of the SFTs of a detector: a comb from `t_start`, less those that touch a gap, less a random share."""
+    """Starts of the SFTs of a detector: equally spaced from `t_start`, without those in gaps and a random share."""
     t = t_start + tatom * np.arange(span // tatom, dtype=np.int64)
     keep = rng.random(t.size) < duty
     for a, b in gaps:
@@ -216,11 +216,11 @@ def synth_atoms(
     gaps : sequence of (start, stop), or dict of them by detector
         GPS ranges without data.
     duty : float
-        Share of the SFTs that is kept, at random.
+        Share of the SFTs to keep, at random.
     offsets : sequence of int, optional
-        Seconds by which each detector's SFTs are late.
+        Delay of the SFTs of each detector, in seconds.
     noise : float or dict by detector
-        Relative noise amplitudes: a detector's atoms are weighted by its share.  0 everywhere gives signals alone.
+        Relative noise amplitudes, from which the detectors' weights follow.  0 everywhere gives signals without noise.
     seed : int or numpy.random.Generator
         The same seed gives the same atoms.
     dtype : {"float32", "float64"}
@@ -228,17 +228,17 @@ def synth_atoms(
     Returns
     -------
     list of Atoms
-        One a detector.
+        One entry for each detector.
 
     Raises
     ------
     ValueError, TypeError
-        For unknown detectors, spans or duties out of range, a detector without any SFT.
+        A detector is unknown or has no SFT, or a number is out of range.
 
     Notes
     -----
-    In noise alone 2F of every cell follows chi-square with four degrees of freedom.  Signals scale so that the
-    squared SNR summed over detectors and the window is ``snr**2``.
+    In noise alone 2F of every cell follows a chi-square distribution with four degrees of freedom.  Signals are scaled
+    so that the squared SNR summed over detectors and the window is ``snr**2``.
 
     Examples
     --------
@@ -254,16 +254,16 @@ def synth_atoms(
     names = [detectors] if isinstance(detectors, str) else list(detectors)
     if not names:
         raise ValueError("detectors is empty")
-    late = [0] * len(names) if offsets is None else [whole_seconds(o, "offsets") for o in offsets]
-    if len(late) != len(names):
-        raise ValueError(f"offsets has {len(late)} entries for {len(names)} detectors")
+    delays = [0] * len(names) if offsets is None else [whole_seconds(o, "offsets") for o in offsets]
+    if len(delays) != len(names):
+        raise ValueError(f"offsets has {len(delays)} entries for {len(names)} detectors")
     signals = [inject] if isinstance(inject, Injection) else list(inject or ())
     rng = np.random.default_rng(seed)
     levels = _levels(noise, names)
     quiet = all(level == 0 for level in levels)
     weights = np.ones(len(names)) if quiet else np.mean([v**-2.0 for v in levels]) ** -1 * np.array(levels) ** -2.0
     found = []
-    for name, delay, weight in zip(names, late, weights, strict=True):
+    for name, delay, weight in zip(names, delays, weights, strict=True):
         holes = gaps.get(name, ()) if isinstance(gaps, Mapping) else gaps
         t = sft_times(start + delay, length, width, holes, duty, rng)
         if t.size == 0:

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .window_kinds import KINDS, NAMED, Algorithm, WindowName
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["KINDS", "Window", "WindowSum", "resolve_window"]
+__all__ = ["Window", "WindowLike", "WindowSum", "resolve_window"]
 
-KINDS = ("none", "rect", "exp", "sum", "any")
-METHODS = ("rect", "exp", "none", "sum of exponentials", "any function")
-"""Windows, in words."""
+METHODS = tuple(kind.label for kind in KINDS.values())
+"""Labels of all kinds of windows, for ``skysieve info``."""
 LARGEST_EFOLD = 20.0
-"""``exp(-20)`` squared twice is what float32 can still hold beside 1."""
+"""Largest `efold`: float32 still resolves ``exp(-20)`` squared beside 1 in products of two sums."""
 MOST_DEGREE = 8
+"""Largest degree of a polynomial of `WindowSum`."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class WindowSum:
 
     Notes
     -----
-    Such windows keep the recurrence of the plain exponential: every term costs a few operations a cell, whatever
-    the length of the window.
+    The recurrence of the plain exponential holds for such windows too: every term costs a few operations for each
+    cell, whatever the length of the window.
 
     Examples
     --------
@@ -91,7 +93,7 @@ class WindowSum:
         return all(rate.imag == 0 and all(v.imag == 0 for v in c) for c, rate in self.terms)
 
     def gathered(self) -> dict[complex, NDArray[np.complex128]]:
-        """Rate to coefficients, terms of one rate added, complex windows completed by their conjugates."""
+        """Coefficients by rate: terms of equal rate are added, and complex windows are completed by conjugate terms."""
         out: dict[complex, NDArray[np.complex128]] = {}
         for c, rate in self.terms:
             parts = [(np.asarray(c), rate)]
@@ -119,17 +121,22 @@ def _add(a: NDArray[np.complex128], b: NDArray[np.complex128]) -> NDArray[np.com
     return total
 
 
+WindowLike = WindowName | WindowSum | Callable[[Any], Any]
+"""The argument `window` of the public functions."""
+
+
 @dataclass(frozen=True)
 class Window:
     """A window as the backends take it.
 
     Attributes
     ----------
-    kind : {"none", "rect", "exp", "sum", "any"}
+    kind : str
+        A key of `window_kinds.KINDS`.
     efold : float
-        Where the window ends, in units of tau; 1 for rect.
+        End of the window in units of tau; 1 for windows of constant amplitude.
     function : callable or None
-        ``w(x)`` of kinds "sum" and "any".
+        ``w(x)``, where the user gives it.
     """
 
     kind: str
@@ -137,43 +144,63 @@ class Window:
     function: Callable[[Any], Any] | None = None
 
     @property
+    def algorithm(self) -> Algorithm:
+        """How the sums of this window are formed."""
+        return KINDS[self.kind].algorithm
+
+    @property
+    def whole(self) -> bool:
+        """Whether the window covers all data, so that there is no grid."""
+        return KINDS[self.kind].whole
+
+    @property
+    def shape(self) -> Callable[[Any], Any]:
+        """``w(x)`` inside the window."""
+        found = KINDS[self.kind].shape or self.function
+        assert found is not None
+        return found
+
+    @property
     def name(self) -> str:
-        """For files and figures."""
-        return {"sum": "sum of exponentials", "any": "user's window"}.get(self.kind, self.kind)
+        """The label for files and figures."""
+        return KINDS[self.kind].label
 
     def weights(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """``w`` at ``x``, which lies within the window."""
-        if self.kind in ("none", "rect"):
-            return np.ones_like(x)
-        if self.kind == "exp":
-            return np.exp(-x)
-        assert self.function is not None
+        """``w(x)`` for `x` inside the window.
+
+        Raises
+        ------
+        ValueError
+            The user's function returned values of another shape, or values that are not finite.
+        """
+        if self.function is None:
+            return np.asarray(self.shape(x))
         w = np.asarray(self.function(x), dtype=np.float64)
         if w.shape != x.shape:
-            raise ValueError(f"window: the function gave shape {w.shape} for x of shape {x.shape}")
+            raise ValueError(f"window: the function returned shape {w.shape} for x of shape {x.shape}")
         if not np.all(np.isfinite(w)):
-            raise ValueError("window: the function gave values that are not finite")
+            raise ValueError("window: the function returned values that are not finite")
         return w
 
 
 def resolve_window(window: Any, efold: float) -> Window:
-    """The `Window` that the public arguments mean.
+    """The `Window` for the public arguments `window` and `efold`.
 
     Raises
     ------
     ValueError, TypeError
-        For an unknown name, something that cannot be called, or an `efold` outside (0, 20].
+        For an unknown name, something that is neither a name nor callable, or an `efold` outside (0, 20].
     """
     if isinstance(efold, bool) or not isinstance(efold, int | float | np.integer | np.floating):
         raise TypeError(f"efold={efold!r}: expected a number")
     if not 0 < efold <= LARGEST_EFOLD:
         raise ValueError(f"efold={efold!r}: expected a positive number, at most {LARGEST_EFOLD:g}")
     if isinstance(window, str):
-        if window not in ("none", "rect", "exp"):
-            raise ValueError(
-                f"window={window!r}: expected 'none', 'rect', 'exp', a WindowSum or a function of (t - t0) / tau"
-            )
-        return Window(window, float(efold) if window == "exp" else 1.0)
+        if window not in NAMED:
+            names = ", ".join(map(repr, NAMED))
+            raise ValueError(f"window={window!r}: expected {names}, a WindowSum or a function of (t - t0) / tau")
+        constant = KINDS[window].algorithm == Algorithm.RUNNING_SUMS
+        return Window(window, 1.0 if constant else float(efold))
     if isinstance(window, WindowSum):
         return Window("sum", float(efold), window)
     if callable(window):

@@ -1,1 +1,1 @@
-"""Maps of the transient F-statistic and their plots."""
+"""Results of transient F-statistic maps, and their figures."""

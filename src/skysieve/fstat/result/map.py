@@ -3,39 +3,84 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.core.checks import one_of
+from skysieve.core.files import written
+from skysieve.core.result import Result
+from skysieve.fstat.archive import ARRAY, GRID, JSON, form, pack, read_archive, unpack, write_archive
 from skysieve.fstat.inputs.grid import Grid
 
 if TYPE_CHECKING:
+    from astropy.table import Table
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-__all__ = ["Coverage", "TransientResult"]
+__all__ = ["STYLES", "Coverage", "Style", "TransientResult"]
 
 PRIOR = 70.0
-"""``ln B`` under the F-statistic's amplitude prior is ``ln(70 / cells) - 4 ln rhohatmax + ln sum exp F``."""
-STYLES = ("pyfstat", "lalpulsar")
-FORMAT = "skysieve.fstat.result.map 1"
+"""The amplitude prior of the F-statistic: ``ln B`` is ``ln(70 / cells) - 4 ln rhohatmax + ln sum exp F``."""
+CONTENT = "skysieve.fstat.TransientResult 2"
+"""Mark of the files that `TransientResult.save` writes."""
+
+
+def ln_bayes(log_sum: Any, n_cells: int, rhohatmax: float) -> Any:
+    """``ln B`` of a transient signal against noise, from ``ln sum exp F`` over `n_cells` cells; NaN without cells."""
+    if n_cells == 0:
+        return log_sum + np.nan
+    return np.log(PRIOR / n_cells) - 4 * np.log(rhohatmax) + log_sum
+
+
+@dataclass(frozen=True)
+class TextStyle:
+    """A text form of a map: one line for each cell.
+
+    Attributes
+    ----------
+    header : str
+        First line.
+    line : str
+        Format of the other lines, for `t0`, `tau` and `twoF`.
+    endings : tuple of str
+        Endings of the file names for which the command line takes this style.
+    """
+
+    header: str
+    line: str
+    endings: tuple[str, ...] = ()
+
+
+STYLES = {
+    "pyfstat": TextStyle("# t0[s]     tau[s]     2F\n", "  {t0:10d} {tau:10d} {twoF:< 11.8g}\n", (".dat", ".txt")),
+    "lalpulsar": TextStyle("", "  {t0:10d} {tau:10d} {twoF:< 11.8g}\n"),
+    "csv": TextStyle("t0,tau,twoF\n", "{t0},{tau},{twoF:.9g}\n", (".csv",)),
+}
+"""Text forms of a map."""
+Style = Literal["pyfstat", "lalpulsar", "csv"]
+"""Names of `STYLES`, for type checkers."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Where there is data: start and width (seconds) of the time bins, and which of them hold any."""
+    """Where there is data: start and width (seconds) of the time bins, and which of them hold data."""
 
-    t_start: int
-    tatom: int
-    occupied: NDArray[np.bool_]
+    t_start: int = field(metadata=JSON)
+    tatom: int = field(metadata=JSON)
+    occupied: NDArray[np.bool_] = field(metadata=ARRAY)
+
+
+COVERAGE = form(pack, lambda values: Coverage(**unpack(Coverage, values)))
+INDEX = form(lambda index: {"": index}, lambda values: (int(values[""][0]), int(values[""][1])))
 
 
 @dataclass(frozen=True, repr=False)
-class TransientResult:
+class TransientResult(Result):
     """Map of the transient F-statistic of one template over start times and durations.
 
     Attributes
@@ -47,34 +92,39 @@ class TransientResult:
     max_F : float
         Largest F; NaN if no cell could be computed.
     index : tuple of int, or None
-        Cell (m, n) of the largest F, the first one in that order if several are equal.
+        Cell (m, n) of the largest F; the first one in the order of the map if several are equal.
     log_sum : float
         ``ln sum exp F`` over all cells.
     n_cells, n_fallback : int
         Cells computed, and those of them whose window is empty or ill-conditioned, where F is set to 2.
     window : str
     efold : float
-        Where the window ends, in units of tau.
+        End of the window in units of tau.
     device, dtype : str
     compat : str or None
+    rhohatmax : float
+    coverage : Coverage
+        Time bins of the data.
+    row_log, column_log : numpy.ndarray or None
+        ``ln sum exp F`` over each row and each column.
     """
 
-    F: Any
-    grid: Grid
-    max_F: float
-    index: tuple[int, int] | None
-    log_sum: float
-    n_cells: int
-    n_fallback: int
-    window: str
-    efold: float
-    device: str
-    dtype: str
-    compat: str | None
-    rhohatmax: float
-    coverage: Coverage
-    row_log: NDArray[np.float64] | None = field(default=None, metadata={"internal": True})
-    column_log: NDArray[np.float64] | None = field(default=None, metadata={"internal": True})
+    F: Any = field(metadata=ARRAY)
+    grid: Grid = field(metadata=GRID)
+    max_F: float = field(metadata=JSON)
+    index: tuple[int, int] | None = field(metadata=INDEX)
+    log_sum: float = field(metadata=JSON)
+    n_cells: int = field(metadata=JSON)
+    n_fallback: int = field(metadata=JSON)
+    window: str = field(metadata=JSON)
+    efold: float = field(metadata=JSON)
+    device: str = field(metadata=JSON)
+    dtype: str = field(metadata=JSON)
+    compat: str | None = field(metadata=JSON)
+    rhohatmax: float = field(metadata=JSON)
+    coverage: Coverage = field(metadata=COVERAGE)
+    row_log: NDArray[np.float64] | None = field(metadata=ARRAY, default=None)
+    column_log: NDArray[np.float64] | None = field(metadata=ARRAY, default=None)
 
     # ------------------------------------------------------------------ the map
     @property
@@ -84,7 +134,7 @@ class TransientResult:
         Raises
         ------
         ValueError
-            If the map was not kept.
+            The map was not kept.
         """
         if self.F is None:
             raise ValueError("the map was not kept (keep_map=False)")
@@ -109,9 +159,7 @@ class TransientResult:
     @property
     def lnBtSG(self) -> float:
         """Log Bayes factor of a transient signal against Gaussian noise, for a flat prior over the grid's cells."""
-        if self.n_cells == 0:
-            return float("nan")
-        return float(np.log(PRIOR / self.n_cells) - 4 * np.log(self.rhohatmax) + self.log_sum)
+        return float(ln_bayes(self.log_sum, self.n_cells, self.rhohatmax))
 
     @property
     def p_t0(self) -> NDArray[np.float64]:
@@ -120,7 +168,7 @@ class TransientResult:
         Raises
         ------
         ValueError
-            If they were not asked for, or no cell could be computed.
+            They were not requested, or no cell could be computed.
         """
         return self._posterior(self.row_log)
 
@@ -131,7 +179,7 @@ class TransientResult:
 
     def _posterior(self, logs: NDArray[np.float64] | None) -> NDArray[np.float64]:
         if logs is None:
-            raise ValueError("posteriors were not asked for (posteriors=False)")
+            raise ValueError("posteriors were not computed (posteriors=False)")
         if self.index is None:
             raise ValueError("no cell could be computed: there is no posterior")
         p = np.exp(logs - logs.max())
@@ -161,12 +209,12 @@ class TransientResult:
         return float(points[int(p.argmax())])
 
     def bin_mode(self, name: str) -> float:
-        """Most probable "t0" or "tau" as LALPulsar gives it: the centre of a bin of `posterior_density`."""
+        """The most probable "t0" or "tau" as in LALPulsar: the centre of a bin of `posterior_density`."""
         points, band, p = self._axis(name)
         return float(points[0] + (int(p.argmax()) + 0.5) * band / len(points))
 
     def posterior_density(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Posterior density as LALPulsar bins it: N equal bins over the band, its integral 1.
+        """The posterior density in LALPulsar's bins: N equal bins over the band, with integral 1.
 
         Parameters
         ----------
@@ -175,12 +223,12 @@ class TransientResult:
         Returns
         -------
         edges, density : numpy.ndarray, shapes (N + 1,) and (N,)
-            Per second.  The bins are ``band / N`` wide, not one step of the grid.
+            Edges in seconds and density per second.  The bins are ``band / N`` wide, not one step of the grid.
 
         Raises
         ------
         ValueError
-            If the band is 0: all probability is at one point.
+            The band is 0, so that all probability is at one point.
         """
         points, band, p = self._axis(name)
         if band == 0:
@@ -189,13 +237,13 @@ class TransientResult:
         return points[0] + width * np.arange(len(points) + 1), p / width
 
     def credible_interval(self, name: str, level: float = 0.9) -> tuple[int, int]:
-        """Central credible interval: the points of the grid between the tails of the posterior.
+        """The central credible interval: the grid points between the tails of the posterior.
 
         Parameters
         ----------
         name : {"t0", "tau"}
         level : float
-            Its probability, at least.
+            Smallest probability of the interval.
 
         Returns
         -------
@@ -230,8 +278,30 @@ class TransientResult:
             f"ln B {self.lnBtSG:.5g}; {where}>"
         )
 
+    def to_table(self) -> Table:
+        """A table of one row: the loudest cell, ln B, the number of cells and, if kept, the most probable values.
+
+        Tables of several templates can be stacked (`astropy.table.vstack`); `write_text` writes the map itself.
+        """
+        from astropy.table import Table
+
+        known = self.index is not None
+        row: dict[str, Any] = {"window": self.window, "max2F": self.max2F}
+        row |= {"t0_ml": self.t0_ml if known else -1, "tau_ml": self.tau_ml if known else -1}
+        row |= {"lnBtSG": self.lnBtSG, "n_cells": self.n_cells, "n_fallback": self.n_fallback}
+        if known and self.row_log is not None:
+            row |= {"t0_mp": self.t0_mp, "tau_mp": self.tau_mp}
+        table = Table([row])
+        for name in table.colnames:
+            if name.startswith(("t0_", "tau_")):
+                table[name].unit = "s"
+        table.meta.update(efold=self.efold, device=self.device, dtype=self.dtype, rhohatmax=self.rhohatmax)
+        if self.compat is not None:
+            table.meta["compat"] = self.compat
+        return table
+
     def plot(self, **options: Any) -> Figure:
-        """Draw 2F over start time and duration, the posteriors on its sides and the gaps of the data below.
+        """Draw 2F over start time and duration, with the posteriors beside it and the gaps of the data below.
 
         Parameters
         ----------
@@ -242,87 +312,51 @@ class TransientResult:
 
         return plot.map_figure(self, **options)
 
-    def write_text(self, path: str | os.PathLike[str], style: str = "pyfstat") -> None:
+    def write_text(self, path: str | os.PathLike[str], style: Style = "pyfstat") -> None:
         """Write the map as text: start time, duration and 2F of every cell.
 
         Parameters
         ----------
         path : path
-        style : {"pyfstat", "lalpulsar"}
-            With PyFstat's header line, or without one as LALPulsar.
+        style : {"pyfstat", "lalpulsar", "csv"}
+            "pyfstat" begins with PyFstat's header line, "lalpulsar" has none; "csv" has commas and column names.
 
         Raises
         ------
         ValueError
-            For another style, or if the map was not kept.
+            The style is another, or the map was not kept.
         """
-        from skysieve.core.files import written
-
-        one_of("style", style, STYLES)
-        twoF = to_host(self.twoF).astype(np.float64)
+        lines = self.text_lines(style)
         with written(path) as part, open(part, "w", encoding="utf-8") as file:
-            if style == "pyfstat":
-                file.write("# t0[s]     tau[s]     2F\n")
-            for t0, row in zip(self.grid.t0s.tolist(), twoF.tolist(), strict=True):
-                taus = zip(self.grid.taus.tolist(), row, strict=True)
-                file.writelines(_map_line(t0, tau, value) for tau, value in taus)
+            file.writelines(lines)
+
+    def text_lines(self, style: Style = "pyfstat") -> Iterator[str]:
+        """The lines that `write_text` writes."""
+        chosen = STYLES[one_of("style", style, STYLES)]
+        twoF = to_host(self.twoF).astype(np.float64)
+        taus = self.grid.taus.tolist()
+
+        def lines() -> Iterator[str]:
+            yield chosen.header
+            for t0, row in zip(self.grid.t0s.tolist(), twoF, strict=True):
+                for tau, value in zip(taus, row.tolist(), strict=True):
+                    yield chosen.line.format(t0=t0, tau=tau, twoF=value)
+
+        return lines()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to ``.npz``; see `load`."""
-        from skysieve.core.files import written
-
+        """Write the whole result to an ``.npz`` file; see `load`."""
         if Path(path).suffix.lower() != ".npz":
             raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in .npz")
-        g, c = self.grid, self.coverage
-        steps = [-1 if s is None else s for s in (g.dt0, g.dtau)]
-        values: dict[str, Any] = {
-            "format": FORMAT, "t0s": g.t0s, "taus": g.taus, "bands": [g.t0_band, g.tau_band], "steps": steps,
-            "index": [-1, -1] if self.index is None else list(self.index), "compat": self.compat or "",
-            "t_start": c.t_start, "tatom": c.tatom, "occupied": c.occupied,
-        }  # fmt: skip
-        values |= {name: getattr(self, name) for name in _PLAIN}
-        for name in ("F", "row_log", "column_log"):
-            if getattr(self, name) is not None:
-                values[name] = to_host(getattr(self, name))
-        with written(path) as part:
-            np.savez(part, **values)
+        write_archive(Path(path), CONTENT, pack(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TransientResult:
-        """Read back what `save` wrote.
+        """Read a result that `save` wrote.
 
         Raises
         ------
         ValueError
-            If the file is something else.
+            The file is something else.
         """
-        with np.load(path, allow_pickle=False) as file:
-            if "format" not in file.files or str(file["format"]) != FORMAT:
-                raise ValueError(f"{path} was not written by TransientResult.save")
-            v = {name: file[name] for name in file.files}
-        steps = [None if s < 0 else int(s) for s in v["steps"]]
-        if None in steps:
-            grid = Grid.from_lists(v["t0s"], v["taus"])
-        else:
-            first = {"t0": int(v["t0s"][0]), "t0_band": int(v["bands"][0]), "dt0": steps[0]}
-            grid = Grid(**first, tau=int(v["taus"][0]), tau_band=int(v["bands"][1]), dtau=steps[1])  # type: ignore[arg-type]
-        plain = {name: v[name].item() for name in _PLAIN}
-        index = tuple(int(i) for i in v["index"])
-        return cls(
-            F=v.get("F"),
-            grid=grid,
-            index=None if index[0] < 0 else (index[0], index[1]),
-            compat=str(v["compat"]) or None,
-            coverage=Coverage(int(v["t_start"]), int(v["tatom"]), v["occupied"]),
-            row_log=v.get("row_log"),
-            column_log=v.get("column_log"),
-            **plain,
-        )
-
-
-def _map_line(t0: int, tau: int, twoF: float) -> str:
-    """``%10d %10d %- 11.8g``: the number with a space for its sign, flush left."""
-    return f"  {t0:10d} {tau:10d} {twoF:< 11.8g}\n"
-
-
-_PLAIN = ("max_F", "log_sum", "n_cells", "n_fallback", "window", "efold", "device", "dtype", "rhohatmax")
+        return cls(**unpack(cls, read_archive(Path(path), CONTENT)))

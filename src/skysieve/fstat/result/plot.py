@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from skysieve.fstat.template_search.result import SearchResult
-
     from .map import TransientResult
 
 DAY = 86400.0
 MOST_PIXELS = 1200
-"""Cells a side that are drawn; of more the largest of each block is."""
+"""Most cells on a side of the picture; of larger maps the largest value of each block is drawn."""
 LINE = "#1f5582"
 MARK = "#c44e24"
 INK = "#333333"
@@ -28,7 +26,8 @@ SCALES = ("auto", "linear", "log")
 
 
 def coarsen(values: NDArray[Any], most: int) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """A map of at most `most` cells a side, each the largest of its block, and where its blocks start."""
+    """Reduce a map to at most `most` cells on a side, each the largest value of a block; also the edges of the
+    blocks."""
     edges = [np.unique(np.linspace(0, n, min(n, most) + 1).astype(np.int64)) for n in values.shape]
     filled = np.where(np.isfinite(values), values, -np.inf)
     small = np.maximum.reduceat(np.maximum.reduceat(filled, edges[0][:-1], axis=0), edges[1][:-1], axis=1)
@@ -36,7 +35,7 @@ def coarsen(values: NDArray[Any], most: int) -> tuple[NDArray[Any], NDArray[np.i
 
 
 def cell_edges(points: NDArray[np.int64], log: bool = False) -> NDArray[np.float64]:
-    """Borders of the cells around grid points: half way to the neighbours."""
+    """Edges of the cells around grid points, half way to the neighbours."""
     x = points.astype(np.float64)
     if len(x) == 1:
         return np.array([x[0] - 0.5, x[0] + 0.5]) if not log else x[0] * np.array([0.95, 1.05])
@@ -59,7 +58,7 @@ def map_figure(
     title: str | None = None,
     cmap: str = "viridis",
 ) -> Figure:
-    """2F over start time and duration, with the posteriors on its sides and the coverage of the data below.
+    """Draw 2F over start time and duration, with the posteriors beside it and the coverage of the data below.
 
     Parameters
     ----------
@@ -68,12 +67,12 @@ def map_figure(
     injection : Injection or (t0, tau), optional
         A known signal to mark.
     tau_scale : {"auto", "linear", "log"}
-        Axis of the duration; "auto" is logarithmic for durations that rise by unequal steps.
+        Axis of the duration; "auto" is logarithmic for durations with unequal steps.
     level : float
         Probability of the credible intervals that are shaded.
     title : str, optional
     cmap : str
-        Colours.
+        Name of the colour map.
 
     Returns
     -------
@@ -82,7 +81,7 @@ def map_figure(
     Raises
     ------
     ValueError
-        If the map or the posteriors were not kept.
+        The map or the posteriors were not kept.
 
     Examples
     --------
@@ -96,7 +95,7 @@ def map_figure(
     p_t0, p_tau = result.p_t0, result.p_tau
     grid, cover = result.grid, result.coverage
     log = tau_scale == "log" or (tau_scale == "auto" and grid.dtau is None and len(grid.taus) > 2)
-    figure = _figure()
+    figure = new_figure(figsize=(9.0, 6.5))
     layout = figure.add_gridspec(
         3, 3, width_ratios=(5, 1.1, 0.15), height_ratios=(1.1, 4, 0.22), hspace=0.05, wspace=0.05
     )
@@ -157,39 +156,14 @@ def map_figure(
 
 
 def _upright(p: NDArray[np.float64], edges: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A step curve along the vertical axis."""
+    """The points of a step curve along the vertical axis."""
     return np.repeat(p, 2), np.repeat(edges, 2)[1:-1]
 
 
-def _figure() -> Figure:
+def new_figure(**options: Any) -> Figure:
+    """A Matplotlib figure, or an error that says how to install Matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("plots need matplotlib: pip install 'skysieve[plot]'") from error
-    return Figure(figsize=(9.0, 6.5))
-
-
-def search_figure(result: SearchResult) -> Figure:
-    """Histogram of max 2F over all templates of a search, and the loudest template of each band."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.5, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    top = 10.0
-    for window, colour in zip(result.windows, [LINE, MARK, INK, BAND] * len(result.windows), strict=False):
-        edges, counts = result.histogram(window)
-        last = np.flatnonzero(counts).max(initial=0) + 1
-        left.stairs(counts[:last], np.minimum(edges[: last + 1], edges[-2] + 1), color=colour, label=window)
-        bands = result.bands(window)
-        right.plot(bands["band"], bands["max2F"], ".", color=colour, label=window)
-        top = max(top, float(edges[min(last, len(edges) - 2)]))
-    left.set(yscale="log", xlabel="largest 2F of a template", ylabel="templates", xlim=(0, 1.05 * top))
-    left.set_ylim(bottom=0.5)
-    right.set(xlabel=result.band or "template", ylabel="loudest 2F of the band")
-    left.legend(frameon=False)
-    if result.threshold is not None and result.statistic == "max2F":
-        for axes, line in ((left, left.axvline), (right, right.axhline)):
-            line(result.threshold, color=INK, lw=0.8, ls=":")
-            axes.margins(0.05)
-    figure.suptitle(f"{result.n_templates:,} templates", fontsize=11)
-    return figure
+    return Figure(**options)

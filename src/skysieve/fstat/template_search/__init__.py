@@ -1,1 +1,1 @@
-"""Searches over many templates: batches, checkpoints, results."""
+"""Searches over many templates: batches, checkpoints, columns, results."""

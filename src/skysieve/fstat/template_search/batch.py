@@ -1,8 +1,9 @@
-"""Batches: the atoms of many templates that share their times, from one detector or several."""
+"""Batches: the atoms of many templates that share their times, in one detector or several."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -11,21 +12,22 @@ import numpy as np
 
 from skysieve.core.arrays import array_module, as_array, is_device_array, to_host
 from skysieve.fstat.contract import Bank, prepared
-from skysieve.fstat.inputs.atoms import FIELDS, MOST_BINS, Atoms, above_schwarz, as_list, positive_seconds, times_of
+from skysieve.fstat.inputs.atoms import FIELDS, Atoms, above_schwarz, positive_seconds, times_of
+from skysieve.fstat.inputs.bins import refuse_long
+from skysieve.fstat.inputs.files import as_list, read_any
+from skysieve.fstat.inputs.grid import Times
+
+from .columns import is_reserved
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS = 64
 """Templates whose antenna factors are checked at once, in float64."""
+GATHERED = 64
+"""Most files with the same times that are searched as one batch."""
 
-RESERVED = (
-    "number", "template", "window", "statistic", "max2F", "t0_ml", "tau_ml", "lnBtSG", "n_fallback", "log10BSGL",
-    "t0_bsgl", "tau_bsgl", "twoF_bsgl",
-)  # fmt: skip
-"""Columns that a search makes."""
-
-__all__ = ["AtomsBatch", "Binned", "bin_batch", "groups"]
+__all__ = ["AtomsBatch", "Binned", "bin_batch", "groups", "is_path", "read_files"]
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -37,26 +39,26 @@ class AtomsBatch:
     t : array_like of int, shape (n,)
         GPS seconds at which each SFT starts, the same for all templates; rising, gaps allowed.
     a2, b2, ab : array_like, shape (n,) or (B, n)
-        Noise-weighted antenna-pattern products: of one point of the sky, or of each template's own.
+        Noise-weighted antenna-pattern products, of one point of the sky or of each template.
     Fa, Fb : array_like of complex, shape (B, n)
         Projections of the data on the two halves of each template.
     tatom : int
         Length of an SFT in seconds.
     detector : str
     params : dict of array_like, shape (B,), optional
-        What each template is, such as ``{"f0": ..., "f1": ...}``; columns of the table of a search.  Of several
-        detectors those of the first count.
+        Parameters of the templates, such as ``{"f0": ..., "f1": ...}``; they are columns of the table of a search.
+        With several detectors those of the first are used.
 
     Raises
     ------
     ValueError, TypeError
-        For times that do not rise, shapes or types that do not fit, and `params` named like a search's own columns.
-        Values of a template that are wrong do not raise: `faults` tells them, and a search leaves out that template
+        For times that do not rise, shapes or types that do not fit, and `params` with the name of a column of the
+        search.  Wrong values of a template do not raise: `faults` lists them, and a search leaves out that template
         only.
 
     Notes
     -----
-    CuPy arrays stay on the GPU, and are binned there.
+    CuPy arrays stay on the GPU and are binned there.
 
     Examples
     --------
@@ -103,7 +105,7 @@ class AtomsBatch:
         values["params"] = {}
         for name, column in (params or {}).items():
             array = to_host(column)
-            if str(name) in RESERVED:
+            if is_reserved(str(name)):
                 raise ValueError(f"params[{name!r}]: a search has a column of this name, give it another")
             if array.dtype.kind not in "buifUS":
                 raise TypeError(f"params[{name!r}] has dtype {array.dtype}, expected numbers or text")
@@ -121,7 +123,7 @@ class AtomsBatch:
         Raises
         ------
         ValueError
-            If there are none, or their times differ.
+            There are no templates, or their times differ.
         """
         found = as_list(templates)
         first = found[0]
@@ -149,7 +151,7 @@ class AtomsBatch:
 
     @property
     def on_device(self) -> bool:
-        """Whether the projections live on a GPU."""
+        """Whether the projections are in GPU memory."""
         return is_device_array(self.Fa)
 
     def part(self, rows: Any) -> AtomsBatch:
@@ -168,12 +170,12 @@ class AtomsBatch:
         return Atoms(self.t, a2, b2, ab, self.Fa[i], self.Fb[i], self.tatom, self.detector)
 
     def faults(self) -> dict[int, str]:
-        """What is wrong with the values of which template."""
+        """Errors in the values, by the number of the template."""
         xp = array_module(self.Fa)
         found: dict[int, str] = {}
         for name in ("a2", "b2", "ab", "Fa", "Fb"):
             x = getattr(self, name)
-            # the sum is finite if all are (but for an overflow, which is looked at again)
+            # a sum is finite if all its values are; `_not_finite` sorts out sums that overflow
             with np.errstate(over="ignore", invalid="ignore"):
                 good = xp.isfinite(x.sum(axis=-1))
             self._note(found, ~good, lambda row, n=name: _not_finite(row, n), x)
@@ -188,12 +190,13 @@ class AtomsBatch:
             self._note(found, over.any(axis=-1), _schwarz, over, start)
         return found
 
-    def _note(self, found: dict[int, str], bad: Any, told: Any, x: Any, start: int = 0) -> None:
+    def _note(self, found: dict[int, str], bad: Any, describe: Any, x: Any, start: int = 0) -> None:
+        """Add the errors of rows `bad`; ``describe(row)`` is the text of an error, or empty."""
         which = np.atleast_1d(to_host(bad))
         if not which.any():
             return
         for k in np.flatnonzero(which):
-            text = told(to_host(x if x.ndim == 1 else x[k]))
+            text = describe(to_host(x if x.ndim == 1 else x[k]))
             rows = range(len(self)) if x.ndim == 1 else [start + int(k)]
             for i in rows:
                 if text:
@@ -215,15 +218,15 @@ def _schwarz(row: NDArray[np.bool_]) -> str:
 
 
 def groups(item: Any, number: int) -> Iterator[tuple[AtomsBatch, ...]]:
-    """What one item of a stream of batches holds: batches of templates with the same times, one a detector each.
+    """Split one item of a stream into batches of templates with the same times; each is a tuple over the detectors.
 
-    An item is an `AtomsBatch`, a list of them (one a detector), `Atoms` or a list of `Atoms` (detectors of one
+    An item is an `AtomsBatch`, a list of them (one for each detector), `Atoms` or a list of `Atoms` (detectors of one
     template), or a list of such lists (templates).
 
     Raises
     ------
     TypeError, ValueError
-        If it is none of them, or the detectors differ in their number of templates.
+        The item is something else, or the detectors differ in their number of templates.
     """
     parts = [item] if isinstance(item, AtomsBatch | Atoms) else item
     if not isinstance(parts, list | tuple) or not parts:
@@ -236,7 +239,7 @@ def groups(item: Any, number: int) -> Iterator[tuple[AtomsBatch, ...]]:
     elif all(isinstance(p, list | tuple) and p and all(isinstance(a, Atoms) for a in p) for p in parts):
         start = 0
         for stop in range(1, len(parts) + 1):
-            if stop == len(parts) or not alike(parts[start], parts[stop]):
+            if stop == len(parts) or not same_times(parts[start], parts[stop]):
                 yield tuple(AtomsBatch.stack(list(one)) for one in zip(*parts[start:stop], strict=True))
                 start = stop
     else:
@@ -250,7 +253,7 @@ def _kind(item: Any) -> str:
     return "an empty list" if isinstance(item, list | tuple) and not item else f"a {type(item).__name__}"
 
 
-def alike(a: Sequence[Atoms], b: Sequence[Atoms]) -> bool:
+def same_times(a: Sequence[Atoms], b: Sequence[Atoms]) -> bool:
     """Whether two templates have the same detectors and times."""
     return len(a) == len(b) and all(
         (x.tatom, x.detector) == (y.tatom, y.detector) and np.array_equal(x.t, y.t) for x, y in zip(a, b, strict=True)
@@ -268,9 +271,48 @@ def _same(parts: Sequence[AtomsBatch], number: int) -> None:
             raise ValueError(f"batches: item {number} mixes SFT lengths {parts[0].tatom} and {p.tatom} s")
 
 
+def is_path(item: Any) -> bool:
+    """Whether an item of a stream is the name of a file."""
+    return isinstance(item, str | os.PathLike)
+
+
+def read_files(source: Iterable[Any], read: Callable[[Any], list[Atoms]] = read_any) -> Iterator[Any]:
+    """Read the files in a stream of batches; the names of the files become the parameter ``file``.
+
+    Neighbouring files with the same times are gathered into one batch.  A file that cannot be read becomes its error.
+    Other items pass.
+    """
+    waiting: list[list[Atoms]] = []
+    names: list[str] = []
+
+    def batch() -> Iterator[list[AtomsBatch]]:
+        if waiting:
+            yield [AtomsBatch.stack(list(one), {"file": names}) for one in zip(*waiting, strict=True)]
+            waiting.clear()
+            names.clear()
+
+    for item in source:
+        if not is_path(item):
+            yield from batch()
+            yield item
+            continue
+        try:
+            found = read(item)
+        except (ValueError, OSError) as error:
+            yield from batch()
+            text = str(error)
+            yield error if str(item) in text else ValueError(f"{item}: {text}")
+            continue
+        if waiting and (len(waiting) == GATHERED or not same_times(waiting[0], found)):
+            yield from batch()
+        waiting.append(found)
+        names.append(str(item))
+    yield from batch()
+
+
 @dataclass(frozen=True)
 class Binned:
-    """Templates in common time bins, all detectors together and (where asked for) each alone."""
+    """Templates in common time bins: the sum over the detectors and, if asked for, each detector alone."""
 
     t_start: int
     tatom: int
@@ -279,23 +321,22 @@ class Binned:
     detectors: tuple[Bank, ...]
 
 
-def bin_batch(parts: Sequence[AtomsBatch], dtype: Any, apart: bool = False) -> Binned:
-    """Add the atoms of each template in the bins that `atoms.bin_atoms` makes, and scale them for the backends.
+def bin_batch(parts: Sequence[AtomsBatch], dtype: Any, each_detector: bool = False) -> Binned:
+    """Add the atoms of each template in the bins of `bins.bin_atoms`, and scale them for the backends.
 
     Parameters
     ----------
     parts : sequence of AtomsBatch
-        One a detector.
+        One for each detector.
     dtype : dtype
         Type of the bins; the sums are formed in the type of the atoms.
-    apart : bool
+    each_detector : bool
         Make the bins of each detector too.
     """
     width = parts[0].tatom
-    start = min(int(p.t[0]) for p in parts)
-    n = (max(int(p.t[-1]) for p in parts) - start) // width + 1
-    if n > MOST_BINS:
-        raise ValueError(f"atoms span {n} bins of {width} s: more than {MOST_BINS}; is a time wrong?")
+    times = Times.of([p.t for p in parts], width)
+    start, n = times.t_start, times.n
+    refuse_long(times)
     kind = np.result_type(*(p.a2.dtype for p in parts))
     shared = all(p.shared for p in parts)
     xp = array_module(parts[0].Fa)
@@ -307,7 +348,7 @@ def bin_batch(parts: Sequence[AtomsBatch], dtype: Any, apart: bool = False) -> B
 
     total, alone = empty(), []
     for p in parts:
-        one = empty() if apart and len(parts) > 1 else None
+        one = empty() if each_detector and len(parts) > 1 else None
         for where in _passes((p.t - start) // width):
             for bank in (total, one) if one is not None else (total,):
                 _add(bank, p, where)
@@ -318,11 +359,11 @@ def bin_batch(parts: Sequence[AtomsBatch], dtype: Any, apart: bool = False) -> B
         if all(bool((b.antenna == b.antenna[:1]).all()) for b in alone):
             alone = [replace(b, antenna=b.antenna[:1]) for b in alone]
     banks = prepared([total, *alone], dtype)
-    return Binned(start, width, n, banks[0], tuple(banks[1:]) if len(parts) > 1 else (banks[0],) * apart)
+    return Binned(start, width, n, banks[0], tuple(banks[1:]) if len(parts) > 1 else (banks[0],) * each_detector)
 
 
 def _passes(at: NDArray[np.int64]) -> list[list[tuple[slice, slice]] | tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Atoms and their bins so that no pass meets a bin twice: as stretches of neighbours where these are few."""
+    """Pairs of atoms and their bins such that no pass meets a bin twice; as slices where few of them suffice."""
     turn = np.arange(at.size) - np.searchsorted(at, at, side="left")
     out: list[Any] = []
     for k in range(int(turn.max()) + 1):

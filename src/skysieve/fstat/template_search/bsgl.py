@@ -22,15 +22,15 @@ class BSGL:
     Parameters
     ----------
     Fstar0 : float
-        ``F*_0``: about the F from which a line is taken as likely as noise; LALPulsar's ``Fstar0sc``.
+        ``F*_0``: about the F at which a line is as likely as noise; ``Fstar0sc`` in LALPulsar.
     oLGX : sequence or dict of float, optional
         Prior odds of a line against Gaussian noise in each detector, in the order of the detectors or by their
-        names; default 1 shared equally, as in LALPulsar.  0 leaves lines in a detector out.
+        names; the default is a sum of 1, shared equally, as in LALPulsar.  0 excludes lines in a detector.
 
     Raises
     ------
     ValueError, TypeError
-        For numbers that are not finite, or negative odds.
+        A number is not finite, or odds are negative.
 
     Notes
     -----
@@ -38,7 +38,7 @@ class BSGL:
 
         ln B = F - ln( (exp F*_0 + sum_X oLGX exp F^X) / (1 + o) ),
 
-    eq. 36 of [1]_.  ``F^X`` of a transient cell is summed over the very time bins of that cell.
+    eq. 36 of [1]_.  ``F^X`` of a transient cell is summed over the time bins of that cell.
 
     References
     ----------
@@ -71,7 +71,7 @@ class BSGL:
         Raises
         ------
         ValueError
-            If they are given for others, or their sum is 0.
+            They are given for other detectors, or their sum is 0.
         """
         n = len(detectors)
         if self.oLGX is None:
@@ -89,15 +89,14 @@ class BSGL:
         return found
 
     def lines(self, detectors: Sequence[str]) -> Lines:
-        """The priors as the backends take them."""
+        """The priors in the form of the backends."""
         odds = np.array(self.odds(detectors))
         with np.errstate(divide="ignore"):
             logs = np.log(odds) - np.log1p(odds.sum())
         return Lines(float(self.Fstar0 - np.log1p(odds.sum())), tuple(float(v) for v in logs))
 
     def log10(self, twoF: Any, twoFX: Any) -> Any:
-        """``log10 B_S/GL`` of 2F, shape (...), and those of the detectors, shape (D, ...)."""
+        """``log10 B_S/GL`` from 2F of all detectors, shape (...), and of each detector, shape (D, ...)."""
         F, FX = 0.5 * np.asarray(twoF, np.float64), 0.5 * np.asarray(twoFX, np.float64)
         lines = self.lines([str(i) for i in range(len(FX))] if not isinstance(self.oLGX, Mapping) else list(self.oLGX))
-        parts = [np.full(F.shape, lines.log_gauss), *(p + f for p, f in zip(lines.log_line, FX, strict=True))]
-        return LOG10E * (F - np.logaddexp.reduce(parts))
+        return LOG10E * lines.log_odds(F, FX)

@@ -1,4 +1,4 @@
-"""Single cells, summed by themselves in float64: what a search tells of its few best templates."""
+"""F of single cells, summed in float64, for the best templates of a search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skysieve.core.arrays import to_host
-from skysieve.fstat.contract import CONDITION_BOUND, FALLBACK, Bank, Job
+from skysieve.fstat.contract import CONDITION_BOUND, FALLBACK, Bank, MapJob
 from skysieve.fstat.inputs.windows import Window
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["F_of_sums", "cell_F"]
 
 
-def cell_F(job: Job, bank: Bank, template: int, flat: int, window: Window) -> float:
+def cell_F(job: MapJob, bank: Bank, template: int, flat: int, window: Window) -> float:
     """F of one cell of one template, from all detectors or from one.
 
     Parameters
     ----------
-    job : Job
+    job : MapJob
     bank : Bank
         ``job.bank`` or one of ``job.detectors``.
     template : int
@@ -35,7 +35,7 @@ def cell_F(job: Job, bank: Bank, template: int, flat: int, window: Window) -> fl
     a, b = max(first, 0), min(first + int(s.length[g, n]), job.n)
     if b <= a:
         return FALLBACK
-    given = bank if bank.source is None else bank.source  # of any scale: that of the atoms
+    given = bank if bank.source is None else bank.source  # in the scale of the atoms
     x = np.asarray(to_host(given.template(template)[:, a:b]), np.float64)
     since = int(s.offset[g]) + job.tatom * (np.arange(a, b) - first)
     w = window.weights(since / float(job.taus[n]))
@@ -47,7 +47,7 @@ def F_of_sums(sums: NDArray[np.float64]) -> float:
     size = float(sums[0] + sums[1])
     if not size > 0:
         return FALLBACK
-    root = 1 / np.sqrt(size)  # in a scale of their own: products of small sums would be zero
+    root = 1 / np.sqrt(size)  # scaled, since products of small sums would be zero
     A, B, C = (sums[:3] * root) * root
     ar, ai, br, bi = sums[3:] * root
     D = A * B - C * C

@@ -1,7 +1,8 @@
-"""What a search keeps of the templates it has seen: counts, a histogram, the loudest of each band, the best of all.
+"""What a search remembers of its templates: counts, a histogram, the loudest of each band and the best of all.
 
-Its size does not grow with the templates.  Order does not matter: equal statistics are told apart by the template's
-number, so that templates in other chunks, on other devices or after a restart leave the same ledger.
+The size does not grow with the number of templates, and the order of the templates does not matter: of equal statistics
+the lower template number comes first.  Templates in other chunks, on other devices or after a restart lead to the same
+ledger.
 """
 
 from __future__ import annotations
@@ -11,25 +12,54 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.fstat.archive import ARRAY, COLUMNS, JSON, form
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["HISTOGRAM_EDGES", "Ledger", "Rows"]
 
 HISTOGRAM_EDGES = np.arange(0.0, 1000.5, 0.5)
-"""Of max 2F; what is above the last edge is counted apart."""
+"""Edges of the histogram of max 2F; one more bin holds what is above the last edge."""
 MOST_BANDS = 1_000_000
 MOST_FAULTS = 1000
-"""Faults whose text is kept."""
+"""Most bad templates whose errors are remembered."""
 
 Rows = dict[str, Any]
-"""Columns of a table; "number" and "statistic" among them."""
+"""Columns of a table, among them "number" and "statistic"."""
 Posteriors = dict[int, tuple[Any, Any]]
-"""Number of a template to the posterior probabilities of its start times and its durations."""
+"""Posterior probabilities of the start times and of the durations, by the number of the template."""
+Bands = dict[int, tuple[float, int]]
+"""Loudest 2F of a band and its template, by the number of the band."""
+
+
+def _pack_bands(bands: Bands) -> dict[str, Any]:
+    found = sorted(bands.items())
+    return {
+        "band": np.array([b for b, _ in found], np.int64),
+        "twoF": np.array([v for _, (v, _) in found], np.float64),
+        "template": np.array([n for _, (_, n) in found], np.int64),
+    }
+
+
+def _unpack_bands(values: dict[str, Any]) -> Bands:
+    columns = (values[name].tolist() for name in ("band", "twoF", "template"))
+    return {b: (v, n) for b, v, n in zip(*columns, strict=True)}
+
+
+def _pack_posteriors(posteriors: Posteriors) -> dict[str, Any]:
+    values: dict[str, Any] = {"templates": np.array(list(posteriors), np.int64)}
+    for n, (p_t0, p_tau) in posteriors.items():
+        values |= {f"{n}/t0": p_t0, f"{n}/tau": p_tau}
+    return values
+
+
+def _unpack_posteriors(values: dict[str, Any]) -> Posteriors:
+    return {n: (values[f"{n}/t0"], values[f"{n}/tau"]) for n in values["templates"].tolist()}
 
 
 def best_first(rows: Rows) -> NDArray[np.int64]:
-    """Order of rows: highest statistic first, then lowest number."""
+    """The order of rows: highest statistic first, then lowest number."""
     return np.asarray(np.lexsort((rows["number"], -rows["statistic"])))
 
 
@@ -39,7 +69,7 @@ def take(rows: Rows, which: Any) -> Rows:
 
 
 def join(a: Rows, b: Rows) -> Rows:
-    """Rows of both; a column that one lacks is NaN (or empty) there."""
+    """The rows of both; where one lacks a column, its values are NaN or empty text."""
     if not a:
         return b
     out = {}
@@ -50,7 +80,7 @@ def join(a: Rows, b: Rows) -> Rows:
 
 
 def missing(rows: Rows, like: NDArray[Any]) -> NDArray[Any]:
-    """A column of nothing, of the kind of another."""
+    """A column of NaN or of empty text, whichever fits `like`."""
     shape = (len(rows["number"]), *like.shape[1:])
     if like.dtype.kind in "US":
         return np.full(shape, "", like.dtype)
@@ -59,52 +89,54 @@ def missing(rows: Rows, like: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass
 class Ledger:
-    """Of one window.
+    """The ledger of one window.
 
     Attributes
     ----------
     topk : int
-        Rows that are kept.
+        Number of best templates whose rows are kept.
     threshold : float
-        Statistic from which they are.
+        Smallest statistic of a row that is kept.
     n_posteriors : int
-        Of how many of the best the posteriors are kept.
+        Number of best templates whose posteriors are kept.
     best : Rows
         The kept rows, best first.
     posteriors : Posteriors
     histogram : numpy.ndarray of int64
-        Templates by max 2F, between `HISTOGRAM_EDGES`; the last count is what lies above.
+        Number of templates by max 2F, between `HISTOGRAM_EDGES`; the last count is of those above.
     bands : dict of int to (float, int)
-        Number of a band to the loudest 2F in it and its template.
+        Loudest 2F of a band and its template, by the number of the band.
     n_above : int
         Templates whose statistic reaches the threshold.
     n_empty : int
-        Templates without any cell that could be computed.
+        Templates of which no cell could be computed.
     """
 
-    topk: int
-    threshold: float = -np.inf
-    n_posteriors: int = 0
-    best: Rows = field(default_factory=dict)
-    posteriors: Posteriors = field(default_factory=dict)
-    histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(HISTOGRAM_EDGES), np.int64))
-    bands: dict[int, tuple[float, int]] = field(default_factory=dict)
-    n_above: int = 0
-    n_empty: int = 0
+    topk: int = field(metadata=JSON)
+    threshold: float = field(metadata=JSON, default=-np.inf)
+    n_posteriors: int = field(metadata=JSON, default=0)
+    best: Rows = field(metadata=COLUMNS, default_factory=dict)
+    posteriors: Posteriors = field(metadata=form(_pack_posteriors, _unpack_posteriors), default_factory=dict)
+    histogram: NDArray[np.int64] = field(
+        metadata=ARRAY, default_factory=lambda: np.zeros(len(HISTOGRAM_EDGES), np.int64)
+    )
+    bands: Bands = field(metadata=form(_pack_bands, _unpack_bands), default_factory=dict)
+    n_above: int = field(metadata=JSON, default=0)
+    n_empty: int = field(metadata=JSON, default=0)
 
     def bar(self, most: int) -> float:
-        """Statistic that a template must reach to be among the best `most` now."""
+        """The statistic that a template must reach to be among the best `most` so far."""
         if not self.best or len(self.best["number"]) < most:
             return self.threshold
         return float(self.best["statistic"][most - 1]) if most else np.inf
 
     @property
     def bars(self) -> tuple[float, float]:
-        """For a row to be kept, and for its posteriors."""
+        """The statistics from which rows, and posteriors, are kept."""
         return self.bar(self.topk), self.bar(self.n_posteriors)
 
     def count(self, twoF: NDArray[np.float64], statistic: NDArray[np.float64]) -> None:
-        """Histogram and counts of a chunk."""
+        """Add a chunk to the histogram and the counts."""
         good = np.isfinite(twoF)
         self.n_empty += int(np.count_nonzero(~good))
         self.n_above += int(np.count_nonzero(statistic[good] >= self.threshold))
@@ -113,7 +145,7 @@ class Ledger:
         self.histogram += np.bincount(at, minlength=len(self.histogram))
 
     def loudest(self, band: NDArray[np.int64], twoF: NDArray[np.float64], number: NDArray[np.int64]) -> None:
-        """Loudest of the bands of a chunk."""
+        """Add a chunk to the loudest templates of the bands."""
         good = np.isfinite(twoF)
         band, twoF, number = band[good], twoF[good], number[good]
         order = np.lexsort((number, -twoF, band))
@@ -126,7 +158,7 @@ class Ledger:
             raise ValueError(f"band_width makes more than {MOST_BANDS} bands: take a wider one")
 
     def keep(self, rows: Rows, posteriors: Posteriors) -> None:
-        """Rows of a chunk, those above the bar at least, and posteriors of the best of them."""
+        """Add rows of a chunk (at least those that reach the bar) and the posteriors of the best of them."""
         if not rows or not len(rows["number"]):
             return
         both = join(self.best, rows)
@@ -138,7 +170,7 @@ class Ledger:
 
 
 def wanted(statistic: NDArray[np.float64], number: NDArray[np.int64], bar: float, most: int) -> NDArray[np.int64]:
-    """Places of the highest statistics, at most `most`, none below `bar` and none NaN."""
+    """Indices of the highest statistics: at most `most`, none below `bar` and none NaN."""
     places = np.flatnonzero(statistic >= bar)
     order = np.lexsort((number[places], -statistic[places]))
     return np.asarray(places[order[:most]])

@@ -1,18 +1,24 @@
-"""What a search gives back: the table of the best templates, the histogram, the loudest of each band; its files."""
+"""The result of a search: the table of the best templates, the histogram, the loudest of each band; its files."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.checks import one_of
+from skysieve.core.files import write_parquet, written
+from skysieve.core.result import Result
+from skysieve.fstat.archive import GRID, JSON, pack, read_archive, unpack
 from skysieve.fstat.inputs.grid import Grid
 
+from .checkpoint import FAULTS, LEDGERS
+from .columns import unit
 from .ledger import HISTOGRAM_EDGES, Ledger, Rows, join
 
 if TYPE_CHECKING:
@@ -20,43 +26,44 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-__all__ = ["SearchResult"]
+__all__ = ["FORMATS", "SearchResult", "check_path"]
 
-FORMATS = (".parquet", ".fits", ".csv", ".ecsv")
-UNITS = {"t0_ml": "s", "tau_ml": "s", "t0_bsgl": "s", "tau_bsgl": "s"}
+CONTENT = "skysieve.fstat.SearchResult 2"
+"""Mark of the ``.npz`` files that `SearchResult.save` writes."""
 
 
 @dataclass(frozen=True, repr=False)
-class SearchResult:
+class SearchResult(Result):
     """The outcome of a search over many templates.
 
     Attributes
     ----------
+    ledgers : dict of str to Ledger
+        What is remembered of the templates, for each window.
     n_templates, n_bad : int
-        Templates seen, and those left out because of their values.
+        Templates searched, and those of them that were left out because of their values.
     faults : dict of int to str
-        Number of a bad template to what is wrong; the first thousand.
-    windows : tuple of str
+        Error of each bad template, by its number; the first thousand.
     grid : Grid or None
     statistic : str
-        By which templates are ranked.
+        The statistic that ranks the templates.
     threshold : float or None
     band, band_width : str or None, float
-        Parameter that the bands divide (None: the template's number) and their width.
+        The parameter that is divided into bands (None: the template's number) and the width of a band.
     settings : dict
-        What was asked, for the files.
+        The options of the search.
     """
 
-    ledgers: dict[str, Ledger]
-    n_templates: int
-    n_bad: int
-    faults: dict[int, str]
-    grid: Grid | None
-    statistic: str
-    threshold: float | None
-    band: str | None
-    band_width: float
-    settings: dict[str, Any]
+    ledgers: dict[str, Ledger] = field(metadata=LEDGERS)
+    n_templates: int = field(metadata=JSON)
+    n_bad: int = field(metadata=JSON)
+    faults: dict[int, str] = field(metadata=FAULTS)
+    grid: Grid | None = field(metadata=GRID)
+    statistic: str = field(metadata=JSON)
+    threshold: float | None = field(metadata=JSON)
+    band: str | None = field(metadata=JSON)
+    band_width: float = field(metadata=JSON)
+    settings: dict[str, Any] = field(metadata=JSON)
 
     @property
     def windows(self) -> tuple[str, ...]:
@@ -73,11 +80,11 @@ class SearchResult:
         return f"{max(v for v, _ in bands):.2f}" if bands else "none"
 
     def columns(self, window: str | None = None) -> dict[str, NDArray[Any]]:
-        """Columns of the table of the best templates, of one window or of all, one after the other.
+        """Columns of the table of the best templates: of one window, or of all windows one after the other.
 
-        ``template`` (number in the stream, from 0), the batches' ``params``, ``window``, ``max2F``, ``t0_ml``,
-        ``tau_ml``, ``lnBtSG``, ``n_fallback``; with BSGL ``log10BSGL`` (the largest of all cells), ``t0_bsgl``,
-        ``tau_bsgl`` (its cell), and 2F of all detectors and of each in that cell.
+        They are ``template`` (its number in the stream, from 0), ``window``, the parameters of the batches, and those
+        of `skysieve.fstat.template_search.columns.COLUMNS`: ``max2F``, ``t0_ml``, ``tau_ml``, ``lnBtSG``,
+        ``n_fallback``, and with BSGL ``log10BSGL``, ``t0_bsgl``, ``tau_bsgl``, ``twoF_bsgl`` and ``twoF_H1_bsgl`` ...
         """
         if window is not None:
             one_of("window", window, self.windows)
@@ -97,18 +104,18 @@ class SearchResult:
         from astropy.table import Table
 
         table = Table(self.columns(window))
-        for name, unit in UNITS.items():
-            if name in table.colnames:
-                table[name].unit = unit
+        for name in table.colnames:
+            if (found := unit(name)) is not None:
+                table[name].unit = found
         table.meta.update(self.settings | {"n_templates": self.n_templates, "n_bad": self.n_bad})
         return table
 
     def histogram(self, window: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Edges (the last infinite) and counts of max 2F over all templates."""
+        """Edges (the last is infinite) and counts of max 2F over all templates."""
         return np.append(HISTOGRAM_EDGES, np.inf), self.ledgers[window].histogram
 
     def bands(self, window: str) -> dict[str, NDArray[Any]]:
-        """Loudest template of each band: its lower edge, max 2F, number."""
+        """The loudest template of each band: lower edge of the band, max 2F and number of the template."""
         found = sorted(self.ledgers[window].bands.items())
         return {
             "band": np.array([b * self.band_width for b, _ in found], np.float64),
@@ -122,35 +129,45 @@ class SearchResult:
         Raises
         ------
         ValueError
-            If they were not kept.
+            The posteriors of this template were not kept.
         """
         found = self.ledgers[window].posteriors
         if template not in found:
             raise ValueError(f"template={template}: posteriors are kept of {sorted(found) or 'none'} (posteriors=)")
         return found[template]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table to ``.parquet``, ``.fits``, ``.csv`` or ``.ecsv``; the file appears whole or not at all.
+    def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:
+        """Write the result to a file; the file appears complete or not at all.
 
-        FITS holds histograms, bands and posteriors as further tables; Parquet holds histograms and bands in its
-        metadata, as JSON under ``skysieve``.
+        ``.npz`` holds everything and is read by `load`.  The other formats hold the table: ``.parquet`` with histograms
+        and bands in its metadata (JSON under ``skysieve``), ``.fits`` with histograms, bands and posteriors as further
+        tables, ``.json`` with histograms and bands beside the rows, ``.csv`` and ``.ecsv`` alone.
+
+        Parameters
+        ----------
+        path : path
+        format : str, optional
+            A format, named by its ending without the dot; by default that of the name.
 
         Raises
         ------
         ValueError
-            For another ending.
+            There is no such format, or no such folder.
         """
-        from skysieve.core.files import write_parquet, written
-
-        check_path(path)
-        suffix = Path(path).suffix.lower()
+        write = FORMATS[check_path(path) if format is None else one_of("format", format, FORMATS)]
         with written(path) as part:
-            if suffix == ".parquet":
-                write_parquet(self.columns(), part, facts={"skysieve": json.dumps(self._facts())})
-            elif suffix == ".fits":
-                self._fits(part)
-            else:
-                self.to_table().write(part, format=f"ascii{suffix}", overwrite=True)
+            write(self, part)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SearchResult:
+        """Read a result that `save` wrote as ``.npz``.
+
+        Raises
+        ------
+        ValueError
+            The file is something else.
+        """
+        return cls(**unpack(cls, read_archive(Path(path), CONTENT)))
 
     def _facts(self) -> dict[str, Any]:
         bands = {w: {k: v.tolist() for k, v in self.bands(w).items()} for w in self.windows}
@@ -160,45 +177,91 @@ class SearchResult:
             self.settings | facts | {"histogram_edges": HISTOGRAM_EDGES.tolist(), "histogram": counts, "bands": bands}
         )
 
-    def _fits(self, path: Path) -> None:
-        from astropy.io import fits
-        from astropy.table import Table
+    def plot(self, **options: Any) -> Figure:
+        """Draw the histogram of max 2F and the loudest template of each band.
 
-        table = self.to_table()
-        table.meta = {}
-        hdus = [fits.PrimaryHDU(), fits.table_to_hdu(table)]
-        hdus[1].name = "BEST"
-        for key, value in (self.settings | {"n_templates": self.n_templates, "n_bad": self.n_bad}).items():
-            hdus[1].header.add_history(f"{key}: {value}")
-        for w in self.windows:
-            parts = {
-                "HISTOGRAM": {"from": HISTOGRAM_EDGES, "count": self.ledgers[w].histogram},
-                "BANDS": self.bands(w),
+        Parameters
+        ----------
+        **options
+            See `skysieve.fstat.template_search.plot.search_figure`.
+        """
+        from .plot import search_figure
+
+        return search_figure(self, **options)
+
+
+def _write_npz(result: SearchResult, path: Path) -> None:
+    with open(path, "wb") as file:
+        np.savez(file, content=CONTENT, **pack(result))
+
+
+def _write_parquet(result: SearchResult, path: Path) -> None:
+    write_parquet(result.columns(), path, facts={"skysieve": json.dumps(result._facts())})
+
+
+def _write_json(result: SearchResult, path: Path) -> None:
+    columns = {name: column.tolist() for name, column in result.columns().items()}
+    for column in columns.values():
+        column[:] = [None if value != value else value for value in column]  # JSON has no NaN
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    path.write_text(json.dumps(result._facts() | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_csv(result: SearchResult, path: Path) -> None:
+    result.to_table().write(path, format="ascii.csv", overwrite=True)
+
+
+def _write_ecsv(result: SearchResult, path: Path) -> None:
+    result.to_table().write(path, format="ascii.ecsv", overwrite=True)
+
+
+def _write_fits(result: SearchResult, path: Path) -> None:
+    from astropy.io import fits
+    from astropy.table import Table
+
+    table = result.to_table()
+    table.meta = {}
+    hdus = [fits.PrimaryHDU(), fits.table_to_hdu(table)]
+    hdus[1].name = "BEST"
+    for key, value in (result.settings | {"n_templates": result.n_templates, "n_bad": result.n_bad}).items():
+        hdus[1].header.add_history(f"{key}: {value}")
+    for w in result.windows:
+        parts = {
+            "HISTOGRAM": {"from": HISTOGRAM_EDGES, "count": result.ledgers[w].histogram},
+            "BANDS": result.bands(w),
+        }
+        found = sorted(result.ledgers[w].posteriors.items())
+        if found:
+            parts["POSTERIOR"] = {
+                "template": np.array([n for n, _ in found]),
+                "p_t0": np.stack([p[0] for _, p in found]),
+                "p_tau": np.stack([p[1] for _, p in found]),
             }
-            found = sorted(self.ledgers[w].posteriors.items())
-            if found:
-                parts["POSTERIOR"] = {
-                    "template": np.array([n for n, _ in found]),
-                    "p_t0": np.stack([p[0] for _, p in found]),
-                    "p_tau": np.stack([p[1] for _, p in found]),
-                }
-            for name, columns in parts.items():
-                hdu = fits.table_to_hdu(Table(columns))
-                hdu.name = f"{name}_{w}".upper()
-                hdus.append(hdu)
-        fits.HDUList(hdus).writeto(path, overwrite=True)
-
-    def plot(self) -> Figure:
-        """Draw the histogram of max 2F and the loudest of each band."""
-        from skysieve.fstat.result import plot
-
-        return plot.search_figure(self)
+        for name, columns in parts.items():
+            hdu = fits.table_to_hdu(Table(columns))
+            hdu.name = f"{name}_{w}".upper()
+            hdus.append(hdu)
+    fits.HDUList(hdus).writeto(path, overwrite=True)
 
 
-def check_path(path: str | os.PathLike[str]) -> None:
-    """Refuse a name that no table can be written to."""
+FORMATS: dict[str, Callable[[SearchResult, Path], None]] = {
+    "npz": _write_npz,
+    "parquet": _write_parquet,
+    "fits": _write_fits,
+    "csv": _write_csv,
+    "ecsv": _write_ecsv,
+    "json": _write_json,
+}
+"""Writers of the files of a result, by the ending of the name."""
+
+
+def check_path(path: str | os.PathLike[str]) -> str:
+    """The format of a file of results, by its name; an error if there is no such format or no such folder."""
     target = Path(path)
-    if target.suffix.lower() not in FORMATS:
-        raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in one of {', '.join(FORMATS)}")
+    ending = target.suffix.lower().removeprefix(".")
+    if ending not in FORMATS:
+        endings = ", ".join(f".{name}" for name in FORMATS)
+        raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in one of {endings}")
     if not target.parent.is_dir():
         raise ValueError(f"path={os.fspath(path)!r}: there is no folder {target.parent}")
+    return ending

@@ -1,13 +1,13 @@
-"""A search over many templates: batches streamed through one device or several, only the best kept."""
+"""A search over many templates: batches are streamed through one device or several, and only the best are kept."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,52 +15,61 @@ import numpy as np
 
 from skysieve.core.checks import one_of, real_dtype, whole
 from skysieve.core.device import Device, resolve
+from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
 from skysieve.fstat.api import make_engine
-from skysieve.fstat.contract import Engine, Spec
+from skysieve.fstat.contract import Dtype, Engine, Spec
 from skysieve.fstat.inputs.atoms import Atoms
-from skysieve.fstat.inputs.checks import refuse_short
-from skysieve.fstat.inputs.grid import Binning, Grid, Schedule
-from skysieve.fstat.inputs.windows import Window, WindowSum, resolve_window
+from skysieve.fstat.inputs.files import PathLike
+from skysieve.fstat.inputs.grid import Grid
+from skysieve.fstat.inputs.windows import Window, WindowLike, WindowSum, resolve_window
 
-from .batch import AtomsBatch, groups
+from .batch import AtomsBatch, groups, is_path, read_files
 from .bsgl import BSGL
 from .checkpoint import Checkpoint, State
+from .columns import STATISTICS, StatisticName
 from .ledger import Ledger
 from .result import SearchResult
-from .worker import STATISTICS, Chunk, GeometryFault, Plan, Report, Worker
+from .worker import Chunk, ChunkReport, SearchOptions, SearchWorker
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["search"]
+__all__ = ["SearchPlan", "search"]
+
+Windows = WindowLike | Sequence[WindowLike] | Mapping[str, WindowLike]
+"""The argument `windows`."""
+Batches = PathLike | Iterable[Any] | Callable[[int], Iterable[Any]]
+"""The argument `batches`."""
+Devices = str | Device | Sequence[str | Device]
+"""The argument `device` of a search."""
 
 CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
-"""Bytes of atoms that a device takes at once."""
-TOGETHER = 16
-"""Single templates that are gathered."""
-NOBODY = -1
-"""In the place of a worker: nothing was to be searched."""
+"""Bytes of atoms of a chunk."""
+GATHERED = 16
+"""Most single templates that are gathered into one batch."""
+NO_WORKER = -1
+"""In place of the number of a worker: the chunk holds nothing to search."""
 AHEAD = 1
 """Chunks that wait for a device while it works on another."""
 
 
 def search(
-    batches: Iterable[Any] | Callable[[int], Iterable[Any]],
+    batches: Batches,
     grid: Grid | None = None,
     *,
-    windows: Any = ("rect", "exp"),
+    windows: Windows = ("rect", "exp"),
     efold: float = 3,
     topk: int = 1000,
     threshold: float | None = None,
-    statistic: str | None = None,
+    statistic: StatisticName | None = None,
     bsgl: BSGL | None = None,
     posteriors: int = 0,
     band: str | None = None,
     band_width: float | None = None,
-    dtype: Any = "float32",
-    device: Any = "auto",
+    dtype: Dtype = "float32",
+    device: Devices = "auto",
     strict: bool = True,
     rhohatmax: float = 1,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -70,54 +79,55 @@ def search(
     total: int | None = None,
     progress: bool | Callable[[int, int], None] = False,
 ) -> SearchResult:
-    """Search many templates for transient signals; of all but the best only counts are kept.
+    """Search many templates for transient signals; only counts are kept of all but the best.
 
     Parameters
     ----------
-    batches : iterable, or callable
-        Each item is an `AtomsBatch` (or a list of them, one a detector), the `Atoms` of one template (or a list of
-        them, one a detector), or a list of such lists.  An item that is an exception counts as one template that could
-        not be had.  A callable ``batches(start)`` gives an iterable that begins
-        with template number `start`: then a search that goes on need not read again what it has seen.
+    batches : path, iterable, or callable
+        Each item is an `AtomsBatch` (or a list of them, one for each detector), the `Atoms` of one template (or a list
+        of them, one for each detector), a list of such lists, or the path of a file of atoms.  An item that is an
+        exception, or a file that cannot be read, counts as one bad template.  A callable ``batches(start)`` returns an
+        iterable that begins with template number `start`: a search that continues then does not read again what it
+        has seen; neither does it with a list of paths.
     grid : Grid, optional
-        Start times and durations, the same for all; `Grid.full` of the first item by default.
-    windows : sequence or dict
+        Start times and durations, the same for all templates; `Grid.full` of the first item by default.
+    windows : window, sequence of windows, or dict
         Windows to search with, each as for `transient_map`; a dict gives them names.
     efold : float
-        Where windows other than "rect" end, in units of tau.
+        End of windows other than "rect", in units of tau.
     topk : int
-        Templates to keep for each window.
+        Number of templates to keep for each window.
     threshold : float, optional
-        Statistic below which none is kept.
+        Smallest statistic of a template that is kept.
     statistic : {"max2F", "lnBtSG", "log10BSGL"}, optional
-        By which templates are ranked; "log10BSGL" with `bsgl`, else "max2F".
+        The statistic that ranks the templates: "log10BSGL" with `bsgl`, else "max2F" by default.
     bsgl : BSGL, optional
-        Work out the line-robust statistic too: the largest of all cells, each with the 2F of the single detectors
-        in that very cell.
+        Prior of the line-robust statistic.  Its largest value of all cells is then computed too, each with the 2F of
+        the single detectors in the same cell.
     posteriors : int
-        Of how many of the best templates of each window to keep the posteriors of t0 and tau.
+        Number of best templates of each window of which the posteriors of t0 and tau are kept.
     band, band_width : str and float, optional
-        A parameter of the batches (such as "f0") and the width of the bands of which the loudest template is kept;
-        by default the number of the template, and 100,000.
+        A parameter of the batches (such as "f0") and the width of the bands of which the loudest template is kept; by
+        default the number of the template, and 100,000.
     dtype : {"float32", "float64"}
     device : str, Device or sequence of them
-        "auto", "cpu", "cuda", "cuda:1", "cuda:all"; several share the chunks.  "auto" is a GPU if a usable one is
-        found.
+        "auto", "cpu", "cuda", "cuda:1", "cuda:all"; several devices share the chunks.  "auto" is a GPU if a usable one
+        is found.
     strict : bool
         Raise if a cell of the grid holds fewer than two SFTs of the first item; otherwise such cells are left out.
     rhohatmax : float
         Largest signal-to-noise ratio of the amplitude prior of ln B.
     checkpoint : path, optional
-        File (``.npz``) from which the search goes on if it exists, and that is renewed every `checkpoint_every`
-        seconds, at the end, and when the search is interrupted.
+        File (``.npz``) from which the search continues if it exists.  It is written every `checkpoint_every` seconds,
+        at the end, and when the search is interrupted.
     memory : str or float, optional
         Working memory of each device, as for `transient_map`.
     threads : int, optional
-        CPU threads, each with a chunk of its own; default all.
+        CPU threads; each works on a chunk of its own.  The default is one for each core.
     total : int, optional
-        Number of templates, for the bar.
+        Number of templates, for the progress bar.
     progress : bool or callable
-        Show a bar, or call ``progress(templates done, total or 0)``.
+        Show a progress bar, or call ``progress(templates done, total or 0)``.
 
     Returns
     -------
@@ -126,16 +136,17 @@ def search(
     Raises
     ------
     ValueError, TypeError
-        For arguments and items that do not fit; a checkpoint of another search.
+        An argument or an item does not fit, or the checkpoint belongs to another search.
     DeviceUnavailable
-        If a device asked for cannot be used.
+        A device that was named cannot be used.
 
     Notes
     -----
-    Nothing grows with the number of templates or cells: maps are never built.  Templates of one point of the sky (one
-    row of ``a2, b2, ab`` for all) share the work on these.  A template with values that are not finite, negative
-    ``a2`` or ``b2`` is counted, named in ``faults``, and left out.  The result does not depend on how templates are
-    dealt to devices of one kind, nor on interruptions: on CPUs not in one bit, on GPUs up to the rounding of `dtype`.
+    Memory does not grow with the number of templates or cells: maps are never built.  Templates of one point of the sky
+    (one row of ``a2, b2, ab`` for all) share the work on these.  A template with values that are not finite, or with
+    negative ``a2`` or ``b2``, is counted, listed in ``faults``, and left out.  The result depends neither on how
+    templates are distributed over devices of one kind nor on interruptions: on CPUs it is equal bit for bit, on GPUs up
+    to the rounding of `dtype`.
 
     Examples
     --------
@@ -147,65 +158,194 @@ def search(
     >>> int(best["template"][0]), bool(best["max2F"][0] > 100), found.n_templates
     (7, True, 20)
     """
-    named = _windows(windows, efold)
-    if grid is not None and not isinstance(grid, Grid):
-        raise TypeError(f"grid is a {type(grid).__name__}, expected a Grid")
-    if bsgl is not None and not isinstance(bsgl, BSGL):
-        raise TypeError(f"bsgl is a {type(bsgl).__name__}, expected a BSGL")
-    ranked = ("log10BSGL" if bsgl else "max2F") if statistic is None else statistic
-    one_of("statistic", ranked, STATISTICS)
-    if ranked == "log10BSGL" and bsgl is None:
-        raise ValueError("statistic='log10BSGL' needs its prior: bsgl=BSGL(Fstar0=...)")
-    keep, few = whole("topk", topk, 1), whole("posteriors", posteriors, 0)
-    if few > keep:
-        raise ValueError(f"posteriors={posteriors}: more than topk={topk}")
-    if threshold is not None and not np.isfinite(threshold):
-        raise ValueError(f"threshold={threshold!r}: expected a finite number")
-    if not (np.isfinite(rhohatmax) and rhohatmax > 0):
-        raise ValueError(f"rhohatmax={rhohatmax!r}: expected a positive number")
-    width = _width(band, band_width)
-    if not np.isfinite(checkpoint_every) or checkpoint_every < 0:
-        raise ValueError(f"checkpoint_every={checkpoint_every!r}: expected seconds, at least 0")
-    plan = Plan(named, grid, real_dtype(dtype), ranked, keep, few, bsgl, float(rhohatmax))
-    least = -np.inf if threshold is None else float(threshold)
-    settings = {
-        "windows": {name: _describe(w) for name, w in named.items()}, "efold": float(efold), "statistic": ranked,
-        "threshold": threshold if threshold is None else float(threshold), "topk": keep, "posteriors": few,
-        "band": band, "band_width": width, "dtype": plan.dtype.name, "rhohatmax": float(rhohatmax),
-        "strict": bool(strict), "bsgl": None if bsgl is None else repr(bsgl), "grid": _grid_settings(grid),
-    }  # fmt: skip
-    state = State({name: Ledger(keep, least, few) for name in named}, grid=grid)
-    with ExitStack() as stack:
-        report = stack.enter_context(reporting(progress, "transient F-statistic"))
-        kept = Checkpoint(checkpoint, settings, checkpoint_every)
-        kept.restore(state)
-        devices = _devices(device, threads)
+    with SearchPlan(
+        grid, windows=windows, efold=efold, topk=topk, threshold=threshold, statistic=statistic, bsgl=bsgl,
+        posteriors=posteriors, band=band, band_width=band_width, dtype=dtype, device=device, strict=strict,
+        rhohatmax=rhohatmax, memory=memory, threads=threads,
+    ) as plan:  # fmt: skip
+        return plan.execute(
+            batches, checkpoint=checkpoint, checkpoint_every=checkpoint_every, total=total, progress=progress
+        )
+
+
+class SearchPlan(Plan):
+    """A search that is set up once, for several streams of templates.
+
+    Parameters
+    ----------
+    grid, windows, efold, topk, threshold, statistic, bsgl, posteriors, band, band_width : optional
+    dtype, device, strict, rhohatmax, memory, threads : optional
+        As for `search`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An option does not fit.
+    DeviceUnavailable
+        A device that was named cannot be used.
+
+    Examples
+    --------
+    >>> from skysieve.fstat import SearchPlan, synth_atoms
+    >>> with SearchPlan(windows="exp", topk=1, device="cpu") as plan:
+    ...     found = [plan.execute([synth_atoms(span=86400, seed=i) for i in range(3)]) for _ in range(2)]
+    >>> [result.n_templates for result in found]
+    [3, 3]
+    """
+
+    def __init__(
+        self,
+        grid: Grid | None = None,
+        *,
+        windows: Windows = ("rect", "exp"),
+        efold: float = 3,
+        topk: int = 1000,
+        threshold: float | None = None,
+        statistic: StatisticName | None = None,
+        bsgl: BSGL | None = None,
+        posteriors: int = 0,
+        band: str | None = None,
+        band_width: float | None = None,
+        dtype: Dtype = "float32",
+        device: Devices = "auto",
+        strict: bool = True,
+        rhohatmax: float = 1,
+        memory: str | float | None = None,
+        threads: int | None = None,
+    ) -> None:
+        named = _windows(windows, efold)
+        if grid is not None and not isinstance(grid, Grid):
+            raise TypeError(f"grid is a {type(grid).__name__}, expected a Grid")
+        if bsgl is not None and not isinstance(bsgl, BSGL):
+            raise TypeError(f"bsgl is a {type(bsgl).__name__}, expected a BSGL")
+        ranked = one_of("statistic", statistic or ("log10BSGL" if bsgl else "max2F"), STATISTICS)
+        if STATISTICS[ranked].needs_lines and bsgl is None:
+            raise ValueError(f"statistic={ranked!r} needs its prior: bsgl=BSGL(Fstar0=...)")
+        keep, few = whole("topk", topk, 1), whole("posteriors", posteriors, 0)
+        if few > keep:
+            raise ValueError(f"posteriors={posteriors}: more than topk={topk}")
+        if threshold is not None and not np.isfinite(threshold):
+            raise ValueError(f"threshold={threshold!r}: expected a finite number")
+        if not (np.isfinite(rhohatmax) and rhohatmax > 0):
+            raise ValueError(f"rhohatmax={rhohatmax!r}: expected a positive number")
+        self.grid, self.efold, self.threshold = grid, float(efold), None if threshold is None else float(threshold)
+        self.options = SearchOptions(
+            named, real_dtype(dtype), ranked, keep, -np.inf if threshold is None else float(threshold), few, band,
+            _width(band, band_width), bsgl, float(rhohatmax), bool(strict),
+        )  # fmt: skip
+        self.devices = _devices(device, threads)
         make = partial(_engine, memory=memory)
-        run = stack.enter_context(Run(plan, state, devices, make, strict, band, width))
-        stack.callback(kept.save, state)  # first of all that is undone: also when something is raised
-        if not state.finished:
-            for _ in run.over(_stream(batches, state)):
-                kept.save_now_and_then(state)
-                if report is not None:
-                    report(state.templates, total or 0)
-            state.finished = True
-    return SearchResult(
-        state.ledgers, state.templates, state.n_bad, state.faults, state.grid, ranked, threshold, band, width, settings
-    )
+        self._workers: list[SearchWorker] | None = [SearchWorker(self.options, d, make) for d in self.devices]
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.options.windows)
+        return f"<SearchPlan: windows {names} on {self._device_names()}, {self.options.dtype.name}>"
+
+    def _device_names(self) -> str:
+        return ", ".join(dict.fromkeys(map(str, self.devices)))
+
+    def close(self) -> None:
+        """Free threads and device memory; the plan cannot be used any more."""
+        for worker in self._workers or ():
+            worker.close()
+        self._workers = None
+
+    def _open_workers(self) -> list[SearchWorker]:
+        if self._workers is None:
+            raise ValueError("this SearchPlan is closed")
+        return self._workers
+
+    def _settings(self) -> dict[str, Any]:
+        """The options that two runs must share to continue each other, for checkpoints and files."""
+        o = self.options
+        return {
+            "windows": {name: _describe(w) for name, w in o.windows.items()}, "efold": self.efold,
+            "statistic": o.statistic, "threshold": self.threshold, "topk": o.topk, "posteriors": o.posteriors,
+            "band": o.band, "band_width": o.band_width, "dtype": o.dtype.name, "rhohatmax": o.rhohatmax,
+            "strict": o.strict, "bsgl": None if o.bsgl is None else repr(o.bsgl), "grid": _grid_settings(self.grid),
+        }  # fmt: skip
+
+    def describe(self, batch: Any) -> dict[str, Any]:
+        """Method, device, type, bytes and predicted seconds for one item of a stream, without a search.
+
+        Parameters
+        ----------
+        batch : AtomsBatch, Atoms, path, or list
+            As an item of `search`.
+
+        Returns
+        -------
+        dict
+            ``method`` names those of all windows, ``bytes`` and ``seconds`` are sums over the windows; further keys
+            are ``windows``, ``templates``, ``grid`` (its shape) and ``cells``.
+        """
+        workers = self._open_workers()
+        items = [item for one in read_files([batch]) for item in groups(_raised(one), 0)]
+        grid = self.grid or self._full_grid(items[0])
+        found = []
+        for parts in items:
+            workers[0].set_grid(grid)
+            found += workers[0].describe(parts)
+        templates = sum(len(parts[0]) for parts in items)
+        return {
+            "method": ", ".join(dict.fromkeys(f["method"] for f in found)),
+            "device": self._device_names(),
+            "dtype": self.options.dtype.name,
+            "bytes": sum(f["bytes"] for f in found),
+            "seconds": sum(f["seconds"] for f in found) / min(templates, len(workers)),
+            "windows": tuple(self.options.windows),
+            "templates": templates,
+            "grid": None if grid is None else grid.shape,
+            "cells": sum(f["cells"] for f in found),
+        }
+
+    def _full_grid(self, parts: tuple[AtomsBatch, ...]) -> Grid | None:
+        """The full grid of a batch; None if all windows cover all data."""
+        if all(w.whole for w in self.options.windows.values()):
+            return None
+        return Grid.full([p.template(0) for p in parts])
+
+    def execute(
+        self,
+        batches: Batches,
+        *,
+        checkpoint: PathLike | None = None,
+        checkpoint_every: float = 60.0,
+        total: int | None = None,
+        progress: bool | Callable[[int, int], None] = False,
+    ) -> SearchResult:
+        """Search a stream of templates; see `search`."""
+        workers = self._open_workers()
+        if not np.isfinite(checkpoint_every) or checkpoint_every < 0:
+            raise ValueError(f"checkpoint_every={checkpoint_every!r}: expected seconds, at least 0")
+        options, settings = self.options, self._settings()
+        ledgers = {name: Ledger(options.topk, options.threshold, options.posteriors) for name in options.windows}
+        state = State(ledgers, grid=self.grid)
+        with ExitStack() as stack:
+            report = stack.enter_context(reporting(progress, "transient F-statistic"))
+            file = Checkpoint(checkpoint, settings, checkpoint_every)
+            file.restore(state)
+            run = stack.enter_context(Run(self, workers, state))
+            stack.callback(file.save, state)  # the first callback to run, also after an error
+            if not state.finished:
+                for _ in run.over(_stream(batches, state)):
+                    file.save_if_due(state)
+                    if report is not None:
+                        report(state.templates, total or 0)
+                state.finished = True
+        return SearchResult(
+            state.ledgers, state.templates, state.n_bad, state.faults, state.grid, options.statistic, self.threshold,
+            options.band, options.band_width, settings,
+        )  # fmt: skip
 
 
 class Run:
-    """Deals chunks to the devices and enters what they report, in order."""
+    """One execution of a plan: deals chunks to the devices and enters their reports in order."""
 
-    def __init__(
-        self, plan: Plan, state: State, devices: Sequence[Device], make: Callable[[Spec, Device], Engine], strict: bool,
-        band: str | None, width: float,
-    ) -> None:  # fmt: skip
-        self.plan, self.state, self.make, self.devices = plan, state, make, devices
-        self.strict, self.band, self.width = strict, band, width
-        self.workers: list[Worker] = []
+    def __init__(self, plan: SearchPlan, workers: list[SearchWorker], state: State) -> None:
+        self.plan, self.options, self.workers, self.state = plan, plan.options, workers, state
         self.pools: list[ThreadPoolExecutor] = []
-        self.pending: list[int] = []
+        self.pending = [0] * len(workers)
 
     def __enter__(self) -> Run:
         return self
@@ -215,33 +355,24 @@ class Run:
     ) -> None:
         for pool in self.pools:
             pool.shutdown(wait=True, cancel_futures=True)
-        for worker in self.workers:
-            worker.close()
-
-    def _start(self, plan: Plan) -> None:
-        """Workers, once the grid is known; each makes its engines when it first needs them."""
-        self.plan = plan
-        check = partial(_check, strict=self.strict)
-        self.workers = [Worker(plan, d, self.make, check) for d in self.devices]
-        self.pools = [ThreadPoolExecutor(1, "skysieve-search") for _ in self.workers]
-        self.pending = [0] * len(self.workers)
 
     def over(self, stream: Iterator[tuple[tuple[AtomsBatch, ...] | Exception, int]]) -> Iterator[None]:
         """Search all of a stream; yields after every chunk that has been entered."""
-        waiting: deque[tuple[Future[Report], int]] = deque()
+        waiting: deque[tuple[Future[ChunkReport], int]] = deque()
+        band = self.options.band
         for parts, start in stream:
             if isinstance(parts, Exception):
-                while len(waiting) >= (1 + AHEAD) * max(1, len(self.workers)):
+                while len(waiting) >= (1 + AHEAD) * len(self.workers):
                     yield from self._enter(waiting)
-                lost: Future[Report] = Future()
-                lost.set_result(Report(start, 1, np.zeros(0, np.int64), {start: str(parts)}, {}, {}))
-                waiting.append((lost, NOBODY))
+                lost: Future[ChunkReport] = Future()
+                lost.set_result(ChunkReport(start, 1, np.zeros(0, np.int64), {start: str(parts)}, {}, {}))
+                waiting.append((lost, NO_WORKER))
                 continue
-            if not self.workers:
+            if not self.pools:
                 self._begin(parts)
-            if self.band is not None and self.band not in parts[0].params:
+            if band is not None and band not in parts[0].params:
                 known = ", ".join(parts[0].params) or "none"
-                raise ValueError(f"band={self.band!r}: template {start} has the parameters {known}")
+                raise ValueError(f"band={band!r}: template {start} has the parameters {known}")
             for chunk in self._cut(parts, start):
                 while len(waiting) >= (1 + AHEAD) * len(self.workers):
                     yield from self._enter(waiting)
@@ -252,15 +383,20 @@ class Run:
             yield from self._enter(waiting)
 
     def _begin(self, parts: tuple[AtomsBatch, ...]) -> None:
-        if self.state.grid is None and any(w.kind != "none" for w in self.plan.windows.values()):
-            self.state.grid = Grid.full([p.template(0) for p in parts])
-        self._start(replace(self.plan, grid=self.state.grid))
-        if self.strict and self.state.templates == self.state.n_bad:  # else the first item was seen before a restart
-            self.workers[0].check_geometry(parts)
+        """Start the workers once the grid is known."""
+        if self.state.grid is None:
+            self.state.grid = self.plan._full_grid(parts)
+        for worker in self.workers:
+            worker.set_grid(self.state.grid)
+        # after a restart the first item has been checked before
+        if self.options.strict and self.state.templates == self.state.n_bad:
+            self.workers[0].check_times(parts)
+        self.pools = [ThreadPoolExecutor(1, "skysieve-search") for _ in self.workers]
 
     def _cut(self, parts: tuple[AtomsBatch, ...], start: int) -> Iterator[Chunk]:
+        """Divide a batch into chunks of equal size, at least one for each device where there are enough templates."""
         size = sum(p.Fa.nbytes + p.Fb.nbytes for p in parts) / len(parts[0])
-        step = max(1, int(min(CHUNK_BYTES[d.kind] for d in self.devices) / size))
+        step = max(1, int(min(CHUNK_BYTES[w.device.kind] for w in self.workers) / size))
         n = len(parts[0])
         step = -(-n // -(-n // step))
         if len(self.workers) > 1:
@@ -273,27 +409,20 @@ class Run:
     def _choose(self, chunk: Chunk) -> int:
         """The worker of the GPU that holds the chunk, or the one with the least to do."""
         if chunk.parts[0].on_device:
-            home = int(chunk.parts[0].Fa.device.id)
-            for i, d in enumerate(self.devices):
-                if d.kind == "cuda" and d.index == home:
+            index = int(chunk.parts[0].Fa.device.id)
+            for i, worker in enumerate(self.workers):
+                if worker.device.kind == "cuda" and worker.device.index == index:
                     return i
         return int(np.argmin(self.pending))
 
-    def _enter(self, waiting: deque[tuple[Future[Report], int]]) -> Iterator[None]:
+    def _enter(self, waiting: deque[tuple[Future[ChunkReport], int]]) -> Iterator[None]:
+        """Wait for the oldest chunk and enter its report."""
         future, at = waiting.popleft()
         report = future.result()
-        if at != NOBODY:
+        if at != NO_WORKER:
             self.pending[at] -= 1
-        self.state.enter(report, self.band, self.width)
+        self.state.enter(report, self.options.band, self.options.band_width)
         yield
-
-
-def _check(times: Binning, grid: Grid, window: Window, schedule: Schedule, *, strict: bool) -> None:
-    if strict:
-        try:
-            refuse_short(times, grid, window, schedule)
-        except ValueError as error:
-            raise GeometryFault(str(error)) from error
 
 
 def _engine(spec: Spec, device: Device, *, memory: str | float | None) -> Engine:
@@ -313,14 +442,25 @@ def _devices(device: Any, threads: int | None) -> list[Device]:
     return [d for one in found for d in [one] * (each if one.kind == "cpu" else 1)]
 
 
+def _raised(item: Any) -> Any:
+    """An item, or the error that it is."""
+    if isinstance(item, Exception):
+        raise item
+    return item
+
+
 def _stream(batches: Any, state: State) -> Iterator[tuple[tuple[AtomsBatch, ...] | Exception, int]]:
-    """Groups of templates with the number of their first, from the first template that is not yet entered."""
-    done = state.templates
-    at = done if callable(batches) else 0
-    source = batches(done) if callable(batches) else batches
+    """Groups of templates with the number of their first, from the first template that has not been entered."""
+    done, at, source = state.templates, 0, batches
+    if is_path(batches):
+        source = [_raised(item) for item in read_files([batches])]
+    if callable(batches):
+        at, source = done, batches(done)
+    elif isinstance(source, list | tuple) and all(map(is_path, source)):  # each file is one template
+        at, source = done, source[done:]
     if isinstance(source, AtomsBatch) or not isinstance(source, Iterable):
         raise TypeError(f"batches is a {type(source).__name__}; expected an iterable of batches, or a function of it")
-    for number, item in _together(source):
+    for number, item in _gathered(read_files(source)):
         if isinstance(item, Exception):
             if at >= done:
                 yield item, at
@@ -334,8 +474,8 @@ def _stream(batches: Any, state: State) -> Iterator[tuple[tuple[AtomsBatch, ...]
             at += n
 
 
-def _together(source: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    """The items and their numbers, neighbours that are single templates gathered into lists."""
+def _gathered(source: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """The items with their numbers; neighbours that are single templates are gathered into lists."""
     waiting: list[list[Atoms]] = []
     number = -1
     for number, item in enumerate(source):
@@ -343,7 +483,7 @@ def _together(source: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         single = isinstance(one, list | tuple) and bool(one) and all(isinstance(a, Atoms) for a in one)
         if single:
             waiting.append(list(one))
-        if waiting and (not single or len(waiting) == TOGETHER):
+        if waiting and (not single or len(waiting) == GATHERED):
             yield number, waiting
             waiting = []
         if not single:
@@ -352,7 +492,7 @@ def _together(source: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         yield number, waiting
 
 
-def _windows(windows: Any, efold: float) -> dict[str, Window]:
+def _windows(windows: Windows, efold: float) -> dict[str, Window]:
     if isinstance(windows, Mapping):
         found = {str(name): resolve_window(w, efold) for name, w in windows.items()}
     else:
@@ -369,7 +509,7 @@ def _windows(windows: Any, efold: float) -> dict[str, Window]:
 
 
 def _describe(window: Window) -> str:
-    """What tells a window from another, for the settings."""
+    """Text that differs between windows, for the settings."""
     if isinstance(window.function, WindowSum):
         return f"{window.kind} {window.function.terms} to {window.efold}"
     name = getattr(window.function, "__qualname__", type(window.function).__name__) if window.function else ""
@@ -379,8 +519,6 @@ def _describe(window: Window) -> str:
 def _grid_settings(grid: Grid | None) -> str:
     if grid is None:
         return "full"
-    import hashlib
-
     return f"{grid!r} {hashlib.sha256(grid.t0s.tobytes() + b'|' + grid.taus.tobytes()).hexdigest()[:16]}"
 
 

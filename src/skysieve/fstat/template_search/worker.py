@@ -1,7 +1,8 @@
-"""One chunk of a search: the templates of a batch that a device takes at once, and what it finds in them."""
+"""One device of a search, and the chunks of templates that it takes at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,52 +10,49 @@ import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.core.device import Device, current
-from skysieve.fstat.contract import Bank, Engine, Job, Lines, Output, Spec
+from skysieve.fstat.contract import Engine, Lines, MapJob, Spec
+from skysieve.fstat.inputs.checks import refuse_short
 from skysieve.fstat.inputs.grid import Binning, Grid, Schedule, Times, make_schedule, refuse_tables
 from skysieve.fstat.inputs.windows import Window
-from skysieve.fstat.result.map import PRIOR
 
 from .batch import AtomsBatch, Binned, bin_batch
-from .bsgl import BSGL, LOG10E
-from .cells import cell_F
+from .bsgl import BSGL
+from .columns import STATISTICS, Answers, columns_of
 from .ledger import Posteriors, Rows, wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
-STATISTICS = ("max2F", "lnBtSG", "log10BSGL")
+__all__ = ["Chunk", "ChunkReport", "GridMismatch", "SearchOptions", "SearchWorker", "WindowReport"]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is asked of every template of a search.
+class SearchOptions:
+    """The checked options of a search, the same for all its templates.
 
-    ``grid`` is None for the window "none" alone; ``statistic`` ranks the templates; ``keep`` are the best whose rows
-    and ``posteriors`` those whose posteriors are worked out.
+    ``statistic`` ranks the templates; ``topk`` and ``posteriors`` are the numbers of best templates whose rows and
+    whose posteriors are kept.
     """
 
     windows: dict[str, Window]
-    grid: Grid | None
     dtype: np.dtype[Any]
     statistic: str
-    keep: int
+    topk: int
+    threshold: float
     posteriors: int
+    band: str | None
+    band_width: float
     bsgl: BSGL | None
     rhohatmax: float
-
-    def spec(self, name: str, marginals: bool, lines: Lines | None) -> Spec:
-        """Of one window."""
-        return Spec(self.windows[name], self.dtype, keep_map=False, marginals=marginals, lines=lines)
+    strict: bool
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Templates of a batch, one part a detector; ``start`` is the number of the first.
+    """Templates of a batch, one part for each detector; ``start`` is the number of the first template.
 
-    ``bars`` are the statistics that each window's ledger asked of a row, and of posteriors, when the chunk was dealt:
-    they only rise, so that none that will be kept is missed.
+    ``bars`` are the statistics, for each window, that a row and posteriors had to reach when the chunk was made.  They
+    only rise, so that no template that belongs to the best is missed.
     """
 
     parts: tuple[AtomsBatch, ...]
@@ -63,8 +61,8 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one window shows of a chunk: 2F and the statistic of every template, rows and posteriors of the best."""
+class WindowReport:
+    """One window's answers for a chunk: 2F and the statistic of all templates, rows and posteriors of the best."""
 
     twoF: NDArray[np.float64]
     statistic: NDArray[np.float64]
@@ -73,68 +71,84 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Report:
-    """A chunk's outcome: numbers of its good templates, faults of the others, and what each window shows."""
+class ChunkReport:
+    """The outcome of a chunk: the numbers of its good templates, the faults of the others, and a report a window."""
 
     start: int
     count: int
     numbers: NDArray[np.int64]
     faults: dict[int, str]
     params: dict[str, NDArray[Any]]
-    seen: dict[str, Seen]
+    windows: dict[str, WindowReport]
 
 
-class GeometryFault(ValueError):
+class GridMismatch(ValueError):
     """The grid does not fit the times of a batch."""
 
 
-class Worker:
-    """One device of a search.
+class SearchWorker:
+    """One device of a search, with an engine for each window.
 
     Parameters
     ----------
-    plan : Plan
+    options : SearchOptions
     device : Device
     make : callable
-        ``make(spec, device)`` gives an engine.
-    check : callable
-        ``check(times, grid, window, schedule)`` raises `GeometryFault` where the grid does not fit.
+        ``make(spec, device)`` returns an engine.
+
+    Attributes
+    ----------
+    grid : Grid or None
+        The grid of the search that runs; None for windows that cover all data.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        device: Device,
-        make: Callable[[Spec, Device], Engine],
-        check: Callable[[Binning, Grid, Window, Schedule], None],
-    ) -> None:
-        self.plan, self.device, self._make, self._check = plan, device, make, check
+    def __init__(self, options: SearchOptions, device: Device, make: Callable[[Spec, Device], Engine]) -> None:
+        self.options, self.device, self._make = options, device, make
+        self.grid: Grid | None = None
         self._engines: dict[tuple[str, bool, Lines | None], Engine] = {}
         self._schedules: dict[tuple[str, int, int, int], tuple[Grid, Schedule]] = {}
 
     def close(self) -> None:
-        """Give back what the engines hold."""
+        """Free what the engines hold."""
         for engine in self._engines.values():
             engine.close()
 
-    def check_geometry(self, parts: tuple[AtomsBatch, ...]) -> None:
-        """Raise `GeometryFault` where the grid does not fit the times of a batch."""
-        start, width = min(int(p.t[0]) for p in parts), parts[0].tatom
-        n = (max(int(p.t[-1]) for p in parts) - start) // width + 1
-        for name in self.plan.windows:
-            self._schedule(name, Times(start, width, n))
+    def set_grid(self, grid: Grid | None) -> None:
+        """Prepare for a search on another grid."""
+        if grid != self.grid:
+            self.grid = grid
+            self._schedules.clear()
 
-    def run(self, chunk: Chunk) -> Report:
+    def check_times(self, parts: tuple[AtomsBatch, ...]) -> None:
+        """Raise `GridMismatch` if the grid does not fit the times of a batch."""
+        times = Times.of([p.t for p in parts], parts[0].tatom)
+        for name in self.options.windows:
+            self._schedule(name, times)
+
+    def run(self, chunk: Chunk) -> ChunkReport:
         """Search one chunk."""
-        parts = tuple(p if not p.on_device or self._at_home(p) else _on_host(p) for p in chunk.parts)
+        parts = tuple(_on_host(p) if p.on_device and not self._owns(p) else p for p in chunk.parts)
         with current(self.device):
             return self._run(replace(chunk, parts=parts))
 
-    def _at_home(self, p: AtomsBatch) -> bool:
+    def describe(self, parts: tuple[AtomsBatch, ...]) -> list[dict[str, Any]]:
+        """What the engine of each window says of the templates of a batch."""
+        with current(self.device):
+            lines, binned = self._binned(parts)
+            return [
+                self._engine(name, False, lines).describe(self._job(name, binned)[1]) for name in self.options.windows
+            ]
+
+    def _owns(self, p: AtomsBatch) -> bool:
         """Whether a batch lies in the memory of this GPU."""
         return self.device.kind == "cuda" and int(p.Fa.device.id) == self.device.index
 
-    def _run(self, chunk: Chunk) -> Report:
+    def _binned(self, parts: tuple[AtomsBatch, ...]) -> tuple[Lines | None, Binned]:
+        bsgl = self.options.bsgl
+        lines = None if bsgl is None else bsgl.lines([p.detector for p in parts])
+        return lines, bin_batch(parts, self.options.dtype, each_detector=lines is not None)
+
+    def _run(self, chunk: Chunk) -> ChunkReport:
         parts, count = chunk.parts, len(chunk.parts[0])
         faults: dict[int, str] = {}
         for p in parts:
@@ -144,88 +158,69 @@ class Worker:
         numbered = {chunk.start + i: text for i, text in sorted(faults.items())}
         numbers = chunk.start + good
         if not good.size:
-            return Report(chunk.start, count, numbers, numbered, params, {})
+            return ChunkReport(chunk.start, count, numbers, numbered, params, {})
         if faults:
             parts = tuple(p.part(good) for p in parts)
-        lines = None if self.plan.bsgl is None else self.plan.bsgl.lines([p.detector for p in parts])
-        binned = bin_batch(parts, self.plan.dtype, apart=lines is not None)
-        names = [p.detector for p in parts]
+        lines, binned = self._binned(parts)
+        detectors = tuple(p.detector for p in parts)
         try:
-            jobs = {name: self._job(name, binned) for name in self.plan.windows}
-        except GeometryFault as error:
-            told = dict.fromkeys(range(chunk.start, chunk.start + count), str(error)) | numbered
-            return Report(chunk.start, count, numbers[:0], told, {k: v[:0] for k, v in params.items()}, {})
-        seen = {
-            name: self._window(name, grid, job, numbers, params, lines, chunk.bars[name], names)
-            for name, (grid, job) in jobs.items()
-        }
-        return Report(chunk.start, count, numbers, numbered, params, seen)
+            jobs = {name: self._job(name, binned) for name in self.options.windows}
+        except GridMismatch as error:
+            every = dict.fromkeys(range(chunk.start, chunk.start + count), str(error)) | numbered
+            return ChunkReport(chunk.start, count, numbers[:0], every, {k: v[:0] for k, v in params.items()}, {})
+        windows = {}
+        for name, (grid, job) in jobs.items():
+            output = self._engine(name, False, lines).execute(job)
+            window, rhohatmax = self.options.windows[name], self.options.rhohatmax
+            answers = Answers(grid, job, window, output, detectors, rhohatmax)
+            windows[name] = self._report(name, answers, numbers, params, chunk.bars[name])
+        return ChunkReport(chunk.start, count, numbers, numbered, params, windows)
 
-    def _job(self, name: str, binned: Binned) -> tuple[Grid, Job]:
+    def _job(self, name: str, binned: Binned) -> tuple[Grid, MapJob]:
         grid, schedule = self._schedule(name, binned)
-        return grid, Job(binned.bank, binned.tatom, grid.taus.astype(np.float64), schedule, binned.detectors)
+        return grid, MapJob(binned.bank, binned.tatom, grid.taus.astype(np.float64), schedule, binned.detectors)
 
     def _schedule(self, name: str, times: Binning) -> tuple[Grid, Schedule]:
-        window, grid, width = self.plan.windows[name], self.plan.grid, times.tatom
+        """The grid and the schedule of a window for data with these times; those of the last times are kept."""
+        window, grid, width = self.options.windows[name], self.grid, times.tatom
         key = (name, times.t_start, times.n, width)
         if key not in self._schedules:
-            if window.kind == "none" or grid is None:
-                grid = Grid(t0=times.t_start, tau=times.n * width, dt0=width, dtau=width)
+            if window.whole or grid is None:
+                grid = Grid.whole(times)
             refuse_tables(grid, width)
             schedule = make_schedule(grid, window, times)
-            self._check(times, grid, window, schedule)
-            self._schedules = {k: v for k, v in self._schedules.items() if k[1:] == key[1:]}  # one geometry is kept
+            if self.options.strict:
+                try:
+                    refuse_short(times, grid, window, schedule)
+                except ValueError as error:
+                    raise GridMismatch(str(error)) from error
+            self._schedules = {k: v for k, v in self._schedules.items() if k[1:] == key[1:]}
             self._schedules[key] = grid, schedule
         return self._schedules[key]
 
     def _engine(self, name: str, marginals: bool, lines: Lines | None) -> Engine:
         key = (name, marginals, lines)
         if key not in self._engines:
-            self._engines[key] = self._make(self.plan.spec(name, marginals, lines), self.device)
+            window, dtype = self.options.windows[name], self.options.dtype
+            spec = Spec(window, dtype, keep_map=False, marginals=marginals, lines=lines)
+            self._engines[key] = self._make(spec, self.device)
         return self._engines[key]
 
-    def _window(
-        self, name: str, grid: Grid, job: Job, numbers: NDArray[np.int64], params: dict[str, NDArray[Any]],
-        lines: Lines | None, bars: tuple[float, float], detectors: Sequence[str],
-    ) -> Seen:  # fmt: skip
-        plan = self.plan
-        out = self._engine(name, False, lines).execute(job)
-        cells = job.schedule.n_valid()
-        twoF = 2 * out.max_F
-        ln_b = np.full(len(twoF), np.nan)
-        if cells:
-            ln_b = np.log(PRIOR / cells) - 4 * np.log(plan.rhohatmax) + out.log_sum
-        line = np.full(len(twoF), np.nan) if out.line_max is None else LOG10E * out.line_max
-        statistic = {"max2F": twoF, "lnBtSG": ln_b, "log10BSGL": line}[plan.statistic]
-        statistic = np.where(np.isfinite(twoF), statistic, np.nan)
-        which = wanted(statistic, numbers, bars[0], plan.keep)
+    def _report(
+        self, name: str, answers: Answers, numbers: NDArray[np.int64], params: dict[str, NDArray[Any]],
+        bars: tuple[float, float],
+    ) -> WindowReport:  # fmt: skip
+        options = self.options
+        statistic = STATISTICS[options.statistic].value(answers)
+        statistic = np.where(np.isfinite(answers.max2F), statistic, np.nan)
+        which = wanted(statistic, numbers, bars[0], options.topk)
         rows: Rows = {"number": numbers[which], "statistic": statistic[which]}
         rows |= {key: column[which] for key, column in params.items()}
-        rows |= {"max2F": twoF[which], **_place(grid, out.index[which]), "lnBtSG": ln_b[which]}
-        rows["n_fallback"] = out.n_fallback[which]
-        if out.line_max is not None and out.line_index is not None:
-            rows["log10BSGL"] = line[which]
-            rows |= _place(grid, out.line_index[which], "_bsgl")
-            rows |= self._alone(job, which, out, plan.windows[name], detectors)
-        few = wanted(statistic, numbers, bars[1], plan.posteriors)
-        return Seen(twoF, statistic, rows, self._posteriors(name, job, few, numbers))
+        rows |= columns_of(answers, which)
+        few = wanted(statistic, numbers, bars[1], options.posteriors)
+        return WindowReport(answers.max2F, statistic, rows, self._posteriors(name, answers.job, few, numbers))
 
-    def _alone(self, job: Job, which: NDArray[np.int64], out: Output, window: Window, detectors: Sequence[str]) -> Rows:
-        """2F of all detectors and of each alone, in the cell of the largest B_S/GL."""
-        assert out.line_index is not None
-        banks: list[tuple[str, Bank]] = [
-            ("", job.bank),
-            *((f"_{d}", b) for d, b in zip(detectors, job.detectors, strict=True)),
-        ]
-        return {
-            f"twoF{label}_bsgl": np.array(
-                [2 * cell_F(job, bank, int(i), int(out.line_index[i]), window) for i in which]
-            )
-            for label, bank in banks
-        }
-
-    def _posteriors(self, name: str, job: Job, which: NDArray[np.int64], numbers: NDArray[np.int64]) -> Posteriors:
-        """Probabilities of the start times and of the durations, by the template's number."""
+    def _posteriors(self, name: str, job: MapJob, which: NDArray[np.int64], numbers: NDArray[np.int64]) -> Posteriors:
         if not which.size:
             return {}
         found = self._engine(name, True, None).execute(replace(job, detectors=()).part(which))
@@ -234,12 +229,6 @@ class Worker:
         both = [np.exp(x - x.max(axis=1, keepdims=True)) for x in (found.row_log, found.column_log)]
         rows, columns = (p / p.sum(axis=1, keepdims=True) for p in both)
         return {int(n): (a, b) for n, a, b in zip(numbers[which], rows, columns, strict=True)}
-
-
-def _place(grid: Grid, flat: NDArray[np.int64], label: str = "_ml") -> Rows:
-    """Start time and duration of cells."""
-    m, n = np.divmod(np.maximum(flat, 0), grid.shape[1])
-    return {f"t0{label}": grid.t0s[m], f"tau{label}": grid.taus[n]}
 
 
 def _on_host(p: AtomsBatch) -> AtomsBatch:

@@ -14,7 +14,7 @@ from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.numerics.peaks import MORE_TRIES, MOST_TRIES
 
-SHORT, LONG, VERY_LONG, SLICE = 256, 1024, 16_384, 4096
+SHORT, LONG, VERY_LONG, SLICE = 128, 1024, 16_384, 4096
 """Points up to which some lanes, a warp and a block refine a peak, and points of a block of a longer series, as in the
 kernels."""
 TURNS = 20
@@ -68,11 +68,11 @@ def refine(
     longer, longest = data["longer"], data["longest"]
     first = 0 if longer is None else longer.size * spec.n_peaks
     common: dict[str, Any] = {
-        **picks, **rows, "mean": spec.fit_mean, "few": SHORT, "middle": LONG, "many": VERY_LONG, "climbs": None, "sums": None,
-        "counters": None, "slices": 0, "turns": 0,
+        **picks, **rows, "mean": spec.fit_mean, "few": SHORT, "middle": LONG, "many": VERY_LONG, "climbs": None,
+        "sums": None, "counters": None, "slices": 0, "turns": 0,
     }  # fmt: skip
     args = cs.fill(cs.REFINE, **common, order=longer, longer=first, each=spec.n_peaks)
-    blocks = first + min(-(-len(lengths) * spec.n_peaks // PEAKS_AT_ONCE), 16 * multiprocessors)
+    blocks = first + min(-(-len(lengths) * (spec.n_peaks + MORE_TRIES) // PEAKS_AT_ONCE), 16 * multiprocessors)
     module.launch("ls_refine", (blocks,), (THREADS,), (args,), stream=lane.stream)
     if longest is None:
         return

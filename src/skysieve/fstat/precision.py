@@ -1,9 +1,9 @@
-"""Which templates need more than the usual sums, by the range of their weights and by how loud their data are.
+"""The precision that each template needs, from the range of its weights and the size of its data.
 
-A recurrence that takes off what leaves a window keeps a residue: the rounding of all that the sum held since the bin
-entered.  It is small beside the sums of the window where the weights are of one order, and it is everything where a
-window holds nothing but SFTs of a far worse detector.  The test here is made once for the antenna factors of a point of
-the sky and, for the data, once for each template: the kernels pay nothing for it.
+A recurrence that subtracts the bins that leave a window keeps a residue: the rounding errors of everything that the sum
+has held.  The residue is small beside the sums of the window if the weights are of one order of magnitude.  It
+dominates a window that holds nothing but SFTs of a far worse detector.  The test here is made once for the antenna
+factors of a point of the sky and once for the data of each template, so that it costs the kernels nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, to_host
+from skysieve.fstat.inputs.window_kinds import Algorithm
 
-from .contract import CONDITION_BOUND, Bank, Job, Output, Spec, powers, scaled, span_of, weights_of_bins
+from .contract import CONDITION_BOUND, Bank, MapJob, Output, Spec, powers, scaled, span_of, weights_of_bins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,57 +27,65 @@ if TYPE_CHECKING:
 
     from skysieve.fstat.inputs.grid import Schedule
 
-__all__ = ["DOUBLE", "EXACT", "USUAL", "divided", "levels_of", "loud_limit", "of_data", "put", "spec_of", "wide"]
+__all__ = [
+    "DOUBLE", "EXACT", "USUAL", "copy_answers", "in_float64", "level_of_data", "levels_of", "loud_limit",
+    "run_by_level", "spec_of",
+]  # fmt: skip
 
 USUAL, DOUBLE, EXACT = 0, 1, 2
-"""Sums in the type asked for; the same in float64; no subtraction, a scale for each cell (float64)."""
+"""Levels of precision.  `USUAL`: sums in the dtype of the call.  `DOUBLE`: the same in float64.  `EXACT`: float64
+without any subtraction, with a scale for each cell."""
 RESIDUE = {"float32": 20.0, "float64": 3e2}
-"""Largest weight that has just left the exponential windows of a start, over the weight that is in them, for which the
-residue does not show.  Measured in float32, full grids of 480 and 1,500 bins, condition numbers up to 1e3: up to this
-value errors are those of even weights, 3e-4 at most; at 80 they are 9e-4."""
+"""Largest ratio of the weight that has just left the exponential windows of a start to the weight inside them for which
+the residue is harmless.  Measured in float32 on full grids of 480 and 1,500 bins, condition numbers up to 1e3: up to
+this value errors are those of even weights, at most 3e-4; at 80 they are 9e-4."""
 QUICK = 3.0
-"""The same when it is only bounded, by the ratio of the weights of the data."""
+"""The same limit where the ratio is only bounded, from the ratio of the weights of the data."""
 MOST = 1e4
-"""Ratio of weights from which nothing is summed in float32 by a recurrence."""
+"""Ratio of weights above which no recurrence runs in float32."""
 RESIDUE_DOUBLE = 1e7
-"""The same of sums in float64 when the answer is wanted in float32."""
+"""`RESIDUE` for sums in float64 when the result is wanted in float32."""
 RANGE = {"float32": 1e4, "float64": 1e3}
-"""Largest ratio of weights for moments and Fourier transforms, which subtract in float64, by the type asked for; and
-for sums in float32 that only add: products of sums in which one or two SFTs outweigh all others want more digits."""
+"""Largest ratio of weights for moments and Fourier transforms, which subtract in float64, by the dtype of the call.
+The value of float32 also holds for float32 sums that only add: if one or two SFTs outweigh all others, products of sums
+need more digits."""
 RANGE_DOUBLE = 1e6
-"""The same for moments and transforms when the answer is wanted in float32 but the sums' products are in float64."""
+"""`RANGE` for moments and transforms when the result is wanted in float32 and products of sums are in float64."""
 LOUD = {"float32": 30.0, "float64": 1e5}
-"""Largest number in the data, over the root of the largest weight (the scale of the noise), for a recurrence."""
+"""Largest number in the data for a recurrence, in units of the root of the largest weight (the scale of the noise)."""
 LOUD_DOUBLE = 1e9
+"""`LOUD` for sums in float64 when the result is wanted in float32."""
 WILD = {"float32": 1e16, "float64": 1e140}
-"""The same for sums that only add: their squares must not overflow."""
+"""The limit of `LOUD` for sums that only add: their squares must not overflow."""
 FLOOR = {"float32": 1e-15, "float64": 1e-140}
-"""Smallest sum of weights of a window, over the largest weight of a bin: products of two such sums must not
+"""Smallest sum of weights of a window, in units of the largest weight of a bin: products of two such sums must not
 underflow."""
 FEWEST = 16
-"""Bins of a gap after which recurrences start anew (see ``cpu.exp`` and ``exp.cu``)."""
+"""Length in bins of a gap after which recurrences start again (see ``cpu/exp.py`` and ``exp.cu``)."""
 RENEWED = ((1, 8), (2, 8), (4, 20), (8, 20), (16, 260), (64, 260))
-"""Bins after a gap: of these many the second number has been in the sums since they were formed anew."""
+"""Pairs (few, many) of bins after a gap: while `few` bins are in a window, up to `many` have been in its sums since the
+sums were formed anew."""
 AFTER_GAPS = 50.0
-"""Such sums are few: their roundings are by so much smaller than those of `RESIDUE`."""
+"""Such sums are short, so that their rounding errors are smaller than those behind `RESIDUE` by this factor."""
 SINGULAR = 1e3
-"""A residue shows only where it is so many times as large in windows that are singular: they are the fallback."""
+"""In singular windows, where F is the fallback, a residue shows only if it is larger by this factor."""
 QUICK_GAPS = 3.0
-"""By so much smaller must the ratio of weights be in data with gaps."""
+"""In data with gaps the ratio of weights must be smaller by this factor for the quick test."""
 EVEN = 1e3
-"""Ratio of weights with which all sums are good, but for recurrences in float32."""
+"""Ratio of weights up to which all sums are accurate except recurrences in float32."""
 SCALES = 6
-"""Durations of the grid for which the residue is bounded: so many evenly spaced, and so many in the logarithm."""
+"""Number of durations, evenly spaced and again logarithmically spaced, at which the residue is bounded."""
 KNOWN = 16
-"""Residues that are kept: those of other templates of one point of the sky."""
+"""Number of residues that are remembered, for other templates at the same points of the sky."""
 WIDE = 900
-"""The power of two to which `wide` brings the largest weight: what is 600 decades smaller can still be held."""
+"""`in_float64` scales the largest weight to about this power of two for `EXACT`, so that weights 600 decades smaller
+can still be represented."""
 
 
-def levels_of(job: Job, spec: Spec, data: bool = True) -> NDArray[np.int8]:
+def levels_of(job: MapJob, spec: Spec, data: bool = True) -> NDArray[np.int8]:
     """`USUAL`, `DOUBLE` or `EXACT` for each template, shape (B,).
 
-    With ``data=False`` the data are not looked at: on a GPU a kernel does it.
+    With ``data=False`` the data are not examined; on a GPU a kernel does this.
     """
     banks = (job.bank, *job.detectors)
     largest = _span(job.bank)[0]
@@ -85,7 +94,7 @@ def levels_of(job: Job, spec: Spec, data: bool = True) -> NDArray[np.int8]:
         if not _even(spec, bank, largest):
             level = np.maximum(level, _of_weights(job, spec, bank, largest))
         if data:
-            level = np.maximum(level, of_data(job, spec, bank))
+            level = np.maximum(level, level_of_data(job, spec, bank))
     return level
 
 
@@ -97,9 +106,9 @@ def _span(bank: Bank) -> NDArray[np.float64]:
 
 
 def _even(spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> bool:
-    """Whether the weights of all points of the sky are so even that nothing need be looked at more closely."""
+    """Whether the weights of all points of the sky are so even that no closer test is needed."""
     smallest, limit = _span(bank)[1], EVEN
-    if spec.window.kind == "exp":
+    if spec.window.algorithm == Algorithm.RECURRENCE:
         limit = min(limit, QUICK / QUICK_GAPS * math.exp(2.0 * min(spec.window.efold, 10.0)))
         if spec.window.efold > 10:
             return False
@@ -108,23 +117,23 @@ def _even(spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> bool:
     return bool((scale <= limit * smallest).all())
 
 
-def _of_weights(job: Job, spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> NDArray[np.int8]:
-    """By the antenna factors; ``scale`` is the largest weight of all detectors together."""
-    kind, name = spec.window.kind, np.dtype(spec.dtype).name
+def _of_weights(job: MapJob, spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> NDArray[np.int8]:
+    """Levels that follow from the antenna factors; ``scale`` is the largest weight of the sum over all detectors."""
+    algorithm, name = spec.window.algorithm, np.dtype(spec.dtype).name
     largest, smallest = _span(bank)
-    some = largest > 0  # else the bank is empty: F is the fallback everywhere
+    some = largest > 0  # otherwise the bank is empty, and F is the fallback everywhere
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(some, largest / smallest, 1.0)
         least = np.where(some, smallest / scale, 1.0)
-    if kind == "exp" and not bank.occupied.all():
+    if algorithm == Algorithm.RECURRENCE and not bank.occupied.all():
         least = least * np.exp(-2.0 * spec.window.efold)  # the last bins of a window that starts in a gap
     level = np.where(least >= FLOOR[name], USUAL, np.where(least >= FLOOR["float64"], DOUBLE, EXACT)).astype(np.int8)
-    if kind in ("sum", "any"):
+    if algorithm in (Algorithm.MOMENTS, Algorithm.WEIGHTS):
         level[~(ratio <= RANGE[name])] = DOUBLE
         level[~(ratio <= RANGE_DOUBLE) | (least < FLOOR["float32"])] = EXACT
-    elif kind in ("rect", "none"):
+    elif algorithm == Algorithm.RUNNING_SUMS:
         level[(level == USUAL) & ~(ratio <= RANGE["float32"])] = DOUBLE if name == "float32" else USUAL
-    elif kind == "exp":
+    else:
         quick = QUICK * np.exp(2.0 * min(spec.window.efold, 10.0)) / (1 if bank.occupied.all() else QUICK_GAPS)
         for k in np.flatnonzero(~(ratio <= quick) & (level < EXACT)):
             residue = _known_residue(job, bank, int(k), spec.window.efold)
@@ -136,13 +145,16 @@ def _of_weights(job: Job, spec: Spec, bank: Bank, scale: NDArray[np.float64]) ->
     return level if len(level) == job.n_templates else np.repeat(level, job.n_templates)
 
 
-def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
-    """By the data, shape (B,): their largest number against the largest weight, and data in bins of no weight."""
+def level_of_data(job: MapJob, spec: Spec, bank: Bank) -> NDArray[np.int8]:
+    """Levels that follow from the data, shape (B,).
+
+    The largest number in the data is compared with the largest weight, and bins without weight must hold no data.
+    """
     xp, name = array_module(bank.data), np.dtype(spec.dtype).name
     level = np.zeros(len(bank.data), np.int8)
     limit = loud_limit(spec)
     idle = None
-    if spec.window.kind not in ("rect", "none") and not bank.occupied.all():
+    if spec.window.algorithm != Algorithm.RUNNING_SUMS and not bank.occupied.all():
         idle = bank.data[:, :, xp.asarray(np.flatnonzero(~bank.occupied))]
     flat = bank.data.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -153,7 +165,7 @@ def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
     size = np.asarray(to_host(size), np.float64)
     # banks are scaled: the largest weight lies in [1/4, 1)
     level[~(size <= limit)] = DOUBLE if name == "float32" else EXACT
-    level[~(size <= (WILD["float64"] if spec.window.kind in ("rect", "none") else LOUD_DOUBLE))] = EXACT
+    level[~(size <= (WILD["float64"] if spec.window.algorithm == Algorithm.RUNNING_SUMS else LOUD_DOUBLE))] = EXACT
     if idle is not None:
         level[to_host((idle != 0).any(axis=(1, 2)))] = EXACT
     return level
@@ -162,8 +174,8 @@ def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
 _known: dict[tuple[int, float, bytes], tuple[Schedule, float]] = {}
 
 
-def _known_residue(job: Job, bank: Bank, k: int, efold: float) -> float:
-    """`_residue`, which is kept for the next template of this point of the sky."""
+def _known_residue(job: MapJob, bank: Bank, k: int, efold: float) -> float:
+    """`_residue`, remembered for other templates at this point of the sky."""
     antenna = to_host((bank if bank.source is None else bank.source).antenna[k])
     key = id(job.schedule), efold, hashlib.sha1(antenna.tobytes(), usedforsecurity=False).digest()
     held = _known.get(key)
@@ -174,10 +186,10 @@ def _known_residue(job: Job, bank: Bank, k: int, efold: float) -> float:
     return held[1]
 
 
-def _residue(job: Job, bank: Bank, k: int, efold: float) -> float:
-    """Largest weight that has just left a window over the weight in it, at some durations of the grid.
+def _residue(job: MapJob, bank: Bank, k: int, efold: float) -> float:
+    """Largest ratio of the weight that has just left a window to the weight inside it, at some durations of the grid.
 
-    A duration stands for the longer ones up to the next: where their windows hold but little weight, so do its own.
+    A duration represents the longer ones up to the next: if their windows hold little weight, its own windows do too.
     """
     occupied = np.flatnonzero(bank.occupied)
     if occupied.size == 0:
@@ -186,7 +198,7 @@ def _residue(job: Job, bank: Bank, k: int, efold: float) -> float:
     weight = a2 + b2
     with np.errstate(divide="ignore", invalid="ignore"):
         single = (a2 / weight) * (b2 / weight) - (ab / weight) ** 2 > CONDITION_BOUND
-    counts = np.where(single, 2, weight > 0)  # a bin that gives F by itself, or with another one
+    counts = np.where(single, 2, weight > 0)  # 2 for a bin that determines F alone, 1 for one that needs another
     worst = _after_gaps(weight, occupied) / AFTER_GAPS
     nearest = np.searchsorted(occupied, np.arange(-FEWEST, len(weight)))
     rows = np.flatnonzero(nearest < occupied.size) - FEWEST
@@ -204,9 +216,9 @@ def _residue(job: Job, bank: Bank, k: int, efold: float) -> float:
 def residue_of(
     weight: NDArray[np.float64], counts: NDArray[Any], rows: NDArray[np.int64], rate: float, length: int
 ) -> float:
-    """The largest ``q^2L W(c + L) / (W(c) - q^2L W(c + L))``, W the sum of all weights from c on, decayed.
+    """The largest ``q^2L W(c + L) / (W(c) - q^2L W(c + L))``, where W(c) is the decayed sum of all weights from c on.
 
-    Windows whose `counts` are below 2 are singular: there a residue shows only where it is `SINGULAR` times as large.
+    Windows whose `counts` add up to 1 are singular: a residue shows there only if it is `SINGULAR` times as large.
     """
     from scipy.signal import lfilter
 
@@ -215,7 +227,7 @@ def residue_of(
     sums = lfilter([1.0], [1.0, -q], padded[::-1])[::-1]
     some = rows[rows + length < len(weight)] + FEWEST
     left = np.exp(-2.0 * rate * length) * sums[some + length]
-    # nothing inside (or nothing but rounding) counts where there is some: an empty window is the fallback
+    # an empty window is the fallback, so that only windows with some count are compared
     inside = sums[some] - left
     upto = np.concatenate([np.zeros(FEWEST + 1, np.int64), np.cumsum(counts)])
     held = upto[some + length] - upto[some]
@@ -225,7 +237,7 @@ def residue_of(
 
 
 def _after_gaps(weight: NDArray[np.float64], occupied: NDArray[np.int64]) -> float:
-    """Largest ratio of the weight in the first bins after a gap, of which sums are formed anew, to that in fewer."""
+    """Largest ratio of the weight in the first bins after a gap, from which sums are formed anew, to that in fewer."""
     begin = occupied[np.diff(occupied, prepend=-FEWEST) >= FEWEST]
     begin = np.union1d(begin, occupied[:1])
     upto = np.concatenate([[0.0], np.cumsum(weight / weight.max())])
@@ -242,12 +254,12 @@ def _after_gaps(weight: NDArray[np.float64], occupied: NDArray[np.int64]) -> flo
 
 
 def spec_of(spec: Spec, level: int) -> Spec:
-    """What an engine for such templates computes."""
+    """The `Spec` of an engine for templates of a level."""
     return replace(spec, dtype=np.dtype(np.float64), sums="double" if level == DOUBLE else "exact")
 
 
-def wide(job: Job, chosen: NDArray[np.int64], level: int) -> Job:
-    """Some templates in float64, from the numbers of the atoms; scaled so that nothing of them is lost."""
+def in_float64(job: MapJob, chosen: NDArray[np.int64], level: int) -> MapJob:
+    """Some templates in float64, made from the numbers of the atoms and scaled so that none underflows."""
     banks = [b if b.source is None else b.source for b in (b.part(chosen) for b in (job.bank, *job.detectors))]
     power = powers(_span(banks[0])[0]) + np.int32(WIDE // 2 if level == EXACT else 0)
     out = []
@@ -259,17 +271,22 @@ def wide(job: Job, chosen: NDArray[np.int64], level: int) -> Job:
     return replace(job, bank=out[0], detectors=tuple(out[1:]))
 
 
-def divided(
-    job: Job, spec: Spec, levels: NDArray[np.int8], output: Output, run: Callable[[Job, int], Output], progress: Any
+def run_by_level(
+    job: MapJob,
+    spec: Spec,
+    levels: NDArray[np.int8],
+    output: Output,
+    run: Callable[[MapJob, int], Output],
+    progress: Any,
 ) -> Output:
-    """Templates by the sums that they need: ``run(part, level)`` gives the answers of some, which go to `output`."""
+    """Run the templates of each level by ``run(part, level)``, and collect the answers in `output`."""
     done = 0
     for level in (USUAL, DOUBLE, EXACT):
         found = np.flatnonzero(levels == level)
-        # of maps one at a time: those in float64 are held beside the map
+        # maps one at a time, since those in float64 are held in addition to the output
         for at in np.split(found, found.size) if spec.keep_map and found.size else [found]:
             if at.size:
-                put(output, at, run(job.part(at) if level == USUAL else wide(job, at, level), level))
+                copy_answers(output, at, run(job.part(at) if level == USUAL else in_float64(job, at, level), level))
                 done += at.size
                 if progress is not None:
                     progress(done, job.n_templates)
@@ -277,17 +294,17 @@ def divided(
 
 
 def loud_limit(spec: Spec) -> float:
-    """Largest number in the (scaled) data for which the usual sums are good enough."""
+    """Largest number in the scaled data for which the usual sums are accurate enough."""
     name = np.dtype(spec.dtype).name
-    if spec.window.kind in ("rect", "none"):
+    if spec.window.algorithm == Algorithm.RUNNING_SUMS:
         return WILD[name]
-    if spec.window.kind == "exp":
+    if spec.window.algorithm == Algorithm.RECURRENCE:
         return LOUD[name]
     return LOUD_DOUBLE if name == "float32" else LOUD[name]
 
 
-def put(output: Output, at: NDArray[np.int64], part: Output) -> None:
-    """Write the answers of some templates, in the type of `output`."""
+def copy_answers(output: Output, at: NDArray[np.int64], part: Output) -> None:
+    """Write the answers of the templates `at` to `output`, in its dtype."""
     with np.errstate(over="ignore"):
         for name in ("max_F", "index", "log_sum", "row_log", "column_log", "n_fallback", "line_max", "line_index"):
             target, values = getattr(output, name), getattr(part, name)

@@ -1,0 +1,151 @@
+"""Demodulation on a CPU: the Dirichlet kernel of every SFT and template, in float32, with float64 phases."""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+__all__ = ["DTERMS", "projections"]
+
+DTERMS = 8
+"""Bins to either side of a template's frequency that are summed."""
+NEAR = 2e-4
+"""Distance to a bin, in bins, below which that bin alone counts."""
+TILE, ROWS = 128, 16
+"""Templates and SFTs that are worked on together: their results are turned into place in the nearest cache."""
+FAST = {"nnan", "ninf", "nsz", "contract"}
+
+
+@numba.njit(inline="always")
+def _sincos(x):
+    """Sine and cosine of ``2 pi x`` for ``-0.5 <= x <= 0.5``, float32, to 2e-7."""
+    # about the nearest quarter: y is within an eighth of a turn
+    q = np.float32(np.floor(np.float32(4) * x + np.float32(0.5)))
+    y = (x - np.float32(0.25) * q) * np.float32(2 * math.pi)
+    z = y * y
+    s = y * (np.float32(1) + z * (np.float32(-1 / 6) + z * (np.float32(1 / 120) + z * np.float32(-1 / 5040))))
+    c = np.float32(1) + z * (
+        np.float32(-0.5) + z * (np.float32(1 / 24) + z * (np.float32(-1 / 720) + z * np.float32(1 / 40320)))
+    )
+    odd = (q == np.float32(1)) | (q == np.float32(-1))
+    u = c if odd else s
+    v = s if odd else c
+    sine = -u if (q == np.float32(-1)) | (abs(q) == np.float32(2)) else u
+    cosine = -v if (q == np.float32(1)) | (abs(q) == np.float32(2)) else v
+    return sine, cosine
+
+
+@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _phases(f0, f1, f2, delay, rate, lam, kappa, whole):
+    """Phase at the middle of an SFT, turns within ``-0.5 ... 0.5``, and the frequency in bins: whole and the rest."""
+    d2, d3 = 0.5 * delay * delay, delay * delay * delay / 6
+    for i in range(len(f0)):
+        phase = f0[i] * delay + f1[i] * d2 + f2[i] * d3
+        cycles = rate * (f0[i] + f1[i] * delay + f2[i] * d2)
+        below = np.floor(cycles)
+        x = 0.5 * cycles - phase
+        whole[i] = below
+        kappa[i] = cycles - below
+        lam[i] = x - np.floor(x + 0.5)
+
+
+@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _sum(xr, xi, kappa, sr, si):
+    """The sum over ``2 DTERMS`` bins for templates in one bin: one division for four bins."""
+    one = np.float32(1)
+    low, high = np.float32(NEAR), np.float32(1 - NEAR)
+    for i in range(len(kappa)):
+        k = min(max(kappa[i], low), high)
+        s, t = np.float32(0), np.float32(0)
+        for m in range(0, 2 * DTERMS, 4):
+            # each from k itself: k + 3 - 3 would lose digits of a small k
+            x, x1 = k + np.float32(DTERMS - 1 - m), k + np.float32(DTERMS - 2 - m)
+            x2, x3 = k + np.float32(DTERMS - 3 - m), k + np.float32(DTERMS - 4 - m)
+            p, q = x * x1, x2 * x3
+            inverse = one / (p * q)
+            s += inverse * (q * (xr[m] * x1 + xr[m + 1] * x) + p * (xr[m + 2] * x3 + xr[m + 3] * x2))
+            t += inverse * (q * (xi[m] * x1 + xi[m + 1] * x) + p * (xi[m + 2] * x3 + xi[m + 3] * x2))
+        sr[i], si[i] = s, t
+
+
+@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _finish(xr, xi, lam, kappa, sr, si, out_real, out_imag):
+    """From the sums to projections: the factors of the Dirichlet kernel and of the phase."""
+    one = np.float32(1)
+    near_r, near_i, next_r, next_i = xr[DTERMS - 1], xi[DTERMS - 1], xr[DTERMS], xi[DTERMS]
+    for i in range(len(lam)):
+        k = kappa[i]
+        x = min(max(k, np.float32(NEAR)), np.float32(1 - NEAR))
+        # sin(2 pi x) and cos(2 pi x) - 1, from half the angle: both are exact to rounding next to a bin
+        half_s, half_c = _sincos(np.float32(0.5) * (x - one if x > np.float32(0.5) else x))
+        s = half_s * half_c * np.float32(1 / math.pi)
+        c = -half_s * half_s * np.float32(1 / math.pi)
+        u, v = s * sr[i] - c * si[i], s * si[i] + c * sr[i]
+        below, above = k < np.float32(NEAR), k > np.float32(1 - NEAR)
+        u = near_r if below else (next_r if above else u)
+        v = near_i if below else (next_i if above else v)
+        ls, lc = _sincos(lam[i])
+        out_real[i] = lc * u - ls * v
+        out_imag[i] = lc * v + ls * u
+
+
+@numba.njit(cache=True, nogil=True)
+def _all(real, imag, first_bin, delay, rate, tsft, f0, f1, f2, out):
+    """Fill `out`; returns the first template that needs a bin that is not there, or -1."""
+    n, bins = real.shape
+    # one array each: numba does not know that rows of an unpacked array are contiguous, and loops over them stay scalar
+    lam, kappa, whole = np.empty(TILE, np.float32), np.empty(TILE, np.float32), np.empty(TILE)
+    sr, si = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
+    made_real, made_imag = np.empty((ROWS, TILE), np.float32), np.empty((ROWS, TILE), np.float32)
+    for start in range(0, len(f0), TILE):
+        stop = min(start + TILE, len(f0))
+        m = stop - start
+        for j0 in range(0, n, ROWS):
+            rows = min(ROWS, n - j0)
+            for e in range(rows):
+                j = j0 + e
+                _phases(f0[start:stop], f1[start:stop], f2[start:stop], delay[j], tsft * rate[j], lam, kappa, whole)
+                a = 0
+                while a < m:
+                    b = a + 1
+                    while b < m and whole[b] == whole[a]:
+                        b += 1
+                    low = np.int64(whole[a]) - DTERMS + 1 - first_bin
+                    high = low + 2 * DTERMS
+                    if low < 0 or high > bins:
+                        return start + a
+                    xr, xi, k = real[j, low:high], imag[j, low:high], kappa[a:b]
+                    _sum(xr, xi, k, sr, si)
+                    _finish(xr, xi, lam[a:b], k, sr, si, made_real[e, a:b], made_imag[e, a:b])
+                    a = b
+            for i in range(m):
+                for e in range(rows):
+                    out[start + i, j0 + e] = complex(made_real[e, i], made_imag[e, i])
+    return -1
+
+
+def projections(data, first_bin, delay, rate, tsft, f0, f1, f2):
+    """Normalised SFTs projected on templates, before the antenna factors.
+
+    Parameters
+    ----------
+    data : numpy.ndarray of complex64, shape (n, bins)
+        Normalised SFTs of one detector.
+    first_bin : int
+    delay, rate : numpy.ndarray of float64, shape (n,)
+        At the middle of each SFT: barycentric time since the reference time, and its rate.
+    tsft : float
+    f0, f1, f2 : numpy.ndarray of float64, shape (m,)
+        Frequency and its derivatives at the reference time.
+
+    Returns
+    -------
+    projections : numpy.ndarray of complex64, shape (m, n)
+    failed : int
+        The first template that needs bins outside the data, or -1.
+    """
+    real, imag = np.ascontiguousarray(data.real), np.ascontiguousarray(data.imag)
+    out = np.empty((len(f0), len(data)), np.complex64)
+    return out, _all(real, imag, first_bin, delay, rate, tsft, f0, f1, f2, out)

@@ -1,0 +1,1 @@
+"""CUDA: demodulation of SFTs."""

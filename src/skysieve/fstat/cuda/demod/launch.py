@@ -1,0 +1,105 @@
+"""Demodulation on a GPU: data of one detector stay on it; launches of ``demod.cu``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.core.device import Device
+
+__all__ = ["Projector"]
+
+PACKAGE = "skysieve.fstat.cuda"
+TILE, ROWS = 32, 4
+"""Templates and SFTs of a block, and SFTs of a thread, as in the kernel."""
+DEMOD = np.dtype(
+    [
+        *((name, np.uintp) for name in ("data", "delay", "rate", "a", "b", "f0", "f1", "f2", "Fa", "Fb", "failed")),
+        *((name, np.int32) for name in ("sfts", "bins", "first_bin", "templates")),
+    ]
+)
+
+
+def _address(array: Any) -> int:
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+class Projector:
+    """Projects the SFTs of a detector on templates.
+
+    Parameters
+    ----------
+    data : numpy.ndarray of complex64, shape (n, bins)
+        Normalised SFTs.
+    first_bin : int
+    delay, rate : numpy.ndarray of float64, shape (n,)
+        Barycentric time since the reference time at the middle of each SFT, and its rate.
+    a, b : numpy.ndarray of float32, shape (n,)
+        Weighted antenna factors.
+    tsft : float
+    device : Device, optional
+    runtime : Runtime, optional
+        Instead of `device`: where the kernel runs.
+    """
+
+    def __init__(
+        self, data: NDArray[np.complex64], first_bin: int, delay: Any, rate: Any, a: Any, b: Any, tsft: float,
+        device: Device | None = None, runtime: Runtime | None = None,
+    ) -> None:  # fmt: skip
+        if runtime is None:
+            if device is None:
+                raise ValueError("device=None: expected a GPU, or a runtime")
+            runtime = CudaRuntime(device)
+        self.runtime, self.xp = runtime, runtime.xp
+        self.first_bin, (self.sfts, self.bins) = first_bin, data.shape
+        with self._current():
+            self.data = self.xp.asarray(data)
+            self.times = [
+                self.xp.asarray(np.ascontiguousarray(x, np.float64)) for x in (delay, tsft * np.asarray(rate))
+            ]
+            self.factors = [self.xp.asarray(np.ascontiguousarray(x, np.float32)) for x in (a, b)]
+            self.module = runtime.module(PACKAGE, "demod/demod.cu", "f32")
+
+    def _current(self) -> Any:
+        from contextlib import nullcontext
+
+        return nullcontext() if self.xp is np else self.xp.cuda.Device(self.runtime.device.index)
+
+    def project(self, f0: Any, f1: Any, f2: Any) -> tuple[Any, Any, int]:
+        """Projections on templates, in the memory of the GPU.
+
+        Parameters
+        ----------
+        f0, f1, f2 : numpy.ndarray of float64, shape (m,)
+            Frequency and its derivatives at the reference time.
+
+        Returns
+        -------
+        Fa, Fb : array of complex64, shape (m, n)
+        failed : int
+            The first template that needs bins outside the data, or -1.
+        """
+        xp, m = self.xp, len(f0)
+        with self._current():
+            spins = [xp.asarray(x) for x in (f0, f1, f2)]
+            found = [xp.empty((m, self.sfts), np.complex64) for _ in range(2)]
+            failed = xp.full(1, m, np.uint32)
+            args = np.zeros(1, DEMOD)[0]
+            arrays = (self.data, *self.times, *self.factors, *spins, *found, failed)
+            for name, array in zip(DEMOD.names or (), arrays, strict=False):
+                args[name] = _address(array)
+            args["sfts"], args["bins"], args["first_bin"], args["templates"] = self.sfts, self.bins, self.first_bin, m
+            grid = -(-m // TILE), -(-self.sfts // TILE)
+            self.module.launch("demod", grid, (TILE * TILE // ROWS,), (args,))
+            first = int(failed[0])
+        return found[0], found[1], first if first < m else -1
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        self.data, self.times, self.factors = None, [], []

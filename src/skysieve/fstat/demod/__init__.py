@@ -1,0 +1,1 @@
+"""Demodulation of SFTs: from Fourier transforms to atoms of the F-statistic."""

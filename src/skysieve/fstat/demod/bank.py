@@ -1,0 +1,130 @@
+"""Templates of a search at one point of the sky: a grid of frequencies and their derivatives, or a list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["TemplateBank", "spacing"]
+
+NAMES = ("f0", "f1dot", "f2dot")
+ROUNDING = 1e-9
+"""Part of a step by which the last template may miss the end of its range."""
+
+
+def spacing(span: float, mismatch: float = 0.1, dimensions: int = 1) -> tuple[float, float, float]:
+    """Steps of frequency and its first and second derivatives that lose a given part of the signal's power.
+
+    Parameters
+    ----------
+    span : float
+        Duration of the signal, seconds.
+    mismatch : float
+        Largest lost part of the squared signal-to-noise ratio, shared by the dimensions in equal parts.
+    dimensions : int
+        Number of dimensions of the grid.
+
+    Returns
+    -------
+    df0, df1dot, df2dot : float
+        Hz, Hz/s, Hz/s^2.
+
+    Notes
+    -----
+    The diagonal of the phase metric about the middle of the data: the variances of ``2 pi x``, ``pi x^2`` and
+    ``pi x^3 / 3`` over the span are ``pi^2 T^2 / 3``, ``pi^2 T^4 / 180`` and ``pi^2 T^6 / 4032``; a template is at most
+    half a step away.
+
+    Examples
+    --------
+    >>> df0, df1dot, _ = spacing(10 * 86400, mismatch=0.1)
+    >>> f"{df0:.3g}", f"{df1dot:.3g}"
+    ('4.04e-07', '3.62e-12')
+    """
+    if not (np.isfinite(span) and span > 0):
+        raise ValueError(f"span={span!r}: expected a positive number of seconds")
+    if not 0 < mismatch < 1:
+        raise ValueError(f"mismatch={mismatch!r}: expected between 0 and 1")
+    each = 2 * np.sqrt(mismatch / dimensions) / np.pi
+    metric = (1 / 3, 1 / 180, 1 / 4032)
+    return tuple(float(each / np.sqrt(g) / span ** (k + 1)) for k, g in enumerate(metric))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateBank:
+    """Templates in order: a rectangular grid, of which the frequency changes fastest, or a list.
+
+    Parameters
+    ----------
+    f0, f1dot, f2dot : array_like
+        Values of each axis (Hz, Hz/s, Hz/s^2) at the reference time; of a list, those of each template.
+    listed : bool
+        Whether the arrays are a list of templates, of one length.
+
+    Raises
+    ------
+    ValueError
+        For values that are not finite, empty axes or lists of different lengths.
+
+    Examples
+    --------
+    >>> bank = TemplateBank.grid(f0=(100.0, 100.001, 1e-4), f1dot=(-1e-9, 0.0, 5e-10))
+    >>> len(bank), bank.shape
+    (33, (11, 3, 1))
+    >>> bank.part(11, 13)["f1dot"]
+    array([-5.e-10, -5.e-10])
+    """
+
+    f0: NDArray[np.float64]
+    f1dot: Any = 0.0
+    f2dot: Any = 0.0
+    listed: bool = False
+
+    def __post_init__(self) -> None:
+        for name in NAMES:
+            x = np.atleast_1d(np.asarray(getattr(self, name), np.float64))
+            if x.ndim != 1 or x.size == 0 or not np.isfinite(x).all():
+                raise ValueError(f"{name} has shape {x.shape}: expected finite numbers in a row, one at least")
+            object.__setattr__(self, name, x)
+        if self.listed:
+            size = max(self.shape)
+            for name in NAMES:
+                x = getattr(self, name)
+                if x.size not in (1, size):
+                    raise ValueError(f"{name} has {x.size} values: expected {size}, one for each template")
+                object.__setattr__(self, name, np.broadcast_to(x, size))
+
+    @classmethod
+    def grid(
+        cls, f0: tuple[float, float, float], f1dot: tuple[float, float, float] = (0.0, 0.0, 1.0),
+        f2dot: tuple[float, float, float] = (0.0, 0.0, 1.0),
+    ) -> TemplateBank:  # fmt: skip
+        """A grid from ranges ``(first, last, step)``; the last value is at most `last`."""
+        axes: list[Any] = []
+        for name, (first, last, step) in zip(NAMES, (f0, f1dot, f2dot), strict=True):
+            if not np.isfinite([first, last, step]).all() or step <= 0 or last < first:
+                raise ValueError(f"{name}=({first!r}, {last!r}, {step!r}): expected first <= last and a step above 0")
+            axes.append(first + step * np.arange(int((last - first) / step + ROUNDING) + 1))
+        return cls(*axes)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Sizes of the arrays."""
+        return self.f0.size, self.f1dot.size, self.f2dot.size
+
+    def __len__(self) -> int:
+        n0, n1, n2 = self.shape
+        return n0 if self.listed else n0 * n1 * n2
+
+    def part(self, start: int, stop: int) -> dict[str, NDArray[np.float64]]:
+        """Templates `start` to ``stop - 1``: three arrays by name."""
+        at = np.arange(start, min(stop, len(self)))
+        if self.listed:
+            return {name: getattr(self, name)[at] for name in NAMES}
+        n0, n1, _ = self.shape
+        return {"f0": self.f0[at % n0], "f1dot": self.f1dot[at // n0 % n1], "f2dot": self.f2dot[at // (n0 * n1)]}

@@ -1,0 +1,158 @@
+"""Arrival times at the solar-system barycentre."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .detectors import GPS_EPOCH, Site, gps_to_utc, site_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["EPHEMERIDES", "barycentre"]
+
+EPHEMERIDES = ("auto", "lal", "de405", "builtin")
+LIGHT_SECOND = 299_792_458.0
+AU = 499.00478383615643
+"""Astronomical unit in light seconds."""
+SOLAR_TIME = 4.925490947e-6
+"""``G M / c^3`` of the Sun, seconds."""
+STEP = 10.0
+"""Seconds to either side from which rates follow: the third derivative of the delay, 8e-15 / s^2, leaves 1.3e-13."""
+
+
+def barycentre(
+    t: Any, detector: str, ra: float, dec: float, ephemeris: str = "auto"
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Time at the solar-system barycentre of plane waves that reach a detector.
+
+    Parameters
+    ----------
+    t : array_like
+        GPS seconds at the detector.
+    detector : str
+        A name of `SITES`.
+    ra, dec : float
+        Direction of the source, radians (ICRS).
+    ephemeris : {"auto", "lal", "de405", "builtin"}
+        "lal": LALPulsar, which must be installed; "de405": tables of the package solar_system_ephemerides;
+        "builtin": ERFA's series (VSOP2000), with no further package; "auto": the first of these that is installed.
+
+    Returns
+    -------
+    delay : numpy.ndarray
+        Barycentric time (GPS seconds of TDB) minus `t`.
+    rate : numpy.ndarray
+        Seconds of barycentric time in a second of `t`.
+
+    Raises
+    ------
+    ValueError
+        For an unknown detector or ephemeris, or times outside the tables.
+    ModuleNotFoundError
+        The package of the ephemeris is not installed.
+
+    Notes
+    -----
+    The delay is the sum of the light travel time from the detector to the barycentre, TDB - TT at the detector, and the
+    Shapiro delay of the Sun.  The Earth turns as by IAU 2006, with UT1 taken as UTC.  Against LALPulsar, a constant
+    removed, "de405" is within 5 us and "builtin" within 15 us.
+
+    Examples
+    --------
+    >>> delay, rate = barycentre([1_000_000_000], "H1", 0.5, 1.0, "builtin")
+    >>> bool(abs(delay[0]) < 510), bool(abs(rate[0] - 1) < 1.1e-4)
+    (True, True)
+    """
+    if ephemeris not in EPHEMERIDES:
+        raise ValueError(f"ephemeris={ephemeris!r}: expected one of {', '.join(EPHEMERIDES)}")
+    if ephemeris == "auto":
+        packages = {"lal": "lalpulsar", "de405": "solar_system_ephemerides"}
+        ephemeris = next((name for name, package in packages.items() if find_spec(package)), "builtin")
+    site, times = site_of(detector), np.atleast_1d(np.asarray(t, np.float64))
+    if ephemeris == "lal":
+        return _lal(times, detector, ra, dec)
+    direction = np.array([np.cos(dec) * np.cos(ra), np.cos(dec) * np.sin(ra), np.sin(dec)])
+    before, here, after = (_delay(times + step, site, direction, ephemeris) for step in (-STEP, 0, STEP))
+    return here, 1 + (after - before) / (2 * STEP)
+
+
+def _delay(t: NDArray[np.float64], site: Site, direction: NDArray[np.float64], ephemeris: str) -> NDArray[np.float64]:
+    import erfa
+
+    utc = gps_to_utc(t)
+    tt = np.full(len(t), GPS_EPOCH), (t + 51.184) / 86400
+    fixed = np.array(erfa.gd2gc(1, site.longitude, site.latitude, site.height)) / LIGHT_SECOND
+    place = np.einsum("tji,j->ti", erfa.c2t06a(*tt, *utc, 0.0, 0.0), fixed)
+    around_sun, earth = erfa.epv00(*tt)
+    from_sun, position = around_sun["p"] * AU, earth["p"] * AU
+    if ephemeris == "de405":
+        position = _table()(t)
+    distance = np.hypot(fixed[0], fixed[1]) * LIGHT_SECOND / 1000
+    universal = (utc[0] + 0.5) % 1 + utc[1]
+    clock = erfa.dtdb(*tt, universal % 1, site.longitude, distance, fixed[2] * LIGHT_SECOND / 1000)
+    along = from_sun @ direction
+    shapiro = 2 * SOLAR_TIME * np.log(np.linalg.norm(from_sun, axis=1) + along)
+    return np.asarray((position + place) @ direction + clock + shapiro)
+
+
+class _Table:
+    """Barycentric positions of the Earth from a table of positions, velocities and accelerations in light seconds."""
+
+    def __init__(self, path: Any) -> None:
+        with gzip.open(path, "rt") as lines:
+            text = [line for line in lines if not line.startswith("#")]
+        start, self.step, _ = map(float, text[0].split())
+        values = np.array(" ".join(text[1:]).split(), np.float64)
+        rows = values.reshape(-1, 10)
+        self.start, self.rows = rows[0, 0], rows[:, 1:].reshape(-1, 3, 3)
+        if start != self.start:
+            raise ValueError(f"{path}: the table starts at GPS {self.start}, its header says {start}")
+
+    def __call__(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
+        at = np.rint((t - self.start) / self.step).astype(int)
+        if at.min() < 0 or at.max() >= len(self.rows):
+            end = self.start + self.step * (len(self.rows) - 1)
+            raise ValueError(
+                f"t: GPS {t.min():.0f} to {t.max():.0f}, the ephemeris covers {self.start:.0f} to {end:.0f}"
+            )
+        x = (t - self.start - at * self.step)[:, None]
+        p, v, a = (self.rows[at, k] for k in range(3))
+        return p + x * (v + 0.5 * x * a)
+
+
+@functools.cache
+def _table() -> _Table:
+    from solar_system_ephemerides import body_ephemeris_path
+
+    return _Table(body_ephemeris_path("earth", "DE405"))
+
+
+@functools.cache
+def _lal_ephemeris() -> Any:
+    import lalpulsar
+
+    return lalpulsar.InitBarycenter("earth00-40-DE405.dat.gz", "sun00-40-DE405.dat.gz")
+
+
+def _lal(
+    t: NDArray[np.float64], detector: str, ra: float, dec: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same by LALPulsar."""
+    import lal
+    import lalpulsar
+
+    stamps = lalpulsar.CreateTimestampVector(len(t))
+    for i, second in enumerate(t):
+        stamps.data[i] = lal.LIGOTimeGPS(float(second))
+    states = lalpulsar.GetDetectorStates(stamps, lalpulsar.GetSiteInfo(detector), _lal_ephemeris(), 0)
+    sky = lal.SkyPosition()
+    sky.longitude, sky.latitude, sky.system = ra, dec, lal.COORDINATESYSTEM_EQUATORIAL
+    middle = lal.LIGOTimeGPS(float(np.rint(t.mean())))
+    found = lalpulsar.GetSSBtimes(states, sky, middle, lalpulsar.SSBPREC_RELATIVISTICOPT)
+    return np.array(found.DeltaT.data) + float(middle) - t, np.array(found.Tdot.data)

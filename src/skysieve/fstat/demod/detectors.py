@@ -1,0 +1,120 @@
+"""Interferometers: where they are, how they respond, and the angle of the Earth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["SITES", "Site", "antenna_factors", "gps_to_utc", "site_of"]
+
+GPS_EPOCH = 2_444_244.5
+"""Julian date of GPS second 0."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A detector on the Earth (WGS 84).
+
+    Attributes
+    ----------
+    latitude, longitude : float
+        Geodetic, radians, east positive.
+    height : float
+        Above the ellipsoid, metres.
+    x_azimuth, y_azimuth : float
+        Directions of the arms, radians from north, clockwise.
+    x_tilt, y_tilt : float
+        Altitudes of the arms above the horizontal plane, radians.
+    """
+
+    latitude: float
+    longitude: float
+    height: float
+    x_azimuth: float
+    y_azimuth: float
+    x_tilt: float = 0.0
+    y_tilt: float = 0.0
+
+    def axes(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Unit vectors to the east, north and zenith in axes that turn with the Earth."""
+        (sin_lat, sin_lon), (cos_lat, cos_lon) = (f([self.latitude, self.longitude]) for f in (np.sin, np.cos))
+        east = np.array([-sin_lon, cos_lon, 0.0])
+        north = np.array([-sin_lat * cos_lon, -sin_lat * sin_lon, cos_lat])
+        return east, north, np.array([cos_lat * cos_lon, cos_lat * sin_lon, sin_lat])
+
+    def response(self) -> NDArray[np.float64]:
+        """Response tensor ``(x x - y y) / 2`` of the arms' directions x and y, shape (3, 3)."""
+        east, north, up = self.axes()
+        arms = [
+            np.cos(tilt) * (np.cos(azimuth) * north + np.sin(azimuth) * east) + np.sin(tilt) * up
+            for azimuth, tilt in ((self.x_azimuth, self.x_tilt), (self.y_azimuth, self.y_tilt))
+        ]
+        return 0.5 * (np.outer(arms[0], arms[0]) - np.outer(arms[1], arms[1]))
+
+
+SITES = {
+    "H1": Site(0.81079526383, -2.08405676917, 142.554, 5.65487724844, 4.08408092164, -6.195e-4, 1.25e-5),
+    "L1": Site(0.53342313506, -1.58430937078, -6.574, 4.40317772346, 2.83238139666, -3.121e-4, -6.107e-4),
+    "V1": Site(0.76151183984, 0.18333805213, 51.884, 0.33916285222, 5.05155183261),
+    "G1": Site(0.91184982752, 0.17116780435, 114.425, 1.19360100484, 5.83039279401),
+    "K1": Site(0.6355068497, 2.396441015, 414.181, 1.054113, -0.5166798, 0.0031414, -0.003627),
+    "I1": Site(0.34231676739, 1.34444215058, 440.0, 5.80120119264, 4.23039066080),
+}
+"""LIGO Hanford, LIGO Livingston, Virgo, GEO 600, KAGRA and LIGO India, from their published coordinates."""
+
+
+def site_of(name: str) -> Site:
+    """The site of a detector's name.
+
+    Raises
+    ------
+    ValueError
+        The name is none of `SITES`.
+    """
+    if name not in SITES:
+        raise ValueError(f"detector={name!r}: expected one of {', '.join(SITES)}")
+    return SITES[name]
+
+
+def gps_to_utc(t: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Two-part Julian date in UTC of GPS seconds."""
+    import erfa
+
+    return tuple(erfa.taiutc(np.full(np.shape(t), GPS_EPOCH), (np.asarray(t, np.float64) + 19) / 86400))  # type: ignore[return-value]
+
+
+def sidereal_angle(t: Any) -> NDArray[np.float64]:
+    """Greenwich mean sidereal time of GPS seconds, radians; UT1 is taken as UTC."""
+    import erfa
+
+    return np.asarray(erfa.gmst82(*gps_to_utc(t)))
+
+
+def antenna_factors(t: Any, site: Site, ra: float, dec: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Antenna patterns ``a(t)`` and ``b(t)`` of a detector for a point of the sky.
+
+    Parameters
+    ----------
+    t : array_like
+        GPS seconds.
+    site : Site
+    ra, dec : float
+        Right ascension and declination, radians.
+
+    Notes
+    -----
+    The definitions of Jaranowski, Krolak & Schutz 1998 (eqs. 10-13): the response tensor projected on the two
+    polarisations at polarisation angle 0.  As in LALPulsar, precession and nutation are left out.
+    """
+    d = site.response()
+    angle = sidereal_angle(t) - ra
+    sin, cos, zero = np.sin(angle), np.cos(angle), np.zeros(np.shape(angle))
+    xi = np.stack([-sin, -cos, zero])  # towards falling right ascension, in the turning axes
+    eta = np.stack([-np.sin(dec) * cos, np.sin(dec) * sin, np.cos(dec) + zero])
+    a = np.einsum("i...,ij,j...->...", xi, d, xi) - np.einsum("i...,ij,j...->...", eta, d, eta)
+    return a, 2 * np.einsum("i...,ij,j...->...", xi, d, eta)

@@ -1,0 +1,176 @@
+"""Made SFTs: Gaussian noise and continuous or transient signals, without lalsuite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.fstat.inputs.simulate import sft_times
+from skysieve.fstat.inputs.windows import resolve_window
+from skysieve.fstat.sfts.sfts import SFTs, bins_of
+
+from .barycentre import barycentre as barycentric_times
+from .detectors import antenna_factors, site_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Signal", "simulate_sfts"]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A gravitational wave of slowly changing frequency.
+
+    Parameters
+    ----------
+    f0, f1dot, f2dot : float
+        Frequency at `tref` and its derivatives; Hz, Hz/s, Hz/s^2.
+    h0 : float
+        Amplitude of the strain.
+    ra, dec : float
+        Position, radians.
+    tref : float
+        Time at the barycentre, GPS seconds.
+    cosi, psi, phi0 : float
+        Cosine of the inclination, polarisation angle and phase at `tref`.
+    window : str
+        "none": always on; or a window of `skysieve.fstat.transient_map`, from `t0` on, of duration `tau`.
+    t0, tau : int
+        Start (GPS seconds) and duration of a transient; its amplitude is that at the start of each SFT.
+    efold : float
+        Where windows other than rect end, in units of tau.
+    """
+
+    f0: float
+    h0: float
+    ra: float
+    dec: float
+    tref: float
+    f1dot: float = 0.0
+    f2dot: float = 0.0
+    cosi: float = 0.3
+    psi: float = 0.4
+    phi0: float = 0.1
+    window: str = "none"
+    t0: int = 0
+    tau: int = 1
+    efold: float = 3
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.cosi <= 1:
+            raise ValueError(f"cosi={self.cosi!r}: expected -1 to 1")
+        if not (np.isfinite(self.h0) and self.h0 >= 0):
+            raise ValueError(f"h0={self.h0!r}: expected at least 0")
+        if not self.tau > 0:
+            raise ValueError(f"tau={self.tau!r}: expected a positive number of seconds")
+        resolve_window(self.window, self.efold)
+
+    def amplitude(self, t: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The window at the start of each SFT."""
+        window = resolve_window(self.window, self.efold)
+        if window.kind == "none":
+            return np.ones(len(t))
+        x = (t - self.t0) / self.tau
+        inside = (x >= 0) & (x < window.efold)
+        found = np.zeros(len(t))
+        found[inside] = window.weights(x[inside])
+        return found
+
+
+def simulate_sfts(
+    band: tuple[float, float],
+    t_start: int = 1_000_000_000,
+    span: int = 10 * 86400,
+    *,
+    detectors: Sequence[str] = ("H1", "L1"),
+    tsft: int = 1800,
+    noise: float | Mapping[str, Any] = 1e-23,
+    signals: Signal | Sequence[Signal] = (),
+    gaps: Sequence[tuple[int, int]] | Mapping[str, Sequence[tuple[int, int]]] = (),
+    duty: float = 1.0,
+    seed: int | np.random.Generator | None = 0,
+    ephemeris: str = "auto",
+) -> list[SFTs]:
+    """Make SFTs of Gaussian noise and signals.
+
+    Parameters
+    ----------
+    band : (low, high)
+        Frequencies, Hz.
+    t_start, span : int
+        GPS second of the first SFT and length of the data in seconds.
+    detectors : sequence of str
+        Names of `SITES`.
+    tsft : int
+        Length of an SFT, seconds.
+    noise : float, or dict by detector of float or array_like
+        Square root of the one-sided power spectral density, in 1/sqrt(Hz); an array has one value for each SFT.
+        0 makes SFTs of signals alone.
+    signals : Signal or sequence of Signal
+    gaps : sequence of (start, stop), or dict of them by detector
+        GPS ranges without data.
+    duty : float
+        Part of the SFTs that is kept, at random.
+    seed : int or numpy.random.Generator
+    ephemeris : str
+        See `barycentre`.
+
+    Returns
+    -------
+    list of SFTs
+
+    Notes
+    -----
+    Signals are added in the frequency domain: within an SFT the frequency changes linearly in phase only, and the
+    antenna patterns are those of its middle, which is what the F-statistic assumes as well.
+
+    Examples
+    --------
+    >>> signal = Signal(f0=100.2, h0=1e-24, ra=0.5, dec=1.0, tref=1_000_000_000)
+    >>> simulate_sfts((100, 100.4), span=86400, signals=signal, ephemeris="builtin")[0]
+    <SFTs: H1, 48 of 1800 s from GPS 1000000000, 100 to 100.4 Hz>
+    """
+    rng = np.random.default_rng(seed)
+    first, last = bins_of(*band, tsft)
+    wanted = [signals] if isinstance(signals, Signal) else list(signals)
+    if not 0 < duty <= 1:
+        raise ValueError(f"duty={duty!r}: expected above 0, at most 1")
+    made = []
+    for name in detectors:
+        site_of(name)
+        holes = gaps.get(name, ()) if isinstance(gaps, Mapping) else gaps
+        t = sft_times(t_start, span, tsft, holes, duty, rng)
+        if t.size == 0:
+            raise ValueError(f"{name}: no SFT of {tsft} s fits into span={span} with these gaps")
+        level = np.asarray(noise[name] if isinstance(noise, Mapping) else noise, np.float64)
+        if level.shape not in ((), t.shape) or not (np.isfinite(level).all() and (level >= 0).all()):
+            raise ValueError(f"noise of {name} has shape {level.shape}: expected one value or {t.size}, none below 0")
+        values = rng.standard_normal((2, len(t), last - first + 1))
+        data = (values[0] + 1j * values[1]) * np.broadcast_to(0.5 * np.sqrt(tsft) * level, t.shape)[:, None]
+        for signal in wanted:
+            _add(data, t, name, tsft, first, signal, ephemeris)
+        made.append(SFTs(name, t, tsft, first, data))
+    return made
+
+
+def _add(
+    data: NDArray[np.complex128], t: NDArray[np.int64], name: str, tsft: int, first: int, signal: Signal, ephemeris: str
+) -> None:
+    """Add a signal to the SFTs of a detector."""
+    middle = t + 0.5 * tsft
+    delay, rate = barycentric_times(middle, name, signal.ra, signal.dec, ephemeris)
+    since = middle - signal.tref + delay
+    phase = signal.f0 * since + signal.f1dot * since**2 / 2 + signal.f2dot * since**3 / 6
+    cycles = tsft * rate * (signal.f0 + signal.f1dot * since + signal.f2dot * since**2 / 2)
+    a, b = antenna_factors(middle, site_of(name), signal.ra, signal.dec)
+    cos, sin = np.cos(2 * signal.psi), np.sin(2 * signal.psi)
+    plus, cross = 0.5 * signal.h0 * (1 + signal.cosi**2), signal.h0 * signal.cosi
+    wave = plus * (a * cos + b * sin) - 1j * cross * (b * cos - a * sin)
+    start = np.exp(1j * (2 * np.pi * np.remainder(phase - 0.5 * cycles, 1) + signal.phi0))
+    scale = 0.5 * tsft * wave * start * signal.amplitude(t)
+    off = cycles[:, None] - (first + np.arange(data.shape[1]))
+    data += scale[:, None] * np.exp(1j * np.pi * off) * np.sinc(off)

@@ -1,0 +1,1 @@
+"""Short Fourier transforms (SFTs): files, noise floors, simulation."""

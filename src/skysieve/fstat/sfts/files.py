@@ -1,0 +1,292 @@
+"""SFT files of version 2 and 3 (LIGO-T040164): reading and writing.
+
+A file holds blocks, one for each SFT: a header of 48 bytes, a comment, and the data (complex64).  Bytes are in
+the order of the machine that wrote them, which the version number shows.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from skysieve.core.files import written
+
+from .sfts import SFTs, Taper, bins_of, refuse_narrow
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["read_sfts", "write_sfts"]
+
+HEADER = np.dtype(
+    [
+        ("version", "f8"), ("gps_sec", "i4"), ("gps_nsec", "i4"), ("tbase", "f8"), ("first_frequency_index", "i4"),
+        ("nsamples", "i4"), ("crc64", "u8"), ("detector", "S2"), ("window", "u2"), ("comment_length", "i4"),
+    ]
+)  # fmt: skip
+VERSIONS = (2, 3)
+TUKEY = 5001
+"""Window specifications of version 3: 0 unknown, 1 rectangular, 2 Hann, and `TUKEY` + 5000 beta for a Tukey window."""
+MOST_COMMENT = 1 << 20
+
+
+def read_sfts(
+    pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    band: tuple[float, float] | None = None,
+    detectors: Sequence[str] | None = None,
+    *,
+    check: bool = True,
+) -> list[SFTs]:
+    """Read SFT files.
+
+    Parameters
+    ----------
+    pattern : path, str with wildcards, folder, or iterable of paths
+        The files: one or several SFTs each, in any order; a folder stands for its ``*.sft``.
+    band : (low, high), optional
+        Frequencies in Hz; only these bins are kept.  By default all bins, which must be the same in all SFTs of a
+        detector.
+    detectors : sequence of str, optional
+        Detectors to read, such as ``["H1", "L1"]``; by default all.
+    check : bool
+        Whether to compare checksums.
+
+    Returns
+    -------
+    list of SFTs
+        One for each detector, in alphabetical order, or in that of `detectors`.
+
+    Raises
+    ------
+    FileNotFoundError
+        No file matches.
+    ValueError
+        A file is no SFT file, is truncated or damaged, SFTs differ in length, overlap or are too narrow for `band`, or
+        a detector is missing.  The message names the file.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from skysieve.fstat import SFTs
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> names = write_sfts(folder, SFTs("H1", [0, 1800], 1800, 180_000, np.ones((2, 5))))
+    >>> read_sfts(folder, band=(100.0, 100.001))
+    [<SFTs: H1, 2 of 1800 s from GPS 0, 100 to 100.001111 Hz>]
+    """
+    wanted = None if detectors is None else list(detectors)
+    found: dict[str, list[tuple[int, str, np.void, NDArray[np.complex64]]]] = {}
+    for path in files_of(pattern):
+        for header, data in blocks(path, check, wanted, band):
+            name = header["detector"].decode("ascii", "replace")
+            found.setdefault(name, []).append((int(header["gps_sec"]), str(path), header, data))
+    if not found and wanted is None:
+        raise ValueError(f"{pattern}: no SFT in these files")
+    if missing := [name for name in wanted or () if name not in found]:
+        raise ValueError(
+            f"detectors={wanted}: no SFT of {', '.join(missing)}, only of {', '.join(sorted(found)) or 'others'}"
+        )
+    made = [_joined(name, found[name], band) for name in wanted or sorted(found)]
+    lengths = {sfts.tsft for sfts in made}
+    if len(lengths) > 1:
+        raise ValueError(f"SFTs of {' and '.join(f'{t:g}' for t in sorted(lengths))} s: expected one length")
+    return made
+
+
+def files_of(pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files that a pattern stands for.
+
+    Raises
+    ------
+    FileNotFoundError
+        There are none.
+    """
+    if not isinstance(pattern, str | os.PathLike):
+        return [path for one in pattern for path in files_of(one)]
+    path = Path(pattern)
+    if path.is_dir():
+        found = sorted(path.glob("*.sft"))
+    elif path.exists():
+        found = [path]
+    else:
+        found = sorted(map(Path, glob.glob(os.fspath(pattern))))
+    if not found:
+        raise FileNotFoundError(f"{os.fspath(pattern)}: no such file, and no file matches")
+    return found
+
+
+def blocks(
+    path: Path, check: bool, detectors: Sequence[str] | None = None, band: tuple[float, float] | None = None
+) -> Iterator[tuple[Any, NDArray[np.complex64]]]:
+    """Headers and data of the SFTs of a file; of `band` alone, where it is given."""
+    raw = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+    at, number = 0, 0
+    while at < len(raw) or number == 0:
+        where = f"{path}: SFT {number}"
+        if at + HEADER.itemsize > len(raw):
+            raise ValueError(f"{where}: the file ends within a header, at byte {len(raw)}")
+        head = bytes(raw[at : at + HEADER.itemsize])
+        orders: tuple[Literal["<", ">"], ...] = ("<", ">")
+        order = next((o for o in orders if np.frombuffer(head, f"{o}f8", 1)[0] in VERSIONS), None)
+        if order is None:
+            raise ValueError(f"{where}: no header of an SFT of version 2 or 3 at byte {at}")
+        header = np.frombuffer(head, HEADER.newbyteorder(order), 1)[0]
+        comment, n = int(header["comment_length"]), int(header["nsamples"])
+        if n <= 0 or not 0 <= comment <= MOST_COMMENT or comment % 8 or not header["tbase"] > 0:
+            raise ValueError(
+                f"{where}: nsamples={n}, comment_length={comment}, tbase={header['tbase']}: the header is damaged"
+            )
+        start = at + HEADER.itemsize + comment
+        stop = start + 8 * n
+        if stop > len(raw):
+            raise ValueError(f"{where}: the file ends {stop - len(raw)} bytes before the end of the data")
+        if header["gps_nsec"]:
+            raise ValueError(f"{where}: starts {header['gps_nsec']} ns after a full second: expected whole GPS seconds")
+        if detectors is None or header["detector"].decode("ascii", "replace") in detectors:
+            if check:
+                _check(where, head, raw[at + HEADER.itemsize : stop], int(header["crc64"]))
+            data = raw[start:stop].view(f"{order}c8")
+            if band is not None:
+                first, last = bins_of(*band, float(header["tbase"]))
+                refuse_narrow(first, last, int(header["first_frequency_index"]), n, float(header["tbase"]), where)
+                skip = first - int(header["first_frequency_index"])
+                data = data[skip : skip + last - first + 1]
+            values = np.array(data, np.complex64)
+            if not np.isfinite(values.view(np.float32)).all():
+                raise ValueError(f"{where}: the data hold NaN or infinite values")
+            yield header, values
+        at, number = stop, number + 1
+
+
+def _check(where: str, head: bytes, rest: NDArray[np.uint8], expected: int) -> None:
+    from .cpu_crc64 import crc64
+
+    at = HEADER.fields["crc64"][1] if HEADER.fields else 0
+    blank = head[:at] + bytes(8) + head[at + 8 :]
+    if (found := crc64(blank, rest)) != expected:
+        raise ValueError(f"{where}: checksum {found:#018x}, expected {expected:#018x}: the file is damaged")
+
+
+def _joined(
+    name: str, found: list[tuple[int, str, Any, NDArray[np.complex64]]], band: tuple[float, float] | None
+) -> SFTs:
+    """All SFTs of a detector, in order of time."""
+    found.sort(key=lambda one: one[0])
+    first = found[0]
+    tsft, start, taper = float(first[2]["tbase"]), int(first[2]["first_frequency_index"]), taper_of(first[2])
+    for (_, before, _, _), (_, path, header, data) in pairwise(found):
+        if float(header["tbase"]) != tsft:
+            raise ValueError(f"{path}: SFTs of {header['tbase']:g} s, those of {before} are {tsft:g} s long")
+        if band is None and (int(header["first_frequency_index"]) != start or len(data) != len(first[3])):
+            raise ValueError(f"{path}: another band than in {before}; choose the common one with band=(low, high)")
+        if taper_of(header) != taper:
+            raise ValueError(f"{path}: a {taper_of(header).kind} window, in {before} it is {taper.kind}")
+    times = np.array([t for t, *_ in found], np.int64)
+    near = np.flatnonzero(np.diff(times) < tsft)
+    if near.size:
+        i = int(near[0])
+        raise ValueError(
+            f"{found[i + 1][1]}: the SFT at GPS {times[i + 1]} overlaps the one at GPS {times[i]} of {found[i][1]}"
+        )
+    if band is not None:
+        start = bins_of(*band, tsft)[0]
+    return SFTs(name, times, tsft, start, np.stack([data for *_, data in found]), taper)
+
+
+def taper_of(header: Any) -> Taper:
+    """The window that a header names; version 2 has none to name."""
+    code = int(header["window"])
+    if header["version"] == 2 or code == 0:
+        return Taper("unknown")
+    if code in (1, 2):
+        return Taper("rectangular" if code == 1 else "hann")
+    if TUKEY <= code <= TUKEY + 5000:
+        return Taper("tukey", (code - TUKEY) / 5000)
+    raise ValueError(f"window specification {code}: expected 0, 1, 2 or {TUKEY} to {TUKEY + 5000}")
+
+
+def write_sfts(
+    path: str | os.PathLike[str],
+    sfts: SFTs | Sequence[SFTs],
+    *,
+    version: int = 3,
+    comment: str = "",
+    merged: bool = True,
+    label: str = "skysieve",
+) -> list[Path]:
+    """Write SFT files that LALPulsar reads.
+
+    Parameters
+    ----------
+    path : path
+        A folder, in which files get the names of LIGO-T040164; or with `merged` the name of the file for one detector.
+    sfts : SFTs or sequence of SFTs
+    version : {3, 2}
+    comment : str
+        Text in each header.
+    merged : bool
+        One file for each detector; otherwise one for each SFT.
+    label : str
+        Letters and digits in the names.
+
+    Returns
+    -------
+    list of pathlib.Path
+        The files.
+
+    Raises
+    ------
+    ValueError
+        The version, label or window is not one that can be written.
+    """
+    if version not in VERSIONS:
+        raise ValueError(f"version={version!r}: expected 2 or 3")
+    if not label.isalnum():
+        raise ValueError(f"label={label!r}: expected letters and digits")
+    many = [sfts] if isinstance(sfts, SFTs) else list(sfts)
+    target = Path(path)
+    names = {one.detector for one in many}
+    if len(names) != len(many):
+        raise ValueError(f"sfts: several of {', '.join(sorted(names))}, expected one set for each detector")
+    if not target.is_dir() and not (merged and len(many) == 1):
+        raise NotADirectoryError(f"{target}: expected a folder")
+    done = []
+    for one in many:
+        groups = [range(len(one))] if merged else [range(i, i + 1) for i in range(len(one))]
+        for group in groups:
+            file = target / file_name(one, group, label) if target.is_dir() else target
+            with written(file) as part, part.open("wb") as out:
+                for i in group:
+                    out.write(block_of(one, i, version, comment))
+            done.append(file)
+    return done
+
+
+def file_name(sfts: SFTs, group: range, label: str) -> str:
+    """The name of LIGO-T040164 for some of the SFTs."""
+    start = int(sfts.t[group[0]])
+    span = int(sfts.t[group[-1]] - start + np.ceil(sfts.tsft))
+    return f"{sfts.detector[0]}-{len(group)}_{sfts.detector}_{sfts.tsft:g}SFT_{label}-{start}-{span}.sft"
+
+
+def block_of(sfts: SFTs, i: int, version: int, comment: str) -> bytes:
+    """The bytes of one SFT."""
+    from .cpu_crc64 import crc64
+
+    text = comment.encode()
+    text += bytes(-len(text) % 8)
+    header = np.zeros(1, HEADER.newbyteorder("<"))
+    kind = sfts.taper.kind
+    code = round(TUKEY + 5000 * sfts.taper.beta) if kind == "tukey" else ("unknown", "rectangular", "hann").index(kind)
+    header["version"], header["gps_sec"], header["tbase"] = version, sfts.t[i], sfts.tsft
+    header["first_frequency_index"], header["nsamples"] = sfts.first_bin, sfts.data.shape[1]
+    header["detector"], header["comment_length"] = sfts.detector.encode(), len(text)
+    header["window"] = code if version == 3 else 0
+    data = sfts.data[i].astype("<c8").tobytes()
+    header["crc64"] = crc64(header.tobytes(), text, data)
+    return header.tobytes() + text + data

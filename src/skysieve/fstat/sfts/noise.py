@@ -1,0 +1,93 @@
+"""Noise floors of SFTs by a running median, and the weights that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .sfts import SFTs
+
+__all__ = ["median_bias", "noise_floor", "noise_weights", "normalized"]
+
+
+def median_bias(n: int) -> float:
+    """Expected median of ``n`` (odd) exponential variables of mean 1: the alternating harmonic sum.
+
+    Examples
+    --------
+    >>> median_bias(1)
+    1.0
+    >>> round(median_bias(101), 4)  # log 2 for many
+    0.6981
+    """
+    if n < 1 or n % 2 == 0:
+        raise ValueError(f"n={n!r}: expected an odd number of bins")
+    k = np.arange(1, n + 1)
+    return float(((-1.0) ** (k + 1) / k).sum())
+
+
+def noise_floor(sfts: SFTs, window: int = 101) -> NDArray[np.float64]:
+    """One-sided power spectral density of the noise in every bin of every SFT.
+
+    Parameters
+    ----------
+    sfts : SFTs
+    window : int
+        Bins of the running median, odd.  The bins at the ends take the median nearest to them.
+
+    Returns
+    -------
+    numpy.ndarray of float64, shape (n, bins)
+        1/Hz.
+
+    Raises
+    ------
+    ValueError
+        The window is even, or wider than the band; or the noise of a bin is 0.
+    """
+    from scipy.ndimage import median_filter
+
+    bias = median_bias(window)
+    n, bins = sfts.data.shape
+    if bins < window:
+        raise ValueError(f"window={window}: {sfts.detector} has {bins} bins, expected at least as many")
+    half = window // 2
+    floor = np.empty((n, bins))
+    for i, row in enumerate(sfts.data):
+        scale = float(np.abs(row.view(np.float32)).max())
+        if scale == 0:
+            raise ValueError(f"{sfts.detector}: the SFT at GPS {sfts.t[i]} holds zeros")
+        power = np.abs(row.astype(np.complex128) / scale) ** 2
+        median = median_filter(power, window, mode="nearest")[half : bins - half]
+        if median.min() <= 0:
+            raise ValueError(
+                f"{sfts.detector}: more than half of {window} bins of the SFT at GPS {sfts.t[i]} hold zeros"
+            )
+        floor[i] = np.pad(median, half, mode="edge") * (2 * scale**2 / (bias * sfts.tsft))
+    return floor
+
+
+def noise_weights(floors: Sequence[NDArray[np.float64]], window: int = 101) -> list[NDArray[np.float64]]:
+    """Weight of every SFT: the inverse of its noise floor, scaled to a mean of 1 over all SFTs of all detectors.
+
+    Parameters
+    ----------
+    floors : sequence of numpy.ndarray
+        Of every detector, as `noise_floor` gives them; the mean over the bins that have a median of their own counts.
+    window : int
+        Of the running median.
+    """
+    half = window // 2
+    inverse = [1 / floor[:, half : floor.shape[1] - half].mean(axis=1) for floor in floors]
+    mean = np.concatenate(inverse).mean()
+    return [one / mean for one in inverse]
+
+
+def normalized(sfts: SFTs, floor: NDArray[np.float64]) -> NDArray[np.complex64]:
+    """Data in units of their noise: of mean square 1 in pure noise."""
+    return (sfts.data * np.sqrt(2 / (sfts.tsft * floor))).astype(np.complex64)

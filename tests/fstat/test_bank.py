@@ -1,0 +1,120 @@
+"""Banks of templates, and searches from SFTs to a table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.kernels.shim import shim_runtime
+
+from skysieve.fstat.demod.bank import TemplateBank, spacing
+from skysieve.fstat.demod.demodulator import Demodulator
+from skysieve.fstat.demod.search import search_sfts
+from skysieve.fstat.demod.simulate import Signal, simulate_sfts
+
+START = 1_000_000_000
+
+
+def test_a_grid_holds_every_combination_once():
+    bank = TemplateBank.grid((10.0, 10.0004, 1e-4), (-2e-9, 1e-9, 1e-9), (0.0, 1e-17, 1e-17))
+    assert bank.shape == (5, 4, 2)
+    whole = np.stack(list(bank.part(0, len(bank)).values()), axis=1)
+    assert len(np.unique(whole, axis=0)) == len(bank) == 40
+    pieces = [np.stack(list(bank.part(a, a + 7).values()), axis=1) for a in range(0, 40, 7)]
+    assert np.array_equal(np.concatenate(pieces), whole)
+    assert np.allclose(np.unique(whole[:, 0]), 10 + 1e-4 * np.arange(5))
+
+
+def test_a_list_is_what_it_lists():
+    bank = TemplateBank([1.0, 2.0, 3.0], [0.0, -1e-9, 1e-9], listed=True)
+    assert len(bank) == 3
+    assert list(bank.part(1, 9)["f1dot"]) == [-1e-9, 1e-9]
+    assert list(bank.part(1, 9)["f2dot"]) == [0, 0]
+
+
+def test_wrong_banks_are_named():
+    with pytest.raises(ValueError, match=r"f1dot=\(1, 0, 1\): expected first <= last"):
+        TemplateBank.grid((1, 2, 0.5), (1, 0, 1))
+    with pytest.raises(ValueError, match="f1dot has 2 values: expected 3"):
+        TemplateBank([1.0, 2, 3], [0.0, 1], listed=True)
+    with pytest.raises(ValueError, match="f0 has shape"):
+        TemplateBank([np.nan])
+    with pytest.raises(ValueError, match="mismatch=2"):
+        spacing(86400, 2)
+    with pytest.raises(ValueError, match="span=0"):
+        spacing(0)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_half_a_step_loses_the_mismatch(k):
+    """The lost part of the power of a matched filter whose phase is wrong by half a step, about its best neighbour."""
+    span, m = 86_400.0, 0.02
+    x = np.linspace(-0.5, 0.5, 20_001) * span
+    wrong = 0.5 * spacing(span, m)[k] * 2 * np.pi * x ** (k + 1) / [1, 2, 6][k]
+    kept = abs(np.exp(1j * wrong).mean()) ** 2
+    assert 1 - kept == pytest.approx(m, rel=0.02)
+
+
+@pytest.fixture(scope="module")
+def made():
+    wave = Signal(
+        f0=100.05, h0=6e-24, ra=0.5, dec=1.0, tref=START, f1dot=-2e-10, window="rect", t0=START + 36_000, tau=43_200
+    )
+    return simulate_sfts((100, 100.1), START, 2 * 86_400, signals=wave, seed=8, ephemeris="builtin")
+
+
+@pytest.fixture(scope="module")
+def bank():
+    return TemplateBank.grid((100.05 - 4e-5, 100.05 + 4e-5, 4e-6), (-6e-10, 2e-10, 2e-10))
+
+
+def searched(made, bank, **options):
+    return search_sfts(
+        made, 0.5, 1.0, bank, START, barycentre="builtin", device="cpu", windows=("rect",), topk=20, **options
+    )
+
+
+def test_a_transient_is_found_from_sfts(made, bank):
+    best = searched(made, bank).columns("rect")
+    assert best["f0"][0] == pytest.approx(100.05, abs=4.1e-6)
+    assert abs(best["t0_ml"][0] - (START + 36_000)) <= 3600
+    assert abs(best["tau_ml"][0] - 43_200) <= 7200
+    assert best["max2F"][0] > 60
+
+
+def test_a_search_that_stops_goes_on_with_the_same_answer(made, bank, tmp_path, monkeypatch):
+    import skysieve.fstat.demod.search as module
+
+    monkeypatch.setitem(module.BATCH_BYTES, "cpu", 16 * 192 * 13)
+    whole = searched(made, bank)
+    real = Demodulator.batch
+    calls = []
+
+    def stops(self, *spins):
+        calls.append(len(spins[0]))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(self, *spins)
+
+    monkeypatch.setattr(Demodulator, "batch", stops)
+    file = tmp_path / "state.npz"
+    with pytest.raises(KeyboardInterrupt):
+        searched(made, bank, checkpoint=file)
+    resumed = searched(made, bank, checkpoint=file)
+    assert sum(calls) < len(bank) + 3 * 13 + 13
+    for name, values in whole.columns("rect").items():
+        assert np.array_equal(resumed.columns("rect")[name], values), name
+
+
+def test_a_gpu_has_the_atoms_of_the_cpu(made):
+    f0 = 100.05 + 1e-5 * np.arange(40)
+    host = Demodulator(made, 0.5, 1.0, START, barycentre="builtin")
+    shim = Demodulator(made, 0.5, 1.0, START, barycentre="builtin")
+    shim._on_gpu(shim_runtime())
+    for mine, other in zip(shim.batch(f0, -2e-10), host.batch(f0, -2e-10), strict=True):
+        for name in ("Fa", "Fb"):
+            x, y = getattr(mine, name), getattr(other, name)
+            assert np.abs(x - y).max() <= 2e-6 * np.abs(y).max()
+        assert np.array_equal(mine.a2, other.a2)
+    with pytest.raises(ValueError, match=r"template 1, H1: SFTs hold"):
+        shim.batch([100.05, 100.2])
+    shim.close()

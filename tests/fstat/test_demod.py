@@ -1,0 +1,213 @@
+"""Atoms from SFTs against LALPulsar's ComputeFstat; barycentred times and antenna factors; recovered signals."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from skysieve.fstat import search, transient_map
+from skysieve.fstat.demod.barycentre import barycentre
+from skysieve.fstat.demod.demodulator import Demodulator
+from skysieve.fstat.demod.detectors import SITES, antenna_factors, sidereal_angle
+from skysieve.fstat.demod.simulate import Signal, simulate_sfts
+from skysieve.fstat.inputs.grid import Grid
+from skysieve.fstat.sfts.files import write_sfts
+
+START = 1_000_000_000
+MARGIN = 59 / 1800  # bins that LALPulsar takes beyond the band, below; one fewer above
+
+
+def signal(**changes):
+    values = {"f0": 100.0, "h0": 2e-24, "ra": 2.2, "dec": -0.5, "tref": START, "f1dot": -1e-9, "phi0": 1.0}
+    return Signal(**(values | changes))
+
+
+@pytest.mark.parametrize("detector", ["H1", "V1", "K1"])
+def test_times_at_the_barycentre(detector):
+    """A year, the whole sky: 5 us with JPL's tables, 15 us with ERFA's series, a constant removed."""
+    pytest.importorskip("lalpulsar")
+    t = START + np.arange(0, 366 * 86400, 200_000.0)
+    limits = {"builtin": 15e-6} | ({"de405": 5e-6} if find_spec("solar_system_ephemerides") else {})
+    for ra, dec in ((2.2486, -0.7885), (1.4596, 0.3842), (4.0, -0.4), (0.3, 1.4), (5.5, -1.2)):
+        expected, rates = barycentre(t, detector, ra, dec, "lal")
+        for ephemeris, limit in limits.items():
+            delay, rate = barycentre(t, detector, ra, dec, ephemeris)
+            off = delay - expected
+            assert 0.5 * (off.max() - off.min()) < limit, (ephemeris, ra, dec)
+            np.testing.assert_allclose(rate, rates, rtol=0, atol=3e-10)
+
+
+@pytest.mark.parametrize("detector", list(SITES))
+def test_antenna_factors(detector):
+    lal = pytest.importorskip("lal")
+    lalpulsar = pytest.importorskip("lalpulsar")
+    response = lalpulsar.GetSiteInfo(detector).response
+    t = START + np.linspace(0, 4e8, 40).round()
+    a, b = antenna_factors(t, SITES[detector], 0.7, 0.4)
+    angles = sidereal_angle(t)
+    expected = np.array([lal.ComputeDetAMResponse(response, 0.7, 0.4, 0.0, angle) for angle in angles])
+    # KAGRA's published azimuths have seven digits, and LALPulsar holds them in float32
+    np.testing.assert_allclose(np.stack([a, b], axis=1), expected[:, :2], rtol=0, atol=2e-7)
+    theirs = [lal.GreenwichMeanSiderealTime(lal.LIGOTimeGPS(second)) for second in t]
+    off = np.remainder(angles - theirs + np.pi, 2 * np.pi) - np.pi
+    assert np.abs(off).max() < 1e-8
+
+
+@pytest.fixture(scope="module")
+def sfts():
+    gaps = {"L1": [(START + 40_000, START + 70_000)]}
+    noise = {"H1": 1e-23 * np.linspace(1, 3, 96), "L1": 2e-23}
+    band = (99.5 - MARGIN, 100.5 + MARGIN - 1 / 1800)
+    return simulate_sfts(band, START, 172_800, signals=signal(), gaps=gaps, noise=noise, seed=4, ephemeris="builtin")
+
+
+def lal_atoms(lalpulsar, lal, folder, tref, ra, dec, spins):
+    import warnings
+
+    from skysieve.fstat import from_lal
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ephemeris = lalpulsar.InitBarycenter("earth00-40-DE405.dat.gz", "sun00-40-DE405.dat.gz")
+    options = lalpulsar.FstatOptionalArgs(lalpulsar.FstatOptionalArgsDefaults)
+    catalog = lalpulsar.SFTdataFind(str(folder / "*.sft"), None)
+    given = lalpulsar.CreateFstatInput(catalog, 99.5, 100.5, 1e-5, ephemeris, options)
+    point = lalpulsar.PulsarDopplerParams()
+    point.Alpha, point.Delta, point.refTime = ra, dec, lal.LIGOTimeGPS(tref)
+    values = np.zeros(lalpulsar.PULSAR_MAX_SPINS)
+    values[: len(spins)] = spins
+    point.fkdot = values
+    results = lalpulsar.FstatResults()
+    what = lalpulsar.FSTATQ_ATOMS_PER_DET | lalpulsar.FSTATQ_2F
+    lalpulsar.ComputeFstat(results, given, point, 1, what)
+    return from_lal(results.multiFatoms[0]), float(results.twoF[0]), given
+
+
+@pytest.mark.parametrize("spins", [(100.0, -1e-9, 0.0), (99.7123, 3e-9, 1e-17), (100.2, 0.0, 0.0)])
+def test_atoms_are_those_of_lalpulsar(sfts, tmp_path, spins):
+    lal, lalpulsar = pytest.importorskip("lal"), pytest.importorskip("lalpulsar")
+    write_sfts(tmp_path, sfts)
+    tref = START + 50_000
+    theirs, two_f, given = lal_atoms(lalpulsar, lal, tmp_path, tref, 2.2, -0.5, spins)
+    dem = Demodulator(sfts, 2.2, -0.5, tref, barycentre="lal")
+    weights = lalpulsar.GetFstatInputNoiseWeights(given)
+    for X, one in enumerate(dem._factors):
+        a, _ = antenna_factors(sfts[X].t + 900, SITES[sfts[X].detector], 2.2, -0.5)
+        np.testing.assert_allclose(one[0], a * np.sqrt(weights.data[X].data), rtol=1e-6)
+    ours = dem.atoms(*spins)
+    turn = np.vdot(np.concatenate([x.Fa for x in ours]), np.concatenate([x.Fa for x in theirs]))
+    turn /= abs(turn)
+    for mine, other, (delay, rate) in zip(ours, theirs, dem._times, strict=True):
+        assert np.array_equal(mine.t, other.t)
+        f, f1, f2 = spins
+        since = delay + dem.middle - tref
+        bins = 1800 * rate * (f + f1 * since + f2 * since**2 / 2)
+        # beside a bin LALPulsar's sum in float32 is 1e-4 from the same sum in float64, ours 1e-6 (the test below)
+        clear = np.abs(bins - np.rint(bins)) > 2e-3
+        assert clear.mean() > 0.8
+        for name in ("Fa", "Fb"):
+            x, y = getattr(mine, name) * turn, getattr(other, name)
+            off = np.abs(x - y) / np.abs(y).max()
+            assert off[clear].max() <= 5e-5, name
+            assert off.max() <= 3e-4, name
+        # LALPulsar takes sines from a table: a and b are 8e-6 from its own ComputeDetAMResponse; weights are below 3.5
+        for name in ("a2", "b2", "ab"):
+            np.testing.assert_allclose(getattr(mine, name), getattr(other, name), rtol=0, atol=2 * 3.5 * 8e-6)
+    total = transient_map(ours, window="none", dtype="float64").max2F
+    assert total == pytest.approx(two_f, rel=1e-4)
+
+
+@pytest.mark.parametrize("near", [0.0, 1e-4, 2.1e-4, 3.0004e-4, 5.9e-4, 0.01, 0.3, 0.5, 0.7, 0.99, 0.99937, 0.9999])
+def test_the_sum_over_bins_is_the_plain_one(near):
+    """Projections against the formula of Williams & Schutz in float64, on and beside a bin."""
+    from skysieve.fstat.cpu.demod import DTERMS, projections
+
+    rng = np.random.default_rng(3)
+    data = (rng.standard_normal((40, 60)) + 1j * rng.standard_normal((40, 60))).astype(np.complex64)
+    delay, rate = np.zeros(40), np.ones(40)
+    f0 = np.full(5, (1000 + 30 + near) / 1800.0)
+    found, failed = projections(data, 1000, delay, rate, 1800.0, f0, np.zeros(5), np.zeros(5))
+    assert failed == -1
+    cycles = 1800 * f0[0]
+    whole = np.floor(cycles)
+    kappa = cycles - whole
+    low = int(whole) - DTERMS + 1 - 1000
+    x = data[:, low : low + 2 * DTERMS].astype(complex)
+    if min(kappa, 1 - kappa) < 2e-4:
+        expected = x[:, DTERMS - 1 if kappa < 0.5 else DTERMS]
+    else:
+        factor = np.sin(2 * np.pi * kappa) + 1j * (np.cos(2 * np.pi * kappa) - 1)
+        expected = (x / (kappa + DTERMS - 1 - np.arange(2 * DTERMS))).sum(axis=1) * factor / (2 * np.pi)
+    expected = expected * np.exp(2j * np.pi * 0.5 * cycles)
+    np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=0, atol=2e-6 * np.abs(x).max())
+
+
+def test_a_batch_is_its_templates(sfts):
+    dem = Demodulator(sfts, 2.2, -0.5, START, barycentre="builtin")
+    f0 = 100 + np.r_[np.linspace(-1e-4, 1e-4, 150), 0.2, -0.3]
+    batches = dem.batch(f0, -1e-9)
+    for i in (0, 77, 149, 150, 151):
+        one = dem.atoms(f0[i], -1e-9)
+        for batch, atoms in zip(batches, one, strict=True):
+            np.testing.assert_allclose(batch.template(i).Fa, atoms.Fa, rtol=0, atol=1e-5)
+            assert batch.params["f0"][i] == f0[i]
+
+
+def test_a_signal_is_found_where_it_is(sfts):
+    """The loudest template of a grid is the injected one, with the expected 2F."""
+    dem = Demodulator(sfts, 2.2, -0.5, START, barycentre="builtin")
+    f0, f1 = np.meshgrid(100 + np.arange(-20, 21) * 2e-6, -1e-9 + np.arange(-3, 4) * 4e-11, indexing="ij")
+    table = search(dem.batch(f0.ravel(), f1.ravel()), windows=("none",), device="cpu").to_table("none")
+    best = table[int(np.argmax(table["max2F"]))]
+    assert best["f0"] == pytest.approx(100, abs=2e-6)
+    assert best["f1dot"] == pytest.approx(-1e-9, abs=4e-11)
+    clean = simulate_sfts((99.9, 100.1), START, 172_800, signals=signal(), noise=0, ephemeris="builtin")
+    level = {"H1": 1e-23 * np.linspace(1, 3, 96), "L1": np.full(96, 2e-23)}
+    keep = {"H1": np.ones(96, bool), "L1": np.isin(clean[1].t, sfts[1].t)}
+    snr = sum(
+        (4 / 1800 * (np.abs(one.data[keep[one.detector]].astype(complex)) ** 2).sum(axis=1)
+         / level[one.detector][keep[one.detector]] ** 2).sum()
+        for one in clean
+    )  # fmt: skip
+    assert best["max2F"] == pytest.approx(4 + snr, abs=4 * np.sqrt(2 * (4 + 2 * snr)))
+
+
+def test_a_transient_is_found_in_time(sfts):
+    t0, tau = START + 50 * 1800, 20 * 1800
+    wave = signal(window="rect", t0=t0, tau=tau, h0=8e-24)
+    made = simulate_sfts((99.9, 100.1), START, 172_800, signals=wave, ephemeris="builtin")
+    atoms = Demodulator(made, 2.2, -0.5, START, barycentre="builtin").atoms(100.0, -1e-9)
+    found = transient_map(atoms, Grid.full(atoms), window="rect", device="cpu")
+    assert found.max2F > 60
+    assert abs(found.t0_ml - t0) <= 2 * 1800
+    assert abs(found.tau_ml - tau) <= 3 * 1800
+
+
+def test_wrong_input_is_named(sfts):
+    with pytest.raises(ValueError, match=r"template 1, H1: SFTs hold .* too narrow by .* Hz above"):
+        Demodulator(sfts, 2.2, -0.5, barycentre="builtin").batch([100, 100.6])
+    with pytest.raises(ValueError, match=r"f0\[1\] = nan"):
+        Demodulator(sfts, 2.2, -0.5, barycentre="builtin").batch([100, np.nan])
+    with pytest.raises(ValueError, match="several sets of one detector"):
+        Demodulator([sfts[0], sfts[0]], 0, 0)
+    with pytest.raises(ValueError, match="dec=2"):
+        Demodulator(sfts, 0, 2)
+    with pytest.raises(ValueError, match="barycentre has no times of L1"):
+        Demodulator(sfts, 0, 0, barycentre={"H1": (np.zeros(96), np.ones(96))})
+    with pytest.raises(ValueError, match="ephemeris='jpl'"):
+        barycentre([START], "H1", 0, 0, "jpl")
+    with pytest.raises(ValueError, match="detector='X1'"):
+        barycentre([START], "X1", 0, 0, "builtin")
+    with pytest.raises(ValueError, match="cosi=2"):
+        signal(cosi=2)
+    with pytest.raises(ValueError, match="no SFT of 1800 s fits"):
+        simulate_sfts((99.9, 100.1), START, 100)
+
+
+def test_given_times_are_used(sfts):
+    times = {one.detector: barycentre(one.t + 900.0, one.detector, 2.2, -0.5, "builtin") for one in sfts}
+    given = Demodulator(sfts, 2.2, -0.5, START, barycentre=times).atoms(100.0)
+    for mine, other in zip(given, Demodulator(sfts, 2.2, -0.5, START, barycentre="builtin").atoms(100.0), strict=True):
+        assert np.array_equal(mine.Fa, other.Fa)

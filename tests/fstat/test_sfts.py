@@ -1,0 +1,195 @@
+"""SFT files against LALPulsar's reader and writer, and what is wrong with files named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.fstat.sfts.cpu_crc64 import crc64
+from skysieve.fstat.sfts.files import HEADER, block_of, read_sfts, write_sfts
+from skysieve.fstat.sfts.noise import median_bias, noise_floor, noise_weights, normalized
+from skysieve.fstat.sfts.sfts import SFTs, Taper
+
+
+def made(
+    detector="H1", n=4, bins=60, first_bin=179_820, tsft=1800, start=1_000_000_000, seed=1, taper=None, scale=1e-22
+):
+    rng = np.random.default_rng(seed)
+    data = scale * (rng.standard_normal((n, bins)) + 1j * rng.standard_normal((n, bins)))
+    return SFTs(detector, start + tsft * np.arange(n), tsft, first_bin, data, taper or Taper())
+
+
+def plain_crc(data):
+    """The checksum bit by bit."""
+    crc = (1 << 64) - 1
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0xD800000000000000 if crc & 1 else 0)
+    return crc
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 100])
+def test_the_checksum_is_the_plain_one(n):
+    data = np.random.default_rng(n).integers(0, 256, n).astype(np.uint8)
+    assert crc64(data) == plain_crc(bytes(data)) == crc64(bytes(data[: n // 3]), data[n // 3 :])
+
+
+@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("taper", [Taper(), Taper("hann"), Taper("tukey", 0.25)])
+def test_files_are_read_as_they_were_written(tmp_path, version, merged, taper):
+    sets = [made("H1", taper=taper), made("L1", 3, seed=2, taper=taper)]
+    files = write_sfts(tmp_path, sets, version=version, merged=merged, comment="made by a test")
+    assert len(files) == (2 if merged else 7)
+    for found, one in zip(read_sfts(tmp_path), sets, strict=True):
+        expected = (
+            one if version == 3 else SFTs(one.detector, one.t, one.tsft, one.first_bin, one.data, Taper("unknown"))
+        )
+        assert found.same_as(expected)
+    (second,) = read_sfts(files, detectors=["L1"])
+    assert second.detector == "L1"
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("taper", [Taper(), Taper("hann"), Taper("tukey", 0.25)])
+def test_lalpulsar_reads_what_we_write(tmp_path, version, taper):
+    lalpulsar = pytest.importorskip("lalpulsar")
+    one = made(taper=taper)
+    (path,) = write_sfts(tmp_path, one, version=version, comment="x")
+    catalog = lalpulsar.SFTdataFind(str(path), None)
+    assert catalog.length == 4
+    assert lalpulsar.CheckCRCSFTCatalog(catalog)
+    theirs = lalpulsar.LoadSFTs(catalog, -1, -1)
+    assert np.array_equal([sft.data.data for sft in theirs.data], one.data)
+    assert [sft.epoch.gpsSeconds for sft in theirs.data] == list(one.t)
+    assert theirs.data[0].f0 == pytest.approx(one.frequencies[0], rel=1e-15)
+    if version == 3:
+        assert catalog.data[0].window_type == one.taper.kind
+        assert catalog.data[0].window_param == pytest.approx(one.taper.beta)
+
+
+def test_we_read_what_lalpulsar_writes(tmp_path):
+    lalpulsar = pytest.importorskip("lalpulsar")
+    one = made(taper=Taper("tukey", 0.5))
+    (path,) = write_sfts(tmp_path, one)
+    theirs = lalpulsar.LoadSFTs(lalpulsar.SFTdataFind(str(path), None), -1, -1)
+    (tmp_path / "lal").mkdir()
+    lalpulsar.WriteSFTVector2NamedFile(theirs, str(tmp_path / "lal" / "a.sft"), "tukey", 0.5, "comment")
+    (found,) = read_sfts(tmp_path / "lal")
+    assert found.same_as(one)
+
+
+def test_other_byte_order(tmp_path):
+    one = made(n=1)
+    raw = block_of(one, 0, 3, "")
+    header = np.frombuffer(raw[:48], HEADER.newbyteorder("<")).astype(HEADER.newbyteorder(">"))
+    header["crc64"] = 0
+    data = one.data[0].astype(">c8").tobytes()
+    header["crc64"] = crc64(header.tobytes(), data)
+    path = tmp_path / "big.sft"
+    path.write_bytes(header.tobytes() + data)
+    assert read_sfts(path)[0].same_as(one)
+
+
+def test_a_band_is_cut_out(tmp_path):
+    write_sfts(tmp_path, made())
+    (part,) = read_sfts(tmp_path, band=(99.905, 99.92))
+    whole = read_sfts(tmp_path)[0]
+    assert part.same_as(whole.part(99.905, 99.92))
+    assert part.frequencies[0] <= 99.905 < part.frequencies[1]
+    assert part.frequencies[-2] < 99.92 <= part.frequencies[-1]
+    with pytest.raises(ValueError, match=r"SFT 0: SFTs hold 99\.9 to .* too narrow by 0\.4 Hz below"):
+        read_sfts(tmp_path, band=(99.5, 99.92))
+    with pytest.raises(ValueError, match=r"Hz below and .* Hz above"):
+        read_sfts(tmp_path, band=(99.5, 102))
+
+
+def damaged(raw, kind):
+    if kind == "cut":
+        return raw[:-8], "the file ends 8 bytes before the end of the data"
+    if kind == "cut header":
+        return raw[:20], "the file ends within a header"
+    if kind == "bit":
+        return raw[:100] + bytes([raw[100] ^ 1]) + raw[101:], "checksum 0x.* the file is damaged"
+    if kind == "other":
+        return b"SIMPLE  =                    T" * 3, "no header of an SFT"
+    return b"", "the file ends within a header"
+
+
+@pytest.mark.parametrize("kind", ["cut", "cut header", "bit", "other", "empty"])
+def test_damaged_files_are_named(tmp_path, kind):
+    raw, message = damaged(block_of(made(n=1), 0, 3, ""), kind)
+    path = tmp_path / "bad.sft"
+    path.write_bytes(raw)
+    with pytest.raises(ValueError, match=rf"bad\.sft: SFT 0: {message}"):
+        read_sfts(path)
+
+
+def test_wrong_sets_are_named(tmp_path):
+    def refused(message, *sets, **options):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        for i, one in enumerate(sets):
+            write_sfts(folder / f"{i}.sft", one)
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            read_sfts(folder, **options)
+
+    refused("no such file, and no file matches")
+    refused(r"detectors=\['H1', 'V1'\]: no SFT of V1, only of H1", made(), detectors=["H1", "V1"])
+    refused("overlaps the one at GPS 1000000000", made(), made(start=1_000_000_900))
+    refused("overlaps", made(), made())
+    refused("another band than in", made(), made(start=1_000_100_000, first_bin=179_000))
+    refused("SFTs of 900 s, those of .* are 1800 s long", made(), made(start=1_000_100_000, tsft=900))
+    refused("SFTs of 900 and 1800 s: expected one length", made(), made("L1", tsft=900))
+    refused("a hann window, in .* it is rectangular", made(), made(start=1_000_100_000, taper=Taper("hann")))
+    bad = made()
+    bad.data[1, 3] = np.nan
+    refused("SFT 1: the data hold NaN", bad)
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match="version=1: expected 2 or 3"):
+        write_sfts(tmp_path, made(), version=1)
+    with pytest.raises(ValueError, match="label='a b': expected letters and digits"):
+        write_sfts(tmp_path, made(), label="a b")
+    with pytest.raises(NotADirectoryError, match="expected a folder"):
+        write_sfts(tmp_path / "none", [made(), made("L1")])
+    with pytest.raises(ValueError, match="several of H1"):
+        write_sfts(tmp_path, [made(), made()])
+    with pytest.raises(ValueError, match=r"SFTs at GPS 10 and 11 overlap"):
+        SFTs("H1", [10, 11], 1800, 0, np.ones((2, 3)))
+    with pytest.raises(ValueError, match="detector='H11'"):
+        SFTs("H11", [10], 1800, 0, np.ones((1, 3)))
+
+
+def test_the_noise_floor_is_that_of_the_noise():
+    one = made(n=30, bins=1001, scale=1e-22)
+    floor = noise_floor(one)
+    # |data|^2 has the mean 2e-44; a median of 101 varies by about 1 / sqrt(101)
+    assert floor.mean() == pytest.approx(2 * 2e-44 / 1800, rel=0.02)
+    assert np.abs(normalized(one, floor)[:, 50:-50].astype(complex) ** 2).mean() == pytest.approx(1, rel=0.02)
+    assert np.array_equal(floor[:, :51], np.repeat(floor[:, :1], 51, axis=1))
+    loud = SFTs("L1", one.t, 1800, one.first_bin, one.data * 3)
+    quiet, weak = noise_weights([floor, noise_floor(loud)])
+    np.testing.assert_allclose(weak / quiet, 1 / 9, rtol=1e-5)
+    assert np.concatenate([quiet, weak]).mean() == pytest.approx(1)
+
+
+def test_the_bias_of_a_median_of_exponentials():
+    draws = np.random.default_rng(1).exponential(size=(40_000, 11))
+    assert median_bias(11) == pytest.approx(np.median(draws, axis=1).mean(), abs=0.006)
+    with pytest.raises(ValueError, match="expected an odd number"):
+        median_bias(10)
+
+
+def test_silent_sfts_are_named():
+    one = made(bins=200)
+    one.data[2] = 0
+    with pytest.raises(ValueError, match="the SFT at GPS 1000003600 holds zeros"):
+        noise_floor(one)
+    one.data[2, :20] = 1
+    with pytest.raises(ValueError, match="more than half of 101 bins of the SFT at GPS 1000003600"):
+        noise_floor(one)
+    with pytest.raises(ValueError, match="window=101: H1 has 60 bins"):
+        noise_floor(made())
