@@ -15,9 +15,9 @@ from tests.truth import fstat as reference
 
 from skysieve.core.device import resolve
 from skysieve.fstat import Atoms, Grid, Injection, TransientPlan, synth_atoms, transient_map
-from skysieve.fstat.contract import Bank, Job, Spec, make_job
+from skysieve.fstat.contract import Bank, MapJob, Spec, make_job
 from skysieve.fstat.cuda import engine as cuda
-from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.bins import bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 
 pytestmark = pytest.mark.gpu

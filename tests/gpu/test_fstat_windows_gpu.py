@@ -11,7 +11,7 @@ from tests.kernels.test_fstat_windows import T0, WINDOWS, T
 from tests.truth import fstat as reference
 
 from skysieve.fstat import BSGL, Grid, TransientPlan, search, synth_atoms, timing
-from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.bins import bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 
 pytestmark = pytest.mark.gpu

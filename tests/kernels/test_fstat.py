@@ -260,8 +260,8 @@ def check_lines(runtime, made, grid, w, lines, dtype="float32"):
     """Maxima of the line-robust statistic of batches of atoms, one for each detector."""
     dtype = np.dtype(dtype)
     (parts,) = groups(made, 0)
-    binned = bin_batch(parts, dtype, apart=True)
-    job = Job(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
+    binned = bin_batch(parts, dtype, each_detector=True)
+    job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
     engine = cuda.Engine(Spec(w, dtype, keep_map=False, marginals=False, lines=lines), runtime=runtime)
     out = engine.execute(job)
     engine.close()

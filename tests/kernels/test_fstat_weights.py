@@ -11,7 +11,7 @@ from skysieve.fstat.cuda import engine as cuda
 from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import bin_batch, groups
-from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, kept, long_map, weighed
+from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, long_map, some_sfts, weighed
 from tests.kernels.devices import on_gpu, one_order
 
 T = 1800
@@ -102,7 +102,7 @@ def test_a_batch_of_all_kinds(runtime, window, sky):
         templates.append(atoms)
     grid = Grid.full(templates[0], dtau=4 * T)
     binned = bin_batch([AtomsBatch.stack(templates)], np.float32)
-    job = Job(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned))
+    job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned))
     out = cuda.Engine(Spec(w, np.dtype("f4"), keep_map=False), runtime=runtime).execute(job)
     for i, atoms in enumerate(templates):
         truth = long_map(bin_atoms(atoms), grid, w)
@@ -124,7 +124,7 @@ def test_lines_with_a_poor_detector(runtime, window, weight):
     binned = bin_batch(parts, np.float32, each_detector=True)
     job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
     spec = Spec(w, np.dtype("f4"), keep_map=False, marginals=False, lines=lines)
-    assert care.levels_of(job, spec)[0] > care.USUAL
+    assert precision.levels_of(job, spec)[0] > precision.USUAL
     out = cuda.Engine(spec, runtime=runtime).execute(job)
     total = bin_atoms(atoms)
     each = []

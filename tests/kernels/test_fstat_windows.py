@@ -11,9 +11,11 @@ import pytest
 from skysieve.core import measured
 from skysieve.fstat import Grid, WindowSum, synth_atoms, timing
 from skysieve.fstat.contract import Lines, Spec, make_job
+from skysieve.fstat.cpu import engine as cpu
 from skysieve.fstat.cuda import engine as cuda
 from skysieve.fstat.cuda import windows as cuda_windows
-from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.bins import bin_atoms
+from skysieve.fstat.inputs.grid import BYTES_T0, BYTES_TAU
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import AtomsBatch
 from tests.kernels.devices import launched, on_gpu, one_order
@@ -186,7 +188,7 @@ def test_more_detectors_than_a_gpu_takes_are_refused():
     ],
 )
 def test_predicted_times(runtime, monkeypatch, tmp_path, window, options):
-    """The constants are found on the device, and kept: a second engine measures nothing."""
+    """The constants are measured on the device and stored: a second engine measures nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(measured, "_used", {})
     monkeypatch.setattr(timing, "GPU_SETUPS", ((12, 1, 1, 1), (24, 1, 1, 1), (24, 1, 1, 2)))
