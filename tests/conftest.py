@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,14 +31,28 @@ def test_data() -> Path:
     return folder
 
 
+# ---------------------------------------------------------------- kernels, with and without a GPU
+
+
+@pytest.fixture(params=["forwards", "backwards", pytest.param("gpu", marks=pytest.mark.gpu)])
+def runtime(request: pytest.FixtureRequest) -> Any:
+    """What compiles and launches kernels: the host shim in both orders of threads, and with ``-m gpu`` a GPU.
+
+    Another answer with the threads backwards is a race.  See `tests/kernels/devices.py`.
+    """
+    from tests.kernels.devices import make_runtime
+
+    return make_runtime(request.param)
+
+
 # ---------------------------------------------------------------- tests that need a GPU
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    gone = {item for item in items if _no_such_method(item)}
-    if gone:
-        config.hook.pytest_deselected(items=list(gone))
-        items[:] = [item for item in items if item not in gone]
+    left_out = {item for item in items if _no_such_method(item)}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     wanted = [item for item in items if item.get_closest_marker("gpu")]
     problem = cuda_problem() if wanted else None
     if problem is not None:
@@ -52,10 +67,15 @@ def _no_such_method(item: pytest.Item) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``-m gpu`` leave files without such tests unread: they may import what a GPU machine lacks."""
+    """With ``-m gpu`` leave files without such tests unread: they may import what a GPU machine lacks.
+
+    Such tests are those of ``tests/kernels``, which use the fixture `runtime`, and those marked by hand.
+    """
     if config.option.markexpr != "gpu" or not collection_path.match("test_*.py"):
         return None
-    return None if "mark.gpu" in collection_path.read_text(encoding="utf-8") else True
+    if collection_path.parent.name == "kernels" or "mark.gpu" in collection_path.read_text(encoding="utf-8"):
+        return None
+    return True
 
 
 # ---------------------------------------------------------------- the GPU record

@@ -16,7 +16,7 @@ from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, SkysieveE
 
 
 def fake_cupy(monkeypatch, built=13000, gpus=2):
-    """A CuPy with ``gpus`` cards, as far as devices are asked for."""
+    """The part of a CuPy with ``gpus`` GPUs that `resolve` uses."""
 
     class Card:
         def __init__(self, index):

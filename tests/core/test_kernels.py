@@ -236,9 +236,9 @@ def test_compiling_fails(runtime, fake, error, expected, message):
 
 
 def test_compiling_ahead(runtime, fake, monkeypatch):
-    """All at once, each once, and again for nobody; an error is raised where the kernels are asked for."""
+    """All at once, and each only once; `module` raises the error."""
     monkeypatch.setattr(kernels, "usable_cores", lambda: 2)
-    together = threading.Barrier(2, timeout=60)
+    together = threading.Barrier(2, timeout=600)
     fake.compile = together.wait
     wanted = [("skysieve.core.gpu", "selftest.cu", build) for build in ("f64", "f32")]
     runtime.compile_ahead([*wanted, wanted[0]])

@@ -115,7 +115,7 @@ def test_reserved_bytes_serve_any_dtype():
 
 
 def test_a_thread_leaves_lost_devices():
-    """With `instead_of`, a thread takes another device only if its current one is lost."""
+    """It makes another device current where the present one is lost; by default only then."""
     used, current = [], [0]
     device = lambda index: SimpleNamespace(use=lambda: used.append(index))  # noqa: E731
     cuda = SimpleNamespace(Device=device, runtime=SimpleNamespace(getDevice=lambda: current[0]))

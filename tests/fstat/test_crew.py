@@ -29,7 +29,7 @@ def test_all_tasks_are_done_once(workers):
 
 def test_two_threads_work_at_once():
     """Each of two tasks waits for the other to begin."""
-    crew, both = Crew(2), threading.Barrier(2, timeout=30)
+    crew, both = Crew(2), threading.Barrier(2, timeout=600)
     threads = crew.run([lambda: (both.wait(), threading.get_ident())[1]] * 2)
     assert len(set(threads)) == 2
     assert threading.get_ident() in threads

@@ -1,4 +1,7 @@
-"""De-dispersion on GPUs: the bits of the CPU's engine (imports only what a GPU machine has)."""
+"""De-dispersion on GPUs: random shapes that are too large for the host shim, public functions, arrays on the GPU.
+
+Every kernel is tested in tests/kernels/test_dedispersion*.py.  Imports only what a GPU machine has.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.kernels.devices import gpu
+from tests.kernels.test_dedispersion import both
 
-from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.dedispersion import DedispersionPlan, Filterbank, Mask, SearchPlan, dedisperse, fake, plan, search
-from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.contract import Table
-from skysieve.dedispersion.cpu import engine as cpu
-from skysieve.dedispersion.cuda import engine as cuda
 from skysieve.dedispersion.data.delays import sample_delays
 
 KINDS = ("u1", "u2", "i1", "i2", "f4")
@@ -26,31 +27,6 @@ def samples(kind, shape, rng, full=False):
         return rng.normal(size=shape).astype(np.float32)
     info = np.iinfo(kind)
     return np.full(shape, info.max, kind) if full else rng.integers(info.min, info.max, shape, kind, endpoint=True)
-
-
-def same(fb, tables, pieces, devices=None, mask=None):
-    """Sums of every table over pieces of samples, by both engines; the kernels that ran."""
-    source = Cleaned(fb, mask, 512)
-    capacity = max(stop - first for first, stop in pieces)
-    ours = cuda.Engine(source, tables, method="brute", capacity=capacity, devices=devices or resolve("cuda"))
-    theirs = cpu.Engine(source, tables, method="exact-subband", capacity=capacity, threads=None)
-    try:
-        for first, stop in pieces:
-            for engine in (ours, theirs):
-                engine.load(first, stop)
-            for i, t in enumerate(tables):
-                low = -(-first // t.downsamp)
-                count = stop // t.downsamp - low - t.maxshift
-                if count < 1:
-                    continue
-                outs = [np.full((len(t.delays), count + 3), 9, engine.dtype) for engine in (ours, theirs)]
-                for engine, out in zip((ours, theirs), outs, strict=True):
-                    engine.sums(i, low, count, out, 2)
-                assert np.array_equal(*outs)
-        return ours.describe()["kernels"]
-    finally:
-        ours.close()
-        theirs.close()
 
 
 @pytest.mark.gpu
@@ -70,57 +46,7 @@ def test_any_shape_in_any_chunks(seed):
         tables.append(Table(np.minimum(delays, (n - 300) // b).astype(np.int32), b))
     cuts = np.unique(np.concatenate([[0], rng.integers(0, n, 2), [n]]))
     over = max(t.maxshift * t.downsamp for t in tables)
-    same(fb, tables, [(int(a), int(min(n, b + over))) for a, b in pairwise(cuts)])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("kind", "C", "b"), [("u1", 4096, 1), ("u1", 5000, 16), ("u1", 700, 128), ("u2", 4096, 1), ("i2", 600, 1)]
-)
-def test_the_largest_values_of_many_channels(kind, C, b):
-    rng = np.random.default_rng(1)
-    fb = Filterbank.from_array(samples(kind, (C, 40 * b), rng, full=True), fch1=1500, foff=-0.05, tsamp=1e-3)
-    table = Table(sample_delays(fb.freqs, np.linspace(0, 5, 3), fb.tsamp * b), b)
-    same(fb, [table], [(0, 40 * b)])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("C", "ndm", "top", "width", "tsamp", "dm"),
-    [
-        (512, 300, 308.0, 16.0, 165e-6, 9.0),
-        (600, 200, 1581.0, 400.0, 64e-6, 40.0),
-        (700, 90, 1712.0, 856.0, 64e-6, 60.0),
-    ],
-)  # fmt: skip
-def test_fine_and_coarse_steps(C, ndm, top, width, tsamp, dm):
-    rng = np.random.default_rng(2)
-    fb = Filterbank.from_array(samples("u1", (C, 12_000), rng), fch1=top, foff=-width / C, tsamp=tsamp)
-    table = Table(sample_delays(fb.freqs, np.arange(ndm) * (dm / ndm), tsamp))
-    assert same(fb, [table], [(0, 12_000)]) == ["tensor"]
-    old = dataclasses.replace(resolve("cuda")[0], compute_capability=(7, 5))
-    assert same(fb, [table], [(0, 12_000)], devices=(old,)) == ["packed"]
-
-
-@pytest.mark.gpu
-def test_delays_that_spread_far():
-    rng = np.random.default_rng(3)
-    fb = Filterbank.from_array(samples("u1", (5, 400_000), rng), fch1=400, foff=-1, tsamp=1e-3)
-    delays = np.zeros((4, 5), np.int32)
-    delays[1, 3], delays[2, 4] = 390_000, 77
-    assert same(fb, [Table(delays)], [(0, 400_000)]) == ["direct"]
-
-
-@pytest.mark.gpu
-def test_masked_cells_and_values_that_are_not_finite():
-    rng = np.random.default_rng(4)
-    for kind in ("u1", "f4"):
-        x = samples(kind, (60, 5000), rng)
-        if kind == "f4":
-            x[rng.random(x.shape) < 0.01] = np.nan
-        fb = Filterbank.from_array(x, fch1=400, foff=-1, tsamp=1e-3)
-        table = Table(sample_delays(fb.freqs, np.linspace(0, 3, 20), 1e-3))
-        same(fb, [table], [(0, 3000), (1100, 5000)], mask=Mask(rng.random((60, 7)) < 0.2, 800))
+    both([gpu()], fb, tables, [(int(a), int(min(n, b + over))) for a, b in pairwise(cuts)])
 
 
 @pytest.mark.gpu

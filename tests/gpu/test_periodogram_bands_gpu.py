@@ -1,6 +1,6 @@
-"""Several bands on a GPU: combs and exact fits against the CPU's exact fits, peaks, arrays on either side, bootstrap.
+"""Several bands on a GPU: large batches, recorded launches, chunks, public functions, arrays on the GPU.
 
-Tolerances: 1e-8 for the combs, which is what is asked; 1e-9 for exact fits.
+Every kernel is tested in tests/kernels/test_periodogram_bands.py.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.gpu.batches import (
-    BAND_MODELS,
     FlatSource,
     bands_engine,
     batch,
-    check_bands,
     host,
     in_bands,
     log_normal_lengths,
@@ -24,7 +22,6 @@ import skysieve
 from skysieve.core.device import resolve
 from skysieve.core.gpu.runtime import CudaRuntime
 from skysieve.periodogram import multiband_bootstrap
-from skysieve.periodogram.contract import Grids, Status
 
 pytestmark = pytest.mark.gpu
 
@@ -35,61 +32,6 @@ F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
 @pytest.fixture(scope="module")
 def runtime():
     return CudaRuntime(resolve("cuda:0")[0])
-
-
-@pytest.mark.parametrize("model", list(BAND_MODELS))
-def test_combs(runtime, model):
-    source = in_bands(batch([40, 90, 500, 25, 1300]), 5)
-    out = check_bands(bands_engine(model, 5, runtime), source, shared_grid(0.16, STEP, 3000), 1e-8)
-    assert (out.method == 2).all()
-
-
-@pytest.mark.parametrize("cycles", [0.01, 0.25, 0.6, 2.0])
-def test_steps(runtime, cycles):
-    source, grids = in_bands(batch([60, 300], errors=False), 6), shared_grid(0.16, cycles / 120, 4000)
-    check_bands(bands_engine("offsets", 6, runtime), source, grids, 1e-8)
-    check_bands(bands_engine("separate", 6, runtime), source, grids, 1e-8)
-
-
-@pytest.mark.parametrize("model", list(BAND_MODELS))
-def test_exact_fits(runtime, model):
-    source, grids = in_bands(batch([14, 40, 333]), 2), shared_grid(0.16, STEP, 700)
-    out = check_bands(bands_engine(model, 2, runtime, method="direct"), source, grids, 1e-9)
-    assert (out.method == 1).all()
-
-
-def test_list_of_frequencies_and_many_bands(runtime):
-    values = np.sort(np.random.default_rng(0).random(900)) * 23 + 0.1
-    grids = Grids(values[:1], np.zeros(1), np.array([900]), True, values)
-    check_bands(bands_engine("flexible", 3, runtime), in_bands(batch([50, 300]), 3), grids, 1e-9)
-    source = in_bands(batch([300, 900]), 40)
-    check_bands(bands_engine("offsets", 40, runtime), source, shared_grid(0.16, STEP, 900), 1e-8)
-    check_bands(bands_engine("separate", 40, runtime), source, shared_grid(0.16, STEP, 300), 1e-8)
-
-
-@pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
-def test_normalizations(runtime, normalization):
-    e = bands_engine("offsets", 3, runtime, normalization=normalization)
-    check_bands(e, in_bands(batch([45, 90]), 3), shared_grid(0.16, STEP, 1000), 1e-7)
-
-
-@pytest.mark.parametrize("model", ["offsets", "separate", "flexible"])
-def test_objects_that_lack_bands_and_broken_rows(runtime, model):
-    source = batch([50, 30, 3, 60, 40, 40])
-    rng, a = np.random.default_rng(0), source.offsets
-    codes = rng.integers(0, 3, len(source.t))
-    codes[a[1] : a[2]] = 1
-    for i in range(6):
-        turn = rng.permutation(a[i + 1] - a[i])
-        for rows in (source.t, source.y, source.dy, codes):
-            rows[a[i] : a[i + 1]] = rows[a[i] : a[i + 1]][turn]
-    source.t[3], source.y[70], source.dy[a[4] + 5] = np.nan, np.inf, -1.0
-    source.y[a[5] : a[6]] = codes[a[5] : a[6]]
-    grids = Grids(
-        0.1 + 0.01 * np.arange(6), STEP * np.linspace(1, 1.2, 6), np.array([400, 7000, 300, 260, 90, 90]), False
-    )
-    out = check_bands(bands_engine(model, 3, runtime), in_bands(source, codes=codes), grids, 1e-8)
-    assert out.status.tolist() == [0, 0, Status.TOO_FEW_POINTS, 0, Status.BAD_ERRORS, Status.CONSTANT_Y]
 
 
 @pytest.mark.parametrize("model", ["offsets", "flexible"])

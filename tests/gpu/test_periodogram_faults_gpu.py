@@ -1,4 +1,4 @@
-"""The periodogram on a GPU that is short of memory, or lost: the same answers, or errors; and its longest grids."""
+"""The periodogram on a GPU that is short of memory, or lost: same answers, clear errors; and its longest grids."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def room():
 
 @pytest.mark.parametrize("spec", [{"method": "nufft"}, {"nterms": 2}], ids=str)
 def test_a_card_without_room(room, caplog, spec):
-    """Real allocations fail, in launches that are recorded too; with room again the same plan goes on as before."""
+    """Real allocations fail, also of recorded launches; with room again the same plan works as before."""
     source = batch([50] * 1000)
     engine = cuda.Engine(default_spec(**spec), runtime=CudaRuntime(resolve("cuda:0")[0]))
     expected = run(engine, source, GRID)
@@ -76,7 +76,7 @@ with LombScarglePlan(fmin=0.16, fmax=4, nf=4000, method="nufft", device="cuda", 
     try:
         plan.execute(source.t, source.y, source.dy, offsets=source.offsets)
     except RuntimeError as error:
-        print("raised:", error, flush=True)
+        print("error:", error, flush=True)
 print("closed", flush=True)
 """
 
@@ -84,9 +84,9 @@ print("closed", flush=True)
 def test_a_gpu_that_is_really_lost():
     """A kernel of somebody else ends the device's context: the driver's error reaches the caller, the plan closes."""
     run_there = [sys.executable, "-c", LOST]
-    found = subprocess.run(run_there, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT, env=PATHS)
-    assert "raised: cuda" in found.stdout, found.stdout + found.stderr
-    assert "closed" in found.stdout, found.stdout + found.stderr
+    done = subprocess.run(run_there, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT, env=PATHS)
+    assert "error: cuda" in done.stdout, done.stdout + done.stderr
+    assert "closed" in done.stdout, done.stdout + done.stderr
 
 
 def test_as_many_frequencies_as_there_may_be():

@@ -1,14 +1,13 @@
-"""The periodogram on a GPU: every build of every kernel against direct sums, arrays on either side, streams, faults.
+"""The periodogram on a GPU: large batches, arrays on the GPU, recorded launches, chunks, faults, several GPUs.
 
-Tolerances: 1e-9 for the comb in float64 above 30 points (measured 4.2e-10 on 1,000 objects), 2e-6 in float32 (measured
-1.8e-6), 1e-12 and 2e-6 for direct sums where CC SS - CS^2 is above 0.01.
+Every kernel is tested in tests/kernels/test_periodogram*.py.  What is here is too large for the shim, or needs CuPy.
+Tolerances: see tests/kernels/test_periodogram.py.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from functools import partial
 
 import numpy as np
 import pytest
@@ -18,12 +17,10 @@ from tests.gpu.batches import (
     batch,
     check,
     check_peaks,
-    check_peaks_of_many_candidates,
     default_spec,
     direct_power,
     host,
     log_normal_lengths,
-    only_samples,
     run,
     same_peaks,
     shared_grid,
@@ -32,9 +29,8 @@ from tests.gpu.batches import (
 from skysieve.core import measured
 from skysieve.core.device import resolve
 from skysieve.core.gpu.runtime import CudaRuntime
-from skysieve.core.gpu.selftest import run_selftest
 from skysieve.periodogram.contract import Grids, Output
-from skysieve.periodogram.cuda import calibrate, graphs, worker
+from skysieve.periodogram.cuda import calibrate, graphs
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.cuda.cost import DEFAULTS
 
@@ -42,22 +38,6 @@ pytestmark = pytest.mark.gpu
 
 F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
 STEP = 1 / 1200
-COMB = {F64: 1e-9, F32: 2e-6}
-DIRECT = {F64: 1e-12, F32: 2e-6}
-BUILDS = {  # lengths, f0, df, nf
-    "": ([31, 40, 90, 500, 1700], 0.16, STEP, 4000),
-    "p4": ([31, 200], 0.16, 0.2 / 120, 1700),
-    "x2": ([40, 300], 0.16, 0.2 / 120, 3300),
-    "x2p4": ([40, 300], 0.16, 0.35 / 120, 1700),
-    "x4p4": ([40, 300], 0.16, 0.8 / 120, 1700),
-    "fine": ([60, 40, 1100], 0.16, 1 / 60_000, 25_000),
-    "finer": ([60, 1500], 0.16, 1 / 600_000, 100_000),
-}
-SAMPLES = {  # frequencies between samples: lengths, f0, df, nf
-    8: ([6, 16, 31, 40, 90, 500, 1700], 0.16, STEP, 6145),
-    16: ([31, 200], STEP / 2, STEP / 2, 4500),
-    32: ([40, 300], 0.16, STEP / 4, 9000),
-}
 
 
 @pytest.fixture(scope="module")
@@ -86,33 +66,6 @@ def engine(runtime, memory=None, **spec):
     return OPEN[-1]
 
 
-def test_selftest(runtime):
-    run_selftest(runtime)
-
-
-@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
-@pytest.mark.parametrize("build", BUILDS)
-def test_comb(runtime, build, dtype):
-    lengths, f0, df, nf = BUILDS[build]
-    e = engine(runtime, method="nufft", dtype=dtype)
-    e._matrix = False  # as on a card without float64 matrix units
-    check(e, batch(lengths), shared_grid(f0, df, nf), COMB[dtype], few_det=0.005)
-
-
-@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
-@pytest.mark.parametrize("step", SAMPLES)
-def test_samples(runtime, step, dtype, monkeypatch):
-    """Interpolation from samples, whatever the card: the last block has few frequencies."""
-    only_samples(monkeypatch)
-    lengths, f0, df, nf = SAMPLES[step]
-    e = engine(runtime, method="nufft", dtype=dtype)
-    e._matrix = True
-    source, grids = batch(lengths), shared_grid(f0, df, nf)
-    layout = e.describe(source, grids)["layout"]
-    assert (layout.build, layout.combs) == ("ls_powers", step)
-    check(e, source, grids, COMB[dtype], few_det=0.005)
-
-
 @pytest.mark.parametrize("dtype", [F64, F32], ids=str)
 def test_the_best_peaks_of_a_long_grid(runtime, cp, dtype):
     """Floors that rise from block to block leave none of the best out: as without any floor."""
@@ -127,60 +80,6 @@ def test_the_best_peaks_of_a_long_grid(runtime, cp, dtype):
 
         check_peaks(grids.frequency(), power[i].astype(float), exact, out, i)
     same_peaks(run(e, source, grids, power=False), out)
-
-
-@pytest.mark.parametrize("few", [0, worker.FEW_OBJECTS])
-@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
-def test_peaks_of_many_candidates(runtime, dtype, few, monkeypatch):
-    monkeypatch.setattr(worker, "FEW_OBJECTS", few)
-    check_peaks_of_many_candidates(partial(engine, runtime), dtype)
-
-
-@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
-def test_direct(runtime, dtype):
-    e = engine(runtime, method="direct", dtype=dtype)
-    check(e, batch([6, 12, 40, 333]), shared_grid(0.16, STEP, 4500), DIRECT[dtype], few_det=0.01)
-
-
-@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
-def test_list_of_frequencies(runtime, dtype):
-    values = np.sort(np.random.default_rng(0).random(3000)) * 23 + 0.1
-    grids = Grids(values[:1], np.zeros(1), np.array([3000]), True, values)
-    check(engine(runtime, dtype=dtype), batch([50, 300]), grids, DIRECT[dtype], few_det=0.01)
-
-
-@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
-def test_julian_dates(runtime, dtype):
-    """Times near 2.46e6 days cost no accuracy: they are made relative in float64."""
-    e = engine(runtime, method="nufft", dtype=dtype)
-    check(e, batch([60, 200], offset=2_458_652.25), shared_grid(0.16, STEP, 3000), COMB[dtype], few_det=0.005)
-
-
-@pytest.mark.parametrize("method", ["nufft", "direct"])
-@pytest.mark.parametrize("fit_mean", [True, False])
-@pytest.mark.parametrize("errors", [True, False])
-def test_models(runtime, method, fit_mean, errors):
-    e = engine(runtime, method=method, fit_mean=fit_mean, center_data=fit_mean)
-    check(e, batch([35, 120], errors=errors), shared_grid(0.16, STEP, 1500), 1e-9, few_det=0.005)
-
-
-@pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
-@pytest.mark.parametrize("method", ["nufft", "direct"])
-def test_normalizations(runtime, normalization, method):
-    source, grids = batch([45, 90]), shared_grid(0.16, STEP, 1600)
-    p = run(engine(runtime, method=method), source, grids).power.reshape(2, -1)
-    out = run(engine(runtime, method=method, normalization=normalization), source, grids)
-    for i in range(2):
-        a, b = source.offsets[i : i + 2]
-        w = source.dy[a:b] ** -2.0
-        yy = np.average((source.y[a:b] - np.average(source.y[a:b], weights=w)) ** 2, weights=w)
-        expected = {
-            "model": p[i] / (1 - p[i]),
-            "log": -np.log1p(-p[i]),
-            "psd": p[i] * yy * 0.5 * w.sum(),
-            "scargle": p[i] * yy * 0.5 * (b - a),
-        }[normalization]
-        np.testing.assert_allclose(out.power.reshape(2, -1)[i], expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_ragged_batch_equals_singles(runtime):
@@ -246,16 +145,6 @@ def test_one_launch_serves_rows_wherever_they_lie_on_the_gpu(runtime, cp, monkey
     assert not known.rows
 
 
-def test_kept_plan_on_new_values(runtime):
-    """From the third time on the launches are replayed as a graph; the answers are those of a fresh engine."""
-    grids, plan = shared_grid(0.16, STEP, 3000), engine(runtime)
-    for seed in range(5):
-        source = batch([40, 70, 10], seed=seed)
-        out, fresh = run(plan, source, grids), run(engine(runtime), source, grids)
-        assert np.array_equal(out.power, fresh.power)
-        assert np.array_equal(out.peak_frequency, fresh.peak_frequency)
-
-
 def test_powers_into_page_locked_memory(runtime, cp):
     source, grids = batch([40, 80, 300]), shared_grid(0.16, STEP, 3000)
     expected = run(engine(runtime), source, grids)
@@ -276,17 +165,6 @@ def test_streamed_in_chunks(runtime):
     assert np.array_equal(pieces.peak_index, whole.peak_index)
     best = pieces.power.reshape(3000, 2500).max(axis=1)
     assert (pieces.peak_power[:, 0] >= best * (1 - 1e-9)).all()  # the best peak is a maximum of the exact power
-
-
-def test_out_of_memory_halves_the_chunk(runtime, caplog):
-    source, grids = batch([40] * 30), shared_grid(0.16, STEP, 1500)
-    expected = run(engine(runtime, method="nufft"), source, grids)
-    tight = FaultyRuntime(runtime, "ls_comb", MemoryError("no room"), at=(1, 2))
-    with caplog.at_level(logging.WARNING, "skysieve"):
-        out = run(engine(tight, method="nufft"), source, grids)
-    assert tight.faults == 2
-    assert "trying halves" in caplog.text
-    assert np.array_equal(out.peak_index, expected.peak_index)
 
 
 def test_two_runtimes_on_one_gpu(runtime):

@@ -1,4 +1,7 @@
-"""Refined peaks on a GPU: against brute force in NumPy, and against the CPU's."""
+"""Refined peaks on a GPU, at sizes that are too large for the shim: against brute force, and against the CPU's.
+
+The kernels are tested in tests/kernels/test_periodogram_refine.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from tests.gpu.peak_truth import Exact, check_refined
 
 from skysieve.core.device import resolve
 from skysieve.core.gpu.runtime import CudaRuntime
-from skysieve.periodogram.contract import Grids
 from skysieve.periodogram.cpu import engine as cpu
 from skysieve.periodogram.cuda import engine as cuda
 
@@ -46,19 +48,9 @@ def test_two_samples_a_peak(runtime):
     check(runtime, batch([40, 165, 3000]), shared_grid(0.16, 0.5 / 119.4, 1200))
 
 
-def test_very_long_series(runtime):
-    check(runtime, batch([60_000, 50, 20_000]), shared_grid(1.0, 0.3 / 119.4, 300), some=[0, 1, 2], peaks=1)
-
-
 @pytest.mark.parametrize("nterms", [2, 4, 7])
 def test_several_terms(runtime, nterms):
     check(runtime, batch([60, 165, 900]), shared_grid(0.16, 1 / 1200, 1500), nterms=nterms)
-
-
-def test_list_of_frequencies(runtime):
-    values = np.sort(np.random.default_rng(0).random(3000)) * 10 + 0.1
-    grids = Grids(values[:1], np.zeros(1), np.array([3000]), True, values)
-    check(runtime, batch([30, 165]), grids)
 
 
 @pytest.mark.parametrize("model", ["offsets", "flexible"])

@@ -1,4 +1,7 @@
-"""Streams searched on GPUs: the same events and candidates as the CPU's search of a file."""
+"""Streams searched on GPUs through the public class: the events and candidates of the CPU's search of a file.
+
+The kernels are tested in tests/kernels/test_stream*.py.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,8 @@ import sys
 
 import numpy as np
 import pytest
-from tests.kernels.test_stream_chain_shim import run, same_runs, write_voltages
-from tests.kernels.test_stream_channelise_shim import CASES, both, check, geometry, packets_of, same
+from tests.kernels.test_stream_chain import run, same_runs, write_voltages
 
-from skysieve.core.device import resolve
-from skysieve.core.gpu.runtime import CudaRuntime
 from skysieve.dedispersion import Filterbank, Losses, fake, plan, search
 from skysieve.dedispersion.stream import StreamSearch
 
@@ -60,31 +60,6 @@ def test_a_stream_gives_the_bits_of_a_file(fb, device, gulps, downsamp, first, l
             at, i = at + n, i + 1
         found += live.finish()
     same_events(found, offline)
-
-
-# ---------------------------------------------------------------- voltages
-
-
-@pytest.fixture(scope="module")
-def runtime():
-    return CudaRuntime(resolve("cuda")[0])
-
-
-@pytest.mark.parametrize(("g", "options"), CASES)
-@pytest.mark.parametrize("gulps", [[700], [331, 2, 97]])
-def test_channelisers_give_the_bits_of_the_cpu(runtime, g, options, gulps):
-    check(g, options, gulps, runtime)
-
-
-def test_long_transforms(runtime, monkeypatch):
-    """2048 channels of one band in shared memory, 32768 in the device's; a large subband structure."""
-    g = geometry(pols=2, total=1, nsamp=512)
-    data = packets_of(g, 600)
-    for options in ({"channels": 2048, "taps": 4}, {"channels": 32768, "nbits": 32}, {"channels": 1009}):
-        same(both(g, data, range(600), [100_000], runtime, calibrate=0.05, **options))
-    g = geometry(pols=2, total=256, nsamp=8)
-    data = packets_of(g, 2000)
-    same(both(g, data, range(2000), [7001], runtime, channels=8, calibrate=1e-3))
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:all"])
@@ -139,7 +114,7 @@ import cupy
 
 from skysieve.core.errors import DeviceLost
 from skysieve.dedispersion.stream.channelise.cuda_channeliser import DeviceChanneliser
-from tests.kernels.test_stream_chain_shim import run
+from tests.kernels.test_stream_chain import run
 
 begin, calls = DeviceChanneliser.begin, []
 

@@ -1,7 +1,8 @@
 """A device made of the host: runs the package's own ``.cu`` files and ``cuda.py`` on NumPy arrays.
 
 ``ShimRuntime`` stands in for `skysieve.core.gpu.runtime.CudaRuntime`.  Sources are compiled by g++ behind
-``shim/cuda_shim.h`` (see there what it checks) and kept in ``build/shim``.  Typical use::
+``shim/cuda_shim.h`` (see there what it checks); ``build/shim`` keeps them for later runs and for other processes.
+Tests get it from the fixture ``runtime`` of `tests/conftest.py`, or::
 
     runtime = shim_runtime()            # skips the test, with the reason, without g++
     engine = cuda.Engine(spec, runtime=runtime)
@@ -12,6 +13,7 @@ built with AddressSanitizer and UBSan; `run_sanitized` starts such a pytest.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -20,6 +22,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +37,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HEADERS = Path(__file__).resolve().parent / "shim"
 BUILD = ROOT / "build" / "shim"
 SANITIZE = "SKYSIEVE_SHIM_SANITIZE"
-FLAGS = ("-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-unknown-pragmas", "-Wno-attributes")
-SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-unknown-pragmas", "-Wno-attributes")
+SANITIZER_FLAGS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
 _DYNAMIC = re.compile(
     r"extern\s+__shared__\s+((?:__align__|alignas)\s*\(\s*\w+\s*\)\s*)?([A-Za-z_][\w:<> ]*?)\s+(\w+)\s*\[\s*\]\s*;"
@@ -71,7 +74,7 @@ class ShimRuntime:
         return ShimModule(self, name, source.assemble(build, defines), source.kernels)
 
     def compile_ahead(self, wanted) -> None:
-        """Kernels are compiled when they are asked for; that they could be is checked."""
+        """Only check that the sources exist: `module` compiles them."""
         for package, name, *rest in wanted:
             load_source(package, name).assemble(*rest)
 
@@ -168,19 +171,35 @@ def _load(text: str, kernels: tuple[str, ...]) -> ctypes.CDLL:
     headers = "".join(p.read_text() for p in sorted(HEADERS.glob("*.h")))
     key = hashlib.sha256("\0".join([code, headers, *FLAGS, *sanitize, str(compiler())]).encode()).hexdigest()[:24]
     library = BUILD / f"{key}.so"
-    if not library.exists():
-        BUILD.mkdir(parents=True, exist_ok=True)
-        stem = BUILD / f"{key}-{os.getpid()}"
-        stem.with_suffix(".cpp").write_text(code)
-        command = [compiler(), *FLAGS, *sanitize, "-include", str(HEADERS / "cuda_shim.h")]
-        command += ["-o", str(stem.with_suffix(".so")), str(stem.with_suffix(".cpp"))]
-        environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
-        result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        stem.with_suffix(".cpp").unlink()
-        if result.returncode:
-            raise KernelError(f"g++ does not compile this kernel source:\n{result.stderr[:4000]}")
-        stem.with_suffix(".so").replace(library)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with locked(BUILD / f"{key}.lock"):  # processes of parallel tests wait for the one that compiles
+        if not library.exists():
+            _compile(code, library, sanitize)
     return ctypes.CDLL(str(library))
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock on a file; it ends with the process at the latest."""
+    import fcntl
+
+    with open(path, "w", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(code: str, library: Path, sanitize: tuple[str, ...]) -> None:
+    source, made = library.with_suffix(".cpp"), library.with_suffix(".new")
+    source.write_text(code)
+    command = [str(compiler()), *FLAGS, *sanitize, "-include", str(HEADERS / "cuda_shim.h")]
+    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    result = subprocess.run(
+        [*command, "-o", str(made), str(source)], capture_output=True, text=True, check=False, env=environment
+    )
+    source.unlink()
+    if result.returncode:
+        raise KernelError(f"g++ does not compile this kernel source:\n{result.stderr[:4000]}")
+    made.replace(library)
 
 
 def run_sanitized(*pytest_args: str) -> subprocess.CompletedProcess[str]:

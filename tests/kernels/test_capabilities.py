@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 
 from skysieve.core.device import Device
 from skysieve.fstat.cuda.windows import SLOW_DOUBLES, changes_of
+from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 from skysieve.sphere.cuda.ring.sums import band_shape
 
 

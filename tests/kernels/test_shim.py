@@ -10,17 +10,13 @@ import pytest
 from skysieve.core.errors import KernelError
 from skysieve.core.gpu.selftest import run_selftest
 from tests.kernels import shim
+from tests.kernels.devices import only_shim
 from tests.kernels.nvrtc import package_sources
 
 
-@pytest.fixture(params=["forwards", "backwards"])
-def runtime(request):
-    return shim.shim_runtime(request.param)
-
-
 @pytest.mark.parametrize("source", package_sources(), ids=lambda s: s.name)
-def test_every_kernel_file_is_fit_for_the_host(source):
-    """Its first build; what the domains' own tests run are the others."""
+def test_every_kernel_file_compiles_for_the_host(source):
+    """Its first build; the tests of the domains run the others."""
     module = shim.shim_runtime().module(source.package, source.name)
     assert all(module.attributes(kernel) for kernel in source.kernels)
 
@@ -30,12 +26,14 @@ def test_selftest_of_the_package(runtime):
     assert [launch[0] for launch in runtime.launches] == ["block_sum", "block_sum"]
 
 
+@only_shim
 def test_selftest_sees_a_wrong_sum(runtime, monkeypatch):
     monkeypatch.setattr(runtime.xp, "arange", lambda n, dtype: np.ones(n, dtype), raising=True)
     with pytest.raises(KernelError, match="adds 0 to 99"):
         run_selftest(runtime, 100)
 
 
+@only_shim
 def test_warp_operations(runtime):
     module = runtime.text_module(
         """
@@ -78,6 +76,7 @@ extern "C" __global__ void ops(int* out, double* d) {
     assert np.array_equal(d, 0.5 * (i ^ 1))
 
 
+@only_shim
 def test_shared_memory_structs_and_three_dimensions(runtime):
     module = runtime.text_module(
         """
@@ -127,6 +126,7 @@ extern "C" __global__ void math(double* o) {
     assert np.array_equal(o, expected)
 
 
+@only_shim
 def test_atomics(runtime):
     module = runtime.text_module(
         """
@@ -174,6 +174,7 @@ UNDEFINED = {
 }
 
 
+@only_shim
 @pytest.mark.parametrize("k", range(len(UNDEFINED)))
 def test_undefined_behaviour_is_refused(runtime, k):
     bodies = [*UNDEFINED, "*o = 1;"]
@@ -259,9 +260,10 @@ def test_sanitizers_find_planted_faults(fault, report):
     assert (result.returncode == 0) is (fault == "fine")
 
 
+@pytest.mark.slow
 def test_shim_suite_under_the_sanitizers():
-    """Fibres, barriers and shuffles with AddressSanitizer told of every change of stack."""
+    """Fibres, barriers and shuffles under AddressSanitizer, which is informed of every change of stack."""
     if os.environ.get(shim.SANITIZE):
         pytest.skip("runs without the sanitizers only")
-    result = shim.run_sanitized("tests/kernels/test_shim.py", "-k", "not planted and not fit_for_the_host")
+    result = shim.run_sanitized("tests/kernels/test_shim.py", "-k", "not planted and not compiles_for_the_host")
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]

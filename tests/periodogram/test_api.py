@@ -383,3 +383,16 @@ def test_plain_arrays_need_neither_astropy_nor_matplotlib():
 def environment():
     """The environment of this process, with the package that is tested here importable."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+def test_a_list_of_frequencies_compiles_nothing_new() -> None:
+    """numba compiles a function again for read-only arrays, which takes 15 s; lists of frequencies are read-only."""
+    from skysieve.periodogram.cpu import search
+
+    rng = np.random.default_rng(0)
+    t, y = rng.random(40) * 30, rng.random(40)
+    frequency = np.sort(rng.random(50)) + 0.1
+    frequency.flags.writeable = False
+    assert np.isfinite(lombscargle(t, y, frequency=frequency, device="cpu").power).all()
+    assert search.search.signatures
+    assert not any("readonly" in str(argument) for one in search.search.signatures for argument in one)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -320,21 +319,22 @@ def test_an_object_without_a_result_is_drawn_empty_on_a_shared_grid():
     assert len(fold.lines) == 0
 
 
-def test_millions_of_points_keep_their_extremes_and_do_not_hang(tmp_path):
+def test_millions_of_points_keep_their_extremes(tmp_path):
+    """Few points are drawn, so that a picture takes no longer than one of a short curve."""
     n = 2_000_000
     x, y = np.linspace(0, 1, n), np.random.default_rng(0).random(n)
     y[1_234_567] = 7.0
     y[765_432] = -3.0
     y[5] = np.nan
-    start = time.perf_counter()
     a, b = plot.decimate(x, y, 1000)
-    assert time.perf_counter() - start < 5  # 0.1 s measured
     assert len(a) <= 2000
     assert np.all(np.diff(a) > 0)
     assert (np.nanmax(b), np.nanmin(b)) == (7.0, -3.0)
     figure = plot.folded(x * 100, y, np.ones(n), period=0.37)
     figure.savefig(tmp_path / "fold.png")
-    assert time.perf_counter() - start < 30  # 2 s measured
+    drawn = [len(line.get_xdata()) for axes in figure.axes for line in axes.lines]
+    drawn += [len(c.get_offsets()) for axes in figure.axes for c in axes.collections if hasattr(c, "get_offsets")]
+    assert sum(drawn) < n / 4
 
 
 def test_short_curves_are_drawn_as_they_are():

@@ -1,6 +1,6 @@
 // Runs an unmodified CUDA source on the host: g++ -include cuda_shim.h.
 //
-// Every thread of a block is a fibre (ucontext) with its own stack; one fibre runs at a time and gives way
+// Every thread of a block is a fibre with its own stack; one fibre runs at a time and gives way
 // only where a CUDA thread can wait: __syncthreads, __syncwarp, shuffles, votes.  Blocks run one after another.
 // Blocks and fibres run forwards or backwards (shim_set_order): a kernel whose result depends on that races.
 // Checked: shuffles that read lanes outside the mask or ended ones, lanes outside their own mask, masks that
@@ -13,25 +13,50 @@
 #pragma once
 #include <ucontext.h>
 #include <sys/mman.h>
-#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <limits>
-#include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
 #define SKYSIEVE_HOST_SHIM 1
+
+// Fibres change stacks by swapcontext, or by a few instructions where these are known: a launch of a million switches
+// spends most of its time in the system call of swapcontext.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#define SHIM_PLAIN_SWITCH 1
+extern "C" __attribute__((visibility("hidden"))) void shim_switch(void** from, void* to);
+asm(R"(
+  .text
+  .p2align 4
+  .type shim_switch, @function
+shim_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .size shim_switch, .-shim_switch
+)");
+#endif
 
 #include "cuda_types.h"
 
@@ -43,8 +68,29 @@ enum class State { ready, block_wait, warp_wait, ended };
 
 enum class Op { none, sync, shuffle, vote, match };
 
+#if defined(SHIM_PLAIN_SWITCH)
+using Context = void*;    // the stack pointer; the registers lie on the stack
+inline void switch_to(Context& from, Context& to) { shim_switch(&from, to); }
+inline void prepare(Context& context, unsigned char* stack, size_t size, void (*entry)()) {
+  void** top = reinterpret_cast<void**>(stack + size);
+  top[-1] = nullptr;      // where entry would return to
+  top[-2] = reinterpret_cast<void*>(entry);
+  context = top - 8;      // six registers
+}
+#else
+using Context = ucontext_t;
+inline void switch_to(Context& from, Context& to) { swapcontext(&from, &to); }
+inline void prepare(Context& context, unsigned char* stack, size_t size, void (*entry)()) {
+  getcontext(&context);
+  context.uc_stack.ss_sp = stack;
+  context.uc_stack.ss_size = size;
+  context.uc_link = nullptr;
+  makecontext(&context, entry, 0);
+}
+#endif
+
 struct Fibre {
-  ucontext_t context;
+  Context context;
   uint3 tid;
   unsigned linear;
   State state;
@@ -60,10 +106,11 @@ struct Machine {
   uint3 bid;
   unsigned threads = 0;
   bool backwards = false;
-  std::function<void()> body;
-  std::vector<Fibre> fibres;
+  void (*body)(const void*) = nullptr;   // what every thread does, with its arguments
+  const void* arguments = nullptr;
+  Fibre* fibres = nullptr;  // of kMaxThreads
   unsigned char* stacks = nullptr;
-  ucontext_t scheduler;
+  Context scheduler;
   void* scheduler_fake = nullptr;
   const void* scheduler_bottom = nullptr;
   size_t scheduler_size = 0;
@@ -83,7 +130,7 @@ inline void to_scheduler(bool last = false) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(last ? nullptr : &f->fake_stack, m.scheduler_bottom, m.scheduler_size);
 #endif
-  swapcontext(&f->context, &m.scheduler);
+  switch_to(f->context, m.scheduler);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(f->fake_stack, &m.scheduler_bottom, &m.scheduler_size);
 #endif
@@ -102,7 +149,8 @@ template <class... A> void fail(const char* format, A... a) {
 
 inline void complete_if_all_here(unsigned warp, unsigned mask, Op op) {
   Machine& m = machine();
-  unsigned lanes = std::min(32u, m.threads - warp * 32), here = 0;
+  const unsigned left = m.threads - warp * 32, lanes = left < 32 ? left : 32;
+  unsigned here = 0;
   Fibre* w = &m.fibres[warp * 32];
   for (unsigned l = 0; l < lanes; l++) {
     if (!(mask >> l & 1) || w[l].state == State::ended) continue;
@@ -154,7 +202,7 @@ inline void entry() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, &m.scheduler_bottom, &m.scheduler_size);
 #endif
-  m.body();
+  m.body(m.arguments);
   Fibre& f = self();
   f.state = State::ended;
   Fibre* w = &m.fibres[f.linear / 32 * 32];
@@ -172,7 +220,7 @@ inline void resume(Fibre& f) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&m.scheduler_fake, stack_of(f.linear), kStack);
 #endif
-  swapcontext(&m.scheduler, &f.context);
+  switch_to(m.scheduler, f.context);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(m.scheduler_fake, nullptr, nullptr);
 #endif
@@ -195,11 +243,7 @@ inline bool run_block(unsigned shared) {
     f.tid = make_uint3(i % m.block.x, i / m.block.x % m.block.y, i / (m.block.x * m.block.y));
     f.state = State::ready;
     f.fake_stack = nullptr;
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = stack_of(i);
-    f.context.uc_stack.ss_size = kStack;
-    f.context.uc_link = nullptr;
-    makecontext(&f.context, entry, 0);
+    prepare(f.context, stack_of(i), kStack, entry);
   }
   for (;;) {
     bool ran = false;
@@ -233,12 +277,13 @@ inline bool run_block(unsigned shared) {
   }
 }
 
-inline int run_grid(const unsigned* c, std::function<void()> body) {
+inline int run_grid(const unsigned* c, void (*body)(const void*), const void* arguments) {
   Machine& m = machine();
   m.grid = dim3(c[0], c[1], c[2]);
   m.block = dim3(c[3], c[4], c[5]);
   m.threads = c[3] * c[4] * c[5];
-  m.body = std::move(body);
+  m.body = body;
+  m.arguments = arguments;
   m.error[0] = 0;
   if (m.threads > kMaxThreads || c[6] > kDynamicMax) {
     std::snprintf(m.error, sizeof m.error, "%u threads and %u bytes of shared memory: too much for a block", m.threads, c[6]);
@@ -248,8 +293,8 @@ inline int run_grid(const unsigned* c, std::function<void()> body) {
     m.stacks = static_cast<unsigned char*>(mmap(nullptr, size_t(kMaxThreads) * kStack, PROT_READ | PROT_WRITE,
                                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (m.stacks == MAP_FAILED) { std::perror("cuda_shim: stacks"); std::abort(); }
+    m.fibres = new Fibre[kMaxThreads];
   }
-  m.fibres.resize(m.threads);
   const uint64_t blocks = uint64_t(c[0]) * c[1] * c[2];
   for (uint64_t k = 0; k < blocks; k++) {
     const uint64_t b = m.backwards ? blocks - 1 - k : k;
@@ -263,8 +308,12 @@ template <class X> using Plain = std::remove_cv_t<std::remove_reference_t<X>>;
 
 template <class... A, size_t... I>
 int launch(void (*kernel)(A...), const unsigned* config, void** args, std::index_sequence<I...>) {
-  (void)args;
-  return run_grid(config, [&] { kernel(*static_cast<Plain<A>*>(args[I])...); });
+  struct Call { void (*kernel)(A...); void** args; } call{kernel, args};
+  auto body = [](const void* of) {
+    const Call& c = *static_cast<const Call*>(of);
+    c.kernel(*static_cast<Plain<A>*>(c.args[I])...);
+  };
+  return run_grid(config, body, &call);
 }
 template <class... A> int launch(void (*kernel)(A...), const unsigned* config, void** args) {
   return launch(kernel, config, args, std::index_sequence_for<A...>());
@@ -352,8 +401,8 @@ template <class V> V replace(V* p, V with) { V old = *p; *p = with; return old; 
 }  // namespace shim
 template <class V> V atomicAdd(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p + v)); }
 template <class V> V atomicSub(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p - v)); }
-template <class V> V atomicMin(V* p, shim::same<V> v) { return shim::replace<V>(p, std::min(*p, v)); }
-template <class V> V atomicMax(V* p, shim::same<V> v) { return shim::replace<V>(p, std::max(*p, v)); }
+template <class V> V atomicMin(V* p, shim::same<V> v) { return shim::replace<V>(p, v < *p ? v : *p); }
+template <class V> V atomicMax(V* p, shim::same<V> v) { return shim::replace<V>(p, v > *p ? v : *p); }
 template <class V> V atomicExch(V* p, shim::same<V> v) { return shim::replace<V>(p, v); }
 template <class V> V atomicAnd(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p & v)); }
 template <class V> V atomicOr(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p | v)); }

@@ -178,6 +178,8 @@ class Engine:
         curves = self._prepare(source, start, stop, output)
         part = slice(None) if grids.shared else slice(start, stop)
         values = np.empty(0) if grids.values is None else grids.values
+        if not values.flags.writeable:  # numba would compile everything once more, for read-only arrays
+            values = values.copy()
         grid = state.Frequencies(grids.f0[part], grids.df[part], grids.nf[part], values, int(grids.shared))
         first, last = int(power_start[start]), int(power_start[stop])
         power = np.empty(0, self.dtype) if output.power is None else output.power[first:last]

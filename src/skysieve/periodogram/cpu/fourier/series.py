@@ -179,8 +179,7 @@ class SeriesSearch:
         grid: state.Frequencies,
         answers: state.Answers,
     ) -> None:
-        self.engine, self.model, self.curves, self.answers = engine, model, curves, answers
-        self.grid = grid._replace(values=np.array(grid.values))  # a read-only list would be compiled again
+        self.engine, self.model, self.curves, self.answers, self.grid = engine, model, curves, answers, grid
         self.row_of_band = row_of_band
         self.fit, self.tables = fit_of(model), fourier.tables(model)
 

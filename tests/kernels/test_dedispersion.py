@@ -1,4 +1,4 @@
-"""De-dispersion's CUDA code on the host: the bits of the CPU's engine, in both orders of threads."""
+"""De-dispersion's CUDA code on the host shim and on a GPU: the bits of the CPU's engine."""
 
 from __future__ import annotations
 
@@ -22,15 +22,11 @@ from skysieve.dedispersion.data.delays import sample_delays
 from skysieve.dedispersion.dispatch import Target, engine_that_fits
 from skysieve.dedispersion.single_pulse import search as single_pulses
 from skysieve.dedispersion.single_pulse.search import WIDTHS
+from tests.kernels.devices import another, on_gpu, one_order
 from tests.kernels.shim import shim_runtime
 from tests.truth import dedispersion as reference
 
 TURING = (7, 5)
-
-
-@pytest.fixture(params=["forwards", "backwards"])
-def runtime(request):
-    return shim_runtime(request.param)
 
 
 def bank(kind, C, n, seed=1, freqs=(400.0, 300.0), full=False, order=None):
@@ -87,18 +83,47 @@ def test_every_type_in_chunks(runtime, kind):
             assert np.array_equal(sums, truth[:, low : low + sums.shape[1]])
 
 
-@pytest.mark.parametrize("sm", [(9, 0), (13, 0), TURING])
-def test_cards_with_and_without_tensor_cores(sm):
+@one_order
+@pytest.mark.parametrize("sm", [None, TURING])
+def test_cards_with_and_without_tensor_cores(runtime, sm):
+    """Fine and coarse steps; a GPU takes large tables."""
+    if sm is not None:
+        runtime.device = dataclasses.replace(runtime.device, compute_capability=sm)
     fb = bank("u1", 30, 700)
-    _, facts = both([shim_runtime(sm=sm)], fb, [table(fb, np.linspace(0, 3, 37))], [(0, 700)])
-    assert facts["kernels"] == ["packed" if sm == TURING else "tensor"]
+    cases = [(fb, table(fb, np.linspace(0, 3, 37)))]
+    if on_gpu(runtime):
+        cases += [large(*case) for case in LARGE]
+    for fb, t in cases:
+        _, facts = both([runtime], fb, [t], [(0, fb.nsamp)])
+        assert facts["kernels"] == ["packed" if runtime.device.compute_capability == TURING else "tensor"]
 
 
-@pytest.mark.parametrize("sm", [(9, 0), TURING])
-def test_the_largest_values_of_many_channels(sm):
+LARGE = (
+    (512, 300, 308.0, 16.0, 165e-6, 9.0),
+    (600, 200, 1581.0, 400.0, 64e-6, 40.0),
+    (700, 90, 1712.0, 856.0, 64e-6, 60.0),
+)
+"""Channels, DMs, highest frequency and bandwidth (MHz), sampling time, highest DM."""
+
+
+def large(C, ndm, top, width, tsamp, dm):
+    x = np.random.default_rng(2).integers(0, 256, (C, 12_000), np.uint8)
+    fb = Filterbank.from_array(x, fch1=top, foff=-width / C, tsamp=tsamp)
+    return fb, Table(sample_delays(fb.freqs, np.arange(ndm) * (dm / ndm), tsamp))
+
+
+@one_order
+@pytest.mark.parametrize("sm", [None, TURING])
+def test_the_largest_values_of_many_channels(runtime, sm):
+    if sm is not None:
+        runtime.device = dataclasses.replace(runtime.device, compute_capability=sm)
     fb = bank("u1", 600, 64, full=True)
-    found, _ = both([shim_runtime(sm=sm)], fb, [table(fb, [0.0, 0.01], 2)], [(0, 64)])
+    found, _ = both([runtime], fb, [table(fb, [0.0, 0.01], 2)], [(0, 64)])
     assert (found[0][2] == 600 * 255 * 2).all()
+    cases = [("u1", 4096, 1), ("u1", 5000, 16), ("u1", 700, 128), ("u2", 4096, 1), ("i2", 600, 1)]
+    for kind, C, b in cases if on_gpu(runtime) else ():
+        fb = bank(kind, C, 40 * b, full=True, freqs=(1500.0, 1500 - 0.05 * C))
+        both([runtime], fb, [table(fb, np.linspace(0, 5, 3), b)], [(0, 40 * b)])
 
 
 def test_coarse_steps_are_cut_in_groups(runtime, monkeypatch):
@@ -121,31 +146,42 @@ def test_channels_in_any_order_and_uneven(runtime, order):
     both([runtime], fb, [table(fb, [0, 0.3, 2.0, 0.1, 1.7])], [(0, 300)])
 
 
-def test_delays_that_spread_far_are_read_through_the_caches():
-    runtime = shim_runtime()
-    runtime.device = dataclasses.replace(runtime.device, shared_per_block=96 * 1024)
+@one_order
+def test_delays_that_spread_far_are_read_through_the_caches(runtime):
+    far, n = (390_000, 400_000) if on_gpu(runtime) else (60_000, 60_040)
+    if not on_gpu(runtime):
+        runtime.device = dataclasses.replace(runtime.device, shared_per_block=96 * 1024)
     delays = np.zeros((3, 2), np.int32)
-    delays[1, 1], delays[2, 1] = 60_000, 7
-    fb = bank("u1", 2, 60_040)
-    _, facts = both([runtime], fb, [Table(delays)], [(0, 60_040)])
+    delays[1, 1], delays[2, 1] = far, 7
+    fb = bank("u1", 2, n)
+    _, facts = both([runtime], fb, [Table(delays)], [(0, n)])
     assert facts["kernels"] == ["direct"]
 
 
-def test_delays_of_an_approximation_need_not_rise():
-    runtime = shim_runtime()
+@one_order
+def test_delays_of_an_approximation_need_not_rise(runtime):
     delays = np.random.default_rng(2).integers(0, 60, (11, 10)).astype(np.int32)
     fb = bank("u1", 10, 200)
     both([runtime], fb, [Table(delays)], [(0, 200)])
 
 
-def test_masked_cells(runtime):
-    fb = bank("u1", 12, 300)
-    cells = np.random.default_rng(4).random((12, 4)) < 0.3
-    both([runtime], fb, [table(fb, np.linspace(0, 2, 3))], [(0, 200), (100, 300)], mask=Mask(cells, 80))
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_masked_cells_and_values_that_are_not_finite(runtime, kind):
+    C, n, dms = (60, 5000, 20) if on_gpu(runtime) else (12, 300, 3)
+    fb, rng = bank(kind, C, n), np.random.default_rng(4)
+    if kind == "f4":
+        x = fb.read()
+        x[rng.random(x.shape) < 0.01] = np.nan
+        fb = Filterbank.from_array(x, freqs=fb.freqs, tsamp=1e-3)
+    cells = rng.random((C, 4)) < 0.3
+    both(
+        [runtime], fb, [table(fb, np.linspace(0, 2, dms))], [(0, 2 * n // 3), (n // 3, n)], mask=Mask(cells, -(-n // 4))
+    )
 
 
+@one_order
 @pytest.mark.parametrize(("bits", "high_first", "down"), [(1, False, False), (2, True, True), (4, False, True)])
-def test_narrow_samples_are_unpacked_on_the_device(bits, high_first, down):
+def test_narrow_samples_are_unpacked_on_the_device(runtime, bits, high_first, down):
     rng = np.random.default_rng(7)
     C, n, per = 40, 150, 8 // bits
     values = rng.integers(0, 1 << bits, (n, C), np.uint8)
@@ -164,7 +200,7 @@ def test_narrow_samples_are_unpacked_on_the_device(bits, high_first, down):
             return iter(())
 
     t = Table(np.minimum(np.arange(3)[:, None] * np.arange(C) // 8, 9).astype(np.int32))
-    engine = cuda.Engine(FewBits(), [t], method="brute", capacity=n, runtimes=[shim_runtime()])
+    engine = cuda.Engine(FewBits(), [t], method="brute", capacity=n, runtimes=[runtime])
     engine.load(0, n)
     out = np.empty((3, n - t.maxshift), np.uint32)
     engine.sums(0, 0, out.shape[1], out)
@@ -172,16 +208,18 @@ def test_narrow_samples_are_unpacked_on_the_device(bits, high_first, down):
     assert np.array_equal(out, reference.sums(rows, t.delays))
 
 
-def test_two_gpus_share_the_dms():
+@one_order
+def test_two_gpus_share_the_dms(runtime):
     fb = bank("u1", 10, 300)
     tables = [table(fb, np.linspace(0, 2, 9)), table(fb, [1.0])]
-    _, facts = both([shim_runtime(), shim_runtime("backwards")], fb, tables, [(0, 300)])
+    _, facts = both([another(runtime), another(runtime)], fb, tables, [(0, 300)])
     assert facts["device"].startswith("2 GPUs")
 
 
+@one_order
 @pytest.mark.parametrize(("kind", "noise"), [("u1", "robust"), ("i1", "moments"), ("f4", "robust"), ("u2", "clipped")])
 @pytest.mark.parametrize("every", [False, True])
-def test_events_are_the_cpus(kind, noise, every):
+def test_events_are_the_cpus(runtime, kind, noise, every):
     rng = np.random.default_rng(5)
     n = 1500
     x = rng.normal(100 if kind[0] == "u" else 0, 12, (6, n))
@@ -191,7 +229,6 @@ def test_events_are_the_cpus(kind, noise, every):
                                freqs=np.linspace(400, 300, 6), tsamp=1e-3)  # fmt: skip
     t = table(fb, [0.0, 0.05, 0.2])
     what = Detection(256, (1, 2, 3, 7, 30), 5.0, noise, every, n - t.delays.max(axis=1).astype(np.int64))
-    runtime = shim_runtime()
     source = Cleaned(fb, None, 256)
     engines = [
         cuda.Engine(source, [t], method="brute", capacity=n, runtimes=[runtime]),
@@ -210,11 +247,12 @@ def test_events_are_the_cpus(kind, noise, every):
     assert len(found[0][0]) > 3
 
 
+@one_order
 @pytest.mark.parametrize(
     ("seed", "widths"),
     [*((i, WIDTHS) for i in range(6)), (6, (1, 5, 300, 2000)), (7, (3,)), (8, (1, 2, 3, 4, 5, 6, 8, 10, 20))],
 )
-def test_pulses_of_every_width_in_long_series(seed, widths):
+def test_pulses_of_every_width_in_long_series(runtime, seed, widths):
     """Series of several pieces: pulses of all widths and heights around the threshold, anywhere."""
     rng = np.random.default_rng([9, seed])
     n, block = 13_000, 4500 if seed == 6 else 2500
@@ -229,7 +267,7 @@ def test_pulses_of_every_width_in_long_series(seed, widths):
     what = Detection(block, widths, 6.0, "robust", False, np.array([n, n - 3]))
     found = []
     for engine in (
-        cuda.Engine(Cleaned(fb, None, block), [t], method="brute", capacity=n, runtimes=[shim_runtime()]),
+        cuda.Engine(Cleaned(fb, None, block), [t], method="brute", capacity=n, runtimes=[runtime]),
         cpu.Engine(Cleaned(fb, None, block), [t], method="brute", capacity=n, threads=1),
     ):
         engine.load(0, n)
@@ -262,12 +300,13 @@ def first_look(kind):
     return np.rint(x.clip(0, 255)).astype(np.uint8)
 
 
+@one_order
 @pytest.mark.parametrize(
     ("kind", "least", "most", "threads"),
     [("noise", 0, 0, 256), ("pulses", 2, 3, 256), ("edges", 4, 6, 256), ("two levels", 5, 9, 256), ("wide", 9, 9, 256),
      ("flat", 0, 0, 256), ("dropped", 0, 0, 256), ("pulses", 2, 3, 512), ("wide", 9, 9, 512)],
 )  # fmt: skip
-def test_a_first_look_chooses_the_pieces(kind, least, most, threads, monkeypatch):
+def test_a_first_look_chooses_the_pieces(runtime, kind, least, most, threads, monkeypatch):
     """Of 5 blocks and 4 edges none of noise, all that cannot be judged; the events are the CPU's whatever it is."""
     if threads == 512:
         monkeypatch.setattr(cuda_search, "LONG", 0)
@@ -278,7 +317,7 @@ def test_a_first_look_chooses_the_pieces(kind, least, most, threads, monkeypatch
     what = Detection(1300, WIDTHS, 6.5, "robust", False, np.array([n]))
     found = []
     for engine in (
-        cuda.Engine(Cleaned(fb, None, 1300), [t], method="brute", capacity=n, runtimes=[shim_runtime()]),
+        cuda.Engine(Cleaned(fb, None, 1300), [t], method="brute", capacity=n, runtimes=[runtime]),
         cpu.Engine(Cleaned(fb, None, 1300), [t], method="brute", capacity=n, threads=1),
     ):
         engine.load(0, n)
@@ -293,14 +332,15 @@ def test_a_first_look_chooses_the_pieces(kind, least, most, threads, monkeypatch
     assert (len(found[0]) > 0) == (kind in ("pulses", "edges", "two levels"))
 
 
-def test_more_events_than_there_is_room_for(monkeypatch):
+@one_order
+def test_more_events_than_there_is_room_for(runtime, monkeypatch):
     monkeypatch.setattr(cuda_search, "ROOM", 4)
     fb = bank("u1", 3, 400)
     t = table(fb, [0.0, 0.1])
     what = Detection(200, (1, 2), 0.5, "robust", True, np.array([400, 399]))
     found = []
     for make in (
-        lambda s: cuda.Engine(s, [t], method="brute", capacity=400, runtimes=[shim_runtime()]),
+        lambda s: cuda.Engine(s, [t], method="brute", capacity=400, runtimes=[runtime]),
         lambda s: cpu.Engine(s, [t], method="brute", capacity=400, threads=1),
     ):
         engine = make(Cleaned(fb, None, 200))
@@ -311,12 +351,13 @@ def test_more_events_than_there_is_room_for(monkeypatch):
     assert len(found[0]) > 8
 
 
-def test_both_lanes_search(monkeypatch):
+@one_order
+def test_both_lanes_search(runtime, monkeypatch):
     monkeypatch.setattr(cuda_worker, "LEAST_SHARED", 1)
     fb = bank("u1", 5, 600)
     t = table(fb, np.linspace(0, 0.3, 150))
     what = Detection(200, (1, 2, 5), 2.5, "robust", False, 600 - t.delays.max(axis=1).astype(np.int64))
-    runtime, found = shim_runtime(), []
+    found = []
     for engine in (
         cuda.Engine(Cleaned(fb, None, 200), [t], method="brute", capacity=600, runtimes=[runtime]),
         cpu.Engine(Cleaned(fb, None, 200), [t], method="brute", capacity=600, threads=1),
@@ -329,15 +370,16 @@ def test_both_lanes_search(monkeypatch):
     assert sum(launch[0] == "detect" for launch in runtime.launches) >= 2
 
 
-def test_what_does_not_fit_is_told():
+@one_order
+def test_too_little_memory_is_an_error(runtime):
     fb = bank("u1", 8, 300)
     t = table(fb, [0.0, 1.0])
     source = Cleaned(fb, None, 128)
     need = cuda_worker.bytes_needed(source, [t], 300)
     with pytest.raises(MemoryBudgetError, match="300 samples of 8 channels"):
-        cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[shim_runtime()], budget=need - 1)
-    engine = cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[shim_runtime()], budget=2**40)
-    with pytest.raises(ValueError, match="more than the capacity of 300"):
+        cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[runtime], budget=need - 1)
+    engine = cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[runtime], budget=2**40)
+    with pytest.raises(ValueError, match="more than the 300"):
         engine.load(0, 301)
     engine.close()
 
@@ -382,8 +424,8 @@ def test_a_chunk_that_does_not_fit_is_halved(caplog):
 
 @pytest.mark.parametrize("start", [500, 1000])
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_what_was_read_in_part_is_not_at_hand(kind, start):
-    """The second load fails after it moved what it keeps of the first; the third must not build on it."""
+def test_samples_that_were_read_in_part_are_read_again(kind, start):
+    """The second load fails after it has moved samples of the first; the third must not use them."""
     fb = bank("u1", 4, 4000)
     source, t = Cleaned(fb, None, 64), table(fb, [0.0, 1.0])
     options = {"method": "brute", "capacity": 3000}

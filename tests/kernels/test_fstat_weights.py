@@ -1,4 +1,4 @@
-"""Noise weights of any size, gaps and blanked SFTs by the F-statistic's CUDA code on the host, against long double."""
+"""Noise weights of any size, gaps and blanked SFTs: the F-statistic's CUDA code against sums in long double."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import bin_batch, groups
 from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, long_map, some_sfts, weighed
-from tests.kernels.shim import shim_runtime
+from tests.kernels.devices import on_gpu, one_order
 
 T = 1800
 T0 = 1_000_000_000
@@ -48,26 +48,25 @@ def check(runtime, atoms, grid, window, efold=3):
 
 @pytest.mark.parametrize("window", list(WINDOWS))
 @pytest.mark.parametrize("decades", [3, 9, 30])
-def test_any_weights(window, decades):
-    for seed in range(2):
+def test_any_weights(runtime, window, decades):
+    for seed in (0, 1) if on_gpu(runtime) else (int(runtime.order == "backwards"),):
         rng = np.random.default_rng([seed, decades, list(WINDOWS).index(window), 7])
         n = int(rng.integers(20, 70))
         atoms = any_weights(rng, n, ("H1", "L1")[: 1 + seed], decades, ("float32", "float64")[seed])
-        runtime = shim_runtime(("forwards", "backwards")[seed])
         check(runtime, atoms, grids(bin_atoms(atoms).t_start, n)[seed], WINDOWS[window], (3, 1.5)[seed])
 
 
+@one_order
 @pytest.mark.parametrize("weight", [1e-6, 1e-9, 1e-13, 1e-30])
-def test_a_poor_detector_through_the_gap_of_another(weight):
+def test_a_poor_detector_through_the_gap_of_another(runtime, weight):
     h1, g1 = synth_atoms(T0, 90 * T, detectors=["H1", "L1"], seed=1)
     atoms = [some_sfts(h1, np.r_[0:30, 55:90]), weighed(g1, np.full(len(g1), weight))]
     for window in ("rect", "exp"):
-        check(shim_runtime(), atoms, Grid.full(atoms, dtau=5 * T), window)
+        check(runtime, atoms, Grid.full(atoms, dtau=5 * T), window)
 
 
-@pytest.mark.parametrize("order", ["forwards", "backwards"])
 @pytest.mark.parametrize("off", [0, 700])
-def test_windows_that_start_in_a_long_gap(order, off):
+def test_windows_that_start_in_a_long_gap(runtime, off):
     """Few SFTs at the far end of a window, after hundreds have left it; the kernels of every bin and of any grid."""
     n = 1400
     atoms = synth_atoms(T0, n * T, seed=1, gaps=[(T0 + 500 * T, T0 + 1000 * T)])
@@ -75,9 +74,7 @@ def test_windows_that_start_in_a_long_gap(order, off):
     grid = Grid.from_lists(starts, (np.arange(40, 340, 5)) * T)
     w, bins = resolve_window("exp", 3), bin_atoms(atoms)
     a, b = (
-        cuda.Engine(Spec(w, np.dtype(d)), runtime=shim_runtime(order))
-        .execute(make_job([bins], grid, w, np.dtype(d)))
-        .F[0]
+        cuda.Engine(Spec(w, np.dtype(d)), runtime=runtime).execute(make_job([bins], grid, w, np.dtype(d))).F[0]
         for d in LIMIT
     )
     error = np.abs(a - b) / np.maximum(1, a)
@@ -85,9 +82,10 @@ def test_windows_that_start_in_a_long_gap(order, off):
     assert error[(a != 2) & (b != 2)].max() <= LIMIT["float32"]
 
 
+@one_order
 @pytest.mark.parametrize("sky", [False, True])
 @pytest.mark.parametrize("window", list(WINDOWS))
-def test_a_batch_of_all_kinds(window, sky):
+def test_a_batch_of_all_kinds(runtime, window, sky):
     """Ordinary templates, uneven ones and glitches in one batch, without maps: each has its own answer."""
     n, w = 60, resolve_window(WINDOWS[window], 3)
     factors = [np.ones(n) for _ in range(5)]
@@ -105,7 +103,7 @@ def test_a_batch_of_all_kinds(window, sky):
     grid = Grid.full(templates[0], dtau=4 * T)
     binned = bin_batch([AtomsBatch.stack(templates)], np.float32)
     job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned))
-    out = cuda.Engine(Spec(w, np.dtype("f4"), keep_map=False), runtime=shim_runtime()).execute(job)
+    out = cuda.Engine(Spec(w, np.dtype("f4"), keep_map=False), runtime=runtime).execute(job)
     for i, atoms in enumerate(templates):
         truth = long_map(bin_atoms(atoms), grid, w)
         assert out.max_F[i] == pytest.approx(truth.max_F, rel=LIMIT["float32"])
@@ -115,9 +113,10 @@ def test_a_batch_of_all_kinds(window, sky):
         assert np.log(70 / cells) + out.log_sum[i] == pytest.approx(truth.ln_bayes, abs=slack)
 
 
+@one_order
 @pytest.mark.parametrize("weight", [1e-8, 1e-20])
 @pytest.mark.parametrize("window", list(WINDOWS))
-def test_lines_with_a_poor_detector(window, weight):
+def test_lines_with_a_poor_detector(runtime, window, weight):
     h1, l1 = synth_atoms(T0, 50 * T, detectors=["H1", "L1"], seed=8, dtype="float64")
     atoms = [some_sfts(h1, np.r_[0:15, 30:50]), weighed(l1, np.full(len(l1), weight), "float64")]
     grid, lines, w = Grid.full(atoms, dtau=4 * T), Lines(3.0, (-1.0, -1.3)), resolve_window(WINDOWS[window], 3)
@@ -126,7 +125,7 @@ def test_lines_with_a_poor_detector(window, weight):
     job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
     spec = Spec(w, np.dtype("f4"), keep_map=False, marginals=False, lines=lines)
     assert precision.levels_of(job, spec)[0] > precision.USUAL
-    out = cuda.Engine(spec, runtime=shim_runtime()).execute(job)
+    out = cuda.Engine(spec, runtime=runtime).execute(job)
     total = bin_atoms(atoms)
     each = []
     for a in atoms:
@@ -140,7 +139,8 @@ def test_lines_with_a_poor_detector(window, weight):
     assert out.line_max[0] == pytest.approx(np.nanmax(truth), abs=LIMIT["float32"] * max(1, np.nanmax(F)))
 
 
-def test_blanked_sfts_are_no_data():
+@one_order
+def test_blanked_sfts_are_no_data(runtime):
     whole = synth_atoms(T0, 60 * T, detectors=["H1"], seed=1)[0]
     columns = [x.copy() for x in (whole.a2, whole.b2, whole.ab, whole.Fa, whole.Fb)]
     for x in columns:
@@ -150,9 +150,7 @@ def test_blanked_sfts_are_no_data():
     for window in WINDOWS.values():
         w = resolve_window(window, 3)
         a, b = (
-            cuda.Engine(Spec(w, np.dtype("f4")), runtime=shim_runtime()).execute(
-                make_job([bin_atoms(x)], grid, w, np.float32)
-            )
+            cuda.Engine(Spec(w, np.dtype("f4")), runtime=runtime).execute(make_job([bin_atoms(x)], grid, w, np.float32))
             for x in (blanked, without)
         )
         assert np.array_equal(a.F, b.F)

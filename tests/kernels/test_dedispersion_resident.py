@@ -1,4 +1,4 @@
-"""Samples that lie on a GPU already, through de-dispersion's CUDA code on the host."""
+"""Samples that lie on a GPU already, through de-dispersion's CUDA code on the host shim and on a GPU."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from skysieve.core.gpu.staging import Copier, HostLane
 from skysieve.dedispersion.contract import Resident
 from skysieve.dedispersion.cuda import engine as cuda
 from skysieve.dedispersion.cuda import rows as cuda_rows
+from tests.kernels.devices import one_order
 from tests.kernels.shim import shim_runtime
-from tests.kernels.test_dedispersion_shim import bank, table
+from tests.kernels.test_dedispersion import bank, table
 from tests.truth import dedispersion as reference
 
 
+@one_order
 @pytest.mark.parametrize("kind", ["u1", "i2", "f4"])
 @pytest.mark.parametrize("by_time", [False, True])
-def test_samples_that_lie_on_the_device(kind, by_time):
+def test_samples_that_lie_on_the_device(runtime, kind, by_time):
     """Channels x samples or the other way round, in chunks: never through the host."""
     fb = bank(kind, 12, 400, order=[3, 0, 2, 5, 1, 4, 6, 7, 11, 9, 8, 10])
-    x = fb.readers[0].x
-    x = np.asfortranarray(x) if by_time else x
+    x = runtime.xp.asarray(fb.readers[0].x)
+    x = runtime.xp.asfortranarray(x) if by_time else x
 
     class There:
         dtype, maximum, nsamp, nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
@@ -32,7 +34,7 @@ def test_samples_that_lie_on_the_device(kind, by_time):
             return iter(())
 
     t = table(fb, np.linspace(0, 2, 5))
-    engine = cuda.Engine(There(), [t], method="brute", capacity=400, runtimes=[shim_runtime()])
+    engine = cuda.Engine(There(), [t], method="brute", capacity=400, runtimes=[runtime])
     truth = reference.sums(fb.read(), t.delays)
     for first, stop in ((0, 250), (100, 400)):
         engine.load(first, stop)

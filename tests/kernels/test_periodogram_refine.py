@@ -1,4 +1,4 @@
-"""Peaks of the grid to maxima of the exact periodogram, on the host shim, against brute force in NumPy."""
+"""Peaks of the grid refined to maxima of the exact periodogram: against brute force in NumPy, on the shim and a GPU."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from skysieve.periodogram.cuda import engine as cuda
 from tests.conformance.peaks_truth import check_peaks
 from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, run, shared_grid
 from tests.gpu.peak_truth import Exact, check_refined
-from tests.kernels.shim import shim_runtime
+from tests.kernels.devices import launched, on_gpu, one_order
 
 F32 = np.dtype(np.float32)
 
 
-def engine(order="forwards", sm=(9, 0), **spec):
-    return cuda.Engine(default_spec(**spec), runtime=shim_runtime(order, sm))
+def engine(runtime, **spec):
+    return cuda.Engine(default_spec(**spec), runtime=runtime)
 
 
 def rows_of(source, i):
@@ -25,11 +25,10 @@ def rows_of(source, i):
     return source.t[rows], source.y[rows], None if source.dy is None else source.dy[rows]
 
 
-@pytest.mark.parametrize("order", ["forwards", "backwards"])
 @pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
 @pytest.mark.parametrize("spec", [{}, {"fit_mean": False}, {"fit_mean": False, "center_data": False}])
-def test_peaks_are_maxima(dtype, order, spec):
-    e = engine(order, dtype=dtype, **spec)
+def test_peaks_are_maxima(runtime, dtype, spec):
+    e = engine(runtime, dtype=dtype, **spec)
     source, grids = batch([7, 25, 60], seed=5), shared_grid(0.16, 0.2 / 120, 600)
     out = run(e, source, grids, power=False)
     for i in range(3):
@@ -37,20 +36,22 @@ def test_peaks_are_maxima(dtype, order, spec):
         assert check_refined(truth, grids.frequency(), out, i) == 5
 
 
+@one_order
 @pytest.mark.parametrize("df", [0.5 / 120, 0.9 / 120, 0.002 / 120])
-def test_coarse_and_fine_grids(df):
+def test_coarse_and_fine_grids(runtime, df):
     """Two samples a peak, whose windows are looked over; and so fine that float32 powers cannot tell neighbours."""
     nf = min(4000, int(1.5 / df))
-    e, source = engine(dtype=F32, n_peaks=3), batch([30, 12], seed=6)
+    e, source = engine(runtime, dtype=F32, n_peaks=3), batch([30, 12], seed=6)
     grids = shared_grid(0.3, df, nf)
     out = run(e, source, grids, power=False)
     for i in range(2):
         assert check_refined(Exact(*rows_of(source, i)), grids.frequency(), out, i) >= 1
 
 
-def test_the_highest_maximum_may_belong_to_a_lower_sample():
+@one_order
+def test_the_highest_maximum_may_belong_to_a_lower_sample(runtime):
     """Two samples a peak: the best of many objects is that of brute force over the whole grid."""
-    e, source = engine(n_peaks=1), batch([40] * 30, seed=8)
+    e, source = engine(runtime, n_peaks=1), batch([40] * 30, seed=8)
     grids = shared_grid(0.3, 0.5 / 119.4, 240)
     out = run(e, source, grids, power=False)
     missed = 0
@@ -61,54 +62,61 @@ def test_the_highest_maximum_may_belong_to_a_lower_sample():
     assert missed == 0
 
 
-def test_list_of_frequencies():
+@one_order
+def test_list_of_frequencies(runtime):
     rng = np.random.default_rng(3)
     values = np.sort(np.concatenate([rng.random(300) * 2 + 0.1, [2.5, 2.50001, 2.9]]))
     grids = Grids(values[:1], np.zeros(1), np.array([len(values)]), True, values)
-    e, source = engine(), batch([50, 9], seed=7)
+    e, source = engine(runtime), batch([50, 9], seed=7)
     out = run(e, source, grids, power=False)
     for i in range(2):
         assert check_refined(Exact(*rows_of(source, i)), values, out, i) == 5
 
 
-@pytest.mark.parametrize("order", ["forwards", "backwards"])
-def test_longer_series(order, monkeypatch):
+def test_longer_series(runtime):
     """By a block, and by several blocks, what a warp does."""
     source, grids = batch([1500, 30, 5000], seed=9), shared_grid(0.9, 0.3 / 119.4, 150)
-    e = engine(order, n_peaks=2)
+    e = engine(runtime, n_peaks=2)
     out = run(e, source, grids, power=False)
-    assert {launch[0] for launch in e.workers[0].runtime.launches} >= {"ls_refine"}
+    assert launched(runtime) >= {"ls_refine"}
     for i in range(3):
         assert check_refined(Exact(*rows_of(source, i)), grids.frequency(), out, i) == 2
     alone = run(e, batch([1500, 30, 5000], seed=9), grids)
     assert np.array_equal(alone.peak_power, out.peak_power)
 
 
-def test_very_long_series():
-    source, grids = batch([17_000, 20], seed=10), shared_grid(1.0, 0.6 / 119.4, 40)
-    e = engine(n_peaks=1)
+@one_order
+def test_very_long_series(runtime):
+    source, grids = (
+        batch([60_000, 50, 20_000] if on_gpu(runtime) else [17_000, 20], seed=10),
+        shared_grid(1.0, 0.6 / 119.4, 40),
+    )
+    e = engine(runtime, n_peaks=1)
     out = run(e, source, grids, power=False)
-    assert "ls_refine_long" in {launch[0] for launch in e.workers[0].runtime.launches}
-    for i in range(2):
+    assert "ls_refine_long" in launched(runtime)
+    for i in range(source.n_objects):
         assert check_refined(Exact(*rows_of(source, i)), grids.frequency(), out, i) == 1
 
 
+@one_order
 @pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
 @pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
 @pytest.mark.parametrize("method", ["nufft", "direct"])
-def test_every_normalisation_has_the_same_peaks(normalization, dtype, method):
+def test_every_normalisation_has_the_same_peaks(runtime, normalization, dtype, method):
     source, grids = batch([40, 11], seed=11), shared_grid(0.2, 0.1 / 120, 2500)
     plain, other = (
-        run(engine(dtype=dtype, method=method, normalization=n), source, grids) for n in ("standard", normalization)
+        run(engine(runtime, dtype=dtype, method=method, normalization=n), source, grids)
+        for n in ("standard", normalization)
     )
     for name in ("peak_index", "peak_frequency", "peak_power", "peak_curvature"):
         assert np.array_equal(getattr(plain, name), getattr(other, name), equal_nan=True)
     assert not np.array_equal(plain.power, other.power)
 
 
-def test_chi_square_of_the_constant_is_told():
+@one_order
+def test_chi_square_of_the_constant_is_returned(runtime):
     source = batch([40, 11], seed=12, offset=1e4)
-    out = run(engine(), source, shared_grid(0.2, 0.1 / 120, 300))
+    out = run(engine(runtime), source, shared_grid(0.2, 0.1 / 120, 300))
     for i in range(2):
         _, y, dy = rows_of(source, i)
         w = dy**-2.0
@@ -117,26 +125,25 @@ def test_chi_square_of_the_constant_is_told():
         np.testing.assert_allclose(out.mean_square[i], np.average((y - mean) ** 2, weights=w), rtol=1e-12)
 
 
-@pytest.mark.parametrize("order", ["forwards", "backwards"])
 @pytest.mark.parametrize(("terms", "dtype"), [(2, F32), (4, np.dtype(np.float64))])
-def test_series_of_several_terms(terms, dtype, order):
-    e = engine(order, nterms=terms, dtype=dtype, n_peaks=3)
+def test_series_of_several_terms(runtime, terms, dtype):
+    e = engine(runtime, nterms=terms, dtype=dtype, n_peaks=3)
     source, grids = batch([30, 60, 14], seed=13), shared_grid(0.2, 0.2 / 120, 400)
     out = run(e, source, grids, power=False)
     for i in range(3):
         assert check_refined(Exact(*rows_of(source, i), terms=terms), grids.frequency(), out, i) == 3
 
 
-def test_a_constant_has_no_maxima():
-    out = run(engine(nterms=0), batch([30], seed=13), shared_grid(0.2, 0.2 / 120, 100), power=False)
+@one_order
+def test_a_constant_has_no_maxima(runtime):
+    out = run(engine(runtime, nterms=0), batch([30], seed=13), shared_grid(0.2, 0.2 / 120, 100), power=False)
     assert out.peak_power[0, 0] <= 1e-12
     assert np.isnan(out.peak_curvature).all()
 
 
-@pytest.mark.parametrize("order", ["forwards", "backwards"])
-def test_several_bands(order):
+def test_several_bands(runtime):
     source, grids = in_bands(batch([40, 90], seed=14), bands=5), shared_grid(0.2, 0.2 / 120, 300)
-    e = bands_engine("offsets", 5, shim_runtime(order, (9, 0)), n_peaks=3)
+    e = bands_engine("offsets", 5, runtime, n_peaks=3)
     out = run(e, source, grids, power=False)
     for i in range(2):
         rows = slice(*source.offsets[i : i + 2])
@@ -144,11 +151,12 @@ def test_several_bands(order):
         assert check_refined(truth, grids.frequency(), out, i) == 3
 
 
+@one_order
 @pytest.mark.parametrize("model", ["offsets, 2 terms", "separate", "flexible, 2 terms"])
-def test_other_models_of_bands(model):
+def test_other_models_of_bands(runtime, model):
     """Against the powers of a grid through each peak, which the backend computes."""
     source, grids = in_bands(batch([60, 90], seed=15), bands=3), shared_grid(0.2, 0.2 / 120, 200)
-    e = bands_engine(model, 3, shim_runtime("forwards", (9, 0)), n_peaks=2)
+    e = bands_engine(model, 3, runtime, n_peaks=2)
     out = run(e, source, grids, power=False)
     for i in range(2):
         for r in range(2):
@@ -166,19 +174,19 @@ def test_other_models_of_bands(model):
             assert abs(slope / curvature) * out.span[i] <= 1e-6
 
 
+@one_order
 @pytest.mark.parametrize("spec", [{}, {"nterms": 2}, {"normalization": "log", "dtype": F32}])
-def test_by_the_judge_of_every_engine(spec):
-    e = engine(n_peaks=2, **spec)
+def test_by_the_judge_of_every_engine(runtime, spec):
+    e = engine(runtime, n_peaks=2, **spec)
     source, grids = batch([14, 60], seed=16), shared_grid(0.16, 0.2 / 120, 300)
     assert check_peaks(e.spec, source, grids, run(e, source, grids, power=False)) == 4
 
 
-@pytest.mark.parametrize("order", ["forwards", "backwards"])
 @pytest.mark.parametrize(("points", "step", "nf"), [(16, 0.5, 3000), (30, 0.5, 2500), (12, 0.1, 9000)])
-def test_few_points_have_many_high_peaks(points, step, nf, order):
+def test_few_points_have_many_high_peaks(runtime, points, step, nf):
     """Hundreds of further candidates, of which the highest are refined: the best peak is that of the CPU."""
     source, grids = batch([points, points + 1], seed=points), shared_grid(0.16, step / 119.4, nf)
-    out = run(engine(order), source, grids, power=False)
+    out = run(engine(runtime), source, grids, power=False)
     judge = cpu.Engine(default_spec())
     expected = run(judge, source, grids, power=False)
     judge.close()

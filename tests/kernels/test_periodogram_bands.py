@@ -1,6 +1,6 @@
-"""Several bands on the host shim: ``bands/bands.cu`` and its launches against the CPU's exact fits.
+"""Several bands on the host shim and on a GPU: the kernels of ``bands`` against the CPU's exact fits.
 
-1e-8 is what is asked of powers from the combs; exact fits agree to 1e-9 (with pairs of float64 against Gram-Schmidt).
+Powers from the combs are required to 1e-8; exact fits agree to 1e-9 (with pairs of float64 against Gram-Schmidt).
 """
 
 from __future__ import annotations
@@ -13,73 +13,93 @@ from skysieve.periodogram.contract import Grids, Status
 from skysieve.periodogram.cuda.bands.methods import comb_methods
 from skysieve.periodogram.multiband import _model
 from tests.gpu.batches import BAND_MODELS, FlatSource, bands_engine, batch, check_bands, in_bands, run, shared_grid
-from tests.kernels.shim import run_sanitized, shim_runtime
+from tests.kernels.devices import launched, on_gpu, one_order
+from tests.kernels.shim import run_sanitized
 
 STEP = 1 / 1200
 FEWER = [name for name in BAND_MODELS if name != "flexible, 2 terms"]
-"""Each model is compiled: the last has nothing that the others have not, and runs on GPUs."""
+"""The shim compiles each model: the last has nothing that the others lack, and runs on small data there."""
 F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
 
 
-def engine(model, bands, order="forwards", **spec):
-    return bands_engine(model, bands, shim_runtime(order), **spec)
-
-
-@pytest.mark.parametrize("order", ["forwards", "backwards"])
-@pytest.mark.parametrize("model", FEWER)
-def test_combs(model, order):
-    source, grids = in_bands(batch([60, 300, 45]), 3), shared_grid(0.16, STEP, 500)
-    e = engine(model, 3, order)
-    out = check_bands(e, source, grids, 1e-8)
+@pytest.mark.parametrize("model", BAND_MODELS)
+def test_combs(runtime, model):
+    if on_gpu(runtime):
+        source, nf, bands = batch([40, 90, 500, 25, 1300]), 3000, 5
+    elif model in FEWER:
+        source, nf, bands = batch([60, 300, 45]), 500, 3
+    else:
+        source, nf, bands = batch([60]), 100, 2
+    out = check_bands(bands_engine(model, bands, runtime), in_bands(source, bands), shared_grid(0.16, STEP, nf), 1e-8)
     assert (out.method == 2).all()
-    names = {launch[0] for launch in e.workers[0].runtime.launches}
-    assert names >= {
-        "bands_rows",
-        "bands_centre",
-        "bands_offset" if model == "offsets" else "bands_comb",
-        "bands_exact",
-    }
+    kernel = "bands_offset" if model == "offsets" else "bands_comb"
+    assert launched(runtime) >= {"bands_rows", "bands_centre", kernel, "bands_exact"}
 
 
+@one_order
 @pytest.mark.parametrize(("step", "combs", "fold"), [(0.05, 16, 1), (0.2, 8, 2), (0.4, 8, 4), (2.0, 1, 4)])
-def test_coarse_and_fine_grids(step, combs, fold):
-    source, grids = in_bands(batch([60], errors=False), 5), shared_grid(0.16, step / 120, 700)
-    e = engine("offsets", 5)
-    layout = e.describe(source, grids)["layout"]
-    assert (layout.combs, layout.fold) == (combs, fold)
+def test_coarse_and_fine_grids(runtime, step, combs, fold):
+    n, nf, bands = ([60, 300], 4000, 6) if on_gpu(runtime) else ([60], 700, 5)
+    source, grids = in_bands(batch(n, errors=False), bands), shared_grid(0.16, step / 120, nf)
+    e = bands_engine("offsets", bands, runtime)
+    if not on_gpu(runtime):  # layouts depend on the GPU
+        layout = e.describe(source, grids)["layout"]
+        assert (layout.combs, layout.fold) == (combs, fold)
     check_bands(e, source, grids, 1e-8)
-    check_bands(engine("separate", 5), source, grids, 1e-8)
+    check_bands(bands_engine("separate", bands, runtime), source, grids, 1e-8)
 
 
+@one_order
 @pytest.mark.parametrize("model", FEWER)
-def test_exact_fits(model):
-    source, grids = in_bands(batch([14, 40]), 2), shared_grid(0.16, STEP, 260)
-    out = check_bands(engine(model, 2, method="direct"), source, grids, 1e-9)
+def test_exact_fits(runtime, model):
+    lengths, nf = ([14, 40, 333], 700) if on_gpu(runtime) else ([14, 40], 260)
+    source, grids = in_bands(batch(lengths), 2), shared_grid(0.16, STEP, nf)
+    out = check_bands(bands_engine(model, 2, runtime, method="direct"), source, grids, 1e-9)
     assert (out.method == 1).all()
 
 
-def test_a_grid_too_coarse_for_combs_and_a_list():
+@one_order
+def test_many_bands(runtime):
+    """More bands than a GPU sums at once."""
+    lengths, nf = ([300, 900], 900) if on_gpu(runtime) else ([300], 60)
+    source = in_bands(batch(lengths), 40)
+    check_bands(bands_engine("offsets", 40, runtime), source, shared_grid(0.16, STEP, nf), 1e-8)
+    check_bands(bands_engine("separate", 40, runtime), source, shared_grid(0.16, STEP, nf // 3), 1e-8)
+
+
+@one_order
+def test_a_grid_too_coarse_for_combs_and_a_list(runtime):
     source = in_bands(batch([40], errors=False), 2)
-    assert (check_bands(engine("offsets", 2), source, shared_grid(0.16, 6 / 120, 100), 1e-9).method == 1).all()
+    assert (
+        check_bands(bands_engine("offsets", 2, runtime), source, shared_grid(0.16, 6 / 120, 100), 1e-9).method == 1
+    ).all()
     values = np.sort(np.random.default_rng(0).random(200)) * 3 + 0.1
-    check_bands(engine("flexible", 2), source, Grids(values[:1], np.zeros(1), np.array([200]), True, values), 1e-9)
+    check_bands(
+        bands_engine("flexible", 2, runtime),
+        source,
+        Grids(values[:1], np.zeros(1), np.array([200]), True, values),
+        1e-9,
+    )
 
 
+@one_order
 @pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
-def test_normalizations(normalization):
+def test_normalizations(runtime, normalization):
     source, grids = in_bands(batch([45]), 2), shared_grid(0.16, STEP, 300)
-    check_bands(engine("offsets", 2, normalization=normalization), source, grids, 1e-7)
+    check_bands(bands_engine("offsets", 2, runtime, normalization=normalization), source, grids, 1e-7)
 
 
-def test_float32_stores_what_float64_computes():
+@one_order
+def test_float32_stores_what_float64_computes(runtime):
     source, grids = in_bands(batch([45], errors=False), 2), shared_grid(0.16, STEP, 300)
-    wide, narrow = (run(engine("offsets", 2, dtype=dtype), source, grids) for dtype in (F64, F32))
+    wide, narrow = (run(bands_engine("offsets", 2, runtime, dtype=dtype), source, grids) for dtype in (F64, F32))
     assert narrow.power.dtype == F32
     assert np.array_equal(narrow.power, wide.power.astype(F32))
 
 
+@one_order
 @pytest.mark.parametrize("model", ["offsets", "separate", "flexible"])
-def test_objects_that_lack_bands_and_broken_rows(model):
+def test_objects_that_lack_bands_and_broken_rows(runtime, model):
     """A grid each; an object without the middle band, one of one band, short bands, unsorted rows, bad rows, errors."""
     source = batch([50, 30, 3, 60, 40, 40])
     rng = np.random.default_rng(0)
@@ -98,67 +118,82 @@ def test_objects_that_lack_bands_and_broken_rows(model):
     grids = Grids(
         0.1 + 0.01 * np.arange(6), STEP * np.linspace(1, 1.2, 6), np.array([400, 700, 300, 260, 90, 90]), False
     )
-    out = check_bands(engine(model, 3), in_bands(source, codes=codes), grids, 1e-8)
+    out = check_bands(bands_engine(model, 3, runtime), in_bands(source, codes=codes), grids, 1e-8)
     assert out.status.tolist() == [0, 0, Status.TOO_FEW_POINTS, 0, Status.BAD_ERRORS, Status.CONSTANT_Y]
 
 
-def test_fewer_points_than_columns():
+@one_order
+def test_fewer_points_than_columns(runtime):
     source = in_bands(batch([6]), codes=np.array([0, 0, 1, 1, 2, 3]))
-    out = check_bands(engine("offsets", 4), source, shared_grid(0.16, STEP, 100), 1e-8)
+    out = check_bands(bands_engine("offsets", 4, runtime), source, shared_grid(0.16, STEP, 100), 1e-8)
     assert out.status.tolist() == [0]
     few = in_bands(batch([5]), codes=np.array([0, 0, 1, 2, 3]))
-    assert run(engine("offsets", 4), few, shared_grid(0.16, STEP, 100)).status.tolist() == [Status.SINGULAR]
+    assert run(bands_engine("offsets", 4, runtime), few, shared_grid(0.16, STEP, 100)).status.tolist() == [
+        Status.SINGULAR
+    ]
 
 
-def test_singular_frequencies_are_nan_alone():
+@one_order
+def test_singular_frequencies_are_nan_alone(runtime):
     rng = np.random.default_rng(5)
     t = np.sort(rng.choice(200, 60, replace=False)).astype(float)
     source = in_bands(FlatSource(t, rng.standard_normal(60), None, np.array([0, 60])), 2)
-    out = check_bands(engine("offsets", 2), source, shared_grid(0.5, 0.0025, 100), 1e-8)
+    out = check_bands(bands_engine("offsets", 2, runtime), source, shared_grid(0.5, 0.0025, 100), 1e-8)
     assert np.flatnonzero(np.isnan(out.power)).tolist() == [0]  # 1/2 a day: the sine is nought
 
 
-def test_large_and_tiny_values_in_bands_of_very_different_levels():
+@one_order
+def test_large_and_tiny_values_in_bands_of_very_different_levels(runtime):
     source = batch([80])
     codes = np.random.default_rng(1).integers(0, 2, 80)
     wave = np.sin(2 * np.pi * source.t / 3.1)
     grids = shared_grid(0.16, STEP, 300)
-    expected = run(engine("offsets", 2), in_bands(FlatSource(source.t, wave, None, source.offsets), codes=codes), grids)
+    expected = run(
+        bands_engine("offsets", 2, runtime),
+        in_bands(FlatSource(source.t, wave, None, source.offsets), codes=codes),
+        grids,
+    )
     for scale, level in ((1e-280, 0.0), (1e300, 0.0), (1.0, 1e6)):
         y = scale * (wave + level * codes)
         other = check_bands(
-            engine("offsets", 2), in_bands(FlatSource(source.t, y, None, source.offsets), codes=codes), grids, 1e-8
+            bands_engine("offsets", 2, runtime),
+            in_bands(FlatSource(source.t, y, None, source.offsets), codes=codes),
+            grids,
+            1e-8,
         )
         np.testing.assert_allclose(other.power, expected.power, rtol=0, atol=1e-8)
 
 
-def test_an_answer_does_not_depend_on_the_company():
+@one_order
+def test_an_answer_does_not_depend_on_the_other_objects(runtime):
     source, grids = in_bands(batch([45, 80]), 3), shared_grid(0.16, STEP, 500)
     for model in ("offsets", "flexible"):
-        both = run(engine(model, 3), source, grids)
+        both = run(bands_engine(model, 3, runtime), source, grids)
         for i in range(2):
             a, b = source.offsets[i : i + 2]
             rows = (x[a:b] for x in (source.source.t, source.source.y, source.source.dy))
             one = in_bands(FlatSource(*rows, np.array([0, b - a])), codes=source.codes[a:b])
-            alone = run(engine(model, 3), one, grids)
+            alone = run(bands_engine(model, 3, runtime), one, grids)
             assert np.array_equal(alone.power, both.power[500 * i : 500 * (i + 1)])
 
 
-def test_other_rows_in_a_kept_plan():
-    """Light curves of the same lengths with other bands: only the chunks are remembered between calls."""
+@one_order
+def test_other_rows_in_a_kept_plan(runtime):
+    """Light curves of the same lengths, with other bands: the plan keeps the chunks between calls."""
     source, grids = batch([45, 80]), shared_grid(0.16, STEP, 300)
-    e = engine("offsets", 3)
+    e = bands_engine("offsets", 3, runtime)
     run(e, in_bands(source, 3), grids)
     other = in_bands(source, 3, seed=9)
-    fresh = run(engine("offsets", 3), other, grids)
+    fresh = run(bands_engine("offsets", 3, runtime), other, grids)
     assert np.array_equal(run(e, other, grids).power, fresh.power)
 
 
-def test_more_bands_than_a_block_holds_are_refused():
-    most = (shim_runtime().device.shared_per_block - 1024) // 16
+@one_order
+def test_more_bands_than_a_block_holds_are_refused(runtime):
+    most = (runtime.device.shared_per_block - 1024) // 16
     source, grids = in_bands(batch([20]), 2), shared_grid(0.16, STEP, 10)
     with pytest.raises(SkysieveError, match=f"band: {most + 1} different bands .* at most {most} bands"):
-        run(engine("offsets", most + 1), source, grids)
+        run(bands_engine("offsets", most + 1, runtime), source, grids)
 
 
 def test_layouts_fit_the_shared_memory():

@@ -63,7 +63,7 @@ def expected(source):
 
 @pytest.fixture
 def overflow(monkeypatch):
-    """Chunks have room for few candidates: all objects are taken again."""
+    """Chunks have room for few candidates: all objects are searched again."""
     no_room_for_candidates(monkeypatch)
 
 
@@ -151,7 +151,7 @@ def test_an_object_that_does_not_fit(source):
     assert len(e.workers[0].begin.calls) == 4  # six objects, three, one, and that alone
 
 
-def test_memory_is_short_for_what_is_taken_again(source, expected, overflow, caplog):
+def test_memory_is_short_for_objects_that_are_searched_again(source, expected, overflow, caplog):
     e = engine()
     worker = e.workers[0]
     begin, tries = worker.begin, []
@@ -176,9 +176,9 @@ def test_memory_is_short_for_what_is_taken_again(source, expected, overflow, cap
         return begin(lane, job)
 
     worker.begin = hopeless
-    with pytest.raises(MemoryBudgetError, match="object 5 does not fit") as raised:
+    with pytest.raises(MemoryBudgetError, match="object 5 does not fit") as caught:
         run(e, source, GRID)
-    assert raised.value.__cause__ is FULL
+    assert caught.value.__cause__ is FULL
 
 
 def two(source, **more):
@@ -197,7 +197,7 @@ def test_an_object_too_large_for_one_gpu_goes_to_another(source, expected, caplo
 
 @pytest.mark.parametrize("chunks", [1, 6])
 def test_a_gpu_that_is_lost_is_left_alone(source, expected, caplog, chunks):
-    """The other searches its objects, even where there is one chunk; later runs and `close` do without it."""
+    """The other GPU searches its objects, also where there is one chunk; later runs and `close` leave it out."""
     e, (first, other) = two(source, **({} if chunks == 1 else {"memory": 60_000}))
     first.begin = Failing(None, GONE, range(99))
     for lane in first.lanes:
@@ -213,7 +213,7 @@ def test_a_gpu_that_is_lost_is_left_alone(source, expected, caplog, chunks):
 
 @pytest.mark.parametrize("chunks", [1, 6])
 def test_threads_do_not_return_to_a_lost_gpu(source, expected, monkeypatch, chunks):
-    """The caller's thread goes on with one that works, also for what is taken again; threads of workers have theirs."""
+    """The caller's thread makes a working GPU current, also for objects that are searched again."""
     e, (first, other) = two(source, **({} if chunks == 1 else {"memory": 60_000}))
     first.runtime.device = replace(first.runtime.device, index=7)
     moves = []
@@ -229,7 +229,7 @@ def test_threads_do_not_return_to_a_lost_gpu(source, expected, monkeypatch, chun
     assert sorted(map(str, theirs)) == sorted(str((w.runtime, ())) for w in (first, other) if chunks > 1)
 
 
-def test_a_gpu_lost_when_objects_are_taken_again(source, expected, overflow, caplog):
+def test_a_gpu_lost_when_objects_are_searched_again(source, expected, overflow, caplog):
     e, (first, other) = two(source)
     begin = first.begin
     first.begin = lambda lane, job: Failing(begin, GONE, {0} if lane is first.spare else ())(lane, job)
@@ -262,8 +262,8 @@ def test_first_looks(source, caplog):
         e.scan(source)
 
 
-def test_nothing_is_on_its_way_after_an_error(source):
-    """Arrays of the caller, which may be gone soon, are no longer read or written when the error reaches him."""
+def test_nothing_runs_after_an_error(source):
+    """The caller's arrays, which he may free, are no longer read or written when the error reaches him."""
     e = engine(memory=60_000)
     worker, begin, launched, copies = e.workers[0], e.workers[0].begin, set(), []
 
@@ -342,17 +342,17 @@ def test_bad_input_before_any_work(source):
     """An amount of memory that cannot be read, and arrays of several GPUs or of one that does not take part."""
     with pytest.raises(ValueError, match="memory='a lot'"):
         engine(memory="a lot")
-    arrays = [SimpleNamespace(__cuda_array_interface__={}, device=SimpleNamespace(id=i)) for i in (0, 1, 2)]
+    on_gpus = [SimpleNamespace(__cuda_array_interface__={}, device=SimpleNamespace(id=i)) for i in (0, 1, 2)]
     e, workers = two(source)
     workers[1].runtime.device = replace(workers[1].runtime.device, index=1)
-    assert e._worker_of((arrays[1], arrays[1], None)) is workers[1]
-    assert e._worker_of((source.t, source.y, None), arrays[1]) is workers[1]
+    assert e._worker_of((on_gpus[1], on_gpus[1], None)) is workers[1]
+    assert e._worker_of((source.t, source.y, None), on_gpus[1]) is workers[1]
     with pytest.raises(ValueError, match="t on cuda:0, dy on cuda:1; arrays of one GPU"):
-        e._worker_of((arrays[0], source.y, arrays[1]))
+        e._worker_of((on_gpus[0], source.y, on_gpus[1]))
     with pytest.raises(ValueError, match="y on cuda:0, out on cuda:1; arrays of one GPU"):
-        e._worker_of((source.t, arrays[0], None), arrays[1])
+        e._worker_of((source.t, on_gpus[0], None), on_gpus[1])
     with pytest.raises(ValueError, match="arrays are on cuda:2"):
-        e._worker_of((arrays[2], arrays[2], None))
+        e._worker_of((on_gpus[2], on_gpus[2], None))
 
 
 def test_gpus_that_differ(source):
@@ -368,7 +368,7 @@ def test_gpus_that_differ(source):
 
 
 def test_the_costliest_chunks_are_dealt_first(monkeypatch):
-    """By frequencies and points where grids differ; equal chunks in their order."""
+    """By frequencies and points where grids differ; equal chunks in order."""
     drawn = []
     monkeypatch.setattr(Run, "work", lambda self, worker, alone: drawn.append([c.start for c in self.queue]))
     lengths, nf = [60, 30, 60, 200, 30], np.array([400, 4000, 400, 300, 90_000])

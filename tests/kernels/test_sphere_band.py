@@ -1,4 +1,4 @@
-"""Quadrature "band" as a GPU runs it, on the host shim: public plans, compared with the CPU's."""
+"""Quadrature "band" on the host shim and on a GPU: plans of the public interface, beside those of the CPU."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, MexicanHat, api
 from skysieve.sphere.cuda import engine as cuda
 from skysieve.sphere.cuda.multi_gpu import MultiGpuEngine
 from skysieve.sphere.grids.polar_correction import polar_correction
-from tests.gpu.batches import FaultyRuntime
+from tests.kernels.devices import another, one_order
 from tests.kernels.shim import shim_runtime
 
 ERROR = {"float64": 1e-12, "float32": 2e-6}
-"""Relative to the largest value: rounding; float32 sums have 1e-6 (see tests/kernels/test_sphere_shim.py)."""
+"""Of the largest value: rounding; float32 sums have 1e-6 (see tests/kernels/test_sphere.py)."""
 
 
 def pretend(monkeypatch, runtimes):
-    """Let plans on "cuda" run on the shim; with several runtimes on all of them."""
+    """Let plans on "cuda" use these runtimes; those of several runtimes use all of them."""
     gpu = runtimes[0].device
     monkeypatch.setattr(api, "resolve", lambda d: resolve("cpu") if d == "cpu" else (gpu,))
     make = api.make_engine
@@ -29,19 +29,14 @@ def pretend(monkeypatch, runtimes):
         if device == "cpu":
             return make(spec, method, device, memory, threads)
         if len(runtimes) > 1:
-            return MultiGpuEngine(
-                spec,
-                method,
-                runtimes=[r if isinstance(r, FaultyRuntime) else FaultyRuntime(r) for r in runtimes],
-                memory=memory,
-            ), gpu
+            return MultiGpuEngine(spec, method, runtimes=[another(r) for r in runtimes], memory=memory), gpu
         return cuda.Engine(spec, method, runtime=runtimes[0], memory=memory), gpu
 
     monkeypatch.setattr(api, "make_engine", shimmed)
 
 
 def both(x, kernel, grid, transposed=False, **options):
-    """Results of the CPU and of the shim."""
+    """Results of the CPU and of the runtime."""
     found = []
     for device in ("cpu", "cuda"):
         method = "direct" if device == "cpu" else options.get("method", "direct")
@@ -55,13 +50,18 @@ def worst(found, truth):
     return np.abs(found - truth).max() / np.abs(truth).max()
 
 
-@pytest.mark.parametrize(("order", "nside", "nest"), [("forwards", 8, True), ("backwards", 19, False)])
+@pytest.mark.parametrize(
+    ("runtime", "nside", "nest"),
+    [("forwards", 8, True), ("backwards", 19, False)]
+    + [pytest.param("gpu", nside, nest, marks=pytest.mark.gpu) for nside, nest in ((8, True), (19, False), (64, True))],
+    indirect=["runtime"],
+)
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_the_direct_engine_agrees_with_the_cpu(monkeypatch, order, nside, nest, spin, dtype, transposed):
+def test_the_direct_engine_agrees_with_the_cpu(monkeypatch, runtime, nside, nest, spin, dtype, transposed):
     """A kernel of 2.7 pixels, where the correction is large; NESTED order, a batch of two."""
-    pretend(monkeypatch, [shim_runtime(order)])
+    pretend(monkeypatch, [runtime])
     x = np.random.default_rng(nside).normal(size=(2, *((2,) if spin else ()), 12 * nside**2)) + 5
     x = x.astype(dtype)
     options = {"spin": spin, "dtype": dtype, "eps": 1e-13 if dtype == "float64" else 1e-7}
@@ -70,12 +70,13 @@ def test_the_direct_engine_agrees_with_the_cpu(monkeypatch, order, nside, nest, 
     assert worst(found, truth) <= ERROR[dtype]
 
 
+@one_order
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("nest", [False, True])
-def test_the_ring_engine_agrees_with_the_cpu(monkeypatch, spin, transposed, nest):
-    """Modes are cut at 1e-12 of the rms; the bound is 1e-10."""
-    pretend(monkeypatch, [shim_runtime()])
+def test_the_ring_engine_agrees_with_the_cpu(runtime, monkeypatch, spin, transposed, nest):
+    """Modes end at 1e-12 of the rms: 1e-10."""
+    pretend(monkeypatch, [runtime])
     nside = 16
     x = np.random.default_rng(7).normal(size=(*((2,) if spin else ()), 12 * nside**2)) - 40
     options = {"spin": spin, "eps": 1e-12, "method": "ring"}
@@ -83,9 +84,10 @@ def test_the_ring_engine_agrees_with_the_cpu(monkeypatch, spin, transposed, nest
     assert worst(found, truth) <= 1e-10
 
 
-def test_several_kernels(monkeypatch):
-    """Each result has the mean times the kernel's integral, which is 0 for a Mexican hat."""
-    pretend(monkeypatch, [shim_runtime()])
+@one_order
+def test_several_kernels(runtime, monkeypatch):
+    """Each gets the mean times its own integral, which is 0 for a Mexican hat."""
+    pretend(monkeypatch, [runtime])
     nside = 16
     x = np.random.default_rng(3).normal(size=(3, 12 * nside**2)) + 2.7e4
     kernels = [Gaussian(fwhm=0.2), MexicanHat(0.15), Gaussian(fwhm=0.3)]
@@ -94,20 +96,22 @@ def test_several_kernels(monkeypatch):
         assert worst(found[:, k], truth[:, k]) <= 1e-11  # of a mean of 2.7e4, 2e-16 each
 
 
+@one_order
 @pytest.mark.parametrize("nside", [1, 3, 5, 8, 9])
-def test_small_grids(monkeypatch, nside):
-    """Below nside 8 only the mean is treated."""
-    pretend(monkeypatch, [shim_runtime()])
+def test_small_grids(runtime, monkeypatch, nside):
+    """Below nside 8 the mean alone is treated."""
+    pretend(monkeypatch, [runtime])
     x = np.random.default_rng(nside).normal(size=12 * nside**2) + 1
     truth, found = both(x, Gaussian(fwhm=2.5 / nside), Healpix(nside), eps=1e-12)
     assert worst(found, truth) <= 1e-12
 
 
+@one_order
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("method", ["direct", "ring"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_bad_pixel_costs_its_map_alone(monkeypatch, spin, method, value):
-    pretend(monkeypatch, [shim_runtime()])
+def test_a_bad_pixel_costs_its_map_alone(runtime, monkeypatch, spin, method, value):
+    pretend(monkeypatch, [runtime])
     nside = 8
     x = np.random.default_rng(4).normal(size=(3, *((2,) if spin else ()), 12 * nside**2)).astype("f4")
     broken = x.copy()
@@ -121,15 +125,16 @@ def test_a_bad_pixel_costs_its_map_alone(monkeypatch, spin, method, value):
     assert np.array_equal(broken, before, equal_nan=True)
 
 
+@one_order
 @pytest.mark.parametrize(("transposed", "spin", "nest"), [(False, 0, True), (False, 2, False), (True, 0, False)])
-def test_several_gpus_have_the_bits_of_one(monkeypatch, transposed, spin, nest):
-    """They share the rows of a single map, and the maps of a batch."""
+def test_several_gpus_have_the_bits_of_one(runtime, monkeypatch, transposed, spin, nest):
+    """A single map, whose rows are shared, and a batch, which is dealt."""
     nside, found = 16, []
     x = np.random.default_rng(5).normal(size=(3, *((2,) if spin else ()), 12 * nside**2)) + 3
     x = x.astype("f4")
     for count in (1, 2):
         with monkeypatch.context() as patch:
-            pretend(patch, [shim_runtime() for _ in range(count)])
+            pretend(patch, [runtime] * count)
             options = {"spin": spin, "method": "ring", "dtype": "f4", "quadrature": "band", "device": "cuda"}
             with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(nside, nest), **options) as plan:
                 call = plan.adjoint if transposed else plan.execute
@@ -138,9 +143,9 @@ def test_several_gpus_have_the_bits_of_one(monkeypatch, transposed, spin, nest):
         assert (one == two).all()
 
 
-def test_a_batch_is_one_run_of_the_engine(monkeypatch):
-    """Transfers and sums of its maps then overlap."""
-    runtime = shim_runtime()
+@one_order
+def test_a_batch_is_one_run_of_the_engine(runtime, monkeypatch):
+    """So that transfers and sums of its maps overlap."""
     pretend(monkeypatch, [runtime])
     counts, run = [], cuda.Engine.run
     monkeypatch.setattr(cuda.Engine, "run", lambda self, x, *a, **k: (counts.append(len(x)), run(self, x, *a, **k))[1])
@@ -153,8 +158,9 @@ def test_a_batch_is_one_run_of_the_engine(monkeypatch):
         assert names.count(name) == 5
 
 
-def test_bytes_count_the_tables_and_the_copy(monkeypatch):
-    pretend(monkeypatch, [shim_runtime()])
+@one_order
+def test_bytes_count_the_tables_and_the_copy(runtime, monkeypatch):
+    pretend(monkeypatch, [runtime])
     nside, found = 32, {}
     for quadrature in ("none", "band"):
         with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(nside), quadrature=quadrature, device="cuda") as plan:
@@ -168,8 +174,9 @@ def test_bytes_count_the_tables_and_the_copy(monkeypatch):
         assert plan.describe()["bytes"] - less == polar_correction(nside).nbytes
 
 
-def test_threads_share_a_plan(monkeypatch):
-    pretend(monkeypatch, [shim_runtime()])
+@one_order
+def test_threads_share_a_plan(runtime, monkeypatch):
+    pretend(monkeypatch, [runtime])
     x = np.random.default_rng(6).normal(size=(4, 12 * 16**2)) + np.arange(4)[:, None]
     found = [None] * 4
     with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), quadrature="band", method="ring", device="cuda") as plan:
@@ -182,11 +189,12 @@ def test_threads_share_a_plan(monkeypatch):
     assert (np.array(found) == truth).all()
 
 
+@one_order
 @pytest.mark.parametrize("step", ["prepared", "finished"])
-def test_a_gpu_that_fails_before_or_after_the_sum_is_replaced(monkeypatch, caplog, step):
+def test_a_gpu_that_fails_before_or_after_the_sum_is_replaced(runtime, monkeypatch, caplog, step):
     """One map, whose rows two GPUs share."""
     x = np.random.default_rng(8).normal(size=12 * 16**2) + 3
-    pretend(monkeypatch, [shim_runtime() for _ in range(2)])
+    pretend(monkeypatch, [runtime] * 2)
     calls, work = [], getattr(cuda.Engine, step)
 
     def fails_once(self, *args):

@@ -1,4 +1,4 @@
-"""The GPU's channeliser on the host: the bits of the CPU's, from the same packets."""
+"""The GPU's channeliser on the host shim and on a GPU: the bits of the CPU's, from the same packets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
 from skysieve.dedispersion.stream.channelise.cuda_channeliser import DeviceChanneliser
 from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry
 from skysieve.dedispersion.stream.receive.ring import Ring, Unpacker
+from tests.kernels.devices import one_order
 from tests.kernels.shim import shim_runtime
 
 NSUB, TSAMP = 6, 1e-6
@@ -108,8 +109,11 @@ CASES = [
 ]  # fmt: skip
 
 
-def check(g, options, gulps, runtime):
-    """Packets with losses; the same bits."""
+@one_order
+@pytest.mark.parametrize(("g", "options"), CASES)
+@pytest.mark.parametrize("gulps", [[700], [331, 2, 97]])
+def test_the_bits_of_the_cpu(runtime, g, options, gulps):
+    """Packets with losses."""
     data = packets_of(g, 2400 // g.nsamp)
     lost = {5, 6, 11, len(data) - 2}
     numbers = [n for n in range(1, len(data)) if n not in lost]
@@ -119,29 +123,37 @@ def check(g, options, gulps, runtime):
     assert rows.std() > 0
 
 
-@pytest.mark.parametrize(("g", "options"), CASES)
-@pytest.mark.parametrize("gulps", [[700], [331, 2, 97]])
-def test_the_bits_of_the_cpu(g, options, gulps):
-    check(g, options, gulps, shim_runtime())
-
-
-def test_the_order_of_threads_does_not_matter():
+@pytest.mark.parametrize("runtime", ["backwards"], indirect=True)
+def test_the_order_of_threads_does_not_matter(runtime):
     g = geometry(pols=1)
     data = packets_of(g, 60)
     options = {"channels": 24, "taps": 2, "calibrate": 200e-6}
-    same(both(g, data, range(60), [500], shim_runtime("backwards"), **options))
+    same(both(g, data, range(60), [500], runtime, **options))
 
 
-def test_transforms_too_long_for_shared_memory(monkeypatch):
-    """Their passes use device memory, a few blocks at a time."""
+@one_order
+def test_transforms_too_long_for_shared_memory(runtime, monkeypatch):
+    """Their passes go through the device's memory, a few blocks at a time."""
     monkeypatch.setattr(cuda_channelise, "SCRATCH", 2**20)
     g = geometry(pols=2, total=1, nsamp=512)
     data = packets_of(g, 50)
-    runtime = shim_runtime()
     same(both(g, data, range(50), [15000], runtime, channels=7000, calibrate=1e-3, nbits=32))
     launched = [(grid, shared) for kernel, grid, _, shared in runtime.launches if kernel == "channelise"]
     assert launched
     assert all(grid[0] <= 2 and shared == 0 for grid, shared in launched)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("runtime", ["gpu"], indirect=True)
+def test_long_transforms_and_many_subbands(runtime):
+    """Too large for the shim: 2,048 channels of a subband in shared memory, 32,768 in the device's; 256 subbands."""
+    g = geometry(pols=2, total=1, nsamp=512)
+    data = packets_of(g, 600)
+    for options in ({"channels": 2048, "taps": 4}, {"channels": 32768, "nbits": 32}, {"channels": 1009}):
+        same(both(g, data, range(600), [100_000], runtime, calibrate=0.05, **options))
+    g = geometry(pols=2, total=256, nsamp=8)
+    data = packets_of(g, 2000)
+    same(both(g, data, range(2000), [7001], runtime, channels=8, calibrate=1e-3))
 
 
 def test_a_channeliser_that_does_not_fit():

@@ -1,5 +1,5 @@
-"""Windows that are sums of exponentials, polynomials or any function, and lines of many detectors: the CUDA code on
-the host, against the slow truth, in both orders of threads."""
+"""Windows that are sums of exponentials, polynomials or any function, and lines of many detectors: the CUDA code
+against the slow truth, on the host shim and on a GPU."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import pytest
 
 from skysieve.core import measured
 from skysieve.fstat import Grid, WindowSum, synth_atoms, timing
-from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
+from skysieve.fstat.contract import Lines, Spec, make_job
 from skysieve.fstat.cpu import engine as cpu
 from skysieve.fstat.cuda import engine as cuda
 from skysieve.fstat.cuda import windows as cuda_windows
-from skysieve.fstat.inputs.bins import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import bin_atoms
 from skysieve.fstat.inputs.grid import BYTES_T0, BYTES_TAU
 from skysieve.fstat.inputs.windows import resolve_window
-from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
+from skysieve.fstat.template_search.batch import AtomsBatch
+from tests.kernels.devices import launched, on_gpu, one_order
 from tests.kernels.shim import shim_runtime
-from tests.kernels.test_fstat_shim import CELL, GRIDS, T0, T, check, runtime, templates
+from tests.kernels.test_fstat import CELL, GRIDS, LEAN, T0, T, bins_of, check, check_lines, grids, templates
 from tests.truth import fstat as reference
-
-__all__ = ["runtime"]
 
 
 def power_law(x):
@@ -38,35 +37,44 @@ WINDOWS = {
 
 BOUND = {"float64": 1e-10}
 """Sums of hundreds of roundings of 1e-16, in cells whose condition number is up to 1e4."""
+SLOW = ("off the bins", "too short and too late")
+"""Grids whose many groups of columns take the shim seconds by Fourier transforms."""
 
 
 @functools.cache
-def truth_of(grid, window, seed=0):
-    return reference.transient_map(templates(seed + 1)[seed], GRIDS[grid], resolve_window(WINDOWS[window], 3))
+def truth_of(n, grid, window):
+    return reference.transient_map(templates(1, n=n)[0], grids(n)[grid], resolve_window(WINDOWS[window], 3))
 
 
 def engine(runtime, window, dtype, **options):
-    return cuda.Engine(Spec(resolve_window(WINDOWS[window], 3), np.dtype(dtype), **options), runtime=runtime)
+    w = resolve_window(WINDOWS.get(window, window), 3)
+    return cuda.Engine(Spec(w, np.dtype(dtype), **options), runtime=runtime)
 
 
-def cases():
-    """Windows and grids; of functions also by transforms, but where many groups cost a host seconds."""
-    both = [(grid, window, False) for grid in GRIDS for window in WINDOWS]
-    few = [grid for grid in GRIDS if grid not in ("off the bins", "too short and too late")]
-    return both + [(grid, "function", True) for grid in few]
-
-
-@pytest.mark.parametrize(("grid", "window", "fourier"), cases())
-def test_maps(runtime, grid, window, fourier):
-    w = resolve_window(WINDOWS[window], 3)
-    for dtype in ("float32", "float64"):
-        e = engine(runtime, window, dtype)
-        e.launcher.fourier = fourier
-        out = e.execute(make_job(templates(1), GRIDS[grid], w, np.dtype(dtype)))
-        check(out, 0, truth_of(grid, window), dtype, bound=BOUND)
-    names = {name for name, *_ in runtime.launches}
-    assert ("cells" if fourier else "sum_march" if window != "function" else "direct") in names
-    assert "cells" not in names or fourier
+@pytest.mark.parametrize("window", list(WINDOWS))
+@pytest.mark.parametrize("grid", list(GRIDS))
+def test_maps(runtime, grid, window):
+    """Windows of any function by direct sums, by Fourier transforms, and by what is chosen."""
+    n = bins_of(runtime)
+    w, bins = resolve_window(WINDOWS[window], 3), templates(1, n=n)
+    if on_gpu(runtime):
+        bins += templates(1, seed=6, n=n)
+    ways = [False]
+    if window == "function":
+        ways = [None, False, True] if on_gpu(runtime) else [False] if grid in SLOW else [False, True]
+    for fourier in ways:
+        runtime.launches.clear()
+        for dtype in CELL:
+            for options in ({}, LEAN[0]) if on_gpu(runtime) else ({},):
+                e = engine(runtime, window, dtype, **options)
+                if window == "function":
+                    e.launcher.fourier = fourier
+                out = e.execute(make_job(bins, grids(n)[grid], w, np.dtype(dtype)))
+                e.close()
+                check(out, 0, truth_of(n, grid, window), dtype, bound=BOUND)
+        if fourier is not None:
+            assert ("cells" if fourier else "sum_march" if window != "function" else "direct") in launched(runtime)
+            assert "cells" not in launched(runtime) or fourier
 
 
 @pytest.mark.parametrize("window", list(WINDOWS))
@@ -85,32 +93,37 @@ def test_batches_without_a_map(runtime, window, marginals):
 
 @pytest.mark.parametrize("window", list(WINDOWS))
 def test_tiles_and_chunks_do_not_change_the_answer(runtime, monkeypatch, window):
-    w, grid = resolve_window(WINDOWS[window], 3), GRIDS["full"]
+    w, n = resolve_window(WINDOWS[window], 3), bins_of(runtime)
     monkeypatch.setattr(cuda_windows, "TILE_BYTES", 1)
     monkeypatch.setattr(cuda_windows, "KEPT_SHARE", 0.0)
     monkeypatch.setattr(cuda_windows, "FOURIER", cuda_windows.DIRECT["float64"] * 1000 / 7460)  # from 1000 bins on
     monkeypatch.setattr("skysieve.fstat.cuda.launch.FEWEST_BINS", 7)
     monkeypatch.setattr("skysieve.fstat.cuda.windows.SUM_RESIDENT", 10**4)
-    out = engine(runtime, window, "float64").execute(make_job(templates(1), grid, w, np.float64))
-    check(out, 0, truth_of("full", window), "float64", bound=BOUND)
+    out = engine(runtime, window, "float64").execute(make_job(templates(1, n=n), grids(n)["full"], w, np.float64))
+    check(out, 0, truth_of(n, "full", window), "float64", bound=BOUND)
     if window == "function":
-        assert {"direct", "cells"} <= {name for name, *_ in runtime.launches}
+        assert {"direct", "cells"} <= launched(runtime)
 
 
-@pytest.mark.parametrize("window", ["two rates", "function"])
-def test_a_glitch_leaves_nothing_in_windows_beside_it(runtime, window):
-    atoms = synth_atoms(T0, 60 * T, seed=4)
+@pytest.mark.parametrize("window", ["rect", "exp", "two rates", "function"])
+@pytest.mark.parametrize("width", [3, 4, 14])
+def test_a_glitch_leaves_nothing_in_windows_beside_it(runtime, window, width):
+    """A bin of 1e6 times the noise just before the first bin of a window, and just after its last."""
+    w, at = resolve_window(WINDOWS.get(window, window), 3), 48
+    atoms = synth_atoms(T0, 96 * T, seed=4)
     clean = bin_atoms(atoms)
     for a in atoms:
-        a.Fa[30] *= np.float32(1e6)
-        a.Fb[30] *= np.float32(1e6)
-    w = resolve_window(WINDOWS[window], 3)
-    grid = Grid(t0=T0, t0_band=50 * T, dt0=T, tau=4 * T, tau_band=2 * T, dtau=T)
-    for dtype in ("float32", "float64"):
-        out = engine(runtime, window, dtype).execute(make_job([bin_atoms(atoms)], grid, w, np.dtype(dtype)))
-        for row in (30 - 12, 31):
-            truth = reference.cell(clean, T0 + row * T, 4 * T, w)[0]
-            assert out.F[0, row, 0] == pytest.approx(truth, rel=CELL["float32"])
+        a.Fa[at] *= np.float32(1e6)
+        a.Fb[at] *= np.float32(1e6)
+    reach = width if window == "rect" else 3 * width
+    alone = Grid(t0=T0 + (at - reach) * T, t0_band=(reach + 1) * T, dt0=(reach + 1) * T, tau=width * T)
+    whole = Grid(t0=T0, t0_band=90 * T, dt0=T, tau=width * T, tau_band=2 * T, dtau=T)
+    truths = [reference.cell(clean, T0 + row * T, width * T, w)[0] for row in (at - reach, at + 1)]
+    for dtype in CELL:
+        for grid, rows in ((alone, (0, 1)), (whole, (at - reach, at + 1))):
+            out = engine(runtime, window, dtype).execute(make_job([bin_atoms(atoms)], grid, w, np.dtype(dtype)))
+            for row, truth in zip(rows, truths, strict=True):
+                assert out.F[0, row, 0] == pytest.approx(truth, rel=CELL["float32"])
 
 
 def test_polynomials_of_high_degree(runtime):
@@ -125,14 +138,26 @@ def test_polynomials_of_high_degree(runtime):
 LINE_GRIDS = (
     Grid(t0=T0, t0_band=38 * T, dt0=T, tau=2 * T, tau_band=8 * T, dtau=T),
     Grid(t0=T0 + 700, t0_band=36 * T, dt0=5000, tau=4100, tau_band=20 * T, dtau=3300),
+    Grid(t0=T0 - 5 * T - 901, t0_band=45 * T, dt0=2500, tau=2 * T, tau_band=30 * T, dtau=1100),
+    Grid(t0=T0, t0_band=38 * T, dt0=T, tau=2 * T, tau_band=40 * T, dtau=T),
 )
+"""The last two are large for the shim."""
 
 
-@pytest.mark.parametrize(("order", "detectors"), [("forwards", 2), ("backwards", 2), ("forwards", 5)])
+@pytest.mark.parametrize(
+    ("runtime", "detectors"),
+    [
+        ("forwards", 2),
+        ("backwards", 2),
+        ("forwards", 5),
+        *(pytest.param("gpu", n, marks=pytest.mark.gpu) for n in (1, 2, 3, 5)),
+    ],
+    indirect=["runtime"],
+)
 @pytest.mark.parametrize("window", ["rect", "exp", "two rates", "function"])
-def test_lines(window, order, detectors):
-    """Two detectors and five; a glitch in the first template of the first."""
-    w, dtype, runtime = resolve_window(WINDOWS.get(window, window), 3), np.dtype(np.float32), shim_runtime(order)
+def test_lines(runtime, window, detectors):
+    """One detector to five; a glitch in the first template of the first."""
+    w = resolve_window(WINDOWS.get(window, window), 3)
     lines = Lines(3.0, (-1.0, -1.3, -1.5, -2.0, -0.7)[:detectors])
     made = [
         AtomsBatch.stack([synth_atoms(T0, 40 * T, detectors=["H1"], gaps=gaps, seed=10 * x + i)[0] for i in range(2)])
@@ -140,23 +165,10 @@ def test_lines(window, order, detectors):
     ]
     made = [AtomsBatch(p.t, p.a2, p.b2, p.ab, p.Fa, p.Fb, p.tatom, f"D{x}") for x, p in enumerate(made)]
     made[0].Fa[0, 10] *= np.float32(1e4)
-    (parts,) = groups(made, 0)
-    binned = bin_batch(parts, dtype, each_detector=True)
-    for grid in LINE_GRIDS[: 1 if window == "function" else 2]:
-        job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
-        out = cuda.Engine(Spec(w, dtype, keep_map=False, marginals=False, lines=lines), runtime=runtime).execute(job)
-        for i in range(2):
-            F, *each = (
-                reference.transient_map(Bins(binned.t_start, T, b.template(i).astype(float), b.occupied), grid, w).F
-                for b in (binned.bank, *binned.detectors)
-            )
-            weighed = [np.full_like(F, lines.log_gauss), *(p + f for p, f in zip(lines.log_line, each, strict=True))]
-            with np.errstate(invalid="ignore"):
-                truth = F - np.logaddexp.reduce(weighed)
-            scale = max(1, np.nanmax(F))
-            assert out.max_F[i] == pytest.approx(np.nanmax(F), abs=CELL["float32"] * scale)
-            assert out.line_max[i] == pytest.approx(np.nanmax(truth), abs=CELL["float32"] * scale)
-            assert truth.ravel()[out.line_index[i]] >= np.nanmax(truth) - CELL["float32"] * scale
+    some = 4 if on_gpu(runtime) else 1 if window == "function" else 2
+    for dtype in CELL if on_gpu(runtime) else ("float32",):
+        for grid in LINE_GRIDS[:some]:
+            check_lines(runtime, made, grid, w, lines, dtype)
 
 
 def test_more_detectors_than_a_gpu_takes_are_refused():
@@ -165,6 +177,7 @@ def test_more_detectors_than_a_gpu_takes_are_refused():
         cuda.Engine(Spec(resolve_window("exp", 3), np.dtype("f4"), lines=many), runtime=shim_runtime())
 
 
+@one_order
 @pytest.mark.parametrize(
     ("window", "options"),
     [
@@ -174,9 +187,8 @@ def test_more_detectors_than_a_gpu_takes_are_refused():
         ("function", {}),
     ],
 )
-def test_predicted_times(monkeypatch, tmp_path, window, options):
+def test_predicted_times(runtime, monkeypatch, tmp_path, window, options):
     """The constants are measured on the device and stored: a second engine measures nothing."""
-    runtime = shim_runtime()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(measured, "_used", {})
     monkeypatch.setattr(timing, "GPU_SETUPS", ((12, 1, 1, 1), (24, 1, 1, 1), (24, 1, 1, 2)))

@@ -1,4 +1,4 @@
-"""A stream searched by the CUDA engine on the host: the same events as the CPU's search of the file."""
+"""A stream searched by the CUDA engine, on the host shim and on a GPU: the events of the CPU's search of the file."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from skysieve.dedispersion import Filterbank, Losses, fake, plan, search
 from skysieve.dedispersion.cuda import engine as cuda
 from skysieve.dedispersion.stream import StreamCandidates, StreamSearch
 from skysieve.dedispersion.stream.search import search as module
-from tests.kernels.shim import shim_runtime
+from tests.kernels.devices import one_order
 
 DMS = np.arange(0, 201, 40.0)
 
 
+@one_order
 @pytest.mark.parametrize("float_samples", [False, True])
 @pytest.mark.parametrize("block", [1.1])
-def test_what_a_gpu_reads_again_is_held(monkeypatch, float_samples, block):
-    """Overlaps that are not a multiple of the engine's words, in pieces that move the history."""
+def test_what_a_gpu_reads_again_is_held(runtime, monkeypatch, float_samples, block):
+    """Overlaps that are no multiple of the engine's words, in pieces that make room for themselves."""
     made = fake(nchan=16, duration=6, tsamp=1e-3, fch1=1500, foff=-16, dm=100, width=8e-3, snr=25, seed=5, times=[2.0])
     x = made.read().astype(np.float32) if float_samples else made.read()
     fb = Filterbank.from_array(x, freqs=made.freqs, tsamp=1e-3, tstart=60000.0)
@@ -25,7 +26,7 @@ def test_what_a_gpu_reads_again_is_held(monkeypatch, float_samples, block):
     offline = search(fb, p, device="cpu", **options)
 
     def engine(source, tables, *, method, capacity, **_):
-        return cuda.Engine(source, tables, method=method, capacity=capacity, runtimes=[shim_runtime()])
+        return cuda.Engine(source, tables, method=method, capacity=capacity, runtimes=[runtime])
 
     monkeypatch.setattr(module, "make_engine", engine)
     found = []
@@ -44,11 +45,16 @@ def test_what_a_gpu_reads_again_is_held(monkeypatch, float_samples, block):
 
 
 @pytest.mark.parametrize(
-    ("first", "gulp", "joins", "order"), [(0, 1024, 0, "forwards"), (700, 331, 0, "backwards"),
-                                          (1095, 400, 1500, "forwards"), (0, 600, 1500, "backwards")]
-)  # fmt: skip
-def test_samples_that_stay_on_a_gpu(monkeypatch, first, gulp, joins, order):
-    """Lost packets, a gap, four channels that begin late: filled and searched on the GPU, with cut-outs."""
+    ("runtime", "first", "gulp", "joins"),
+    [("forwards", 0, 1024, 0), ("backwards", 700, 331, 0), ("forwards", 1095, 400, 1500), ("backwards", 0, 600, 1500)]
+    + [
+        pytest.param("gpu", *case, marks=pytest.mark.gpu)
+        for case in ((0, 1024, 0), (700, 331, 0), (1095, 400, 1500), (0, 600, 1500))
+    ],
+    indirect=["runtime"],
+)
+def test_samples_that_stay_on_a_gpu(runtime, monkeypatch, first, gulp, joins):
+    """Lost packets, a lost stretch, late channels: the GPU fills and searches them, and cut-outs are copied back."""
     made = fake(nchan=16, duration=5, tsamp=1e-3, fch1=1500, foff=-16, dm=100, width=8e-3, snr=25, seed=5, times=[3.4])
     x = made.read()
     fb = Filterbank.from_array(x, freqs=made.freqs, tsamp=1e-3, tstart=60000.0)
@@ -60,7 +66,7 @@ def test_samples_that_stay_on_a_gpu(monkeypatch, first, gulp, joins, order):
     lost = [late, before, [[2000, 2300, 0, 16]], some[some[:, 0] >= 2300]]
     losses = Losses(np.concatenate(lost), first)
     offline = search(fb, p, losses=losses, device="cpu", **options)
-    runtimes = [shim_runtime(order)]
+    runtimes = [runtime]
 
     def engine(source, tables, *, method, capacity, **_):
         return cuda.Engine(source, tables, method=method, capacity=capacity, runtimes=runtimes)

@@ -1,4 +1,4 @@
-"""De-dispersion shared out over several GPUs, on the host: who starts, who waits, what is given back."""
+"""De-dispersion on several GPUs, which are the host: who starts, who waits, what is given back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skysieve.dedispersion.contract import Detection
 from skysieve.dedispersion.cpu import engine as cpu
 from skysieve.dedispersion.cuda import engine as cuda
 from tests.kernels.shim import shim_runtime
-from tests.kernels.test_dedispersion_shim import bank, table
+from tests.kernels.test_dedispersion import bank, table
 
 
 def test_of_two_gpus_the_one_that_fits_is_given_back_too(monkeypatch):
