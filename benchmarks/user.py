@@ -1,0 +1,430 @@
+"""What a user waits for: public functions and whole commands, beside their peers, plans and floors, in one run.
+
+``python -m benchmarks.user [--device cuda] [--quick] [--only NAME ...] [--against BASELINE.json]``; writes
+``results/user.json`` (``user_gpu.json`` for ``--device cuda``).  With ``--against`` the run fails if a case became 10%
+slower than in the baseline, as a ratio to the peer or floor that was measured beside it in the same run.
+
+Tools of a case:
+
+``function``, ``command``
+    What the case is about: the public function on warm caches, or a whole process.
+``plan``
+    The same work through a plan that was made before: what the engine takes.
+``first``
+    The command with an empty cache of compiled code.
+``floor``
+    What cannot be saved: for a command the interpreter, the imports that it needs, ``cupy.zeros(1)`` on a GPU, and the
+    file read by the field's own reader.
+others
+    Peers on the same input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.harness import Report, interleaved
+
+PACKAGES = (
+    "skysieve",
+    "numpy",
+    "numba",
+    "scipy",
+    "finufft",
+    "astropy",
+    "nifty-ls",
+    "healpy",
+    "pyarrow",
+    "cupy-cuda13x",
+)
+SLOWER = 1.1
+"""Growth of a ratio that fails a comparison with a baseline."""
+OURS = ("function", "command", "first")
+N_F, F0, F1 = 28_608, 0.16, 24.0
+
+
+class Bench:
+    """The cases; every one makes its own input."""
+
+    def __init__(self, device: str, quick: bool, report: Report, folder: Path) -> None:
+        self.device, self.quick, self.report, self.folder = device, quick, report, folder
+        self.gpu = device != "cpu"
+
+    def row(self, case: str, tools: dict[str, Callable[[], object]], repetitions: int = 7, **facts: Any) -> None:
+        """Time the tools of a case in turn; the first is ours."""
+        n = 2 if self.quick else repetitions
+        warm = not case.startswith("first")
+        seconds = interleaved(tools, n if warm else 1, warm=warm)
+        ours = statistics.median(seconds[next(iter(tools))])
+        for tool, times in seconds.items():
+            median = statistics.median(times)
+            self.report.row(
+                case,
+                tool=tool,
+                seconds=median,
+                best=min(times),
+                n=len(times),
+                ratio=median / ours,
+                device=self.device,
+                **facts,
+            )
+
+    # ------------------------------------------------------------------ light curves
+    def curves(self, n: int, seed: int = 1) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+        """Light curves of 5 to 1,671 points (median 110) over 120 days, with errors."""
+        rng = np.random.default_rng(seed)
+        lengths = np.clip(np.rint(np.exp(np.log(110) + 0.9 * rng.standard_normal(n))), 5, 1671).astype(int)
+        t = [np.sort(rng.integers(0, 120, m) + 0.3 + 0.4 * rng.random(m)) for m in lengths]
+        y = [np.sin(2 * np.pi * a / rng.uniform(0.1, 2)) + rng.standard_normal(len(a)) for a in t]
+        return t, y, [np.full(len(a), 0.1) for a in t]
+
+    def lombscargle(self) -> Iterator[None]:
+        """A batch as lists, as flat arrays, and on a GPU as CuPy arrays."""
+        import skysieve
+
+        n = 1000 if self.gpu else 50
+        t, y, dy = self.curves(n)
+        grid: dict[str, Any] = {"fmin": F0, "fmax": F1, "nf": N_F, "n_peaks": 5, "return_power": False}
+        options: dict[str, Any] = {"device": self.device}
+        flat = tuple(np.concatenate(a) for a in (t, y, dy))
+        offsets = np.concatenate([[0], np.cumsum([len(a) for a in t])])
+        facts = {"objects": n, "frequencies": N_F, "dtype": "float64", "dy": True, "peaks": 5}
+        with skysieve.LombScarglePlan(**grid, **options) as plan:
+            tools: dict[str, Callable[[], object]] = {
+                "function": lambda: skysieve.lombscargle(t, y, dy, **grid, **options),
+                "plan": lambda: plan.execute(t, y, dy),
+                "numpy.concatenate": lambda: [np.concatenate(a) for a in (t, y, dy)],
+            }
+            if find_spec("nifty_ls") and not self.gpu:
+                import nifty_ls
+
+                tools["nifty-ls"] = lambda: [
+                    nifty_ls.lombscargle(a, b, c, fmin=F0, fmax=F1, Nf=N_F, nthreads=1)
+                    for a, b, c in zip(t, y, dy, strict=True)
+                ]
+            self.row("lombscargle, lists", tools, **facts)
+            yield
+            flat_tools: dict[str, Callable[[], object]] = {
+                "function": lambda: skysieve.lombscargle(*flat, offsets=offsets, **grid, **options),
+                "plan": lambda: plan.execute(*flat, offsets=offsets),
+            }
+            self.row("lombscargle, flat arrays", flat_tools, **facts)
+            yield
+            if self.gpu:
+                import cupy
+
+                there = tuple(cupy.asarray(a) for a in flat)
+                gpu_tools: dict[str, Callable[[], object]] = {
+                    "function": lambda: skysieve.lombscargle(*there, offsets=offsets, **grid, **options),
+                    "plan": lambda: plan.execute(*there, offsets=offsets),
+                }
+                self.row("lombscargle, CuPy arrays", gpu_tools, **facts)
+                yield
+
+    def one_curve(self) -> Iterator[None]:
+        """One light curve of 100 points, and methods of the `LombScargle` class."""
+        import astropy.timeseries
+
+        import skysieve
+
+        rng = np.random.default_rng(2)
+        t = np.sort(rng.uniform(0, 100, 100))
+        y, dy = np.sin(t) + rng.standard_normal(100), np.full(100, 0.5)
+        frequency = np.linspace(0.01, 5, 1000)
+        options: dict[str, Any] = {"device": self.device}
+        grid: dict[str, Any] = {"fmin": 0.01, "fmax": 5.0, "nf": 1000}
+        with skysieve.LombScarglePlan(**grid, **options) as plan:
+            tools: dict[str, Callable[[], object]] = {
+                "function": lambda: skysieve.lombscargle(t, y, dy, **grid, **options),
+                "plan": lambda: plan.execute(t, y, dy),
+                "astropy": lambda: astropy.timeseries.LombScargle(t, y, dy).power(
+                    frequency, assume_regular_frequency=True
+                ),
+            }
+            if find_spec("nifty_ls"):
+                import nifty_ls
+
+                tools["nifty-ls"] = lambda: nifty_ls.lombscargle(t, y, dy, fmin=0.01, fmax=5.0, Nf=1000)
+            self.row("one curve", tools, 31, points=100, frequencies=1000)
+        yield
+        ours, theirs = skysieve.LombScargle(t, y, dy), astropy.timeseries.LombScargle(t, y, dy)
+        calls: dict[str, Callable[[Any], object]] = {
+            "power at one frequency": lambda ls: ls.power(0.3),
+            "false_alarm_probability": lambda ls: ls.false_alarm_probability(0.5, maximum_frequency=5.0),
+            "model": lambda ls: ls.model(t, 0.3),
+        }
+        for name, call in calls.items():
+            pair: dict[str, Callable[[], object]] = {
+                "function": lambda call=call: call(ours),
+                "astropy": lambda call=call: call(theirs),
+            }
+            self.row(f"LombScargle class, {name}", pair, 31)
+            yield
+
+    def period(self) -> Iterator[None]:
+        """``skysieve period``: Parquet to Parquet."""
+        import pyarrow
+        from pyarrow import parquet
+
+        n = 200 if self.quick else 100_000 if self.gpu else 2000
+        rng = np.random.default_rng(3)
+        t = np.sort(rng.uniform(0, 120, (n, 200)), axis=1)
+        y = np.sin(2 * np.pi * t / rng.uniform(0.1, 2, (n, 1))) + rng.standard_normal(t.shape)
+        table = {
+            "objectid": np.repeat(np.arange(n), 200), "mjd": t.ravel(), "mag": y.ravel(), "magerr": np.full(t.size, 0.5),
+        }  # fmt: skip
+        source = self.folder / "curves.parquet"
+        parquet.write_table(pyarrow.table(table), source)
+        out = self.folder / "periods.parquet"
+        command = [
+            "period",
+            str(source),
+            "--fmin",
+            str(F0),
+            "--fmax",
+            str(F1),
+            "--nf",
+            str(N_F),
+            "-o",
+            str(out),
+            "--overwrite",
+        ]
+        self.command(
+            "period, Parquet to Parquet",
+            command,
+            f"import pyarrow.parquet as p; p.read_table({str(source)!r})",
+            objects=n,
+            rows=200 * n,
+        )
+        yield
+
+    # ------------------------------------------------------------------ sky maps
+    def smoothing(self) -> Iterator[None]:
+        """Maps of three sizes, repeated."""
+        import skysieve
+        from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
+
+        for nside in (64, 512) if self.quick or not self.gpu else (64, 512, 2048):
+            m = np.random.default_rng(nside).standard_normal(12 * nside**2).astype(np.float32)
+            fwhm = 3 * np.sqrt(np.pi / 3) / nside
+            kernel, grid = Gaussian(fwhm=fwhm), Healpix(nside)
+            with ConvolvePlan(kernel, grid, device=self.device, dtype="float32", quadrature="band") as plan:
+                tools: dict[str, Callable[[], object]] = {
+                    "function": lambda m=m, f=fwhm: skysieve.smoothing(m, fwhm=f, device=self.device, dtype="float32"),
+                    "plan": lambda m=m, p=plan: p.execute(m),
+                }
+                if find_spec("healpy") and not (self.gpu and nside > 512):
+                    import healpy
+
+                    tools["healpy, iter=3"] = lambda m=m, f=fwhm: healpy.smoothing(m, fwhm=f, iter=3)
+                self.row(f"smoothing, nside {nside}", tools, 5, fwhm_pixels=3, dtype="float32")
+            yield
+
+    def smooth(self) -> Iterator[None]:
+        """``skysieve smooth``: FITS to FITS."""
+        from astropy.io import fits
+
+        nside = 2048 if self.gpu else 512
+        m = np.random.default_rng(4).standard_normal((12 * nside**2 // 1024, 1024)).astype(np.float32)
+        column = fits.Column(name="I_STOKES", format="1024E", array=m)
+        table = fits.BinTableHDU.from_columns([column])
+        table.header.update({"PIXTYPE": "HEALPIX", "ORDERING": "RING", "NSIDE": nside, "INDXSCHM": "IMPLICIT"})
+        source, out = self.folder / "map.fits", self.folder / "smooth.fits"
+        table.writeto(source, overwrite=True)
+        command = ["smooth", str(source), str(out), "--fwhm", "10arcmin", "--overwrite"]
+        floor = f"from astropy.io import fits; fits.getdata({str(source)!r}, 1)['I_STOKES'].sum()"
+        self.command(f"smooth, nside {nside}, FITS to FITS", [*command, "--device", self.device], floor)
+        yield
+
+    # ------------------------------------------------------------------ radio bursts
+    def bursts(self) -> Iterator[None]:
+        """Single pulses of a filterbank file: the function, and the command."""
+        from skysieve.dedispersion import read_filterbank, search
+
+        seconds, channels, dms = (60, 1024, 1000) if self.gpu else (10, 256, 200)
+        source, out = self.folder / "data.fil", self.folder / "bursts.csv"
+        self.fake(source, seconds, channels)
+        fb = read_filterbank(source)
+        grid: dict[str, Any] = {"dms": np.linspace(0, 500, dms), "device": self.device}
+        facts = {"channels": channels, "seconds_of_data": seconds, "trials": dms}
+        self.row("dedispersion.search, warm process", {"function": lambda: search(fb, **grid)}, 3, **facts)
+        yield
+        command = [
+            "dedisp",
+            "search",
+            str(source),
+            "--dm-max",
+            "500",
+            "--num-dms",
+            str(dms),
+            "-o",
+            str(out),
+            "--overwrite",
+        ]
+        self.command(
+            "dedisp search",
+            [*command, "--device", self.device],
+            f"import numpy; numpy.fromfile({str(source)!r}, 'u1').sum()",
+            **facts,
+        )
+        yield
+
+    # ------------------------------------------------------------------ gravitational waves
+    def fstat(self) -> Iterator[None]:
+        """One map of a day, and one of 121 days on a GPU."""
+        from skysieve.fstat import TransientPlan, synth_atoms, transient_map
+
+        for days in (1, 121) if self.gpu else (1, 10):
+            atoms = synth_atoms(span=86_400 * days, seed=1)
+            options: dict[str, Any] = {"window": "exp", "dtype": "float32", "keep_map": False, "device": self.device}
+            with TransientPlan(**options) as plan:
+                tools: dict[str, Callable[[], object]] = {
+                    "function": lambda a=atoms, o=options: transient_map(a, **o),
+                    "plan": lambda a=atoms, p=plan: p.execute(a),
+                }
+                self.row(f"transient_map, {days} d", tools, 9, window="exp", dtype="float32")
+            yield
+
+    # ------------------------------------------------------------------ commands
+    def first(self) -> Iterator[None]:
+        """The first answer on a new machine: every command with an empty cache of compiled code."""
+        rng = np.random.default_rng(5)
+        star, atoms, data, sky = (self.folder / name for name in ("star.csv", "atoms.npz", "first.fil", "first.fits"))
+        t = np.sort(rng.uniform(0, 100, 30))
+        lines = [f"{a},{np.sin(a) + 0.1 * rng.standard_normal()},0.1" for a in t]
+        star.write_text("\n".join(["mjd,mag,magerr", *lines]) + "\n")
+        two = self.folder / "bands.csv"
+        two.write_text(
+            "\n".join(["mjd,mag,magerr,filter", *(f"{x},{'gr'[i % 2]}" for i, x in enumerate(lines))]) + "\n"
+        )
+        self.run_command(["fstat", "synth", str(atoms), "--days", "1"])
+        self.fake(data, 2, 64)
+        from astropy.io import fits
+
+        column = fits.Column(name="I_STOKES", format="E", array=rng.standard_normal(12 * 64**2).astype(np.float32))
+        table = fits.BinTableHDU.from_columns([column])
+        table.header.update({"PIXTYPE": "HEALPIX", "ORDERING": "RING", "NSIDE": 64, "INDXSCHM": "IMPLICIT"})
+        table.writeto(sky, overwrite=True)
+        commands = {
+            "period, 30 points": ["period", str(star)],
+            "period, --nterms 4": ["period", str(star), "--nterms", "4"],
+            "period, two bands": ["period", str(two)],
+            "fstat map": ["fstat", "map", str(atoms)],
+            "smooth, nside 64": [
+                "smooth",
+                str(sky),
+                str(self.folder / "first-out.fits"),
+                "--fwhm",
+                "2deg",
+                "--overwrite",
+            ],
+            "dedisp search": ["dedisp", "search", str(data), "--dm-max", "50"],
+        }
+        for name, command in commands.items():
+            command += ["--device", self.device]
+            self.row(f"first use: {name}", {"first": lambda c=command: self.cold_command(c)})
+            yield
+            self.row(f"command: {name}", {"command": lambda c=command: self.run_command(c)}, 3)
+            yield
+
+    def fake(self, path: Path, seconds: float, channels: int) -> None:
+        """A filterbank file of noise and pulses, 1.2 to 1.5 GHz, 256 us, 8 bits."""
+        step = -300 / channels
+        self.run_command(
+            ["dedisp", "fake", str(path), "--duration", str(seconds), "--nchan", str(channels), "--fch1", "1500"]
+            + ["--foff", str(step), "--tsamp", "256e-6", "--snr", "20"]
+        )
+
+    def command(self, case: str, command: list[str], floor: str, **facts: Any) -> None:
+        """A command beside its floor: the interpreter, imports, a GPU's context, and ``floor``, which reads the file."""
+        needed = "import numpy, scipy, numba, typer, rich, astropy"
+        if self.gpu:
+            needed += ", cupy; cupy.zeros(1)"
+        tools: dict[str, Callable[[], object]] = {
+            "command": lambda: self.run_command(command),
+            "floor": lambda: subprocess.run(
+                [sys.executable, "-c", f"{needed}; {floor}"], check=True, capture_output=True
+            ),
+        }
+        self.row(case, tools, 3, **facts)
+
+    def run_command(self, command: list[str], **environment: str) -> None:
+        """Run ``skysieve`` as a process; raises CalledProcessError if it fails."""
+        subprocess.run(
+            [sys.executable, "-m", "skysieve", *command],
+            check=True,
+            capture_output=True,
+            env={**os.environ, **environment},
+        )
+
+    def cold_command(self, command: list[str]) -> None:
+        """The same with empty caches of compiled code."""
+        cache = tempfile.mkdtemp(dir=self.folder)
+        names = ("NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH", "SKYSIEVE_CACHE_DIR", "XDG_CACHE_HOME")
+        self.run_command(command, **{name: f"{cache}/{name}" for name in names})
+        shutil.rmtree(cache)
+
+
+CASES = ("lombscargle", "one_curve", "period", "smoothing", "smooth", "bursts", "fstat", "first")
+
+
+def reference_ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Our time of each case over that of what was measured beside it: the first peer, floor or plan."""
+    found: dict[str, float] = {}
+    for case in dict.fromkeys(row["case"] for row in rows):
+        times = {row["tool"]: row["best"] for row in rows if row["case"] == case}
+        ours = next((times[tool] for tool in OURS if tool in times), None)
+        others = [seconds for tool, seconds in times.items() if tool not in (*OURS, "plan")] or [times.get("plan")]
+        if ours is not None and others[0] is not None:
+            found[case] = ours / others[0]
+    return found
+
+
+def slower(rows: list[dict[str, Any]], baseline: list[dict[str, Any]]) -> list[str]:
+    """Cases whose ratio grew by more than `SLOWER`, one line each."""
+    now, before = reference_ratios(rows), reference_ratios(baseline)
+    return [
+        f"{case}: {now[case]:.3g} times what was measured beside it, {before[case]:.3g} in the baseline"
+        for case in now
+        if case in before and now[case] > SLOWER * before[case]
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument("--quick", action="store_true", help="small inputs and two repetitions: whether it runs at all")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("--against", type=Path, metavar="BASELINE.json", help="fail on cases that became 10%% slower")
+    options = parser.parse_args()
+    baseline = json.loads(options.against.read_text())["rows"] if options.against else None
+    report = Report("user" if options.device == "cpu" else "user_gpu", PACKAGES, options.quick)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        bench = Bench(options.device, options.quick, report, folder)
+        for name in options.only:
+            report.title(name)
+            for _ in getattr(bench, name)():
+                pass
+    report.write()
+    if baseline is not None:
+        worse = slower(report.rows, baseline)
+        print("\n".join(worse) if worse else "no case is 10% slower than in the baseline")
+        sys.exit(1 if worse else 0)
+
+
+if __name__ == "__main__":
+    main()
