@@ -10,7 +10,7 @@ import pytest
 from skysieve.core.device import Device
 from skysieve.fstat.cuda.windows import SLOW_DOUBLES, changes_of
 from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
-from skysieve.sphere.cuda.ring.sums import band_shape
+from skysieve.sphere.cuda.ring.sums import sum_build
 
 
 def card(capability, double_ratio):
@@ -39,7 +39,7 @@ def test_float64_matrix_units_of_the_periodogram(capability, ratio, matrix):
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (12, 1), (13, 0)])
 def test_tensor_cores_of_the_sphere(capability):
     runtime = SimpleNamespace(device=card(capability, 64))
-    found = band_shape(runtime, SimpleNamespace(dtype=np.dtype(np.float32), spin=0)).file
+    found = sum_build(runtime, SimpleNamespace(dtype=np.dtype(np.float32), spin=0)).file
     assert found == ("ring/band.cu" if capability < (8, 0) else "ring/tensor.cu")
 
 

@@ -379,7 +379,7 @@ def test_too_little_memory_is_an_error(runtime):
     with pytest.raises(MemoryBudgetError, match="300 samples of 8 channels"):
         cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[runtime], budget=need - 1)
     engine = cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[runtime], budget=2**40)
-    with pytest.raises(ValueError, match="more than the 300"):
+    with pytest.raises(ValueError, match="more than the capacity of 300"):
         engine.load(0, 301)
     engine.close()
 
