@@ -183,25 +183,15 @@ class Bench:
         rng = np.random.default_rng(3)
         t = np.sort(rng.uniform(0, 120, (n, 200)), axis=1)
         y = np.sin(2 * np.pi * t / rng.uniform(0.1, 2, (n, 1))) + rng.standard_normal(t.shape)
-        table = {
-            "objectid": np.repeat(np.arange(n), 200), "mjd": t.ravel(), "mag": y.ravel(), "magerr": np.full(t.size, 0.5),
-        }  # fmt: skip
+        ids, errors = np.repeat(np.arange(n), 200), np.full(t.size, 0.5)
+        table = {"objectid": ids, "mjd": t.ravel(), "mag": y.ravel(), "magerr": errors}
         source = self.folder / "curves.parquet"
         parquet.write_table(pyarrow.table(table), source)
         out = self.folder / "periods.parquet"
-        command = [
-            "period",
-            str(source),
-            "--fmin",
-            str(F0),
-            "--fmax",
-            str(F1),
-            "--nf",
-            str(N_F),
-            "-o",
-            str(out),
-            "--overwrite",
-        ]
+        command = (
+            f"period {source} --fmin {F0} --fmax {F1} --nf {N_F} -o {out} --overwrite".split()
+        command += ["--device", self.device]
+        )
         self.command(
             "period, Parquet to Parquet",
             command,
@@ -262,18 +252,7 @@ class Bench:
         facts = {"channels": channels, "seconds_of_data": seconds, "trials": dms}
         self.row("dedispersion.search, warm process", {"function": lambda: search(fb, **grid)}, 3, **facts)
         yield
-        command = [
-            "dedisp",
-            "search",
-            str(source),
-            "--dm-max",
-            "500",
-            "--num-dms",
-            str(dms),
-            "-o",
-            str(out),
-            "--overwrite",
-        ]
+        command = f"dedisp search {source} --dm-max 500 --num-dms {dms} -o {out} --overwrite".split()
         self.command(
             "dedisp search",
             [*command, "--device", self.device],
@@ -342,14 +321,11 @@ class Bench:
 
     def fake(self, path: Path, seconds: float, channels: int) -> None:
         """A filterbank file of noise and pulses, 1.2 to 1.5 GHz, 256 us, 8 bits."""
-        step = -300 / channels
-        self.run_command(
-            ["dedisp", "fake", str(path), "--duration", str(seconds), "--nchan", str(channels), "--fch1", "1500"]
-            + ["--foff", str(step), "--tsamp", "256e-6", "--snr", "20"]
-        )
+        command = f"dedisp fake -o {path} --duration {seconds} --nchan {channels} --fch1 1500 --foff {-300 / channels}"
+        self.run_command([*command.split(), "--tsamp", "256e-6", "--snr", "20"])
 
     def command(self, case: str, command: list[str], floor: str, **facts: Any) -> None:
-        """A command beside its floor: the interpreter, imports, a GPU's context, and ``floor``, which reads the file."""
+        """A command beside its floor: interpreter, imports, a GPU's context, and ``floor``, which reads the file."""
         needed = "import numpy, scipy, numba, typer, rich, astropy"
         if self.gpu:
             needed += ", cupy; cupy.zeros(1)"
