@@ -188,10 +188,8 @@ class Bench:
         source = self.folder / "curves.parquet"
         parquet.write_table(pyarrow.table(table), source)
         out = self.folder / "periods.parquet"
-        command = (
-            f"period {source} --fmin {F0} --fmax {F1} --nf {N_F} -o {out} --overwrite".split()
+        command = f"period {source} --fmin {F0} --fmax {F1} --nf {N_F} -o {out} --overwrite".split()
         command += ["--device", self.device]
-        )
         self.command(
             "period, Parquet to Parquet",
             command,

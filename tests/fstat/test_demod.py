@@ -11,7 +11,7 @@ from skysieve.fstat import search, transient_map
 from skysieve.fstat.demod.barycentre import barycentre
 from skysieve.fstat.demod.demodulator import Demodulator
 from skysieve.fstat.demod.simulate import Signal, simulate_sfts
-from skysieve.fstat.inputs.detectors import DETECTORS, antenna_patterns, sidereal_angle
+from skysieve.fstat.inputs.detectors import DETECTORS, LEAP_SECONDS, antenna_patterns, sidereal_angle
 from skysieve.fstat.inputs.grid import Grid
 from skysieve.fstat.sfts.files import write_sfts
 
@@ -211,3 +211,15 @@ def test_given_times_are_used(sfts):
     given = Demodulator(sfts, 2.2, -0.5, START, barycentre=times).atoms(100.0)
     for mine, other in zip(given, Demodulator(sfts, 2.2, -0.5, START, barycentre="builtin").atoms(100.0), strict=True):
         assert np.array_equal(mine.Fa, other.Fa)
+
+
+def test_sidereal_time_is_that_of_erfa():
+    """Random times, and both sides of every leap second; ERFA stretches the days that end with one."""
+    erfa = pytest.importorskip("erfa")
+    edges = np.array(LEAP_SECONDS)
+    t = np.random.default_rng(1).uniform(1e7, 1.6e9, 2000)
+    t = t[[not ((second - 86_400 <= edges) & (edges <= second + 86_400)).any() for second in t]]
+    t = np.concatenate([t, edges - 86_402.0, edges + 1.5])
+    expected = erfa.gmst82(*erfa.taiutc(np.full(len(t), 2_444_244.5), (t + 19) / 86400))
+    off = np.remainder(sidereal_angle(t) - expected + np.pi, 2 * np.pi) - np.pi
+    assert np.abs(off).max() < 1e-9

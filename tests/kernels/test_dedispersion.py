@@ -131,7 +131,7 @@ def test_coarse_steps_are_cut_in_groups(runtime, monkeypatch):
     monkeypatch.setattr(cuda_plan, "PER_BLOCK", 1000.0)
     fb = bank("u1", 24, 1400)
     t = table(fb, np.linspace(0, 12, 16))
-    plan = cuda_plan.make_plan(runtime, t.delays, t.delays)
+    plan = cuda_plan.make_plan(runtime, t.delays, runtime.xp.asarray(t.delays))
     assert plan.cut.build == "groups"
     assert len(plan.cut.origins) > 1
     both([runtime], fb, [t], [(0, 1400), (16, 1300)])

@@ -83,18 +83,34 @@ def detector_of(detector: str | Detector) -> Detector:
     return DETECTORS[detector]
 
 
+LEAP_SECONDS = (
+    46_828_800, 78_364_801, 109_900_802, 173_059_203, 252_028_804, 315_187_205, 346_723_206, 393_984_007, 425_520_008,
+    457_056_009, 504_489_610, 551_750_411, 599_184_012, 820_108_813, 914_803_214, 1_025_136_015, 1_119_744_016,
+    1_167_264_017,
+)  # fmt: skip
+"""GPS seconds from which on UTC is one more second behind (IERS Bulletin C; none is announced after 2017)."""
+
+
 def gps_to_utc(t: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Two-part Julian date in UTC of GPS seconds."""
-    import erfa
-
-    return tuple(erfa.taiutc(np.full(np.shape(t), GPS_EPOCH), (np.asarray(t, np.float64) + 19) / 86400))  # type: ignore[return-value]
+    seconds = np.asarray(t, np.float64)
+    behind = np.searchsorted(LEAP_SECONDS, seconds, side="right")
+    return np.full(seconds.shape, GPS_EPOCH), (seconds - behind) / 86400
 
 
 def sidereal_angle(t: Any) -> NDArray[np.float64]:
-    """Greenwich mean sidereal time of GPS seconds, radians; UT1 is taken as UTC."""
-    import erfa
+    """Greenwich mean sidereal time of GPS seconds, radians; UT1 is taken as UTC.
 
-    return np.asarray(erfa.gmst82(*gps_to_utc(t)))
+    Notes
+    -----
+    The expression of 1982 (Aoki et al., A&A 105, 359): seconds of sidereal time as a polynomial of the Julian centuries
+    since 2000, and the time of day.
+    """
+    day, part = gps_to_utc(t)
+    centuries = (day - 2_451_545.0 + part) / 36_525
+    seconds = 24_110.54841 - 43_200 + centuries * (8_640_184.812866 + centuries * (0.093104 - 6.2e-6 * centuries))
+    of_day = (day % 1 + part % 1) % 1
+    return np.asarray(2 * np.pi * np.remainder(seconds / 86400 + of_day, 1))
 
 
 def antenna_patterns(
