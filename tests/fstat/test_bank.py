@@ -118,3 +118,10 @@ def test_a_gpu_has_the_atoms_of_the_cpu(made):
     with pytest.raises(ValueError, match=r"template 1, H1: SFTs hold"):
         shim.batch([100.05, 100.2])
     shim.close()
+
+
+@pytest.mark.parametrize("n", [2, 100, 2048, 100_000])
+def test_small_steps_at_high_frequencies_lose_no_template(n):
+    step = 1e-8
+    bank = TemplateBank.grid((1234.5, 1234.5 + (n - 1) * step, step))
+    assert len(bank) == n

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["TemplateBank", "spacing"]
 
 NAMES = ("f0", "f1dot", "f2dot")
-ROUNDING = 1e-9
+ROUNDING = 1e-3
 """Part of a step by which the last template may miss the end of its range."""
 
 
