@@ -20,7 +20,7 @@ from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.dm_plan.rules import RULES, Rule
 from skysieve.dedispersion.result import SERIES_FORMATS, SeriesFormat
 from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS
-from skysieve.dedispersion.stream.report.tables import COLUMNS as STREAM_COLUMNS
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "dedispersion.md").read_text(encoding="utf-8")
@@ -71,8 +71,9 @@ def test_columns_have_their_types_units_and_descriptions(found):
 
 def test_the_table_of_a_stream_has_the_columns_of_candidates():
     names = [c.name for c in Candidates.COLUMNS]
-    at = STREAM_COLUMNS.index(names[0])
-    assert list(STREAM_COLUMNS[at : at + len(names)]) == names
+    stream = [column.name for column in CANDIDATE_COLUMNS]
+    at = stream.index(names[0])
+    assert stream[at : at + len(names)] == names
 
 
 @pytest.mark.parametrize("name", TABLE_FORMATS)

@@ -112,15 +112,14 @@ def test_samples_where_every_power_is_suspicious(runtime, dtype, monkeypatch):
     check(engine(runtime, True, method="nufft", dtype=dtype), batch([7]), shared_grid(0.16, STEP / 4, 2048), 1e-6)
 
 
-@pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
-def test_long_series_on_fine_grids_are_not_sampled(dtype):
-    """Many combs serve them, also where rows are dropped: for samples one warp takes all points."""
-    e = engine(shim_runtime(), True, method="nufft", dtype=dtype)
-    source, grids = batch([1030, 1026, 60]), shared_grid(0.16, 1 / 12_000, 40_000)
+def test_long_series_on_fine_grids_are_not_sampled():
+    """A warp would take all points of an object: such objects are left to combs, also where rows are missing."""
+    e = engine(shim_runtime(), True, method="nufft", dtype=F32)
+    source, grids = batch([1030, 1026, 60]), shared_grid(0.16, 1 / 24_000, 40_000)
     source.y[1100:1104] = np.nan  # of the second object
     out = run(e, source, grids, power=False)
     names = {launch[0] for launch in e.workers[0].runtime.launches}
-    assert names >= {"ls_fine", "ls_powers"}
+    assert names >= {"ls_spread", "ls_comb", "ls_powers"}
     assert out.n_used.tolist() == [1030, 1022, 60]
     for i in range(3):
         rows = slice(*source.offsets[i : i + 2])
@@ -160,34 +159,34 @@ def test_samples_in_another_normalisation(runtime, monkeypatch):
     assert np.array_equal(model.peak_index, plain.peak_index)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.dtype(np.float64), 1e-9), (F32, 1e-6)])
-def test_interpolated_bands_in_several_blocks(dtype, tolerance):
-    """A fine grid: blocks share a band, and the block at its end has few frequencies; sums are float64 in any case."""
-    e = engine(shim_runtime(), method="nufft", dtype=dtype)
-    source, grids = batch([60, 1030]), shared_grid(0.16, 1 / 60_000, 25_003)
+def test_comb_runs():
+    """Peaks without powers on a fine grid in float32: warps follow runs of combs; long series are spread first."""
+    e = engine(shim_runtime(), method="nufft", dtype=F32)
+    source, grids = batch([1030]), shared_grid(0.0005, 1 / 60_000, 150_000)
+    about = e.describe(source, grids)
+    assert about["layout"].form(False, about["combs_a_block"]) == "f32runs"
+    out, alone = run(e, source, grids), run(e, source, grids, power=False)
+    assert {launch[0] for launch in e.workers[0].runtime.launches} >= {"ls_spread", "ls_comb"}
+    some = np.arange(0, 150_000, 50)
+    expected, _ = direct_power(source, 0, 0.0005 + some / 60_000)
+    assert np.abs(out.power[some] - expected).max() <= 1e-5
+    assert np.array_equal(alone.peak_index, out.peak_index)
+
+
+def test_interpolated_bands_in_several_blocks():
+    """A fine grid in float64: blocks share a band, and the block at its end has few frequencies."""
+    e = engine(shim_runtime(), method="nufft")
+    source, grids = batch([60]), shared_grid(0.16, 1 / 60_000, 25_003)
     about = e.describe(source, grids)
     assert about["layout"].build == "ls_fine"
     assert about["layout"].blocks(about["combs_a_block"]) > 2
-    check(e, source, grids, tolerance, few_det=1e-5)
+    check(e, source, grids, 1e-9, few_det=1e-5)
 
 
-def test_combs_of_two_precisions_in_a_chunk():
-    """In float32, few combs have float32 weights and many have float64 ones; each object is as it is alone."""
-    e = engine(shim_runtime(), method="nufft", dtype=F32)
-    source = batch([40, 60, 50])
-    grids = Grids(np.full(3, 0.16), np.array([STEP, 1 / 60_000, STEP]), np.array([1500, 25_000, 900]), False)
-    out = run(e, source, grids)
-    names = [launch[0] for launch in e.workers[0].runtime.launches]
-    assert names.count("ls_weights") == 2
-    assert {"ls_comb", "ls_fine"} <= set(names)
-    start = grids.offsets(3)
-    for i in range(3):
-        rows = slice(*source.offsets[i : i + 2])
-        one = FlatSource(source.t[rows], source.y[rows], source.dy[rows], np.array([0, len(source.t[rows])]))
-        f0, df, nf = grids.of(i)
-        alone = run(engine(shim_runtime(), method="nufft", dtype=F32), one, shared_grid(f0, df, nf))
-        assert np.array_equal(alone.power, out.power[start[i] : start[i + 1]])
-        assert np.array_equal(alone.peak_index[0], out.peak_index[i])
+def test_long_series_are_spread_by_a_kernel_of_their_own():
+    e = engine(shim_runtime(), method="nufft")
+    check(e, batch([1030, 40]), shared_grid(0.16, 1 / 60_000, 25_000), 1e-9)
+    assert "ls_spread" in {launch[0] for launch in e.workers[0].runtime.launches}
 
 
 def test_comb_float32(runtime):

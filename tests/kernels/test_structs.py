@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from skysieve.core.gpu.source import load_source
-from skysieve.periodogram.contract import BAND_POINTS
 
 PERIODOGRAM = "skysieve.periodogram.cuda"
 STRUCTS = [  # package, kernel file, build, struct of the source, module of the launcher, name there
@@ -20,8 +19,9 @@ STRUCTS = [  # package, kernel file, build, struct of the source, module of the 
         ("Info", "structs", "INFO"), ("Limit", "structs", "LIMIT"), ("Prepare", "structs", "PREPARE"),
         ("Weights", "structs", "WEIGHTS"),
     )),
-    *((PERIODOGRAM, "sinusoid/comb.cu", build, "Comb", "structs", "COMB") for build in ("f64", "f32")),
-    *((PERIODOGRAM, "sinusoid/fine.cu", build, "Coarse", "structs", "COARSE") for build in ("f64", "f32")),
+    (PERIODOGRAM, "sinusoid/spread.cu", None, "Spread", "structs", "SPREAD"),
+    (PERIODOGRAM, "sinusoid/comb.cu", None, "Comb", "structs", "COMB"),
+    (PERIODOGRAM, "sinusoid/fine.cu", None, "Coarse", "structs", "COARSE"),
     (PERIODOGRAM, "sinusoid/direct.cu", None, "Direct", "structs", "DIRECT"),
     (PERIODOGRAM, "sinusoid/powers.cu", None, "Sampled", "structs", "SAMPLED"),
     (PERIODOGRAM, "sinusoid/powers_half.cu", None, "Sampled", "structs", "SAMPLED"),
@@ -69,7 +69,8 @@ STRUCTS = [  # package, kernel file, build, struct of the source, module of the 
 ]  # fmt: skip
 CONSTANTS = [  # kernel file of the periodogram, macro, module of the launcher, name there
     ("prepare.cu", "CORRECTION", "sinusoid.tables", "CORRECTION"),
-    ("sinusoid/comb.cu", "GROUP", "sinusoid.methods", "STAGED"),
+    ("sinusoid/comb.cu", "LONG", "sinusoid.methods", "LONG"),
+    ("sinusoid/comb.cu", "GROUP", "sinusoid.methods", "FLAT"),
     ("sinusoid/direct.cu", "SPAN", "parts", "DIRECT_SPAN"),
     ("sinusoid/direct.cu", "POINTS", "cost", "DIRECT_POINTS"),
     ("sinusoid/direct.cu", "RUN", "sinusoid.methods", "BESIDE"),
@@ -244,7 +245,6 @@ def test_candidates_and_status_of_the_kernels():
         source = source_of(PERIODOGRAM, "prepare.cu", build)
         assert layout(source, "Candidate")[1] == parts.CANDIDATE_BYTES[size]
         assert f"info.status = {structs.UNLIKE};" in source
-    assert number(source_of(PERIODOGRAM, "bands/rows.cu", None), "FEWEST") == BAND_POINTS
 
 
 def test_the_reader_of_structs():

@@ -17,12 +17,7 @@ typedef Pair<T>::type C;
 #endif
 #define FULL 0xffffffffu
 
-__device__ __forceinline__ C mk(T x, T y) {
-  C c;
-  c.x = x;
-  c.y = y;
-  return c;
-}
+__device__ __forceinline__ C mk(T x, T y) { C c; c.x = x; c.y = y; return c; }
 // No power: a NaN whose sign is set, so that its high half, taken as an integer, lies below that of every number above 0.
 __device__ __forceinline__ double missing64() { return __longlong_as_double((long long)0xfff8000000000000ull); }
 __device__ __forceinline__ T missing() { return sizeof(T) == 8 ? (T)missing64() : (T)__int_as_float((int)0xffc00000u); }
@@ -32,20 +27,15 @@ __device__ __forceinline__ T number_of(double p) { return p == p ? (T)p : missin
 // Reciprocal of a positive number: the special unit's estimate and one cubic step (20 -> 60 bits).
 __device__ __forceinline__ double reciprocal(double x) {
 #if ON_DEVICE
-  double r;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(x));
-  double e = fma(-x, r, 1.0);
-  e = fma(e, e, e);
-  return fma(e, r, r);
+  double r; asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(x));
+  double e = fma(-x, r, 1.0); e = fma(e, e, e); return fma(e, r, r);
 #else
   return 1.0 / x;
 #endif
 }
 __device__ __forceinline__ float reciprocal(float x) {
 #if ON_DEVICE
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return r;
+  float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r;
 #else
   return 1.0f / x;
 #endif
@@ -75,14 +65,8 @@ __device__ __forceinline__ int high_of(float p) { return __float_as_int(p); }
 __device__ __forceinline__ unsigned key_of(T p) { return p > 0 ? (unsigned)high_of(p) : 0u; }
 
 // The same from the bits alone.
-__device__ __forceinline__ unsigned key_bits(double p) {
-  const unsigned k = (unsigned)__double2hiint(p);
-  return k <= 0x7ff00000u ? k : 0;
-}
-__device__ __forceinline__ unsigned key_bits(float p) {
-  const unsigned k = (unsigned)__float_as_int(p);
-  return k <= 0x7f800000u ? k : 0;
-}
+__device__ __forceinline__ unsigned key_bits(double p) { const unsigned k = (unsigned)__double2hiint(p); return k <= 0x7ff00000u ? k : 0; }
+__device__ __forceinline__ unsigned key_bits(float p) { const unsigned k = (unsigned)__float_as_int(p); return k <= 0x7f800000u ? k : 0; }
 
 // The same of a number in memory, reading no more than its high half.
 __device__ __forceinline__ int high_at(const double* p) { return ((const int*)p)[1]; }
@@ -92,10 +76,7 @@ __device__ __forceinline__ unsigned warp_max(unsigned v) {
 #if ON_DEVICE && __CUDA_ARCH__ >= 800
   return __reduce_max_sync(FULL, v);
 #else
-  for (int k = 16; k; k >>= 1) {
-    unsigned o = __shfl_xor_sync(FULL, v, k);
-    v = o > v ? o : v;
-  }
+  for (int k = 16; k; k >>= 1) { unsigned o = __shfl_xor_sync(FULL, v, k); v = o > v ? o : v; }
   return v;
 #endif
 }
@@ -111,6 +92,8 @@ template <int LANES = 32> __device__ __forceinline__ double warp_sum(double v) {
   for (int k = LANES / 2; k; k >>= 1) v += __shfl_xor_sync(FULL, v, k);
   return v;
 }
+
+#define LONG 1024          // series of more points are spread by ls_spread where several blocks share their cells
 
 // What prepare leaves for one object; n is 0 unless status is 0.
 // mean_square and weight: of y about its constant model, and the sum of 1 / dy^2, in the user's units. share: the least power of the
@@ -140,9 +123,7 @@ __device__ __forceinline__ float normalise(float p, double scale, int norm) {
 // first, then their second ones: floors under their peaks are known soon.
 __device__ __forceinline__ int2 member_and_stretch(int block, int group, int stretches, int members) {
   const int start = block / (group * stretches) * group, size = min(group, members - start), task = block - start * stretches;
-  int2 v;
-  v.x = start + task % size;
-  v.y = task / size;
+  int2 v; v.x = start + task % size; v.y = task / size;
   return v;
 }
 // Determinants at or below this are not trusted; none is where there are few points.
@@ -167,32 +148,21 @@ template <int LANES> __device__ __noinline__ double exact_power(const double* t,
   double mc = 0, ms = 0;
   if (mean) {
     for (int i = first; i < n; i += LANES) {
-      double s, c;
-      sincos_cycles(cycles(f, t[i]), s, c);
-      mc = fma(wv[i].x, c, mc);
-      ms = fma(wv[i].x, s, ms);
+      double s, c; sincos_cycles(cycles(f, t[i]), s, c);
+      mc = fma(wv[i].x, c, mc); ms = fma(wv[i].x, s, ms);
     }
-    mc = warp_sum<LANES>(mc);
-    ms = warp_sum<LANES>(ms);
+    mc = warp_sum<LANES>(mc); ms = warp_sum<LANES>(ms);
   }
   Sums q = {0, 0, 0, 0, 0};
   for (int i = first; i < n; i += LANES) {
-    double s, c;
-    sincos_cycles(cycles(f, t[i]), s, c);
+    double s, c; sincos_cycles(cycles(f, t[i]), s, c);
     const double2 v = wv[i];
-    c -= mc;
-    s -= ms;
-    q.cc = fma(v.x * c, c, q.cc);
-    q.ss = fma(v.x * s, s, q.ss);
-    q.cs = fma(v.x * c, s, q.cs);
-    q.yc = fma(v.y, c, q.yc);
-    q.ys = fma(v.y, s, q.ys);
+    c -= mc; s -= ms;
+    q.cc = fma(v.x * c, c, q.cc); q.ss = fma(v.x * s, s, q.ss); q.cs = fma(v.x * c, s, q.cs);
+    q.yc = fma(v.y, c, q.yc); q.ys = fma(v.y, s, q.ys);
   }
-  q.cc = warp_sum<LANES>(q.cc);
-  q.ss = warp_sum<LANES>(q.ss);
-  q.cs = warp_sum<LANES>(q.cs);
-  q.yc = warp_sum<LANES>(q.yc);
-  q.ys = warp_sum<LANES>(q.ys);
+  q.cc = warp_sum<LANES>(q.cc); q.ss = warp_sum<LANES>(q.ss); q.cs = warp_sum<LANES>(q.cs);
+  q.yc = warp_sum<LANES>(q.yc); q.ys = warp_sum<LANES>(q.ys);
   return power_of(q);
 }
 // The same in one pass, from sums that are not centred: for sums in float32, whose suspicious determinants are mostly large enough
@@ -202,27 +172,17 @@ template <int LANES> __device__ __noinline__ double finer_power(const double* t,
   double mc = 0, ms = 0, c2 = 0, s2 = 0;
   Sums q = {0, 0, 0, 0, 0};
   for (int i = threadIdx.x & (LANES - 1); i < n; i += LANES) {
-    double s, c;
-    sincos_cycles(cycles(f, t[i]), s, c);
+    double s, c; sincos_cycles(cycles(f, t[i]), s, c);
     const double2 v = wv[i];
     const double wc = v.x * c, ws = v.x * s;
-    mc += wc;
-    ms += ws;
-    c2 = fma(wc, c, fma(-ws, s, c2));
-    s2 = fma(wc, s, s2);
-    q.yc = fma(v.y, c, q.yc);
-    q.ys = fma(v.y, s, q.ys);
+    mc += wc; ms += ws;
+    c2 = fma(wc, c, fma(-ws, s, c2)); s2 = fma(wc, s, s2);
+    q.yc = fma(v.y, c, q.yc); q.ys = fma(v.y, s, q.ys);
   }
-  mc = warp_sum<LANES>(mc);
-  ms = warp_sum<LANES>(ms);
-  c2 = warp_sum<LANES>(c2);
-  s2 = warp_sum<LANES>(s2);
-  q.yc = warp_sum<LANES>(q.yc);
-  q.ys = warp_sum<LANES>(q.ys);
+  mc = warp_sum<LANES>(mc); ms = warp_sum<LANES>(ms); c2 = warp_sum<LANES>(c2); s2 = warp_sum<LANES>(s2);
+  q.yc = warp_sum<LANES>(q.yc); q.ys = warp_sum<LANES>(q.ys);
   if (!mean) mc = ms = 0;
-  q.cc = fma(-mc, mc, fma(0.5, c2, 0.5));
-  q.ss = fma(-ms, ms, fma(-0.5, c2, 0.5));
-  q.cs = fma(-mc, ms, s2);
+  q.cc = fma(-mc, mc, fma(0.5, c2, 0.5)); q.ss = fma(-ms, ms, fma(-0.5, c2, 0.5)); q.cs = fma(-mc, ms, s2);
   const bool sound = q.cc * q.ss - q.cs * q.cs > ENOUGH;
   if (__all_sync(FULL, sound)) return power_of(q);
   const double exact = exact_power<LANES>(t, wv, n, f, mean);
@@ -241,11 +201,7 @@ template <typename Arguments> __device__ __noinline__ T mend_lanes(const Argumen
   while (todo) {
     const int turn = todo >> lane & 1 ? __popc(todo & ((1u << lane) - 1)) : 32;      // how many come before this lane
     int who = __ffs(todo) - 1;
-    for (int g = 0; g < 32 / size && todo; g++) {
-      const int next = __ffs(todo) - 1;
-      if (g <= group) who = next;
-      todo &= todo - 1;
-    }
+    for (int g = 0; g < 32 / size && todo; g++) { const int next = __ffs(todo) - 1; if (g <= group) who = next; todo &= todo - 1; }
     const Frequency f = frequency_of(A.f0[gi], (double)__shfl_sync(FULL, k, who), A.df[gi]);
     const double exact = n <= FEW_POINTS ? better_power<8>(A.tp + lo, A.wv + lo, n, f, A.mean != 0) : better_power<32>(A.tp + lo, A.wv + lo, n, f, A.mean != 0);
     const double mine = __shfl_sync(FULL, exact, min(turn * size, 31));
@@ -290,15 +246,7 @@ struct Peaks {                 // where candidates of object o go: list[o * cap 
 };      // share: of the highest power, which others than the k highest peaks must have to count
 __device__ __forceinline__ bool is_peak(T before, T here, T after) { return here == here && !(before >= here) && !(after > here); }
 __device__ __forceinline__ void put(const Peaks& k, int o, unsigned slot, long long index, T before, T here, T after) {
-  if (slot < (unsigned)k.cap) {
-    Candidate c;
-    c.index = (int)index;
-    c.pick = 0;
-    c.here = here;
-    c.before = before;
-    c.after = after;
-    k.list[(size_t)o * k.cap + slot] = c;
-  }
+  if (slot < (unsigned)k.cap) { Candidate c; c.index = (int)index; c.pick = 0; c.here = here; c.before = before; c.after = after; k.list[(size_t)o * k.cap + slot] = c; }
 }
 __device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T before, T here, T after) {
   put(k, o, atomicAdd(k.count + o, 1u), index, before, here, after);
@@ -311,10 +259,7 @@ __device__ __forceinline__ unsigned kth_highest(unsigned top, unsigned next, int
     if (!r) highest = v;
     if (!v) break;
     const unsigned who = __ballot_sync(FULL, top == v);
-    if ((threadIdx.x & 31) == __ffs(who) - 1) {
-      top = next;
-      next = 0;
-    }
+    if ((threadIdx.x & 31) == __ffs(who) - 1) { top = next; next = 0; }
   }
   return v;
 }
@@ -347,10 +292,7 @@ template <typename Get> __device__ __forceinline__ void give_peaks(const Peaks& 
   const int lane = threadIdx.x & 31, mine = __popc(peaks);
   int before = mine;
 #pragma unroll
-  for (int step = 1; step < 32; step <<= 1) {
-    const int v = __shfl_up_sync(FULL, before, step);
-    if (lane >= step) before += v;
-  }
+  for (int step = 1; step < 32; step <<= 1) { const int v = __shfl_up_sync(FULL, before, step); if (lane >= step) before += v; }
   unsigned slot = 0;
   if (lane == 31) slot = atomicAdd(k.count + o, (unsigned)before);
   slot = __shfl_sync(FULL, slot, 31) + before - mine;
@@ -363,10 +305,7 @@ template <typename Get> __device__ __forceinline__ void give_peaks(const Peaks& 
 
 // The first and last of a stretch of powers, for the blocks beside it.
 template <typename Get> __device__ __forceinline__ void leave_edges(T* edge, int total, const Get& get) {
-  if (!threadIdx.x && total > 0) {
-    edge[0] = get(0);
-    edge[1] = get(total - 1);
-  }
+  if (!threadIdx.x && total > 0) { edge[0] = get(0); edge[1] = get(total - 1); }
 }
 
 // Candidates of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one. A thread looked
@@ -385,9 +324,6 @@ template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks
   }
   const unsigned raised = raise_floor(k, o, best > known ? best : 0, 0, stride);
   if (raised > known)
-    for (unsigned left = keep; left; left &= left - 1) {
-      const int bit = __ffs(left) - 1;
-      if (key_of(get(i0 + bit)) < raised) keep &= ~(1u << bit);
-    }
+    for (unsigned left = keep; left; left &= left - 1) { const int bit = __ffs(left) - 1; if (key_of(get(i0 + bit)) < raised) keep &= ~(1u << bit); }
   give_peaks(k, o, base, i0, total, keep, get);
 }

@@ -40,16 +40,13 @@ class Method(ABC):
 
     direct: ClassVar[bool] = False
     """Does it add up all points for each frequency?  (Otherwise it is a non-uniform FFT.)"""
+    rows: ClassVar[str] = ""
+    """Name of the arrays of rows that `prepare_rows` makes; methods of one name share them.  None where it is empty."""
 
     @property
     def code(self) -> int:
         """Number of the method in `Output.method`."""
         return METHODS.index("direct" if self.direct else "nufft")
-
-    @property
-    def rows(self) -> str:
-        """Name of the arrays of rows that `prepare_rows` makes, which methods share; empty if there are none."""
-        return ""
 
     @property
     @abstractmethod

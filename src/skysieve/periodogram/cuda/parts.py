@@ -30,7 +30,7 @@ class MethodPart:
 
     ``order`` are their numbers in the chunk, longest first.  ``tasks`` lists (object, stretch) where grids differ;
     otherwise every object has ``stretches``.  ``cap`` candidates and ``edges`` pairs of edge values are stored for an
-    object.  A band pair is cut into blocks of ``per_block`` combs, or tiles of intervals.
+    object.  A band pair is cut into blocks of ``per_block`` combs; ``long``: some object has many points.
     """
 
     method: Method
@@ -40,6 +40,7 @@ class MethodPart:
     cap: int
     edges: int
     per_block: int = 0
+    long: bool = False
 
     @property
     def launches(self) -> int:

@@ -53,13 +53,19 @@ PREPARE = struct(
 WEIGHTS = struct(
     "tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "correction*", "rows", "grid_stride",
 )  # fmt: skip
+SPREAD = struct(
+    "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "out*",
+    "mean.", "modes", "P", "pairs", "grid_stride",
+)  # fmt: skip
 COMB = struct(
-    "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*",
+    "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "spread*",
     "first*", "second*", "fold*", "deconvolve*", "f0*", "df*", "nf*", "start*", "power*", *PEAKS,
-    "guard.", "few#", "mean.", "modes", "pairs", "members", "group", "grid_stride", "norm", "scaled", "zero", "edges",
+    "guard.", "few#", "mean.", "modes", "P", "S", "pairs", "members", "group", "blocks",
+    "grid_stride", "norm", "scaled",
+    "zero", "edges",
 )  # fmt: skip
 COARSE = struct(
-    "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*",
+    "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "spread*",
     "first*", "second*", "fold*", "deconvolve*", "taps*", "f0*", "df*", "nf*", "start*", "power*", *PEAKS,
     "guard.", "few#", "mean.", "modes", "P", "tiles", "pairs", "members", "group", "blocks",
     "grid_stride", "norm", "scaled", "edges",

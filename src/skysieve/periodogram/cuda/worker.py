@@ -365,24 +365,22 @@ class Worker(ABC):
             picks, **ranks, **tried, tp=chunk.work["tp"], wv=chunk.work["wv"], offsets=chunk.data["offsets"],
         )  # fmt: skip
 
-    def weights(self, chunk: DeviceChunk, dtype: np.dtype[Any]) -> dict[str, Any]:
-        """Cells and weights of every point, in this type, for the combs of one sinusoid."""
-        lane, rows = chunk.lane, chunk.job.n_rows
+    def weights(self, lane: Lane, data: dict[str, Any], work: dict[str, Any], rows: int, stride: int) -> dict[str, Any]:
+        """Cells and weights of every point for the combs of one sinusoid."""
+        t = self.spec.dtype
 
         def tables() -> dict[str, Any]:
-            taps = np.ascontiguousarray(spreading_kernel(dtype).coefficients())
+            taps = np.ascontiguousarray(spreading_kernel(t).coefficients())
             return {"taps": taps, "correction": corrections()}
 
-        more = "" if dtype == self.spec.dtype else f" {dtype}"
         out = {
-            "cell": lane.array(f"cell{more}", 2 * (rows + WEIGHT_PAD), np.int32, zero=True),
-            "at_f": lane.array(f"at_f{more}", 16 * (rows + WEIGHT_PAD), dtype, zero=True),
-            "at_2f": lane.array(f"at_2f{more}", 16 * (rows + WEIGHT_PAD), dtype, zero=True),
+            "cell": lane.array("cell", 2 * (rows + WEIGHT_PAD), np.int32, zero=True),
+            "at_f": lane.array("at_f", 16 * (rows + WEIGHT_PAD), t, zero=True),
+            "at_2f": lane.array("at_2f", 16 * (rows + WEIGHT_PAD), t, zero=True),
         }
         args = fill(
-            cs.WEIGHTS, tp=chunk.work["tp"], owner=chunk.work["owner"], df=chunk.data["df"], limit=chunk.data["limit"],
-            rows=rows, grid_stride=chunk.stride, **self.on_device(lane, ("weights", dtype), tables), **out,
+            cs.WEIGHTS, tp=work["tp"], owner=work["owner"], df=data["df"], limit=data["limit"], rows=rows,
+            grid_stride=stride, **self.on_device(lane, "weights", tables), **out,
         )  # fmt: skip
-        module = self.module("prepare.cu", "f64" if dtype == np.float64 else "f32")
-        module.launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=lane.stream)
+        self.module("prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=lane.stream)
         return out

@@ -1,9 +1,9 @@
 // What the kernels of light curves in several bands share: the columns of a model, and the rows of each band.
 //
-// A model has BAND_TERMS terms and a constant for each band, and TERMS terms (and, with CONSTANT, a constant)
-// that all bands share; columns of the bands come first, so that a band touches the others through the common
-// columns alone: bands are eliminated one after another (a front of their own columns and the common ones),
-// then the common columns. The number of bands is known at run time.
+// A model has BAND_TERMS terms and a constant for each band, and TERMS terms (and, with CONSTANT, a constant) that all bands share;
+// columns of the bands come first, so that a band touches the others through the common columns alone: bands are eliminated one
+// after another (a front of their own columns and the common ones), then the common columns. The number of bands is known at run
+// time.
 #pragma once
 
 #ifndef TERMS

@@ -1,12 +1,9 @@
-// Light curves in several bands, any model but one sinusoid and means: sums by banded combs, equations,
-// powers.
+// Light curves in several bands, any model but one sinusoid and means: sums by banded combs, equations, powers.
 //
-// bands_weights: one thread = one tap of 16 of a row, all harmonics; limited by the stores (132 bytes a row
-// and harmonic).
-// bands_comb: one block = one object and one stretch of P combs of 192 modes. Points are spread (a half warp
-// a channel), then G combs at a time are transformed (a half warp a transform), their sums meet in shared
-// memory, and a thread solves the equations of a frequency. Limit: latency of one block of 12 warps a
-// multiprocessor.
+// bands_weights: one thread = one tap of 16 of a row, all harmonics; limited by the stores (132 bytes a row and harmonic).
+// bands_comb: one block = one object and one stretch of P combs of 192 modes. Points are spread (a half warp a channel), then G combs
+// at a time are transformed (a half warp a transform), their sums meet in shared memory, and a thread solves the equations of a
+// frequency. Limit: latency of one block of 12 warps a multiprocessor.
 //
 // archs: 75 80 86 89 90 100 120
 // build: offsets2 -DREAL=double -DTERMS=2 -DBAND_TERMS=0
@@ -81,22 +78,13 @@ __device__ __forceinline__ double solved(const double2* S, int B, const double* 
   bool sound = true;
   if (COMMON > 0) {                    // the common columns' own equations
     double h[2 * TERMS + 1], g[2 * TERMS + 1];
-    h[0] = 0.5;
-    g[0] = 0;
+    h[0] = 0.5; g[0] = 0;
 UNROLL
     for (int m = 1; m <= 2 * TERMS; m++) {
       double x = 0, y = 0;
-      if (m <= BAND_W) for (int b = 0; b < B; b++) {
-        const double2 v = S[(b * BAND_CHANNELS + m - 1) * SLOT];
-        x += v.x;
-        y += v.y;
-      } else {
-        const double2 v = S[(B * BAND_CHANNELS + m - 1 - BAND_W) * SLOT];
-        x = v.x;
-        y = v.y;
-      }
-      h[m] = 0.5 * x;
-      g[m] = 0.5 * y;
+      if (m <= BAND_W) for (int b = 0; b < B; b++) { const double2 v = S[(b * BAND_CHANNELS + m - 1) * SLOT]; x += v.x; y += v.y; }
+      else { const double2 v = S[(B * BAND_CHANNELS + m - 1 - BAND_W) * SLOT]; x = v.x; y = v.y; }
+      h[m] = 0.5 * x; g[m] = 0.5 * y;
     }
 UNROLL
     for (int i = 0; i < COMMON; i++) {
@@ -109,17 +97,9 @@ UNROLL
 UNROLL
     for (int k = 1; k <= TERMS; k++) {
       double x = 0, y = 0;
-      if (k <= BAND_Y) for (int b = 0; b < B; b++) {
-        const double2 v = S[(b * BAND_CHANNELS + BAND_W + k - 1) * SLOT];
-        x += v.x;
-        y += v.y;
-      } else {
-        const double2 v = S[(B * BAND_CHANNELS + ALL_W + k - 1 - BAND_Y) * SLOT];
-        x = v.x;
-        y = v.y;
-      }
-      right[CONSTANT + 2 * k - 2] = x;
-      right[CONSTANT + 2 * k - 1] = y;
+      if (k <= BAND_Y) for (int b = 0; b < B; b++) { const double2 v = S[(b * BAND_CHANNELS + BAND_W + k - 1) * SLOT]; x += v.x; y += v.y; }
+      else { const double2 v = S[(B * BAND_CHANNELS + ALL_W + k - 1 - BAND_Y) * SLOT]; x = v.x; y = v.y; }
+      right[CONSTANT + 2 * k - 2] = x; right[CONSTANT + 2 * k - 1] = y;
     }
   }
   // first pass: bands out of the common equations; second, where bands have terms: their parameters, once the common are known
@@ -131,14 +111,9 @@ UNROLL
       const double weight = 1 / share[b];
       const double2* own = S + b * BAND_CHANNELS * SLOT;
       double h[AT_LEAST_ONE(BAND_W) + 1], g[AT_LEAST_ONE(BAND_W) + 1], L[OWN + COMMON][OWN], inverse[OWN], z[OWN];
-      h[0] = 0.5 * weight;
-      g[0] = 0;
+      h[0] = 0.5 * weight; g[0] = 0;
 UNROLL
-      for (int m = 1; m <= BAND_W; m++) {
-        const double2 v = own[(m - 1) * SLOT];
-        h[m] = 0.5 * v.x;
-        g[m] = 0.5 * v.y;
-      }
+      for (int m = 1; m <= BAND_W; m++) { const double2 v = own[(m - 1) * SLOT]; h[m] = 0.5 * v.x; g[m] = 0.5 * v.y; }
 UNROLL
       for (int i = 0; i < OWN + COMMON; i++) {
         const int k = i < OWN ? harmonic_of(i, true) : harmonic_of(i - OWN, CONSTANT);
@@ -157,10 +132,7 @@ UNROLL
           sound = sound && u[i] > PIVOT * weight;
           inverse[i] = reciprocal(u[i]);
           double e = 0;                                          // y is centred: nothing stands on the constant's right
-          if (i) {
-            const double2 v = own[(BAND_W + k - 1) * SLOT];
-            e = odd ? v.y : v.x;
-          }
+          if (i) { const double2 v = own[(BAND_W + k - 1) * SLOT]; e = odd ? v.y : v.x; }
 UNROLL
           for (int q = 0; q < i; q++) e = fma(-L[i][q], z[q], e);
           z[i] = e;
@@ -226,14 +198,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
   __shared__ int circles[HARMONICS];
   const int tid = threadIdx.x, half = tid >> 4, a = tid & 15;
   int o, stretch;
-  if (A.tasks) {
-    const int2 t = A.tasks[blockIdx.x];
-    o = t.x;
-    stretch = t.y;
-  } else {
-    o = A.order[blockIdx.x / A.stretches];
-    stretch = blockIdx.x % A.stretches;
-  }
+  if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; o = t.x; stretch = t.y; }
+  else { o = A.order[blockIdx.x / A.stretches]; stretch = blockIdx.x % A.stretches; }
   const Info info = A.info[o];
   const int lo = A.offsets[o], n = info.n, gi = o * A.grid_stride, nf = A.nf[gi], P = A.P, G = A.G, B = A.rows.bands;
   const int base = stretch * MODES * P, channels = B * BAND_CHANNELS + ALL_CHANNELS;
@@ -252,10 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
   // harmonic of a channel, and its rows
   auto of_w = [&](int c) { return c < B * BAND_CHANNELS ? c % BAND_CHANNELS < BAND_W : c - B * BAND_CHANNELS < ALL_W; };
   auto harmonic = [&](int c) {
-    if (c < B * BAND_CHANNELS) {
-      const int m = c % BAND_CHANNELS;
-      return m < BAND_W ? m : m - BAND_W;
-    }
+    if (c < B * BAND_CHANNELS) { const int m = c % BAND_CHANNELS; return m < BAND_W ? m : m - BAND_W; }
     c -= B * BAND_CHANNELS;
     return c < ALL_W ? BAND_W + c : BAND_Y + c - ALL_W;
   };
@@ -268,10 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
   __syncthreads();
   if (!tid) {
     int at = 0;
-    for (int c = 0; c < channels; c++) {
-      from[c] = at;
-      at += 256 * circles[harmonic(c)];
-    }
+    for (int c = 0; c < channels; c++) { from[c] = at; at += 256 * circles[harmonic(c)]; }
     from[channels] = at;
   }
   __syncthreads();
@@ -288,16 +248,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
       __syncthreads();
       for (int i = tid; i < count; i += THREADS) {
         const int p = lo + pick[c0 + i];
-        row[i] = p;
-        strength[i] = A.wv[p];
-        double s, c;
-        sincos_cycles(cycles(centre, A.tp[p]), s, c);
+        row[i] = p; strength[i] = A.wv[p];
+        double s, c; sincos_cycles(cycles(centre, A.tp[p]), s, c);
         double x = c, y = s;
         for (int k = 0; k < HARMONICS; k++) {
           turn[k * CHUNK + i] = make_double2(x, y);
-          const double next = x * c - y * s;
-          y = x * s + y * c;
-          x = next;
+          const double next = x * c - y * s; y = x * s + y * c; x = next;
         }
       }
       __syncthreads();
@@ -314,12 +270,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
 #pragma unroll
           for (int u = 0; u < 4; u++) {
             const int p = row[min(i0 + u, end - 1)];
-            c[u] = __ldg(cell + p);
-            k[u] = __ldg(weight + (size_t)p * 16);
+            c[u] = __ldg(cell + p); k[u] = __ldg(weight + (size_t)p * 16);
           }
         };
-        int c[4], ahead[4];
-        double k[4], next[4];
+        int c[4], ahead[4]; double k[4], next[4];
         fetch(begin, c, k);
         for (int i0 = begin; i0 < end; i0 += 4) {
           fetch(i0 + 4, ahead, next);
@@ -332,10 +286,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
               W[to] = make_double2(fma(v, s.x, g.x), fma(v, s.y, g.y));
             }
 #pragma unroll
-          for (int u = 0; u < 4; u++) {
-            c[u] = ahead[u];
-            k[u] = next[u];
-          }
+          for (int u = 0; u < 4; u++) { c[u] = ahead[u]; k[u] = next[u]; }
         }
       }
     }
@@ -369,28 +320,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
           k = make_double2(k.x * step.x - k.y * step.y, k.x * step.y + k.y * step.x);
         }
       }
-      const double2* U = A.first + comb * 8;
-      const double2* V = A.second + comb * 128 + a;
+      const double2* U = A.first + comb * 8; const double2* V = A.second + comb * 128 + a;
       dft16<2>(v, [&](int i) { return __ldg(U + i); });
       transpose_parts(ex, v, a);
       dft16<2>(v, [&](int i) { return __ldg(V + 16 * i); });
       __syncwarp();
       const double* D = A.deconvolve + comb * MODES + a;
 #pragma unroll
-      for (int d = 0; d < OUT; d++) {
-        const double k = __ldg(D + 16 * d);
-        slot[a + 16 * d] = make_double2(k * v[place(d)].x, k * v[place(d)].y);
-      }
+      for (int d = 0; d < OUT; d++) { const double k = __ldg(D + 16 * d); slot[a + 16 * d] = make_double2(k * v[place(d)].x, k * v[place(d)].y); }
       __syncwarp();
     }
     __syncthreads();
     for (int i = tid; i < G * MODES; i += THREADS) {
       const int q = i % MODES, k = base + q * P + r0 + i / MODES;
       const double p = solved(slots + (size_t)(i / MODES) * channels * SLOT + q, B, share, A.penalty, A.band_penalty, limit);
-      if (k < nf) {
-        out[k] = p;
-        if (!(p == p)) A.odd[o] = 1;
-      }
+      if (k < nf) { out[k] = p; if (!(p == p)) A.odd[o] = 1; }
     }
     __syncthreads();
   }

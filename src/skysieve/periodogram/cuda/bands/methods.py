@@ -117,10 +117,7 @@ class BandsCombs(BandsMethod):
     together: int = 0
     room: int = 0
     slots: int = 0
-
-    @property
-    def rows(self) -> str:
-        return "weights"
+    rows: ClassVar[str] = "weights"
 
     @property
     def cycles(self) -> float:
@@ -180,7 +177,9 @@ class OffsetCombs(BandsCombs):
     fold: int = 1
 
     def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
-        found: dict[str, Any] = worker.weights(chunk, F64)
+        found: dict[str, Any] = worker.weights(
+            chunk.lane, chunk.data, chunk.work, chunk.job.n_rows, chunk.stride
+        )  # fmt: skip
         return found
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:

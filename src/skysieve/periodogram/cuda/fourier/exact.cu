@@ -1,17 +1,14 @@
-// Series of several Fourier terms: exact fits of single frequencies, peaks, and normalised powers. The powers
-// that are fitted again are those that fourier/grid.cu did not trust.
+// Series of several Fourier terms: exact fits of single frequencies, peaks, and normalised powers. The powers that are
+// fitted again are those that fourier/grid.cu did not trust.
 //
-// Layout:
-// chi2_refit: one thread = one frequency of a series of few points: sums over all points, normal equations as
-// in fourier/grid.cu. What is not trusted then goes to a second list, as do series of more points. Limit:
-// float64, as a batch of 1,000 light curves has 820,000 of these at n = 4.
-// chi2_exact: one warp = one fit; of a list, or (one block = 256 powers) of all, or of those that are NaN. Up
-// to 32 points: columns made orthogonal, a point a lane, half a warp for up to 16 points. Others from sums
-// over all points; where that matrix is next to singular too, from sums in pairs of float64, which keep what
-// the squaring loses.
-// chi2_find: one block = 16 stretches of 2048 powers, of which those that may have one of the best peaks are
-// read again; one stretch, all of it, where no tops of powers were stored or where powers are written in
-// another normalisation.
+// chi2_refit: one thread = one frequency of a series of few points: sums over all points, normal equations as in fourier/grid.cu. What
+// is not trusted then goes to a second list, as do series of more points. A thread with 100 points is waited for by all: with up to 128
+// points a thread this took twice the time at n = 2. Limit: float64, as a batch of 1,000 light curves has 820,000 of these at n = 4.
+// chi2_exact: one warp = one fit; of a list, or (one block = 256 powers) of all, or of those that are NaN. Up to 32 points: columns made
+// orthogonal, a point a lane, half a warp for up to 16 points. Others from sums over all points; where that matrix is next to singular
+// too, from sums in pairs of float64, so that what the squaring loses is there.
+// chi2_find: one block = 16 stretches of 2048 powers, of which those that may have one of the best peaks are read again; one stretch,
+// all of it, where nobody has kept the tops of powers or where they are written in another normalisation.
 //
 // archs: 75 80 86 89 90 100 120
 // build: t0 -DREAL=double -DTERMS=0
@@ -42,19 +39,15 @@ UNROLL
     const int a = (k - 1) / 2, b = k / 2;
     x[k] = k ? fma(x[a], x[b], -y[a] * y[b]) : c;
     y[k] = k ? fma(x[a], y[b], y[a] * x[b]) : s;
-    S[k].x = fma(wv.x, x[k], S[k].x);
-    S[k].y = fma(wv.x, y[k], S[k].y);
-    if (k < TERMS) {
-      S[HARMONICS + k].x = fma(wv.y, x[k], S[HARMONICS + k].x);
-      S[HARMONICS + k].y = fma(wv.y, y[k], S[HARMONICS + k].y);
-    }
+    S[k].x = fma(wv.x, x[k], S[k].x); S[k].y = fma(wv.x, y[k], S[k].y);
+    if (k < TERMS) { S[HARMONICS + k].x = fma(wv.y, x[k], S[HARMONICS + k].x); S[HARMONICS + k].y = fma(wv.y, y[k], S[HARMONICS + k].y); }
   }
 }
 extern "C" __global__ void __launch_bounds__(128, TERMS <= 4 ? 4 : TERMS <= 6 ? 2 : 1) chi2_refit(const __grid_constant__ Refit A) {
 #if TERMS > 0
   const unsigned count = *A.first.count;
   if (count > (unsigned)A.first.room) return;                     // they are looked for among the powers
-  for (unsigned i0 = blockIdx.x * 128 + (threadIdx.x & ~31); i0 < count; i0 += gridDim.x * 128) {      // the same for a warp
+  for (unsigned i0 = blockIdx.x * 128 + (threadIdx.x & ~31); i0 < count; i0 += gridDim.x * 128) {      // a warp alike
     const unsigned i = i0 + (threadIdx.x & 31);
     const int2 what = i < count ? A.first.list[i] : make_int2(-1, 0);
     bool left = what.x >= 0;
@@ -75,10 +68,7 @@ UNROLL
         }
         const double p = solved([&](int c) { return S[c]; }, A.limit * sqrt((double)n), A.mean, EXACT_PIVOT);
         left = !(p == p);
-        if (!left) {
-          A.power[A.start[o] + what.y] = p;
-          raise_top(A.tops, o, what.y, p);
-        }
+        if (!left) { A.power[A.start[o] + what.y] = p; raise_top(A.tops, o, what.y, p); }
       }
     }
     doubt(A.second, left, what.x, what.y);
@@ -114,8 +104,7 @@ template <bool PAIRS, bool ALL> __device__ __noinline__ double exact_fit(const d
   int place[PER_LANE];                                         // row and column of each entry
   for (int e = 0; e < PER_LANE; e++) {
     sum[e] = make_double2(0, 0);
-    int i, j;
-    place_of(lane + 32 * e, i, j);
+    int i, j; place_of(lane + 32 * e, i, j);
     place[e] = i << 8 | j;
   }
   const int warp = threadIdx.x >> 5;
@@ -125,26 +114,21 @@ template <bool PAIRS, bool ALL> __device__ __noinline__ double exact_fit(const d
     double root = 0, y = 0, c = 1, s = 0;
     if (p < n) {
       const double2 v = wv[p];
-      root = sqrt(v.x);
-      y = root > 0 ? v.y / root : 0;
+      root = sqrt(v.x); y = root > 0 ? v.y / root : 0;
       sincos_cycles(cycles(f, t[p]), s, c);
     }
     double u = c, v = s;
     if (mean) mine[0] = root;
     for (int k = 0; k < TERMS; k++) {
-      mine[mean + 2 * k] = root * u;
-      mine[mean + 2 * k + 1] = root * v;
-      const double next = u * c - v * s;
-      v = u * s + v * c;
-      u = next;
+      mine[mean + 2 * k] = root * u; mine[mean + 2 * k + 1] = root * v;
+      const double next = u * c - v * s; v = u * s + v * c; u = next;
     }
     mine[columns] = y;
     __syncwarp();
     const int many = min(32, n - p0);
     for (int e = 0; e < PER_LANE; e++)
       if (lane + 32 * e < entries) {
-        const double* a = rows + (place[e] >> 8);
-        const double* b = rows + (place[e] & 255);
+        const double* a = rows + (place[e] >> 8); const double* b = rows + (place[e] & 255);
         double2 total[4];                                      // one chain of sums alone would wait for itself
 #pragma unroll
         for (int c = 0; c < 4; c++) total[c] = make_double2(0, 0);
@@ -152,14 +136,11 @@ template <bool PAIRS, bool ALL> __device__ __noinline__ double exact_fit(const d
 #pragma unroll
           for (int c = 0; c < 4; c++) {
             const double x = a[(i + c) * ROW], z = b[(i + c) * ROW];
-            if constexpr (PAIRS) {
-              const double q = rounded(x, z);
-              total[c] = plus(total[c], q, fma(x, z, -q));
-            } else total[c].x = fma(x, z, total[c].x);
+            if constexpr (PAIRS) { const double q = rounded(x, z); total[c] = plus(total[c], q, fma(x, z, -q)); }
+            else total[c].x = fma(x, z, total[c].x);
           }
         for (int c = 0; c < 4; c++)
-          if constexpr (PAIRS) sum[e] = plus(sum[e], total[c].x, total[c].y);
-          else sum[e].x += total[c].x;
+          if constexpr (PAIRS) sum[e] = plus(sum[e], total[c].x, total[c].y); else sum[e].x += total[c].x;
       }
     __syncwarp();
   }
@@ -171,8 +152,7 @@ template <bool PAIRS, bool ALL> __device__ __noinline__ double exact_fit(const d
       if (lane + 32 * e < entries)
         for (int k = 1; k < WARPS; k++) {
           const double2 more = matrix[k * ENTRIES + lane + 32 * e];
-          if constexpr (PAIRS) sum[e] = plus(sum[e], more.x, more.y);
-          else sum[e].x += more.x;
+          if constexpr (PAIRS) sum[e] = plus(sum[e], more.x, more.y); else sum[e].x += more.x;
         }
   }
   for (int e = 0; e < PER_LANE; e++)
@@ -186,7 +166,7 @@ template <bool PAIRS, bool ALL> __device__ __noinline__ double exact_fit(const d
   const double2* right = matrix + at_of(columns, 0);
   for (int j = 0; j < columns; j++) {
     const double2 pivot = matrix[at_of(j, j)], z = right[j];
-    if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * trace)) return missing64();      // the same in all lanes
+    if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * trace)) return missing64();      // all lanes alike
     left *= pivot.x / own[j];
     if (!PAIRS && !(left > NEAR_SINGULAR)) return missing64();
     const double inverse = 1 / pivot.x;
@@ -212,19 +192,15 @@ template <int LANES> __device__ __noinline__ double orthogonal_fit(const double*
   double q[COLUMNS + 1], gone[COLUMNS], root = 0, y = 0, c = 1, s = 0;
   if (p < n) {
     const double2 v = wv[p];
-    root = sqrt(v.x);
-    y = root > 0 ? v.y / root : 0;
+    root = sqrt(v.x); y = root > 0 ? v.y / root : 0;
     sincos_cycles(cycles(f, t[p]), s, c);
   }
   q[0] = mean ? root : 0;
   double u = c, v = s;
 UNROLL
   for (int k = 0; k < TERMS; k++) {
-    q[2 * k + 1] = root * u;
-    q[2 * k + 2] = root * v;
-    const double next = u * c - v * s;
-    v = u * s + v * c;
-    u = next;
+    q[2 * k + 1] = root * u; q[2 * k + 2] = root * v;
+    const double next = u * c - v * s; v = u * s + v * c; u = next;
   }
   q[COLUMNS] = y;
 UNROLL
@@ -257,8 +233,7 @@ __device__ __noinline__ double summed_fit(const double* t, const double2* wv, in
 UNROLL
   for (int c = 0; c < CHANNELS; c++) S[c] = make_double2(0, 0);
   for (int p = threadIdx.x & 31; p < n; p += 32) {
-    double s, c;
-    sincos_cycles(cycles(f, t[p]), s, c);
+    double s, c; sincos_cycles(cycles(f, t[p]), s, c);
     add_point(S, wv[p], c, s);
   }
 UNROLL
@@ -273,10 +248,7 @@ __device__ __forceinline__ Frequency frequency_at(const Exact& A, int o, int k) 
   return A.frequencies ? Frequency{A.frequencies[k], 0} : frequency_of(A.f0[gi], (double)k, A.df[gi]);
 }
 
-__device__ __forceinline__ void give(const Exact& A, int o, int k, double p) {
-  A.power[A.start[o] + k] = p;
-  raise_top(A.tops, o, k, p);
-}
+__device__ __forceinline__ void give(const Exact& A, int o, int k, double p) { A.power[A.start[o] + k] = p; raise_top(A.tops, o, k, p); }
 
 // The fit of frequency k of object o, by a warp or by all of them.
 template <bool ALL> __device__ __forceinline__ void fit_one(const Exact& A, int o, int k, int n, double* rows, double2* matrix) {
@@ -294,8 +266,7 @@ template <bool ALL> __device__ __forceinline__ void fit_one(const Exact& A, int 
   __syncwarp();
   if (again) p = exact_fit<true, ALL>(A.tp + lo, A.wv + lo, n, f, mean, rows, matrix, rows + 32 * ROW);
   if (ALL ? threadIdx.x == 0 : !(threadIdx.x & 31)) give(A, o, k, p);
-  if (ALL) __syncthreads();
-  else __syncwarp();
+  if (ALL) __syncthreads(); else __syncwarp();
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : TERMS == 5 ? 2 : 3) chi2_exact(const __grid_constant__ Exact A) {
@@ -348,14 +319,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : TERMS 
   const int tasks = A.tried ? min(A.total, (int)*A.tried * A.blocks) : A.total;
   for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
     int o, block;                      // the shortest objects first: theirs are the most fits
-    if (A.tasks) {
-      const int2 t = A.tasks[A.total - 1 - task];
-      o = t.x;
-      block = t.y;
-    } else {
-      o = A.order[A.members - 1 - task / A.blocks];
-      block = task % A.blocks;
-    }
+    if (A.tasks) { const int2 t = A.tasks[A.total - 1 - task]; o = t.x; block = t.y; }
+    else { o = A.order[A.members - 1 - task / A.blocks]; block = task % A.blocks; }
     const Info info = A.info[o];
     const int nf = A.nf[o * A.grid_stride], base = block * SPAN, total = min(SPAN, nf - base);
     double* out = A.power + A.start[o] + base;
@@ -402,14 +367,8 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
   auto at = [](int i) { return i + i / RUN; };
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   int o, block;
-  if (A.tasks) {
-    const int2 t = A.tasks[blockIdx.x];
-    o = t.x;
-    block = t.y;
-  } else {
-    o = A.order[blockIdx.x % A.members];
-    block = blockIdx.x / A.members * A.many;
-  }
+  if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; o = t.x; block = t.y; }
+  else { o = A.order[blockIdx.x % A.members]; block = blockIdx.x / A.members * A.many; }
   const Info info = A.info[o];
   const int nf = A.nf[o * A.grid_stride];
   if (info.status != 0 || block % A.many) return;
@@ -465,8 +424,7 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
       for (int i = 0; i < RUN; i++) {
         const int z = i0 + i + 1 < total ? high(i0 + i + 1) : none;
         if (i0 + i < total && y >= x && y >= z && y >= least) found |= 1u << i;
-        x = y;
-        y = z;
+        x = y; y = z;
       }
     }
     give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(info.apart, 100000) + RUN - 1) / RUN, known, [&](int i) { return held[place(i)]; });

@@ -1,32 +1,40 @@
-// Series of several Fourier terms from samples: W(nu) = sum w exp(2 pi i nu t) and the same of w y on one
-// coarse regular grid for all harmonics, then interpolated to every m f, equations and powers.
+// Series of several Fourier terms from samples: W(nu) = sum w exp(2 pi i nu t) and the same of w y on one coarse regular grid for
+// all harmonics, then interpolated to every m f, equations and powers.
 //
-// With times counted from the middle of the span T, W is limited to |t| <= T/2, so that samples L df <= 0.8 /
-// T apart determine it. Weights that make the interpolation short (17 samples) are divided out of the
-// strengths beforehand, as a NUFFT of type 2 does. Every L-th frequency has the same place between samples,
-// at every harmonic: the coefficients are one small table a grid, and interpolation is a product of matrices,
-// rows of samples (m L / 8 further on each) by 8 frequencies.
+// With times about the middle of the span T, W is limited to |t| <= T/2, so that samples L df <= 0.8 / T apart say all of it. Weights
+// that make the interpolation short (17 samples) are divided out of the strengths beforehand, as a NUFFT of type 2 does. At L df every
+// L-th frequency lies alike between the samples, at every harmonic: the coefficients are one small table a grid, and interpolation
+// is a product of matrices, rows of samples (m L / 8 further on each) by 8 frequencies. Combs of every harmonic, which this replaced,
+// took 12 transforms a frequency (n = 4) and their folds: 1.5 times the time.
 //
-// Layout:
-// chi2_points: a warp = 32 points. A lane computes one point's strengths, divided by the interpolation's
-// shape, and how far it turns in half a band of samples. Then eight lanes compute one point's 16 spreading
-// weights, two each: the polynomials of taps a and 15 - a are one, at u and -u, from its even and odd parts.
-// Weights of cells 8 apart are next to each other; the sign says whether a cell is one of the next sixteen.
-// chi2_samples: a warp does two bands of 160 samples, of w and of w y, or four of w alone, and waits for no
-// other warp. Points are spread by matrix instructions (16 cells by 4 points by 8 numbers of the four series)
-// on 224 cells that stay in registers, where a lane then has all cells of equal number modulo 16 of a series:
-// half of a 256-point FFT (16 x 16) needs no exchange.
+// chi2_points: a warp = 32 points. A lane has one of them first: its strengths with the interpolation's shape divided out, how far it
+// turns in half a band of samples. Then eight lanes make one's 16 spreading weights, two each: the polynomials of taps a and 15 - a
+// are one, at u and -u, even and odd part apart. Weights of cells 8 apart lie next to each other; the sign says whether a cell is one
+// of the next sixteen.
+// chi2_samples: a warp does two bands of 160 samples, of w and of w y, or four of w alone, with nobody to wait for. Points are spread by
+// matrix instructions (16 cells by 4 points by 8 numbers of the four series) on 224 cells that stay in registers, where a lane then has
+// all cells of equal number modulo 16 of a series: half of a 256-point FFT (16 x 16) needs no exchange.
 // chi2_taps: interpolation coefficients and where samples begin, of each grid.
-// chi2_powers: one block = 8 * tiles rows of 8 * octets frequencies, several in turn, a warp 8 rows. Samples
-// of the next turn come to shared memory while equations are solved. A warp interpolates all channels at 64
-// frequencies (matrix instructions); the sums stay in registers, and a thread solves the equations of two
-// frequencies, one after the other. From 6 terms on sums pass through shared memory, of 8 and 9 terms two
-// lanes solve together, because the registers of one do not hold the matrix.
+// chi2_powers: one block = 8 * tiles rows of 8 * octets frequencies, several in turn, a warp 8 rows. Samples of the next turn come to
+// shared memory while equations are solved. A warp interpolates all channels at 64 frequencies (matrix instructions); the sums stay in
+// registers, and a thread solves the equations of two frequencies, one after the other. From 6 terms on sums pass through shared
+// memory, of 8 and 9 terms two lanes solve together: one's registers do not hold the matrix.
 //
-// Operations for one frequency, n = 4: samples 1.5 transforms' outputs of 38 multiply-adds, interpolation 264
-// x 2 in matrix instructions (twice the plain rate), equations 254. Limit of chi2_powers on an H100, n = 4:
-// float64 and matrix units, which are one pipe, 66% busy at 12 warps a multiprocessor (registers). Of
-// chi2_samples: latency at 12 warps, some 36% of issue slots and half of the shared memory's cycles.
+// For n = 4 and a frequency: samples 1.5 transforms' outputs of 38 multiply-adds, interpolation 264 x 2 in matrix instructions (twice
+// the plain rate), equations 254. Limit of chi2_powers on an H100, n = 4: float64 and matrix units, which are one pipe, 66% busy at 12
+// warps a multiprocessor (registers); 8 and 16 warps are 15% and 5% slower, loops that the compiler does not unroll 9%, rows on other
+// banks (shuffled back) as fast. Of chi2_samples: latency at 12 warps, some 36% of issue slots and half of the shared
+// memory's cycles; blocks of two warps leave hardly one idle (6% of the time), polynomials of one's own for phases, weights told apart
+// by their sign and segments' ends from counts took another 6%. A point's numbers must not be waited for as soon as they are asked for
+// (5%), segments are looked for in fours (4%). Tried there: points, weights and phases that a block shares (16 to 50% slower: barriers,
+// loads that nothing hides, also with weights told apart beforehand and 96 points at a time); half a series a warp, its cells exchanged,
+// and 16 or 20 warps (5 and 26% slower: shared memory 70% busy); eight points an instruction (2%); weights read where they are used
+// (twice the time); weights without gaps, by other lanes' order of points (3%), those by the copy engine, with gaps or without (1% of
+// the batch's time more); 224 outputs of a transform where powers are float32 (errors as they are, 0.9% of the batch's time: one warp of
+// an object's seven blocks is idle). 176 in float64 are too inexact (1.6e-9 from 30 points on, not 2.5e-10), for 2.8%.
+// Tried: float32 factors and a float64 residual for the equations (25% slower: registers and conversions), elimination by columns (as
+// fast), weights read where they are used (60% slower: latency), smaller groups of objects, whose samples stay in the L2 cache (35%
+// slower: too few blocks), a frequency's cells of four warps in shared memory (40% slower: barriers).
 //
 // archs: 75 80 86 89 90 100 120
 // build: t2 -DREAL=double -DTERMS=2
@@ -64,9 +72,7 @@
 // Of a kernel's arguments: the object's place in the order, and which one of the object's blocks this is.
 template <typename Arguments> __device__ __forceinline__ int2 task_of(const Arguments& A) {
   if (A.tasks) return A.tasks[blockIdx.x];
-  int2 v;
-  v.x = A.member + blockIdx.x / A.blocks;
-  v.y = blockIdx.x % A.blocks;
+  int2 v; v.x = A.member + blockIdx.x / A.blocks; v.y = blockIdx.x % A.blocks;
   return v;
 }
 
@@ -94,8 +100,7 @@ extern "C" __global__ void __launch_bounds__(128) chi2_points(const Points A) {
   if (own) {
     place = (tp - 0.5 * A.info[owner].span) * (circle * A.df[owner * A.grid_stride]);
     const double w = strength_at(place, A.taps + 16 * COEFFICIENTS, A.beta, A.scale);
-    double sine, cosine;
-    sincos_cycles(place * (0.5 * MODES / 256), sine, cosine);
+    double sine, cosine; sincos_cycles(place * (0.5 * MODES / 256), sine, cosine);
     A.cell[q] = (int)ceil(place - 8);
     A.spin[q] = make_double2(cosine, sine);
     A.strength[q] = make_double2(w * wv.x, w * wv.y);
@@ -108,10 +113,7 @@ extern "C" __global__ void __launch_bounds__(128) chi2_points(const Points A) {
     const double v = __shfl_sync(FULL, u, from), vv = v * v;
     double even = c[COEFFICIENTS - 2], odd = c[COEFFICIENTS - 1];
 #pragma unroll
-    for (int k = COEFFICIENTS - 4; k >= 0; k -= 2) {
-      even = fma(even, vv, c[k]);
-      odd = fma(odd, vv, c[k + 1]);
-    }
+    for (int k = COEFFICIENTS - 4; k >= 0; k -= 2) { even = fma(even, vv, c[k]); odd = fma(odd, vv, c[k + 1]); }
     double w = fma(odd, v, even), later = __shfl_xor_sync(FULL, fma(-odd, v, even), 7);      // of taps a and 15 - a, then of a and a + 8
     const int b = at & 15, here = (a + b) & 15, beyond = (a + 8 + b) & 15;
     w = __hiloint2double(__double2hiint(w) & 0x7fffffff | (here < b) << 31, __double2loint(w));
@@ -152,13 +154,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
   int n = A.info[o].n, status = A.info[o].status, lo = A.offsets[o];
   int2 bands = A.bands[gp];
   double df = A.df[o * A.grid_stride], span = A.info[o].span;
-  NOW("+r", n);
-  NOW("+r", status);
-  NOW("+r", lo);
-  NOW("+r", bands.x);
-  NOW("+r", bands.y);
-  NOW("+d", df);
-  NOW("+d", span);
+  NOW("+r", n); NOW("+r", status); NOW("+r", lo); NOW("+r", bands.x); NOW("+r", bands.y); NOW("+d", df); NOW("+d", span);
   // A unit is a warp's four series: of w and w y at a pair of bands, then of w at two pairs.
   const int twos = (bands.y + 1) >> 1, unit = block * WARPS + warp, pair = unit < twos ? unit : 2 * unit - twos;
   const bool both = unit < twos;
@@ -184,14 +180,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
 #pragma unroll
     for (int i = 0; i < 8; i++) fetch((double2*)(to + 4 * WEIGHT * i), from + 32 * i);
   };
-  const int* cells = A.cell + lo;
-  const double* times_at = A.tp + lo;
-  const double2* known = A.strength + lo;
-  const double2* spins = A.spin + lo;
-  NOW("+l", cells);
-  NOW("+l", times_at);
-  NOW("+l", known);
-  NOW("+l", spins);
+  const int* cells = A.cell + lo; const double* times_at = A.tp + lo; const double2* known = A.strength + lo; const double2* spins = A.spin + lo;
+  NOW("+l", cells); NOW("+l", times_at); NOW("+l", known); NOW("+l", spins);
 
   for (int i = lane; i < 3 * WEIGHT; i += 32) space[32 * WEIGHT + i] = space[BUFFER + 32 * WEIGHT + i] = 0;      // what is read past the end is a number
   __syncwarp();
@@ -223,22 +213,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
       double cc = e.x * spin.x, ss = e.y * spin.y, sc = e.y * spin.x, cs = e.x * spin.y;
       to[0] = make_double2(wv.x * (cc + ss), wv.x * (sc - cs));
       to[1] = make_double2(wv.x * (cc - ss), wv.x * (sc + cs));
-      if (!both) {
-        cc = f.x * spin.x;
-        ss = f.y * spin.y;
-        sc = f.y * spin.x;
-        cs = f.x * spin.y;
-      }
+      if (!both) { cc = f.x * spin.x; ss = f.y * spin.y; sc = f.y * spin.x; cs = f.x * spin.y; }
       const double v = both ? wv.y : wv.x;
       to[2] = make_double2(v * (cc + ss), v * (sc - cs));
       to[3] = make_double2(v * (cc - ss), v * (sc + cs));
     }
     __syncwarp();
-    p = min(c0 + 32 + lane, n - 1);
-    later = __ldg(cells + p);
-    held = __ldg(known + p);
-    next = __ldg(spins + p);
-    time = __ldg(times_at + p);
+    p = min(c0 + 32 + lane, n - 1); later = __ldg(cells + p); held = __ldg(known + p); next = __ldg(spins + p); time = __ldg(times_at + p);
     const Address of = address_of(space + (c0 & 32 ? BUFFER : 0) + WEIGHT * t + 2 * g), at = address_of(strengths + STRENGTH * t + g);
     int i = 0;
 #pragma unroll
@@ -273,28 +254,16 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
     double x[16], y[16];
     __syncwarp();
 #pragma unroll
-    for (int b = 0; b < 16; b++) {
-      ex[b * 17 + g] = v[shifted(b)].x;
-      ex[b * 17 + g + 8] = u[shifted(b)].x;
-    }
+    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[shifted(b)].x; ex[b * 17 + g + 8] = u[shifted(b)].x; }
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 16; j++) {
-      x[j] = ex[g * 17 + j];
-      y[j] = ex[(g + 8) * 17 + j];
-    }
+    for (int j = 0; j < 16; j++) { x[j] = ex[g * 17 + j]; y[j] = ex[(g + 8) * 17 + j]; }
     __syncwarp();
 #pragma unroll
-    for (int b = 0; b < 16; b++) {
-      ex[b * 17 + g] = v[shifted(b)].y;
-      ex[b * 17 + g + 8] = u[shifted(b)].y;
-    }
+    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[shifted(b)].y; ex[b * 17 + g + 8] = u[shifted(b)].y; }
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 16; j++) {
-      v[j] = make_double2(x[j], ex[g * 17 + j]);
-      u[j] = make_double2(y[j], ex[(g + 8) * 17 + j]);
-    }
+    for (int j = 0; j < 16; j++) { v[j] = make_double2(x[j], ex[g * 17 + j]); u[j] = make_double2(y[j], ex[(g + 8) * 17 + j]); }
     __syncwarp();
   }
   const bool of_y = both && t > 1;
@@ -422,12 +391,7 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
       from[c] = at;
       length[c] = (rows - 1) * h * A.stride + (A.octets > 1 ? h + 1 : 0) + 4 * steps_of(h, A.L);
       at += length[c];
-      if (c < HARMONICS) {
-        first[c] = A.origin[local * HARMONICS + c];
-        steps0[c] = step;
-        step += steps_of(h, A.L);
-        steps0[c + 1] = step;
-      }
+      if (c < HARMONICS) { first[c] = A.origin[local * HARMONICS + c]; steps0[c] = step; step += steps_of(h, A.L); steps0[c + 1] = step; }
     }
 #if ENGINE
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(&done)) : "memory");
@@ -493,13 +457,9 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
 #if PASSED < 2
 #if PASSED
 #pragma unroll
-      for (int c = 0; c < CHANNELS; c++) {
-        passed[64 * c + lane] = sum[c].re1;
-        passed[64 * c + 32 + lane] = sum[c].im1;
-      }
+      for (int c = 0; c < CHANNELS; c++) { passed[64 * c + lane] = sum[c].re1; passed[64 * c + 32 + lane] = sum[c].im1; }
 #endif
-      const double p0 = solved([&](int c) { return make_double2(sum[c].re0, sum[c].im0); }, limit, A.mean, PIVOT);
-      give(p0, 0, true);
+      const double p0 = solved([&](int c) { return make_double2(sum[c].re0, sum[c].im0); }, limit, A.mean, PIVOT); give(p0, 0, true);
 #if PASSED
       const double p1 = solved([&](int c) { return make_double2(passed[64 * c + lane], passed[64 * c + 32 + lane]); }, limit, A.mean, PIVOT);
 #else

@@ -143,10 +143,7 @@ class SampledSeries(SeriesMethod):
     """Sums on one regular grid for all harmonics, every frequency interpolated from samples (``fourier/grid.cu``)."""
 
     layout: SampleLayout
-
-    @property
-    def rows(self) -> str:
-        return "samples"
+    rows: ClassVar[str] = "samples"
 
     @property
     def cycles(self) -> float:

@@ -8,10 +8,7 @@ __device__ __forceinline__ double rounded(double a, double b) {
   return a * b;
 #endif
 }
-__device__ __forceinline__ double2 two_sum(double a, double b) {
-  const double s = a + b, t = s - a;
-  return make_double2(s, (a - (s - t)) + (b - t));
-}
+__device__ __forceinline__ double2 two_sum(double a, double b) { const double s = a + b, t = s - a; return make_double2(s, (a - (s - t)) + (b - t)); }
 __device__ __forceinline__ double2 plus(double2 a, double high, double low) {
   double2 s = two_sum(a.x, high);
   s.y += a.y + low;
@@ -31,7 +28,4 @@ __device__ __forceinline__ double2 ratio(double2 a, double2 b, double inverse) {
 #define NEAR_SINGULAR 1e-6
 // Entry (i, j) of a triangle, and back.
 __device__ __forceinline__ int at_of(int i, int j) { return i * (i + 1) / 2 + j; }
-__device__ __forceinline__ void place_of(int at, int& i, int& j) {
-  i = 0;
-  while (at > i) { at -= i + 1; i++; } j = at;
-}
+__device__ __forceinline__ void place_of(int at, int& i, int& j) { i = 0; while (at > i) { at -= i + 1; i++; } j = at; }

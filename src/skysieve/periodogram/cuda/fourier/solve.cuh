@@ -53,20 +53,11 @@ __device__ __forceinline__ void doubt(const Doubts& d, bool mine, int object, in
 // are large (limit: their square sum).
 template <typename At> __device__ __forceinline__ double solved(const At& at, double limit, double mean, double pivot) {
   double h[HARMONICS + 1], g[HARMONICS + 1], z[AT_LEAST_ONE(HARMONICS)];      // twice the matrix: no sum need be halved
-  h[0] = 1;
-  g[0] = 0;
+  h[0] = 1; g[0] = 0;
 UNROLL
-  for (int m = 0; m < HARMONICS; m++) {
-    const double2 v = at(m);
-    h[m + 1] = v.x;
-    g[m + 1] = v.y;
-  }
+  for (int m = 0; m < HARMONICS; m++) { const double2 v = at(m); h[m + 1] = v.x; g[m + 1] = v.y; }
 UNROLL
-  for (int k = 0; k < TERMS; k++) {
-    const double2 v = at(HARMONICS + k);
-    z[2 * k] = v.x;
-    z[2 * k + 1] = v.y;
-  }
+  for (int k = 0; k < TERMS; k++) { const double2 v = at(HARMONICS + k); z[2 * k] = v.x; z[2 * k + 1] = v.y; }
   const double twice = -2 * mean;
   const int least = __double2hiint(2 * pivot);
   double L[AT_LEAST_ONE(HARMONICS)][AT_LEAST_ONE(HARMONICS)], inv[AT_LEAST_ONE(HARMONICS)], power = 0, determinant = 1;
@@ -87,10 +78,8 @@ UNROLL
       e = fma(own, j & 1 ? g[l] : h[l], e);
 UNROLL
       for (int q = 0; q < j; q++) e = fma(-u[q], j == i ? L[i][q] : L[j][q], e);
-      if (j < i) {
-        u[j] = e;
-        L[i][j] = e * inv[j];
-      } else d = e;
+      if (j < i) { u[j] = e; L[i][j] = e * inv[j]; }
+      else d = e;
     }
     smallest = min(smallest, __double2hiint(d));
     inv[i] = reciprocal(d);
@@ -152,10 +141,8 @@ UNROLL
       const double p = own[k][m], q = other[k][m];
       z[k] -= fma(p, w[m], q * v);
       const double l = fma(p, ours, q * cross), r = fma(p, cross, q * its);
-      x[k] = partner(r);
-      y[k] = partner(l);
-      own[k][m] = l;
-      other[k][m] = r;
+      x[k] = partner(r); y[k] = partner(l);
+      own[k][m] = l; other[k][m] = r;
 UNROLL
       for (int j = m + 1; j <= k; j++) {
         own[k][j] -= fma(p, own[j][m], q * other[j][m]);
@@ -168,10 +155,7 @@ UNROLL
   for (int m = TERMS - 1; m >= 0; m--) {
     double mine = 0, its = 0;
 UNROLL
-    for (int k = m + 1; k < TERMS; k++) {
-      mine = fma(own[k][m], w[k], mine);
-      its = fma(other[k][m], w[k], its);
-    }
+    for (int k = m + 1; k < TERMS; k++) { mine = fma(own[k][m], w[k], mine); its = fma(other[k][m], w[k], its); }
     w[m] -= mine + partner(its);       // already half the parameter
     squares = fma(w[m], w[m], squares);
   }

@@ -1,5 +1,4 @@
-// What form samples have: numbers of float64, or with HALVES pairs of halves (sinusoid/powers_half.cuh),
-// whose window is another.
+// What form samples have: numbers of float64, or with HALVES pairs of halves (sinusoid/powers_half.cuh), whose window is another.
 #pragma once
 #ifdef HALVES
 #include "sinusoid/powers_half.cuh"
@@ -30,9 +29,7 @@ __device__ __forceinline__ void keep(uint2* to, double k, double2 v, bool wanted
   const float x = number(v.x), y = number(v.y);
   const unsigned high = halves_of(x, y), low = halves_of(x - number_of_half(high & 0xffffu), y - number_of_half(high >> 16));
   const unsigned own = bytes_of(high, low, mine), other = __shfl_xor_sync(FULL, bytes_of(high, low, yours), 4);
-  uint2 all;
-  all.x = bytes_of(own, other, upper);
-  all.y = bytes_of(own, other, upper ^ 0x2222);
+  uint2 all; all.x = bytes_of(own, other, upper); all.y = bytes_of(own, other, upper ^ 0x2222);
   if (wanted) *to = all;
 }
 #else

@@ -1,5 +1,4 @@
-// What spreading needs: how far a point turns, which of its weights belong to a strip of cells, shared memory
-// by its address.
+// What spreading needs: how far a point turns, which of its weights belong to a strip of cells, shared memory by its address.
 #pragma once
 
 // Polynomials in r^2 of sin(2 pi r) / r and cos(2 pi r) for |r| <= 1/8, from Chebyshev interpolation: errors of 5e-11 where powers are
@@ -39,16 +38,8 @@ __device__ __forceinline__ double2 some_of(double2 w, int flip) {
 #if ON_DEVICE
 typedef unsigned Address;
 __device__ __forceinline__ Address address_of(const double* p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ double2 two_at(Address p) {
-  double2 v;
-  asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(v.x), "=d"(v.y) : "r"(p));
-  return v;
-}
-__device__ __forceinline__ double one_at(Address p) {
-  double v;
-  asm volatile("ld.shared.f64 %0, [%1];" : "=d"(v) : "r"(p));
-  return v;
-}
+__device__ __forceinline__ double2 two_at(Address p) { double2 v; asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(v.x), "=d"(v.y) : "r"(p)); return v; }
+__device__ __forceinline__ double one_at(Address p) { double v; asm volatile("ld.shared.f64 %0, [%1];" : "=d"(v) : "r"(p)); return v; }
 #else
 typedef const unsigned char* Address;
 __device__ __forceinline__ Address address_of(const double* p) { return (Address)p; }

@@ -22,10 +22,7 @@ __device__ __noinline__ Tile product(Tile c, double2 s, double b) {
   for (int k = 0; k < 4; k++) {
     const double x = __shfl_sync(FULL, s.x, (lane & 28) + k), y = __shfl_sync(FULL, s.y, (lane & 28) + k);
     const double u = __shfl_sync(FULL, b, 8 * t + k), v = __shfl_sync(FULL, b, 8 * t + 4 + k);
-    c.re0 = fma(x, u, c.re0);
-    c.re1 = fma(x, v, c.re1);
-    c.im0 = fma(y, u, c.im0);
-    c.im1 = fma(y, v, c.im1);
+    c.re0 = fma(x, u, c.re0); c.re1 = fma(x, v, c.re1); c.im0 = fma(y, u, c.im0); c.im1 = fma(y, v, c.im1);
   }
   return c;
 }

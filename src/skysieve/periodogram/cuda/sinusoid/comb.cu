@@ -1,22 +1,32 @@
 // Banded comb NUFFT, fused from prepared light curves to normalised powers and peak candidates.
 //
-// Frequencies of an object: f0 + (band * MP + P q + r) df, MP = modes * P; comb r = 0..P-1 has spacing P df,
-// which lets the series fill the circle of a 256-point FFT. P is GROUP. FOLD: the cells of f wind round so
-// many circles, for time spans that would otherwise leave too few combs.
+// Frequencies of an object: f0 + (band * MP + P q + r) df, MP = modes * P; comb r = 0..P-1 has spacing P df, which lets the
+// series fill the circle of a 256-point FFT. One block (4 warps) = one object, two neighbouring bands, S of the P combs; a half
+// warp (lanes of one parity) does one 256-point FFT as 16 x 16, 16 elements a thread; the two of a warp read the same cells.
+// Strengths (w, w y at f; w at 2f) are spread once for all combs (sinusoid/strips.cuh): the comb's offset is a shift of the DFT's output
+// index, absorbed in its twiddles. Nothing that a power depends on but the tables of its comb is a matter of how combs are dealt to
+// blocks or objects to launches: an object's powers are the same in any company.
 //
-// Layout: one block (4 warps) = one object, two neighbouring bands, all P combs. Half a warp (lanes of one
-// parity) does one 256-point FFT as 16 x 16, 16 elements a thread; the two half warps of a warp read the same
-// cells. Strengths (w and w y at f, w at 2f) are spread once for all combs (sinusoid/strips.cuh): the comb's
-// offset is a shift of the DFT's output index, absorbed in its twiddles. All combs are staged at once, so
-// that a block holds the powers of neighbouring frequencies and looks for their peaks; its first and last
-// power go to the blocks beside it through device memory. A power depends only on its object and on the
-// tables of its comb.
+// Three ways to look for peaks: (flat, P = GROUP) all combs are staged at once, so a block holds two bands of neighbouring
+// powers, and its first and last value go to the blocks beside it through device memory; (COLUMNS) combs are staged 8 at a time
+// and a thread follows the powers of its columns from comb to comb; (RUNS, where no power is written) half a warp does neighbouring
+// combs one after another and every lane compares its own powers, with no barrier at all. The last two compute two combs more
+// than they own, so that every power has its neighbours; their long series are spread by ls_spread. FOLD: the cells of f wind
+// round so many circles, for spans that give too few combs without. The last two are float32's alone:
+// sinusoid/fine.cu transforms four combs and interpolates.
 //
-// Operations for one frequency: 3 channels x 384 FMA x 16 / modes, and about 30 for folding and the power:
-// 122 in float64; 192 FMA for a point and pair of bands. Bytes of device memory: the inputs once (64-130 B a
-// point and band pair, from the second-level cache), the powers once. Limit: latency at 168 to 255 registers
-// a thread, 8 to 12 warps a multiprocessor; in float64 the FFTs are 60% of the time, spreading 15%, strengths
-// 8%, peaks 9%.
+// Operations for one frequency: 3 channels x 384 FMA x 16 / modes, and about 30 for folding and the power: 122 in float64; 192 FMA
+// for a point and pair of bands. Bytes of device memory: the inputs once (64-130 B a point and band pair, from the second-level
+// cache), the powers once. Limit: latency at 168 to 255 registers a thread, 8 to 12 warps a multiprocessor; in float64 (flat) the
+// FFTs are 60% of the time, spreading 15%, strengths 8%, peaks 9%.
+// Tried: a whole warp to an FFT (8 elements a thread, 128 registers, 16 warps a multiprocessor) issues hardly more often and takes
+// 18-38% more float64 instructions; half warps of one band that read the same cells, as here, instead of two bands: 5% fewer
+// wavefronts, 0.5% (flat) to 3.5% (runs) less time. In builds with three blocks constants of a DFT are made of one or two that are
+// loaded: 15% fewer wavefronts of tables, 1% less time.
+// Two of eight combs transformed at f and four at 2f, the others interpolated on the matrix units as in sinusoid/fine.cu (16 warps of 128
+// registers): 3% less time on 1,000 x 28,608 frequencies at df*T 0.1, 7% less over ten years. Reading the deconvolution once instead
+// of twice: 1 to 3% more. Asking for the first constants of both DFTs early: nothing. Strengths of both bands by one thread: 2% more.
+// Looking for peaks only at powers above the floor, in the form with runs: 12% more, since many samples around each peak pass it.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED
@@ -26,6 +36,8 @@
 // build: f64x4p4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED -DFOLD=4 -DGROUP=4
 // build: f32 -DREAL=float -DMINB=4 -DROLLED -DRELOAD
 // build: f32p4 -DREAL=float -DMINB=4 -DROLLED -DGROUP=4
+// build: f32columns -DREAL=float -DMINB=4 -DCOLUMNS
+// build: f32runs -DREAL=float -DMINB=4 -DRUNS
 // build: f32x2 -DREAL=float -DMINB=3 -DFOLD=2
 // build: f32x2p4 -DREAL=float -DMINB=3 -DFOLD=2 -DGROUP=4
 // build: f32x4p4 -DREAL=float -DMINB=2 -DFOLD=4 -DGROUP=4
@@ -36,6 +48,8 @@
 // budget: f64x4p4 kernel=ls_comb regs<=255 smem<=64
 // budget: f32 kernel=ls_comb regs<=128 smem<=64 spills<=32
 // budget: f32p4 kernel=ls_comb regs<=128 smem<=64 spills<=32
+// budget: f32columns kernel=ls_comb regs<=128 smem<=64 spills<=128
+// budget: f32runs kernel=ls_comb regs<=128 smem<=0 spills<=64
 // budget: f32x2 kernel=ls_comb regs<=168 smem<=64 spills<=32
 // budget: f32x2p4 kernel=ls_comb regs<=168 smem<=64
 // budget: f32x4p4 kernel=ls_comb regs<=255 smem<=64
@@ -71,37 +85,21 @@
 
 struct Comb {
   const double* tp; const double2* wv; const int2* cell; const T* at_f; const T* at_2f;
-  const int* offsets; const Info* info; const int* order; const int2* tasks;
+  const int* offsets; const Info* info; const int* order; const int2* tasks; const C* spread;
   const C* first; const C* second; const C* fold; const T* deconvolve;
   const double* f0; const double* df; const int* nf; const long long* start;
   T* power; Peaks peaks; Guard guard; double mean;
-  int modes, pairs, members, group, grid_stride, norm, scaled, zero, edges;
+  int modes, P, S, pairs, members, group, blocks, grid_stride, norm, scaled, zero, edges;
 };
 
 // The table constants are read anew for each channel where registers are short: an offset that is always 0, unknown to the
 // compiler, keeps it from holding them.
 #ifdef RELOAD
 #if ON_DEVICE
-__device__ __forceinline__ double2 table(const double2* p) {
-  double2 v;
-  asm volatile("ld.global.nc.v2.f64 {%0,%1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ float2 table(const float2* p) {
-  float2 v;
-  asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ double table(const double* p) {
-  double v;
-  asm volatile("ld.global.nc.f64 %0, [%1];" : "=d"(v) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ float table(const float* p) {
-  float v;
-  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
-  return v;
-}
+__device__ __forceinline__ double2 table(const double2* p) { double2 v; asm volatile("ld.global.nc.v2.f64 {%0,%1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p)); return v; }
+__device__ __forceinline__ float2 table(const float2* p) { float2 v; asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p)); return v; }
+__device__ __forceinline__ double table(const double* p) { double v; asm volatile("ld.global.nc.f64 %0, [%1];" : "=d"(v) : "l"(p)); return v; }
+__device__ __forceinline__ float table(const float* p) { float v; asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
 #else
 template <typename X> __device__ __forceinline__ X table(const X* p) { return *p; }
 #endif
@@ -117,21 +115,25 @@ typedef C Exchange;
 #include "sinusoid/strips.cuh"
 
 // Staged powers: four combs make a plane, a column its row of 4 values; one value of padding every 4 columns puts the 16 that a
-// half warp stores on different banks. The last plane lies over the cells, which nobody needs by then.
+// half warp stores on different banks. The last plane of the flat form lies over the cells, which nobody needs by then.
 struct Stage {
   T* first; T* last;
   __device__ __forceinline__ T* row(int column, int plane) const { return (GROUP == 4 || plane ? last : first) + 4 * column + (column >> 2); }
   __device__ __forceinline__ T& operator()(int column, int g) const { return row(column, g >> 2)[g & 3]; }
   __device__ __forceinline__ T& flat(int i) const { return (*this)(i >> LG, i & (GROUP - 1)); }
 };
+#define PLANE(columns) (17 * (((columns) + 3) / 4))
 
 // Powers of one comb of the band whose cells begin at g0, for half a warp: thread a of 16 gets outputs a + 16 d. The other half
 // does another comb of the same cells: a pair of lanes that read one address costs half as much (measured; lanes 2 or 1 apart
-// only). odd: are some suspicious.
-__device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange* ex, int comb, int a, T guard, T (&p)[ND], bool& odd) {
-  const C* Us = A.first + comb * 8;
-  const C* Vs = A.second + comb * 128 + a;
-  const T* D = A.deconvolve + comb * (16 * ND) + a;
+// only). odd: are some suspicious; of a run, which (bit d).
+#ifdef RUNS
+typedef unsigned Odd;
+#else
+typedef bool Odd;
+#endif
+__device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange* ex, int comb, int a, T guard, T (&p)[ND], Odd& odd) {
+  const C* Us = A.first + comb * 8; const C* Vs = A.second + comb * 128 + a; const T* D = A.deconvolve + comb * (16 * ND) + a;
   C v[16];
   T q2[ND], q3[ND];
   int zo = 0;
@@ -168,11 +170,7 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
     dft16<DERIVE>(v, kv);
     if (ch == 0) {
 #pragma unroll
-      for (int d = 0; d < ND; d++) {
-        const T k = table(D + zo + 16 * d);
-        p[d] = k * v[place(d)].x;
-        q2[d] = k * v[place(d)].y;
-      }
+      for (int d = 0; d < ND; d++) { const T k = table(D + zo + 16 * d); p[d] = k * v[place(d)].x; q2[d] = k * v[place(d)].y; }
     } else if (ch == 1) {
 #pragma unroll
       for (int d = 0; d < ND; d++) {
@@ -182,106 +180,219 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
         const bool sound = det > guard;
         const T r = sound ? k * k * reciprocal(det) : missing();            // suspicious: done exactly later
         const bool again = !sound && (d < ND - 1 || a + 16 * d < A.modes);
+#ifdef RUNS
+        odd |= again ? 1u << d : 0u;
+#else
         odd |= again;
-        p[d] = ss * r;
-        q2[d] = cc * r;
-        q3[d] = (T)-2 * cs * r;
+#endif
+        p[d] = ss * r; q2[d] = cc * r; q3[d] = (T)-2 * cs * r;
       }
     } else {
 #pragma unroll
-      for (int d = 0; d < ND; d++) {
-        const T c = v[place(d)].x, z = v[place(d)].y;
-        p[d] = fma(fma(p[d], c, q3[d] * z), c, q2[d] * z * z);
-      }
+      for (int d = 0; d < ND; d++) { const T c = v[place(d)].x, z = v[place(d)].y; p[d] = fma(fma(p[d], c, q3[d] * z), c, q2[d] * z * z); }
     }
   }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid_constant__ Comb A) {
   extern __shared__ __align__(16) unsigned char raw[];
-  __shared__ int many;
   C* grid = (C*)raw;                    // two bands of CELLS
   C* exchange = grid + 2 * CELLS;       // FFT exchange; strengths and first cells during the spreading
   T* staged = (T*)(exchange + EXCHANGE);
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const int h = lane & 1, a = lane >> 1;      // half warps are lanes of one parity
-  int pair, o;
-  if (A.tasks) {
-    const int2 t = A.tasks[blockIdx.x];
-    o = t.x;
-    pair = t.y;
-  } else {
-    const int2 t = member_and_stretch(blockIdx.x, A.group, A.pairs, A.members);
-    o = A.order[t.x];
-    pair = t.y;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, h = lane & 1, a = lane >> 1;      // half warps are lanes of one parity
+#if defined(COLUMNS) || defined(RUNS)
+  const int block = blockIdx.x % A.blocks;
+  int task = blockIdx.x / A.blocks, pair, o;
+#else                                   // all P = GROUP combs
+  int task = blockIdx.x, pair, o;
+#endif
+  if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
+  else {
+    const int2 t = member_and_stretch(task, A.group, A.pairs, A.members);
+    o = A.order[t.x]; pair = t.y; task = t.x * A.pairs + pair;
   }
   const int lo = A.offsets[o], n = A.info[o].n, gi = o * A.grid_stride, nf = A.nf[gi];
   const double f0 = A.f0[gi], df = A.df[gi];
-  const int modes = A.modes, band = modes * GROUP, columns = 2 * modes;
-  const int base = 2 * pair * band;     // at most 2^30 frequencies, so int is enough
+#if defined(COLUMNS) || defined(RUNS)
+  const int P = A.P, modes = A.modes, r0 = block * A.S, send = min(A.S, P - r0);
+#else
+  const int P = GROUP, modes = A.modes, r0 = 0, send = P;
+#endif
+  const int band = modes * P, base = 2 * pair * band, columns = 2 * modes;     // no more than 2^30 frequencies, so int will do
   if (A.info[o].status != 0) {          // no answer: NaN, where powers are written
     if (A.power)
-      for (int i = tid; i < columns << LG && base + i < nf; i += THREADS) A.power[A.start[o] + base + i] = missing();
+      for (int i = tid; i < columns * send; i += THREADS) {
+        const int k = base + (i / send) * P + r0 + i % send;
+        if (k < nf) A.power[A.start[o] + k] = missing();
+      }
     return;
   }
 
-  spread_points(A, grid, exchange, lo, n, frequency_of(f0, (double)(base + (tid & 1) * band + (modes >> 1) * GROUP), df));
+#if defined(COLUMNS) || defined(RUNS)
+  if (n > LONG) {                       // from ls_spread
+    const C* in = A.spread + (size_t)task * 2 * CELLS;
+    for (int i = tid; i < 2 * CELLS; i += THREADS) grid[place_of(i)] = in[i];
+  } else
+#endif
+  {
+    const Frequency centre = frequency_of(f0, (double)(base + (tid & 1) * band + (modes >> 1) * P), df);
+    spread_points(A, grid, exchange, lo, n, centre);
+  }
   __syncthreads();
 
   Exchange* ex = (Exchange*)exchange + (warp * 2 + h) * PAD;
   const C* g0 = grid + (warp & 1) * CELLS;              // a warp has one band
   const T guard = guard_of(A.guard, n);
-  const int apart = A.info[o].apart;
-  const Stage stage = {staged, (T*)grid};
-  bool odd = false;
-  const unsigned known = floor_now(A.peaks, o);         // asked for early: the answer takes as long as a transform's stage
-#pragma unroll 1
-  for (int pass = 0; pass < GROUP; pass += NW) {        // two warps do the bands of two combs, two those of the next two
-    const int g = pass + (warp & ~1 | h);
-    T p[ND];
-    comb_powers(A, g0, ex, g, a, guard, p, odd);
-    if (pass + NW >= GROUP) __syncthreads();            // the last combs: their powers go where the cells were
-    T* const to = &stage((warp & 1) * modes + a, g);    // 16 columns further on: 68 values
-#pragma unroll
-    for (int d = 0; d < ND; d++)
-      if (a + 16 * d < modes) to[68 * d] = p[d];
-  }
-  auto staged_at = [&](int i) -> T& { return stage.flat(i); };
-  if (__syncthreads_or(odd))            // replace suspicious powers
-    mend(columns << LG, (int*)exchange, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0, staged_at,
-         [&](int i) { return base + i; }, [&](int i) { return base + i < nf; });
-  const int total = min(columns << LG, nf - base);
-  if (A.power) {
-    T* out = A.power + (A.start[o] + base);
-    const double scale = A.info[o].scale;
-    for (int i = tid; i < total; i += THREADS) out[i] = A.scaled ? normalise(staged_at(i), scale, A.norm) : staged_at(i);
-  }
-  leave_edges(A.peaks.edge + ((size_t)o * A.edges + pair) * 2, total, staged_at);
 
-  // Thread = four columns. Bits of `found`: not below either neighbour, nor below the floor known when the block began.
-  const int c0 = 4 * tid, i0 = c0 << LG, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
-  unsigned found = 0;
-  if (i0 < total) {
-    int x = i0 ? high_at(&staged_at(i0 - 1)) : none, y = high_at(&stage(c0, 0)), z = 0;
+#ifdef RUNS
+  // A half warp's run of combs, and one more on either side of those it searches: combs s0 .. s1 + 1 for peaks at s0 + 1 .. s1.
+  // Powers are compared by their keys; those of the last two combs are kept in shared memory, for the few that may be peaks.
+  const int each = (send + NW - 1) / NW, s0 = (warp & ~1 | h) * each, s1 = min(s0 + each, send);
+  T* ring = staged + warp * (2 * 2 * 16 * ND) + lane;      // this lane's powers of the last two combs, [2][ND][32]
+  const int k0 = base + ((warp & 1) * modes + a) * P + r0 + s0;    // number of output a's frequency at comb s0
+  // Columns that are multiples of `stride` (it divides 16) have peaks two exclusion lengths apart.
+  const int least = 1 + (int)((2ll * min(A.info[o].apart, 100000000) + each) / P);
+  const int stride = least <= 2 ? 2 : least <= 4 ? 4 : least <= 8 ? 8 : 33;
+  unsigned known = floor_now(A.peaks, o), rising = 0, best[4] = {0, 0, 0, 0};      // best peaks of quarters of the outputs
+  for (int s = 0; s < each + 2; s++) {
+    const bool mine = s0 + s < s1 + 2 && s0 < s1;          // the other half may have more to do
+    T p[ND];
+    Odd odd = 0;
+    comb_powers(A, g0, ex, min(r0 + s0 + s, P + 1), a, guard, p, odd);
+#pragma unroll 1
+    for (unsigned left = warp_or(mine ? odd : 0u); left; left &= left - 1) {
+      const int d = __ffs(left) - 1;
+      T here = 0;
 #pragma unroll
-    for (int u = 0; u < 4; u++) {
-      const T* low = stage.row(c0, 0) + 4 * u;
-      const T* high = stage.row(c0, 1) + 4 * u;
+      for (int e = 0; e < ND; e++) if (e == d) here = p[e];
+      const int k = k0 + 16 * d * P + s;
+      const bool missed = !(here == here) && mine && a + 16 * d < modes && k < nf;
+      here = mend_lanes(A, lo, n, gi, k, __ballot_sync(FULL, missed), here);
 #pragma unroll
-      for (int g = 0; g < GROUP; g++) {
-        const int i = (u << LG) + g;
-        if (i + 1 < 4 * GROUP) z = high_at(g + 1 < GROUP ? (g + 1 < 4 ? low + g + 1 : high + g - 3) : low + 4);
-        else z = i0 + i + 1 < total ? high_at(&staged_at(i0 + i + 1)) : none;
-        if (y >= x && y >= z && y >= least) found |= 1u << i;
-        x = y;
-        y = z;
+      for (int e = 0; e < ND; e++) if (e == d) p[e] = here;
+    }
+    const bool inside = base + 2 * band + P <= nf;         // all powers here exist
+    T* now = ring + (s & 1) * (32 * ND);
+    T* old = ring + (~s & 1) * (32 * ND);
+    if (s == 0) rising = k0 == 0 ? 1u : 0u;                // only the very first power has no neighbour on its left
+#pragma unroll
+    for (int d = 0; d < ND; d++) {
+      if (a + 16 * d >= modes || !mine || (!inside && k0 + 16 * d * P + s >= nf)) p[d] = missing();
+      const unsigned bit = 1u << d, z = key_bits(p[d]), y = key_at(old + 32 * d);
+      if ((rising & bit) && y && y >= z && y >= known && s && mine) {      // keys are rounded: the test proper last
+        const T before = s > 1 ? now[32 * d] : missing(), held = old[32 * d];
+        if (is_peak(before, held, p[d])) {
+          emit(A.peaks, o, k0 + 16 * d * P + s - 1, before, held, p[d]);
+          best[4 * d / ND] = max(best[4 * d / ND], y);
+        }
+      }
+      rising = z >= y && s ? rising | bit : s ? rising & ~bit : rising;
+      now[32 * d] = p[d];
+    }
+    if ((s & 7) == 7) {                                    // of a column, the higher of the two runs; half of the outputs a lane
+      unsigned q[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) q[i] = max(best[i], __shfl_xor_sync(FULL, best[i], 1));
+      const unsigned x = h ? q[2] : q[0], y = h ? q[3] : q[1];
+      if (__any_sync(FULL, max(x, y) > known)) known = max(known, raise_floor(A.peaks, o, x, y, stride, a));
+    }
+  }
+#else
+  __shared__ int many;
+  const int apart = A.info[o].apart;
+#ifdef COLUMNS
+  const Stage stage = {staged, staged + PLANE(columns)};
+  T* kept = staged + 2 * PLANE(columns);   // of each column: the last power and the one before it, between groups
+  for (int i = tid; i < 2 * columns; i += THREADS) kept[i] = missing();
+  const int combs = send + 2;           // one comb more on either side of those it searches: peaks at combs 1 .. send
+#else
+  const Stage stage = {staged, (T*)grid};
+  const int combs = send;
+#endif
+  for (int done = 0; done < combs; done += GROUP) {
+    const int count = min(GROUP, combs - done);
+    bool odd = false;
+    const unsigned known = floor_now(A.peaks, o);       // asked for early: the answer takes as long as a transform's stage
+#pragma unroll 1
+    for (int pass = 0; pass < count; pass += NW) {        // two warps do the bands of combs pass and pass + 1, two those of the next
+      const int g = pass + (warp & ~1 | h);
+      T p[ND];
+      comb_powers(A, g0, ex, min(r0 + done + g, P + 1), a, guard, p, odd);
+#ifndef COLUMNS
+      if (pass + NW >= count) __syncthreads();          // the last combs: their powers go where the cells were
+#endif
+      T* const to = &stage((warp & 1) * modes + a, g);    // 16 columns further on: 68 values
+#pragma unroll
+      for (int d = 0; d < ND; d++)
+        if (a + 16 * d < modes && g < count) to[68 * d] = p[d];
+    }
+    if (__syncthreads_or(odd)) {          // take the suspicious ones again
+      const int first = base + r0 + done;
+      auto index = [&](int i) { return first + (i >> LG) * P + (i & (GROUP - 1)); };
+      mend(columns << LG, (int*)exchange, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0,
+           [&](int i) -> T& { return stage.flat(i); }, index, [&](int i) { return (i & (GROUP - 1)) < count && index(i) < nf; });
+    }
+    const double scale = A.info[o].scale;
+    auto written = [&](int i) { return A.scaled ? normalise(stage.flat(i), scale, A.norm) : stage.flat(i); };
+    // ---- staged powers: write them, look for local maxima
+#ifndef COLUMNS
+    const int total = min(columns << LG, nf - base);
+    if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = written(i); }
+    auto staged_at = [&](int i) { return stage.flat(i); };
+    leave_edges(A.peaks.edge + ((size_t)o * A.edges + pair) * 2, total, staged_at);
+    // Thread = four columns. Bits of `found`: not below either neighbour, nor below the floor known when the block began.
+    const int c0 = 4 * tid, i0 = c0 << LG, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
+    unsigned found = 0;
+    if (i0 < total) {
+      int x = i0 ? high_at(&stage.flat(i0 - 1)) : none, y = high_at(&stage(c0, 0)), z = 0;
+#pragma unroll
+      for (int u = 0; u < 4; u++) {
+        const T* low = stage.row(c0, 0) + 4 * u; const T* high = stage.row(c0, 1) + 4 * u;
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+          const int i = (u << LG) + g;
+          if (i + 1 < 4 * GROUP) z = high_at(g + 1 < GROUP ? (g + 1 < 4 ? low + g + 1 : high + g - 3) : low + 4);
+          else z = i0 + i + 1 < total ? high_at(&stage.flat(i0 + i + 1)) : none;
+          if (y >= x && y >= z && y >= least) found |= 1u << i;
+          x = y; y = z;
+        }
+      }
+      if (i0 + 4 * GROUP > total) {                     // the end: what lies beyond is no power
+        const int left = total - i0;
+        found = (found & ((1u << left) - 1)) | 1u << (left - 1);
       }
     }
-    if (i0 + 4 * GROUP > total) {       // the end: what lies beyond is no power
-      const int left = total - i0;
-      found = (found & ((1u << left) - 1)) | 1u << (left - 1);
+    give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(apart, 100000) + 4 * GROUP - 1) / (4 * GROUP), known, staged_at);
+#else
+    if (A.power) {
+      T* out = A.power + A.start[o];
+      for (int i = tid; i < columns << LG; i += THREADS) {
+        const int g = i & (GROUP - 1), k = base + (i >> LG) * P + r0 + done + g;
+        if (done + g < send && k < nf) out[k] = written(i);
+      }
     }
+    unsigned best = 0;
+    for (int col = tid; col < columns; col += THREADS) {
+      const int k = base + col * P + r0 + done;          // number of the group's first frequency
+      T before = kept[2 * col], held = kept[2 * col + 1];
+      unsigned x = key_of(before), y = key_of(held);
+#pragma unroll
+      for (int g = 0; g < GROUP; g++) {
+        if (g >= count) break;
+        const T p = k + g < nf ? stage(col, g) : missing();
+        const unsigned z = key_of(p);
+        if (y && y >= x && y >= z && y >= known && (done + g > 1 || k + g == 1) && is_peak(before, held, p)) {    // keys are rounded: the test proper last
+          best = y > best ? y : best;
+          emit(A.peaks, o, k + g - 1, before, held, p);
+        }
+        before = held; held = p; x = y; y = z;
+      }
+      kept[2 * col] = before; kept[2 * col + 1] = held;
+    }
+    const int stride = min(33, 1 + (int)((2ll * min(apart, 100000000) + GROUP) / P));
+    if (__popc(__ballot_sync(FULL, best > known)) >= A.peaks.wanted) raise_floor(A.peaks, o, best, 0, stride);
+    if (done + count < combs) __syncthreads();
+#endif
   }
-  const int stride = 1 + (2 * min(apart, 100000) + 4 * GROUP - 1) / (4 * GROUP);
-  give_stretch(A.peaks, o, base, i0, total, found, stride, known, staged_at);
+#endif
 }

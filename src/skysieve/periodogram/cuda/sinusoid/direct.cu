@@ -1,21 +1,19 @@
 // Direct sums. ls_direct: regular grids, by factorised phases; ls_list: any list of frequencies.
 //
-// ls_direct: a warp sums 256 neighbouring frequencies, f = f0 + (first + 124 + k2 +- (8 k1 + 4)) df, k1 =
-// 0..15 coarse, k2 = 0..7 fine: exp(i f t) is a product of a coarse table entry and a fine one turned to the
-// warp's first frequency, and four real products give both signs of k1. One block (8 warps) = one object and
-// up to RUN tiles of 8 x 256 frequencies. The entries (24 a point) serve all tiles; a warp makes the phases
-// of its first frequencies itself (a sine and cosine a point) and goes from tile to tile without waiting for
-// others, so that tables, sums and powers of different warps overlap. 12 products (24 operations) a pair of
-// frequencies and point in three channels, on float64 matrix units where the card has them (sm_90),
-// multiply-adds elsewhere. Sums for float32 are doubles too where these units outrun the plain ones' float32.
-// Powers stay in registers; they are staged in shared memory and searched only where one reaches the floor
-// under the best peaks, which the best peaks of all stripes of a block raise. The first tiles of many objects
-// come first, so that floors are known early. Limit (H100): from 16 points on the matrix unit (0.42 ns of the
-// whole GPU for a point and 2048 frequencies, 0.5 measured), beside some 15 ns for 2048 frequencies: powers
-// and phases (60 float64 instructions each, on the same pipe), peaks, and their latencies at two blocks a
-// multiprocessor, which 128 registers a thread allow.
-// ls_list: one thread = one frequency, points in shared memory, a sine and cosine a pair with the phase
-// reduced in float64: limited by the sincos (3e11 pairs/s in float64 on an H100).
+// ls_direct: a warp sums 256 neighbouring frequencies, f = f0 + (first + 124 + k2 +- (8 k1 + 4)) df, k1 = 0..15 coarse, k2 = 0..7
+// fine: exp(i f t) is a product of a coarse table entry and a fine one turned to the warp's first frequency, and four real products
+// give both signs of k1. One block (8 warps) = one object and up to RUN tiles of 8 x 256 frequencies. The entries (24 a point) serve
+// all tiles; a warp makes the phases of its first frequencies itself (a sine and cosine a point) and goes from tile to tile without
+// waiting for others, so that tables, sums and powers of different warps overlap. 12 products (24 operations) a pair of frequencies
+// and point in three channels, on float64 matrix units where the card has them (sm_90), multiply-adds elsewhere. Sums for float32
+// are doubles too where these units outrun the plain ones' float32. Powers stay in registers; they are staged in shared memory and
+// searched only where one reaches the floor under the best peaks, which the best peaks of all stripes of a block raise. The first
+// tiles of many objects come first, so that floors are known early.
+// Limit (H100): from 16 points on the matrix unit (0.42 ns of the whole GPU for a point and 2048 frequencies, 0.5 measured), beside
+// some 15 ns for 2048 frequencies: powers and phases (60 float64 instructions each, on the same pipe), peaks, and their latencies
+// at two blocks a multiprocessor, which 128 registers a thread allow.
+// ls_list: one thread = one frequency, points in shared memory, a sine and cosine a pair with the phase reduced in float64:
+// limited by the sincos (3e11 pairs/s in float64 on an H100).
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -61,12 +59,7 @@ struct Direct {
   int blocks, grid_stride, norm, scaled, fit_mean, edges, each;      // each: tiles of a block; 0: as many as leave blocks enough
 };
 
-__device__ __forceinline__ CW mkw(W x, W y) {
-  CW c;
-  c.x = x;
-  c.y = y;
-  return c;
-}
+__device__ __forceinline__ CW mkw(W x, W y) { CW c; c.x = x; c.y = y; return c; }
 __device__ __forceinline__ void multiply(W (&c)[4], double a0, double a1, double b) {
 #if ON_DEVICE && __CUDA_ARCH__ >= 900
   if constexpr (MATRIX)
@@ -76,17 +69,10 @@ __device__ __forceinline__ void multiply(W (&c)[4], double a0, double a1, double
 }
 // 2 x 2 products of the plain branch, in the places where the matrix unit leaves them
 __device__ __forceinline__ void tile(W (&c)[4], W a0, W a1, W b0, W b1) {
-  c[0] = fma(a0, b0, c[0]);
-  c[1] = fma(a0, b1, c[1]);
-  c[2] = fma(a1, b0, c[2]);
-  c[3] = fma(a1, b1, c[3]);
+  c[0] = fma(a0, b0, c[0]); c[1] = fma(a0, b1, c[1]); c[2] = fma(a1, b0, c[2]); c[3] = fma(a1, b1, c[3]);
 }
 __device__ __forceinline__ CW product(CW a, CW b) { return mkw(fma(-a.y, b.y, a.x * b.x), fma(a.y, b.x, a.x * b.y)); }
-__device__ __forceinline__ CW circle(double x) {
-  W s, c;
-  sincos_cycles(x, s, c);
-  return mkw(c, s);
-}
+__device__ __forceinline__ CW circle(double x) { W s, c; sincos_cycles(x, s, c); return mkw(c, s); }
 
 // The power from the sums: of w at 2f (halved), of w and of w y at f. False where it is suspicious. R: what the sums are in.
 template <typename R> __device__ __forceinline__ bool power_from(R c2, R s2, R c, R s, R yc, R ys, R guard, T& p) {
@@ -111,8 +97,7 @@ __device__ __forceinline__ void mend_stripe(int count, const unsigned char* list
 // Tiles of a block, up to RUN: more share the tables and the start, where enough blocks are left to fill the GPU some times over.
 __device__ __forceinline__ int tiles_each(int tiles) {
 #if ON_DEVICE
-  int places;
-  asm("mov.u32 %0, %%nsmid;" : "=r"(places));
+  int places; asm("mov.u32 %0, %%nsmid;" : "=r"(places));
 #else
   int places = 1;
 #endif
@@ -132,23 +117,18 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
   __shared__ bool cold;                 // nothing was known of the object's peaks when the block began
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
   int first, tiles = 1, o;
-  if (A.tasks) {
-    const int2 t = A.tasks[blockIdx.x];
-    o = t.x;
-    first = t.y;
-  } else {                                // the first runs of a group of objects, then their second ones
+  if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; o = t.x; first = t.y; }
+  else {                                // the first runs of a group of objects, then their second ones
     const unsigned blocks = A.blocks, each = A.each ? A.each : tiles_each(gridDim.x), runs = (blocks + each - 1) / each, members = gridDim.x / blocks;
     unsigned task = blockIdx.x, start = 0, size = members;
     if (task >= members * runs) return;
     if (members > GROUP) {
       start = task / (GROUP * runs) * GROUP;
-      size = min(GROUP, members - start);
-      task -= start * runs;
+      size = min(GROUP, members - start); task -= start * runs;
     }
     const unsigned turn = task / size;
     o = A.order[start + task - turn * size];
-    first = turn * each;
-    tiles = min(each, blocks - first);
+    first = turn * each; tiles = min(each, blocks - first);
   }
   const Info info = A.info[o];
   const int lo = A.offsets[o], n = info.n, gi = o * A.grid_stride, nf = A.nf[gi];
@@ -158,10 +138,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
     return;
   }
   if (tid < RUN * 8) highest[tid] = 0;  // before the tables' barrier
-  if (!tid) {
-    finished = 0;
-    cold = !floor_now(A.peaks, o);
-  }
+  if (!tid) { finished = 0; cold = !floor_now(A.peaks, o); }
   const double f0 = A.f0[gi], df = A.df[gi];
   const int none = -0x7fffffff;
   CW* own = room + warp * ROOM;
@@ -177,19 +154,13 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
       } else y = circle(cycles(frequency_of(0, 8.0 * e + 68, df), t));      // products lose a bit each
       CW* row = table + i * ROW + e;
       row[FINE] = circle(cycles(frequency_of(0, e, df), t));
-      row[0] = mkw(x.x, y.x);
-      row[SIN] = mkw(x.y, y.y);
-      x = product(x, x);
-      y = product(y, y);
-      row[COS2] = mkw(x.x, y.x);
-      row[SIN2] = mkw(x.y, y.y);
+      row[0] = mkw(x.x, y.x); row[SIN] = mkw(x.y, y.y);
+      x = product(x, x); y = product(y, y);
+      row[COS2] = mkw(x.x, y.x); row[SIN2] = mkw(x.y, y.y);
       if (!e) when[i] = t;
     }
   };
-  if (n <= POINTS) {
-    fill(0, n, (n + 3) & ~3);
-    __syncthreads();
-  }
+  if (n <= POINTS) { fill(0, n, (n + 3) & ~3); __syncthreads(); }
 #pragma unroll 1
   for (int r = 0; r < tiles; r++) {
     const long long base = (long long)(first + r) * SPAN + warp * STRIPE;
@@ -217,8 +188,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
           w = mkw((W)v.x, (W)v.y);
           x = circle(cycles(frequency_of(f0, base + 124.0, df), when[p]));
         }
-        own[2 * p] = x;
-        own[2 * p + 1] = w;
+        own[2 * p] = x; own[2 * p + 1] = w;
       }
       __syncwarp();
       if constexpr (MATRIX) {
@@ -229,24 +199,12 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
           const CW b = product(from[0], row[FINE]), w = from[1];
           W bx = w.y * b.x, by = w.y * b.y;
           CW x = row[0], y = row[SIN];
-          multiply(acc[0], x.x, x.y, bx);
-          multiply(acc[1], y.x, y.y, by);
-          multiply(acc[2], x.x, x.y, by);
-          multiply(acc[3], y.x, y.y, bx);
-          bx = w.x * b.x;
-          by = w.x * b.y;
-          multiply(acc[4], x.x, x.y, bx);
-          multiply(acc[5], y.x, y.y, by);
-          multiply(acc[6], x.x, x.y, by);
-          multiply(acc[7], y.x, y.y, bx);
-          x = row[COS2];
-          y = row[SIN2];
-          bx = fma(-by, b.y, (W)0.5 * w.x);
-          by *= b.x;
-          multiply(acc[8], x.x, x.y, bx);
-          multiply(acc[9], y.x, y.y, by);
-          multiply(acc[10], x.x, x.y, by);
-          multiply(acc[11], y.x, y.y, bx);
+          multiply(acc[0], x.x, x.y, bx); multiply(acc[1], y.x, y.y, by); multiply(acc[2], x.x, x.y, by); multiply(acc[3], y.x, y.y, bx);
+          bx = w.x * b.x; by = w.x * b.y;
+          multiply(acc[4], x.x, x.y, bx); multiply(acc[5], y.x, y.y, by); multiply(acc[6], x.x, x.y, by); multiply(acc[7], y.x, y.y, bx);
+          x = row[COS2]; y = row[SIN2];
+          bx = fma(-by, b.y, (W)0.5 * w.x); by *= b.x;
+          multiply(acc[8], x.x, x.y, bx); multiply(acc[9], y.x, y.y, by); multiply(acc[10], x.x, x.y, by); multiply(acc[11], y.x, y.y, bx);
         }
       } else {
 #pragma unroll 1
@@ -255,28 +213,12 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
           const CW s = own[2 * k], w = own[2 * k + 1], b = product(s, table[k * ROW + FINE + 2 * q]), d = product(s, table[k * ROW + FINE + 2 * q + 1]);
           W bx = w.y * b.x, by = w.y * b.y, dx = w.y * d.x, dy = w.y * d.y;
           CW x = row[0], y = row[SIN];
-          tile(acc[0], x.x, x.y, bx, dx);
-          tile(acc[1], y.x, y.y, by, dy);
-          tile(acc[2], x.x, x.y, by, dy);
-          tile(acc[3], y.x, y.y, bx, dx);
-          bx = w.x * b.x;
-          by = w.x * b.y;
-          dx = w.x * d.x;
-          dy = w.x * d.y;
-          tile(acc[4], x.x, x.y, bx, dx);
-          tile(acc[5], y.x, y.y, by, dy);
-          tile(acc[6], x.x, x.y, by, dy);
-          tile(acc[7], y.x, y.y, bx, dx);
-          x = row[COS2];
-          y = row[SIN2];
-          bx = fma(-by, b.y, (W)0.5 * w.x);
-          by *= b.x;
-          dx = fma(-dy, d.y, (W)0.5 * w.x);
-          dy *= d.x;
-          tile(acc[8], x.x, x.y, bx, dx);
-          tile(acc[9], y.x, y.y, by, dy);
-          tile(acc[10], x.x, x.y, by, dy);
-          tile(acc[11], y.x, y.y, bx, dx);
+          tile(acc[0], x.x, x.y, bx, dx); tile(acc[1], y.x, y.y, by, dy); tile(acc[2], x.x, x.y, by, dy); tile(acc[3], y.x, y.y, bx, dx);
+          bx = w.x * b.x; by = w.x * b.y; dx = w.x * d.x; dy = w.x * d.y;
+          tile(acc[4], x.x, x.y, bx, dx); tile(acc[5], y.x, y.y, by, dy); tile(acc[6], x.x, x.y, by, dy); tile(acc[7], y.x, y.y, bx, dx);
+          x = row[COS2]; y = row[SIN2];
+          bx = fma(-by, b.y, (W)0.5 * w.x); by *= b.x; dx = fma(-dy, d.y, (W)0.5 * w.x); dy *= d.x;
+          tile(acc[8], x.x, x.y, bx, dx); tile(acc[9], y.x, y.y, by, dy); tile(acc[10], x.x, x.y, by, dy); tile(acc[11], y.x, y.y, bx, dx);
         }
       }
     }
@@ -334,14 +276,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
 #pragma unroll
       for (int j = 0; j < 8; j++) if (number(j) >= total) p[j] = missing();
     }
-    if (lane == 28) {
-      end[0] = p[5];
-      end[1] = p[7];
-    }
-    if (lane == 31) {
-      end[2] = p[4];
-      end[3] = p[6];
-    }
+    if (lane == 28) { end[0] = p[5]; end[1] = p[7]; }
+    if (lane == 31) { end[2] = p[4]; end[3] = p[6]; }
     int top = none;
 #pragma unroll
     for (int j = 0; j < 8; j++) top = max(top, high_of(p[j]));
@@ -387,8 +323,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
       for (int i = 0; i < 8; i++) {
         const int z = i0 + i + 1 < STRIPE ? high_at(&staged(i0 + i + 1)) : none;
         if (i0 + i > 0 && i0 + i < STRIPE - 1 && y >= x && y >= z) found |= 1u << i;
-        x = y;
-        y = z;
+        x = y; y = z;
       }
       give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(info.apart, 100000) + 7) / 8, known, staged);
     }
@@ -418,33 +353,21 @@ extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {
   const int lo = A.offsets[o], n = info.n, nf = A.nf[o * A.grid_stride];
   const long long j = (long long)block * 128 + tid;
   T* out = A.power + A.start[o];
-  if (info.status != 0) {
-    if (j < nf) out[j] = missing();
-    return;
-  }
+  if (info.status != 0) { if (j < nf) out[j] = missing(); return; }
   const double f = A.frequencies[j < nf ? j : nf - 1];
   T ch = 0, sh = 0, c1 = 0, s1 = 0, c2 = 0, s2 = 0;
   for (int c0 = 0; c0 < n; c0 += 256) {
     const int m = min(256, n - c0);
     __syncthreads();
-    for (int i = tid; i < m; i += 128) {
-      time[i] = A.tp[lo + c0 + i];
-      const double2 v = A.wv[lo + c0 + i];
-      strength[i] = mk((T)v.x, (T)v.y);
-    }
+    for (int i = tid; i < m; i += 128) { time[i] = A.tp[lo + c0 + i]; const double2 v = A.wv[lo + c0 + i]; strength[i] = mk((T)v.x, (T)v.y); }
     __syncthreads();
 #pragma unroll 2
     for (int i = 0; i < m; i++) {
-      T s, c;
-      sincos_cycles(cycles(Frequency{f, 0}, time[i]), s, c);
+      T s, c; sincos_cycles(cycles(Frequency{f, 0}, time[i]), s, c);
       const C w = strength[i];
       const T wc = w.x * c, ws = w.x * s;
-      ch = fma(w.y, c, ch);
-      sh = fma(w.y, s, sh);
-      c1 += wc;
-      s1 += ws;
-      c2 = fma(wc, c, fma(-ws, s, c2));
-      s2 = fma(2 * wc, s, s2);
+      ch = fma(w.y, c, ch); sh = fma(w.y, s, sh); c1 += wc; s1 += ws;
+      c2 = fma(wc, c, fma(-ws, s, c2)); s2 = fma(2 * wc, s, s2);
     }
   }
   if (!A.fit_mean) c1 = s1 = 0;
@@ -452,8 +375,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {
   if (!power_from((T)0.5 * c2, (T)0.5 * s2, c1, s1, ch, sh, guard_of(A.guard, n), p)) p = missing();
   unsigned todo = __ballot_sync(FULL, !(p == p));
   while (todo) {
-    const int bit = __ffs(todo) - 1;
-    todo &= todo - 1;
+    const int bit = __ffs(todo) - 1; todo &= todo - 1;
     const double exact = better_power<32>(A.tp + lo, A.wv + lo, n, Frequency{__shfl_sync(FULL, f, bit), 0}, A.fit_mean != 0);
     if (lane == bit) p = (T)exact;
   }

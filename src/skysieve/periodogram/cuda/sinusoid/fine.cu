@@ -1,32 +1,22 @@
-// Powers on grids much finer than 1/T: coarse transforms, and every frequency interpolated from them by
-// matrix products.
+// Powers on grids much finer than 1/T: coarse transforms, and every frequency interpolated from them by matrix products.
 //
-// Bands and combs are those of sinusoid/comb.cu, but of the P >= 64 combs only four are transformed: samples
-// of every sum P/4 frequencies apart, at least four in 1/T at f and two at 2f. Frequency k of a band lies in
-// interval s = k / (P/4) at place r = k % (P/4), and
+// Bands and combs are those of sinusoid/comb.cu, but of the P >= 64 combs only four are transformed: samples of every sum P/4 frequencies
+// apart, at least four in 1/T at f and two at 2f. Frequency k of a band lies in interval s = k / (P/4) at place r = k % (P/4), and
 //     sum(k) = sum over taps i of h(r / (P/4) - i) sample(s + i),     8 taps at f (i = -3..4), 12 at 2f (i = -5..6),
-// with a Kaiser-Bessel h whose transform in time the strengths were divided by (ls_weights). The coefficients
-// depend on r alone: 16 places r times 8 intervals is a matrix product of the tensor cores' float64 shape,
-// six of them (three sums, real and imaginary).
+// with a Kaiser-Bessel h whose transform in time the strengths were divided by (ls_weights). The coefficients depend on r alone: 16
+// places r times 8 intervals is a matrix product of the tensor cores' float64 shape, six of them (three sums, real and imaginary).
 //
-// Layout: one block (8 warps) = one object, one band, `tiles` x 8 intervals. It gathers the strengths in
-// cells, half a warp does one of the twelve 256-point FFTs (sums times combs), samples go to shared memory,
-// then a warp follows the powers of 8 intervals along r. A thread has rows g and g + 8 and columns 2 q and 2
-// q + 1 of each product (lane = 4 g + q). Maxima are looked for only where some power reaches the floor under
-// the best peaks; the first and last two powers of each interval are kept in shared memory for tests across
-// intervals, and the block's first and last go to the blocks beside it through device memory. All arithmetic
-// is in float64 (double); powers and their peaks are of type T.
+// One block (8 warps) = one object, one band, `tiles` x 8 intervals. It gathers the strengths in cells (or reads those of ls_spread),
+// half a warp does one of the twelve 256-point FFTs (sums times combs), samples go to shared memory, then a warp follows the powers of 8 intervals
+// along r. A thread has rows g and g + 8 and columns 2 q and 2 q + 1 of each product (lane = 4 g + q). Maxima are looked for only
+// where some power reaches the floor under the best peaks; first and last two powers of each interval are kept in shared memory for
+// tests across intervals, the block's first and last go to the blocks beside it through device memory.
 //
-// Operations for one frequency: 56 multiply-adds of the matrix unit and 18 others (ls_comb: 122), the
-// transforms divided by P/4. Bytes of device memory: the points' times and weights (288 bytes a point) once
-// for each block, from the second-level cache, and the powers. Limit: latency at 128 registers a thread; for
-// long series the strengths, which every block of an object gathers anew.
+// Operations for one frequency: 56 multiply-adds of the matrix unit and 18 others (ls_comb: 122), the transforms divided by P/4.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
-// build: f32 -DREAL=float
 // budget: f64 kernel=ls_fine regs<=128 smem<=64 spills<=64
-// budget: f32 kernel=ls_fine regs<=128 smem<=64 spills<=64
 #include "common.cuh"
 #include "samples/dft.cuh"
 
@@ -42,9 +32,9 @@
 #define COARSE 4
 
 struct Coarse {
-  const double* tp; const double2* wv; const int2* cell; const double* at_f; const double* at_2f;
-  const int* offsets; const Info* info; const int* order; const int2* tasks;
-  const double2* first; const double2* second; const double2* fold; const double2* deconvolve; const double2* taps;
+  const double* tp; const double2* wv; const int2* cell; const T* at_f; const T* at_2f;
+  const int* offsets; const Info* info; const int* order; const int2* tasks; const C* spread;
+  const C* first; const C* second; const C* fold; const C* deconvolve; const double2* taps;
   const double* f0; const double* df; const int* nf; const long long* start;
   T* power; Peaks peaks; Guard guard; double mean;
   int modes, P, tiles, pairs, members, group, blocks, grid_stride, norm, scaled, edges;
@@ -68,31 +58,27 @@ __device__ __forceinline__ void multiply(double (&c)[4], double2 a, double2 a2, 
 #endif
 
 // The power from the sums: of w at 2f (halved), of w and of w y at f. NaN where it is suspicious.
-__device__ __forceinline__ T power_from(double c2, double s2, double c, double s, double yc, double ys, double guard) {
-  const double cc = fma(-c, c, 0.5 + c2), ss = fma(-s, s, 0.5 - c2), cs = fma(-c, s, s2), det = fma(cc, ss, -cs * cs);
-  const double p = fma(yc, fma(ss, yc, -2 * cs * ys), cc * ys * ys) * reciprocal(det);
-  return det > guard ? (T)p : missing();
+__device__ __forceinline__ T power_from(T c2, T s2, T c, T s, T yc, T ys, T guard) {
+  const T cc = fma(-c, c, (T)0.5 + c2), ss = fma(-s, s, (T)0.5 - c2), cs = fma(-c, s, s2), det = fma(cc, ss, -cs * cs);
+  const T p = fma(yc, fma(ss, yc, (T)-2 * cs * ys), cc * ys * ys) * reciprocal(det);
+  return det > guard ? p : missing();
 }
 
 // First of the sorted `cells` above `limit`.
 __device__ __forceinline__ int above(const int* cells, int n, int limit) {
   int lo = 0, hi = n;
-  while (lo < hi) {
-    const int m = (lo + hi) >> 1;
-    if (cells[m] > limit) hi = m;
-    else lo = m + 1;
-  }
+  while (lo < hi) { const int m = (lo + hi) >> 1; if (cells[m] > limit) hi = m; else lo = m + 1; }
   return lo;
 }
 
 // Strengths of a band to cells. Half warp = 16 cells, of 256 at f (w and wy) or of 512 at 2f; points in order of time.
-__device__ __forceinline__ void gather(const Coarse& A, double2* grid, double2* strength, int lo, int n, Frequency centre) {
+__device__ __forceinline__ void gather(const Coarse& A, C* grid, C* strength, int lo, int n, Frequency centre) {
   int* cells1 = (int*)(strength + 3 * CHUNK);
   int* cells2 = cells1 + CHUNK;
   const int tid = threadIdx.x, lane = tid & 31, h = lane >> 4, a = lane & 15, strand = (tid >> 5) * 2 + h;
-  double2 s1[STRIPS], s2[STRIPS];
+  C s1[STRIPS], s2[STRIPS];
 #pragma unroll
-  for (int j = 0; j < STRIPS; j++) s1[j] = s2[j] = make_double2(0, 0);
+  for (int j = 0; j < STRIPS; j++) s1[j] = s2[j] = mk(0, 0);
   for (int p0 = 0; p0 < n; p0 += CHUNK) {
     const int m = min(CHUNK, n - p0);
     __syncthreads();
@@ -100,14 +86,12 @@ __device__ __forceinline__ void gather(const Coarse& A, double2* grid, double2* 
       const int p = lo + p0 + i;
       const double2 wv = A.wv[p];
       const int2 c = A.cell[p];
-      cells1[i] = c.x;
-      cells2[i] = c.y;
-      double s, k;
-      sincos_cycles(cycles(centre, A.tp[p]), s, k);
-      const double w = wv.x, v = wv.y, wm = w * A.mean;      // without a floating mean its channel is empty
-      strength[i] = make_double2(wm * k, wm * s);
-      strength[CHUNK + i] = make_double2(v * k, v * s);
-      strength[2 * CHUNK + i] = make_double2(0.5 * w * (k * k - s * s), w * k * s);
+      cells1[i] = c.x; cells2[i] = c.y;
+      T s, k; sincos_cycles(cycles(centre, A.tp[p]), s, k);
+      const T w = (T)wv.x, v = (T)wv.y, wm = w * (T)A.mean;      // without a floating mean its channel is empty
+      strength[i] = mk(wm * k, wm * s);
+      strength[CHUNK + i] = mk(v * k, v * s);
+      strength[2 * CHUNK + i] = mk((T)0.5 * w * (k * k - s * s), w * k * s);
     }
     __syncthreads();
 #pragma unroll
@@ -117,46 +101,34 @@ __device__ __forceinline__ void gather(const Coarse& A, double2* grid, double2* 
       const int c0 = 16 * (two ? strip - 16 : strip);
       const int* cells = two ? cells2 : cells1;
       const int b1 = above(cells, m, c0 + 15);
-      const double* weights = (two ? A.at_2f : A.at_f) + (size_t)(lo + p0) * 16 + a;
+      const T* weights = (two ? A.at_2f : A.at_f) + (size_t)(lo + p0) * 16 + a;
       for (int i = above(cells, m, c0 - 16); i < b1; i++) {
-        const double k = (unsigned)(c0 + a - cells[i]) < 16u ? weights[i * 16] : 0.0;
-        const double2 x = strength[(two ? 2 * CHUNK : 0) + i];
-        s1[j].x = fma(k, x.x, s1[j].x);
-        s1[j].y = fma(k, x.y, s1[j].y);
-        if (!two) {
-          const double2 z = strength[CHUNK + i];
-          s2[j].x = fma(k, z.x, s2[j].x);
-          s2[j].y = fma(k, z.y, s2[j].y);
-        }
+        const T k = (unsigned)(c0 + a - cells[i]) < 16u ? weights[i * 16] : (T)0;
+        const C x = strength[(two ? 2 * CHUNK : 0) + i];
+        s1[j].x = fma(k, x.x, s1[j].x); s1[j].y = fma(k, x.y, s1[j].y);
+        if (!two) { const C z = strength[CHUNK + i]; s2[j].x = fma(k, z.x, s2[j].x); s2[j].y = fma(k, z.y, s2[j].y); }
       }
     }
   }
 #pragma unroll
   for (int j = 0; j < STRIPS; j++) {
     const int strip = strand + STRANDS * j;
-    if (strip < 16) {
-      grid[16 * strip + a] = s1[j];
-      grid[256 + 16 * strip + a] = s2[j];
-    } else grid[512 + 16 * (strip - 16) + a] = s1[j];
+    if (strip < 16) { grid[16 * strip + a] = s1[j]; grid[256 + 16 * strip + a] = s2[j]; }
+    else grid[512 + 16 * (strip - 16) + a] = s1[j];
   }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_constant__ Coarse A) {
   extern __shared__ __align__(16) unsigned char raw[];
-  double2* sample = (double2*)raw;                  // [3 sums: 2f, f w, f wy][ROOM]; before that: cells, and the FFT's exchange or strengths
-  double2* grid = (double2*)raw;
+  C* sample = (C*)raw;                  // [3 sums: 2f, f w, f wy][ROOM]; before that: cells, and the FFT's exchange or strengths
+  C* grid = (C*)raw;
   T* ends = (T*)(sample + 3 * ROOM);    // of each interval: first two and last two powers
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const int block = blockIdx.x % A.blocks, task = blockIdx.x / A.blocks;
-  int pair, o;
-  if (A.tasks) {
-    const int2 t = A.tasks[task];
-    o = t.x;
-    pair = t.y;
-  } else {
+  int block = blockIdx.x % A.blocks, task = blockIdx.x / A.blocks, pair, o;
+  if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
+  else {
     const int2 t = member_and_stretch(task, A.group, A.pairs, A.members);
-    o = A.order[t.x];
-    pair = t.y;
+    o = A.order[t.x]; pair = t.y; task = t.x * A.pairs + pair;
   }
   const int slices = A.blocks >> 1, side = block / slices, slice = block % slices;
   const int lo = A.offsets[o], n = A.info[o].n, gi = o * A.grid_stride, nf = A.nf[gi];
@@ -168,39 +140,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
     if (A.power) for (int i = tid; i < total; i += THREADS) A.power[A.start[o] + start + i] = missing();
     return;
   }
-  gather(A, grid, grid + CELLS, lo, n, frequency_of(A.f0[gi], (double)(base + (A.modes >> 1) * P), A.df[gi]));
+  if (n > LONG) {
+    const C* in = A.spread + ((size_t)task * 2 + side) * CELLS;
+    for (int i = tid; i < CELLS; i += THREADS) grid[i] = in[i];
+  } else gather(A, grid, grid + CELLS, lo, n, frequency_of(A.f0[gi], (double)(base + (A.modes >> 1) * P), A.df[gi]));
   __syncthreads();
   const int h = lane & 1, a = lane >> 1, sum = warp >> 1, comb = (warp & 1) * 2 + h;
-  double2 v[16];
+  C v[16];
   if (sum < 3) {
-    const double2* from = grid + (sum == 0 ? 512 : 256 * (sum - 1)) + a;
+    const C* from = grid + (sum == 0 ? 512 : 256 * (sum - 1)) + a;
 #pragma unroll
     for (int j = 0; j < 16; j++) v[j] = from[16 * j];
     if (sum == 0) {                     // cell c + 256 folds on cell c
-      const double2 k = __ldg(A.fold + comb);
+      const C k = __ldg(A.fold + comb);
 #pragma unroll
       for (int j = 0; j < 16; j++) v[j] = plus_times(v[j], k, from[256 + 16 * j]);
     }
-    const double2* u = A.first + comb * 8;
-    const double2* w = A.second + comb * 128 + a;
+    const C* u = A.first + comb * 8; const C* w = A.second + comb * 128 + a;
     dft16<0>(v, [&](int i) { return __ldg(u + i); });
-    transpose_parts((double*)(grid + CELLS) + (warp * 2 + h) * PAD, v, a);
+    transpose_parts((T*)(grid + CELLS) + (warp * 2 + h) * PAD, v, a);
     dft16<0>(v, [&](int i) { return __ldg(w + i * 16); });
   }
   __syncthreads();                      // samples lie over the cells
   if (sum < 3) {
-    const double2* D = A.deconvolve + ((sum != 0) * COARSE + comb) * (16 * ND) + a;
+    const C* D = A.deconvolve + ((sum != 0) * COARSE + comb) * (16 * ND) + a;
 #pragma unroll
     for (int d = 0; d < ND; d++) {
-      const double2 k = __ldg(D + 16 * d), x = v[place(d)];
+      const C k = __ldg(D + 16 * d), x = v[place(d)];
       const int at = 4 * (a + 16 * d) + comb - 3;
-      if (at >= 0 && at < ROOM) sample[sum * ROOM + at] = make_double2(k.x * x.x - k.y * x.y, k.x * x.y + k.y * x.x);
+      if (at >= 0 && at < ROOM) sample[sum * ROOM + at] = mk(k.x * x.x - k.y * x.y, k.x * x.y + k.y * x.x);
     }
   }
   __syncthreads();
 
   const int g = lane >> 2, q = lane & 3, rows = width >> 4, unfit = 0x7fffffff;
-  const double guard = n <= A.guard.few ? 1.0 : A.guard.least;
+  const T guard = guard_of(A.guard, n);
   const double scale = A.info[o].scale;
   const long long apart = min(A.info[o].apart, 100000000);
   // Best peaks of the warp's tiles, one a lane: those of lanes `stride` apart are two exclusion lengths apart.
@@ -217,13 +191,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
     T old[2] = {missing(), missing()};
     double bx[7], by[7];                // samples: w at 2f (3 steps of 4 taps), w at f (2), wy at f (2)
 #if MATRIX
-    const double2* from = sample + s0 + g + q;
+    const C* from = sample + s0 + g + q;
 #pragma unroll
-    for (int i = 0; i < 7; i++) {
-      const double2 x = from[i < 3 ? 4 * i : i < 5 ? ROOM + 2 + 4 * (i - 3) : 2 * ROOM + 2 + 4 * (i - 5)];
-      bx[i] = x.x;
-      by[i] = x.y;
-    }
+    for (int i = 0; i < 7; i++) { const C x = from[i < 3 ? 4 * i : i < 5 ? ROOM + 2 + 4 * (i - 3) : 2 * ROOM + 2 + 4 * (i - 5)]; bx[i] = x.x; by[i] = x.y; }
 #endif
     for (int rt = 0; rt < rows; rt++) {
       double c2[4] = {0, 0, 0, 0}, s2[4] = {0, 0, 0, 0}, cw[4] = {0, 0, 0, 0}, sw[4] = {0, 0, 0, 0}, cy[4] = {0, 0, 0, 0}, sy[4] = {0, 0, 0, 0};
@@ -232,28 +202,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
       double2 t[5];
 #pragma unroll
       for (int i = 0; i < 5; i++) t[i] = __ldg(taps + 32 * i);
-      multiply(c2, t[0], t[1], bx[0], bx[1]);
-      multiply(s2, t[0], t[1], by[0], by[1]);
-      multiply(cw, t[3], t[4], bx[3], bx[4]);
-      multiply(sw, t[3], t[4], by[3], by[4]);
-      multiply(cy, t[3], t[4], bx[5], bx[6]);
-      multiply(sy, t[3], t[4], by[5], by[6]);
-      multiply(c2, t[2], bx[2]);
-      multiply(s2, t[2], by[2]);
+      multiply(c2, t[0], t[1], bx[0], bx[1]); multiply(s2, t[0], t[1], by[0], by[1]);
+      multiply(cw, t[3], t[4], bx[3], bx[4]); multiply(sw, t[3], t[4], by[3], by[4]);
+      multiply(cy, t[3], t[4], bx[5], bx[6]); multiply(sy, t[3], t[4], by[5], by[6]);
+      multiply(c2, t[2], bx[2]); multiply(s2, t[2], by[2]);
 #else
       for (int i = 0; i < 20; i++) {
         const double2 t = taps[32 * (i >> 2) - q + (i & 3)];          // rows g and g + 8
-        const double2* from = sample + s0 + 2 * q + (i < 12 ? i : ROOM + 2 + i - 12);
+        const C* from = sample + s0 + 2 * q + (i < 12 ? i : ROOM + 2 + i - 12);
         auto add = [&](double (&c)[4], double x0, double x1) {
           c[0] = fma(t.x, x0, c[0]); c[1] = fma(t.x, x1, c[1]); c[2] = fma(t.y, x0, c[2]); c[3] = fma(t.y, x1, c[3]); };
-        if (i < 12) {
-          add(c2, from[0].x, from[1].x);
-          add(s2, from[0].y, from[1].y);
-        } else {
-          add(cw, from[0].x, from[1].x);
-          add(sw, from[0].y, from[1].y);
-          add(cy, from[ROOM].x, from[ROOM + 1].x);
-          add(sy, from[ROOM].y, from[ROOM + 1].y);
+        if (i < 12) { add(c2, from[0].x, from[1].x); add(s2, from[0].y, from[1].y); }
+        else {
+          add(cw, from[0].x, from[1].x); add(sw, from[0].y, from[1].y);
+          add(cy, from[ROOM].x, from[ROOM + 1].x); add(sy, from[ROOM].y, from[ROOM + 1].y);
         }
       }
 #endif
@@ -293,28 +255,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
           const T after = __shfl_sync(FULL, p[c], up), before = __shfl_sync(FULL, old[c], down);
           auto test = [&](bool mine, int index, T x, T y, T z) {
             const unsigned key = key_of(y);
-            if (mine && key && key >= known && is_peak(x, y, z)) {
-              emit(A.peaks, o, index, x, y, z);
-              highest = max(highest, key);
-            }
+            if (mine && key && key >= known && is_peak(x, y, z)) { emit(A.peaks, o, index, x, y, z); highest = max(highest, key); }
           };
           test(rt > 0 || g > 0, number(c), prev0, p[c], next0);
           test(g < 7, number(2 + c), prev1, p[2 + c], next1);
           test(rt > 0 && g == 7, number(c) - 8, before, old[c], after);      // the last row of the tile before: number(2 + c) - 16
         }
       }
-      old[0] = p[2];
-      old[1] = p[3];
+      old[0] = p[2]; old[1] = p[3];
       pending = __any_sync(FULL, g == 7 && max(high_of(p[2]), high_of(p[3])) >= (int)known);
       T* end = ends + 4 * (8 * it + 2 * q);
-      if (rt == 0 && g < 2) {
-        end[g] = p[0];
-        end[4 + g] = p[1];
-      }
-      if (rt == rows - 1 && g >= 6) {
-        end[g - 4] = p[2];
-        end[g] = p[3];
-      }
+      if (rt == 0 && g < 2) { end[g] = p[0]; end[4 + g] = p[1]; }
+      if (rt == rows - 1 && g >= 6) { end[g - 4] = p[2]; end[g] = p[3]; }
     }
     const unsigned v = warp_max(highest);
     if (lane == ((it / WARPS) & 31)) best = max(best, v);

@@ -17,7 +17,7 @@ from skysieve.core.device import Device
 from skysieve.core.gpu.structs import fill
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
-from skysieve.periodogram.cuda.cost import DEFAULTS, Costs
+from skysieve.periodogram.cuda.cost import Costs
 from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects
 from skysieve.periodogram.cuda.parts import (  # fmt: skip
     CANDIDATE_BYTES,
@@ -38,27 +38,29 @@ from skysieve.periodogram.cuda.worker import PACKAGE
 from skysieve.periodogram.numerics.nufft import TAPS as COMB_TAPS
 from skysieve.periodogram.numerics.nufft import M
 
-from .tables import COARSE, MODES, make_coarse_tables, make_tables
+from .tables import COARSE, MODES, OUTPUTS, make_coarse_tables, make_tables
 
 if TYPE_CHECKING:
     from skysieve.periodogram.cuda.chunks import ChunkJob
 
-F64 = np.dtype(np.float64)
-STAGED = 8
-"""Combs of a band of which some powers are staged beside the cells, not over them."""
-SHAPES = ((1, 8), (1, 4), (2, 8), (2, 4), (4, 4))
-"""Circles and combs of the builds of ``sinusoid/comb.cu``, of which all combs of a band are transformed."""
-FINE = tuple(2**k for k in range(6, 14))
-"""Combs of which four are transformed (``sinusoid/fine.cu``).  Bands of fewer combs cost as little as those of eight.
-Powers of two: the fractions of a comb are exact, and few shapes serve all spans."""
+SHAPES = ((1, 8), (1, 4), (2, 8), (2, 4), (4, 4), *((1, 2**k) for k in range(5, 14)))
+"""Circles and combs of the builds.  Powers of two: fractions of a comb are exact, and few shapes serve all spans."""
+FLAT = 8
+"""Bands of at most this many combs are staged whole and searched as one stretch; wider ones comb by comb."""
+FINE = 64
+"""In float64 bands of at least this many combs are interpolated from four of them (``sinusoid/fine.cu``)."""
 COARSE_MODES = 192
 """Modes used where sums are interpolated: they need a few more on either side."""
 TILE = 8
 """Intervals between coarse samples that a warp of ``ls_fine`` follows together."""
 _WARPS = 8
+SHORTEST_RUN = 48
+"""Combs of a block below which its four warps had better share the two further ones."""
 _FOLDING = {1: 1.0, 2: 1.15, 4: 1.5}
-_SPREADING = 3.0
-"""Relative costs of a comb whose cells fold, and of spreading the points of a band pair."""
+_FURTHER = 1.04
+_SPREADING, _SPREADING_ALONE = 3.0, 8.0
+"""Relative costs of a comb whose cells fold and of one whose neighbours are computed twice; of spreading the points of
+a band pair in the comb's kernel and in a kernel of its own."""
 STEPS = (32, 16, 8)
 """Frequencies between samples: closer ones cost more than a comb."""
 SAMPLED_MODES = {np.dtype(np.float64): 160, np.dtype(np.float32): 208}
@@ -76,7 +78,9 @@ def has_matrix_units(device: Device) -> bool:
 
 
 LONG = 1024
-"""Series of more points are not sampled where many combs serve them: for samples, one warp takes all points."""
+"""Series of more points are spread by a block for each 16 cells, shorter ones by a warp (``sinusoid/spread.cu``)."""
+SPREAD_CELLS = 2 * 1024
+"""Complex cells of a pair of bands."""
 GROUP = 256
 """Objects whose blocks follow one another: their first bands together, then their second, and so on, so that the
 floor under the best peaks is known when the later ones are searched."""
@@ -225,7 +229,7 @@ class NufftMethod(SinusoidMethod):
     good_floors: ClassVar[bool] = False
     """Does a warp see so many neighbours that few maxima reach its floor?"""
     for_long_series: ClassVar[bool] = False
-    """Do all warps of a block spread the points, so that long series are better served than by samples?"""
+    """Do several blocks share the cells of an object, so that long series are spread by a kernel of its own?"""
     partly: ClassVar[bool] = False
     """Does it leave out the unwanted frequencies of a band?  (Otherwise bands are computed whole.)"""
 
@@ -269,7 +273,7 @@ class NufftMethod(SinusoidMethod):
         stretch = self.stretch(per_block)
         return MethodPart(
             self, objects.order, stretches, tasks, every if objects.all_candidates else min(every, max(pruned, most)),
-            -(-nf // stretch) if stretch else 0, per_block,
+            -(-nf // stretch) if stretch else 0, per_block, bool(objects.lengths[objects.order].max() > LONG),
         )  # fmt: skip
 
 
@@ -277,6 +281,7 @@ class NufftMethod(SinusoidMethod):
 class Comb(NufftMethod):
     """Combs of frequencies, each one FFT (``sinusoid/comb.cu``); a band is searched as a whole."""
 
+    rows: ClassVar[str] = "weights"
     guards: ClassVar[dict[int, Guard]] = {8: (0.005, 30), 4: (0.02, 36)}
     good_floors: ClassVar[bool] = True
 
@@ -300,57 +305,132 @@ class Comb(NufftMethod):
         """Time in units of one comb."""
         return self.pairs(nf) * (self.combs * _FOLDING[self.fold] + _SPREADING)
 
-    def shared_bytes(self, itemsize: int, per_block: int = 0) -> int:
+    def form(self, writes: bool, per_block: int) -> str:
+        """The build to launch."""
+        return self.build
+
+    def file(self) -> str:
+        return "sinusoid/comb.cu"
+
+    def shared_bytes(self, itemsize: int, writes: bool = False, per_block: int = 0) -> int:
         """Dynamic shared memory of a block: cells, exchange, staged powers."""
-        pad, exchanged = 16 * 17 + 8, 1 if itemsize == 8 else 2  # float64: real, then imaginary parts
-        staged = 17 * ((2 * self.modes + 3) // 4) if self.combs == STAGED else 0
-        return (2 * 1024 * self.fold + 4 * pad * exchanged) * 2 * itemsize + staged * itemsize
+        split = itemsize == 8
+        staged = _plane(self.modes) if self.combs == FLAT else 0
+        return _cells_and_exchange(self.fold, itemsize, split) + staged * itemsize
+
+    def most_shared_bytes(self, itemsize: int) -> int:
+        """The same, whatever is launched."""
+        return self.shared_bytes(itemsize)
 
     def kernels(self, spec: Spec, writes: bool, per_block: int) -> list[tuple[Any, ...]]:
-        return [(PACKAGE, "sinusoid/comb.cu", self.build)]
-
-    @property
-    def weights(self) -> np.dtype[Any]:
-        """Type of the weights that the kernel reads."""
-        return np.dtype(np.float64 if self.build.startswith("f64") else np.float32)
-
-    @property
-    def rows(self) -> str:
-        return f"weights {self.weights}"
+        return [(PACKAGE, self.file(), self.form(writes, per_block))]
 
     def tables(self, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
         """What the kernel reads of each comb."""
         return make_tables(self.combs, dtype)
 
     def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
-        found: dict[str, Any] = worker.weights(chunk, self.weights)
+        found: dict[str, Any] = worker.weights(
+            chunk.lane, chunk.data, chunk.work, chunk.job.n_rows, chunk.stride
+        )  # fmt: skip
         return found
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
-        part = chunk.job.parts[i]
-        args = fill(cs.COMB, zero=0, **self._comb_arguments(worker, chunk, i))
-        worker.module("sinusoid/comb.cu", self.build).launch(
-            "ls_comb", (part.launches,), (128,), (args,), shared_mem=self.shared_bytes(worker.itemsize), stream=stream
-        )
+        part, more = chunk.job.parts[i], self._comb_arguments(worker, chunk, i)
+        form = self.form(chunk.power is not None, part.per_block)
+        args = fill(cs.COMB, S=part.per_block, zero=0, spread=self._long_cells(worker, chunk, i, stream), **more)
+        worker.module(self.file(), form).launch(
+            "ls_comb", (part.launches * self.blocks(part.per_block),), (128,), (args,),
+            shared_mem=self.shared_bytes(worker.itemsize, chunk.power is not None, part.per_block), stream=stream,
+        )  # fmt: skip
 
     def _comb_arguments(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
         part, dtype = chunk.job.parts[i], worker.spec.dtype
         tables = worker.on_device(chunk.lane, (type(self), self.combs), lambda: self.tables(dtype))
         return {
-            "modes": self.modes, "pairs": part.stretches, "members": len(part.order), "group": GROUP,
-            "mean": float(worker.spec.fit_mean), **tables, **chunk.rows[self.rows], **self.arguments(worker, chunk, i),
+            "modes": self.modes, "P": self.combs, "pairs": part.stretches, "members": len(part.order), "group": GROUP,
+            "blocks": self.blocks(part.per_block), "mean": float(worker.spec.fit_mean), **tables,
+            **chunk.rows[self.rows], **self.arguments(worker, chunk, i),
         }  # fmt: skip
+
+    def _long_cells(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> Any:
+        """Cells of long series, where blocks share them."""
+        part, names = chunk.job.parts[i], cs.SPREAD.names or ()
+        if not self.for_long_series or not part.long:
+            return None
+        cells = chunk.lane.array(f"cells{i}", part.launches * SPREAD_CELLS * 2, worker.spec.dtype)
+        more = {k: v for k, v in self._comb_arguments(worker, chunk, i).items() if k in names}
+        args = fill(cs.SPREAD, out=cells, **more)
+        module = worker.module("sinusoid/spread.cu")
+        module.launch("ls_spread", (part.launches * 48,), (256,), (args,), stream=stream)
+        return cells
+
+    def own_bytes(self, methods: Methods, part: MethodPart) -> float:
+        if not self.for_long_series:
+            return 0
+        return part.launches * SPREAD_CELLS * 2 * methods.spec.dtype.itemsize
+
+
+def _plane(modes: int) -> int:
+    """Powers of a plane: four combs of two bands of ``modes``, with padding."""
+    return 17 * ((2 * modes + 3) // 4)
+
+
+def _cells_and_exchange(fold: int, itemsize: int, split: bool) -> int:
+    """Bytes of a block's cells, and of what its transforms exchange: real, then imaginary parts where ``split``."""
+    pad = 16 * 17 + (4 if itemsize == 8 and not split else 8)
+    exchange = 4 * pad * (1 if split else 2)
+    return (2 * 1024 * fold + exchange) * 2 * itemsize
+
+
+@dataclass(frozen=True)
+class ColumnComb(Comb):
+    """Many combs of a band, of which a block has some: powers are followed from comb to comb, in float32."""
+
+    for_long_series: ClassVar[bool] = True
+    good_floors: ClassVar[bool] = False
+
+    @property
+    def kind(self) -> str:
+        return "columns"
+
+    def stretch(self, per_block: int) -> int:
+        return 0
+
+    def per_block(self, pairs: int, multiprocessors: int) -> int:
+        wave = multiprocessors * 4  # MINB of the builds with columns
+        blocks = max(1, wave // max(1, pairs))
+        if blocks == 1:
+            return self.combs
+        run = 4 * -(-self.combs // (4 * blocks))
+        shared = max(
+            10, 4 * -(-(self.combs - 2 * blocks) // (4 * blocks)) + 2
+        )  # with two further combs a multiple of 4
+        return min(self.combs, run if run >= SHORTEST_RUN else shared)
+
+    def blocks(self, per_block: int) -> int:
+        return -(-self.combs // per_block)
+
+    def cost(self, nf: Any) -> Any:
+        return self.pairs(nf) * (self.combs * _FURTHER + _SPREADING_ALONE)
+
+    def form(self, writes: bool, per_block: int) -> str:
+        """Columns become runs where no power is written and a warp's run is long enough."""
+        return self.build.replace("columns", "runs") if not writes and per_block >= SHORTEST_RUN else self.build
+
+    def shared_bytes(self, itemsize: int, writes: bool = False, per_block: int = 0) -> int:
+        runs = self.form(writes, per_block).endswith("runs")
+        staged = 4 * 2 * 2 * OUTPUTS if runs else 2 * _plane(self.modes) + 2 * 2 * self.modes
+        return _cells_and_exchange(self.fold, itemsize, False) + staged * itemsize
+
+    def most_shared_bytes(self, itemsize: int) -> int:
+        return max(self.shared_bytes(itemsize, writes, self.combs) for writes in (False, True))
 
 
 @dataclass(frozen=True)
 class FineComb(Comb):
-    """Four of many combs are transformed, and the frequencies between them interpolated (``sinusoid/fine.cu``).
+    """Four of many combs are transformed, and the frequencies between them interpolated (``sinusoid/fine.cu``)."""
 
-    Sums are float64 in every search.  ``unit`` is the cost of a float64 comb in units of one of the search's type.
-    """
-
-    unit: float = 1.0
-    guards: ClassVar[dict[int, Guard]] = {8: (0.005, 30), 4: (0.005, 30)}
     window: ClassVar[int] = 1
     for_long_series: ClassVar[bool] = True
     good_floors: ClassVar[bool] = False
@@ -360,9 +440,11 @@ class FineComb(Comb):
     def kind(self) -> str:
         return self.build
 
-    @property
-    def weights(self) -> np.dtype[Any]:
-        return np.dtype(np.float64)
+    def file(self) -> str:
+        return "sinusoid/fine.cu"
+
+    def form(self, writes: bool, per_block: int) -> str:
+        return "f64"
 
     def stretch(self, per_block: int) -> int:
         return per_block * TILE * self.combs // COARSE
@@ -375,26 +457,23 @@ class FineComb(Comb):
     def blocks(self, per_block: int) -> int:
         return 2 * COARSE * self.modes // TILE // per_block
 
-    def shared_bytes(self, itemsize: int, per_block: int = 0) -> int:
+    def shared_bytes(self, itemsize: int, writes: bool = False, per_block: int = 0) -> int:
         tiles = per_block or COARSE * self.modes // TILE
-        return max(1024 * 16 + 2 * _WARPS * (16 * 17 + 8) * 8, 3 * 784 * 16 + tiles * TILE * 4 * itemsize)
+        return max(1024 * 16 + 2 * _WARPS * (16 * 17 + 8) * 8, 3 * 784 * 16 + tiles * TILE * 4 * 8)
 
     def cost(self, nf: Any) -> Any:
-        return self.pairs(nf) * (0.39 * self.combs + 21.0) * self.unit
-
-    def kernels(self, spec: Spec, writes: bool, per_block: int) -> list[tuple[Any, ...]]:
-        return [(PACKAGE, "sinusoid/fine.cu", "f64" if spec.dtype == np.float64 else "f32")]
+        return self.pairs(nf) * (0.39 * self.combs + 21.0)
 
     def tables(self, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
         return make_coarse_tables(self.combs, self.modes)
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
         part, more = chunk.job.parts[i], self._comb_arguments(worker, chunk, i)
-        blocks, shared = self.blocks(part.per_block), self.shared_bytes(worker.itemsize, part.per_block)
-        args = fill(cs.COARSE, P=self.combs, tiles=part.per_block, blocks=blocks, **more)
-        worker.module("sinusoid/fine.cu").launch(
-            "ls_fine", (part.launches * blocks,), (256,), (args,), shared_mem=shared, stream=stream
-        )
+        args = fill(cs.COARSE, tiles=part.per_block, spread=self._long_cells(worker, chunk, i, stream), **more)
+        worker.module(self.file()).launch(
+            "ls_fine", (part.launches * self.blocks(part.per_block),), (256,), (args,),
+            shared_mem=self.shared_bytes(worker.itemsize, False, part.per_block), stream=stream,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -405,14 +484,11 @@ class Samples(NufftMethod):
     reach: int
     halves: bool
     """Is each sample stored as a pair of half-precision numbers?  (``cuda.samples.half_window``)"""
+    rows: ClassVar[str] = "samples"
     window: ClassVar[int] = -1
     guards: ClassVar[dict[int, Guard]] = {8: (0.02, 15), 4: (0.05, 16)}
     warps: ClassVar[int] = 8
     partly: ClassVar[bool] = True
-
-    @property
-    def rows(self) -> str:
-        return "samples"
 
     @property
     def layout(self) -> SampleLayout:
@@ -555,13 +631,20 @@ def nufft_methods(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tu
     """
     sampled = (SAMPLED_MODES[dtype], SAMPLED_REACH[dtype], dtype == np.float32)
     out: list[NufftMethod] = [Samples("ls_powers", step, 1, *sampled) for step in STEPS if matrix]
-    name, unit = ("f64" if dtype == np.float64 else "f32"), DEFAULTS[F64].comb / DEFAULTS[dtype].comb
-    combs = [
-        Comb(name + (f"x{fold}" if fold > 1 else "") + ("p4" if combs < STAGED else ""), combs, fold, MODES[dtype])
-        for fold, combs in SHAPES
-    ]
-    combs += [FineComb("ls_fine", combs, 1, COARSE_MODES, unit) for combs in FINE]
-    out += [comb for comb in combs if comb.shared_bytes(dtype.itemsize) <= shared]
+    name = "f64" if dtype == np.float64 else "f32"
+    for fold, combs in SHAPES:
+        comb: Comb
+        if combs <= FLAT:
+            build = name + (f"x{fold}" if fold > 1 else "") + ("p4" if combs < FLAT else "")
+            comb = Comb(build, combs, fold, MODES[dtype])
+        elif dtype == np.float32:
+            comb = ColumnComb(name + "columns", combs, fold, MODES[dtype])
+        elif combs >= FINE:  # bands of `FLAT` combs cost as little as those between
+            comb = FineComb("ls_fine", combs, fold, COARSE_MODES)
+        else:
+            continue
+        if comb.most_shared_bytes(dtype.itemsize) <= shared:
+            out.append(comb)
     return tuple(out)
 
 
@@ -588,8 +671,7 @@ class SinusoidMethods(Methods):
 
     def row_bytes(self) -> int:
         samples = 16 * 8 + 4 + 32 if self.matrix else 0
-        finer = 0 if self.spec.dtype == F64 or not any(isinstance(a, FineComb) for a in self.known) else 2 * 16 * 8 + 8
-        return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize + finer + samples
+        return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize + samples
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
         lengths = np.array([0, LONG + 1])
@@ -602,7 +684,7 @@ class SinusoidMethods(Methods):
         """Number of the method of each object in `known`, -1 for direct sums; ``nf`` of length 1 for a shared grid.
 
         A warp takes all points of an object for samples.  Those of more than `LONG` points (``lengths``) are given to
-        combs of which few are transformed, where there are any for their grid.
+        combs whose cells are spread by a kernel of their own, where there are any for their grid.
         """
         known = self.known
         found = self.choose_of(known, nf, cycles)

@@ -1,8 +1,7 @@
-// Powers from samples, what sinusoid/powers.cu and sinusoid/powers_half.cu share: blocks, samples to shared
-// memory, what becomes of staged powers.
+// Powers from samples, what sinusoid/powers.cu and sinusoid/powers_half.cu share: blocks, samples to shared memory, what becomes of staged powers.
 //
-// A warp searches the 512 powers that it made. Best peaks of every other 512 frequencies are kept in 32
-// places an object: the k-th highest of these is a floor, a far higher one than a warp finds among its own.
+// A warp searches the 512 powers that it made. Best peaks of every other 512 frequencies are kept in 32 places an object: the k-th
+// highest of these is a floor, a far higher one than a warp finds among its own.
 #pragma once
 
 #define WARPS 4
@@ -22,8 +21,7 @@ struct Sampled {
 // (Place in the order, stretch) of a block.
 __device__ __forceinline__ int2 task_of(const Sampled& A) {
   if (A.tasks) return A.tasks[blockIdx.x];
-  int2 v = member_and_stretch(blockIdx.x, A.group, A.blocks, A.members);
-  v.x += A.member;
+  int2 v = member_and_stretch(blockIdx.x, A.group, A.blocks, A.members); v.x += A.member;
   return v;
 }
 
@@ -33,10 +31,7 @@ __device__ __forceinline__ unsigned raised_by(const Sampled& A, int o, int block
   if (best <= known || region & 1 || 2 * (long long)A.info[o].apart > REGION) return known;      // peaks of places are apart
   unsigned* place = A.bins + ((size_t)o * BINS + lane);
   unsigned top = *(volatile unsigned*)place;
-  if (lane == region / 2 % BINS && best > top) {
-    top = best;
-    atomicMax(place, best);
-  }
+  if (lane == region / 2 % BINS && best > top) { top = best; atomicMax(place, best); }
   const unsigned raised = floor_from(A.peaks, o, top, 0);
   if (raised <= known) return known;
   if (!lane) atomicMax(A.peaks.floor + o, raised);
@@ -51,22 +46,16 @@ __device__ __forceinline__ void leave_none(const Sampled& A, int o, int block, i
 // Samples to shared memory, one after the other: at 2f, then of w and of w y at f, lengths in units of 16 bytes. Under way until
 // `brought` has let a block's threads go on; `done` is theirs.
 __device__ __forceinline__ void bring(double2* to, const double2* twice, int length2, const double2* w, const double2* y, int length, unsigned long long* done) {
-  double2* to_w = to + length2;
-  double2* to_y = to_w + length;
+  double2* to_w = to + length2; double2* to_y = to_w + length;
 #if ENGINE
   if (threadIdx.x) return;
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(done)) : "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   expect(done, 16 * (length2 + 2 * length));
-  fetch(to, twice, length2, done);
-  fetch(to_w, w, length, done);
-  fetch(to_y, y, length, done);
+  fetch(to, twice, length2, done); fetch(to_w, w, length, done); fetch(to_y, y, length, done);
 #else
   for (int i = threadIdx.x; i < length2; i += THREADS) fetch(to + i, twice + i);
-  for (int i = threadIdx.x; i < length; i += THREADS) {
-    fetch(to_w + i, w + i);
-    fetch(to_y + i, y + i);
-  }
+  for (int i = threadIdx.x; i < length; i += THREADS) { fetch(to_w + i, w + i); fetch(to_y + i, y + i); }
 #endif
 }
 __device__ __forceinline__ void brought(unsigned long long* done) {

@@ -1,18 +1,15 @@
 // Numbers of float32 as two halves, and their products on the matrix units.
 //
-// x = high + low, each rounded to 11 bits: relative error 2^-23 while low is no denormal. A product takes
-// three of halves: that of the low ones is left out. Samples of a sum lie in octets of 64 bytes: of eight
-// complex samples first the real parts, then the imaginary ones, as four pairs of neighbours each: their high
-// halves, their low ones (8 bytes).
+// x = high + low, each rounded to 11 bits: relative error 2^-23 while low is no denormal. A product takes three of halves: that of the
+// low ones is left out. Samples of a sum lie in octets of 64 bytes: of eight complex samples first the real parts, then the imaginary
+// ones, as four pairs of neighbours each: their high halves, their low ones (8 bytes).
 #pragma once
 
 #define SAMPLE_BYTES 8
 
 __device__ __forceinline__ unsigned half_of(float x) {
 #if ON_DEVICE
-  unsigned short h;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-  return h;
+  unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h;
 #else
   const unsigned b = (unsigned)__float_as_int(x), sign = b >> 16 & 0x8000u, a = b & 0x7fffffffu, r = a - 0x38000000u;
   if (a >= 0x477ff000u) return sign | 0x7c00u | (a > 0x7f800000u ? 0x200u : 0u);
@@ -22,15 +19,10 @@ __device__ __forceinline__ unsigned half_of(float x) {
 }
 __device__ __forceinline__ float number_of_half(unsigned h) {
 #if ON_DEVICE
-  float x;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)h));
-  return x;
+  float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)h)); return x;
 #else
   const unsigned sign = (h & 0x8000u) << 16, e = h >> 10 & 31u, m = h & 1023u;
-  if (!e) {
-    const float x = (float)m * 0x1p-24f;
-    return sign ? -x : x;
-  }
+  if (!e) { const float x = (float)m * 0x1p-24f; return sign ? -x : x; }
   return __int_as_float((int)(sign | (e == 31 ? 0x7f800000u : (e + 112) << 23) | m << 13));
 #endif
 }
@@ -48,9 +40,7 @@ __device__ __forceinline__ unsigned bytes_of(unsigned a, unsigned b, unsigned wh
 // x, y as halves in one word.
 __device__ __forceinline__ unsigned halves_of(float x, float y) {
 #if ON_DEVICE && __CUDA_ARCH__ >= 800
-  unsigned h;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(y), "f"(x));
-  return h;
+  unsigned h; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(y), "f"(x)); return h;
 #else
   return half_of(x) | half_of(y) << 16;
 #endif
@@ -62,9 +52,7 @@ __device__ __forceinline__ unsigned split(float x) {
 }
 // Of two such numbers the high halves, and the low ones.
 __device__ __forceinline__ uint2 pair_of(unsigned a, unsigned b) {
-  uint2 v;
-  v.x = (a & 0xffffu) | b << 16;
-  v.y = a >> 16 | (b & 0xffff0000u);
+  uint2 v; v.x = (a & 0xffffu) | b << 16; v.y = a >> 16 | (b & 0xffff0000u);
   return v;
 }
 
@@ -90,10 +78,7 @@ __device__ __noinline__ Sum product(Sum c, Steps a, unsigned b) {
     for (int half = 0; half < 32; half += 16) {
       const float p = number_of_half(x >> half & 0xffffu), q = number_of_half(y >> half & 0xffffu);
       const float r = number_of_half(u >> half & 0xffffu), s = number_of_half(v >> half & 0xffffu);
-      c.re0 = fma(p, r, c.re0);
-      c.re1 = fma(p, s, c.re1);
-      c.im0 = fma(q, r, c.im0);
-      c.im1 = fma(q, s, c.im1);
+      c.re0 = fma(p, r, c.re0); c.re1 = fma(p, s, c.re1); c.im0 = fma(q, r, c.im0); c.im1 = fma(q, s, c.im1);
     }
   }
   return c;
