@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import logging
 import os
 import subprocess
 from pathlib import Path
@@ -174,3 +175,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.issue_config_time_warning(
             pytest.PytestWarning(f"no GPU has run these files as they are now: {', '.join(changed)}"), stacklevel=2
         )
+
+
+@pytest.fixture(autouse=True)
+def usual_log_level():
+    """Commands with ``--verbose`` change the level of the package's logger: later tests start with the usual one."""
+    logger = logging.getLogger("skysieve")
+    level = logger.level
+    yield
+    logger.setLevel(level)

@@ -5,24 +5,26 @@ That each answer is that of a new engine is tested in tests/kernels/test_periodo
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 from skysieve.periodogram.cuda.graphs import MOST, MOST_ROWS, Launches, Recorded
+
+
+class Lane:
+    generation = 1
 
 
 def test_what_a_lane_keeps():
     """Some launches of few rows, one of many; none that a moved buffer has spoilt."""
-    lane, launches = SimpleNamespace(generation=1), Launches()
+    lane, launches = Lane(), Launches()
     for key in range(MOST + 2):
         launches.keep(lane, (key,), Recorded(1, [], launches.room(lane, 10)))
-    known = [launches.known(lane, (key,)) for key in range(MOST + 2)]
+    known = [launches.find(lane, (key,)) for key in range(MOST + 2)]
     assert known[:2] == [None, None]
     assert sorted(k.data for k in known[2:]) == [f"data{i}" for i in range(MOST)]
     launches.keep(lane, ("long",), Recorded(1, [], launches.room(lane, MOST_ROWS + 1)))
-    assert launches.known(lane, (MOST + 1,)) is None
-    assert launches.known(lane, ("long",)) is launches.last(lane)
+    assert launches.find(lane, (MOST + 1,)) is None
+    assert launches.find(lane, ("long",)) is launches.of(lane)[-1]
     lane.generation = 2
-    assert launches.known(lane, ("long",)) is None
+    assert launches.find(lane, ("long",)) is None
     assert launches.room(lane, 10) == "data0"
     launches.forget(lane)
-    assert launches.known(lane, ("long",)) is None
+    assert launches.find(lane, ("long",)) is None

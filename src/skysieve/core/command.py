@@ -57,18 +57,20 @@ DeviceOption = Annotated[
 ]
 ThreadsOption = Annotated[
     int | None,
-    option("--threads", help="CPU threads. The default is one a core.", panel=COMPUTATION, metavar="N", min=1),
+    option("--threads", help="CPU threads. The default is one for each core.", panel=COMPUTATION, metavar="N", min=1),
 ]
 MemoryOption = Annotated[
     str | None,
     option(
         "--memory",
-        help="Limit of the working memory, such as 2GiB or 50% of what is free.",
+        help="Limit of the working memory, such as 2GiB or 50% of what is free. The default is a share of what is free.",
         panel=COMPUTATION,
         metavar="SIZE",
     ),
 ]
-OverwriteOption = Annotated[bool, option("--overwrite", help="Replace output files that exist.", panel=OUTPUT)]
+OverwriteOption = Annotated[
+    bool, option("--overwrite", help="Replace output files that exist. The default is to refuse them.", panel=OUTPUT)
+]
 FormatOption = Annotated[
     str | None,
     option(
@@ -78,7 +80,9 @@ FormatOption = Annotated[
         metavar="FORMAT",
     ),
 ]
-QuietOption = Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=OUTPUT)]
+QuietOption = Annotated[
+    bool, option("-q", "--quiet", help="Print errors only. The default is to print what is written, too.", panel=OUTPUT)
+]
 VerboseOption = Annotated[
     bool, option("-v", "--verbose", help="Print what is chosen and done (method, device, memory, time).", panel=OUTPUT)
 ]
