@@ -63,7 +63,7 @@ MemoryOption = Annotated[
     str | None,
     option(
         "--memory",
-        help="Limit of the working memory, such as 2GiB or 50% of what is free. The default is a share of what is free.",
+        help="Limit of the working memory, such as 2GiB or 50%. The default is a share of what is free.",
         panel=COMPUTATION,
         metavar="SIZE",
     ),
