@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from skysieve.fstat.cpu.demod import projections
+from skysieve.fstat.cpu.demod import DTERMS, NEAR, projections
+from skysieve.fstat.cuda.demod import launch
 from skysieve.fstat.cuda.demod.launch import Projector
 from tests.kernels.shim import shim_runtime
 
@@ -29,3 +33,13 @@ def test_projections_are_those_of_the_cpu(n, m, order):
     f0[m // 2] = 1
     assert projector.project(f0, f1, f2)[2] == projections(data, 800, delay, rate, 1800.0, f0, f1, f2)[1] == m // 2
     projector.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("TILE", launch.TILE), ("ROWS", launch.ROWS), ("DTERMS", DTERMS), ("NEAR", NEAR)]
+)
+def test_constants_are_those_of_the_kernel(name, expected):
+    text = (Path(launch.__file__).parent / "demod.cu").read_text()
+    found = re.search(rf"^#define {name} (\S+)", text, re.MULTILINE)
+    assert found is not None
+    assert float(found[1].rstrip("f")) == expected

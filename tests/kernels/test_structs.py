@@ -55,6 +55,7 @@ STRUCTS = [  # package, kernel file, build, struct of the source, module of the 
     ("skysieve.fstat.cuda", "rect.cu", None, "Shape", "tables", "SHAPE"),
     ("skysieve.fstat.cuda", "rect.cu", None, "Answer", "tables", "ANSWER"),
     ("skysieve.fstat.cuda", "cells.cu", None, "Tile", "windows", "TILE"),
+    ("skysieve.fstat.cuda", "demod/demod.cu", None, "Demod", "demod.launch", "DEMOD"),
     ("skysieve.dedispersion.cuda", "direct.cu", None, "Shape", "worker", "DIRECT"),
     ("skysieve.dedispersion.cuda", "tensor.cu", None, "Chunk", "tensor_plan", "CHUNK"),
     ("skysieve.dedispersion.cuda", "tensor.cu", None, "Shape", "tensor_plan", "SHAPE"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ DESCRIPTION = ("method", "device", "dtype", "bytes", "seconds")
 its work take on the device; predicted seconds, None where there is no prediction."""
 
 
-class Plan:
+class Plan(ABC):
     """Base of the plans: work that is set up once and executed often.
 
     A plan is a context manager.  Copies (`copy.copy`, `copy.deepcopy`, `pickle`) are new plans, made from the arguments
@@ -28,9 +29,9 @@ class Plan:
         self._arguments = args, options
         return self
 
+    @abstractmethod
     def close(self) -> None:
         """Free threads and device memory; the plan cannot be used any more."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -15,25 +16,25 @@ __all__ = ["Result"]
 ROWS_SHOWN = 10
 
 
-class Result:
+class Result(ABC):
     """Base of the results."""
 
+    @abstractmethod
     def to_table(self) -> Table:
         """The result as an astropy table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plot(self, **options: Any) -> Figure:
         """A figure of the result; needs matplotlib."""
-        raise NotImplementedError
 
+    @abstractmethod
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result to a file that `load` reads."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a result that `save` wrote."""
-        raise NotImplementedError
 
     def _repr_html_(self) -> str:
         """The short form and the first rows of the table."""

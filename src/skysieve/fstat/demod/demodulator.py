@@ -27,8 +27,6 @@ __all__ = ["Demodulator"]
 
 BATCH_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
 """Bytes of the atoms of a batch."""
-DTERMS = 8
-"""Bins to either side of a template's frequency that are summed, as in LALPulsar."""
 
 
 class Demodulator:
@@ -225,6 +223,8 @@ class Demodulator:
     def _refuse(
         self, one: SFTs, times: tuple[NDArray[np.float64], NDArray[np.float64]], i: int, spins: list[float]
     ) -> None:
+        from skysieve.fstat.cpu.demod import DTERMS
+
         delay, rate = times
         f, f1, f2 = spins
         bins = self.tsft * rate * (f + f1 * delay + 0.5 * f2 * delay**2)
