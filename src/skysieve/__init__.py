@@ -11,17 +11,19 @@ from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from skysieve import dedispersion, fstat, periodogram, sphere
+    from skysieve.core.engine_cache import clear_cache
     from skysieve.periodogram import LombScargle, LombScarglePlan, lombscargle, lombscargle_multiband
     from skysieve.sphere import smoothing
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "LombScargle", "LombScarglePlan", "__version__", "dedispersion", "fstat", "lombscargle", "lombscargle_multiband",
-    "periodogram", "smoothing", "sphere",
+    "LombScargle", "LombScarglePlan", "__version__", "clear_cache", "dedispersion", "fstat", "lombscargle",
+    "lombscargle_multiband", "periodogram", "smoothing", "sphere",
 ]  # fmt: skip
 
 _HOMES = {
+    "clear_cache": "skysieve.core.engine_cache",
     "lombscargle": "skysieve.periodogram",
     "lombscargle_multiband": "skysieve.periodogram",
     "LombScargle": "skysieve.periodogram",
