@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
+CUDA   := find src -name '*.cu' -o -name '*.cuh'
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=15
 
 .PHONY: help demo test test-all test-lowest test-gpu soak lint types unit format wheel clean
@@ -28,6 +29,7 @@ test: lint types unit
 lint: $(VENV)/.tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(CUDA) | xargs $(BIN)/clang-format --dry-run --Werror
 
 types: $(VENV)/.tests
 	$(BIN)/mypy
@@ -64,6 +66,7 @@ soak: $(VENV)/.tests
 format: $(VENV)/.tests
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(CUDA) | xargs $(BIN)/clang-format -i
 
 wheel: $(VENV)/.tests
 	$(BIN)/hatchling build -t wheel
@@ -87,7 +90,7 @@ $(VENV)/.runs: pyproject.toml | $(VENV)/.made
 	@touch $@
 
 $(VENV)/.tests: pyproject.toml | $(VENV)/.made
-	@$(call install,.[test] ruff mypy)
+	@$(call install,.[test] ruff mypy clang-format==23.1.5)
 	@touch $@
 
 comma := ,

@@ -6,7 +6,8 @@
 #else
 #define PTX_ARCH 0
 #endif
-#if defined(__CUDACC_VER_MAJOR__) && (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 5))
+#if defined(__CUDACC_VER_MAJOR__) && \
+    (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 5))
 #define SPARSE_PRODUCT "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.u8.u8.s32"
 #else
 #define SPARSE_PRODUCT "mma.sp.sync.aligned.m16n8k64.row.col.s32.u8.u8.s32"
@@ -103,10 +104,12 @@ __device__ __forceinline__ void write_past(double* at, double v, double w) {
 // From sm_80 on a copy runs beside what follows, until `wait_copies`; before, it is done at once.
 
 // 16 bytes, through the first-level cache.
-template <class V> __device__ __forceinline__ void copy16(V* shared, const V* global) {
+template <class V>
+__device__ __forceinline__ void copy16(V* shared, const V* global) {
   static_assert(sizeof(V) == 16, "copy16 takes 16 bytes");
 #if PTX_ARCH >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
+               "l"(global)
                : "memory");
 #else
   *shared = *global;
@@ -116,18 +119,21 @@ template <class V> __device__ __forceinline__ void copy16(V* shared, const V* gl
 // 16 bytes, past the first-level cache.
 __device__ __forceinline__ void copy16_past(void* shared, const void* global) {
 #if PTX_ARCH >= 800
-  asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global)
+               : "memory");
 #else
   *reinterpret_cast<uint4*>(shared) = *reinterpret_cast<const uint4*>(global);
 #endif
 }
 
 // 8 bytes, or zeros where they are not wanted.
-template <class V> __device__ __forceinline__ void copy8(V* shared, const V* global, bool wanted) {
+template <class V>
+__device__ __forceinline__ void copy8(V* shared, const V* global, bool wanted) {
   static_assert(sizeof(V) == 8, "copy8 takes 8 bytes");
 #if PTX_ARCH >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global),
-               "r"(wanted ? 8 : 0) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
+               "l"(global), "r"(wanted ? 8 : 0)
+               : "memory");
 #else
   const V none = {};
   *shared = wanted ? *global : none;
@@ -142,7 +148,8 @@ __device__ __forceinline__ void commit_copies() {
 }
 
 // Wait until at most LEFT of the thread's groups are under way, the newest ones.
-template <int LEFT> __device__ __forceinline__ void wait_copies() {
+template <int LEFT>
+__device__ __forceinline__ void wait_copies() {
 #if PTX_ARCH >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 #endif
@@ -163,17 +170,18 @@ __device__ __forceinline__ void barrier_arrive(unsigned at) {
 }
 __device__ __forceinline__ void barrier_wait(unsigned at, int phase) {
   asm volatile(
-      "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n@p bra done;\nbra again;\ndone:\n}"
-      ::"r"(at), "r"(phase) : "memory");
+      "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n@p bra done;\nbra "
+      "again;\ndone:\n}" ::"r"(at),
+      "r"(phase)
+      : "memory");
 }
 __device__ __forceinline__ void copy_bulk(unsigned shared, const void* global, unsigned bytes, unsigned barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(shared), "l"(global),
-               "r"(bytes), "r"(barrier) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 // Let the copy engine see what threads have written to shared memory.
-__device__ __forceinline__ void publish_shared() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
+__device__ __forceinline__ void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 #endif
 
 // ---------------------------------------------------------------- products of matrices, by a warp
@@ -186,8 +194,8 @@ __device__ __forceinline__ void multiply_halves(float* d, const unsigned* a, con
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 // d += a b: 16 x 64 (two of four are 0, `meta` says which) by 64 x 8, bytes, sums of 32 bits.
-__device__ __forceinline__ void multiply_sparse(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, unsigned b2,
-                                                unsigned b3, unsigned meta) {
+__device__ __forceinline__ void multiply_sparse(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1,
+                                                unsigned b2, unsigned b3, unsigned meta) {
   asm volatile(SPARSE_PRODUCT " {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9,%10,%11},{%0,%1,%2,%3},%12,0x0;"
                : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(b2), "r"(b3), "r"(meta));

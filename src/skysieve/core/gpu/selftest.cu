@@ -14,7 +14,8 @@
 #define REAL double
 #endif
 
-extern "C" __global__ void __launch_bounds__(256) block_sum(const double* __restrict__ x, int n, REAL scale, REAL* total) {
+extern "C" __global__ void __launch_bounds__(256) block_sum(const double* __restrict__ x, int n, REAL scale,
+                                                            REAL* total) {
   __shared__ REAL part[8];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   REAL sum = 0;

@@ -5,7 +5,7 @@
 #ifndef NOISE_THREADS
 #define NOISE_THREADS 512
 #endif
-#define STRETCH 16   // sums whose extremes are taken together
+#define STRETCH 16  // sums whose extremes are taken together
 #define BINS 8192
 #define BIN_AT(b) ((b) + ((b) >> 4))  // counts of 16 neighbouring bins lie in banks of their own
 #define PART 64
@@ -18,17 +18,18 @@
 enum { ROBUST = 0, MOMENTS = 1, CLIPPED = 2 };
 
 struct Job {
-  i64 pitch;              // sums from series to series
-  int rows, columns;      // series; sums of each
-  int block, blocks;      // samples of a block, blocks of a series
+  i64 pitch;          // sums from series to series
+  int rows, columns;  // series; sums of each
+  int block, blocks;  // samples of a block, blocks of a series
   int noise, every;
-  int low, high;          // windows are centred on these samples
-  int segment, look;      // samples of a piece, and how far a peak is compared
+  int low, high;      // windows are centred on these samples
+  int segment, look;  // samples of a piece, and how far a peak is compared
   int widths, widest, room;
-  int shorter, dense;     // widths that are looked at one by one; whether they are 1, 2, 3, 4, 5, 6, 8, 10
-  int kept;               // whether a block of samples is kept in shared memory
-  int subs;               // pieces of a block at most, its edge among them, where a first look chose; 0: all are looked at
-  int smaller, pairs, region;  // of glance.cu: windows below two stretches, room for pairs of those, bytes before samples
+  int shorter, dense;  // widths that are looked at one by one; whether they are 1, 2, 3, 4, 5, 6, 8, 10
+  int kept;            // whether a block of samples is kept in shared memory
+  int subs;            // pieces of a block at most, its edge among them, where a first look chose; 0: all are looked at
+  int smaller, pairs,
+      region;  // of glance.cu: windows below two stretches, room for pairs of those, bytes before samples
   float threshold;
 };
 

@@ -35,13 +35,13 @@ __device__ __forceinline__ void store(const Shape& s, u32* y, int m, int t, u32 
 }
 
 // `words` of a staged copy of a row hold 512 samples and the spread of the block's delays; `chunk` rows at a time.
-extern "C" __global__ void __launch_bounds__(256)
-    packed(const u8* __restrict__ x, const int* __restrict__ delays, u32* __restrict__ y, Shape s) {
+extern "C" __global__ void __launch_bounds__(256) packed(const u8* __restrict__ x, const int* __restrict__ delays,
+                                                         u32* __restrict__ y, Shape s) {
   extern __shared__ u32 sm[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = warp >> 1, piece = warp & 1;
   const int m0 = s.row0 + blockIdx.x * DMS, t0 = blockIdx.y * SPAN;
-  u32* const rows = sm;                                                       // [chunk][2][words]
-  u16* const offsets = reinterpret_cast<u16*>(sm + s.chunk * 2 * s.words);    // [chunk][32]
+  u32* const rows = sm;                                                     // [chunk][2][words]
+  u16* const offsets = reinterpret_cast<u16*>(sm + s.chunk * 2 * s.words);  // [chunk][32]
   u32 acc[8][4], low[8][4], high[8][4];
 #pragma unroll
   for (int d = 0; d < 8; d++)
@@ -99,8 +99,8 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    direct(const u8* __restrict__ x, const int* __restrict__ delays, u32* __restrict__ y, Shape s) {
+extern "C" __global__ void __launch_bounds__(256) direct(const u8* __restrict__ x, const int* __restrict__ delays,
+                                                         u32* __restrict__ y, Shape s) {
   const int t = blockIdx.x * 256 + threadIdx.x, m = s.row0 + blockIdx.y * 4;
   const int here = min(t, s.count - 1);
   u32 sum[4] = {0, 0, 0, 0};
@@ -113,8 +113,8 @@ extern "C" __global__ void __launch_bounds__(256)
   for (int d = 0; d < 4; d++) store(s, y, m + d, t, sum[d]);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    floats(const float* __restrict__ x, const int* __restrict__ delays, float* __restrict__ y, Shape s) {
+extern "C" __global__ void __launch_bounds__(256) floats(const float* __restrict__ x, const int* __restrict__ delays,
+                                                         float* __restrict__ y, Shape s) {
   const int t = blockIdx.x * 256 + threadIdx.x, m = s.row0 + blockIdx.y;
   const int here = min(t, s.count - 1);
   const int* const n = delays + (i64)min(m, s.ndm - 1) * s.nchan;

@@ -29,30 +29,32 @@
 #include "detect.cuh"
 #include "ptx.cuh"
 
-#define AHEAD 3         // quads of samples that a thread has on their way
+#define AHEAD 3  // quads of samples that a thread has on their way
 #define CENTRE 32768
-#define WORDS (BINS / 2)                 // a word counts a value in its low half and the one WORDS on in its high half
-#define EACH (WORDS / NOISE_THREADS)     // words of a thread
-#define MOST_Z 4095     // sixteen of them fit in 16 bits
-#define DENSE 8         // short windows, which the header of Job names
+#define WORDS (BINS / 2)              // a word counts a value in its low half and the one WORDS on in its high half
+#define EACH (WORDS / NOISE_THREADS)  // words of a thread
+#define MOST_Z 4095                   // sixteen of them fit in 16 bits
+#define DENSE 8                       // short windows, which the header of Job names
 #define MOST_WIDTHS 64
 #define NEVER (1 << 29)
-#define LEFT (1u << 30)   // of the marks of a block, and below: pieces of it
+#define LEFT (1u << 30)  // of the marks of a block, and below: pieces of it
 #define RIGHT (1u << 31)
 #define EDGE_THREADS 128
 enum { LOOK = 0, ALL = 1, QUARTILES = 2 };
-#define RECHECKED 64    // windows shorter than this are looked at again, one by one
+#define RECHECKED 64  // windows shorter than this are looked at again, one by one
 
 // The low halves of two words, or the high ones.
-__device__ __forceinline__ u32 join(u32 a, u32 b, bool high) { return high ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16; }
+__device__ __forceinline__ u32 join(u32 a, u32 b, bool high) {
+  return high ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16;
+}
 
 __device__ __forceinline__ u32 twice(u32 v) { return v | v << 16; }
 
 // A block of samples as it lies in shared memory, and what is known of it.
 struct Samples {
-  const u16* u;           // sums less `base`
-  u32 least, most;        // of them
-  int shift, centre;      // z = (u - least) >> shift; where their prefix sums are level
+  const u16* u;       // sums less `base`
+  u32 least, most;    // of them
+  int shift, centre;  // z = (u - least) >> shift; where their prefix sums are level
   __device__ __forceinline__ u32 pair(u32 words) const {
     return (words - twice(least)) >> shift & twice(0xffffu >> shift);
   }
@@ -74,9 +76,10 @@ __device__ bool again(const Samples& s, int stretch, int n, int w, int wanted) {
 
 // levels[row][block][2]; `flagged` gets (row j.blocks + block) j.subs + piece, number[1] counts them; what may lie around
 // the edges of the block is noted in `marks`.
-extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
-    glance(const SUM* sums, const int* valid, double* levels, const int* widths, const int* reached, const double* needed,
-           u32* flagged, u32* marks, u32* number, Job j) {
+extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const SUM* sums, const int* valid,
+                                                                         double* levels, const int* widths,
+                                                                         const int* reached, const double* needed,
+                                                                         u32* flagged, u32* marks, u32* number, Job j) {
   extern __shared__ uint4 sm4[];
   __shared__ int part[16];
   __shared__ u32 least, most, mean, bits;
@@ -86,7 +89,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
   __shared__ double need[MOST_WIDTHS], out[3];
   __shared__ int wide[MOST_WIDTHS];
   __shared__ int flat[3];  // shift, centre, what is to be done
-  __shared__ int small[2];  // sums wanted of windows from DENSE on that end in the next stretch at most, or the one after
+  __shared__ int
+      small[2];  // sums wanted of windows from DENSE on that end in the next stretch at most, or the one after
   int* const counts = reinterpret_cast<int*>(sm4);
   u16* const u = reinterpret_cast<u16*>(counts) + j.region / 2;
   const int row = blockIdx.y, block = blockIdx.x, tid = threadIdx.x, lane = tid & 31;
@@ -173,7 +177,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
   if (narrow) {  // counts of single values
     const u32 reach = s.most - s.least + 1;
     const u32 middle = min(max((u32)__fmul_rn((float)mean, 256.0f / (float)n), s.least), s.most);
-    const int from = (int)(reach <= BINS ? s.least : min(max(middle, s.least + BINS / 2) - BINS / 2, s.most + 1 - BINS));
+    const int from =
+        (int)(reach <= BINS ? s.least : min(max(middle, s.least + BINS / 2) - BINS / 2, s.most + 1 - BINS));
     const auto add = [&](u32 v, int times) {  // what is below the window before it, what is above it behind
       const int d = min(max((int)v - from, -1), BINS);
       const bool upper = d >= WORDS;
@@ -188,7 +193,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
       add(w.y >> 16, 1);
     }
     if (tid < 2) add(u[tid ? 4 * quads - 1 : 0], tid ? length - 4 * quads : -pad);  // those that stand again
-    for (int i = 4 * quads + tid; i < 2 * STRETCH * (length / (2 * STRETCH) + 2); i += NOISE_THREADS) u[i] = (u16)middle;
+    for (int i = 4 * quads + tid; i < 2 * STRETCH * (length / (2 * STRETCH) + 2); i += NOISE_THREADS)
+      u[i] = (u16)middle;
     __syncthreads();
     const int under = counts[3] & 0xffff;
     const int4* const own = reinterpret_cast<const int4*>(counts + 4) + EACH / 4 * tid;
@@ -228,7 +234,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
       const double spread = __dsub_rn(__shfl_sync(~0u, mine_is, 2), __shfl_sync(~0u, mine_is, 0));
       if (tid < 32) {
         int todo = found[0] < 0 || found[1] < 0 || found[2] < 0 ? QUARTILES : LOOK;
-        for (u32 a = s.least, b = s.most; todo == LOOK && b - a >= BINS;) {  // do ever finer bins come to single values?
+        for (u32 a = s.least, b = s.most;
+             todo == LOOK && b - a >= BINS;) {  // do ever finer bins come to single values?
           int shift = 0;
           while (b - a >> shift >= BINS) shift++;
           const u32 lower = (u32)found[0] - a >> shift, upper = (u32)found[2] - a >> shift;
@@ -280,7 +287,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
   s.shift = flat[0];
   s.centre = flat[1];
   const int pairs = length / (2 * STRETCH) + 1;  // of stretches; the last prefix sum is in the last of them
-  int2 *const top = reinterpret_cast<int2*>(counts), *const bottom = top + j.pairs;  // extremes of both stretches of a pair
+  int2 *const top = reinterpret_cast<int2*>(counts), *const bottom =
+                                                         top + j.pairs;  // extremes of both stretches of a pair
   int *const begin = reinterpret_cast<int*>(bottom + j.pairs), *const ends = begin + j.pairs;
   const auto flag = [&](int from, int to) {  // windows centred on from : to + 1 may reach the threshold
     from -= pad;
@@ -361,7 +369,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
     if (best >= small[0] || max(best, after) >= small[1])
       for (int k = DENSE; k < j.smaller; k++) check(stretch, k);
   };
-  for (int g = tid; g < j.pairs; g += NOISE_THREADS) {  // largest of two neighbouring pairs; windows of less than two stretches
+  for (int g = tid; g < j.pairs;
+       g += NOISE_THREADS) {  // largest of two neighbouring pairs; windows of less than two stretches
     if (g >= pairs) {
       ends[g] = -2 * NEVER;
       continue;
@@ -398,9 +407,10 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
 
 // Pieces around the edges of blocks go on the list where `glance` noted something, or a window over the edge reaches the
 // threshold: a warp an edge, all windows of all widths.
-extern "C" __global__ void __launch_bounds__(EDGE_THREADS)
-    edges(const SUM* sums, const int* valid, const double* levels, const int* widths, const int* reached,
-          const double* needed, u32* flagged, const u32* marks, u32* number, Job j) {
+extern "C" __global__ void __launch_bounds__(EDGE_THREADS) edges(const SUM* sums, const int* valid,
+                                                                 const double* levels, const int* widths,
+                                                                 const int* reached, const double* needed, u32* flagged,
+                                                                 const u32* marks, u32* number, Job j) {
   extern __shared__ uint4 sm4[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const i64 edge = blockIdx.x * (i64)(EDGE_THREADS / 32) + warp;

@@ -28,7 +28,11 @@ typedef u32 Value;
 #endif
 
 // Rows of `planes` planes; `stride` is in elements.
-struct Rows { u8* x; i64 stride, plane; int planes; };
+struct Rows {
+  u8* x;
+  i64 stride, plane;
+  int planes;
+};
 
 __device__ __forceinline__ void put(const Rows& to, int row, i64 t, Value v) {
 #ifdef REAL
@@ -51,8 +55,8 @@ __device__ __forceinline__ Value get(const Rows& from, int row, i64 t) {
 }
 
 // Row order[i] of the source (sample t at src[t * ts + row * cs]) becomes row inverse[row], from sample `column` on.
-extern "C" __global__ void __launch_bounds__(256)
-    turn(const SRC* src, i64 ts, i64 cs, int samples, int channels, const int* inverse, i64 column, int offset, Rows to) {
+extern "C" __global__ void __launch_bounds__(256) turn(const SRC* src, i64 ts, i64 cs, int samples, int channels,
+                                                       const int* inverse, i64 column, int offset, Rows to) {
   __shared__ SRC tile[32][33];
   const int t0 = blockIdx.x * 32, c0 = blockIdx.y * 32, fast = threadIdx.x & 31, slow = threadIdx.x >> 5;
   for (int i = slow; i < 32; i += 8) {
@@ -70,7 +74,10 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-struct Cell { int row, first, last; Value value; };
+struct Cell {
+  int row, first, last;
+  Value value;
+};
 
 // Masked cells: samples first to last - 1 of a row take a value.
 extern "C" __global__ void __launch_bounds__(256) fill(const Cell* cells, int count, i64 column, Rows to) {

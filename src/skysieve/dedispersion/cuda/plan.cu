@@ -18,11 +18,15 @@
 // budget: default kernel=plan_count spills<=80
 #include "common.cuh"
 
-struct Chunk { int first, count, pitch, group; };
+struct Chunk {
+  int first, count, pitch, group;
+};
 
 #define SINGLE 2  // kind of a word alone; smaller kinds are pairs
 
-struct Words { int n, w[MOST_WORDS]; };
+struct Words {
+  int n, w[MOST_WORDS];
+};
 
 __device__ __forceinline__ int floor4(int v) { return v & ~3; }
 
@@ -51,7 +55,10 @@ __device__ void words_of(const int* delays, int nchan, int ndm, int tile, int c,
       bool there = false;
       for (int j = 0; j < out.n; j++) there = there || out.w[j] == w;
       if (there) continue;
-      while (at > 0 && out.w[at - 1] > w) { out.w[at] = out.w[at - 1]; at--; }
+      while (at > 0 && out.w[at - 1] > w) {
+        out.w[at] = out.w[at - 1];
+        at--;
+      }
       out.w[at] = w;
       out.n++;
     }
@@ -133,9 +140,9 @@ extern "C" __global__ void __launch_bounds__(128) plan_spread(const int* delays,
 }
 
 // First byte (16 aligned, skew in it) of each row that a block of WD tiles stages, and how many 16-byte pieces.
-extern "C" __global__ void __launch_bounds__(128)
-    plan_rows(const int* delays, int nchan, int ndm, const Chunk* chunks, const int* origins, int WD, int tiles,
-              int samples, int* row0, int* pieces, int* lowest) {
+extern "C" __global__ void __launch_bounds__(128) plan_rows(const int* delays, int nchan, int ndm, const Chunk* chunks,
+                                                            const int* origins, int WD, int tiles, int samples,
+                                                            int* row0, int* pieces, int* lowest) {
   __shared__ int most;
   if (threadIdx.x == 0) most = 0;
   __syncthreads();
@@ -177,14 +184,15 @@ struct Blocks {
 };
 
 // Blocks of each (tile, chunk), and how many of them are of kind 0, of kind 1 (from bit 8 on) and of words alone (bit 16).
-extern "C" __global__ void __launch_bounds__(128)
-    plan_count(const int* delays, int nchan, int ndm, const Chunk* chunks, const int* origins, int* counts, int* kinds) {
+extern "C" __global__ void __launch_bounds__(128) plan_count(const int* delays, int nchan, int ndm, const Chunk* chunks,
+                                                             const int* origins, int* counts, int* kinds) {
   __shared__ int all[SINGLE + 1];
   if (threadIdx.x <= SINGLE) all[threadIdx.x] = 0;
   __syncthreads();
   const Chunk k = chunks[blockIdx.y];
   for (int i = threadIdx.x; i < k.count; i += blockDim.x)
-    cover(delays, nchan, ndm, blockIdx.x, k.first + i, origins[k.group], [&](int kind, int, int, int) { atomicAdd(&all[kind], 1); });
+    cover(delays, nchan, ndm, blockIdx.x, k.first + i, origins[k.group],
+          [&](int kind, int, int, int) { atomicAdd(&all[kind], 1); });
   __syncthreads();
   if (threadIdx.x == 0) {
     const Blocks blocks(all);
@@ -235,9 +243,9 @@ __device__ __forceinline__ int place(const int* count, int cls, int rank) {
 }
 
 // Patterns and offsets of the blocks.  `items` has room for 16 items of every block: (channel in chunk, word).
-extern "C" __global__ void __launch_bounds__(128)
-    plan_fill(const int* delays, int nchan, int ndm, const Chunk* chunks, const int* origins, const int* ranges,
-              const int* row0, int WD, int2* items, u32* table) {
+extern "C" __global__ void __launch_bounds__(128) plan_fill(const int* delays, int nchan, int ndm, const Chunk* chunks,
+                                                            const int* origins, const int* ranges, const int* row0,
+                                                            int WD, int2* items, u32* table) {
   __shared__ int count[SINGLE + 1][4];
   const Chunk k = chunks[blockIdx.y];
   const int tile = blockIdx.x, origin = origins[k.group];
@@ -295,7 +303,8 @@ extern "C" __global__ void __launch_bounds__(128)
           const int2 it = b[item];
           int byte = -1;
           if (it.x >= 0 && it.x >> (8 + quad) & 1)
-            byte = __ldg(delays + (i64)m * nchan + k.first + (it.x & 255)) - shift + (row & 3) - 4 * (it.y + (quad ? on : 0));
+            byte = __ldg(delays + (i64)m * nchan + k.first + (it.x & 255)) - shift + (row & 3) -
+                   4 * (it.y + (quad ? on : 0));
           const bool hit = byte >= 0 && byte < 4;
           // bytes of a register: two values of an even item, two of the odd one after it
           if (value && hit) bits[quad] |= 4u << (8 * (2 * (item & 1) + (byte == 3)) + half + 4 * (item >> 3));
@@ -310,8 +319,9 @@ extern "C" __global__ void __launch_bounds__(128)
       for (int r = 0; r < 4; r++) {
         const int2 it = b[4 * r + q];
         const int c = k.first + (it.x & 255);
-        o[r] = it.x < 0 ? 0
-                        : (it.x & 255) * pitch + (skew_of(c) + base + 4 * it.y - row0[(i64)(tile / WD) * nchan + c]) / 4;
+        o[r] = it.x < 0
+                   ? 0
+                   : (it.x & 255) * pitch + (skew_of(c) + base + 4 * it.y - row0[(i64)(tile / WD) * nchan + c]) / 4;
       }
       const bool alone = i >> 5 >= begin[SINGLE];
       to[64 + 2 * q] = alone ? o[0] | o[1] << 16 : o[0];
@@ -321,8 +331,8 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 // Shift of every DM in every group, from the tile's base: shifts[tile][group][8].
-extern "C" __global__ void __launch_bounds__(128)
-    plan_shifts(const int* delays, int nchan, int ndm, const int* origins, int groups, int tiles, int* shifts) {
+extern "C" __global__ void __launch_bounds__(128) plan_shifts(const int* delays, int nchan, int ndm, const int* origins,
+                                                              int groups, int tiles, int* shifts) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= tiles * groups) return;
   const int tile = i / groups, origin = origins[i % groups];

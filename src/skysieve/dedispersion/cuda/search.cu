@@ -114,7 +114,8 @@ __device__ void moments(const SUM* y, int n, double level, double most, double* 
 }
 
 // Level and scale of every block of every series: levels[row][block][2].
-extern "C" __global__ void __launch_bounds__(NOISE_THREADS) noise(const SUM* sums, const int* valid, double* levels, Job j) {
+extern "C" __global__ void __launch_bounds__(NOISE_THREADS) noise(const SUM* sums, const int* valid, double* levels,
+                                                                  Job j) {
   extern __shared__ int counts[];  // BINS, or the sums of parts
   __shared__ int part[16];
   __shared__ double out[3];
@@ -168,12 +169,15 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS) noise(const SUM* sum
 // Sum of w samples from prefix sums that may wrap.
 __device__ __forceinline__ int window(const int* p, int w) { return (int)((u32)p[w] - (u32)p[0]); }
 
-struct Event { int row, column, width; float snr; };
+struct Event {
+  int row, column, width;
+  float snr;
+};
 
 // Best S/N over the widths for the window centred on a sample, and which; p[i] is the sum of the samples before
 // origin + i.
-__device__ float best_of(const int* p, int origin, int t, int count, const Job& j, const int* widths, const float* scales,
-                         int* which) {
+__device__ float best_of(const int* p, int origin, int t, int count, const Job& j, const int* widths,
+                         const float* scales, int* which) {
   float best = 0.0f;
   *which = 0;
   for (int k = 0; k < j.widths; k++) {
@@ -202,10 +206,10 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
   const int origin = max(0, a - left), end = min(count, b + right);  // samples whose sums are
   const int n = end - origin;
   const int length = (j.segment + 2 * j.look + j.widest + 1 + 2 * STRETCH + 3) & ~3;
-  int* const p = reinterpret_cast<int*>(sm4);                        // n + 1 prefix sums, the last one repeated
-  float* const best = reinterpret_cast<float*>(p + length);          // S/N, and before that in the same place
-  const int room = length / STRETCH + 2;                             // the extremes of stretches of prefix sums,
-  int *const top = p + length, *const bottom = top + room;           // and of two neighbouring ones
+  int* const p = reinterpret_cast<int*>(sm4);                // n + 1 prefix sums, the last one repeated
+  float* const best = reinterpret_cast<float*>(p + length);  // S/N, and before that in the same place
+  const int room = length / STRETCH + 2;                     // the extremes of stretches of prefix sums,
+  int *const top = p + length, *const bottom = top + room;   // and of two neighbouring ones
   int *const top2 = bottom + room, *const bottom2 = top2 + room;
   const SUM* const y = sums + row * j.pitch + origin;
   const double* const mine = levels + 2 * (i64)row * j.blocks;
@@ -294,12 +298,14 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
       if (place < LIST) list[place] = g << 16 | k;
     }
   __syncthreads();
-  if (listed > LIST) over = true;
+  if (listed > LIST)
+    over = true;
   else
     for (int i = threadIdx.x; i < STRETCH * listed; i += THREADS) {
       const int g = list[i / STRETCH] >> 16, k = list[i / STRETCH] & 0xffff, t = STRETCH * g + i % STRETCH;
       const int w = __ldg(widths + k), at = t - w / 2;
-      if (t >= f0 && t < f1 && at >= -origin && origin + at + w <= count) over |= window(p + at, w) >= __ldg(reached + k);
+      if (t >= f0 && t < f1 && at >= -origin && origin + at + w <= count)
+        over |= window(p + at, w) >= __ldg(reached + k);
     }
   if (!__syncthreads_or(over)) return;
   // Yes: the best windows, and the peaks
@@ -326,9 +332,9 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
 
 // Events of the series: `found` has room for j.room of them, number[0] counts all.  All pieces, or those that
 // glance.cu put on the list.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    detect(const SUM* sums, const int* valid, const double* levels, const int* widths, const float* scales,
-           const int* reached, const u32* flagged, Event* found, u32* number, Job j) {
+extern "C" __global__ void __launch_bounds__(THREADS) detect(const SUM* sums, const int* valid, const double* levels,
+                                                             const int* widths, const float* scales, const int* reached,
+                                                             const u32* flagged, Event* found, u32* number, Job j) {
   const int each = (j.high - j.low + j.segment - 1) / j.segment;
   const i64 pieces = j.subs ? (i64)number[1] : (i64)j.rows * each;
   for (i64 i = blockIdx.x; i < pieces; i += gridDim.x) {

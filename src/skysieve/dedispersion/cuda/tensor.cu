@@ -35,20 +35,22 @@
 
 #define WARPS 16
 #define THREADS (32 * WARPS)
-#define ROW 164             // words of a row of 128 samples that is turned through shared memory: 8 more after 32 each
+#define ROW 164  // words of a row of 128 samples that is turned through shared memory: 8 more after 32 each
 
 // EARLY: blocks of a chunk after which the next one is staged; with 1, warps wait for the slowest.
 constexpr int kUnroll = UNROLL;  // a pragma takes no macro
 
-struct Chunk { int first, count, pitch, group; };
+struct Chunk {
+  int first, count, pitch, group;
+};
 
 struct Shape {
-  i64 stride, ypitch;       // bytes from row to row of x, sums from row to row of y
+  i64 stride, ypitch;  // bytes from row to row of x, sums from row to row of y
   int chunks, groups, nchan, ndm, tiles;
-  int first, count;         // first sample of x (from FRONT on; a multiple of 16), columns of y
-  int samples, stage;       // samples a block advances by, words of a staging buffer (rows, then blocks of the plan)
-  int rows, most;           // words of the rows in it, blocks of the plan a tile has in a chunk at most
-  int wd, nc, block0, row0; // tiles and pieces of a block, first block of DMs, DM of the first row of y
+  int first, count;          // first sample of x (from FRONT on; a multiple of 16), columns of y
+  int samples, stage;        // samples a block advances by, words of a staging buffer (rows, then blocks of the plan)
+  int rows, most;            // words of the rows in it, blocks of the plan a tile has in a chunk at most
+  int wd, nc, block0, row0;  // tiles and pieces of a block, first block of DMs, DM of the first row of y
   u32 weight, start;
   int fresh, offset, list;  // whether y begins here; where sums are turned and chunks are listed (words)
 };
@@ -113,10 +115,10 @@ extern "C" __global__ void __launch_bounds__(256) clear(u32* y, i64 n, u32 value
   for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x) y[i] = value;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    tensor(const u8* __restrict__ x, const u32* __restrict__ table, const int* __restrict__ ranges,
-           const int* __restrict__ kinds, const int* __restrict__ row0, const int* __restrict__ pieces,
-           const Chunk* __restrict__ chunks, const int* __restrict__ shifts, u32* __restrict__ y, Shape s) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) tensor(
+    const u8* __restrict__ x, const u32* __restrict__ table, const int* __restrict__ ranges,
+    const int* __restrict__ kinds, const int* __restrict__ row0, const int* __restrict__ pieces,
+    const Chunk* __restrict__ chunks, const int* __restrict__ shifts, u32* __restrict__ y, Shape s) {
   extern __shared__ uint4 shared4[];
   u32* const sm = reinterpret_cast<u32*>(shared4);
   const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), g = lane >> 2, q = lane & 3;
@@ -131,7 +133,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
   const u8* const xb = x + s.first + t0;
   const int* const rows = row0 + (i64)block * s.nchan;
-  Chunk* const list = reinterpret_cast<Chunk*>(sm + s.list);  // chunks, with pieces of 16 bytes of a row for the first row
+  Chunk* const list =
+      reinterpret_cast<Chunk*>(sm + s.list);  // chunks, with pieces of 16 bytes of a row for the first row
   for (int i = threadIdx.x; i < s.chunks; i += THREADS) {
     Chunk c = chunks[i];
     c.group |= __ldg(pieces + block * s.chunks + i) << 16;
@@ -169,7 +172,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncwarp();
     if (lane < mine) ptx::copy_bulk(there + 4 * r * c.pitch, xb + (i64)(c.first + r) * s.stride + start, 16 * n, bar);
     if (lane == 31 && plan_bytes)
-      ptx::copy_bulk(there + 4 * (s.rows + wd * s.most * BLOCK_WORDS), table + BLOCK_WORDS * (i64)begin, plan_bytes, bar);
+      ptx::copy_bulk(there + 4 * (s.rows + wd * s.most * BLOCK_WORDS), table + BLOCK_WORDS * (i64)begin, plan_bytes,
+                     bar);
 #else
     for (int j = 0; warp + WARPS * j < c.count; j++) {
       const int r = warp + WARPS * j;
@@ -179,7 +183,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     const u8* const plan = reinterpret_cast<const u8*>(table + BLOCK_WORDS * (i64)begin);
     u32* const blocks = to + s.rows + wd * s.most * BLOCK_WORDS;
-    for (int i = lane + 32 * piece; i < number * (BLOCK_WORDS / 4); i += 32 * s.nc) ptx::copy16_past(blocks + 4 * i, plan + 16 * i);
+    for (int i = lane + 32 * piece; i < number * (BLOCK_WORDS / 4); i += 32 * s.nc)
+      ptx::copy16_past(blocks + 4 * i, plan + 16 * i);
     ptx::commit_copies();
 #endif
     begin += number;
@@ -197,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     };
 #if PTX_ARCH >= 900
     ptx::barrier_wait(bars + 8 * (k & 1), k >> 1 & 1);  // chunk k is there
-    const auto turn_over = [&] {                   // nobody reads the buffer of chunk k + 1 any more
+    const auto turn_over = [&] {                        // nobody reads the buffer of chunk k + 1 any more
       if (k) ptx::barrier_wait(bars + 16 + 8 * (k + 1 & 1), (k - 1) >> 1 & 1);
       next();
     };
@@ -267,7 +272,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           __syncwarp();
 #pragma unroll
           for (int z = 0; z < 8; z++)
-            turn[(g >> 2) * ROW + 40 * q + 4 * z + (g & 3)] = (u32)acc[d >> 1][4 * f + (z & 3)][2 * (d & 1) + (z >> 2)] >> (2 + (d & 1));
+            turn[(g >> 2) * ROW + 40 * q + 4 * z + (g & 3)] =
+                (u32)acc[d >> 1][4 * f + (z & 3)][2 * (d & 1) + (z >> 2)] >> (2 + (d & 1));
           __syncwarp();
           for (int r = 0; r < 2; r++) {
             const int m = tile * TILE + 2 * d + r;
@@ -295,7 +301,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int d = 0; d < 4; d++)
 #pragma unroll
       for (int z = 0; z < 8; z++)
-        turn[(2 * d + (g >> 2)) * ROW + 40 * q + 4 * z + (g & 3)] = (u32)acc[d >> 1][4 * f + (z & 3)][2 * (d & 1) + (z >> 2)] >> (2 + (d & 1));
+        turn[(2 * d + (g >> 2)) * ROW + 40 * q + 4 * z + (g & 3)] =
+            (u32)acc[d >> 1][4 * f + (z & 3)][2 * (d & 1) + (z >> 2)] >> (2 + (d & 1));
     __syncwarp();
     for (int r = 0; r < TILE; r++) {
       const int m = tile * TILE + r, t = t0 + piece * PIECE + 128 * f + 4 * lane;

@@ -12,7 +12,11 @@
 #include "common.cuh"
 
 // Rows of `planes` planes of bytes.
-struct Rows { u8* x; i64 stride, plane; int planes; };
+struct Rows {
+  u8* x;
+  i64 stride, plane;
+  int planes;
+};
 
 // Bytes of four words turned: out[j] holds byte j of each.
 __device__ __forceinline__ void turn_bytes(const u32 (&a)[4], u32 (&out)[4]) {
@@ -25,8 +29,8 @@ __device__ __forceinline__ void turn_bytes(const u32 (&a)[4], u32 (&out)[4]) {
 }
 
 // Bytes, time-major: channels and column are multiples of 4, src is 4 aligned; 128 channels x 128 samples a block.
-extern "C" __global__ void __launch_bounds__(256)
-    turn4(const u8* src, int samples, int channels, const int* inverse, i64 column, u32 flip, Rows to) {
+extern "C" __global__ void __launch_bounds__(256) turn4(const u8* src, int samples, int channels, const int* inverse,
+                                                        i64 column, u32 flip, Rows to) {
   __shared__ u32 tile[128][33];
   const int t0 = blockIdx.x * 128, c0 = blockIdx.y * 128, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const u32* words = reinterpret_cast<const u32*>(src);
@@ -42,22 +46,24 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int u = 0; u < 4; u++) {
     turn_bytes(a[u], b);
-    for (int j = 0; j < 4; j++) tile[4 * lane + j][(warp + 8 * u) ^ (lane >> 3)] = b[j] ^ flip;  // no two lanes in a bank
+    for (int j = 0; j < 4; j++)
+      tile[4 * lane + j][(warp + 8 * u) ^ (lane >> 3)] = b[j] ^ flip;  // no two lanes in a bank
   }
   __syncthreads();
   for (int i = warp; i < 128 && c0 + i < channels; i += 8) {
     const int r = __ldg(inverse + c0 + i), t = t0 + 4 * lane;
     u8* const out = to.x + (i64)r * to.stride + FRONT + skew_of(r) + column + t;
     const u32 v = tile[i][lane ^ (i >> 5)];
-    if (t + 4 <= samples) *reinterpret_cast<u32*>(out) = v;
+    if (t + 4 <= samples)
+      *reinterpret_cast<u32*>(out) = v;
     else
       for (int j = 0; t + j < samples && j < 4; j++) out[j] = (u8)(v >> (8 * j));
   }
 }
 
 // n samples of `stride` bytes; the first row is the file's last channel where `down`.
-extern "C" __global__ void __launch_bounds__(256)
-    unpack(const u8* src, int n, int stride, int channels, int bits, int high_first, int down, i64 column, Rows to) {
+extern "C" __global__ void __launch_bounds__(256) unpack(const u8* src, int n, int stride, int channels, int bits,
+                                                         int high_first, int down, i64 column, Rows to) {
   __shared__ u8 tile[32][33];
   const int t0 = blockIdx.x * 32, b0 = blockIdx.y * 32, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   for (int i = warp; i < 32; i += 8)
@@ -68,6 +74,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const int k = b0 * per + i, at = i % per;
     if (k >= channels || t0 + lane >= n) continue;
     const int shift = high_first ? 8 - bits * (at + 1) : bits * at, r = down ? channels - 1 - k : k;
-    to.x[(i64)r * to.stride + FRONT + skew_of(r) + column + t0 + lane] = tile[i / per][lane] >> shift & ((1 << bits) - 1);
+    to.x[(i64)r * to.stride + FRONT + skew_of(r) + column + t0 + lane] =
+        tile[i / per][lane] >> shift & ((1 << bits) - 1);
   }
 }

@@ -20,23 +20,26 @@
 #include "lines.cuh"
 
 #ifndef BANKS
-#define BANKS 1          // all detectors together, and each
+#define BANKS 1  // all detectors together, and each
 #endif
 #define TAUS 4
 #define STARTS 2
 #define WARPS 4
-#define COLUMNS 8        // of a thread of `cells`
+#define COLUMNS 8  // of a thread of `cells`
 
-struct Tile { int column0, width, slot0, each, skip; };          // columns of the map; slots before; rows of a warp
+struct Tile {
+  int column0, width, slot0, each, skip;
+};  // columns of the map; slots before; rows of a warp
 
-#define OUT_ARGUMENTS                                                                                                   \
+#define OUT_ARGUMENTS                                                                                                  \
   const int *length, const T *bases, T bound, Lines lines, Shape s, Tile tile, const int *row_of, const int *first_of, \
       T *map, T *row_sums, T *column_sums, Slot *slots, Slot *line_slots
 
 // length: of the columns of the map, of this group; s.low..s.high: the group's places in the list of rows, rising.
 extern "C" __global__ void __launch_bounds__(32 * WARPS) direct(const Quad* rows, const T* weights, OUT_ARGUMENTS) {
   const int lane = threadIdx.x & 31, t = blockIdx.y, place = blockIdx.x * 32 * TAUS + lane;
-  const int from = s.low + (blockIdx.z * WARPS + (int)(threadIdx.x >> 5)) * tile.each, to = min(s.high, from + tile.each);
+  const int from = s.low + (blockIdx.z * WARPS + (int)(threadIdx.x >> 5)) * tile.each,
+            to = min(s.high, from + tile.each);
   const int longest = length[tile.column0 + min((int)(blockIdx.x + 1) * 32 * TAUS, tile.width) - 1];
   const size_t bank = (size_t)s.templates * 2 * s.stored;
   const Quad* const mine = rows + (size_t)t * 2 * s.stored;
@@ -72,15 +75,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) direct(const Quad* rows
       for (int d = 0; d < limit; d++) {
         T w[TAUS], w2[TAUS];
 #pragma unroll
-        for (int j = 0; j < TAUS; j++) { w[j] = weights[(size_t)d * tile.width + at[j]]; w2[j] = w[j] * w[j]; }
+        for (int j = 0; j < TAUS; j++) {
+          w[j] = weights[(size_t)d * tile.width + at[j]];
+          w2[j] = w[j] * w[j];
+        }
 #pragma unroll
         for (int r = 0; r < STARTS; r++) {
-          const int c = min(first[r] + d, s.n);                    // bin n is empty
+          const int c = min(first[r] + d, s.n);  // bin n is empty
           const Quad p = x[2 * (size_t)c], y = x[2 * (size_t)c + 1];
 #pragma unroll
           for (int j = 0; j < TAUS; j++) {
             Sums& o = sums[r][j];
-            o.A = fma(w2[j], p.x, o.A); o.B = fma(w2[j], p.y, o.B); o.C = fma(w2[j], p.z, o.C);
+            o.A = fma(w2[j], p.x, o.A);
+            o.B = fma(w2[j], p.y, o.B);
+            o.C = fma(w2[j], p.z, o.C);
             weigh(o.S, w[j], y);
           }
         }
@@ -93,8 +101,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) direct(const Quad* rows
           const Sums o = normalised(q.A, q.B, q.C, q.S.x, q.S.y, q.S.z, q.S.w);
           const Cell cell = cell_of(o, bound);
           const T value = fstat(cell, o.S);
-          if (b == 0) { F[r][j] = value; good[r][j] = cell.good; against[r][j].begin(lines.gauss); }
-          else against[r][j].take(value, lines.line[b - 1]);
+          if (b == 0) {
+            F[r][j] = value;
+            good[r][j] = cell.good;
+            against[r][j].begin(lines.gauss);
+          } else
+            against[r][j].take(value, lines.line[b - 1]);
         }
     }
 #pragma unroll
@@ -130,8 +142,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) direct(const Quad* rows
 }
 
 // Of template t; sums[column of the tile][bank][7][size].
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-cells(const Quad* rows, const double* sums, int size, int t, OUT_ARGUMENTS) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) cells(const Quad* rows, const double* sums, int size, int t,
+                                                               OUT_ARGUMENTS) {
   const int i = s.low + blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x & 31;
   const bool active = i < s.high;
   const int place = min(i, s.high - 1), row = row_of[place], first = first_of[place];
@@ -152,12 +164,15 @@ cells(const Quad* rows, const double* sums, int size, int t, OUT_ARGUMENTS) {
       const double* const q = sums + ((size_t)k * BANKS + b) * 7 * size + first;
       Sums o;
       o.clear();
-      if (x[b * bank].w < (T)L)                    // else there is no data in the window, and q what rounding left
-        o = normalised(q[0], q[size], q[2 * (size_t)size], q[3 * (size_t)size], q[4 * (size_t)size], q[5 * (size_t)size],
-                       q[6 * (size_t)size]);
+      if (x[b * bank].w < (T)L)  // else there is no data in the window, and q what rounding left
+        o = normalised(q[0], q[size], q[2 * (size_t)size], q[3 * (size_t)size], q[4 * (size_t)size],
+                       q[5 * (size_t)size], q[6 * (size_t)size]);
       const Cell cell = cell_of(o, bound);
-      if (b == 0) { F = fstat(cell, o.S); good = cell.good; }
-      else against.take(fstat(cell, o.S), lines.line[b - 1]);
+      if (b == 0) {
+        F = fstat(cell, o.S);
+        good = cell.good;
+      } else
+        against.take(fstat(cell, o.S), lines.line[b - 1]);
     }
     T e = 0;
     if (active && n >= tile.skip) {

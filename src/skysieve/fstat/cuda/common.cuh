@@ -13,38 +13,48 @@ typedef REAL T;
 #endif
 #define FULL 0xffffffffu
 #define FALLBACK ((T)2)
-#define NONE ((T)-1e30)
+#define NONE ((T) - 1e30)
 #define NOWHERE 0xffffffffu
 #define LOG2E ((T)1.4426950408889634)
-#define FEWEST 16        // bins of a gap in which recurrences start anew
+#define FEWEST 16  // bins of a gap in which recurrences start anew
 #define MANY 256
 
 // Antenna factors: a2, b2, ab and the distance to the next bin with data; data: Re Fa, Im Fa, Re Fb, Im Fb.
-struct __align__(16) Quad { T x, y, z, w; };
+struct __align__(16) Quad {
+  T x, y, z, w;
+};
 
 // Best cell of a warp, its sum of exponentials and its fallback cells.  `row` and `column` say where to look again.
-struct __align__(16) Slot { T top, sum; unsigned row, column; int lost, spare; };
+struct __align__(16) Slot {
+  T top, sum;
+  unsigned row, column;
+  int lost, spare;
+};
 
 // Results of a template for the host; the flag says that it has loud bins.
-struct __align__(16) Answer { double top, sum; unsigned long long lost; unsigned cell, flag; };
+struct __align__(16) Answer {
+  double top, sum;
+  unsigned long long lost;
+  unsigned cell, flag;
+};
 
 // Sizes and places, the same for all threads.  Bins are counted with `pad` empty ones before the data.
 struct Shape {
-  int n, columns, rows;          // bins with the padding, N_tau, N_t0
-  int templates;                 // of this launch
-  int stored;                    // bins of a row of storage: n and empty ones up to a whole block
-  int pitch;                     // cells from one row of the map to the next
-  int marginals, map;            // what is wanted
-  int low, high;                 // bins (or places in the list of rows) to work on: low <= . < high
-  int chunk;                     // of these, per blockIdx.z
-  int row0;                      // row of the map = bin - row0, one row a bin
-  int step;                      // by which the lengths rise, or 0
-  int fine;                      // blocks of 32 places of a phase in the copies sorted by phase
-  int length0;                   // length of the first column, where lengths rise by 1
-  int skip;                      // columns too short
-  int slots;                     // of a template
-  int width;                     // columns (rect: rows) of a thread, for the search of the best cell
-  int apart;                     // and their distance
+  int n, columns, rows;  // bins with the padding, N_tau, N_t0
+  int templates;         // of this launch
+  int stored;            // bins of a row of storage: n and empty ones up to a whole block
+  int pitch;             // cells from one row of the map to the next
+  int marginals, map;    // what is wanted
+  int low, high;         // bins (or places in the list of rows) to work on: low <= . < high
+  int chunk;             // of these, per blockIdx.z
+  int row0;              // row of the map = bin - row0, one row a bin
+  int step;              // by which the lengths rise, or 0
+  int fine;              // blocks of 32 places of a phase in the copies sorted by phase
+  int length0;           // length of the first column, where lengths rise by 1
+  int skip;              // columns too short
+  int slots;             // of a template
+  int width;             // columns (rect: rows) of a thread, for the search of the best cell
+  int apart;             // and their distance
 };
 
 __device__ __forceinline__ T reciprocal(T x) {
@@ -63,11 +73,15 @@ __device__ __forceinline__ T power_of_two(T y) {
 
 // What the templates of one point of the sky share in a cell: F = base + inverse |Fa|^2 + rest |Fb - slope Fa|^2, with
 // inverse = 1 / A, slope = C / A, rest = A / D: two operations less than with D, and as stable as a Cholesky factor.
-struct Cell { T inverse, slope, rest, base; bool good; };
+struct Cell {
+  T inverse, slope, rest, base;
+  bool good;
+};
 __device__ __forceinline__ Cell cell_of(T A, T B, T C, T bound, T base, T fallback) {
   const T inverse = reciprocal(A), slope = C * inverse, schur = fma(-slope, C, B), s = A + B;
   Cell c;
-  c.good = fma(s * -bound, s, A * schur) > (T)0;   // condition number below its limit; false for an empty window, where A = 0
+  c.good =
+      fma(s * -bound, s, A * schur) > (T)0;  // condition number below its limit; false for an empty window, where A = 0
   c.inverse = c.good ? inverse : (T)0;
   c.slope = c.good ? slope : (T)0;
   c.rest = c.good ? reciprocal(schur) : (T)0;
@@ -80,12 +94,29 @@ __device__ __forceinline__ T fstat(const Cell& c, const Quad& f) {
   return fma(c.rest, b, fma(c.inverse, a, c.base));
 }
 
-__device__ __forceinline__ void weigh(Quad& s, T w, const Quad& x) {   // S <- S + w x
-  s.x = fma(w, x.x, s.x); s.y = fma(w, x.y, s.y); s.z = fma(w, x.z, s.z); s.w = fma(w, x.w, s.w);
+__device__ __forceinline__ void weigh(Quad& s, T w, const Quad& x) {  // S <- S + w x
+  s.x = fma(w, x.x, s.x);
+  s.y = fma(w, x.y, s.y);
+  s.z = fma(w, x.z, s.z);
+  s.w = fma(w, x.w, s.w);
 }
-__device__ __forceinline__ void add(Quad& s, const Quad& x) { s.x += x.x; s.y += x.y; s.z += x.z; s.w += x.w; }
-__device__ __forceinline__ void scale(Quad& s, T f) { s.x *= f; s.y *= f; s.z *= f; s.w *= f; }
-__device__ __forceinline__ Quad zero() { Quad q; q.x = q.y = q.z = q.w = 0; return q; }
+__device__ __forceinline__ void add(Quad& s, const Quad& x) {
+  s.x += x.x;
+  s.y += x.y;
+  s.z += x.z;
+  s.w += x.w;
+}
+__device__ __forceinline__ void scale(Quad& s, T f) {
+  s.x *= f;
+  s.y *= f;
+  s.z *= f;
+  s.w *= f;
+}
+__device__ __forceinline__ Quad zero() {
+  Quad q;
+  q.x = q.y = q.z = q.w = 0;
+  return q;
+}
 
 __device__ __forceinline__ T warp_sum(T v) {
   for (int k = 16; k; k >>= 1) v += __shfl_xor_sync(FULL, v, k);
@@ -104,16 +135,32 @@ __device__ __forceinline__ void warp_best(T& F, unsigned& row, unsigned& column)
   for (int k = 16; k; k >>= 1) {
     const T other = __shfl_xor_sync(FULL, F, k);
     const unsigned r = __shfl_xor_sync(FULL, row, k), c = __shfl_xor_sync(FULL, column, k);
-    if (before(other, r, c, F, row, column)) { F = other; row = r; column = c; }
+    if (before(other, r, c, F, row, column)) {
+      F = other;
+      row = r;
+      column = c;
+    }
   }
 }
 // A warp's answer to its slot.  A thread without any cell has top NONE.
 __device__ __forceinline__ void put(Slot* slot, T top, unsigned row, unsigned column, T sum, int lost) {
-  if (!(top > NONE)) { top = NONE; row = column = NOWHERE; }
+  if (!(top > NONE)) {
+    top = NONE;
+    row = column = NOWHERE;
+  }
   warp_best(top, row, column);
   sum = warp_sum(sum);
   lost = warp_count(lost);
-  if ((threadIdx.x & 31) == 0) { Slot s; s.top = top; s.sum = sum; s.row = row; s.column = column; s.lost = lost; s.spare = 0; *slot = s; }
+  if ((threadIdx.x & 31) == 0) {
+    Slot s;
+    s.top = top;
+    s.sum = sum;
+    s.row = row;
+    s.column = column;
+    s.lost = lost;
+    s.spare = 0;
+    *slot = s;
+  }
 }
 // Number of a warp's slot: one a warp of the blocks of a template.
 __device__ __forceinline__ int slot_number() {
@@ -128,14 +175,27 @@ __device__ __forceinline__ void fetch(const Quad* at, int count) {
 
 // All slots of a template in one, by a block.
 #define MOST_WARPS 32
-struct Gather { T top; unsigned row, column; double sum; unsigned long long lost; };
+struct Gather {
+  T top;
+  unsigned row, column;
+  double sum;
+  unsigned long long lost;
+};
 __device__ __forceinline__ void gather(const Slot* slots, int count, Gather* each, Gather& all) {
   Gather g;
-  g.top = NONE; g.row = g.column = NOWHERE; g.sum = 0; g.lost = 0;
+  g.top = NONE;
+  g.row = g.column = NOWHERE;
+  g.sum = 0;
+  g.lost = 0;
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const Slot s = slots[i];
-    g.sum += (double)s.sum; g.lost += (unsigned long long)s.lost;
-    if (before(s.top, s.row, s.column, g.top, g.row, g.column)) { g.top = s.top; g.row = s.row; g.column = s.column; }
+    g.sum += (double)s.sum;
+    g.lost += (unsigned long long)s.lost;
+    if (before(s.top, s.row, s.column, g.top, g.row, g.column)) {
+      g.top = s.top;
+      g.row = s.row;
+      g.column = s.column;
+    }
   }
   for (int k = 16; k; k >>= 1) {
     g.sum += __shfl_xor_sync(FULL, g.sum, k);
@@ -147,25 +207,39 @@ __device__ __forceinline__ void gather(const Slot* slots, int count, Gather* eac
   if (threadIdx.x == 0) {
     all = each[0];
     for (int i = 1; i < (int)(blockDim.x >> 5); i++) {
-      all.sum += each[i].sum; all.lost += each[i].lost;
+      all.sum += each[i].sum;
+      all.lost += each[i].lost;
       if (before(each[i].top, each[i].row, each[i].column, all.top, all.row, all.column)) {
-        all.top = each[i].top; all.row = each[i].row; all.column = each[i].column;
+        all.top = each[i].top;
+        all.row = each[i].row;
+        all.column = each[i].column;
       }
     }
   }
   __syncthreads();
 }
 // The best candidate of all warps of a block, as the place of the march's best value.
-__device__ __forceinline__ void answer(Answer* to, const Gather& all, T F, unsigned row, unsigned column, unsigned columns,
-                                       unsigned flag, Gather* each) {
+__device__ __forceinline__ void answer(Answer* to, const Gather& all, T F, unsigned row, unsigned column,
+                                       unsigned columns, unsigned flag, Gather* each) {
   Gather& mine = each[threadIdx.x >> 5];
-  if ((threadIdx.x & 31) == 0) { mine.top = F; mine.row = row; mine.column = column; }
+  if ((threadIdx.x & 31) == 0) {
+    mine.top = F;
+    mine.row = row;
+    mine.column = column;
+  }
   __syncthreads();
   if (threadIdx.x) return;
   for (int i = 1; i < (int)(blockDim.x >> 5); i++)
-    if (before(each[i].top, each[i].row, each[i].column, F, row, column)) { F = each[i].top; row = each[i].row; column = each[i].column; }
+    if (before(each[i].top, each[i].row, each[i].column, F, row, column)) {
+      F = each[i].top;
+      row = each[i].row;
+      column = each[i].column;
+    }
   Answer a;
-  a.top = (double)all.top; a.sum = all.sum; a.lost = all.lost; a.flag = flag;
+  a.top = (double)all.top;
+  a.sum = all.sum;
+  a.lost = all.lost;
+  a.flag = flag;
   a.cell = row == NOWHERE || all.row == NOWHERE ? NOWHERE : row * columns + column;
   *to = a;
 }
@@ -178,8 +252,16 @@ __device__ __forceinline__ bool renewed(int L, int away) {
 }
 
 // A window summed by a warp: lanes take bins by their number, so that equal windows have equal sums.
-struct Window { T A, B, C; Quad S; };
+struct Window {
+  T A, B, C;
+  Quad S;
+};
 __device__ __forceinline__ void reduce(Window& w) {
-  w.A = warp_sum(w.A); w.B = warp_sum(w.B); w.C = warp_sum(w.C);
-  w.S.x = warp_sum(w.S.x); w.S.y = warp_sum(w.S.y); w.S.z = warp_sum(w.S.z); w.S.w = warp_sum(w.S.w);
+  w.A = warp_sum(w.A);
+  w.B = warp_sum(w.B);
+  w.C = warp_sum(w.C);
+  w.S.x = warp_sum(w.S.x);
+  w.S.y = warp_sum(w.S.y);
+  w.S.z = warp_sum(w.S.z);
+  w.S.w = warp_sum(w.S.w);
 }

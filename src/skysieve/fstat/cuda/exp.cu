@@ -28,10 +28,10 @@
 #include "common.cuh"
 
 #ifndef SHARED
-#define SHARED 4         // templates of a thread where they share their antenna factors
+#define SHARED 4  // templates of a thread where they share their antenna factors
 #endif
 #ifndef TAUS
-#define TAUS 2           // columns of a thread
+#define TAUS 2  // columns of a thread
 #endif
 #ifndef THREADS
 #define THREADS 64
@@ -39,40 +39,55 @@
 #ifndef BLOCKS
 #define BLOCKS 1
 #endif
-#define ROWS 16          // of a block of rows
-#define GROUP 4          // of an unrolled group
-#define LARGEST ((T)8)   // exponent of the weights from which sums are divided, where more than a block fits
-enum { LEAN, SUMS, MAP, BOTH };       // sums over rows and columns, the map, both
+#define ROWS 16                  // of a block of rows
+#define GROUP 4                  // of an unrolled group
+#define LARGEST ((T)8)           // exponent of the weights from which sums are divided, where more than a block fits
+enum { LEAN, SUMS, MAP, BOTH };  // sums over rows and columns, the map, both
 enum { FAST, TAIL, SLOW };
-#define PAD 36           // lanes, and enough to keep the banks apart
+#define PAD 36  // lanes, and enough to keep the banks apart
 
 // Where the bin that leaves lies in the copy sorted by phase: bin b = c + L(n) at phase b mod step, place b / step; 32
 // places of a phase lie together, for the antenna factors and then for each template.
 struct Tail {
   int phase, at;
-  __device__ __forceinline__ void begin(int bin, int step) { at = bin / step; phase = bin - at * step; }
-  __device__ __forceinline__ void back(int step) { if (phase-- == 0) { phase = step - 1; at--; } }
+  __device__ __forceinline__ void begin(int bin, int step) {
+    at = bin / step;
+    phase = bin - at * step;
+  }
+  __device__ __forceinline__ void back(int step) {
+    if (phase-- == 0) {
+      phase = step - 1;
+      at--;
+    }
+  }
 };
 
-template <class V> struct __align__(16) Quads { V v[16 / sizeof(V)]; };
-template <class V, int J> struct __align__(J * sizeof(V)) Vector { V v[J]; };
+template <class V>
+struct __align__(16) Quads {
+  V v[16 / sizeof(V)];
+};
+template <class V, int J>
+struct __align__(J * sizeof(V)) Vector {
+  V v[J];
+};
 // A map is written past the first-level cache: its lines would push out the atoms that are loaded next.
 __device__ __forceinline__ void store(T* at, const Vector<T, 2>& v) { ptx::write_past(at, v.v[0], v.v[1]); }
 __device__ __forceinline__ void store(T* at, const Vector<T, 1>& v) { ptx::write_past(at, v.v[0]); }
 
-template <int K, int J, int MODE> struct March {
+template <int K, int J, int MODE>
+struct March {
   static constexpr bool KEEP = MODE >= MAP, EACH = MODE == SUMS || MODE == BOTH;
-  static constexpr int APART = KEEP ? 1 : 32;   // from a column of a thread to its next one: a map is written in pairs
+  static constexpr int APART = KEEP ? 1 : 32;  // from a column of a thread to its next one: a map is written in pairs
   const Shape& s;
-  const Quad *mine, *tails;               // rows of this group, its copy sorted by phase
-  int t0, n0, low, high, reference, alone, lane;   // alone: a gap from which some windows hold little or nothing
+  const Quad *mine, *tails;                       // rows of this group, its copy sorted by phase
+  int t0, n0, low, high, reference, alone, lane;  // alone: a gap from which some windows hold little or nothing
   T base, bound, *row_sums;
-  T (*part)[ROWS][PAD];                   // sums over the columns of a thread, one set a template
-  T* out[KEEP ? K : 1];                   // of the row above the next one; a missing template is the last one again
-  bool inside;                            // columns within a line of the map, wanted or not (others are filled in later)
+  T (*part)[ROWS][PAD];  // sums over the columns of a thread, one set a template
+  T* out[KEEP ? K : 1];  // of the row above the next one; a missing template is the last one again
+  bool inside;           // columns within a line of the map, wanted or not (others are filled in later)
   T A[J], B[J], C[J];
   Quad S[K][J];
-  T most[K];                              // of the block of rows
+  T most[K];  // of the block of rows
   T sum[K][EACH ? J : 1];
   T rate[J], once[J], twice[J], lose[J];  // a, 2^a, 4^a, q^L
   T other[J];                             // the fallback's value, NONE where the column is not wanted
@@ -86,7 +101,9 @@ template <int K, int J, int MODE> struct March {
   }
   __device__ __forceinline__ void enter(int j, T w, const Quad& x, const Quad (&y)[K]) {
     const T w2 = w * w;
-    A[j] = fma(w2, x.x, A[j]); B[j] = fma(w2, x.y, B[j]); C[j] = fma(w2, x.z, C[j]);
+    A[j] = fma(w2, x.x, A[j]);
+    B[j] = fma(w2, x.y, B[j]);
+    C[j] = fma(w2, x.z, C[j]);
 #pragma unroll
     for (int k = 0; k < K; k++) weigh(S[k][j], w, y[k]);
   }
@@ -129,16 +146,22 @@ template <int K, int J, int MODE> struct March {
       for (int k = 0; k < K; k++) y[k] = p[1 + k];
 #pragma unroll
       for (int j = 0; j < J; j++)
-        enter(j, i == 0 ? w0[j] : i == 1 ? w0[j] * once[j] : i == 2 ? w0[j] * twice[j] : w0[j] * once[j] * twice[j], x, y);
+        enter(j,
+              i == 0   ? w0[j]
+              : i == 1 ? w0[j] * once[j]
+              : i == 2 ? w0[j] * twice[j]
+                       : w0[j] * once[j] * twice[j],
+              x, y);
     }
   }
 
   // Four rows from c0 down.  FAST: no bin leaves a window; TAIL: one leaves some; SLOW: and some rows are not this
   // chunk's, or windows may hold no data.
-  template <int WAY> __device__ __forceinline__ void group(int c0) {
+  template <int WAY>
+  __device__ __forceinline__ void group(int c0) {
     T e[K], w0[J];
 #pragma unroll
-    for (int j = 0; j < J; j++)                // zero where no column is wanted
+    for (int j = 0; j < J; j++)  // zero where no column is wanted
       w0[j] = other[j] > NONE ? power_of_two(rate[j] * (T)(reference - c0)) : (T)0;
     const Quad* const p0 = mine + (size_t)c0 * (K + 1);
     Tail tail;
@@ -166,16 +189,20 @@ template <int K, int J, int MODE> struct March {
           const Quad* q = tails + ((size_t)((tail.phase * s.fine + (place >> 5)) * (K + 1)) * 32 + (place & 31));
           const T u = c + L[j] < s.n ? -w * lose[j] : (T)0, u2 = -u * u;
           const Quad z = q[0];
-          A[j] = fma(u2, z.x, A[j]); B[j] = fma(u2, z.y, B[j]); C[j] = fma(u2, z.z, C[j]);
+          A[j] = fma(u2, z.x, A[j]);
+          B[j] = fma(u2, z.y, B[j]);
+          C[j] = fma(u2, z.z, C[j]);
 #pragma unroll
           for (int k = 0; k < K; k++) weigh(S[k][j], u, q[32 * (k + 1)]);
         }
       }
-      if (WAY == SLOW && x.w >= (T)alone) {           // no data in the window, or little: leave no residue
+      if (WAY == SLOW && x.w >= (T)alone) {  // no data in the window, or little: leave no residue
 #pragma unroll
         for (int j = 0; j < J; j++) {
-          if (x.w >= (T)L[j]) clear(j);
-          else if (x.w >= (T)FEWEST && renewed(L[j], (int)x.w)) renew(j, c, (int)x.w);
+          if (x.w >= (T)L[j])
+            clear(j);
+          else if (x.w >= (T)FEWEST && renewed(L[j], (int)x.w))
+            renew(j, c, (int)x.w);
         }
       }
       Vector<T, J> values[KEEP ? K : 1];
@@ -220,17 +247,19 @@ template <int K, int J, int MODE> struct March {
         for (int h = 0; h < 16 / (int)sizeof(T); h++) v += q.v[h];
       }
       v += __shfl_down_sync(FULL, v, 16);
-      if (lane < ROWS && c >= low && c < high && t0 + k < s.templates) atomicAdd(row_sums + (size_t)(t0 + k) * s.rows + (c - s.row0), v);
+      if (lane < ROWS && c >= low && c < high && t0 + k < s.templates)
+        atomicAdd(row_sums + (size_t)(t0 + k) * s.rows + (c - s.row0), v);
     }
     __syncwarp();
   }
 };
 
 template <int K, int J, int MODE>
-__device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const int* gaps, const int* length, const T* weights,
-                                     const T* bases, T bound, const Shape& s, T* map, T* row_sums, T* column_sums, Slot* slots,
-                                     T (*part)[ROWS][PAD]) {
-  const int lane = threadIdx.x & 31, g = blockIdx.y, block0 = (blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5)) * 32 * J;
+__device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const int* gaps, const int* length,
+                                     const T* weights, const T* bases, T bound, const Shape& s, T* map, T* row_sums,
+                                     T* column_sums, Slot* slots, T (*part)[ROWS][PAD]) {
+  const int lane = threadIdx.x & 31, g = blockIdx.y,
+            block0 = (blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5)) * 32 * J;
   constexpr bool KEEP = March<K, J, MODE>::KEEP, EACH = March<K, J, MODE>::EACH;
   constexpr int APART = March<K, J, MODE>::APART;
   const int n0 = block0 + (KEEP ? J : 1) * lane;
@@ -238,7 +267,15 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
   const int low = max(s.low, cut), high = min(s.high, cut + s.chunk);
   const T base = bases[t0];
   March<K, J, MODE> m(s);
-  m.t0 = t0; m.n0 = n0; m.lane = lane; m.part = part; m.low = low; m.high = high; m.base = base; m.bound = bound; m.row_sums = row_sums;
+  m.t0 = t0;
+  m.n0 = n0;
+  m.lane = lane;
+  m.part = part;
+  m.low = low;
+  m.high = high;
+  m.base = base;
+  m.bound = bound;
+  m.row_sums = row_sums;
   T top[K];
   int where[K];
 #pragma unroll
@@ -248,14 +285,17 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
     m.L[j] = length[at];
     m.rate[j] = weights[at];
     m.lose[j] = weights[s.columns + at];
-    m.once[j] = power_of_two(m.rate[j]); m.twice[j] = power_of_two((T)2 * m.rate[j]);
+    m.once[j] = power_of_two(m.rate[j]);
+    m.twice[j] = power_of_two((T)2 * m.rate[j]);
     m.other[j] = !active ? NONE : KEEP ? FALLBACK : fma(FALLBACK, LOG2E, -base);
     m.lost[j] = 0;
     m.clear(j);
   }
 #pragma unroll
   for (int k = 0; k < K; k++) {
-    top[k] = NONE; where[k] = -1; m.most[k] = NONE;
+    top[k] = NONE;
+    where[k] = -1;
+    m.most[k] = NONE;
 #pragma unroll
     for (int j = 0; j < (EACH ? J : 1); j++) m.sum[k][j] = 0;
   }
@@ -272,23 +312,26 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
       m.out[k] = map + ((size_t)min(t0 + k, s.templates - 1) * s.rows + (high - s.row0)) * s.pitch + n0;
   }
 
-  m.reference = high;                           // weights are 1 there
+  m.reference = high;  // weights are 1 there
   // The window of the bin before the chunk, from its end: bins that some columns' windows hold, then those of all.
   int c = min(s.n, high + longest) - 1;
   const int common = min(s.n, high + shortest);
   for (; c >= common || (c >= high && (c - high) % GROUP != GROUP - 1); c--) m.warm(c, c - high);
   for (; c >= high; c -= GROUP) {
-    if ((c - high) % ROWS == ROWS - 1 && c >= 2 * ROWS) fetch(m.mine + (size_t)(c - 2 * ROWS + 1) * (K + 1), ROWS * (K + 1) * (int)sizeof(Quad));
+    if ((c - high) % ROWS == ROWS - 1 && c >= 2 * ROWS)
+      fetch(m.mine + (size_t)(c - 2 * ROWS + 1) * (K + 1), ROWS * (K + 1) * (int)sizeof(Quad));
     m.warm_group(c);
   }
 
   for (int b = (high - 1) / ROWS; b >= low / ROWS; b--) {
     const int last = b * ROWS + ROWS - 1;
-    if (m.reference - (last + 1) >= period) {     // weights start at 1 again
+    if (m.reference - (last + 1) >= period) {  // weights start at 1 again
 #pragma unroll
       for (int j = 0; j < J; j++) {
         const T f = power_of_two(-m.rate[j] * (T)(m.reference - (last + 1))), f2 = f * f;
-        m.A[j] *= f2; m.B[j] *= f2; m.C[j] *= f2;
+        m.A[j] *= f2;
+        m.B[j] *= f2;
+        m.C[j] *= f2;
 #pragma unroll
         for (int k = 0; k < K; k++) scale(m.S[k][j], f);
       }
@@ -309,7 +352,10 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
     if (EACH) m.flush(b * ROWS);
 #pragma unroll
     for (int k = 0; k < K; k++) {
-      if (m.most[k] >= top[k]) { top[k] = m.most[k]; where[k] = b; }     // the last block is the first in the map
+      if (m.most[k] >= top[k]) {
+        top[k] = m.most[k];
+        where[k] = b;
+      }  // the last block is the first in the map
       m.most[k] = NONE;
     }
   }
@@ -337,9 +383,15 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
       Shape s, T *map, T *row_sums, T *column_sums, Slot *slots
 #define EXP_NAMES rows, fine, gaps, length, weights, bases, bound, s, map, row_sums, column_sums, slots
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_small(EXP_ARGUMENTS) { unit<1, 1, LEAN>(EXP_NAMES, nullptr); }
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean(EXP_ARGUMENTS) { unit<1, TAUS, LEAN>(EXP_NAMES, nullptr); }
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean_shared(EXP_ARGUMENTS) { unit<SHARED, TAUS, LEAN>(EXP_NAMES, nullptr); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_small(EXP_ARGUMENTS) {
+  unit<1, 1, LEAN>(EXP_NAMES, nullptr);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean(EXP_ARGUMENTS) {
+  unit<1, TAUS, LEAN>(EXP_NAMES, nullptr);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean_shared(EXP_ARGUMENTS) {
+  unit<SHARED, TAUS, LEAN>(EXP_NAMES, nullptr);
+}
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_sums(EXP_ARGUMENTS) {
   __shared__ __align__(16) T part[THREADS / 32][1][ROWS][PAD];
   unit<1, TAUS, SUMS>(EXP_NAMES, part[threadIdx.x >> 5]);
@@ -348,8 +400,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_sums_shared(EX
   __shared__ __align__(16) T part[THREADS / 32][SHARED][ROWS][PAD];
   unit<SHARED, TAUS, SUMS>(EXP_NAMES, part[threadIdx.x >> 5]);
 }
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map(EXP_ARGUMENTS) { unit<1, TAUS, MAP>(EXP_NAMES, nullptr); }
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map_shared(EXP_ARGUMENTS) { unit<SHARED, TAUS, MAP>(EXP_NAMES, nullptr); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map(EXP_ARGUMENTS) {
+  unit<1, TAUS, MAP>(EXP_NAMES, nullptr);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map_shared(EXP_ARGUMENTS) {
+  unit<SHARED, TAUS, MAP>(EXP_NAMES, nullptr);
+}
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_both(EXP_ARGUMENTS) {
   __shared__ __align__(16) T part[THREADS / 32][1][ROWS][PAD];
   unit<1, TAUS, BOTH>(EXP_NAMES, part[threadIdx.x >> 5]);
@@ -360,9 +416,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_both_shared(EX
 }
 
 // A block finds the cell of the best value of a template: among 16 rows and s.width columns, summed anew.
-extern "C" __global__ void __launch_bounds__(1024)
-exp_best(const Quad* rows, const int* length, const T* weights, T bound, Shape s, int together, const Slot* slots,
-         const int* flags, Answer* answers) {
+extern "C" __global__ void __launch_bounds__(1024) exp_best(const Quad* rows, const int* length, const T* weights,
+                                                            T bound, Shape s, int together, const Slot* slots,
+                                                            const int* flags, Answer* answers) {
   __shared__ Gather each[MOST_WARPS];
   __shared__ Gather all;
   const int t = blockIdx.x, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
@@ -378,19 +434,26 @@ exp_best(const Quad* rows, const int* length, const T* weights, T bound, Shape s
       const int end = min(s.n, c + length[n]);
       const T rate = weights[n];
       Window w;
-      w.A = w.B = w.C = 0; w.S = zero();
+      w.A = w.B = w.C = 0;
+      w.S = zero();
       const int from = (c & ~31) + lane;
 #pragma unroll 4
       for (int b = from < c ? from + 32 : from; b < end; b += 32) {
         const Quad* p = x + (size_t)b * (together + 1);
         const Quad q = p[0];
         const T v = power_of_two(-rate * (T)(b - c)), v2 = v * v;
-        w.A = fma(v2, q.x, w.A); w.B = fma(v2, q.y, w.B); w.C = fma(v2, q.z, w.C);
+        w.A = fma(v2, q.x, w.A);
+        w.B = fma(v2, q.y, w.B);
+        w.C = fma(v2, q.z, w.C);
         weigh(w.S, v, p[data]);
       }
       reduce(w);
       const T F = fstat(cell_of(w.A, w.B, w.C, bound, (T)0, FALLBACK), w.S);
-      if (before(F, c - s.row0, n, best, row, column)) { best = F; row = c - s.row0; column = n; }
+      if (before(F, c - s.row0, n, best, row, column)) {
+        best = F;
+        row = c - s.row0;
+        column = n;
+      }
     }
   __syncthreads();
   answer(answers + t, all, best, row, column, s.columns, flags ? (unsigned)flags[t] : 0u, each);

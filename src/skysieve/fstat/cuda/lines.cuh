@@ -5,26 +5,45 @@
 #ifndef MOST_DETECTORS
 #define MOST_DETECTORS 3
 #endif
-struct Lines { T gauss, line[MOST_DETECTORS]; };                  // in units of log2
+struct Lines {
+  T gauss, line[MOST_DETECTORS];
+};  // in units of log2
 
 struct Sums {
   T A, B, C;
   Quad S;
-  __device__ __forceinline__ void clear() { A = B = C = 0; S = zero(); }
+  __device__ __forceinline__ void clear() {
+    A = B = C = 0;
+    S = zero();
+  }
 };
-__device__ __forceinline__ Cell cell_of(const Sums& s, T bound) { return cell_of(s.A, s.B, s.C, bound, (T)0, FALLBACK); }
+__device__ __forceinline__ Cell cell_of(const Sums& s, T bound) {
+  return cell_of(s.A, s.B, s.C, bound, (T)0, FALLBACK);
+}
 
 // What a thread has found.
-template <int D> struct Found {
+template <int D>
+struct Found {
   T top, line_top, sum;
   unsigned row, column, line_row, line_column;
   int lost;
   __device__ __forceinline__ void begin() {
-    top = line_top = NONE; sum = 0; row = column = line_row = line_column = NOWHERE; lost = 0;
+    top = line_top = NONE;
+    sum = 0;
+    row = column = line_row = line_column = NOWHERE;
+    lost = 0;
   }
   __device__ __forceinline__ void take(T F, T line, bool good, unsigned r, unsigned c) {
-    if (before(F, r, c, top, row, column)) { top = F; row = r; column = c; }
-    if (D && before(line, r, c, line_top, line_row, line_column)) { line_top = line; line_row = r; line_column = c; }
+    if (before(F, r, c, top, row, column)) {
+      top = F;
+      row = r;
+      column = c;
+    }
+    if (D && before(line, r, c, line_top, line_row, line_column)) {
+      line_top = line;
+      line_row = r;
+      line_column = c;
+    }
     lost += !good;
   }
   __device__ __forceinline__ void finish(Slot* slots, Slot* line_slots, size_t at) {
@@ -36,7 +55,10 @@ template <int D> struct Found {
 // ln B of a signal against noise and lines, a detector at a time: log2 of the sum of 2^prior and of all 2^(line + F_X).
 struct Against {
   T most, sum;
-  __device__ __forceinline__ void begin(T gauss) { most = gauss; sum = 1; }
+  __device__ __forceinline__ void begin(T gauss) {
+    most = gauss;
+    sum = 1;
+  }
   __device__ __forceinline__ void take(T F, T prior) {
     const T y = fma(F, LOG2E, prior), high = fmax(most, y);
     sum = fma(sum, power_of_two(most - high), power_of_two(y - high));
@@ -53,7 +75,12 @@ __device__ __forceinline__ Sums normalised(double A, double B, double C, double 
   if (!(s > 0)) return o;
   const int k = -(ilogb(s) >> 1);
   const double once = ldexp(1.0, k), twice = once * once;
-  o.A = (T)(twice * A); o.B = (T)(twice * B); o.C = (T)(twice * C);
-  o.S.x = (T)(once * x); o.S.y = (T)(once * y); o.S.z = (T)(once * z); o.S.w = (T)(once * w);
+  o.A = (T)(twice * A);
+  o.B = (T)(twice * B);
+  o.C = (T)(twice * C);
+  o.S.x = (T)(once * x);
+  o.S.y = (T)(once * y);
+  o.S.z = (T)(once * z);
+  o.S.w = (T)(once * w);
   return o;
 }

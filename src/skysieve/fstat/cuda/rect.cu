@@ -22,10 +22,10 @@
 #include "common.cuh"
 
 #ifndef SHARED
-#define SHARED 4   // templates of a thread where they share their antenna factors
+#define SHARED 4  // templates of a thread where they share their antenna factors
 #endif
 #ifndef STARTS
-#define STARTS 2   // rows of a lane
+#define STARTS 2  // rows of a lane
 #endif
 #ifndef WARPS
 #define WARPS 2
@@ -36,15 +36,16 @@
 #define ENDS 8
 #define TILE 32
 #define RING 64
-enum { LEAN, SUMS, MAP, BOTH };   // sums over rows and columns, the map, both
+enum { LEAN, SUMS, MAP, BOTH };  // sums over rows and columns, the map, both
 
-template <int K, int R, int MODE> struct March {
+template <int K, int R, int MODE>
+struct March {
   static constexpr bool KEEP = MODE >= MAP, EACH = MODE == SUMS || MODE == BOTH;
   const Shape& s;
-  const Quad* mine;                              // rows of this group
-  int t0, lane, begin, first0;                   // first bin of the warp's first row, of this lane's
-  T base, plain, fallback, bound, inner, *column_sums;   // inner: 0 for the first lane, 1 for the others
-  T (*tile)[RING + 1];                           // the last 64 ends of each start
+  const Quad* mine;                                     // rows of this group
+  int t0, lane, begin, first0;                          // first bin of the warp's first row, of this lane's
+  T base, plain, fallback, bound, inner, *column_sums;  // inner: 0 for the first lane, 1 for the others
+  T (*tile)[RING + 1];                                  // the last 64 ends of each start
   T (*done)[TILE];
   T A[R], B[R], C[R], most[K], sum[K][EACH ? R : 1], flow[EACH ? K : 1][R];
   Quad S[K][R];
@@ -63,11 +64,15 @@ template <int K, int R, int MODE> struct March {
       }
     }
 #pragma unroll
-    for (int r = 0; r < R; r++) { A[r] = B[r] = C[r] = 0; lost[r] = 0; }
+    for (int r = 0; r < R; r++) {
+      A[r] = B[r] = C[r] = 0;
+      lost[r] = 0;
+    }
   }
 
   // The windows that end with bin e.  SLOW: some have not begun, or are in columns that are not wanted.
-  template <bool SLOW> __device__ __forceinline__ void step(int e, T (&full)[EACH ? K : 1]) {
+  template <bool SLOW>
+  __device__ __forceinline__ void step(int e, T (&full)[EACH ? K : 1]) {
     const Quad* const p = mine + (size_t)e * (K + 1);
     const Quad x = p[0];
     Quad y[K];
@@ -78,7 +83,9 @@ template <int K, int R, int MODE> struct March {
     for (int r = 0; r < R; r++) {
       const int first = first0 + r, n = e - first + 1 - s.length0;
       if (!SLOW || e >= first) {
-        A[r] += x.x; B[r] += x.y; C[r] += x.z;
+        A[r] += x.x;
+        B[r] += x.y;
+        C[r] += x.z;
 #pragma unroll
         for (int k = 0; k < K; k++) add(S[k][r], y[k]);
       }
@@ -96,7 +103,7 @@ template <int K, int R, int MODE> struct March {
         if (KEEP) tile[lane][e & (RING - 1)] = F;
       }
     }
-    if (EACH) {                                  // the sum of a column goes from start to start
+    if (EACH) {  // the sum of a column goes from start to start
 #pragma unroll
       for (int k = 0; k < K; k++) {
         const T up = __shfl_up_sync(FULL, flow[k][R - 1], 1);
@@ -122,7 +129,7 @@ template <int K, int R, int MODE> struct March {
     __syncwarp();
 #pragma unroll 1
     for (int row = 0; row < 32; row++) {
-      const int first = begin + row, newest = e - first + 1 - s.length0;     // column of this end
+      const int first = begin + row, newest = e - first + 1 - s.length0;  // column of this end
       const int before = (newest - TILE + 1) & ~31, until = last ? newest + 1 : (newest + 1) & ~31;
       for (int n = before + lane; n < until; n += 32)
         if (first < s.high && n >= s.skip && n < s.columns)
@@ -145,22 +152,33 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
   }
   March<K, R, MODE> m(s);
   m.mine = rows + (size_t)g * s.stored * (K + 1);
-  m.t0 = t0; m.lane = lane; m.begin = begin; m.first0 = first0; m.column_sums = column_sums; m.tile = tile; m.done = done;
-  m.base = bases[t0]; m.bound = bound; m.inner = (T)(lane ? 1 : 0);
+  m.t0 = t0;
+  m.lane = lane;
+  m.begin = begin;
+  m.first0 = first0;
+  m.column_sums = column_sums;
+  m.tile = tile;
+  m.done = done;
+  m.base = bases[t0];
+  m.bound = bound;
+  m.inner = (T)(lane ? 1 : 0);
   m.plain = KEEP ? (T)0 : -m.base;
   m.fallback = KEEP ? FALLBACK : fma(FALLBACK, LOG2E, -m.base);
   m.clear();
   T top[K];
   int where[K];
 #pragma unroll
-  for (int k = 0; k < K; k++) { top[k] = NONE; where[k] = 0; }
+  for (int k = 0; k < K; k++) {
+    top[k] = NONE;
+    where[k] = 0;
+  }
   T* const out = KEEP ? map + ((size_t)t0 * s.rows + (begin - s.row0)) * s.pitch : nullptr;
-  const int end = min(s.n, begin + 32 * R - 1 + s.length0 + s.columns - 1);   // the last window of the last row
-  const int settled = begin + 32 * R - 1 + s.length0 - 1 + s.skip;             // from here on every row has a column wanted
-  const int until = min(end, begin + s.length0 - 1 + s.columns);               // until here
+  const int end = min(s.n, begin + 32 * R - 1 + s.length0 + s.columns - 1);  // the last window of the last row
+  const int settled = begin + 32 * R - 1 + s.length0 - 1 + s.skip;  // from here on every row has a column wanted
+  const int until = min(end, begin + s.length0 - 1 + s.columns);    // until here
   constexpr int UNIT = KEEP || EACH ? TILE : ENDS;
   int from = (settled + UNIT - 1) / UNIT * UNIT, to = until / UNIT * UNIT;
-  if (KEEP) from += 2 * TILE;             // lines before this one are whole and wanted
+  if (KEEP) from += 2 * TILE;  // lines before this one are whole and wanted
   if (begin + 32 * R > s.high || from >= to || (KEEP && s.skip > TILE)) from = to = end;
 
   for (int e = begin; e < end;) {
@@ -173,11 +191,14 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
         T full[4][EACH ? K : 1];
 #pragma unroll
         for (int h = 0; h < 4; h++) m.template step<false>(e + i + h, full[h]);
-        if (EACH && lane == 31) {                  // columns that leave the last start are complete for these starts
+        if (EACH && lane == 31) {  // columns that leave the last start are complete for these starts
 #pragma unroll
           for (int k = 0; k < (EACH ? K : 1); k++) {
             Quad q;
-            q.x = full[0][k]; q.y = full[1][k]; q.z = full[2][k]; q.w = full[3][k];
+            q.x = full[0][k];
+            q.y = full[1][k];
+            q.z = full[2][k];
+            q.w = full[3][k];
             *(Quad*)&m.done[k][(e + i) & (TILE - 1)] = q;
           }
         }
@@ -191,8 +212,11 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
       }
     }
 #pragma unroll
-    for (int k = 0; k < K; k++) {                // which block of ends holds the highest: the first in the map
-      if (m.most[k] > top[k]) { top[k] = m.most[k]; where[k] = e / ENDS; }
+    for (int k = 0; k < K; k++) {  // which block of ends holds the highest: the first in the map
+      if (m.most[k] > top[k]) {
+        top[k] = m.most[k];
+        where[k] = e / ENDS;
+      }
       m.most[k] = NONE;
     }
     e += size;
@@ -214,7 +238,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
     }
   }
 
-  if (EACH) {                                    // columns that were still on their way when the data ended
+  if (EACH) {  // columns that were still on their way when the data ended
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
@@ -227,7 +251,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
   int missed = 0;
   T last = 0;
 #pragma unroll
-  for (int r = 0; r < R; r++) {                  // windows past the end of the data
+  for (int r = 0; r < R; r++) {  // windows past the end of the data
     const int first = first0 + r, row = first - s.row0;
     const int next = max(end - first - s.length0 + 1, s.skip);
     const bool here = first < s.high;
@@ -240,7 +264,10 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
         const T F = fstat(cell, m.S[k][r]), q = power_of_two(KEEP ? fma(F, LOG2E, -m.base) : F);
         last = F;
         m.sum[k][EACH ? r : 0] += (T)more * q;
-        if (F > top[k]) { top[k] = F; where[k] = (end - 1) / ENDS; }
+        if (F > top[k]) {
+          top[k] = F;
+          where[k] = (end - 1) / ENDS;
+        }
         if (EACH && t0 + k < s.templates) atomicAdd(after + (size_t)(t0 + k) * s.columns + next, q);
       }
       if (EACH && here && t0 + k < s.templates) row_sums[(size_t)(t0 + k) * s.rows + row] = m.sum[k][EACH ? r : 0];
@@ -254,7 +281,8 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
       for (int r = 1; r < R; r++) total += m.sum[k][EACH ? r : 0];
     }
     if (t0 + k < s.templates)
-      put(slots + (size_t)(t0 + k) * s.slots + warp, top[k], (unsigned)first0, (unsigned)(where[k] * ENDS), total, missed);
+      put(slots + (size_t)(t0 + k) * s.slots + warp, top[k], (unsigned)first0, (unsigned)(where[k] * ENDS), total,
+          missed);
   }
   if (KEEP)
     for (int row = 0; row < 32; row++) {
@@ -266,13 +294,19 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
     }
 }
 
-#define RECT_ARGUMENTS                                                                                                    \
+#define RECT_ARGUMENTS \
   const Quad *rows, const T *bases, T bound, Shape s, T *map, T *row_sums, T *column_sums, T *after, Slot *slots
 #define RECT_NAMES rows, bases, bound, s, map, row_sums, column_sums, after, slots
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_small(RECT_ARGUMENTS) { unit<1, 1, LEAN>(RECT_NAMES, nullptr, nullptr); }
-extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_lean(RECT_ARGUMENTS) { unit<1, STARTS, LEAN>(RECT_NAMES, nullptr, nullptr); }
-extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_lean_shared(RECT_ARGUMENTS) { unit<SHARED, STARTS, LEAN>(RECT_NAMES, nullptr, nullptr); }
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_small(RECT_ARGUMENTS) {
+  unit<1, 1, LEAN>(RECT_NAMES, nullptr, nullptr);
+}
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_lean(RECT_ARGUMENTS) {
+  unit<1, STARTS, LEAN>(RECT_NAMES, nullptr, nullptr);
+}
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_lean_shared(RECT_ARGUMENTS) {
+  unit<SHARED, STARTS, LEAN>(RECT_NAMES, nullptr, nullptr);
+}
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_sums(RECT_ARGUMENTS) {
   __shared__ __align__(16) T done[WARPS][1][TILE];
   unit<1, STARTS, SUMS>(RECT_NAMES, nullptr, done[threadIdx.x >> 5]);
@@ -306,12 +340,16 @@ __device__ __forceinline__ void add_after(T* columns, const T* after, int count,
   __syncthreads();
   double sum = upto - mine;
   for (int w = 0; w < warp; w++) sum += totals[w];
-  for (int i = from; i < to; i++) { sum += (double)after[i]; columns[i] = (T)((double)columns[i] + sum); }
+  for (int i = from; i < to; i++) {
+    sum += (double)after[i];
+    columns[i] = (T)((double)columns[i] + sum);
+  }
 }
 
 // A block finds the cell of the best value of a template: among s.width starts and 8 ends, summed anew.
-extern "C" __global__ void __launch_bounds__(1024)
-rect_best(const Quad* rows, T bound, Shape s, int together, const Slot* slots, T* column_sums, const T* after, Answer* answers) {
+extern "C" __global__ void __launch_bounds__(1024) rect_best(const Quad* rows, T bound, Shape s, int together,
+                                                             const Slot* slots, T* column_sums, const T* after,
+                                                             Answer* answers) {
   __shared__ Gather each[MOST_WARPS];
   __shared__ Gather all;
   __shared__ double totals[MOST_WARPS];
@@ -331,18 +369,25 @@ rect_best(const Quad* rows, T bound, Shape s, int together, const Slot* slots, T
       const int n = at < ENDS ? last - first + 1 - s.length0 : max(s.n - first - s.length0 + 1, s.skip);
       if (first >= s.high || last >= s.n || n < s.skip || n >= s.columns) continue;
       Window w;
-      w.A = w.B = w.C = 0; w.S = zero();
+      w.A = w.B = w.C = 0;
+      w.S = zero();
       const int from = (first & ~31) + lane;
 #pragma unroll 4
       for (int b = from < first ? from + 32 : from; b <= last; b += 32) {
         const Quad* p = x + (size_t)b * (together + 1);
         const Quad q = p[0];
-        w.A += q.x; w.B += q.y; w.C += q.z;
+        w.A += q.x;
+        w.B += q.y;
+        w.C += q.z;
         add(w.S, p[data]);
       }
       reduce(w);
       const T F = fstat(cell_of(w.A, w.B, w.C, bound, (T)0, FALLBACK), w.S);
-      if (before(F, first - s.row0, n, best, row, column)) { best = F; row = first - s.row0; column = n; }
+      if (before(F, first - s.row0, n, best, row, column)) {
+        best = F;
+        row = first - s.row0;
+        column = n;
+      }
     }
   __syncthreads();
   answer(answers + t, all, best, row, column, s.columns, 0u, each);

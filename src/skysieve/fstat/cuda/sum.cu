@@ -26,24 +26,33 @@
 #endif
 #ifndef RATES
 #define RATES 2
-#define DEGREES 1        // coefficients of a polynomial
+#define DEGREES 1  // coefficients of a polynomial
 #define RATES2 3
 #define DEGREES2 1
 #endif
 #ifndef BANKS
-#define BANKS 1          // all detectors together, and each
+#define BANKS 1  // all detectors together, and each
 #endif
 #define TILE 7
 #define RENEW 4
 #define SOONEST 64
 
 #if COMPLEX
-struct Num { double re, im; };
-__device__ __forceinline__ Num number(double re, double im) { Num a; a.re = re; a.im = im; return a; }
+struct Num {
+  double re, im;
+};
+__device__ __forceinline__ Num number(double re, double im) {
+  Num a;
+  a.re = re;
+  a.im = im;
+  return a;
+}
 __device__ __forceinline__ Num times(Num a, Num b) {
   return number(fma(a.re, b.re, -a.im * b.im), fma(a.re, b.im, a.im * b.re));
 }
-__device__ __forceinline__ Num enlarge(Num s, double f, Num a) { return number(fma(f, a.re, s.re), fma(f, a.im, s.im)); }
+__device__ __forceinline__ Num enlarge(Num s, double f, Num a) {
+  return number(fma(f, a.re, s.re), fma(f, a.im, s.im));
+}
 __device__ __forceinline__ double real_product(Num a, Num b) { return fma(a.re, b.re, -a.im * b.im); }
 __device__ __forceinline__ Num decay(Num rate, double y) {
   const double size = exp(-rate.re * y);
@@ -59,10 +68,11 @@ __device__ __forceinline__ Num decay(Num rate, double y) { return exp(-rate * y)
 #endif
 
 // Moments of one of the seven sums, of every bank, at one tau.
-template <int K, int D> struct Moments {
+template <int K, int D>
+struct Moments {
   Num m[BANKS][K][D], q[K], leave[K][D], out[K][D];
   double shift[D];
-  const Num* terms;                                // K rates, then K times D coefficients times d!
+  const Num* terms;  // K rates, then K times D coefficients times d!
   __device__ __forceinline__ void begin(const Num* given, double h, int L) {
     terms = given;
     const double end = L * h;
@@ -143,12 +153,12 @@ __device__ __forceinline__ void meet() {
 #endif
 }
 
-#define SUM_ARGUMENTS                                                                                                     \
-  const Quad *rows, const int *length, const double *taus, int tatom, const Num *terms, const int *offsets, const T *bases, \
-      T bound, Lines lines, Shape s, const int *row_of, const int *first_of, const int *group_of,                         \
+#define SUM_ARGUMENTS                                                                                             \
+  const Quad *rows, const int *length, const double *taus, int tatom, const Num *terms, const int *offsets,       \
+      const T *bases, T bound, Lines lines, Shape s, const int *row_of, const int *first_of, const int *group_of, \
       const unsigned char *more, const int *skip, T *map, T *row_sums, T *column_sums, Slot *slots, Slot *line_slots
-#define SUM_NAMES                                                                                                         \
-  rows, length, taus, tatom, terms, offsets, bases, bound, lines, s, row_of, first_of, group_of, more, skip, map,          \
+#define SUM_NAMES                                                                                                 \
+  rows, length, taus, tatom, terms, offsets, bases, bound, lines, s, row_of, first_of, group_of, more, skip, map, \
       row_sums, column_sums, slots, line_slots
 
 // rows[bank][template][bin][2]; rows of the map in falling order of their first bin, as for exp_any.
@@ -170,8 +180,8 @@ __device__ __forceinline__ void march(SUM_ARGUMENTS, double (*sums)[7][TILE][32]
   int c = 0, fresh = period, group = -1;
   for (int at = low; at < high; at += TILE) {
     const int top = first_of[at];
-    if (!more && c == top + 1 && fresh + TILE < period && at + TILE <= high && first_of[at + TILE - 1] == top - (TILE - 1) &&
-        group_of[at] == group && group_of[at + TILE - 1] == group) {
+    if (!more && c == top + 1 && fresh + TILE < period && at + TILE <= high &&
+        first_of[at + TILE - 1] == top - (TILE - 1) && group_of[at] == group && group_of[at + TILE - 1] == group) {
       // a row each bin, of one group: all loads at once
 #pragma unroll
       for (int b = 0; b < BANKS; b++) {
@@ -195,41 +205,42 @@ __device__ __forceinline__ void march(SUM_ARGUMENTS, double (*sums)[7][TILE][32]
       }
       c -= TILE;
       fresh += TILE;
-    } else for (int i = 0; i < TILE && at + i < high; i++) {
-      const int first = first_of[at + i];
-      if (fresh >= period || c - first > longest) {
+    } else
+      for (int i = 0; i < TILE && at + i < high; i++) {
+        const int first = first_of[at + i];
+        if (fresh >= period || c - first > longest) {
 #pragma unroll
-        for (int b = 0; b < BANKS; b++) v.clear(b);
+          for (int b = 0; b < BANKS; b++) v.clear(b);
 #pragma unroll 4
-        for (c = min(first + min(longest, s.n), s.n) - 1; c >= first; c--) {
+          for (c = min(first + min(longest, s.n), s.n) - 1; c >= first; c--) {
+#pragma unroll
+            for (int b = 0; b < BANKS; b++) {
+              const T x = mine[b * bank + 8 * (size_t)c];
+              if (c < first + L) v.enter(b, (double)x);
+            }
+          }
+          c = first;
+          fresh = 0;
+        }
+        for (; c > first; fresh++) {
+          c--;
 #pragma unroll
           for (int b = 0; b < BANKS; b++) {
-            const T x = mine[b * bank + 8 * (size_t)c];
-            if (c < first + L) v.enter(b, (double)x);
+            const T* const x = mine + b * bank;
+            v.enter(b, (double)x[8 * (size_t)c]);
+            if (c + L < s.n) v.lose(b, (double)x[8 * (size_t)(c + L)]);
+            if (bins[b * bank + 8 * (size_t)c + 3] >= (T)L) v.clear(b);  // no data in the window: leave no residue
           }
         }
-        c = first;
-        fresh = 0;
-      }
-      for (; c > first; fresh++) {
-        c--;
-#pragma unroll
-        for (int b = 0; b < BANKS; b++) {
-          const T* const x = mine + b * bank;
-          v.enter(b, (double)x[8 * (size_t)c]);
-          if (c + L < s.n) v.lose(b, (double)x[8 * (size_t)(c + L)]);
-          if (bins[b * bank + 8 * (size_t)c + 3] >= (T)L) v.clear(b);      // no data in the window: leave no residue
+        if (group_of[at + i] != group) {
+          group = group_of[at + i];
+          v.offset_by(offsets[group] / tau);
         }
-      }
-      if (group_of[at + i] != group) {
-        group = group_of[at + i];
-        v.offset_by(offsets[group] / tau);
-      }
-      const bool longer = more && more[(size_t)group * s.columns + m] && c + L < s.n;
+        const bool longer = more && more[(size_t)group * s.columns + m] && c + L < s.n;
 #pragma unroll
-      for (int b = 0; b < BANKS; b++)
-        sums[b][stream][i][lane] = v.value(b, longer ? (double)mine[b * bank + 8 * (size_t)(c + L)] : 0.0);
-    }
+        for (int b = 0; b < BANKS; b++)
+          sums[b][stream][i][lane] = v.value(b, longer ? (double)mine[b * bank + 8 * (size_t)(c + L)] : 0.0);
+      }
     meet();
     if (at + stream < high) {
       const int row = row_of[at + stream];
@@ -245,8 +256,11 @@ __device__ __forceinline__ void march(SUM_ARGUMENTS, double (*sums)[7][TILE][32]
         for (int i = 0; i < 7; i++) x[i] = sums[b][i][stream][lane];
         const Sums o = normalised(x[0], x[1], x[2], x[3], x[4], x[5], x[6]);
         const Cell cell = cell_of(o, bound);
-        if (b == 0) { F = fstat(cell, o.S); good = cell.good; }
-        else against.take(fstat(cell, o.S), lines.line[b - 1]);
+        if (b == 0) {
+          F = fstat(cell, o.S);
+          good = cell.good;
+        } else
+          against.take(fstat(cell, o.S), lines.line[b - 1]);
       }
       T e = 0;
       if (wanted) {
@@ -269,6 +283,10 @@ __device__ __forceinline__ void march(SUM_ARGUMENTS, double (*sums)[7][TILE][32]
 extern "C" __global__ void __launch_bounds__(224, 2) sum_march(SUM_ARGUMENTS) {
   extern __shared__ double pool[];
   double (*sums)[7][TILE][32] = (double (*)[7][TILE][32])pool;
-  if (threadIdx.x < 96) march<RATES2, DEGREES2>(rows, length, taus, tatom, terms + RATES * (1 + DEGREES), offsets, bases, bound, lines, s, row_of, first_of, group_of, more, skip, map, row_sums, column_sums, slots, line_slots, sums);
-  else march<RATES, DEGREES>(SUM_NAMES, sums);
+  if (threadIdx.x < 96)
+    march<RATES2, DEGREES2>(rows, length, taus, tatom, terms + RATES * (1 + DEGREES), offsets, bases, bound, lines, s,
+                            row_of, first_of, group_of, more, skip, map, row_sums, column_sums, slots, line_slots,
+                            sums);
+  else
+    march<RATES, DEGREES>(SUM_NAMES, sums);
 }

@@ -5,9 +5,16 @@
 #define REAL double
 #endif
 typedef REAL T;
-template <typename X> struct Pair;
-template <> struct Pair<double> { typedef double2 type; };
-template <> struct Pair<float> { typedef float2 type; };
+template <typename X>
+struct Pair;
+template <>
+struct Pair<double> {
+  typedef double2 type;
+};
+template <>
+struct Pair<float> {
+  typedef float2 type;
+};
 typedef Pair<T>::type C;
 
 #if defined(__CUDA_ARCH__)
@@ -17,7 +24,12 @@ typedef Pair<T>::type C;
 #endif
 #define FULL 0xffffffffu
 
-__device__ __forceinline__ C mk(T x, T y) { C c; c.x = x; c.y = y; return c; }
+__device__ __forceinline__ C mk(T x, T y) {
+  C c;
+  c.x = x;
+  c.y = y;
+  return c;
+}
 // No power: a NaN whose sign is set, so that its high half, taken as an integer, lies below that of every number above 0.
 __device__ __forceinline__ double missing64() { return __longlong_as_double((long long)0xfff8000000000000ull); }
 __device__ __forceinline__ T missing() { return sizeof(T) == 8 ? (T)missing64() : (T)__int_as_float((int)0xffc00000u); }
@@ -27,22 +39,29 @@ __device__ __forceinline__ T number_of(double p) { return p == p ? (T)p : missin
 // Reciprocal of a positive number: the special unit's estimate and one cubic step (20 -> 60 bits).
 __device__ __forceinline__ double reciprocal(double x) {
 #if ON_DEVICE
-  double r; asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(x));
-  double e = fma(-x, r, 1.0); e = fma(e, e, e); return fma(e, r, r);
+  double r;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(x));
+  double e = fma(-x, r, 1.0);
+  e = fma(e, e, e);
+  return fma(e, r, r);
 #else
   return 1.0 / x;
 #endif
 }
 __device__ __forceinline__ float reciprocal(float x) {
 #if ON_DEVICE
-  float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r;
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
 #else
   return 1.0f / x;
 #endif
 }
 
 // f0 + k df for exact f0 and df, unrounded: a frequency and what is left of it.
-struct Frequency { double f, rest; };
+struct Frequency {
+  double f, rest;
+};
 __device__ __forceinline__ Frequency frequency_of(double f0, double k, double df) {
   const double step = k * df, left = fma(k, df, -step);
   Frequency q;
@@ -65,8 +84,14 @@ __device__ __forceinline__ int high_of(float p) { return __float_as_int(p); }
 __device__ __forceinline__ unsigned key_of(T p) { return p > 0 ? (unsigned)high_of(p) : 0u; }
 
 // The same from the bits alone.
-__device__ __forceinline__ unsigned key_bits(double p) { const unsigned k = (unsigned)__double2hiint(p); return k <= 0x7ff00000u ? k : 0; }
-__device__ __forceinline__ unsigned key_bits(float p) { const unsigned k = (unsigned)__float_as_int(p); return k <= 0x7f800000u ? k : 0; }
+__device__ __forceinline__ unsigned key_bits(double p) {
+  const unsigned k = (unsigned)__double2hiint(p);
+  return k <= 0x7ff00000u ? k : 0;
+}
+__device__ __forceinline__ unsigned key_bits(float p) {
+  const unsigned k = (unsigned)__float_as_int(p);
+  return k <= 0x7f800000u ? k : 0;
+}
 
 // The same of a number in memory, reading no more than its high half.
 __device__ __forceinline__ int high_at(const double* p) { return ((const int*)p)[1]; }
@@ -76,7 +101,10 @@ __device__ __forceinline__ unsigned warp_max(unsigned v) {
 #if ON_DEVICE && __CUDA_ARCH__ >= 800
   return __reduce_max_sync(FULL, v);
 #else
-  for (int k = 16; k; k >>= 1) { unsigned o = __shfl_xor_sync(FULL, v, k); v = o > v ? o : v; }
+  for (int k = 16; k; k >>= 1) {
+    unsigned o = __shfl_xor_sync(FULL, v, k);
+    v = o > v ? o : v;
+  }
   return v;
 #endif
 }
@@ -88,22 +116,30 @@ __device__ __forceinline__ unsigned warp_or(unsigned v) {
   return v;
 #endif
 }
-template <int LANES = 32> __device__ __forceinline__ double warp_sum(double v) {      // of groups of LANES lanes
+template <int LANES = 32>
+__device__ __forceinline__ double warp_sum(double v) {  // of groups of LANES lanes
   for (int k = LANES / 2; k; k >>= 1) v += __shfl_xor_sync(FULL, v, k);
   return v;
 }
 
-#define LONG 1024          // series of more points are spread by ls_spread where several blocks share their cells
+#define LONG 1024  // series of more points are spread by ls_spread where several blocks share their cells
 
 // What prepare leaves for one object; n is 0 unless status is 0.
 // mean_square and weight: of y about its constant model, and the sum of 1 / dy^2, in the user's units. share: the least power of the
 // sample nearest to a maximum, in parts of that.
-struct Info { int n, dropped, status, apart; double t_min, span, scale, mean_square, weight, share; };
+struct Info {
+  int n, dropped, status, apart;
+  double t_min, span, scale, mean_square, weight, share;
+};
 
 // What an object must be for the part it was put in: df * span in (least, most], few to many points. circle: cells of one
 // circle times combs, so that cells a unit of time is this times df; 0 where sums are direct. stretch: neighbouring indices
 // between edge values; 0 where there are none. window: of sums that are interpolated between frequencies; 0 where none are.
-struct Limit { double least, most, circle; int few, many; long long stretch, window; };
+struct Limit {
+  double least, most, circle;
+  int few, many;
+  long long stretch, window;
+};
 
 // Normalisations: 0 = times scale (standard 1, psd, scargle), 1 = p/(1-p), 2 = -ln(1-p). The last two have their pole at 1,
 // which rounding can reach or pass: p is at most the largest number below 1.
@@ -122,12 +158,18 @@ __device__ __forceinline__ float normalise(float p, double scale, int norm) {
 // Of a launch over stretches of every member of a part: the member and the stretch of a block. First stretches of `group` members come
 // first, then their second ones: floors under their peaks are known soon.
 __device__ __forceinline__ int2 member_and_stretch(int block, int group, int stretches, int members) {
-  const int start = block / (group * stretches) * group, size = min(group, members - start), task = block - start * stretches;
-  int2 v; v.x = start + task % size; v.y = task / size;
+  const int start = block / (group * stretches) * group, size = min(group, members - start),
+            task = block - start * stretches;
+  int2 v;
+  v.x = start + task % size;
+  v.y = task / size;
   return v;
 }
 // Determinants at or below this are not trusted; none is where there are few points.
-struct Guard { double least; long long few; };
+struct Guard {
+  double least;
+  long long few;
+};
 __device__ __forceinline__ T guard_of(Guard g, int n) { return n <= g.few ? (T)1 : (T)g.least; }
 
 // ---------------------------------------------------------------- the exact power
@@ -136,74 +178,106 @@ __device__ __forceinline__ T guard_of(Guard g, int n) { return n <= g.few ? (T)1
 // themselves (about 1e-16 each, squared) where a column is next to constant.
 #define SINGULAR 1e-14
 #define COLUMN_NOISE 1e-30
-struct Sums { double cc, ss, cs, yc, ys; };
+struct Sums {
+  double cc, ss, cs, yc, ys;
+};
 __device__ __forceinline__ double power_of(const Sums& s) {
   double det = s.cc * s.ss - s.cs * s.cs;
   if (!(det > SINGULAR * s.cc * s.ss + COLUMN_NOISE * (s.cc + s.ss))) return missing64();
   return (s.yc * (s.ss * s.yc - s.cs * s.ys) + s.ys * (s.cc * s.ys - s.cs * s.yc)) / det;
 }
 // By each group of LANES lanes of a warp, for a frequency of its own. t relative, wv = (w, wy), n rows.
-template <int LANES> __device__ __noinline__ double exact_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
+template <int LANES>
+__device__ __noinline__ double exact_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
   const int first = threadIdx.x & (LANES - 1);
   double mc = 0, ms = 0;
   if (mean) {
     for (int i = first; i < n; i += LANES) {
-      double s, c; sincos_cycles(cycles(f, t[i]), s, c);
-      mc = fma(wv[i].x, c, mc); ms = fma(wv[i].x, s, ms);
+      double s, c;
+      sincos_cycles(cycles(f, t[i]), s, c);
+      mc = fma(wv[i].x, c, mc);
+      ms = fma(wv[i].x, s, ms);
     }
-    mc = warp_sum<LANES>(mc); ms = warp_sum<LANES>(ms);
+    mc = warp_sum<LANES>(mc);
+    ms = warp_sum<LANES>(ms);
   }
   Sums q = {0, 0, 0, 0, 0};
   for (int i = first; i < n; i += LANES) {
-    double s, c; sincos_cycles(cycles(f, t[i]), s, c);
+    double s, c;
+    sincos_cycles(cycles(f, t[i]), s, c);
     const double2 v = wv[i];
-    c -= mc; s -= ms;
-    q.cc = fma(v.x * c, c, q.cc); q.ss = fma(v.x * s, s, q.ss); q.cs = fma(v.x * c, s, q.cs);
-    q.yc = fma(v.y, c, q.yc); q.ys = fma(v.y, s, q.ys);
+    c -= mc;
+    s -= ms;
+    q.cc = fma(v.x * c, c, q.cc);
+    q.ss = fma(v.x * s, s, q.ss);
+    q.cs = fma(v.x * c, s, q.cs);
+    q.yc = fma(v.y, c, q.yc);
+    q.ys = fma(v.y, s, q.ys);
   }
-  q.cc = warp_sum<LANES>(q.cc); q.ss = warp_sum<LANES>(q.ss); q.cs = warp_sum<LANES>(q.cs);
-  q.yc = warp_sum<LANES>(q.yc); q.ys = warp_sum<LANES>(q.ys);
+  q.cc = warp_sum<LANES>(q.cc);
+  q.ss = warp_sum<LANES>(q.ss);
+  q.cs = warp_sum<LANES>(q.cs);
+  q.yc = warp_sum<LANES>(q.yc);
+  q.ys = warp_sum<LANES>(q.ys);
   return power_of(q);
 }
 // The same in one pass, from sums that are not centred: for sums in float32, whose suspicious determinants are mostly large enough
 // for float64. Where one is not, all groups of the warp go on to the power above.
 #define ENOUGH 1e-3
-template <int LANES> __device__ __noinline__ double finer_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
+template <int LANES>
+__device__ __noinline__ double finer_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
   double mc = 0, ms = 0, c2 = 0, s2 = 0;
   Sums q = {0, 0, 0, 0, 0};
   for (int i = threadIdx.x & (LANES - 1); i < n; i += LANES) {
-    double s, c; sincos_cycles(cycles(f, t[i]), s, c);
+    double s, c;
+    sincos_cycles(cycles(f, t[i]), s, c);
     const double2 v = wv[i];
     const double wc = v.x * c, ws = v.x * s;
-    mc += wc; ms += ws;
-    c2 = fma(wc, c, fma(-ws, s, c2)); s2 = fma(wc, s, s2);
-    q.yc = fma(v.y, c, q.yc); q.ys = fma(v.y, s, q.ys);
+    mc += wc;
+    ms += ws;
+    c2 = fma(wc, c, fma(-ws, s, c2));
+    s2 = fma(wc, s, s2);
+    q.yc = fma(v.y, c, q.yc);
+    q.ys = fma(v.y, s, q.ys);
   }
-  mc = warp_sum<LANES>(mc); ms = warp_sum<LANES>(ms); c2 = warp_sum<LANES>(c2); s2 = warp_sum<LANES>(s2);
-  q.yc = warp_sum<LANES>(q.yc); q.ys = warp_sum<LANES>(q.ys);
+  mc = warp_sum<LANES>(mc);
+  ms = warp_sum<LANES>(ms);
+  c2 = warp_sum<LANES>(c2);
+  s2 = warp_sum<LANES>(s2);
+  q.yc = warp_sum<LANES>(q.yc);
+  q.ys = warp_sum<LANES>(q.ys);
   if (!mean) mc = ms = 0;
-  q.cc = fma(-mc, mc, fma(0.5, c2, 0.5)); q.ss = fma(-ms, ms, fma(-0.5, c2, 0.5)); q.cs = fma(-mc, ms, s2);
+  q.cc = fma(-mc, mc, fma(0.5, c2, 0.5));
+  q.ss = fma(-ms, ms, fma(-0.5, c2, 0.5));
+  q.cs = fma(-mc, ms, s2);
   const bool sound = q.cc * q.ss - q.cs * q.cs > ENOUGH;
   if (__all_sync(FULL, sound)) return power_of(q);
   const double exact = exact_power<LANES>(t, wv, n, f, mean);
   return sound ? power_of(q) : exact;
 }
 // What a suspicious power of the working precision is replaced by.
-template <int LANES> __device__ __forceinline__ double better_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
+template <int LANES>
+__device__ __forceinline__ double better_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
   return sizeof(T) == 4 ? finer_power<LANES>(t, wv, n, f, mean) : exact_power<LANES>(t, wv, n, f, mean);
 }
 // Up to so many points eight lanes do one frequency, otherwise a warp. The object alone decides: the two add in different orders.
 #define FEW_POINTS 64
 // Exact powers for the lanes of a warp in `todo`, one of them at a time or four; this lane's power, `here` if it is none of them. A: a
 // kernel's arguments, of which the object's points begin at `lo` and its grid is `gi`; k: number of the lane's frequency.
-template <typename Arguments> __device__ __noinline__ T mend_lanes(const Arguments& A, int lo, int n, int gi, int k, unsigned todo, T here) {
+template <typename Arguments>
+__device__ __noinline__ T mend_lanes(const Arguments& A, int lo, int n, int gi, int k, unsigned todo, T here) {
   const int lane = threadIdx.x & 31, size = n <= FEW_POINTS ? 8 : 32, group = lane / size;
   while (todo) {
-    const int turn = todo >> lane & 1 ? __popc(todo & ((1u << lane) - 1)) : 32;      // how many come before this lane
+    const int turn = todo >> lane & 1 ? __popc(todo & ((1u << lane) - 1)) : 32;  // how many come before this lane
     int who = __ffs(todo) - 1;
-    for (int g = 0; g < 32 / size && todo; g++) { const int next = __ffs(todo) - 1; if (g <= group) who = next; todo &= todo - 1; }
+    for (int g = 0; g < 32 / size && todo; g++) {
+      const int next = __ffs(todo) - 1;
+      if (g <= group) who = next;
+      todo &= todo - 1;
+    }
     const Frequency f = frequency_of(A.f0[gi], (double)__shfl_sync(FULL, k, who), A.df[gi]);
-    const double exact = n <= FEW_POINTS ? better_power<8>(A.tp + lo, A.wv + lo, n, f, A.mean != 0) : better_power<32>(A.tp + lo, A.wv + lo, n, f, A.mean != 0);
+    const double exact = n <= FEW_POINTS ? better_power<8>(A.tp + lo, A.wv + lo, n, f, A.mean != 0)
+                                         : better_power<32>(A.tp + lo, A.wv + lo, n, f, A.mean != 0);
     const double mine = __shfl_sync(FULL, exact, min(turn * size, 31));
     if (turn < 32 / size) here = number_of(mine);
   }
@@ -214,39 +288,60 @@ template <typename Arguments> __device__ __noinline__ T mend_lanes(const Argumen
 // its block waiting (a third of ls_direct's time once).
 // power(i): the staged value, standard; index(i): its frequency's number; wanted(i): is there such a frequency.
 template <int LANES, typename Power, typename Index>
-__device__ __forceinline__ void mend_list(int count, const int* list, const double* t, const double2* wv, int n, double f0, double df,
-                                          bool mean, const Power& power, const Index& index) {
+__device__ __forceinline__ void mend_list(int count, const int* list, const double* t, const double2* wv, int n,
+                                          double f0, double df, bool mean, const Power& power, const Index& index) {
   const int groups = blockDim.x / LANES, group = threadIdx.x / LANES;
-  for (int first = 0; first < count; first += groups) {           // whole warps: groups without a frequency repeat the last one
+  for (int first = 0; first < count; first += groups) {  // whole warps: groups without a frequency repeat the last one
     const int j = first + group, i = list[min(j, count - 1)];
     const double p = better_power<LANES>(t, wv, n, frequency_of(f0, (double)index(i), df), mean);
     if (j < count && !(threadIdx.x & (LANES - 1))) power(i) = number_of(p);
   }
 }
 template <typename Power, typename Index, typename Wanted>
-__device__ __forceinline__ void mend(int total, int* list, int* many, const double* t, const double2* wv, int n, double f0, double df,
-                                     bool mean, const Power& power, const Index& index, const Wanted& wanted) {
+__device__ __forceinline__ void mend(int total, int* list, int* many, const double* t, const double2* wv, int n,
+                                     double f0, double df, bool mean, const Power& power, const Index& index,
+                                     const Wanted& wanted) {
   if (!threadIdx.x) *many = 0;
   __syncthreads();
   for (int i = threadIdx.x; i < total; i += blockDim.x)
     if (wanted(i) && !(power(i) == power(i))) list[atomicAdd(many, 1)] = i;
   __syncthreads();
   const int count = *many;
-  if (n <= FEW_POINTS) mend_list<8>(count, list, t, wv, n, f0, df, mean, power, index);
-  else mend_list<32>(count, list, t, wv, n, f0, df, mean, power, index);
+  if (n <= FEW_POINTS)
+    mend_list<8>(count, list, t, wv, n, f0, df, mean, power, index);
+  else
+    mend_list<32>(count, list, t, wv, n, f0, df, mean, power, index);
   __syncthreads();
 }
 
 // ---------------------------------------------------------------- peak candidates
 // A candidate is a sample above the one before and not below the one after; a neighbour that is NaN or absent is below all.
 // before/after are NaN where the neighbour belongs to another block: ls_peaks fills them in from the edge values.
-struct Candidate { int index, pick; T here, before, after; };      // pick: where the list has its peak of this rank (ls_peaks)
-struct Peaks {                 // where candidates of object o go: list[o * cap ...], counted in count[o]
-  Candidate* list; unsigned* count; unsigned* floor; T* edge; const double* share; int cap, wanted;
-};      // share: of the highest power, which others than the k highest peaks must have to count
-__device__ __forceinline__ bool is_peak(T before, T here, T after) { return here == here && !(before >= here) && !(after > here); }
+struct Candidate {
+  int index, pick;
+  T here, before, after;
+};  // pick: where the list has its peak of this rank (ls_peaks)
+struct Peaks {  // where candidates of object o go: list[o * cap ...], counted in count[o]
+  Candidate* list;
+  unsigned* count;
+  unsigned* floor;
+  T* edge;
+  const double* share;
+  int cap, wanted;
+};  // share: of the highest power, which others than the k highest peaks must have to count
+__device__ __forceinline__ bool is_peak(T before, T here, T after) {
+  return here == here && !(before >= here) && !(after > here);
+}
 __device__ __forceinline__ void put(const Peaks& k, int o, unsigned slot, long long index, T before, T here, T after) {
-  if (slot < (unsigned)k.cap) { Candidate c; c.index = (int)index; c.pick = 0; c.here = here; c.before = before; c.after = after; k.list[(size_t)o * k.cap + slot] = c; }
+  if (slot < (unsigned)k.cap) {
+    Candidate c;
+    c.index = (int)index;
+    c.pick = 0;
+    c.here = here;
+    c.before = before;
+    c.after = after;
+    k.list[(size_t)o * k.cap + slot] = c;
+  }
 }
 __device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T before, T here, T after) {
   put(k, o, atomicAdd(k.count + o, 1u), index, before, here, after);
@@ -259,7 +354,10 @@ __device__ __forceinline__ unsigned kth_highest(unsigned top, unsigned next, int
     if (!r) highest = v;
     if (!v) break;
     const unsigned who = __ballot_sync(FULL, top == v);
-    if ((threadIdx.x & 31) == __ffs(who) - 1) { top = next; next = 0; }
+    if ((threadIdx.x & 31) == __ffs(who) - 1) {
+      top = next;
+      next = 0;
+    }
   }
   return v;
 }
@@ -278,21 +376,27 @@ __device__ __forceinline__ unsigned floor_from(const Peaks& k, int o, unsigned t
 // A floor under the k-th accepted peak of object o, and under what may be beside the highest maximum. best, other: this lane's highest peaks in two places (0: none). Those of lanes
 // whose `place` is a multiple of `stride`, and the two of a lane, are at least two exclusion lengths apart, so no accepted peak can
 // shade two of them: the k-th highest is a valid floor.
-__device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, unsigned other, int stride, int place = threadIdx.x & 31) {
+__device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, unsigned other, int stride,
+                                                int place = threadIdx.x & 31) {
   if (64 / stride < k.wanted || stride > 32) return 0;
   const unsigned v = floor_from(k, o, place % stride ? 0 : max(best, other), place % stride ? 0 : min(best, other));
-  if (v && !(threadIdx.x & 31)) atomicMax(k.floor + o, v);           // nobody waits for it
+  if (v && !(threadIdx.x & 31)) atomicMax(k.floor + o, v);  // nobody waits for it
   return v;
 }
 __device__ __forceinline__ unsigned floor_now(const Peaks& k, int o) { return *(volatile unsigned*)(k.floor + o); }
 
 // Peaks of a warp's lanes (bits of `peaks`, from number i0 on) to the list; get(i) reads one of `total` neighbouring powers.
-template <typename Get> __device__ __forceinline__ void give_peaks(const Peaks& k, int o, long long base, int i0, int total, unsigned peaks, const Get& get) {
+template <typename Get>
+__device__ __forceinline__ void give_peaks(const Peaks& k, int o, long long base, int i0, int total, unsigned peaks,
+                                           const Get& get) {
   if (!__any_sync(FULL, peaks != 0)) return;
   const int lane = threadIdx.x & 31, mine = __popc(peaks);
   int before = mine;
 #pragma unroll
-  for (int step = 1; step < 32; step <<= 1) { const int v = __shfl_up_sync(FULL, before, step); if (lane >= step) before += v; }
+  for (int step = 1; step < 32; step <<= 1) {
+    const int v = __shfl_up_sync(FULL, before, step);
+    if (lane >= step) before += v;
+  }
   unsigned slot = 0;
   if (lane == 31) slot = atomicAdd(k.count + o, (unsigned)before);
   slot = __shfl_sync(FULL, slot, 31) + before - mine;
@@ -304,15 +408,21 @@ template <typename Get> __device__ __forceinline__ void give_peaks(const Peaks& 
 }
 
 // The first and last of a stretch of powers, for the blocks beside it.
-template <typename Get> __device__ __forceinline__ void leave_edges(T* edge, int total, const Get& get) {
-  if (!threadIdx.x && total > 0) { edge[0] = get(0); edge[1] = get(total - 1); }
+template <typename Get>
+__device__ __forceinline__ void leave_edges(T* edge, int total, const Get& get) {
+  if (!threadIdx.x && total > 0) {
+    edge[0] = get(0);
+    edge[1] = get(total - 1);
+  }
 }
 
 // Candidates of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one. A thread looked
 // at some from number i0 on: bits of `found` are those that may be peaks: by their high halves not below a neighbour, nor below
 // `known`, an older floor. Lanes `stride` apart are independent. A warp tests them, raises the floor with those that are peaks for
 // certain and gives out what reaches it. Powers outside are other blocks': leave_edges leaves the first and last value for them.
-template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks& k, int o, long long base, int i0, int total, unsigned found, int stride, unsigned known, const Get& get) {
+template <typename Get>
+__device__ __forceinline__ void give_stretch(const Peaks& k, int o, long long base, int i0, int total, unsigned found,
+                                             int stride, unsigned known, const Get& get) {
   if (!__any_sync(FULL, found != 0)) return;
   unsigned keep = 0, best = 0;
   for (unsigned left = found; left; left &= left - 1) {
@@ -324,6 +434,9 @@ template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks
   }
   const unsigned raised = raise_floor(k, o, best > known ? best : 0, 0, stride);
   if (raised > known)
-    for (unsigned left = keep; left; left &= left - 1) { const int bit = __ffs(left) - 1; if (key_of(get(i0 + bit)) < raised) keep &= ~(1u << bit); }
+    for (unsigned left = keep; left; left &= left - 1) {
+      const int bit = __ffs(left) - 1;
+      if (key_of(get(i0 + bit)) < raised) keep &= ~(1u << bit);
+    }
   give_peaks(k, o, base, i0, total, keep, get);
 }

@@ -1,12 +1,14 @@
 // From raw light curves to what the periodogram's kernels read.
 //
-// ls_prepare: one block = one object. Counts usable rows, finds the time span and the status, sorts by time where needed
-// (a bitonic network over the object's own rows in device memory; rows that are not finite go to the end), then writes
-// relative times, normalised weights w and w (y - mean) / sqrt(YY). 24 bytes a row read (some of them again), 28 written: limited by
-// latency, of memory and of instructions that no cache holds yet: loops are not unrolled, least and greatest are found as integers,
-// and 1,000 objects of a batch are worked on at once. An H100 takes some 15 us for 1,000 objects of 165 rows.
-// ls_weights: one thread = one tap of 16 and four rows. Two polynomials of degree 15 a row, 16 bytes (float64) written: limited
-// by the stores. Where sums are interpolated the weights are divided by the window's transform, another polynomial.
+// ls_prepare: one block = one object. Counts usable rows, finds the time span and the status, sorts by time
+// where needed (a bitonic network over the object's own rows in device memory; rows that are not finite go to
+// the end), then writes relative times, normalised weights w and w (y - mean) / sqrt(YY). 24 bytes a row read
+// (some of them again), 28 written: limited by latency, of memory and of instructions that no cache holds
+// yet: loops are not unrolled, least and greatest are found as integers, and 1,000 objects of a batch are
+// worked on at once. An H100 takes some 15 us for 1,000 objects of 165 rows.
+// ls_weights: one thread = one tap of 16 and four rows. Two polynomials of degree 15 a row, 16 bytes
+// (float64) written: limited by the stores. Where sums are interpolated the weights are divided by the
+// window's transform, another polynomial.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -18,13 +20,13 @@
 #include "common.cuh"
 #include "fourier/order.cuh"
 
-#define VIRTUAL 512         // sums are those of so many threads, whatever works: an object's answer follows from it alone
+#define VIRTUAL 512  // sums are those of so many threads, whatever works: an object's answer follows from it alone
 #define THREADS 128
 #define MAX_WARPS (VIRTUAL / 32)
 #define COEFFICIENTS 16
-#define SHORTEST_SPAN 1e-290     // not even the reciprocal of a shorter one can be worked with
-#define HELD 1024           // rows kept in shared memory between the passes
-#define EACH 4              // rows of one thread of ls_weights
+#define SHORTEST_SPAN 1e-290  // not even the reciprocal of a shorter one can be worked with
+#define HELD 1024             // rows kept in shared memory between the passes
+#define EACH 4                // rows of one thread of ls_weights
 
 // These are asked for before one of them is waited for.
 __device__ __forceinline__ void at_once(double (&a)[4]) {
@@ -40,12 +42,24 @@ __device__ __forceinline__ void prefetch(const double* p) {
 }
 
 struct Prepare {
-  const double* t; const double* y; const double* dy; const int* offsets;
-  const double* df; const Limit* limit;
-  double* tp; double2* wv; int* owner; int* row; Info* info;
-  unsigned* count; unsigned* floor; unsigned* bins;      // of the candidates: cleared here; bins, where there are any: 32 an object
-  double* share; unsigned* tried;        // of the candidates; how many peaks there are to refine
-  int centre, scale_kind, grid_stride, harmonics, scan_only, fewest;      // harmonics: highest multiple of the frequency in the model
+  const double* t;
+  const double* y;
+  const double* dy;
+  const int* offsets;
+  const double* df;
+  const Limit* limit;
+  double* tp;
+  double2* wv;
+  int* owner;
+  int* row;
+  Info* info;
+  unsigned* count;
+  unsigned* floor;
+  unsigned* bins;  // of the candidates: cleared here; bins, where there are any: 32 an object
+  double* share;
+  unsigned* tried;  // of the candidates; how many peaks there are to refine
+  int centre, scale_kind, grid_stride, harmonics, scan_only,
+      fewest;  // harmonics: highest multiple of the frequency in the model
 };
 
 // Two sums over a warp at once: the first is left in lanes 0 to 15, the second in the others.
@@ -60,9 +74,12 @@ __device__ __forceinline__ double warp_sums(double a, double b) {
 #define BAD_ERROR 1
 #define DISORDER 2
 struct Seen {
-  Key t_least, t_greatest, y_least, y_greatest, e_least;      // least: of those the complement
+  Key t_least, t_greatest, y_least, y_greatest, e_least;  // least: of those the complement
   unsigned used, flags;
-  __device__ __forceinline__ void clear() { t_least = t_greatest = y_least = y_greatest = e_least = 0; used = flags = 0; }
+  __device__ __forceinline__ void clear() {
+    t_least = t_greatest = y_least = y_greatest = e_least = 0;
+    used = flags = 0;
+  }
   __device__ __forceinline__ void add(double t, double y, double e, double earlier) {
     const bool ok = isfinite(t) & isfinite(y) & isfinite(e);
     if (ok) {
@@ -75,12 +92,16 @@ struct Seen {
       if (ke > e_least) e_least = ke;
       if (!(e > 0)) flags |= BAD_ERROR;
     }
-    if (!ok || t <= earlier) flags |= DISORDER;      // equal times too: they are ordered by value
+    if (!ok || t <= earlier) flags |= DISORDER;  // equal times too: they are ordered by value
   }
-  __device__ __forceinline__ void fold() {            // over the warp
-    t_least = warp_greatest(t_least); t_greatest = warp_greatest(t_greatest);
-    y_least = warp_greatest(y_least); y_greatest = warp_greatest(y_greatest); e_least = warp_greatest(e_least);
-    used = warp_count(used); flags = warp_or(flags);
+  __device__ __forceinline__ void fold() {  // over the warp
+    t_least = warp_greatest(t_least);
+    t_greatest = warp_greatest(t_greatest);
+    y_least = warp_greatest(y_least);
+    y_greatest = warp_greatest(y_greatest);
+    e_least = warp_greatest(e_least);
+    used = warp_count(used);
+    flags = warp_or(flags);
   }
 };
 
@@ -98,7 +119,10 @@ __device__ void block_sort(double* key, int* row, int n, const double* y, const 
           const double a = key[lo], b = key[hi];
           const int ra = row[lo], rb = row[hi];
           if (a > b || (a == b && (y[ra] > y[rb] || (y[ra] == y[rb] && dy && dy[ra] > dy[rb])))) {
-            key[lo] = b; key[hi] = a; row[lo] = rb; row[hi] = ra;
+            key[lo] = b;
+            key[hi] = a;
+            row[lo] = rb;
+            row[hi] = ra;
           }
         }
       }
@@ -120,18 +144,27 @@ struct Adder {
 #pragma unroll
     for (int e = 0; e < 4; e++) a[e] = b[e] = 0;
   }
-  __device__ __forceinline__ void add(bool wide, int e, double x, double y) {      // of a thread's e-th row of four
-    if (wide) { a[0] += x; b[0] += y; }
-    else { a[e] += x; b[e] += y; }
+  __device__ __forceinline__ void add(bool wide, int e, double x, double y) {  // of a thread's e-th row of four
+    if (wide) {
+      a[0] += x;
+      b[0] += y;
+    } else {
+      a[e] += x;
+      b[e] += y;
+    }
   }
   __device__ __forceinline__ double2 total(bool wide, double* part, double* room) {
     const int tid = threadIdx.x;
     if (wide) {
-      room[tid] = a[0]; room[VIRTUAL + tid] = b[0];
+      room[tid] = a[0];
+      room[VIRTUAL + tid] = b[0];
       __syncthreads();
       const double* at = room + (tid & (THREADS - 1));
 #pragma unroll
-      for (int e = 0; e < 4; e++) { a[e] = at[e * THREADS]; b[e] = at[VIRTUAL + e * THREADS]; }
+      for (int e = 0; e < 4; e++) {
+        a[e] = at[e * THREADS];
+        b[e] = at[VIRTUAL + e * THREADS];
+      }
     }
     const double v = warp_sums((a[0] + a[1]) + (a[2] + a[3]), (b[0] + b[1]) + (b[2] + b[3]));
     if (tid < THREADS && !(tid & 15)) part[tid >> 4] = v;
@@ -149,55 +182,104 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, threads = blockDim.x, warps = threads >> 5;
   const bool wide = threads > THREADS;
   const int o = blockIdx.x, lo = A.offsets[o], n = A.offsets[o + 1] - lo;
-  const double* t = A.t + lo; const double* y = A.y + lo; const double* dy = A.dy ? A.dy + lo : 0;
+  const double* t = A.t + lo;
+  const double* y = A.y + lo;
+  const double* dy = A.dy ? A.dy + lo : 0;
   const double huge = __longlong_as_double(0x7ff0000000000000ll);
   double df = 0;
   Limit limit = {};
-  if (!A.scan_only) { df = A.df[o * A.grid_stride]; limit = A.limit[o]; }
-  if (n > 4 * threads)                   // all that is not asked for at once below, so that none is waited for long
-    for (int i = 16 * tid; i < n; i += 16 * threads) { prefetch(t + i); prefetch(y + i); if (dy) prefetch(dy + i); }
+  if (!A.scan_only) {
+    df = A.df[o * A.grid_stride];
+    limit = A.limit[o];
+  }
+  if (n > 4 * threads)  // all that is not asked for at once below, so that none is waited for long
+    for (int i = 16 * tid; i < n; i += 16 * threads) {
+      prefetch(t + i);
+      prefetch(y + i);
+      if (dy) prefetch(dy + i);
+    }
   Seen s;
   s.clear();
 #pragma unroll 1
-  for (int i0 = tid; i0 < n; i0 += 4 * threads) {      // four rows at a time
+  for (int i0 = tid; i0 < n; i0 += 4 * threads) {  // four rows at a time
     double a[4], b[4], c[4], earlier[4];
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       const int i = min(i0 + e * threads, n - 1);
-      a[e] = t[i]; b[e] = y[i]; c[e] = dy ? dy[i] : 1.0; earlier[e] = i ? t[i - 1] : -huge;
+      a[e] = t[i];
+      b[e] = y[i];
+      c[e] = dy ? dy[i] : 1.0;
+      earlier[e] = i ? t[i - 1] : -huge;
     }
-    at_once(a); at_once(b); at_once(c); at_once(earlier);
+    at_once(a);
+    at_once(b);
+    at_once(c);
+    at_once(earlier);
 #pragma unroll
-    for (int e = 0; e < 4; e++) if (i0 + e * threads < n) s.add(a[e], b[e], c[e], earlier[e]);
+    for (int e = 0; e < 4; e++)
+      if (i0 + e * threads < n) s.add(a[e], b[e], c[e], earlier[e]);
   }
 #pragma unroll 1
-  for (int pass = 0; pass < 2; pass++) {         // over the warp, then over what all warps have left
+  for (int pass = 0; pass < 2; pass++) {  // over the warp, then over what all warps have left
     s.fold();
     if (pass) break;
     if (!lane) {
-      keys[0][warp] = s.t_least; keys[1][warp] = s.t_greatest; keys[2][warp] = s.y_least; keys[3][warp] = s.y_greatest;
-      keys[4][warp] = s.e_least; counts[0][warp] = s.used; counts[1][warp] = s.flags;
+      keys[0][warp] = s.t_least;
+      keys[1][warp] = s.t_greatest;
+      keys[2][warp] = s.y_least;
+      keys[3][warp] = s.y_greatest;
+      keys[4][warp] = s.e_least;
+      counts[0][warp] = s.used;
+      counts[1][warp] = s.flags;
     }
     __syncthreads();
     const int w = lane & (warps - 1);
-    s.t_least = keys[0][w]; s.t_greatest = keys[1][w]; s.y_least = keys[2][w]; s.y_greatest = keys[3][w];
-    s.e_least = keys[4][w]; s.used = lane < warps ? counts[0][w] : 0; s.flags = counts[1][w];
+    s.t_least = keys[0][w];
+    s.t_greatest = keys[1][w];
+    s.y_least = keys[2][w];
+    s.y_greatest = keys[3][w];
+    s.e_least = keys[4][w];
+    s.used = lane < warps ? counts[0][w] : 0;
+    s.flags = counts[1][w];
   }
   const double tmin = number_from(~s.t_least), tmax = number_from(s.t_greatest), span = tmax - tmin;
   const double ymin = number_from(~s.y_least), ymax = number_from(s.y_greatest), emin = number_from(~s.e_least);
   const int m = (int)s.used;
   const bool dirty = s.flags & DISORDER;
   Info info;
-  info.n = m; info.dropped = n - m; info.apart = 1; info.t_min = tmin; info.span = span; info.scale = 1; info.mean_square = info.weight = missing64(); info.share = 0;
-  const bool flat = ymax == ymin && (A.centre || ymax == 0);      // nothing is left to fit
-  info.status = m == 0 ? 1 : s.flags & BAD_ERROR ? 3 : m < A.fewest ? 2 : !(span >= SHORTEST_SPAN) ? 5 : !isfinite(span) ? 6 : flat ? 4 : 0;
-  if (m == 0) { info.t_min = missing64(); info.span = missing64(); }
-  if (A.scan_only) { if (!tid) A.info[o] = info; return; }
-  if (!tid) { A.count[o] = 0; A.floor[o] = 0; }
+  info.n = m;
+  info.dropped = n - m;
+  info.apart = 1;
+  info.t_min = tmin;
+  info.span = span;
+  info.scale = 1;
+  info.mean_square = info.weight = missing64();
+  info.share = 0;
+  const bool flat = ymax == ymin && (A.centre || ymax == 0);  // nothing is left to fit
+  info.status = m == 0                     ? 1
+                : s.flags & BAD_ERROR      ? 3
+                : m < A.fewest             ? 2
+                : !(span >= SHORTEST_SPAN) ? 5
+                : !isfinite(span)          ? 6
+                : flat                     ? 4
+                                           : 0;
+  if (m == 0) {
+    info.t_min = missing64();
+    info.span = missing64();
+  }
+  if (A.scan_only) {
+    if (!tid) A.info[o] = info;
+    return;
+  }
+  if (!tid) {
+    A.count[o] = 0;
+    A.floor[o] = 0;
+  }
   if (!o && !tid) *A.tried = 0;
   if (A.bins && tid < 32) A.bins[o * 32 + tid] = 0;
   // The origin of times is the first one rounded down to the spacing of the largest: t - origin is then exact for times of one sign.
-  const double largest = fmax(fabs(tmin), fabs(tmax)), step = __longlong_as_double(__double_as_longlong(largest) + 1) - largest;
+  const double largest = fmax(fabs(tmin), fabs(tmax)),
+               step = __longlong_as_double(__double_as_longlong(largest) + 1) - largest;
   if (info.status == 0) {
     const double cycles = df * (span + 2 * step);
     if (!(cycles > limit.least && cycles <= limit.most) || m < limit.few || m > limit.many) info.status = 100;
@@ -218,7 +300,8 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
 #pragma unroll 1
     for (int i = tid; i < n; i += threads) {
       const bool ok = isfinite(t[i]) && isfinite(y[i]) && (!dy || isfinite(dy[i]));
-      A.tp[lo + i] = ok ? t[i] : huge; A.row[lo + i] = i;
+      A.tp[lo + i] = ok ? t[i] : huge;
+      A.row[lo + i] = i;
     }
     block_sort(A.tp + lo, A.row + lo, n, y, dy);
   }
@@ -237,13 +320,15 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       const int i = min(i0 + e * threads, m - 1), r = dirty ? A.row[lo + i] : i;
-      error[e] = dy ? dy[r] : 1.0; value[e] = y[r];
+      error[e] = dy ? dy[r] : 1.0;
+      value[e] = y[r];
     }
-    at_once(error); at_once(value);
+    at_once(error);
+    at_once(value);
 #pragma unroll
     for (int e = 0; e < 4; e++)
       if (i0 + e * threads < m) {
-        const double q = emin / error[e];      // relative to the smallest error: no unit overflows
+        const double q = emin / error[e];  // relative to the smallest error: no unit overflows
         const double2 v = make_double2(q * q, (value[e] * shrink - base) * unit);
         mine[i0 + e * threads] = v;
         positive += v.x > 0;
@@ -270,13 +355,19 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   }
   const double2 second = sum.total(wide, part[1], (double*)near);
   double yy = second.x * norm;
-  if (A.centre) { const double rest = second.y * norm; mean += rest; yy -= rest * rest; }
+  if (A.centre) {
+    const double rest = second.y * norm;
+    mean += rest;
+    yy -= rest * rest;
+  }
   const double root = 1 / sqrt(yy);
   // the spacing is a power of two, so that its reciprocal is one, and exact
   double origin = floor(tmin * __hiloint2double(2046 - (__double2hiint(step) >> 20) << 20, 0)) * step;
   if (!isfinite(origin)) origin = tmin;
-  if (positive < 2) info.status = 8;     // the errors leave weight to one point alone
-  else if (!(yy > 0)) info.status = 4;   // y differs only where they leave none
+  if (positive < 2)
+    info.status = 8;  // the errors leave weight to one point alone
+  else if (!(yy > 0))
+    info.status = 4;  // y differs only where they leave none
   const int owner = info.status == 0 ? o : -1;
 #pragma unroll 1
   for (int i0 = tid; i0 < n; i0 += 4 * threads) {
@@ -285,7 +376,8 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       const int i = min(i0 + e * threads, m - 1);
-      v[e] = mine[i]; time[e] = t[dirty ? A.row[lo + i] : i];
+      v[e] = mine[i];
+      time[e] = t[dirty ? A.row[lo + i] : i];
     }
     at_once(time);
 #pragma unroll
@@ -294,14 +386,15 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
       if (i < m) {
         const double w = v[e].x * norm;
         A.wv[lo + i] = make_double2(w, w * ((v[e].y - mean) * root));
-        A.tp[lo + i] = time[e] - origin;      // after the sort the key has done its work
+        A.tp[lo + i] = time[e] - origin;  // after the sort the key has done its work
       }
       if (i < n) A.owner[lo + i] = i < m ? owner : -1;
     }
   }
   if (!tid) {
     const double back = 1 / unit / shrink;
-    info.mean_square = yy * back * back; info.weight = dy ? sw / emin / emin : (double)m;
+    info.mean_square = yy * back * back;
+    info.weight = dy ? sw / emin / emin : (double)m;
     if (A.scale_kind == 1) info.scale = 0.5 * (dy ? sw / (emin * emin) : sw) * info.mean_square;
     if (A.scale_kind == 2) info.scale = 0.5 * m * info.mean_square;
     A.share[o] = info.share;
@@ -311,8 +404,15 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
 
 // ---------------------------------------------------------------- weights of the spreading kernel
 struct Weights {
-  const double* tp; const int* owner; const double* taps; const double* df; const Limit* limit;
-  int2* cell; T* at_f; T* at_2f; const double* correction;
+  const double* tp;
+  const int* owner;
+  const double* taps;
+  const double* df;
+  const Limit* limit;
+  int2* cell;
+  T* at_f;
+  T* at_2f;
+  const double* correction;
   int rows, grid_stride;
 };
 // Where sums are interpolated between frequencies, strengths are divided by the window's transform in time: polynomials in the
@@ -345,8 +445,10 @@ extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
     if (owner[e] >= 0) {
       const double circle = A.limit[owner[e]].circle;
       window[e] = (int)A.limit[owner[e]].window;
-      if (circle > 0 && window[e] >= 0) x[e] = fma(x[e], circle * A.df[owner[e] * A.grid_stride], 8.0);      // 8: every tap falls on a cell >= 0
-      else owner[e] = -1;
+      if (circle > 0 && window[e] >= 0)
+        x[e] = fma(x[e], circle * A.df[owner[e] * A.grid_stride], 8.0);  // 8: every tap falls on a cell >= 0
+      else
+        owner[e] = -1;
     }
 #pragma unroll
   for (int e = 0; e < EACH; e++) {
@@ -355,15 +457,25 @@ extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
     const double u1 = 2 * (c1 - (x1 - 8.0)) - 1, u2 = 2 * (c2 - (x2 - 8.0)) - 1;
     double p1 = c[COEFFICIENTS - 1], p2 = p1;
 #pragma unroll
-    for (int k = COEFFICIENTS - 2; k >= 0; k--) { p1 = fma(p1, u1, c[k]); p2 = fma(p2, u2, c[k]); }
+    for (int k = COEFFICIENTS - 2; k >= 0; k--) {
+      p1 = fma(p1, u1, c[k]);
+      p2 = fma(p2, u2, c[k]);
+    }
     const int w = owner[e] < 0 ? 0 : window[e];
-    if (__any_sync(FULL, w != 0)) {      // half of a row's lanes correct for f, half for 2f
-      const double z = (x1 - 128) * 0x1p-7, v = w ? correct(A.correction + (2 * w - 2 + (a >> 3)) * CORRECTION, z * z) : 1.0;
-      p1 *= __shfl_sync(FULL, v, threadIdx.x & 16); p2 *= __shfl_sync(FULL, v, (threadIdx.x & 16) + 8);
+    if (__any_sync(FULL, w != 0)) {  // half of a row's lanes correct for f, half for 2f
+      const double z = (x1 - 128) * 0x1p-7,
+                   v = w ? correct(A.correction + (2 * w - 2 + (a >> 3)) * CORRECTION, z * z) : 1.0;
+      p1 *= __shfl_sync(FULL, v, threadIdx.x & 16);
+      p2 *= __shfl_sync(FULL, v, (threadIdx.x & 16) + 8);
     }
     if (owner[e] < 0) continue;
-    A.at_f[p * 16 + ((a + (int)c1) & 15)] = (T)p1;               // lane order: the lane is the cell modulo 16
+    A.at_f[p * 16 + ((a + (int)c1) & 15)] = (T)p1;  // lane order: the lane is the cell modulo 16
     A.at_2f[p * 16 + ((a + (int)c2) & 15)] = (T)p2;
-    if (!a) { int2 cell; cell.x = (int)c1; cell.y = (int)c2; A.cell[p] = cell; }
+    if (!a) {
+      int2 cell;
+      cell.x = (int)c1;
+      cell.y = (int)c2;
+      A.cell[p] = cell;
+    }
   }
 }

@@ -17,13 +17,15 @@ typedef long long i64;
 #define SINGLE (sizeof(REAL) == 4)
 #define MOST_TERMS 100
 
-struct __align__(4 * sizeof(REAL)) Four { REAL x, y, z, w; };
+struct __align__(4 * sizeof(REAL)) Four {
+  REAL x, y, z, w;
+};
 
 // K as a function of the squared chord x, zero above `top`.  MODE 0: 2 to the power of a polynomial of DEGREE in x;
 // MODE 1: a polynomial of `terms` coefficients in 2 x / top - 1; MODE 2: the quintics of `Radial` (kernels/radial.py).
 struct Profile {
-  REAL top, scale, floor;    // scale: 2 / top of a polynomial, cells / sqrt(top) of quintics; floor: least value
-  int terms;                 // coefficients, or cells
+  REAL top, scale, floor;  // scale: 2 / top of a polynomial, cells / sqrt(top) of quintics; floor: least value
+  int terms;               // coefficients, or cells
   REAL c[MOST_TERMS];
 };
 
@@ -34,7 +36,8 @@ DI REAL power_of_two(REAL e) {
   return (REAL)exp2(e);
 }
 
-template <class R> DI R quintic(const R* __restrict__ cells, R t, int n) {
+template <class R>
+DI R quintic(const R* __restrict__ cells, R t, int n) {
   int k = (int)t;
   if (k > n - 1) k = n - 1;
   R u = 2 * (t - k) - 1;
@@ -46,7 +49,8 @@ template <class R> DI R quintic(const R* __restrict__ cells, R t, int n) {
 }
 
 // Values at N squared chords.
-template <int N> DI void values(const Profile& p, const REAL* __restrict__ cells, const REAL* x, REAL* v) {
+template <int N>
+DI void values(const Profile& p, const REAL* __restrict__ cells, const REAL* x, REAL* v) {
   if (MODE == 0) {
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -58,7 +62,10 @@ template <int N> DI void values(const Profile& p, const REAL* __restrict__ cells
   } else if (MODE == 1) {
     REAL t[N];
 #pragma unroll
-    for (int k = 0; k < N; k++) { t[k] = x[k] * p.scale - 1; v[k] = p.c[p.terms - 1]; }
+    for (int k = 0; k < N; k++) {
+      t[k] = x[k] * p.scale - 1;
+      v[k] = p.c[p.terms - 1];
+    }
     for (int d = p.terms - 2; d >= 0; d--) {
 #pragma unroll
       for (int k = 0; k < N; k++) v[k] = v[k] * t[k] + p.c[d];
@@ -90,5 +97,8 @@ DI REAL square_sine(REAL y) {
 }
 
 // Squared chord of points of two rings at the same azimuth, and its increase by sin^2 of half the azimuths' difference.
-DI double chord(double t, double u) { double s = 2 * sin(0.5 * (t - u)); return s * s; }
+DI double chord(double t, double u) {
+  double s = 2 * sin(0.5 * (t - u));
+  return s * s;
+}
 DI double spread(double t, double u) { return 4 * sin(t) * sin(u); }

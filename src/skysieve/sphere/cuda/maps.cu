@@ -10,8 +10,8 @@
 #include "common.cuh"
 
 // Sums of `count` pixels, `stride` apart, less the first one, and of their squares: one pair a block, and the first one.
-extern "C" __global__ void __launch_bounds__(256) look(const REAL* __restrict__ in, double* __restrict__ found, i64 count,
-    i64 stride) {
+extern "C" __global__ void __launch_bounds__(256) look(const REAL* __restrict__ in, double* __restrict__ found,
+                                                       i64 count, i64 stride) {
   __shared__ double a[256], b[256];
   double s = 0, t = 0;
   for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < count; k += (i64)gridDim.x * 256) {
@@ -19,10 +19,14 @@ extern "C" __global__ void __launch_bounds__(256) look(const REAL* __restrict__ 
     s += v;
     t += v * v;
   }
-  a[threadIdx.x] = s; b[threadIdx.x] = t;
+  a[threadIdx.x] = s;
+  b[threadIdx.x] = t;
   for (int h = 128; h; h >>= 1) {
     __syncthreads();
-    if (threadIdx.x < h) { a[threadIdx.x] += a[threadIdx.x + h]; b[threadIdx.x] += b[threadIdx.x + h]; }
+    if (threadIdx.x < h) {
+      a[threadIdx.x] += a[threadIdx.x + h];
+      b[threadIdx.x] += b[threadIdx.x + h];
+    }
   }
   if (threadIdx.x == 0) {
     found[2 * blockIdx.x] = a[0];
@@ -31,7 +35,9 @@ extern "C" __global__ void __launch_bounds__(256) look(const REAL* __restrict__ 
   }
 }
 
-struct __align__(16) Vector { REAL v[16 / sizeof(REAL)]; };
+struct __align__(16) Vector {
+  REAL v[16 / sizeof(REAL)];
+};
 #define PIXELS ((int)(16 / sizeof(REAL)))
 
 // The sum of a block's 256 threads, in all of them.
@@ -55,7 +61,7 @@ DI double total(const double* __restrict__ sums, int count) {
 
 // Sums of all pixels of grid.y maps, one for each block; npix is a multiple of PIXELS.
 extern "C" __global__ void __launch_bounds__(256) add_up(const Vector* __restrict__ in, double* __restrict__ sums,
-    i64 npix) {
+                                                         i64 npix) {
   double s = 0;
   in += blockIdx.y * (npix / PIXELS);
 #pragma unroll 2
@@ -70,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(256) add_up(const Vector* __restric
 
 // A map less its mean, of `count` sums of `add_up`; `out` may be `in`.
 extern "C" __global__ void __launch_bounds__(256) less_mean(const Vector* in, Vector* out,
-    const double* __restrict__ sums, int count, i64 npix) {
+                                                            const double* __restrict__ sums, int count, i64 npix) {
   double mean = total(sums, count) / npix;
 #pragma unroll 2
   for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < npix / PIXELS; k += (i64)gridDim.x * 256) {
@@ -84,7 +90,8 @@ extern "C" __global__ void __launch_bounds__(256) less_mean(const Vector* in, Ve
 // Results (grid.y kernels) plus the map's mean times each kernel's integral.  `own`: sums of the results, whose own means
 // are taken off, or null.
 extern "C" __global__ void __launch_bounds__(256) add_mean(Vector* __restrict__ out, const double* __restrict__ sums,
-    const double* __restrict__ integral, const double* __restrict__ own, int count, i64 npix) {
+                                                           const double* __restrict__ integral,
+                                                           const double* __restrict__ own, int count, i64 npix) {
   __shared__ REAL held;  // rounded before it is added
   double mean = total(sums, count) / npix;
   double less = own ? total(own + blockIdx.y * count, count) / npix : 0;
@@ -112,8 +119,8 @@ DI i64 even_bits(i64 v) {
 }
 
 // From NESTED to RING order (`back` the other way); one thread a nested pixel.
-extern "C" __global__ void __launch_bounds__(256) reorder(const REAL* __restrict__ in, REAL* __restrict__ out, int nside,
-    int back) {
+extern "C" __global__ void __launch_bounds__(256) reorder(const REAL* __restrict__ in, REAL* __restrict__ out,
+                                                          int nside, int back) {
   i64 p = (i64)blockIdx.x * 256 + threadIdx.x, face_size = (i64)nside * nside;
   if (p >= 12 * face_size) return;
   int face = (int)(p / face_size);
@@ -125,7 +132,11 @@ extern "C" __global__ void __launch_bounds__(256) reorder(const REAL* __restrict
   i64 c = (column * m + x - y + 1 + unshifted) / 2 - 1;
   if (column * m + x - y + 1 + unshifted < 0) c = -1 - (-(column * m + x - y + 1 + unshifted) + 1) / 2;
   c = (c + 4 * m) % (4 * m);
-  i64 first = i < nside ? 2 * i * (i - 1)
-      : i > 3LL * nside ? 12 * face_size - 2 * m * (m + 1) : 2LL * nside * (nside - 1) + (i - nside) * 4LL * nside;
-  if (back) out[p] = in[first + c]; else out[first + c] = in[p];
+  i64 first = i < nside         ? 2 * i * (i - 1)
+              : i > 3LL * nside ? 12 * face_size - 2 * m * (m + 1)
+                                : 2LL * nside * (nside - 1) + (i - nside) * 4LL * nside;
+  if (back)
+    out[p] = in[first + c];
+  else
+    out[first + c] = in[p];
 }

@@ -13,14 +13,19 @@
 // budget: f32 kernel=forward regs<=64 smem<=4096 spills<=0
 #include "common.cuh"
 
-struct __align__(16) Turn { double x, y; };
+struct __align__(16) Turn {
+  double x, y;
+};
 
 // One pixel times a weight; Q and U (npix later) turned into axes that do not turn.
-DI void add_pixel(double* sum, const REAL* __restrict__ map, const i64* __restrict__ at,
-    const Turn* __restrict__ turn, int k, double weight, i64 npix, int spin) {
+DI void add_pixel(double* sum, const REAL* __restrict__ map, const i64* __restrict__ at, const Turn* __restrict__ turn,
+                  int k, double weight, i64 npix, int spin) {
   i64 p = at[k];
   double q = map[p];
-  if (!spin) { sum[0] += weight * q; return; }
+  if (!spin) {
+    sum[0] += weight * q;
+    return;
+  }
   double u = map[npix + p];
   Turn t = turn[k];
   sum[0] += weight * (q * t.x - u * t.y);
@@ -30,7 +35,8 @@ DI void add_pixel(double* sum, const REAL* __restrict__ map, const i64* __restri
 // The block's sums into change[place] and, for Q and U, change[count + place].
 DI void store(const double* sum, double* __restrict__ change, int place, int count, int spin) {
   __shared__ double held[2][128];
-  held[0][threadIdx.x] = sum[0]; held[1][threadIdx.x] = sum[1];
+  held[0][threadIdx.x] = sum[0];
+  held[1][threadIdx.x] = sum[1];
   for (int h = 64; h; h >>= 1) {
     __syncthreads();
     if (threadIdx.x < h) {
@@ -45,8 +51,9 @@ DI void store(const double* sum, double* __restrict__ change, int place, int cou
 
 // grid: pixels of a quarter that change, 8 lists; `read` pixels (columns of the matrix) enter.
 extern "C" __global__ void __launch_bounds__(128) forward(const REAL* __restrict__ map, const i64* __restrict__ at,
-    const Turn* __restrict__ turn, const double* __restrict__ matrix, double* __restrict__ change, int read, i64 npix,
-    int spin) {
+                                                          const Turn* __restrict__ turn,
+                                                          const double* __restrict__ matrix,
+                                                          double* __restrict__ change, int read, i64 npix, int spin) {
   int a = blockIdx.x, j = blockIdx.y;
   double sum[2] = {0, 0};
   for (int b = threadIdx.x; b < read; b += 128)
@@ -57,8 +64,10 @@ extern "C" __global__ void __launch_bounds__(128) forward(const REAL* __restrict
 // The transposed operator.  grid: pixels that `forward` reads, both poles; `quarter` pixels of each of the 8 lists enter.
 // before[k * gridDim.x + p] is the pixel that comes to p after k quarters of a turn.
 extern "C" __global__ void __launch_bounds__(128) backward(const REAL* __restrict__ map, const i64* __restrict__ at,
-    const Turn* __restrict__ turn, const double* __restrict__ matrix, const int* __restrict__ before,
-    double* __restrict__ change, int quarter, i64 npix, int spin) {
+                                                           const Turn* __restrict__ turn,
+                                                           const double* __restrict__ matrix,
+                                                           const int* __restrict__ before, double* __restrict__ change,
+                                                           int quarter, i64 npix, int spin) {
   int p = blockIdx.x, read = gridDim.x, pole = blockIdx.y;
   double sum[2] = {0, 0};
 #pragma unroll 1
@@ -72,12 +81,15 @@ extern "C" __global__ void __launch_bounds__(128) backward(const REAL* __restric
 
 // Changes of `count` different pixels, added to them.
 extern "C" __global__ void add(REAL* __restrict__ map, const i64* __restrict__ at, const Turn* __restrict__ turn,
-    const double* __restrict__ change, int count, i64 npix, int spin) {
+                               const double* __restrict__ change, int count, i64 npix, int spin) {
   int k = blockIdx.x * blockDim.x + threadIdx.x;
   if (k >= count) return;
   i64 p = at[k];
   double q = change[k];
-  if (!spin) { map[p] += (REAL)q; return; }
+  if (!spin) {
+    map[p] += (REAL)q;
+    return;
+  }
   double u = change[count + k];
   Turn t = turn[k];
   map[p] += (REAL)(q * t.x + u * t.y);

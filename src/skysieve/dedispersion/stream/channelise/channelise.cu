@@ -26,7 +26,9 @@ typedef long long i64;
 #define THREADS 256
 #define MOST_PASSES 24
 
-struct __align__(2 * sizeof(VALUE)) Voltage { VALUE re, im; };
+struct __align__(2 * sizeof(VALUE)) Voltage {
+  VALUE re, im;
+};
 
 struct Packets {
   int nsamp, pols, chunks, nchan;  // of a packet; packets of one time; subbands of a packet
@@ -76,22 +78,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) unpack(const u8* data, con
 }
 
 struct Shape {
-  i64 spectra;                     // rows of output
+  i64 spectra;  // rows of output
   int N, taps, integrate;
-  int pols, pick, nsub;            // of the voltages; the one wanted, or -1
-  int lp, lt, lr;                  // powers of two: polarisations used, subbands of a block, rows of a block
-  int rising, bytes, passes;       // subbands rise in frequency; whether the result is bytes
+  int pols, pick, nsub;       // of the voltages; the one wanted, or -1
+  int lp, lt, lr;             // powers of two: polarisations used, subbands of a block, rows of a block
+  int rising, bytes, passes;  // subbands rise in frequency; whether the result is bytes
   float middle;
   int radix[MOST_PASSES];
 };
 
-struct Cell { int k, s; };
+struct Cell {
+  int k, s;
+};
 
 __device__ __forceinline__ float2 turned(float2 a, float2 w) {
-  return make_float2(__fsub_rn(__fmul_rn(a.x, w.x), __fmul_rn(a.y, w.y)), __fadd_rn(__fmul_rn(a.x, w.y), __fmul_rn(a.y, w.x)));
+  return make_float2(__fsub_rn(__fmul_rn(a.x, w.x), __fmul_rn(a.y, w.y)),
+                     __fadd_rn(__fmul_rn(a.x, w.y), __fmul_rn(a.y, w.x)));
 }
-__device__ __forceinline__ float2 plus(float2 a, float2 b) { return make_float2(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y)); }
-__device__ __forceinline__ float2 minus(float2 a, float2 b) { return make_float2(__fsub_rn(a.x, b.x), __fsub_rn(a.y, b.y)); }
+__device__ __forceinline__ float2 plus(float2 a, float2 b) {
+  return make_float2(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y));
+}
+__device__ __forceinline__ float2 minus(float2 a, float2 b) {
+  return make_float2(__fsub_rn(a.x, b.x), __fsub_rn(a.y, b.y));
+}
 
 // Transforms of the columns (1 << lc of them) in x; the result lies in what is returned, x or y.
 __device__ __forceinline__ float2* transform(float2* x, float2* y, const float2* turns, int lc, const Shape& g) {
@@ -152,9 +161,10 @@ __device__ __forceinline__ float2* transform(float2* x, float2* y, const float2*
 }
 
 // Voltages from the first of row 0 on; `place` of each output channel: which channel of which subband.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    channelise(const Voltage* in, const float* filters, const float2* turns, const Cell* place, const float* level,
-               const float* scale, float2* room, void* out, Shape g) {
+extern "C" __global__ void __launch_bounds__(THREADS) channelise(const Voltage* in, const float* filters,
+                                                                 const float2* turns, const Cell* place,
+                                                                 const float* level, const float* scale, float2* room,
+                                                                 void* out, Shape g) {
   extern __shared__ float2 shared[];
   const int lc = g.lp + g.lt + g.lr, tile = 1 << g.lt, rows = 1 << g.lr, pols = 1 << g.lp, N = g.N;
   const int cells = N << (g.lt + g.lr), nchan = N * g.nsub, tiles = (g.nsub + tile - 1) >> g.lt;
@@ -170,8 +180,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int n = e >> lc, s = e & (tile - 1), p = e >> g.lt & (pols - 1), r = e >> (g.lt + g.lp) & (rows - 1);
         float2 v = make_float2(0.0f, 0.0f);
         if (s < some && j0 + r < g.spectra) {
-          const Voltage* const at = in + (((j0 + r) * g.integrate + i) * N + n) * line +
-                                    (i64)(g.pick < 0 ? p : g.pick) * g.nsub + s0 + s;
+          const Voltage* const at =
+              in + (((j0 + r) * g.integrate + i) * N + n) * line + (i64)(g.pick < 0 ? p : g.pick) * g.nsub + s0 + s;
           for (int t = 0; t < g.taps; t++) {
             const Voltage a = at[t * N * line];
             const float h = filters[t * N + n];

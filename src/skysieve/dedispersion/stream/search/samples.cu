@@ -17,10 +17,13 @@ typedef unsigned long long u64;
 #define THREADS 256
 #define PIECE 64  // samples of a thread
 
-struct Rect { i64 first, last, low, high; };  // samples, channels
+struct Rect {
+  i64 first, last, low, high;
+};  // samples, channels
 
 // Zeros where samples are missing.
-extern "C" __global__ void __launch_bounds__(THREADS) blank(u8* rows, i64 start, int n, int channels, const Rect* rects, int count) {
+extern "C" __global__ void __launch_bounds__(THREADS) blank(u8* rows, i64 start, int n, int channels, const Rect* rects,
+                                                            int count) {
   for (int k = blockIdx.x; k < count; k += gridDim.x) {
     const Rect r = rects[k];
     const i64 from = max((i64)0, r.first - start), to = min((i64)n, r.last - start), wide = r.high - r.low;
@@ -30,8 +33,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) blank(u8* rows, i64 start,
 }
 
 // Sums of a block by channel.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    statistics(const u8* rows, i64 start, int n, int channels, const Rect* rects, int count, u64* number, u64* total, u64* square) {
+extern "C" __global__ void __launch_bounds__(THREADS) statistics(const u8* rows, i64 start, int n, int channels,
+                                                                 const Rect* rects, int count, u64* number, u64* total,
+                                                                 u64* square) {
   const int c = blockIdx.x * THREADS + threadIdx.x;
   if (c >= channels) return;
   const int from = blockIdx.y * PIECE, to = min(n, from + PIECE);
@@ -54,8 +58,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // The block is over: a quarter of it must have come for its mean and scatter to hold for the next.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    end_block(u64* number, u64* total, u64* square, double* mean, double* sigma, u32* known, int channels, i64 block) {
+extern "C" __global__ void __launch_bounds__(THREADS) end_block(u64* number, u64* total, u64* square, double* mean,
+                                                                double* sigma, u32* known, int channels, i64 block) {
   const int c = blockIdx.x * THREADS + threadIdx.x;
   if (c >= channels) return;
   const u64 came = number[c];
@@ -69,9 +73,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // Missing samples take noise of their channel's mean and scatter, made from channel and sample number.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    fill(u8* rows, i64 start, int n, int channels, const Rect* rects, int count, const double* mean, const double* sigma,
-         double spread, double most) {
+extern "C" __global__ void __launch_bounds__(THREADS) fill(u8* rows, i64 start, int n, int channels, const Rect* rects,
+                                                           int count, const double* mean, const double* sigma,
+                                                           double spread, double most) {
   for (int k = blockIdx.x; k < count; k += gridDim.x) {
     const Rect r = rects[k];
     const i64 from = max((i64)0, r.first - start), to = min((i64)n, r.last - start), wide = r.high - r.low;

@@ -9,14 +9,22 @@
 // build: f32
 // budget: f32 kernel=demod regs<=64 smem<=16896
 #define TILE 32
-#define ROWS 4               // SFTs of a thread
-#define DTERMS 8             // bins to either side of the frequency; cpu/demod.py has the same
-#define NEAR 2e-4f           // distance to a bin below which that bin alone counts
+#define ROWS 4      // SFTs of a thread
+#define DTERMS 8    // bins to either side of the frequency; cpu/demod.py has the same
+#define NEAR 2e-4f  // distance to a bin below which that bin alone counts
 
 struct Demod {
-  const float2* data; const double* delay; const double* rate; const float* a; const float* b;      // rate: in bins for each Hz
-  const double* f0; const double* f1; const double* f2;
-  float2* Fa; float2* Fb; unsigned* failed;       // failed: least number of a template that needs a bin that is not there
+  const float2* data;
+  const double* delay;
+  const double* rate;
+  const float* a;
+  const float* b;  // rate: in bins for each Hz
+  const double* f0;
+  const double* f1;
+  const double* f2;
+  float2* Fa;
+  float2* Fb;
+  unsigned* failed;  // failed: least number of a template that needs a bin that is not there
   int sfts, bins, first_bin, templates;
 };
 // Sine and cosine of a phase of x cycles.
@@ -28,7 +36,8 @@ __device__ __forceinline__ float2 projected(const float2* x, float kappa, float 
   float2 sum = make_float2(0, 0);
 #pragma unroll
   for (int m = 0; m < 2 * DTERMS; m += 4) {
-    const float d = k + (DTERMS - 1 - m), d1 = k + (DTERMS - 2 - m), d2 = k + (DTERMS - 3 - m), d3 = k + (DTERMS - 4 - m);      // each from k itself: k + 3 - 3 would lose digits
+    const float d = k + (DTERMS - 1 - m), d1 = k + (DTERMS - 2 - m), d2 = k + (DTERMS - 3 - m),
+                d3 = k + (DTERMS - 4 - m);  // each from k itself: k + 3 - 3 would lose digits
     const float p = d * d1, q = d2 * d3, inverse = 1 / (p * q);
     const float2 u = x[m], v = x[m + 1], w = x[m + 2], z = x[m + 3];
     sum.x = fmaf(inverse, fmaf(q, fmaf(u.x, d1, v.x * d), p * fmaf(w.x, d3, z.x * d2)), sum.x);
@@ -44,7 +53,7 @@ __device__ __forceinline__ float2 projected(const float2* x, float kappa, float 
   sincos_cycles(phase, s, c);
   return make_float2(fmaf(c, found.x, -s * found.y), fmaf(c, found.y, s * found.x));
 }
-extern "C" __global__ void __launch_bounds__(TILE * TILE / ROWS) demod(const Demod A) {
+extern "C" __global__ void __launch_bounds__(TILE* TILE / ROWS) demod(const Demod A) {
   __shared__ float2 tile[TILE][TILE + 1];
   const int own = threadIdx.x % TILE, row = threadIdx.x / TILE, i = blockIdx.x * TILE + own;
   const bool inside = i < A.templates;
@@ -54,12 +63,15 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE / ROWS) demod(const Dem
     const int j = blockIdx.y * TILE + row + e * (TILE / ROWS);
     if (!inside || j >= A.sfts) continue;
     const double d = A.delay[j], half = 0.5 * d * d;
-    const double phase = fma(f2, half * d * (1.0 / 3), fma(f1, half, f0 * d)), cycles = A.rate[j] * fma(f2, half, fma(f1, d, f0));
+    const double phase = fma(f2, half * d * (1.0 / 3), fma(f1, half, f0 * d)),
+                 cycles = A.rate[j] * fma(f2, half, fma(f1, d, f0));
     const double whole = floor(cycles), turn = fma(0.5, cycles, -phase);
     const long long low = (long long)whole - (DTERMS - 1) - A.first_bin;
     float2 found = make_float2(0, 0);
-    if (low < 0 || low + 2 * DTERMS > A.bins) atomicMin(A.failed, (unsigned)i);
-    else found = projected(A.data + (size_t)j * A.bins + low, (float)(cycles - whole), (float)(turn - rint(turn)));
+    if (low < 0 || low + 2 * DTERMS > A.bins)
+      atomicMin(A.failed, (unsigned)i);
+    else
+      found = projected(A.data + (size_t)j * A.bins + low, (float)(cycles - whole), (float)(turn - rint(turn)));
     tile[row + e * (TILE / ROWS)][own] = found;
   }
   __syncthreads();

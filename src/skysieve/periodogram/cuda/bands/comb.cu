@@ -1,9 +1,12 @@
-// Light curves in several bands, any model but one sinusoid and means: sums by banded combs, equations, powers.
+// Light curves in several bands, any model but one sinusoid and means: sums by banded combs, equations,
+// powers.
 //
-// bands_weights: one thread = one tap of 16 of a row, all harmonics; limited by the stores (132 bytes a row and harmonic).
-// bands_comb: one block = one object and one stretch of P combs of 192 modes. Points are spread (a half warp a channel), then G combs
-// at a time are transformed (a half warp a transform), their sums meet in shared memory, and a thread solves the equations of a
-// frequency. Limit: latency of one block of 12 warps a multiprocessor.
+// bands_weights: one thread = one tap of 16 of a row, all harmonics; limited by the stores (132 bytes a row
+// and harmonic).
+// bands_comb: one block = one object and one stretch of P combs of 192 modes. Points are spread (a half warp
+// a channel), then G combs at a time are transformed (a half warp a transform), their sums meet in shared
+// memory, and a thread solves the equations of a frequency. Limit: latency of one block of 12 warps a
+// multiprocessor.
 //
 // archs: 75 80 86 89 90 100 120
 // build: offsets2 -DREAL=double -DTERMS=2 -DBAND_TERMS=0
@@ -19,8 +22,14 @@
 
 // ---------------------------------------------------------------- other models: weights of every harmonic
 struct Weights {
-  const double* tp; const int* owner; const double* taps; const double* df; const Limit* limit; int* cell; double* weight;
-  int rows, stride, grid_stride;       // stride: rows of a harmonic in cell and weight
+  const double* tp;
+  const int* owner;
+  const double* taps;
+  const double* df;
+  const Limit* limit;
+  int* cell;
+  double* weight;
+  int rows, stride, grid_stride;  // stride: rows of a harmonic in cell and weight
 };
 extern "C" __global__ void __launch_bounds__(256) bands_weights(const Weights A) {
   const int a = threadIdx.x & 15;
@@ -31,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(256) bands_weights(const Weights A)
   const int owner = p < A.rows ? A.owner[p] : -1;
   const double circle = owner < 0 ? 0 : A.limit[owner].circle;
   if (!(circle > 0)) return;
-  const double place = fma(A.tp[p], circle * A.df[owner * A.grid_stride], 8.0);      // 8: every tap falls on a cell >= 0
+  const double place = fma(A.tp[p], circle * A.df[owner * A.grid_stride], 8.0);  // 8: every tap falls on a cell >= 0
 #pragma unroll 1
   for (int m = 0; m < HARMONICS; m++) {
     const double x = (m + 1) * place - 8.0, start = ceil(x), u = 2 * (start - x) - 1;
@@ -39,26 +48,42 @@ extern "C" __global__ void __launch_bounds__(256) bands_weights(const Weights A)
 #pragma unroll
     for (int k = 14; k >= 0; k--) v = fma(v, u, c[k]);
     const size_t at = (size_t)m * A.stride + p;
-    A.weight[at * 16 + ((a + (int)start) & 15)] = v;          // lane order: the lane is the cell modulo 16
+    A.weight[at * 16 + ((a + (int)start) & 15)] = v;  // lane order: the lane is the cell modulo 16
     if (!a) A.cell[at] = (int)start;
   }
 }
 
 // ---------------------------------------------------------------- other models: combs
 struct Comb {
-  const double* tp; const double2* wv; const int* cell; const double* weight; Bands rows;
-  const int* offsets; const Info* info; const int* order; const int2* tasks;
-  const double2* first; const double2* second; const double2* fold; const double* deconvolve;
-  const double* f0; const double* df; const int* nf; const long long* start; double* power; int* odd;
+  const double* tp;
+  const double2* wv;
+  const int* cell;
+  const double* weight;
+  Bands rows;
+  const int* offsets;
+  const Info* info;
+  const int* order;
+  const int2* tasks;
+  const double2* first;
+  const double2* second;
+  const double2* fold;
+  const double* deconvolve;
+  const double* f0;
+  const double* df;
+  const int* nf;
+  const long long* start;
+  double* power;
+  int* odd;
   double limit, penalty, band_penalty;
-  int P, G, stretches, stride, grid_stride, room, slots, regularised;      // room: complex cells of all channels that the block was given
+  int P, G, stretches, stride, grid_stride, room, slots,
+      regularised;  // room: complex cells of all channels that the block was given
 };
 #define MODES 192
 #define OUT 12
 #define THREADS 384
 #define HALVES (THREADS / 16)
 #define CHUNK 64
-#define SLOT MODES                    // complex numbers of one transform's slot: outputs, and before that its exchange
+#define SLOT MODES  // complex numbers of one transform's slot: outputs, and before that its exchange
 
 // Column i of a band, or of all: harmonic, and whether it is a sine. Without a constant the first column is the cosine at f.
 __device__ __forceinline__ int harmonic_of(int i, bool constant) { return constant ? (i + 1) >> 1 : (i >> 1) + 1; }
@@ -72,34 +97,57 @@ __device__ __forceinline__ double entry(const double* h, const double* g, int k,
 }
 
 // The power from the sums of one frequency, S[channel * SLOT]; missing where it is not trusted.
-__device__ __forceinline__ double solved(const double2* S, int B, const double* share, double penalty, double band_penalty, double limit) {
+__device__ __forceinline__ double solved(const double2* S, int B, const double* share, double penalty,
+                                         double band_penalty, double limit) {
   constexpr int K = AT_LEAST_ONE(COMMON);
   double R[K][K], right[K], beta[K], power = 0, squares = 0;
   bool sound = true;
-  if (COMMON > 0) {                    // the common columns' own equations
+  if (COMMON > 0) {  // the common columns' own equations
     double h[2 * TERMS + 1], g[2 * TERMS + 1];
-    h[0] = 0.5; g[0] = 0;
-UNROLL
+    h[0] = 0.5;
+    g[0] = 0;
+    UNROLL
     for (int m = 1; m <= 2 * TERMS; m++) {
       double x = 0, y = 0;
-      if (m <= BAND_W) for (int b = 0; b < B; b++) { const double2 v = S[(b * BAND_CHANNELS + m - 1) * SLOT]; x += v.x; y += v.y; }
-      else { const double2 v = S[(B * BAND_CHANNELS + m - 1 - BAND_W) * SLOT]; x = v.x; y = v.y; }
-      h[m] = 0.5 * x; g[m] = 0.5 * y;
+      if (m <= BAND_W)
+        for (int b = 0; b < B; b++) {
+          const double2 v = S[(b * BAND_CHANNELS + m - 1) * SLOT];
+          x += v.x;
+          y += v.y;
+        }
+      else {
+        const double2 v = S[(B * BAND_CHANNELS + m - 1 - BAND_W) * SLOT];
+        x = v.x;
+        y = v.y;
+      }
+      h[m] = 0.5 * x;
+      g[m] = 0.5 * y;
     }
-UNROLL
+    UNROLL
     for (int i = 0; i < COMMON; i++) {
       right[i] = 0;
-UNROLL
+      UNROLL
       for (int j = 0; j <= i; j++)
-        R[i][j] = entry(h, g, harmonic_of(i, CONSTANT), sine_of(i, CONSTANT), harmonic_of(j, CONSTANT), sine_of(j, CONSTANT));
+        R[i][j] =
+            entry(h, g, harmonic_of(i, CONSTANT), sine_of(i, CONSTANT), harmonic_of(j, CONSTANT), sine_of(j, CONSTANT));
       if (i >= FREE) R[i][i] += penalty * TRACE;
     }
-UNROLL
+    UNROLL
     for (int k = 1; k <= TERMS; k++) {
       double x = 0, y = 0;
-      if (k <= BAND_Y) for (int b = 0; b < B; b++) { const double2 v = S[(b * BAND_CHANNELS + BAND_W + k - 1) * SLOT]; x += v.x; y += v.y; }
-      else { const double2 v = S[(B * BAND_CHANNELS + ALL_W + k - 1 - BAND_Y) * SLOT]; x = v.x; y = v.y; }
-      right[CONSTANT + 2 * k - 2] = x; right[CONSTANT + 2 * k - 1] = y;
+      if (k <= BAND_Y)
+        for (int b = 0; b < B; b++) {
+          const double2 v = S[(b * BAND_CHANNELS + BAND_W + k - 1) * SLOT];
+          x += v.x;
+          y += v.y;
+        }
+      else {
+        const double2 v = S[(B * BAND_CHANNELS + ALL_W + k - 1 - BAND_Y) * SLOT];
+        x = v.x;
+        y = v.y;
+      }
+      right[CONSTANT + 2 * k - 2] = x;
+      right[CONSTANT + 2 * k - 1] = y;
     }
   }
   // first pass: bands out of the common equations; second, where bands have terms: their parameters, once the common are known
@@ -111,19 +159,24 @@ UNROLL
       const double weight = 1 / share[b];
       const double2* own = S + b * BAND_CHANNELS * SLOT;
       double h[AT_LEAST_ONE(BAND_W) + 1], g[AT_LEAST_ONE(BAND_W) + 1], L[OWN + COMMON][OWN], inverse[OWN], z[OWN];
-      h[0] = 0.5 * weight; g[0] = 0;
-UNROLL
-      for (int m = 1; m <= BAND_W; m++) { const double2 v = own[(m - 1) * SLOT]; h[m] = 0.5 * v.x; g[m] = 0.5 * v.y; }
-UNROLL
+      h[0] = 0.5 * weight;
+      g[0] = 0;
+      UNROLL
+      for (int m = 1; m <= BAND_W; m++) {
+        const double2 v = own[(m - 1) * SLOT];
+        h[m] = 0.5 * v.x;
+        g[m] = 0.5 * v.y;
+      }
+      UNROLL
       for (int i = 0; i < OWN + COMMON; i++) {
         const int k = i < OWN ? harmonic_of(i, true) : harmonic_of(i - OWN, CONSTANT);
         const bool odd = i < OWN ? sine_of(i, true) : sine_of(i - OWN, CONSTANT);
         double u[OWN];
-UNROLL
+        UNROLL
         for (int j = 0; j < (i < OWN ? i + 1 : OWN); j++) {
           double e = entry(h, g, k, odd, harmonic_of(j, true), sine_of(j, true));
           if (i == j) e += band_penalty * TRACE;
-UNROLL
+          UNROLL
           for (int q = 0; q < j; q++) e = fma(-u[q], j == i ? L[i][q] : L[j][q], e);
           u[j] = e;
           if (j < i) L[i][j] = e * inverse[j];
@@ -131,43 +184,46 @@ UNROLL
         if (i < OWN) {
           sound = sound && u[i] > PIVOT * weight;
           inverse[i] = reciprocal(u[i]);
-          double e = 0;                                          // y is centred: nothing stands on the constant's right
-          if (i) { const double2 v = own[(BAND_W + k - 1) * SLOT]; e = odd ? v.y : v.x; }
-UNROLL
+          double e = 0;  // y is centred: nothing stands on the constant's right
+          if (i) {
+            const double2 v = own[(BAND_W + k - 1) * SLOT];
+            e = odd ? v.y : v.x;
+          }
+          UNROLL
           for (int q = 0; q < i; q++) e = fma(-L[i][q], z[q], e);
           z[i] = e;
           if (!pass) power = fma(e * inverse[i], e, power);
         } else if (!pass) {
-UNROLL
+          UNROLL
           for (int q = 0; q < OWN; q++) {
             right[i - OWN] = fma(-L[i][q], z[q], right[i - OWN]);
-UNROLL
+            UNROLL
             for (int j = 0; j <= i - OWN; j++) R[i - OWN][j] = fma(-u[q], L[OWN + j][q], R[i - OWN][j]);
           }
         }
       }
       if (BAND_TERMS > 0 && (pass || !COMMON)) {
-UNROLL
+        UNROLL
         for (int i = OWN - 1; i >= 0; i--) {
           double e = z[i] * inverse[i];
-UNROLL
-          for (int q = i + 1; q < OWN; q++) e = fma(-L[q][i], z[q], e);       // z[q]: already the parameter
-UNROLL
+          UNROLL
+          for (int q = i + 1; q < OWN; q++) e = fma(-L[q][i], z[q], e);  // z[q]: already the parameter
+          UNROLL
           for (int q = 0; q < COMMON; q++) e = fma(-L[OWN + q][i], beta[q], e);
           z[i] = e;
-          squares = fma(weight * e, e, squares);        // errors of a band's sums go with its weight
+          squares = fma(weight * e, e, squares);  // errors of a band's sums go with its weight
         }
       }
     }
     if (COMMON > 0 && !pass) {
       double inverse[K];
-UNROLL
+      UNROLL
       for (int i = 0; i < COMMON; i++) {
         double u[K];
-UNROLL
+        UNROLL
         for (int j = 0; j <= i; j++) {
           double e = R[i][j];
-UNROLL
+          UNROLL
           for (int q = 0; q < j; q++) e = fma(-u[q], j == i ? R[i][q] : R[j][q], e);
           u[j] = e;
           if (j < i) R[i][j] = e * inverse[j];
@@ -175,15 +231,15 @@ UNROLL
         sound = sound && u[i] > PIVOT;
         inverse[i] = reciprocal(u[i]);
         double e = right[i];
-UNROLL
+        UNROLL
         for (int q = 0; q < i; q++) e = fma(-R[i][q], right[q], e);
         right[i] = e;
         power = fma(e * inverse[i], e, power);
       }
-UNROLL
+      UNROLL
       for (int i = COMMON - 1; i >= 0; i--) {
         double e = right[i] * inverse[i];
-UNROLL
+        UNROLL
         for (int q = i + 1; q < COMMON; q++) e = fma(-R[q][i], beta[q], e);
         beta[i] = e;
         squares = fma(e, e, squares);
@@ -198,8 +254,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
   __shared__ int circles[HARMONICS];
   const int tid = threadIdx.x, half = tid >> 4, a = tid & 15;
   int o, stretch;
-  if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; o = t.x; stretch = t.y; }
-  else { o = A.order[blockIdx.x / A.stretches]; stretch = blockIdx.x % A.stretches; }
+  if (A.tasks) {
+    const int2 t = A.tasks[blockIdx.x];
+    o = t.x;
+    stretch = t.y;
+  } else {
+    o = A.order[blockIdx.x / A.stretches];
+    stretch = blockIdx.x % A.stretches;
+  }
   const Info info = A.info[o];
   const int lo = A.offsets[o], n = info.n, gi = o * A.grid_stride, nf = A.nf[gi], P = A.P, G = A.G, B = A.rows.bands;
   const int base = stretch * MODES * P, channels = B * BAND_CHANNELS + ALL_CHANNELS;
@@ -214,15 +276,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
   const double* share = A.rows.share + (size_t)o * B;
   double2* cells = (double2*)raw;
   double2* slots = cells + A.room;
-  int* from = (int*)(slots + (size_t)A.slots * SLOT);          // first cell of each channel
+  int* from = (int*)(slots + (size_t)A.slots * SLOT);  // first cell of each channel
   // harmonic of a channel, and its rows
   auto of_w = [&](int c) { return c < B * BAND_CHANNELS ? c % BAND_CHANNELS < BAND_W : c - B * BAND_CHANNELS < ALL_W; };
   auto harmonic = [&](int c) {
-    if (c < B * BAND_CHANNELS) { const int m = c % BAND_CHANNELS; return m < BAND_W ? m : m - BAND_W; }
+    if (c < B * BAND_CHANNELS) {
+      const int m = c % BAND_CHANNELS;
+      return m < BAND_W ? m : m - BAND_W;
+    }
     c -= B * BAND_CHANNELS;
     return c < ALL_W ? BAND_W + c : BAND_Y + c - ALL_W;
   };
-  for (int m = tid; m < HARMONICS; m += THREADS) {             // the last point in time is that of the largest cell
+  for (int m = tid; m < HARMONICS; m += THREADS) {  // the last point in time is that of the largest cell
     int last = 0;
     for (int b = 0; b < B; b++)
       if (first[b] < first[b + 1]) last = max(last, A.cell[(size_t)m * A.stride + lo + pick[first[b + 1] - 1]]);
@@ -231,7 +296,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
   __syncthreads();
   if (!tid) {
     int at = 0;
-    for (int c = 0; c < channels; c++) { from[c] = at; at += 256 * circles[harmonic(c)]; }
+    for (int c = 0; c < channels; c++) {
+      from[c] = at;
+      at += 256 * circles[harmonic(c)];
+    }
     from[channels] = at;
   }
   __syncthreads();
@@ -239,7 +307,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
 
   // ---- spreading: points band after band, a half warp a channel; lane a adds to the one cell that is a modulo 16
   {
-    double2* turn = slots;                                              // cos, sin of every harmonic, [harmonic][CHUNK]
+    double2* turn = slots;  // cos, sin of every harmonic, [harmonic][CHUNK]
     double2* strength = turn + HARMONICS * CHUNK;
     int* row = (int*)(strength + CHUNK);
     const Frequency centre = frequency_of(f0, ((double)stretch * MODES + MODES / 2) * P, df);
@@ -248,16 +316,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
       __syncthreads();
       for (int i = tid; i < count; i += THREADS) {
         const int p = lo + pick[c0 + i];
-        row[i] = p; strength[i] = A.wv[p];
-        double s, c; sincos_cycles(cycles(centre, A.tp[p]), s, c);
+        row[i] = p;
+        strength[i] = A.wv[p];
+        double s, c;
+        sincos_cycles(cycles(centre, A.tp[p]), s, c);
         double x = c, y = s;
         for (int k = 0; k < HARMONICS; k++) {
           turn[k * CHUNK + i] = make_double2(x, y);
-          const double next = x * c - y * s; y = x * s + y * c; x = next;
+          const double next = x * c - y * s;
+          y = x * s + y * c;
+          x = next;
         }
       }
       __syncthreads();
-      for (int ch = channels - 1 - half; ch >= 0; ch -= HALVES) {       // those of all rows first
+      for (int ch = channels - 1 - half; ch >= 0; ch -= HALVES) {  // those of all rows first
         const int m = harmonic(ch), b = ch / AT_LEAST_ONE(BAND_CHANNELS);
         const bool whole = ch >= B * BAND_CHANNELS, w = of_w(ch);
         const int begin = whole ? 0 : max(0, first[b] - c0), end = whole ? count : min(count, first[b + 1] - c0);
@@ -270,10 +342,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
 #pragma unroll
           for (int u = 0; u < 4; u++) {
             const int p = row[min(i0 + u, end - 1)];
-            c[u] = __ldg(cell + p); k[u] = __ldg(weight + (size_t)p * 16);
+            c[u] = __ldg(cell + p);
+            k[u] = __ldg(weight + (size_t)p * 16);
           }
         };
-        int c[4], ahead[4]; double k[4], next[4];
+        int c[4], ahead[4];
+        double k[4], next[4];
         fetch(begin, c, k);
         for (int i0 = begin; i0 < end; i0 += 4) {
           fetch(i0 + 4, ahead, next);
@@ -286,7 +360,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
               W[to] = make_double2(fma(v, s.x, g.x), fma(v, s.y, g.y));
             }
 #pragma unroll
-          for (int u = 0; u < 4; u++) { c[u] = ahead[u]; k[u] = next[u]; }
+          for (int u = 0; u < 4; u++) {
+            c[u] = ahead[u];
+            k[u] = next[u];
+          }
         }
       }
     }
@@ -295,12 +372,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
 
   int columns = COMMON;
   for (int b = 0; b < B; b++) columns += first[b] < first[b + 1] ? OWN : 0;
-  const double limit = n < columns && !A.regularised ? 0 : A.limit * sqrt((double)n);      // too few points are no matter of rounding
+  const double limit =
+      n < columns && !A.regularised ? 0 : A.limit * sqrt((double)n);  // too few points are no matter of rounding
   const int items = G * channels;
   for (int r0 = 0; r0 < P; r0 += G) {
     for (int item0 = half & ~1; item0 < items; item0 += HALVES) {
-      const int mine = item0 + (half & 1), item = min(mine, items - 1), ch = item % channels, comb = r0 + item / channels;
-      double2* slot = slots + mine * SLOT;                     // an even number of them: a half warp without work has its own
+      const int mine = item0 + (half & 1), item = min(mine, items - 1), ch = item % channels,
+                comb = r0 + item / channels;
+      double2* slot = slots + mine * SLOT;  // an even number of them: a half warp without work has its own
       double* ex = (double*)slot;
       const double2* g = cells + from[ch] + a;
       double2 v[16];
@@ -320,21 +399,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
           k = make_double2(k.x * step.x - k.y * step.y, k.x * step.y + k.y * step.x);
         }
       }
-      const double2* U = A.first + comb * 8; const double2* V = A.second + comb * 128 + a;
+      const double2* U = A.first + comb * 8;
+      const double2* V = A.second + comb * 128 + a;
       dft16<2>(v, [&](int i) { return __ldg(U + i); });
       transpose_parts(ex, v, a);
       dft16<2>(v, [&](int i) { return __ldg(V + 16 * i); });
       __syncwarp();
       const double* D = A.deconvolve + comb * MODES + a;
 #pragma unroll
-      for (int d = 0; d < OUT; d++) { const double k = __ldg(D + 16 * d); slot[a + 16 * d] = make_double2(k * v[place(d)].x, k * v[place(d)].y); }
+      for (int d = 0; d < OUT; d++) {
+        const double k = __ldg(D + 16 * d);
+        slot[a + 16 * d] = make_double2(k * v[place(d)].x, k * v[place(d)].y);
+      }
       __syncwarp();
     }
     __syncthreads();
     for (int i = tid; i < G * MODES; i += THREADS) {
       const int q = i % MODES, k = base + q * P + r0 + i / MODES;
-      const double p = solved(slots + (size_t)(i / MODES) * channels * SLOT + q, B, share, A.penalty, A.band_penalty, limit);
-      if (k < nf) { out[k] = p; if (!(p == p)) A.odd[o] = 1; }
+      const double p =
+          solved(slots + (size_t)(i / MODES) * channels * SLOT + q, B, share, A.penalty, A.band_penalty, limit);
+      if (k < nf) {
+        out[k] = p;
+        if (!(p == p)) A.odd[o] = 1;
+      }
     }
     __syncthreads();
   }

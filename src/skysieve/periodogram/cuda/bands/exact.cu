@@ -1,9 +1,10 @@
 // Light curves in several bands: exact fits of single frequencies.
 //
-// One block = 256 powers of an object at a time. Those that are not trusted (NaN), or all, are fitted from sums over all points: one
-// sinusoid and means from sums centred in each band, by a thread, or a warp where there are more points; small fronts by a thread;
-// others, and what is next to singular, by a warp, the latter in pairs of float64. Limit: 40 operations and some 4 for each entry of
-// the front a point; where none is fitted, the launch.
+// One block = 256 powers of an object at a time. Those that are not trusted (NaN), or all, are fitted from
+// sums over all points: one sinusoid and means from sums centred in each band, by a thread, or a warp where
+// there are more points; small fronts by a thread; others, and what is next to singular, by a warp, the
+// latter in pairs of float64. Limit: 40 operations and some 4 for each entry of the front a point; where none
+// is fitted, the launch.
 //
 // archs: 75 80 86 89 90 100 120
 // build: offsets -DREAL=double -DTERMS=1 -DBAND_TERMS=0
@@ -20,13 +21,28 @@
 
 // ---------------------------------------------------------------- exact fits
 struct Exact {
-  const double* tp; const double2* wv; Bands rows; const int* offsets; const Info* info; const int* order; const int2* tasks;
-  const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start; double* power; const int* odd; const int* owner; const unsigned* tried;
+  const double* tp;
+  const double2* wv;
+  Bands rows;
+  const int* offsets;
+  const Info* info;
+  const int* order;
+  const int2* tasks;
+  const double* f0;
+  const double* df;
+  const int* nf;
+  const double* frequencies;
+  const long long* start;
+  double* power;
+  const int* odd;
+  const int* owner;
+  const unsigned* tried;
   double penalty, band_penalty;
-  int members, blocks, spans, grid_stride, all, regularised;      // spans: stretches of a block; owner: whose rows an object has, or null for its own; tried: how many objects there are, or null for all
+  int members, blocks, spans, grid_stride, all,
+      regularised;  // spans: stretches of a block; owner: whose rows an object has, or null for its own; tried: how many objects there are, or null for all
 };
 #define SPAN 256
-#define FRONT (OWN + COMMON)                                    // columns of a band's front; the right-hand side is its last row
+#define FRONT (OWN + COMMON)  // columns of a band's front; the right-hand side is its last row
 #define WARPS (FRONT <= 18 ? 4 : 1)
 #define TRIANGLE(columns) (((columns) + 1) * ((columns) + 2) / 2 - 1)
 #define ENTRIES TRIANGLE(FRONT)
@@ -37,23 +53,28 @@ struct Exact {
 // Takes the first `pivots` columns out of a matrix of `columns` and a right-hand side, by one warp; false where one of them is
 // nearly a combination of those before it. own: squares of the columns. Without pairs of float64 the parts that remain of them are
 // bounded: multiplied, or, where a penalty bounds the parameters, each for itself.
-template <bool PAIRS> __device__ __forceinline__ bool eliminate(double2* matrix, int columns, int pivots, const double* own, bool regularised, double& power) {
+template <bool PAIRS>
+__device__ __forceinline__ bool eliminate(double2* matrix, int columns, int pivots, const double* own, bool regularised,
+                                          double& power) {
   double left = 1;
   const int lane = threadIdx.x & 31, entries = TRIANGLE(columns);
   for (int j = 0; j < pivots; j++) {
     const double2 pivot = matrix[at_of(j, j)], z = matrix[at_of(columns, j)];
-    if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * TRACE)) return false;      // all lanes alike
+    if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * TRACE)) return false;  // the same in all lanes
     left = (regularised ? 1 : left) * (pivot.x / own[j]);
     if (!PAIRS && !(left > NEAR_SINGULAR)) return false;
     const double inverse = 1 / pivot.x;
     power = fma(z.x * inverse, z.x, power);
     __syncwarp();
     for (int e = lane; e < entries; e += 32) {
-      int i, k; place_of(e, i, k);
+      int i, k;
+      place_of(e, i, k);
       if (k <= j) continue;
       const double2 x = matrix[at_of(i, j)], y = matrix[at_of(k, j)];
-      if constexpr (PAIRS) matrix[e] = less_product(matrix[e], ratio(x, pivot, inverse), y);
-      else matrix[e].x = fma(-x.x * inverse, y.x, matrix[e].x);
+      if constexpr (PAIRS)
+        matrix[e] = less_product(matrix[e], ratio(x, pivot, inverse), y);
+      else
+        matrix[e].x = fma(-x.x * inverse, y.x, matrix[e].x);
     }
     __syncwarp();
   }
@@ -62,7 +83,10 @@ template <bool PAIRS> __device__ __forceinline__ bool eliminate(double2* matrix,
 
 // Standard power by one warp; missing where a column is too near the ones before it. rows: 32 x ROW; front: ENTRIES, base: BASE
 // pairs; own: FRONT squares of a band's columns, then COMMON of the common ones.
-template <bool PAIRS> __device__ __noinline__ double exact_fit(const double* t, const double2* wv, Bands by, Frequency f, double penalty, double band_penalty, bool regularised, double* rows, double2* front, double2* base, double* own) {
+template <bool PAIRS>
+__device__ __noinline__ double exact_fit(const double* t, const double2* wv, Bands by, Frequency f, double penalty,
+                                         double band_penalty, bool regularised, double* rows, double2* front,
+                                         double2* base, double* own) {
   const int lane = threadIdx.x & 31;
   double* squares = own + FRONT;
   for (int e = lane; e < BASE; e += 32) base[e] = make_double2(0, 0);
@@ -70,7 +94,7 @@ template <bool PAIRS> __device__ __noinline__ double exact_fit(const double* t, 
   double power = 0;
   for (int b = 0; b < by.bands; b++) {
     const int begin = by.first[b], end = by.first[b + 1];
-    if (begin == end) continue;        // its columns are nought
+    if (begin == end) continue;  // its columns are nought
     double2 sum[PER_LANE];
     for (int e = 0; e < PER_LANE; e++) sum[e] = make_double2(0, 0);
     for (int p0 = begin; p0 < end; p0 += 32) {
@@ -79,7 +103,8 @@ template <bool PAIRS> __device__ __noinline__ double exact_fit(const double* t, 
       if (p0 + lane < end) {
         const int p = by.pick[p0 + lane];
         const double2 v = wv[p];
-        root = sqrt(v.x); y = root > 0 ? v.y / root : 0;
+        root = sqrt(v.x);
+        y = root > 0 ? v.y / root : 0;
         sincos_cycles(cycles(f, t[p]), s, c);
       }
       __syncwarp();
@@ -87,21 +112,34 @@ template <bool PAIRS> __device__ __noinline__ double exact_fit(const double* t, 
       if (CONSTANT) mine[OWN] = root;
       double u = c, v = s;
       for (int k = 0; k < MOST(TERMS, BAND_TERMS); k++) {
-        if (k < BAND_TERMS) { mine[1 + 2 * k] = root * u; mine[2 + 2 * k] = root * v; }
-        if (k < TERMS) { mine[OWN + CONSTANT + 2 * k] = root * u; mine[OWN + CONSTANT + 2 * k + 1] = root * v; }
-        const double next = u * c - v * s; v = u * s + v * c; u = next;
+        if (k < BAND_TERMS) {
+          mine[1 + 2 * k] = root * u;
+          mine[2 + 2 * k] = root * v;
+        }
+        if (k < TERMS) {
+          mine[OWN + CONSTANT + 2 * k] = root * u;
+          mine[OWN + CONSTANT + 2 * k + 1] = root * v;
+        }
+        const double next = u * c - v * s;
+        v = u * s + v * c;
+        u = next;
       }
       mine[FRONT] = y;
       __syncwarp();
       const int many = min(32, end - p0);
       for (int e = 0; e < PER_LANE; e++) {
         if (lane + 32 * e >= ENTRIES) continue;
-        int i, j; place_of(lane + 32 * e, i, j);
-        const double* x = rows + i; const double* z = rows + j;
+        int i, j;
+        place_of(lane + 32 * e, i, j);
+        const double* x = rows + i;
+        const double* z = rows + j;
         double2 total = sum[e];
         for (int q = 0; q < many; q++) {
-          if constexpr (PAIRS) { const double r = rounded(x[q * ROW], z[q * ROW]); total = plus(total, r, fma(x[q * ROW], z[q * ROW], -r)); }
-          else total.x = fma(x[q * ROW], z[q * ROW], total.x);
+          if constexpr (PAIRS) {
+            const double r = rounded(x[q * ROW], z[q * ROW]);
+            total = plus(total, r, fma(x[q * ROW], z[q * ROW], -r));
+          } else
+            total.x = fma(x[q * ROW], z[q * ROW], total.x);
         }
         sum[e] = total;
       }
@@ -109,30 +147,39 @@ template <bool PAIRS> __device__ __noinline__ double exact_fit(const double* t, 
     __syncwarp();
     for (int e = 0; e < PER_LANE; e++) {
       if (lane + 32 * e >= ENTRIES) continue;
-      int i, j; place_of(lane + 32 * e, i, j);
-      if (i == j && i < OWN) { sum[e] = plus(sum[e], band_penalty * TRACE, 0); own[i] = sum[e].x; }
+      int i, j;
+      place_of(lane + 32 * e, i, j);
+      if (i == j && i < OWN) {
+        sum[e] = plus(sum[e], band_penalty * TRACE, 0);
+        own[i] = sum[e].x;
+      }
       if (i == j && i >= OWN) squares[i - OWN] += sum[e].x;
       front[lane + 32 * e] = sum[e];
     }
     __syncwarp();
     if (!eliminate<PAIRS>(front, FRONT, OWN, own, regularised, power)) return missing64();
     for (int e = lane; e < BASE; e += 32) {
-      int i, j; place_of(e, i, j);
+      int i, j;
+      place_of(e, i, j);
       const double2 x = front[at_of(i + OWN, j + OWN)];
       base[e] = plus(base[e], x.x, x.y);
     }
     __syncwarp();
   }
-  for (int i = FREE + lane; i < COMMON; i += 32) { base[at_of(i, i)] = plus(base[at_of(i, i)], penalty * TRACE, 0); squares[i] += penalty * TRACE; }
+  for (int i = FREE + lane; i < COMMON; i += 32) {
+    base[at_of(i, i)] = plus(base[at_of(i, i)], penalty * TRACE, 0);
+    squares[i] += penalty * TRACE;
+  }
   __syncwarp();
   return eliminate<PAIRS>(base, COMMON, COMMON, squares, regularised, power) ? power : missing64();
 }
 
 // The same by one thread, in float64 alone, for small fronts; missing too where pairs of float64 are needed.
 #define SMALL_FRONT (!ONE_SINUSOID && FRONT <= 7)
-#define FEW_ROWS 1024       // which of the two must follow from the object alone: they add in different orders
+#define FEW_ROWS 1024  // which of the two must follow from the object alone: they add in different orders
 #if SMALL_FRONT
-__device__ __noinline__ double small_fit(const double* t, const double2* wv, Bands by, Frequency f, double penalty, double band_penalty, bool regularised) {
+__device__ __noinline__ double small_fit(const double* t, const double2* wv, Bands by, Frequency f, double penalty,
+                                         double band_penalty, bool regularised) {
   double base[AT_LEAST_ONE(BASE)], squares[AT_LEAST_ONE(COMMON)], power = 0;
   bool sound = true;
 #pragma unroll
@@ -148,15 +195,24 @@ __device__ __noinline__ double small_fit(const double* t, const double2* wv, Ban
     for (int i = begin; i < end; i++) {
       const int p = by.pick[i];
       const double2 v = wv[p];
-      double s, c; sincos_cycles(cycles(f, t[p]), s, c);
+      double s, c;
+      sincos_cycles(cycles(f, t[p]), s, c);
       double column[FRONT], x = c, y = s;
       column[0] = 1;
       if (CONSTANT) column[OWN] = 1;
 #pragma unroll
       for (int k = 0; k < MOST(TERMS, BAND_TERMS); k++) {
-        if (k < BAND_TERMS) { column[1 + 2 * k] = x; column[2 + 2 * k] = y; }
-        if (k < TERMS) { column[OWN + CONSTANT + 2 * k] = x; column[OWN + CONSTANT + 2 * k + 1] = y; }
-        const double next = x * c - y * s; y = x * s + y * c; x = next;
+        if (k < BAND_TERMS) {
+          column[1 + 2 * k] = x;
+          column[2 + 2 * k] = y;
+        }
+        if (k < TERMS) {
+          column[OWN + CONSTANT + 2 * k] = x;
+          column[OWN + CONSTANT + 2 * k + 1] = y;
+        }
+        const double next = x * c - y * s;
+        y = x * s + y * c;
+        x = next;
       }
 #pragma unroll
       for (int r = 0; r < FRONT; r++) {
@@ -170,7 +226,10 @@ __device__ __noinline__ double small_fit(const double* t, const double2* wv, Ban
     for (int i = 0; i < COMMON; i++) squares[i] += m[at_of(OWN + i, OWN + i)];
     double left = 1, own[OWN];
 #pragma unroll
-    for (int j = 0; j < OWN; j++) { m[at_of(j, j)] += band_penalty * TRACE; own[j] = m[at_of(j, j)]; }
+    for (int j = 0; j < OWN; j++) {
+      m[at_of(j, j)] += band_penalty * TRACE;
+      own[j] = m[at_of(j, j)];
+    }
 #pragma unroll
     for (int j = 0; j < OWN; j++) {
       const double pivot = m[at_of(j, j)], inverse = 1 / pivot, z = m[at_of(FRONT, j)];
@@ -181,7 +240,8 @@ __device__ __noinline__ double small_fit(const double* t, const double2* wv, Ban
       for (int r = j + 1; r <= FRONT; r++) {
         const double u = m[at_of(r, j)] * inverse;
 #pragma unroll
-        for (int q = j + 1; q <= (r < FRONT ? r : FRONT - 1); q++) m[at_of(r, q)] = fma(-u, m[at_of(q, j)], m[at_of(r, q)]);
+        for (int q = j + 1; q <= (r < FRONT ? r : FRONT - 1); q++)
+          m[at_of(r, q)] = fma(-u, m[at_of(q, j)], m[at_of(r, q)]);
       }
     }
 #pragma unroll
@@ -191,7 +251,10 @@ __device__ __noinline__ double small_fit(const double* t, const double2* wv, Ban
   }
   double left = 1;
 #pragma unroll
-  for (int j = FREE; j < COMMON; j++) { base[at_of(j, j)] += penalty * TRACE; squares[j] += penalty * TRACE; }
+  for (int j = FREE; j < COMMON; j++) {
+    base[at_of(j, j)] += penalty * TRACE;
+    squares[j] += penalty * TRACE;
+  }
 #pragma unroll
   for (int j = 0; j < COMMON; j++) {
     const double pivot = base[at_of(j, j)], inverse = 1 / pivot, z = base[at_of(COMMON, j)];
@@ -202,7 +265,8 @@ __device__ __noinline__ double small_fit(const double* t, const double2* wv, Ban
     for (int r = j + 1; r <= COMMON; r++) {
       const double u = base[at_of(r, j)] * inverse;
 #pragma unroll
-      for (int q = j + 1; q <= (r < COMMON ? r : COMMON - 1); q++) base[at_of(r, q)] = fma(-u, base[at_of(q, j)], base[at_of(r, q)]);
+      for (int q = j + 1; q <= (r < COMMON ? r : COMMON - 1); q++)
+        base[at_of(r, q)] = fma(-u, base[at_of(q, j)], base[at_of(r, q)]);
     }
   }
   return sound ? power : missing64();
@@ -211,8 +275,9 @@ __device__ __noinline__ double small_fit(const double* t, const double2* wv, Ban
 
 #if ONE_SINUSOID
 // The same from sums centred in each band before they are squared, by a whole warp (WIDE) or by one thread.
-#define FEW 30              // which of the two must follow from the object alone: they add in different orders
-template <bool WIDE> __device__ __noinline__ double centred(const double* t, const double2* wv, Bands by, Frequency f) {
+#define FEW 30  // which of the two must follow from the object alone: they add in different orders
+template <bool WIDE>
+__device__ __noinline__ double centred(const double* t, const double2* wv, Bands by, Frequency f) {
   const int start = WIDE ? threadIdx.x & 31 : 0, step = WIDE ? 32 : 1;
   Sums q = {0, 0, 0, 0, 0};
   for (int b = 0; b < by.bands; b++) {
@@ -221,21 +286,38 @@ template <bool WIDE> __device__ __noinline__ double centred(const double* t, con
     double mc = 0, ms = 0;
     for (int i = begin + start; i < end; i += step) {
       const int p = by.pick[i];
-      double s, c; sincos_cycles(cycles(f, t[p]), s, c);
-      mc = fma(wv[p].x, c, mc); ms = fma(wv[p].x, s, ms);
+      double s, c;
+      sincos_cycles(cycles(f, t[p]), s, c);
+      mc = fma(wv[p].x, c, mc);
+      ms = fma(wv[p].x, s, ms);
     }
-    if (WIDE) { mc = warp_sum(mc); ms = warp_sum(ms); }
-    mc *= share; ms *= share;
+    if (WIDE) {
+      mc = warp_sum(mc);
+      ms = warp_sum(ms);
+    }
+    mc *= share;
+    ms *= share;
     for (int i = begin + start; i < end; i += step) {
       const int p = by.pick[i];
       const double2 v = wv[p];
-      double s, c; sincos_cycles(cycles(f, t[p]), s, c);
-      c -= mc; s -= ms;
-      q.cc = fma(v.x * c, c, q.cc); q.ss = fma(v.x * s, s, q.ss); q.cs = fma(v.x * c, s, q.cs);
-      q.yc = fma(v.y, c, q.yc); q.ys = fma(v.y, s, q.ys);
+      double s, c;
+      sincos_cycles(cycles(f, t[p]), s, c);
+      c -= mc;
+      s -= ms;
+      q.cc = fma(v.x * c, c, q.cc);
+      q.ss = fma(v.x * s, s, q.ss);
+      q.cs = fma(v.x * c, s, q.cs);
+      q.yc = fma(v.y, c, q.yc);
+      q.ys = fma(v.y, s, q.ys);
     }
   }
-  if (WIDE) { q.cc = warp_sum(q.cc); q.ss = warp_sum(q.ss); q.cs = warp_sum(q.cs); q.yc = warp_sum(q.yc); q.ys = warp_sum(q.ys); }
+  if (WIDE) {
+    q.cc = warp_sum(q.cc);
+    q.ss = warp_sum(q.ss);
+    q.cs = warp_sum(q.cs);
+    q.yc = warp_sum(q.yc);
+    q.ys = warp_sum(q.ys);
+  }
   return power_of(q);
 }
 #endif
@@ -246,17 +328,25 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) bands_exact(const Exact
   __shared__ int many;
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, B = A.rows.bands;
   if (A.tried && blockIdx.x / A.blocks >= *A.tried) return;
-  int o, block;                        // the shortest objects first: theirs are the most fits
-  if (A.tasks) { const int2 t = A.tasks[gridDim.x - 1 - blockIdx.x]; o = t.x; block = t.y; if (block % A.spans) return; }
-  else { o = A.order[A.members - 1 - blockIdx.x / A.blocks]; block = blockIdx.x % A.blocks * A.spans; }
+  int o, block;  // the shortest objects first: theirs are the most fits
+  if (A.tasks) {
+    const int2 t = A.tasks[gridDim.x - 1 - blockIdx.x];
+    o = t.x;
+    block = t.y;
+    if (block % A.spans) return;
+  } else {
+    o = A.order[A.members - 1 - blockIdx.x / A.blocks];
+    block = blockIdx.x % A.blocks * A.spans;
+  }
   if (!A.all && !A.odd[o]) return;
   const Info info = A.info[o];
   const int gi = o * A.grid_stride, nf = A.nf[gi], lo = A.offsets[o];
   const size_t whose = A.owner ? A.owner[o] : o;
   const Bands by = {A.rows.pick + lo, A.rows.first + whose * (B + 1), A.rows.share + whose * B, B};
-  const double* t = A.tp + lo; const double2* wv = A.wv + lo;
+  const double* t = A.tp + lo;
+  const double2* wv = A.wv + lo;
   bool hopeless = info.status != 0;
-  if (!hopeless && !A.regularised) {   // fewer points than columns
+  if (!hopeless && !A.regularised) {  // fewer points than columns
     int columns = COMMON;
     for (int b = 0; b < B; b++) columns += by.first[b] < by.first[b + 1] ? OWN : 0;
     hopeless = info.n < columns;
@@ -277,7 +367,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) bands_exact(const Exact
       if (!(p == p)) list[atomicAdd(&many, 1)] = i;
     }
     __syncthreads();
-    auto frequency = [&](int i) { return A.frequencies ? Frequency{A.frequencies[begin + i], 0} : frequency_of(A.f0[gi], (double)(begin + i), A.df[gi]); };
+    auto frequency = [&](int i) {
+      return A.frequencies ? Frequency{A.frequencies[begin + i], 0}
+                           : frequency_of(A.f0[gi], (double)(begin + i), A.df[gi]);
+    };
 #if ONE_SINUSOID
     if (info.n <= FEW) {
       for (int k = tid; k < many; k += 32 * WARPS) out[list[k]] = centred<false>(t, wv, by, frequency(list[k]));
@@ -290,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) bands_exact(const Exact
 #else
     double2* front = (double2*)raw + warp * (ENTRIES + BASE);
     double* rows = (double*)((double2*)raw + WARPS * (ENTRIES + BASE)) + warp * (32 * ROW + FRONT + COMMON);
-    bool again = false;                // is the list what one thread could not do
+    bool again = false;  // is the list what one thread could not do
 #if SMALL_FRONT
     if (info.n <= FEW_ROWS) {
       for (int k = tid; k < many; k += 32 * WARPS) {
@@ -306,9 +399,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) bands_exact(const Exact
       if (list[k] < 0) continue;
       const Frequency f = frequency(list[k]);
       double p = missing64();
-      if (!again) p = exact_fit<false>(t, wv, by, f, A.penalty, A.band_penalty, A.regularised, rows, front, front + ENTRIES, rows + 32 * ROW);
+      if (!again)
+        p = exact_fit<false>(t, wv, by, f, A.penalty, A.band_penalty, A.regularised, rows, front, front + ENTRIES,
+                             rows + 32 * ROW);
       __syncwarp();
-      if (!(p == p)) p = exact_fit<true>(t, wv, by, f, A.penalty, A.band_penalty, A.regularised, rows, front, front + ENTRIES, rows + 32 * ROW);
+      if (!(p == p))
+        p = exact_fit<true>(t, wv, by, f, A.penalty, A.band_penalty, A.regularised, rows, front, front + ENTRIES,
+                            rows + 32 * ROW);
       if (!lane) out[list[k]] = p;
       __syncwarp();
     }

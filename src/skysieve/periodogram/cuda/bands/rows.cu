@@ -1,8 +1,8 @@
 // Rows of light curves in several bands, made ready.
 //
-// bands_rows: one block = one object; leaves out bands with too few rows, by a copy of the times. bands_centre: one block = one
-// object, after ls_prepare: rows of each band in order (a warp a band), y centred on the band's own mean. Both: latency,
-// microseconds a block.
+// bands_rows: one block = one object; leaves out bands with too few rows, by a copy of the times.
+// bands_centre: one block = one object, after ls_prepare: rows of each band in order (a warp a band), y
+// centred on the band's own mean. Both: latency, microseconds a block.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -12,23 +12,32 @@
 
 // ---------------------------------------------------------------- rows
 struct Rows {
-  const double* t; const double* y; const double* dy; const int* code; const int* offsets;
-  double* kept; int* row; int bands, fewest;
+  const double* t;
+  const double* y;
+  const double* dy;
+  const int* code;
+  const int* offsets;
+  double* kept;
+  int* row;
+  int bands, fewest;
 };
-#define FEWEST 4                      // rows of an object that has a status of its own: as `workload.BAND_POINTS`
+#define FEWEST 4  // fewest rows of an object that can be fitted: `contract.BAND_POINTS`
 extern "C" __global__ void __launch_bounds__(256) bands_rows(const Rows A) {
   extern __shared__ int count[];
   const int lo = A.offsets[blockIdx.x], n = A.offsets[blockIdx.x + 1] - lo, lane = threadIdx.x & 31;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) A.row[lo + i] = i;      // ls_prepare writes the order only where it sorts
+  for (int i = threadIdx.x; i < n; i += blockDim.x)
+    A.row[lo + i] = i;  // ls_prepare writes the order only where it sorts
   if (!A.kept) return;
-  auto usable = [&](int i) { return isfinite(A.t[lo + i]) && isfinite(A.y[lo + i]) && (!A.dy || isfinite(A.dy[lo + i])); };
+  auto usable = [&](int i) {
+    return isfinite(A.t[lo + i]) && isfinite(A.y[lo + i]) && (!A.dy || isfinite(A.dy[lo + i]));
+  };
   for (int b = threadIdx.x >> 5; b < A.bands; b += blockDim.x >> 5) {
     int many = 0;
     for (int i = lane; i < n; i += 32) many += A.code[lo + i] == b && usable(i);
     for (int k = 16; k; k >>= 1) many += __shfl_xor_sync(FULL, many, k);
     if (!lane) count[b] = many;
   }
-  int wrong = 0;                                          // an error that is not positive tells in any band
+  int wrong = 0;  // an error that is not positive tells in any band
   for (int i = threadIdx.x; i < n; i += blockDim.x) wrong |= A.dy && A.dy[lo + i] <= 0;
   wrong = __syncthreads_or(wrong);
   int total = 0;
@@ -38,13 +47,26 @@ extern "C" __global__ void __launch_bounds__(256) bands_rows(const Rows A) {
 }
 
 struct Centre {
-  const double* y; const int* code; const int* offsets; const int* row; double2* wv; Info* info;
-  int* pick; int* first; double* share; int* odd; int bands, scale_kind;
+  const double* y;
+  const int* code;
+  const int* offsets;
+  const int* row;
+  double2* wv;
+  Info* info;
+  int* pick;
+  int* first;
+  double* share;
+  int* odd;
+  int bands, scale_kind;
 };
 #define WARPS_CENTRE 8
 // Sum or greatest over the block, the same in every thread; part: a number for each warp.
-template <bool GREATEST> __device__ __forceinline__ double over_block(double v, double* part) {
-  for (int k = 16; k; k >>= 1) { const double o = __shfl_xor_sync(FULL, v, k); v = GREATEST ? fmax(v, o) : v + o; }
+template <bool GREATEST>
+__device__ __forceinline__ double over_block(double v, double* part) {
+  for (int k = 16; k; k >>= 1) {
+    const double o = __shfl_xor_sync(FULL, v, k);
+    v = GREATEST ? fmax(v, o) : v + o;
+  }
   __syncthreads();
   if (!(threadIdx.x & 31)) part[threadIdx.x >> 5] = v;
   __syncthreads();
@@ -53,11 +75,11 @@ template <bool GREATEST> __device__ __forceinline__ double over_block(double v, 
   return v;
 }
 extern "C" __global__ void __launch_bounds__(32 * WARPS_CENTRE) bands_centre(const Centre A) {
-  extern __shared__ double held[];                      // of each band: its first y, then its mean
+  extern __shared__ double held[];  // of each band: its first y, then its mean
   __shared__ double part[WARPS_CENTRE];
   const int o = blockIdx.x, lo = A.offsets[o], tid = threadIdx.x, lane = tid & 31, B = A.bands;
   const Info info = A.info[o];
-  if (!tid) A.odd[o] = 0;              // set where a power of the object is not trusted
+  if (!tid) A.odd[o] = 0;  // set where a power of the object is not trusted
   if (info.status != 0) return;
   const int n = info.n;
   int* first = A.first + (size_t)o * (B + 1);
@@ -67,20 +89,35 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS_CENTRE) bands_centre(con
   double v = 0;
   for (int i = tid; i < n; i += blockDim.x) v = fmax(v, fabs(raw(i)));
   const double shrink = over_block<true>(v, part) > 1e150 ? 0x1p-600 : 1.0;
-  for (int b = tid >> 5; b < B; b += WARPS_CENTRE) {    // numbers of rows, and the first one's y
+  for (int b = tid >> 5; b < B; b += WARPS_CENTRE) {  // numbers of rows, and the first one's y
     int many = 0, early = n;
-    for (int i = lane; i < n; i += 32) if (band(i) == b) { many++; early = min(early, i); }
-    for (int k = 16; k; k >>= 1) { many += __shfl_xor_sync(FULL, many, k); early = min(early, __shfl_xor_sync(FULL, early, k)); }
-    if (!lane) { first[b + 1] = many; held[b] = early < n ? raw(early) * shrink : 0; }
+    for (int i = lane; i < n; i += 32)
+      if (band(i) == b) {
+        many++;
+        early = min(early, i);
+      }
+    for (int k = 16; k; k >>= 1) {
+      many += __shfl_xor_sync(FULL, many, k);
+      early = min(early, __shfl_xor_sync(FULL, early, k));
+    }
+    if (!lane) {
+      first[b + 1] = many;
+      held[b] = early < n ? raw(early) * shrink : 0;
+    }
   }
   __syncthreads();
-  if (!tid) { first[0] = 0; for (int b = 0; b < B; b++) first[b + 1] += first[b]; }
+  if (!tid) {
+    first[0] = 0;
+    for (int b = 0; b < B; b++) first[b + 1] += first[b];
+  }
   __syncthreads();
   v = 0;
   for (int i = tid; i < n; i += blockDim.x) v = fmax(v, fabs(raw(i) * shrink - held[band(i)]));
   v = over_block<true>(v, part);
-  int exponent; frexp(v, &exponent);
-  const double unit = v > 0 ? ldexp(1.0, exponent < -1000 ? 1000 : -exponent) : 1.0;      // a power of two: nothing is rounded
+  int exponent;
+  frexp(v, &exponent);
+  const double unit =
+      v > 0 ? ldexp(1.0, exponent < -1000 ? 1000 : -exponent) : 1.0;  // a power of two: nothing is rounded
   for (int b = tid >> 5; b < B; b += WARPS_CENTRE) {
     int at = first[b];
     double own = 0, sum = 0;
@@ -91,13 +128,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS_CENTRE) bands_centre(con
       if (mine) {
         A.pick[lo + at + __popc(who & ((1u << lane) - 1))] = i;
         const double w = A.wv[lo + i].x;
-        own += w; sum += w * ((raw(i) * shrink - held[b]) * unit);
+        own += w;
+        sum += w * ((raw(i) * shrink - held[b]) * unit);
       }
       at += __popc(who);
     }
-    own = warp_sum(own); sum = warp_sum(sum);
+    own = warp_sum(own);
+    sum = warp_sum(sum);
     __syncwarp();
-    if (!lane) { share[b] = own > 0 ? 1 / own : 0; held[B + b] = own > 0 ? sum / own : 0; }
+    if (!lane) {
+      share[b] = own > 0 ? 1 / own : 0;
+      held[B + b] = own > 0 ? sum / own : 0;
+    }
   }
   __syncthreads();
   v = 0;
@@ -108,7 +150,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS_CENTRE) bands_centre(con
     v += w * d * d;
   }
   const double yy = over_block<false>(v, part), root = 1 / sqrt(yy);
-  if (!(yy > 0)) { if (!tid) A.info[o].status = 4; return; }
+  if (!(yy > 0)) {
+    if (!tid) A.info[o].status = 4;
+    return;
+  }
   for (int i = tid; i < n; i += blockDim.x) A.wv[lo + i].y *= root;
   if (tid) return;
   const double back = 1 / unit / shrink, square = yy * back * back;

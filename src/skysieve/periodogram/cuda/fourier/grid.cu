@@ -1,40 +1,32 @@
-// Series of several Fourier terms from samples: W(nu) = sum w exp(2 pi i nu t) and the same of w y on one coarse regular grid for
-// all harmonics, then interpolated to every m f, equations and powers.
+// Series of several Fourier terms from samples: W(nu) = sum w exp(2 pi i nu t) and the same of w y on one
+// coarse regular grid for all harmonics, then interpolated to every m f, equations and powers.
 //
-// With times about the middle of the span T, W is limited to |t| <= T/2, so that samples L df <= 0.8 / T apart say all of it. Weights
-// that make the interpolation short (17 samples) are divided out of the strengths beforehand, as a NUFFT of type 2 does. At L df every
-// L-th frequency lies alike between the samples, at every harmonic: the coefficients are one small table a grid, and interpolation
-// is a product of matrices, rows of samples (m L / 8 further on each) by 8 frequencies. Combs of every harmonic, which this replaced,
-// took 12 transforms a frequency (n = 4) and their folds: 1.5 times the time.
+// With times counted from the middle of the span T, W is limited to |t| <= T/2, so that samples L df <= 0.8 /
+// T apart determine it. Weights that make the interpolation short (17 samples) are divided out of the
+// strengths beforehand, as a NUFFT of type 2 does. Every L-th frequency has the same place between samples,
+// at every harmonic: the coefficients are one small table a grid, and interpolation is a product of matrices,
+// rows of samples (m L / 8 further on each) by 8 frequencies.
 //
-// chi2_points: a warp = 32 points. A lane has one of them first: its strengths with the interpolation's shape divided out, how far it
-// turns in half a band of samples. Then eight lanes make one's 16 spreading weights, two each: the polynomials of taps a and 15 - a
-// are one, at u and -u, even and odd part apart. Weights of cells 8 apart lie next to each other; the sign says whether a cell is one
-// of the next sixteen.
-// chi2_samples: a warp does two bands of 160 samples, of w and of w y, or four of w alone, with nobody to wait for. Points are spread by
-// matrix instructions (16 cells by 4 points by 8 numbers of the four series) on 224 cells that stay in registers, where a lane then has
-// all cells of equal number modulo 16 of a series: half of a 256-point FFT (16 x 16) needs no exchange.
+// Layout:
+// chi2_points: a warp = 32 points. A lane computes one point's strengths, divided by the interpolation's
+// shape, and how far it turns in half a band of samples. Then eight lanes compute one point's 16 spreading
+// weights, two each: the polynomials of taps a and 15 - a are one, at u and -u, from its even and odd parts.
+// Weights of cells 8 apart are next to each other; the sign says whether a cell is one of the next sixteen.
+// chi2_samples: a warp does two bands of 160 samples, of w and of w y, or four of w alone, and waits for no
+// other warp. Points are spread by matrix instructions (16 cells by 4 points by 8 numbers of the four series)
+// on 224 cells that stay in registers, where a lane then has all cells of equal number modulo 16 of a series:
+// half of a 256-point FFT (16 x 16) needs no exchange.
 // chi2_taps: interpolation coefficients and where samples begin, of each grid.
-// chi2_powers: one block = 8 * tiles rows of 8 * octets frequencies, several in turn, a warp 8 rows. Samples of the next turn come to
-// shared memory while equations are solved. A warp interpolates all channels at 64 frequencies (matrix instructions); the sums stay in
-// registers, and a thread solves the equations of two frequencies, one after the other. From 6 terms on sums pass through shared
-// memory, of 8 and 9 terms two lanes solve together: one's registers do not hold the matrix.
+// chi2_powers: one block = 8 * tiles rows of 8 * octets frequencies, several in turn, a warp 8 rows. Samples
+// of the next turn come to shared memory while equations are solved. A warp interpolates all channels at 64
+// frequencies (matrix instructions); the sums stay in registers, and a thread solves the equations of two
+// frequencies, one after the other. From 6 terms on sums pass through shared memory, of 8 and 9 terms two
+// lanes solve together, because the registers of one do not hold the matrix.
 //
-// For n = 4 and a frequency: samples 1.5 transforms' outputs of 38 multiply-adds, interpolation 264 x 2 in matrix instructions (twice
-// the plain rate), equations 254. Limit of chi2_powers on an H100, n = 4: float64 and matrix units, which are one pipe, 66% busy at 12
-// warps a multiprocessor (registers); 8 and 16 warps are 15% and 5% slower, loops that the compiler does not unroll 9%, rows on other
-// banks (shuffled back) as fast. Of chi2_samples: latency at 12 warps, some 36% of issue slots and half of the shared
-// memory's cycles; blocks of two warps leave hardly one idle (6% of the time), polynomials of one's own for phases, weights told apart
-// by their sign and segments' ends from counts took another 6%. A point's numbers must not be waited for as soon as they are asked for
-// (5%), segments are looked for in fours (4%). Tried there: points, weights and phases that a block shares (16 to 50% slower: barriers,
-// loads that nothing hides, also with weights told apart beforehand and 96 points at a time); half a series a warp, its cells exchanged,
-// and 16 or 20 warps (5 and 26% slower: shared memory 70% busy); eight points an instruction (2%); weights read where they are used
-// (twice the time); weights without gaps, by other lanes' order of points (3%), those by the copy engine, with gaps or without (1% of
-// the batch's time more); 224 outputs of a transform where powers are float32 (errors as they are, 0.9% of the batch's time: one warp of
-// an object's seven blocks is idle). 176 in float64 are too inexact (1.6e-9 from 30 points on, not 2.5e-10), for 2.8%.
-// Tried: float32 factors and a float64 residual for the equations (25% slower: registers and conversions), elimination by columns (as
-// fast), weights read where they are used (60% slower: latency), smaller groups of objects, whose samples stay in the L2 cache (35%
-// slower: too few blocks), a frequency's cells of four warps in shared memory (40% slower: barriers).
+// Operations for one frequency, n = 4: samples 1.5 transforms' outputs of 38 multiply-adds, interpolation 264
+// x 2 in matrix instructions (twice the plain rate), equations 254. Limit of chi2_powers on an H100, n = 4:
+// float64 and matrix units, which are one pipe, 66% busy at 12 warps a multiprocessor (registers). Of
+// chi2_samples: latency at 12 warps, some 36% of issue slots and half of the shared memory's cycles.
 //
 // archs: 75 80 86 89 90 100 120
 // build: t2 -DREAL=double -DTERMS=2
@@ -60,26 +52,40 @@
 #define OUT (MODES / 16)
 #define COEFFICIENTS 16
 #ifndef REACH
-#define REACH 17                      // samples that an interpolated value is made of
+#define REACH 17  // samples that an interpolated value is made of
 #endif
 #include "samples/form.cuh"
 #include "samples/spread.cuh"
 #include "samples/taps.cuh"
-#define TILES 2                       // of a block, a warp each
+#define TILES 2  // of a block, a warp each
 #define MINB (TERMS <= 2 ? 10 : TERMS == 3 ? 8 : TERMS == 4 ? 6 : 4)
-#define PASSED (TERMS <= 5 ? 0 : TERMS <= 7 ? 1 : 2)      // frequencies of a thread's two whose sums pass through shared memory
+#define PASSED \
+  (TERMS <= 5 ? 0 : TERMS <= 7 ? 1 : 2)  // frequencies of a thread's two whose sums pass through shared memory
 
 // Of a kernel's arguments: the object's place in the order, and which one of the object's blocks this is.
-template <typename Arguments> __device__ __forceinline__ int2 task_of(const Arguments& A) {
+template <typename Arguments>
+__device__ __forceinline__ int2 task_of(const Arguments& A) {
   if (A.tasks) return A.tasks[blockIdx.x];
-  int2 v; v.x = A.member + blockIdx.x / A.blocks; v.y = blockIdx.x % A.blocks;
+  int2 v;
+  v.x = A.member + blockIdx.x / A.blocks;
+  v.y = blockIdx.x % A.blocks;
   return v;
 }
 
 // ---------------------------------------------------------------- points
 struct Points {
-  const double* tp; const double2* wv; const int* owner; const Info* info; const double* taps; const double* df; const Limit* limit;
-  int* cell; double* weight; double2* strength; double2* spin; unsigned* counts;
+  const double* tp;
+  const double2* wv;
+  const int* owner;
+  const Info* info;
+  const double* taps;
+  const double* df;
+  const Limit* limit;
+  int* cell;
+  double* weight;
+  double2* strength;
+  double2* spin;
+  unsigned* counts;
   double beta, scale;
   int rows, padded, grid_stride, counters;
 };
@@ -92,7 +98,8 @@ extern "C" __global__ void __launch_bounds__(128) chi2_points(const Points A) {
   double c[COEFFICIENTS];
 #pragma unroll
   for (int k = 0; k < COEFFICIENTS; k++) c[k] = A.taps[k * 16 + a];
-  if (!blockIdx.x) for (int i = threadIdx.x; i < A.counters; i += 128) A.counts[i] = 0;
+  if (!blockIdx.x)
+    for (int i = threadIdx.x; i < A.counters; i += 128) A.counts[i] = 0;
   if (p0 >= A.padded) return;
   const double circle = owner < 0 ? 0 : A.limit[owner].circle;
   const bool own = circle > 0;
@@ -100,7 +107,8 @@ extern "C" __global__ void __launch_bounds__(128) chi2_points(const Points A) {
   if (own) {
     place = (tp - 0.5 * A.info[owner].span) * (circle * A.df[owner * A.grid_stride]);
     const double w = strength_at(place, A.taps + 16 * COEFFICIENTS, A.beta, A.scale);
-    double sine, cosine; sincos_cycles(place * (0.5 * MODES / 256), sine, cosine);
+    double sine, cosine;
+    sincos_cycles(place * (0.5 * MODES / 256), sine, cosine);
     A.cell[q] = (int)ceil(place - 8);
     A.spin[q] = make_double2(cosine, sine);
     A.strength[q] = make_double2(w * wv.x, w * wv.y);
@@ -113,38 +121,60 @@ extern "C" __global__ void __launch_bounds__(128) chi2_points(const Points A) {
     const double v = __shfl_sync(FULL, u, from), vv = v * v;
     double even = c[COEFFICIENTS - 2], odd = c[COEFFICIENTS - 1];
 #pragma unroll
-    for (int k = COEFFICIENTS - 4; k >= 0; k -= 2) { even = fma(even, vv, c[k]); odd = fma(odd, vv, c[k + 1]); }
-    double w = fma(odd, v, even), later = __shfl_xor_sync(FULL, fma(-odd, v, even), 7);      // of taps a and 15 - a, then of a and a + 8
+    for (int k = COEFFICIENTS - 4; k >= 0; k -= 2) {
+      even = fma(even, vv, c[k]);
+      odd = fma(odd, vv, c[k + 1]);
+    }
+    double w = fma(odd, v, even),
+           later = __shfl_xor_sync(FULL, fma(-odd, v, even), 7);  // of taps a and 15 - a, then of a and a + 8
     const int b = at & 15, here = (a + b) & 15, beyond = (a + 8 + b) & 15;
     w = __hiloint2double(__double2hiint(w) & 0x7fffffff | (here < b) << 31, __double2loint(w));
     later = __hiloint2double(__double2hiint(later) & 0x7fffffff | (beyond < b) << 31, __double2loint(later));
-    if (at == nobody) w = later = 0;     // read past the end of those before: they must be numbers
-    if (p0 + from < A.padded) ((double2*)A.weight)[(p0 + from) * 8 + (here & 7)] = here < 8 ? make_double2(w, later) : make_double2(later, w);
+    if (at == nobody) w = later = 0;  // read past the end of those before: they must be numbers
+    if (p0 + from < A.padded)
+      ((double2*)A.weight)[(p0 + from) * 8 + (here & 7)] = here < 8 ? make_double2(w, later) : make_double2(later, w);
   }
 }
 // ---------------------------------------------------------------- samples
 struct Samples {
-  const double* tp; const double2* strength; const double2* spin; const int* cell; const double* weight; const int* offsets; const Info* info;
-  const int* order; const int2* tasks; const double* lead; const int* at; const int2* bands; const long long* place;
-  const double2* first; const double2* second; const double* deconvolve; const double* df; double2* out;
-  double step;                         // frequencies between samples
+  const double* tp;
+  const double2* strength;
+  const double2* spin;
+  const int* cell;
+  const double* weight;
+  const int* offsets;
+  const Info* info;
+  const int* order;
+  const int2* tasks;
+  const double* lead;
+  const int* at;
+  const int2* bands;
+  const long long* place;
+  const double2* first;
+  const double2* second;
+  const double* deconvolve;
+  const double* df;
+  double2* out;
+  double step;  // frequencies between samples
   int member, blocks, grid_stride;
 };
-#define SEGMENT0 (-7)                  // cells begin here, in sixteens: points lie within 0.4 of a circle, and reach 8 cells further
+#define SEGMENT0 (-7)  // cells begin here, in sixteens: points lie within 0.4 of a circle, and reach 8 cells further
 #define SEGMENTS 13
-#define WARPS 2                        // of a block: hardly one is idle
-#define STRENGTH 12                    // numbers between points: lanes of four points lie on different banks
-#define WEIGHT 20                      // likewise
-#define BUFFER (35 * WEIGHT)           // weights of 32 points, and of three that a step may read
+#define WARPS 2               // of a block: hardly one is idle
+#define STRENGTH 12           // numbers between points: lanes of four points lie on different banks
+#define WEIGHT 20             // likewise
+#define BUFFER (35 * WEIGHT)  // weights of 32 points, and of three that a step may read
 #define HELD (2 * BUFFER + 35 * STRENGTH)
-#define EXCHANGE 276                   // numbers of a series' exchange: lanes of four series on different banks
+#define EXCHANGE 276  // numbers of a series' exchange: lanes of four series on different banks
 // Loads from global memory are under way from here on.
 #if ON_DEVICE
 #define NOW(constraint, x) asm volatile("" : constraint(x))
 #else
 #define NOW(constraint, x)
 #endif
-__device__ __host__ constexpr int shifted(int b) { return place((b + 256 - MODES / 2) & 15); }      // outputs begin at -MODES / 2
+__device__ __host__ constexpr int shifted(int b) {
+  return place((b + 256 - MODES / 2) & 15);
+}  // outputs begin at -MODES / 2
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_samples(const __grid_constant__ Samples A) {
   extern __shared__ __align__(16) unsigned char raw[];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
@@ -154,13 +184,19 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
   int n = A.info[o].n, status = A.info[o].status, lo = A.offsets[o];
   int2 bands = A.bands[gp];
   double df = A.df[o * A.grid_stride], span = A.info[o].span;
-  NOW("+r", n); NOW("+r", status); NOW("+r", lo); NOW("+r", bands.x); NOW("+r", bands.y); NOW("+d", df); NOW("+d", span);
+  NOW("+r", n);
+  NOW("+r", status);
+  NOW("+r", lo);
+  NOW("+r", bands.x);
+  NOW("+r", bands.y);
+  NOW("+d", df);
+  NOW("+d", span);
   // A unit is a warp's four series: of w and w y at a pair of bands, then of w at two pairs.
   const int twos = (bands.y + 1) >> 1, unit = block * WARPS + warp, pair = unit < twos ? unit : 2 * unit - twos;
   const bool both = unit < twos;
   if (status != 0 || 2 * pair >= bands.x) return;
   const double middle = 0.5 * span;
-  auto lead_of = [&](int pair) {         // of the sample at place 0 of a pair's stretch
+  auto lead_of = [&](int pair) {  // of the sample at place 0 of a pair's stretch
     double lead = A.lead[gp * HARMONICS] - A.at[gp * HARMONICS];
     for (int h = 1; h < HARMONICS; h++) {
       const int at = A.at[gp * HARMONICS + h];
@@ -171,56 +207,73 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
   auto centre_of = [&](int pair, double lead) { return frequency_of(0, (lead + (2 * pair + 1) * MODES) * A.step, df); };
   const double lead = lead_of(pair), lead2 = both ? lead : lead_of(pair + 1);
   const Frequency centre = centre_of(pair, lead), other = centre_of(pair + 1, lead2);
-  const bool apart = lead2 != lead;      // the second pair is of another stretch
-  double* space = (double*)raw + warp * HELD;      // weights of 32 points and of the next ones, strengths
+  const bool apart = lead2 != lead;            // the second pair is of another stretch
+  double* space = (double*)raw + warp * HELD;  // weights of 32 points and of the next ones, strengths
   double* strengths = space + 2 * BUFFER;
-  auto prefetch = [&](int c0) {          // weights of 32 points, of others or nobody past the end
+  auto prefetch = [&](int c0) {  // weights of 32 points, of others or nobody past the end
     const double2* from = (const double2*)(A.weight + (size_t)(lo + c0) * 16) + lane;
     double* to = space + (c0 & 32 ? BUFFER : 0) + WEIGHT * (lane >> 3) + 2 * (lane & 7);
 #pragma unroll
     for (int i = 0; i < 8; i++) fetch((double2*)(to + 4 * WEIGHT * i), from + 32 * i);
   };
-  const int* cells = A.cell + lo; const double* times_at = A.tp + lo; const double2* known = A.strength + lo; const double2* spins = A.spin + lo;
-  NOW("+l", cells); NOW("+l", times_at); NOW("+l", known); NOW("+l", spins);
+  const int* cells = A.cell + lo;
+  const double* times_at = A.tp + lo;
+  const double2* known = A.strength + lo;
+  const double2* spins = A.spin + lo;
+  NOW("+l", cells);
+  NOW("+l", times_at);
+  NOW("+l", known);
+  NOW("+l", spins);
 
-  for (int i = lane; i < 3 * WEIGHT; i += 32) space[32 * WEIGHT + i] = space[BUFFER + 32 * WEIGHT + i] = 0;      // what is read past the end is a number
+  for (int i = lane; i < 3 * WEIGHT; i += 32)
+    space[32 * WEIGHT + i] = space[BUFFER + 32 * WEIGHT + i] = 0;  // what is read past the end is a number
   __syncwarp();
   prefetch(0);
   Tile sum[SEGMENTS + 1];
 #pragma unroll
   for (int j = 0; j <= SEGMENTS; j++) sum[j] = Tile{0, 0, 0, 0};
-  int p = min(lane, n - 1), later = __ldg(cells + p);                  // of the next points, asked for early
+  int p = min(lane, n - 1), later = __ldg(cells + p);  // of the next points, asked for early
   double2 held = __ldg(known + p), next = __ldg(spins + p);
   double time = __ldg(times_at + p);
 #pragma unroll 1
   for (int c0 = 0; c0 < n; c0 += 32) {
     const int many = min(32, n - c0);
-    NOW("+r", later);                  // not waited for before
+    NOW("+r", later);  // not waited for before
     const int segment = lane < many ? (later >> 4) - SEGMENT0 : 99;
     fetched();
     __syncwarp();
     if (c0 + 32 < n) prefetch(c0 + 32);
     {
-      const double2 wv = held, spin = next;      // past the end too: nobody reads it
+      const double2 wv = held, spin = next;  // past the end too: nobody reads it
       const double2 e = turned_by(centre, time - middle);
       double2 f;
       if (!both) {
         const double2 twice = times(spin, spin);
-        f = times(e, times(twice, twice));                             // as far as from pair to pair
+        f = times(e, times(twice, twice));  // as far as from pair to pair
         if (apart) f = turned_by(other, time - middle);
       }
       double2* to = (double2*)(strengths + STRENGTH * lane);
       double cc = e.x * spin.x, ss = e.y * spin.y, sc = e.y * spin.x, cs = e.x * spin.y;
       to[0] = make_double2(wv.x * (cc + ss), wv.x * (sc - cs));
       to[1] = make_double2(wv.x * (cc - ss), wv.x * (sc + cs));
-      if (!both) { cc = f.x * spin.x; ss = f.y * spin.y; sc = f.y * spin.x; cs = f.x * spin.y; }
+      if (!both) {
+        cc = f.x * spin.x;
+        ss = f.y * spin.y;
+        sc = f.y * spin.x;
+        cs = f.x * spin.y;
+      }
       const double v = both ? wv.y : wv.x;
       to[2] = make_double2(v * (cc + ss), v * (sc - cs));
       to[3] = make_double2(v * (cc - ss), v * (sc + cs));
     }
     __syncwarp();
-    p = min(c0 + 32 + lane, n - 1); later = __ldg(cells + p); held = __ldg(known + p); next = __ldg(spins + p); time = __ldg(times_at + p);
-    const Address of = address_of(space + (c0 & 32 ? BUFFER : 0) + WEIGHT * t + 2 * g), at = address_of(strengths + STRENGTH * t + g);
+    p = min(c0 + 32 + lane, n - 1);
+    later = __ldg(cells + p);
+    held = __ldg(known + p);
+    next = __ldg(spins + p);
+    time = __ldg(times_at + p);
+    const Address of = address_of(space + (c0 & 32 ? BUFFER : 0) + WEIGHT * t + 2 * g),
+                  at = address_of(strengths + STRENGTH * t + g);
     int i = 0;
 #pragma unroll
     for (int four = 0; four < SEGMENTS; four += 4) {
@@ -254,16 +307,28 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
     double x[16], y[16];
     __syncwarp();
 #pragma unroll
-    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[shifted(b)].x; ex[b * 17 + g + 8] = u[shifted(b)].x; }
+    for (int b = 0; b < 16; b++) {
+      ex[b * 17 + g] = v[shifted(b)].x;
+      ex[b * 17 + g + 8] = u[shifted(b)].x;
+    }
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 16; j++) { x[j] = ex[g * 17 + j]; y[j] = ex[(g + 8) * 17 + j]; }
+    for (int j = 0; j < 16; j++) {
+      x[j] = ex[g * 17 + j];
+      y[j] = ex[(g + 8) * 17 + j];
+    }
     __syncwarp();
 #pragma unroll
-    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[shifted(b)].y; ex[b * 17 + g + 8] = u[shifted(b)].y; }
+    for (int b = 0; b < 16; b++) {
+      ex[b * 17 + g] = v[shifted(b)].y;
+      ex[b * 17 + g + 8] = u[shifted(b)].y;
+    }
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 16; j++) { v[j] = make_double2(x[j], ex[g * 17 + j]); u[j] = make_double2(y[j], ex[(g + 8) * 17 + j]); }
+    for (int j = 0; j < 16; j++) {
+      v[j] = make_double2(x[j], ex[g * 17 + j]);
+      u[j] = make_double2(y[j], ex[(g + 8) * 17 + j]);
+    }
     __syncwarp();
   }
   const bool of_y = both && t > 1;
@@ -289,13 +354,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
 __device__ __forceinline__ int steps_of(int h, int L) { return (REACH * L + 7 * h + 4 * L - 1) / (4 * L); }
 
 struct Taps {
-  const double* f0; const double* df; const int* order; const double* lead; const int* at;
-  double* taps; int* origin; int* shift;       // [grid][octet][step][lane]; [grid][harmonic]; [grid][octet][harmonic]
-  double beta, inverse;                        // 1 / I0(beta)
-  int L, octets, steps, member, blocks, grid_stride;      // steps: of all harmonics; blocks: of a grid
+  const double* f0;
+  const double* df;
+  const int* order;
+  const double* lead;
+  const int* at;
+  double* taps;
+  int* origin;
+  int* shift;            // [grid][octet][step][lane]; [grid][harmonic]; [grid][octet][harmonic]
+  double beta, inverse;  // 1 / I0(beta)
+  int L, octets, steps, member, blocks, grid_stride;  // steps: of all harmonics; blocks: of a grid
 };
 extern "C" __global__ void __launch_bounds__(256) chi2_taps(const Taps A) {
-  const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0, gi = A.grid_stride ? A.order[gp] : 0;
+  const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0,
+            gi = A.grid_stride ? A.order[gp] : 0;
   const double f0 = A.f0[gi], df = A.df[gi];
   for (int e = blockIdx.x % A.blocks * 256 + threadIdx.x; e < A.octets * A.steps * 32; e += 256 * A.blocks) {
     const int lane = e & 31, j = e / (32 * A.steps);
@@ -303,21 +375,35 @@ extern "C" __global__ void __launch_bounds__(256) chi2_taps(const Taps A) {
     while (k >= steps_of(h, A.L)) k -= steps_of(h++, A.L);
     const Origin first = origin_of(f0, df, A.L, h);
     const int whole = h * j / A.octets;
-    const double start0 = ceil(first.at - 0.5 * REACH), place = first.at + (double)(h * j % A.octets) / A.octets, start = ceil(place - 0.5 * REACH);
+    const double start0 = ceil(first.at - 0.5 * REACH), place = first.at + (double)(h * j % A.octets) / A.octets,
+                 start = ceil(place - 0.5 * REACH);
     const double d = (2.0 / REACH) * ((start + (4 * k + (lane & 3))) - place - (double)(h * (lane >> 2)) / A.L);
     const double q = 1 - d * d;
     A.taps[(size_t)local * A.octets * A.steps * 32 + e] = q > 0 ? A.inverse * bessel(A.beta, q) : 0;
     if (!k && !lane) {
       A.shift[(local * A.octets + j) * HARMONICS + h - 1] = whole + (int)(start - start0);
-      if (!j) A.origin[local * HARMONICS + h - 1] = A.at[gp * HARMONICS + h - 1] + (int)((first.n - A.lead[gp * HARMONICS + h - 1]) + start0);
+      if (!j)
+        A.origin[local * HARMONICS + h - 1] =
+            A.at[gp * HARMONICS + h - 1] + (int)((first.n - A.lead[gp * HARMONICS + h - 1]) + start0);
     }
   }
 }
 
 // ---------------------------------------------------------------- powers
 struct Powers {
-  const double2* samples; const long long* place; const double* taps; const int* origin; const int* shift; const int2* bands;
-  const Info* info; const int* order; const int2* tasks; const int* nf; const long long* start; double* power; Tops tops;
+  const double2* samples;
+  const long long* place;
+  const double* taps;
+  const int* origin;
+  const int* shift;
+  const int2* bands;
+  const Info* info;
+  const int* order;
+  const int2* tasks;
+  const int* nf;
+  const long long* start;
+  double* power;
+  Tops tops;
   Doubts doubts;
   double limit, mean;
   int L, octets, steps, stride, tiles, turns, room, member, blocks, grid_stride;
@@ -325,7 +411,8 @@ struct Powers {
 };
 
 // STEPS steps of one channel, or of two that share coefficients: all loads under way before the first product.
-template <int STEPS> __device__ __forceinline__ void multiply_all(Tile& w, Tile* y, const double2* s, const double2* r, const double* b) {
+template <int STEPS>
+__device__ __forceinline__ void multiply_all(Tile& w, Tile* y, const double2* s, const double2* r, const double* b) {
   double x[STEPS];
 #pragma unroll
   for (int k = 0; k < STEPS; k++) x[k] = __ldg(b + 32 * k);
@@ -335,10 +422,14 @@ template <int STEPS> __device__ __forceinline__ void multiply_all(Tile& w, Tile*
     if (y) multiply(*y, r[4 * k], x[k]);
   }
 }
-__device__ __forceinline__ void multiply_some(Tile& w, Tile* y, const double2* s, const double2* r, const double* b, int many) {
-  if (many == 5) multiply_all<5>(w, y, s, r, b);
-  else if (many == 6) multiply_all<6>(w, y, s, r, b);
-  else if (many == 7) multiply_all<7>(w, y, s, r, b);
+__device__ __forceinline__ void multiply_some(Tile& w, Tile* y, const double2* s, const double2* r, const double* b,
+                                              int many) {
+  if (many == 5)
+    multiply_all<5>(w, y, s, r, b);
+  else if (many == 6)
+    multiply_all<6>(w, y, s, r, b);
+  else if (many == 7)
+    multiply_all<7>(w, y, s, r, b);
   else
     for (int k = 0; k < many; k++) {
       const double x = __ldg(b + 32 * k);
@@ -348,12 +439,18 @@ __device__ __forceinline__ void multiply_some(Tile& w, Tile* y, const double2* s
 }
 // Sums of all channels at 8 frequencies from each of 8 rows, of which this thread's begins at here[from + row * harmonic * stride]. AT: L
 // where the compiler is to know it, so that no loop is left; else 0.
-template <int AT> __device__ __forceinline__ void interpolate(Tile (&sum)[CHANNELS], const double2* here, const int* from, const int* shift, const int* steps0, int row, int stride, const double* b) {
+template <int AT>
+__device__ __forceinline__ void interpolate(Tile (&sum)[CHANNELS], const double2* here, const int* from,
+                                            const int* shift, const int* steps0, int row, int stride, const double* b) {
   const int t = threadIdx.x & 3;
   int step = 0;
 #pragma unroll
   for (int h = 1; h <= HARMONICS; h++) {
-    const int k = h - 1, each = h * (!AT ? stride : AT < 8 ? 8 / AT : 1), many = AT ? steps_of(h, AT) : steps0[h] - steps0[k];
+    const int k = h - 1,
+              each = h * (!AT      ? stride
+                          : AT < 8 ? 8 / AT
+                                   : 1),
+              many = AT ? steps_of(h, AT) : steps0[h] - steps0[k];
     const double2* s = here + from[k] + (shift ? shift[k] : 0) + row * each + t;
     const bool both = k < TERMS;
     Tile* y = both ? &sum[HARMONICS + (both ? k : 0)] : nullptr;
@@ -391,7 +488,12 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
       from[c] = at;
       length[c] = (rows - 1) * h * A.stride + (A.octets > 1 ? h + 1 : 0) + 4 * steps_of(h, A.L);
       at += length[c];
-      if (c < HARMONICS) { first[c] = A.origin[local * HARMONICS + c]; steps0[c] = step; step += steps_of(h, A.L); steps0[c + 1] = step; }
+      if (c < HARMONICS) {
+        first[c] = A.origin[local * HARMONICS + c];
+        steps0[c] = step;
+        step += steps_of(h, A.L);
+        steps0[c + 1] = step;
+      }
     }
 #if ENGINE
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(&done)) : "memory");
@@ -423,7 +525,9 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
     }
 #endif
   };
-  const double limit = info.n < HARMONICS + (A.mean != 0) ? 0 : A.limit * sqrt((double)info.n);      // too few points are no matter of rounding
+  const double limit = info.n < HARMONICS + (A.mean != 0)
+                           ? 0
+                           : A.limit * sqrt((double)info.n);  // too few points are no matter of rounding
   load(row0);
 #pragma unroll 1
   for (int turn = 0; turn < A.turns; turn++) {
@@ -440,12 +544,16 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
       Tile sum[CHANNELS];
       const double* b = A.taps + (size_t)(local * A.octets + j) * A.steps * 32 + lane;
       const int mine = 8 * warp + g;
-      if (TERMS <= 9 && A.L == 8) interpolate<8>(sum, here, from, nullptr, steps0, mine, 1, b);
-      else if (TERMS <= 9 && A.L == 4) interpolate<4>(sum, here, from, nullptr, steps0, mine, 2, b);
-      else interpolate<0>(sum, here, from, A.octets > 1 ? A.shift + (local * A.octets + j) * HARMONICS : nullptr, steps0, mine, A.stride, b);
+      if (TERMS <= 9 && A.L == 8)
+        interpolate<8>(sum, here, from, nullptr, steps0, mine, 1, b);
+      else if (TERMS <= 9 && A.L == 4)
+        interpolate<4>(sum, here, from, nullptr, steps0, mine, 2, b);
+      else
+        interpolate<0>(sum, here, from, A.octets > 1 ? A.shift + (local * A.octets + j) * HARMONICS : nullptr, steps0,
+                       mine, A.stride, b);
       const bool last = j + 1 == A.octets, more = turn + 1 < A.turns && (long long)(row + rows) * period < nf;
       if (last) {
-        __syncthreads();               // nobody reads samples any more
+        __syncthreads();  // nobody reads samples any more
         if (PASSED < 2 && more) load(row + rows);
       }
       const long long k0 = (long long)(row + mine) * period + 8 * j + 2 * t;
@@ -457,11 +565,16 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
 #if PASSED < 2
 #if PASSED
 #pragma unroll
-      for (int c = 0; c < CHANNELS; c++) { passed[64 * c + lane] = sum[c].re1; passed[64 * c + 32 + lane] = sum[c].im1; }
+      for (int c = 0; c < CHANNELS; c++) {
+        passed[64 * c + lane] = sum[c].re1;
+        passed[64 * c + 32 + lane] = sum[c].im1;
+      }
 #endif
-      const double p0 = solved([&](int c) { return make_double2(sum[c].re0, sum[c].im0); }, limit, A.mean, PIVOT); give(p0, 0, true);
+      const double p0 = solved([&](int c) { return make_double2(sum[c].re0, sum[c].im0); }, limit, A.mean, PIVOT);
+      give(p0, 0, true);
 #if PASSED
-      const double p1 = solved([&](int c) { return make_double2(passed[64 * c + lane], passed[64 * c + 32 + lane]); }, limit, A.mean, PIVOT);
+      const double p1 = solved([&](int c) { return make_double2(passed[64 * c + lane], passed[64 * c + 32 + lane]); },
+                               limit, A.mean, PIVOT);
 #else
       const double p1 = solved([&](int c) { return make_double2(sum[c].re1, sum[c].im1); }, limit, A.mean, PIVOT);
 #endif
@@ -476,15 +589,17 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
       __syncwarp();
 #if TERMS <= 9
 #pragma unroll 1
-      for (int i = 0; i < 4; i++) {    // of two lanes' four frequencies
+      for (int i = 0; i < 4; i++) {  // of two lanes' four frequencies
         const double* from = passed + 4 * (lane >> 1) + i;
-        give(solved_by_two([&](int c, int part) { return from[128 * c + 64 * part]; }, limit, A.mean, PIVOT), i & 1, (lane & 1) == i >> 1);
+        give(solved_by_two([&](int c, int part) { return from[128 * c + 64 * part]; }, limit, A.mean, PIVOT), i & 1,
+             (lane & 1) == i >> 1);
       }
 #else
 #pragma unroll 1
       for (int i = 0; i < 2; i++) {
         const double* from = passed + 2 * lane + i;
-        give(solved([&](int c) { return make_double2(from[128 * c], from[128 * c + 64]); }, limit, A.mean, PIVOT), i, true);
+        give(solved([&](int c) { return make_double2(from[128 * c], from[128 * c + 64]); }, limit, A.mean, PIVOT), i,
+             true);
       }
 #endif
       __syncwarp();

@@ -5,9 +5,9 @@
 #define TERMS 4
 #endif
 #define HARMONICS (2 * TERMS)
-#define CHANNELS (3 * TERMS)         // w at f, 2 f, ..., then w y at f, 2 f, ...
+#define CHANNELS (3 * TERMS)  // w at f, 2 f, ..., then w y at f, 2 f, ...
 #define AT_LEAST_ONE(x) ((x) > 0 ? (x) : 1)
-#define PIVOT 1e-8                    // pivots under this part of the weight are not trusted
+#define PIVOT 1e-8  // pivots under this part of the weight are not trusted
 #if TERMS <= 9
 #define UNROLL _Pragma("unroll")
 #else
@@ -15,14 +15,22 @@
 #endif
 
 // Frequencies that were not trusted, (object, number); those past `room` are counted alone.
-struct Doubts { int2* list; unsigned* count; long long room; };
+struct Doubts {
+  int2* list;
+  unsigned* count;
+  long long room;
+};
 // What is known of the highest powers before they are searched, so that most are not read again: the highest of each TOP in a row by
 // its high half, `width` of them an object; and of every other 512 in a row the highest that is a peak for certain, in BINS places an
 // object: the k-th highest of these is a floor under the k-th peak. list is null where nobody keeps them.
 #define TOP 64
 #define REGION 512
 #define BINS 32
-struct Tops { unsigned* list; unsigned* bins; long long width; };
+struct Tops {
+  unsigned* list;
+  unsigned* bins;
+  long long width;
+};
 __device__ __forceinline__ void raise_top(const Tops& t, int object, int number, double p) {
   if (t.list) atomicMax(t.list + object * t.width + number / TOP, key_bits(p));
 }
@@ -51,41 +59,58 @@ __device__ __forceinline__ void doubt(const Doubts& d, bool mine, int object, in
 
 // The power from the sums of one frequency, at(channel); missing where it is not trusted: where a pivot is small, or parameters
 // are large (limit: their square sum).
-template <typename At> __device__ __forceinline__ double solved(const At& at, double limit, double mean, double pivot) {
-  double h[HARMONICS + 1], g[HARMONICS + 1], z[AT_LEAST_ONE(HARMONICS)];      // twice the matrix: no sum need be halved
-  h[0] = 1; g[0] = 0;
-UNROLL
-  for (int m = 0; m < HARMONICS; m++) { const double2 v = at(m); h[m + 1] = v.x; g[m + 1] = v.y; }
-UNROLL
-  for (int k = 0; k < TERMS; k++) { const double2 v = at(HARMONICS + k); z[2 * k] = v.x; z[2 * k + 1] = v.y; }
+template <typename At>
+__device__ __forceinline__ double solved(const At& at, double limit, double mean, double pivot) {
+  double h[HARMONICS + 1], g[HARMONICS + 1], z[AT_LEAST_ONE(HARMONICS)];  // twice the matrix: no sum need be halved
+  h[0] = 1;
+  g[0] = 0;
+  UNROLL
+  for (int m = 0; m < HARMONICS; m++) {
+    const double2 v = at(m);
+    h[m + 1] = v.x;
+    g[m + 1] = v.y;
+  }
+  UNROLL
+  for (int k = 0; k < TERMS; k++) {
+    const double2 v = at(HARMONICS + k);
+    z[2 * k] = v.x;
+    z[2 * k + 1] = v.y;
+  }
   const double twice = -2 * mean;
   const int least = __double2hiint(2 * pivot);
   double L[AT_LEAST_ONE(HARMONICS)][AT_LEAST_ONE(HARMONICS)], inv[AT_LEAST_ONE(HARMONICS)], power = 0, determinant = 1;
-  int smallest = 0x7fffffff;           // of the pivots, by their high halves
-UNROLL
+  int smallest = 0x7fffffff;  // of the pivots, by their high halves
+  UNROLL
   for (int i = 0; i < HARMONICS; i++) {
     const int k = (i >> 1) + 1;
     const double own = twice * (i & 1 ? g[k] : h[k]);
     double u[AT_LEAST_ONE(HARMONICS)], d = 0;
-UNROLL
+    UNROLL
     for (int j = 0; j <= i; j++) {
       const int l = (j >> 1) + 1;
       double e;
-      if (!(i & 1) && !(j & 1)) e = h[k - l] + h[k + l];
-      else if ((i & 1) && (j & 1)) e = h[k - l] - h[k + l];
-      else if (i & 1) e = g[k + l] + g[k - l];
-      else e = g[k + l] - g[k - l];
+      if (!(i & 1) && !(j & 1))
+        e = h[k - l] + h[k + l];
+      else if ((i & 1) && (j & 1))
+        e = h[k - l] - h[k + l];
+      else if (i & 1)
+        e = g[k + l] + g[k - l];
+      else
+        e = g[k + l] - g[k - l];
       e = fma(own, j & 1 ? g[l] : h[l], e);
-UNROLL
+      UNROLL
       for (int q = 0; q < j; q++) e = fma(-u[q], j == i ? L[i][q] : L[j][q], e);
-      if (j < i) { u[j] = e; L[i][j] = e * inv[j]; }
-      else d = e;
+      if (j < i) {
+        u[j] = e;
+        L[i][j] = e * inv[j];
+      } else
+        d = e;
     }
     smallest = min(smallest, __double2hiint(d));
     inv[i] = reciprocal(d);
     determinant *= d;
     double e = z[i];
-UNROLL
+    UNROLL
     for (int q = 0; q < i; q++) e = fma(-L[i][q], z[q], e);
     z[i] = e;
     power = fma(e * inv[i], e, power);
@@ -94,11 +119,11 @@ UNROLL
   bool sound = smallest > least;
   if (sound && !(11 * power < limit * determinant)) {
     double squares = 0;
-UNROLL
+    UNROLL
     for (int i = HARMONICS - 1; i >= 0; i--) {
       double b = z[i] * inv[i];
-UNROLL
-      for (int q = i + 1; q < HARMONICS; q++) b = fma(-L[q][i], z[q], b);       // z[q]: already half the parameter
+      UNROLL
+      for (int q = i + 1; q < HARMONICS; q++) b = fma(-L[q][i], z[q], b);  // z[q]: already half the parameter
       z[i] = b;
       squares = fma(b, b, squares);
     }
@@ -111,39 +136,45 @@ UNROLL
 // odd one those of sines; columns are "own" (of the lane's kind) or "other", and a term's two are eliminated together. at(c, sine) is
 // the real or the imaginary part of channel c; both lanes get the power.
 #if TERMS > 7 && TERMS <= 9
-template <typename At> __device__ __forceinline__ double solved_by_two(const At& at, double limit, double mean, double pivot) {
+template <typename At>
+__device__ __forceinline__ double solved_by_two(const At& at, double limit, double mean, double pivot) {
   const int sine = threadIdx.x & 1, even = threadIdx.x & 30;
   const double sign = sine ? -1 : 1, twice = -2 * mean, least = 2 * pivot;
   auto partner = [](double v) { return __shfl_xor_sync(FULL, v, 1); };
   double own[TERMS][TERMS], other[TERMS][TERMS], z[TERMS], w[TERMS], power = 0;
   bool sound = true;
-UNROLL
+  UNROLL
   for (int k = 1; k <= TERMS; k++) {
     z[k - 1] = at(HARMONICS + k - 1, sine);
     const double moment = twice * at(k - 1, sine);
-UNROLL
+    UNROLL
     for (int l = 1; l <= k; l++) {
       own[k - 1][l - 1] = fma(moment, at(l - 1, sine), fma(sign, at(k + l - 1, 0), k == l ? 1 : at(k - l - 1, 0)));
-      other[k - 1][l - 1] = fma(moment, at(l - 1, !sine), k == l ? at(k + l - 1, 1) : fma(-sign, at(k - l - 1, 1), at(k + l - 1, 1)));
+      other[k - 1][l - 1] =
+          fma(moment, at(l - 1, !sine), k == l ? at(k + l - 1, 1) : fma(-sign, at(k - l - 1, 1), at(k + l - 1, 1)));
     }
   }
-UNROLL
+  UNROLL
   for (int m = 0; m < TERMS; m++) {
-    const double a = own[m][m], b = __shfl_sync(FULL, other[m][m], even), c = partner(a), right = z[m], theirs = partner(right);
-    const double determinant = fma(a, c, -b * b), inverse = reciprocal(determinant), ours = c * inverse, its = a * inverse, cross = -b * inverse;
+    const double a = own[m][m], b = __shfl_sync(FULL, other[m][m], even), c = partner(a), right = z[m],
+                 theirs = partner(right);
+    const double determinant = fma(a, c, -b * b), inverse = reciprocal(determinant), ours = c * inverse,
+                 its = a * inverse, cross = -b * inverse;
     sound = sound && a > least && c > least && determinant > least * fmax(a, c);
     w[m] = fma(cross, theirs, ours * right);
     const double v = fma(cross, right, its * theirs);
     power += fma(right, w[m], theirs * v);
     double x[TERMS], y[TERMS];
-UNROLL
+    UNROLL
     for (int k = m + 1; k < TERMS; k++) {
       const double p = own[k][m], q = other[k][m];
       z[k] -= fma(p, w[m], q * v);
       const double l = fma(p, ours, q * cross), r = fma(p, cross, q * its);
-      x[k] = partner(r); y[k] = partner(l);
-      own[k][m] = l; other[k][m] = r;
-UNROLL
+      x[k] = partner(r);
+      y[k] = partner(l);
+      own[k][m] = l;
+      other[k][m] = r;
+      UNROLL
       for (int j = m + 1; j <= k; j++) {
         own[k][j] -= fma(p, own[j][m], q * other[j][m]);
         other[k][j] -= fma(p, x[j], q * y[j]);
@@ -151,12 +182,15 @@ UNROLL
     }
   }
   double squares = 0;
-UNROLL
+  UNROLL
   for (int m = TERMS - 1; m >= 0; m--) {
     double mine = 0, its = 0;
-UNROLL
-    for (int k = m + 1; k < TERMS; k++) { mine = fma(own[k][m], w[k], mine); its = fma(other[k][m], w[k], its); }
-    w[m] -= mine + partner(its);       // already half the parameter
+    UNROLL
+    for (int k = m + 1; k < TERMS; k++) {
+      mine = fma(own[k][m], w[k], mine);
+      its = fma(other[k][m], w[k], its);
+    }
+    w[m] -= mine + partner(its);  // already half the parameter
     squares = fma(w[m], w[m], squares);
   }
   squares += partner(squares);

@@ -1,7 +1,12 @@
 // Where the answers of a search go: on the host, `wanted` of an object, in falling order of power.
 #pragma once
 
-struct Answers { int* index; double* frequency; double* best; double* curvature; };
+struct Answers {
+  int* index;
+  double* frequency;
+  double* best;
+  double* curvature;
+};
 __device__ __forceinline__ void no_answer(const Answers& A, size_t at) {
   A.index[at] = -1;
   A.frequency[at] = A.best[at] = A.curvature[at] = missing64();

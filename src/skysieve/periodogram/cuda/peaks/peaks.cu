@@ -20,22 +20,35 @@
 #include "fourier/order.cuh"
 #include "peaks/answers.cuh"
 
-#define FEW 192              // candidates that one warp takes
+#define FEW 192  // candidates that one warp takes
 #define LANES_EACH (FEW / 32)
-#define GOOD 512             // further candidates that a block orders at once
-#define BINS 256             // of their heights
+#define GOOD 512  // further candidates that a block orders at once
+#define BINS 256  // of their heights
 typedef decltype(rank_of(T())) Rank;
 struct Best {
-  const Info* info; const Limit* limit; const int* nf; const double* frequencies;
-  Peaks peaks; Info* told; int* flags;   // told and flags: on the host
-  int* index; double* here; double* vertex; int* found;      // numbers and powers of the peaks, up to `tries` an object, the vertex of the parabola through each and its neighbours, in samples, and how many there are
-  unsigned* left; Answers answers;       // of these, to be refined; where none are, the answer is written here
-  unsigned* tried; int* list;      // how many there are, and where
-  int tries, fewer, few, grid_stride, edges, held;      // fewer: of objects of more than `few` points; held: candidates that fit in shared memory
+  const Info* info;
+  const Limit* limit;
+  const int* nf;
+  const double* frequencies;
+  Peaks peaks;
+  Info* told;
+  int* flags;  // told and flags: on the host
+  int* index;
+  double* here;
+  double* vertex;
+  int*
+      found;  // numbers and powers of the peaks, up to `tries` an object, the vertex of the parabola through each and its neighbours, in samples, and how many there are
+  unsigned* left;
+  Answers answers;  // of these, to be refined; where none are, the answer is written here
+  unsigned* tried;
+  int* list;  // how many there are, and where
+  int tries, fewer, few, grid_stride, edges,
+      held;  // fewer: of objects of more than `few` points; held: candidates that fit in shared memory
 };
 
 // The lane with the highest rank, of equal ones with the lowest frequency's number; -1 where none has a rank.
-template <typename Rank> __device__ __forceinline__ int winner(Rank rank, int number) {
+template <typename Rank>
+__device__ __forceinline__ int winner(Rank rank, int number) {
   const Rank top = warp_greatest(rank);
   if (!top) return -1;
   unsigned who = __ballot_sync(FULL, rank == top);
@@ -48,17 +61,21 @@ template <typename Rank> __device__ __forceinline__ int winner(Rank rank, int nu
 
 extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   extern __shared__ __align__(16) unsigned char raw[];
-  __shared__ Rank tops[2][32]; __shared__ int where[2][32], slots[2][32], kept, good, lowest_bin;
-  __shared__ T good_heights[GOOD]; __shared__ int good_numbers[GOOD], good_slots[GOOD], bins[BINS];
+  __shared__ Rank tops[2][32];
+  __shared__ int where[2][32], slots[2][32], kept, good, lowest_bin;
+  __shared__ T good_heights[GOOD];
+  __shared__ int good_numbers[GOOD], good_slots[GOOD], bins[BINS];
   const int o = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, step = blockDim.x, k = A.peaks.wanted;
   // All that follows from the object alone is asked for at once, with the first candidates, of which some may not be any.
   Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
-  int number[4]; T here[4];            // of a thread's candidates, four at a time
+  int number[4];
+  T here[4];  // of a thread's candidates, four at a time
   auto fetch = [&](int i) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       const Candidate* c = list + min(i + e * step, A.peaks.cap - 1);
-      number[e] = c->index; here[e] = c->here;
+      number[e] = c->index;
+      here[e] = c->here;
     }
   };
   fetch(tid);
@@ -69,9 +86,14 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   const unsigned count = info.status ? 0 : counted, floor = info.status ? 0 : lowest;
   const int n = (int)min(count, (unsigned)A.peaks.cap);
   if (tid < (int)(sizeof(Info) / 4)) ((int*)(A.told + o))[tid] = ((const int*)(A.info + o))[tid];
-  if (!tid) { A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0; kept = 0; }
-  const int room = A.held * (int)(sizeof(T) + 4) / (int)(sizeof(T) + 8);       // memory is for held heights and numbers
-  T* heights = (T*)raw; int* numbers = (int*)(heights + room); int* places = numbers + room;
+  if (!tid) {
+    A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0;
+    kept = 0;
+  }
+  const int room = A.held * (int)(sizeof(T) + 4) / (int)(sizeof(T) + 8);  // memory is for held heights and numbers
+  T* heights = (T*)raw;
+  int* numbers = (int*)(heights + room);
+  int* places = numbers + room;
   // The neighbours that other blocks had, of a candidate at the end of a stretch.
   auto complete = [&](int index, T& before, T& after) {
     if (!stretch) return;
@@ -103,10 +125,17 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
         const int i = i0 + e * step;
         if (i >= n) break;
         const bool good = fits(number[e], here[e]);
-        if (pass) { if (!good) list[i].index = -1; continue; }
+        if (pass) {
+          if (!good) list[i].index = -1;
+          continue;
+        }
         if (!good) continue;
         const int s = atomicAdd(&kept, 1);
-        if (s < room) { heights[s] = here[e]; numbers[s] = number[e]; places[s] = i; }
+        if (s < room) {
+          heights[s] = here[e];
+          numbers[s] = number[e];
+          places[s] = i;
+        }
       }
     }
     __syncthreads();
@@ -114,14 +143,14 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   }
   const bool few = held && kept <= FEW;
   int last = -1, found = 0;
-  double least = 0;                    // of further peaks
+  double least = 0;  // of further peaks
   // What is nearer than 1/T to one of the first k is no peak.
   auto shaded = [&](int index) { return last >= 0 && (found <= k ? near(index, last) : index == last); };
-  int* picks = good_slots;             // of one warp: where in the list its peaks are
-  if (few) {                           // one warp, whose lanes hold them
+  int* picks = good_slots;  // of one warp: where in the list its peaks are
+  if (few) {                // one warp, whose lanes hold them
     if (warp) return;
     const int m = kept;
-    Rank rank[LANES_EACH];             // 0: none, or dropped
+    Rank rank[LANES_EACH];  // 0: none, or dropped
     int own[LANES_EACH];
 #pragma unroll
     for (int e = 0; e < LANES_EACH; e++) {
@@ -137,8 +166,15 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
 #pragma unroll
       for (int e = 0; e < LANES_EACH; e++) {
         if (32 * e >= m) break;
-        if (last >= 0 && rank[e] && near(own[e], last)) { rank[e] = 0; heights[lane + 32 * e] = missing(); }
-        if (rank[e] > best || (rank[e] == best && own[e] < j)) { best = rank[e]; j = own[e]; s = lane + 32 * e; }
+        if (last >= 0 && rank[e] && near(own[e], last)) {
+          rank[e] = 0;
+          heights[lane + 32 * e] = missing();
+        }
+        if (rank[e] > best || (rank[e] == best && own[e] < j)) {
+          best = rank[e];
+          j = own[e];
+          s = lane + 32 * e;
+        }
       }
       const int who = winner(best, j);
       if (who < 0) break;
@@ -146,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       last = __shfl_sync(FULL, j, who);
       if (lane == who) picks[found] = places[s];
     }
-    if (found == k && m > k) {         // those that are good enough: all of them, where there is room
+    if (found == k && m > k) {  // those that are good enough: all of them, where there is room
       int many = 0;
 #pragma unroll 1
       for (int i = lane; i - lane < m; i += 32) {
@@ -162,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
           if (mine) picks[found + __popc(all & ((1u << lane) - 1))] = places[i];
           found += __popc(all);
         }
-      } else {                         // the highest of these: each has the place that follows from how many are higher
+      } else {  // the highest of these: each has the place that follows from how many are higher
 #pragma unroll 1
         for (int i = lane; i < m; i += 32) {
           const T mine = heights[i];
@@ -179,16 +215,16 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       }
     }
     __syncwarp();
-  } else {                             // the whole block: what is dropped has its number's complement; peaks are left in the list
+  } else {  // the whole block: what is dropped has its number's complement; peaks are left in the list
     const int m = held ? kept : n, warps = step >> 5;
     bool ranked = false;
     for (; found < tries; found++) {
-      if (found == k && !ranked) {     // further ones at once, where there is room for those that are good enough
+      if (found == k && !ranked) {  // further ones at once, where there is room for those that are good enough
         ranked = true;
         if (!tid) good = 0;
         for (int i = tid; i < BINS; i += step) bins[i] = 0;
         __syncthreads();
-        const float bins_each = BINS / (float)fmax(1 - least, 1e-6);       // of powers from `least` to 1
+        const float bins_each = BINS / (float)fmax(1 - least, 1e-6);  // of powers from `least` to 1
         auto bin_of = [&](double height) { return min((int)((float)(height - least) * bins_each), BINS - 1); };
         // First how many there are of each height, and from it the lowest bin that matters; then those of it and of higher ones.
 #pragma unroll 1
@@ -201,22 +237,35 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
             for (int e = 0; e < 4; e++) {
               const int i = i0 + e * step;
               if (i >= m) break;
-              if (held) { number[e] = numbers[i]; here[e] = heights[i]; }
+              if (held) {
+                number[e] = numbers[i];
+                here[e] = heights[i];
+              }
               if (number[e] < 0 || !(here[e] >= least) || near(number[e], last)) continue;
               const int bin = bin_of(here[e]);
-              if (!pass) { atomicAdd(bins + bin, 1); continue; }
+              if (!pass) {
+                atomicAdd(bins + bin, 1);
+                continue;
+              }
               if (bin < lowest) continue;
               const int s = atomicAdd(&good, 1);
-              if (s < GOOD) { good_heights[s] = here[e]; good_numbers[s] = number[e]; good_slots[s] = held ? places[i] : i; }
+              if (s < GOOD) {
+                good_heights[s] = here[e];
+                good_numbers[s] = number[e];
+                good_slots[s] = held ? places[i] : i;
+              }
             }
           }
           __syncthreads();
           if (pass) break;
-          if (warp == 0) {             // a lane adds BINS / 32 bins, from the highest on
+          if (warp == 0) {  // a lane adds BINS / 32 bins, from the highest on
             int own = 0;
             for (int b = 0; b < BINS / 32; b++) own += bins[BINS - 1 - lane * (BINS / 32) - b];
-            int before = own;          // with all higher ones
-            for (int d = 1; d < 32; d <<= 1) { const int other = __shfl_up_sync(FULL, before, d); if (lane >= d) before += other; }
+            int before = own;  // with all higher ones
+            for (int d = 1; d < 32; d <<= 1) {
+              const int other = __shfl_up_sync(FULL, before, d);
+              if (lane >= d) before += other;
+            }
             const unsigned enough = __ballot_sync(FULL, before >= tries - k);
             if (!lane && !enough) lowest_bin = 0;
             if (enough && lane == __ffs(enough) - 1) {
@@ -230,7 +279,9 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
         if (good <= GOOD) {
           for (int i = tid; i < good; i += step) {
             int higher = 0;
-            for (int j = 0; j < good; j++) higher += good_heights[j] > good_heights[i] || (good_heights[j] == good_heights[i] && good_numbers[j] < good_numbers[i]);
+            for (int j = 0; j < good; j++)
+              higher += good_heights[j] > good_heights[i] ||
+                        (good_heights[j] == good_heights[i] && good_numbers[j] < good_numbers[i]);
             if (k + higher < tries) list[k + higher].pick = good_slots[i];
           }
           found = min(tries, k + good);
@@ -245,16 +296,30 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
         for (int e = 0; e < 4; e++) {
           const int i = i0 + e * step;
           if (i >= m) break;
-          if (held) { number[e] = numbers[i]; here[e] = heights[i]; }
+          if (held) {
+            number[e] = numbers[i];
+            here[e] = heights[i];
+          }
           const int index = number[e];
           if (index < 0) continue;
-          if (shaded(index)) { (held ? numbers[i] : list[i].index) = ~index; continue; }
+          if (shaded(index)) {
+            (held ? numbers[i] : list[i].index) = ~index;
+            continue;
+          }
           const Rank rank = rank_of(here[e]);
-          if (rank > best || (rank == best && index < j)) { best = rank; j = index; s = held ? places[i] : i; }
+          if (rank > best || (rank == best && index < j)) {
+            best = rank;
+            j = index;
+            s = held ? places[i] : i;
+          }
         }
       }
-      const int turn = found & 1;      // of two, so that no warp writes what another still reads
-      if (lane == max(winner(best, j), 0)) { tops[turn][warp] = best; where[turn][warp] = j; slots[turn][warp] = s; }
+      const int turn = found & 1;  // of two, so that no warp writes what another still reads
+      if (lane == max(winner(best, j), 0)) {
+        tops[turn][warp] = best;
+        where[turn][warp] = j;
+        slots[turn][warp] = s;
+      }
       __syncthreads();
       const int w = min(lane, warps - 1), who = winner(tops[turn][w], where[turn][w]);
       if (who < 0) break;
@@ -268,25 +333,41 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   }
   __shared__ unsigned at;
   if (!tid) {
-    A.found[o] = found; A.left[o] = found;
+    A.found[o] = found;
+    A.left[o] = found;
     if (found) at = atomicAdd(A.tried, (unsigned)found);
   }
-  if (few) __syncwarp(); else __syncthreads();
-  if (!found) for (int r = tid; r < k; r += few ? 32 : step) no_answer(A.answers, (size_t)o * k + r);
+  if (few)
+    __syncwarp();
+  else
+    __syncthreads();
+  if (!found)
+    for (int r = tid; r < k; r += few ? 32 : step) no_answer(A.answers, (size_t)o * k + r);
   for (int r = tid; r < found; r += few ? 32 : step) {
     const size_t out = (size_t)o * A.tries + r;
     const Candidate& c = list[few ? picks[r] : list[r].pick];
     const int index = c.index < 0 ? ~c.index : c.index;
     T before = c.before, after = c.after;
     complete(index, before, after);
-    const double up = (double)c.here - (double)before, down = (double)c.here - (double)after, by = up + down > 0 ? 0.5 * (up - down) / (up + down) : 0;
-    A.index[out] = index; A.here[out] = c.here; A.vertex[out] = fmin(fmax(by, -0.5), 0.5);
+    const double up = (double)c.here - (double)before, down = (double)c.here - (double)after,
+                 by = up + down > 0 ? 0.5 * (up - down) / (up + down) : 0;
+    A.index[out] = index;
+    A.here[out] = c.here;
+    A.vertex[out] = fmin(fmax(by, -0.5), 0.5);
     A.list[at + r] = (int)out;
   }
 }
 
 // Candidates of powers in device memory: block = (object, 256 powers).
-struct Search { const T* power; const long long* start; const Info* info; const int* nf; const int* order; Peaks peaks; int blocks, grid_stride; };
+struct Search {
+  const T* power;
+  const long long* start;
+  const Info* info;
+  const int* nf;
+  const int* order;
+  Peaks peaks;
+  int blocks, grid_stride;
+};
 extern "C" __global__ void __launch_bounds__(256) ls_candidates(const Search A) {
   const int o = A.order[blockIdx.x / A.blocks], nf = A.nf[o * A.grid_stride];
   if (A.info[o].status) return;
@@ -298,7 +379,14 @@ extern "C" __global__ void __launch_bounds__(256) ls_candidates(const Search A) 
 }
 
 // Powers in device memory as they are written: block = (object, 256 powers).
-struct Scale { T* power; const long long* start; const Info* info; const int* nf; const int* order; int blocks, grid_stride, norm; };
+struct Scale {
+  T* power;
+  const long long* start;
+  const Info* info;
+  const int* nf;
+  const int* order;
+  int blocks, grid_stride, norm;
+};
 extern "C" __global__ void __launch_bounds__(256) ls_scale(const Scale A) {
   const int o = A.order[blockIdx.x / A.blocks];
   const long long j = (long long)(blockIdx.x % A.blocks) * 256 + threadIdx.x;

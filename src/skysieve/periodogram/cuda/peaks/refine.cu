@@ -27,20 +27,24 @@
 #include "peaks/answers.cuh"
 #include "peaks/refine.cuh"
 
-#define THREADS 128         // of a block of ls_refine
+#define THREADS 128  // of a block of ls_refine
 #define WARPS (THREADS / 32)
-#define GROUP 8             // lanes of a peak of a short series
+#define GROUP 8  // lanes of a peak of a short series
 #define GROUPS (32 / GROUP)
-#define LONG_THREADS 256    // of ls_refine_long
-#define VERY_LONG 16384     // points of a series that one block sums
-#define SLICE 4096          // points of a block of a longer one
+#define LONG_THREADS 256  // of ls_refine_long
+#define VERY_LONG 16384   // points of a series that one block sums
+#define SLICE 4096        // points of a block of a longer one
 #define SUMS 21
-#define ROOM 24             // sums of a group, rounded up to a multiple of GROUP
+#define ROOM 24  // sums of a group, rounded up to a multiple of GROUP
 #define MOST_TRIALS 40
-#define NONE -1.0           // no power yet
+#define NONE -1.0  // no power yet
 
 // ---------------------------------------------------------------- the best
-struct Ranks { int* rank; unsigned* left; Answers answers; };      // rank: scratch; left: peaks of an object that are not refined yet
+struct Ranks {
+  int* rank;
+  unsigned* left;
+  Answers answers;
+};  // rank: scratch; left: peaks of an object that are not refined yet
 // By a warp: the answers of an object from its refined peaks, which other blocks may have written.
 __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
   const int lane = threadIdx.x & 31, found = A.found[o], first = min(found, A.wanted);
@@ -50,23 +54,31 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
   const double apart = SAME / A.info[o].span;
   auto write = [&](int place, int i) {
     const size_t out = (size_t)o * A.wanted + place;
-    R.answers.index[out] = picked[i]; R.answers.frequency[out] = refined[3 * i];
-    R.answers.best[out] = refined[3 * i + 1]; R.answers.curvature[out] = refined[3 * i + 2];
+    R.answers.index[out] = picked[i];
+    R.answers.frequency[out] = refined[3 * i];
+    R.answers.best[out] = refined[3 * i + 1];
+    R.answers.curvature[out] = refined[3 * i + 2];
   };
   double top = NONE, further = NONE;
   int which = -1;
   for (int i = lane; i < first; i += 32) top = fmax(top, refined[3 * i + 1]);
   for (int i = first + lane; i < found; i += 32) {
     const double p = refined[3 * i + 1];
-    if (p > further || (p == further && refined[3 * i] < refined[3 * which])) { further = p; which = i; }
+    if (p > further || (p == further && refined[3 * i] < refined[3 * which])) {
+      further = p;
+      which = i;
+    }
   }
   for (int k = 16; k; k >>= 1) top = fmax(top, __shfl_xor_sync(FULL, top, k));
-  int ahead = 0;                       // is a further one the highest?
+  int ahead = 0;  // is a further one the highest?
   if (found > first) {
     for (int k = 16; k; k >>= 1) {
       const double p = __shfl_xor_sync(FULL, further, k);
       const int w = __shfl_xor_sync(FULL, which, k);
-      if (w >= 0 && (p > further || (p == further && (which < 0 || refined[3 * w] < refined[3 * which])))) { further = p; which = w; }
+      if (w >= 0 && (p > further || (p == further && (which < 0 || refined[3 * w] < refined[3 * which])))) {
+        further = p;
+        which = w;
+      }
     }
     ahead = which >= 0 && further > top + HIGHER;
   }
@@ -74,9 +86,11 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
   // Every lane compares its peak with all others, which the lanes pass round: 32 are read at a time.
   auto power_of = [&](int i) { return i < first ? refined[3 * i + 1] : missing64(); };
   auto place_of = [&](int i) { return i < first ? refined[3 * i] : 0.0; };
-  auto above = [](double q, double g, int j, double p, double f, int i) { return q > p || (q == p && (g < f || (g == f && j < i))); };
+  auto above = [](double q, double g, int j, double p, double f, int i) {
+    return q > p || (q == p && (g < f || (g == f && j < i)));
+  };
   int kept = ahead;
-  for (int i0 = 0; i0 < first; i0 += 32) {     // -1: nearly the same maximum as a higher one
+  for (int i0 = 0; i0 < first; i0 += 32) {  // -1: nearly the same maximum as a higher one
     const int i = i0 + lane;
     const double p = power_of(i), f = place_of(i);
     bool mine = p == p;
@@ -121,51 +135,89 @@ __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bo
 }
 
 struct Refine {
-  Picks picks; Ranks ranks; const double* tp; const double2* wv; const int* offsets;
-  const unsigned* tried; const int* list;      // how many peaks there are, and which: number of the object times `tries`, plus the try
-  const int* order;                    // objects of longer series, which come first
-  struct Climb* climbs; double* sums; unsigned* counters;      // of long series
-  int longer, each, mean, few, middle, many, slices, turns;      // longer: blocks of objects of `order`, `each` of one; points up to which a group, a warp and a block take a series; launches of ls_refine_long
+  Picks picks;
+  Ranks ranks;
+  const double* tp;
+  const double2* wv;
+  const int* offsets;
+  const unsigned* tried;
+  const int* list;   // how many peaks there are, and which: number of the object times `tries`, plus the try
+  const int* order;  // objects of longer series, which come first
+  struct Climb* climbs;
+  double* sums;
+  unsigned* counters;  // of long series
+  int longer, each, mean, few, middle, many, slices,
+      turns;  // longer: blocks of objects of `order`, `each` of one; points up to which a group, a warp and a block take a series; launches of ls_refine_long
 };
 
 // ---------------------------------------------------------------- the power at one frequency
 // A number that depends on the frequency, with its first and second derivatives.
-struct Jet { double v, d, e; };
+struct Jet {
+  double v, d, e;
+};
 __device__ __forceinline__ Jet operator-(Jet a, Jet b) { return Jet{a.v - b.v, a.d - b.d, a.e - b.e}; }
 __device__ __forceinline__ Jet operator+(Jet a, Jet b) { return Jet{a.v + b.v, a.d + b.d, a.e + b.e}; }
-__device__ __forceinline__ Jet operator*(Jet a, Jet b) { return Jet{a.v * b.v, fma(a.d, b.v, a.v * b.d), fma(a.e, b.v, fma(2 * a.d, b.d, a.v * b.e))}; }
+__device__ __forceinline__ Jet operator*(Jet a, Jet b) {
+  return Jet{a.v * b.v, fma(a.d, b.v, a.v * b.d), fma(a.e, b.v, fma(2 * a.d, b.d, a.v * b.e))};
+}
 __device__ __forceinline__ Jet operator/(Jet a, Jet b) {
   const double inverse = 1 / b.v, v = a.v * inverse, d = fma(-v, b.d, a.d) * inverse;
   return Jet{v, d, fma(-v, b.e, fma(-2 * d, b.d, a.e)) * inverse};
 }
 
 // Cosine and sine of a phase and of one later by `u` of a small change of it, to second order: derivatives by the phase at u = 1.
-struct Column { double c, c1, c2, s, s1, s2; };
+struct Column {
+  double c, c1, c2, s, s1, s2;
+};
 __device__ __forceinline__ Column column_at(Frequency f, double t, double u) {
-  double s, c; sincos_cycles(cycles(f, t), s, c);
+  double s, c;
+  sincos_cycles(cycles(f, t), s, c);
   return Column{c, -u * s, -u * u * c, s, u * c, -u * u * s};
 }
 // A point's part of the sums. base: columns at the middle point, or zeros.
 __device__ __forceinline__ void add_point(double (&m)[32], Column p, const Column& base, double2 wv) {
-  p.c -= base.c; p.c1 -= base.c1; p.c2 -= base.c2; p.s -= base.s; p.s1 -= base.s1; p.s2 -= base.s2;
-  const double wc = wv.x * p.c, ws = wv.x * p.s, wc1 = wv.x * p.c1, ws1 = wv.x * p.s1, wc2 = wv.x * p.c2, ws2 = wv.x * p.s2;
-  m[0] += wc; m[1] += wc1; m[2] += wc2; m[3] += ws; m[4] += ws1; m[5] += ws2;
-  m[6] = fma(wc, p.c, m[6]); m[7] = fma(wc1, p.c, m[7]); m[8] = fma(wc1, p.c1, fma(wc2, p.c, m[8]));
-  m[9] = fma(ws, p.s, m[9]); m[10] = fma(ws1, p.s, m[10]); m[11] = fma(ws1, p.s1, fma(ws2, p.s, m[11]));
-  m[12] = fma(wc, p.s, m[12]); m[13] = fma(wc1, p.s, fma(wc, p.s1, m[13]));
+  p.c -= base.c;
+  p.c1 -= base.c1;
+  p.c2 -= base.c2;
+  p.s -= base.s;
+  p.s1 -= base.s1;
+  p.s2 -= base.s2;
+  const double wc = wv.x * p.c, ws = wv.x * p.s, wc1 = wv.x * p.c1, ws1 = wv.x * p.s1, wc2 = wv.x * p.c2,
+               ws2 = wv.x * p.s2;
+  m[0] += wc;
+  m[1] += wc1;
+  m[2] += wc2;
+  m[3] += ws;
+  m[4] += ws1;
+  m[5] += ws2;
+  m[6] = fma(wc, p.c, m[6]);
+  m[7] = fma(wc1, p.c, m[7]);
+  m[8] = fma(wc1, p.c1, fma(wc2, p.c, m[8]));
+  m[9] = fma(ws, p.s, m[9]);
+  m[10] = fma(ws1, p.s, m[10]);
+  m[11] = fma(ws1, p.s1, fma(ws2, p.s, m[11]));
+  m[12] = fma(wc, p.s, m[12]);
+  m[13] = fma(wc1, p.s, fma(wc, p.s1, m[13]));
   m[14] = fma(wc2, p.s, fma(2 * wc1, p.s1, fma(wc, p.s2, m[14])));
-  m[15] = fma(wv.y, p.c, m[15]); m[16] = fma(wv.y, p.c1, m[16]); m[17] = fma(wv.y, p.c2, m[17]);
-  m[18] = fma(wv.y, p.s, m[18]); m[19] = fma(wv.y, p.s1, m[19]); m[20] = fma(wv.y, p.s2, m[20]);
+  m[15] = fma(wv.y, p.c, m[15]);
+  m[16] = fma(wv.y, p.c1, m[16]);
+  m[17] = fma(wv.y, p.c2, m[17]);
+  m[18] = fma(wv.y, p.s, m[18]);
+  m[19] = fma(wv.y, p.s1, m[19]);
+  m[20] = fma(wv.y, p.s2, m[20]);
 }
 // The power and its derivatives by the place; missing where the exact power is (power_of).
 __device__ __forceinline__ Jet power_at(const double* m, bool mean) {
   const double one = 6.283185307179586, two = one * one;
   auto jet = [&](int k, double f) { return Jet{m[k], f * one * m[k + 1], f * two * m[k + 2]}; };
   Jet cc = jet(6, 2), ss = jet(9, 2), cs = jet(12, 1);
-  cc.v = m[6]; ss.v = m[9];
+  cc.v = m[6];
+  ss.v = m[9];
   if (mean) {
     const Jet c = jet(0, 1), s = jet(3, 1);
-    cc = cc - c * c; ss = ss - s * s; cs = cs - c * s;
+    cc = cc - c * c;
+    ss = ss - s * s;
+    cs = cs - c * s;
   }
   const Jet yc = jet(15, 1), ys = jet(18, 1), det = cc * ss - cs * cs;
   if (!(det.v > SINGULAR * cc.v * ss.v + COLUMN_NOISE * (cc.v + ss.v))) return Jet{missing64(), 0, 0};
@@ -174,13 +226,15 @@ __device__ __forceinline__ Jet power_at(const double* m, bool mean) {
 
 // ---------------------------------------------------------------- the climb
 struct Climb {
-  Frequency x; Window window;
-  double at, trial;         // the best place so far, and the next one
-  double step, third;       // from the best place before, and the third derivative in between
-  Jet best;                 // there
-  Jet last, summit;         // of a wide window: the power at the place before, and the highest that no neighbour exceeds
-  Places places;            // of a wide window
-  int tried, highest, top, rising;     // of these: how many are done, which is the highest, which the summit; does the power rise to the last
+  Frequency x;
+  Window window;
+  double at, trial;    // the best place so far, and the next one
+  double step, third;  // from the best place before, and the third derivative in between
+  Jet best;            // there
+  Jet last, summit;    // of a wide window: the power at the place before, and the highest that no neighbour exceeds
+  Places places;       // of a wide window
+  int tried, highest, top,
+      rising;  // of these: how many are done, which is the highest, which the summit; does the power rise to the last
   int turn, done;
 };
 static_assert(sizeof(Climb) == 168, "cuda_refine.CLIMB_BYTES");
@@ -190,35 +244,58 @@ __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r) {
   if (k.done) return k;
   k.best.v = k.summit.v = NONE;
   k.places = places_of(k.window, A.harmonics);
-  const double df = A.frequencies ? 0 : A.df[o * A.grid_stride] * A.info[o].span, start = A.vertex[(size_t)o * A.tries + r] * df;
+  const double df = A.frequencies ? 0 : A.df[o * A.grid_stride] * A.info[o].span,
+               start = A.vertex[(size_t)o * A.tries + r] * df;
   k.trial = k.places.all() ? k.window.lo : fmin(fmax(start, k.window.lo), k.window.hi);
   return k;
 }
 // Takes the power at the trial place, and says which is next or that the climb is done.
 __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
-  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0 : 1e-15);      // rounding of two powers at the top
+  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0 : 1e-15);  // rounding of two powers at the top
   k.turn++;
   const int all = k.places.all();
   if (k.tried < all) {
     const int i = k.tried++;
     const bool falls = !(p.v > k.last.v);
-    if (i && k.rising && falls && k.last.v > k.summit.v) { k.summit = k.last; k.top = i - 1; }
+    if (i && k.rising && falls && k.last.v > k.summit.v) {
+      k.summit = k.last;
+      k.top = i - 1;
+    }
     k.rising = i ? !(k.last.v > p.v) : k.window.lo == 0;
     k.last = p;
-    if (p.v > k.best.v) { k.best = p; k.highest = i; }
-    if (k.tried < all) { k.trial = k.places.at(k.window, k.tried); return; }
-    if (k.best.v == NONE) { k.done = 1; return; }
-    if (k.rising && k.window.hi == 0 && p.v > k.summit.v) { k.summit = p; k.top = i; }
-    if (k.summit.v > NONE) { k.best = k.summit; k.highest = k.top; }
+    if (p.v > k.best.v) {
+      k.best = p;
+      k.highest = i;
+    }
+    if (k.tried < all) {
+      k.trial = k.places.at(k.window, k.tried);
+      return;
+    }
+    if (k.best.v == NONE) {
+      k.done = 1;
+      return;
+    }
+    if (k.rising && k.window.hi == 0 && p.v > k.summit.v) {
+      k.summit = p;
+      k.top = i;
+    }
+    if (k.summit.v > NONE) {
+      k.best = k.summit;
+      k.highest = k.top;
+    }
     const Window whole = k.window;
     k.at = k.places.at(whole, k.highest);
-    k.window.lo = k.places.at(whole, max(k.highest - 1, 0)); k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
+    k.window.lo = k.places.at(whole, max(k.highest - 1, 0));
+    k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
   } else if (higher) {
     k.step = k.best.v == NONE ? 0 : k.trial - k.at;
     k.third = k.step != 0 ? (p.e - k.best.e) / k.step : 0;
-    k.best = p; k.at = k.trial;
-  }
-  else if (k.best.v == NONE) { k.done = 1; return; }                         // nothing to climb: the sample's power is missing
+    k.best = p;
+    k.at = k.trial;
+  } else if (k.best.v == NONE) {
+    k.done = 1;
+    return;
+  }  // nothing to climb: the sample's power is missing
   else {
     k.trial = fma(0.25, k.trial - k.at, k.at);
     k.done = fabs(k.trial - k.at) < CLOSE / harmonics || k.turn >= MOST_TRIALS;
@@ -228,14 +305,18 @@ __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
   double wish = e < 0 ? -d / e : d > 0 ? leap : d < 0 ? -leap : 0.0;
   const bool inside = fabs(wish) <= leap && k.at + wish >= k.window.lo && k.at + wish <= k.window.hi;
   const double to = fmin(fmax(k.at + fmin(fmax(wish, -leap), leap), k.window.lo), k.window.hi);
-  const bool sure = inside && k.step != 0 && fabs(wish) * (fabs(wish) + fabs(k.step)) * harmonics * harmonics <= SURE && fabs(k.third * wish) <= -0.01 * e;
+  const bool sure = inside && k.step != 0 && fabs(wish) * (fabs(wish) + fabs(k.step)) * harmonics * harmonics <= SURE &&
+                    fabs(k.third * wish) <= -0.01 * e;
   k.done = sure || fabs(to - k.at) <= CLOSE / harmonics || k.turn >= MOST_TRIALS;
-  if (!k.done) k.trial = to;
-  else if (!inside) k.best.e = 0;      // an end of the window, beyond which the power rises
+  if (!k.done)
+    k.trial = to;
+  else if (!inside)
+    k.best.e = 0;  // an end of the window, beyond which the power rises
   else if (sure || fabs(wish) <= CLOSE / harmonics) {
     const double third = sure ? k.third : 0;
     wish = fmin(fmax(-d / fma(0.5 * third, wish, e), k.window.lo - k.at), k.window.hi - k.at);
-    k.best.v = fma(wish, fma(wish, fma(third / 6, wish, 0.5 * e), d), k.best.v); k.at += wish;
+    k.best.v = fma(wish, fma(wish, fma(third / 6, wish, 0.5 * e), d), k.best.v);
+    k.at += wish;
     k.best.e = fma(third, wish, e);
   }
 }
@@ -245,8 +326,10 @@ __device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Cli
 }
 
 // Sums over the lanes of each group of G: ROOM or 32 of them, left in `to`, which a group has for itself.
-template <int G> constexpr int SUM_ROOM = G == 32 ? 32 : ROOM;
-template <int G> __device__ __forceinline__ void sum_lanes(double (&m)[32], double* to) {
+template <int G>
+constexpr int SUM_ROOM = G == 32 ? 32 : ROOM;
+template <int G>
+__device__ __forceinline__ void sum_lanes(double (&m)[32], double* to) {
   static_assert(SUM_ROOM<G> % G == 0 && SUM_ROOM<G> >= SUMS, "halves of the sums");
   const int lane = threadIdx.x & (G - 1);
   int first = 0, many = SUM_ROOM<G> / 2;
@@ -260,13 +343,15 @@ template <int G> __device__ __forceinline__ void sum_lanes(double (&m)[32], doub
     }
     first += upper ? many : 0;
   }
-  __syncwarp();                        // the sums before are no longer read
+  __syncwarp();  // the sums before are no longer read
 #pragma unroll
   for (int i = 0; i < SUM_ROOM<G> / G; i++) to[first + i] = m[i];
   __syncwarp();
 }
 // The sums of points first, first + step, ... at one frequency, by each group of G lanes. AT_ONCE: points of a thread that are under way together.
-template <int G, int AT_ONCE> __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f, double span, double middle, bool mean, double* to) {
+template <int G, int AT_ONCE>
+__device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f,
+                                       double span, double middle, bool mean, double* to) {
   double m[32];
 #pragma unroll
   for (int i = 0; i < 32; i++) m[i] = 0;
@@ -282,13 +367,15 @@ __device__ __forceinline__ void add_warps(double (*part)[32]) {
   const int lane = threadIdx.x & 31;
   double all = 0;
   __syncthreads();
-  if (threadIdx.x < 32) for (int w = 0; w < (int)blockDim.x / 32; w++) all += part[w][lane];
+  if (threadIdx.x < 32)
+    for (int w = 0; w < (int)blockDim.x / 32; w++) all += part[w][lane];
   __syncthreads();
   if (threadIdx.x < 32) part[0][lane] = all;
   __syncthreads();
 }
 // Peaks from their samples to their maxima, one by each group of G lanes; o: below 0 where a group has none.
-template <int G> __device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, double* sums, Climb* climbs) {
+template <int G>
+__device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, double* sums, Climb* climbs) {
   const int own = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G, of = max(o, 0);
   Climb& k = climbs[group];
   double* to = sums + group * SUM_ROOM<G>;
@@ -303,7 +390,7 @@ template <int G> __device__ __forceinline__ void refine_groups(const Refine& A, 
   }
   __syncwarp();
   bool done = k.done;
-  while (__any_sync(FULL, !done)) {    // groups that are done wait for the others
+  while (__any_sync(FULL, !done)) {  // groups that are done wait for the others
     const Frequency f = done ? Frequency{0, 0} : moved(k.x, k.trial / span);
     add_up<G, 2>(A.tp + lo, A.wv + lo, own, done ? 0 : n, G, f, span, middle, mean, to);
     if (!own && !done) {
@@ -327,7 +414,8 @@ __device__ __forceinline__ void refine_block(const Refine& A, int o, int r, doub
   }
   __syncthreads();
   while (!k.done) {
-    add_up<32, 2>(A.tp + lo, A.wv + lo, tid, n, THREADS, moved(k.x, k.trial / span), span, middle, mean, part[tid >> 5]);
+    add_up<32, 2>(A.tp + lo, A.wv + lo, tid, n, THREADS, moved(k.x, k.trial / span), span, middle, mean,
+                  part[tid >> 5]);
     add_warps(part);
     if (!tid) {
       advance(k, power_at(part[0], mean), A.picks.harmonics);
@@ -342,34 +430,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_
   __shared__ Climb climbs[WARPS][GROUPS];
   const int warp = threadIdx.x >> 5;
   if ((int)blockIdx.x < A.longer) {
-    const int o = A.order[blockIdx.x / A.each], n = A.picks.info[o].n, found = A.picks.found[o], place = blockIdx.x % A.each;
+    const int o = A.order[blockIdx.x / A.each], n = A.picks.info[o].n, found = A.picks.found[o],
+              place = blockIdx.x % A.each;
     if (n <= A.few || n > A.many) return;
     if (n > A.middle) {
 #pragma unroll 1
       for (int r = place; r < found; r += A.each) refine_block(A, o, r, (double (*)[32])sums, climbs[0][0]);
     } else {
 #pragma unroll 1
-      for (int r = place * WARPS + warp; r < found; r += A.each * WARPS) refine_groups<32>(A, o, r, sums[warp], climbs[warp]);
+      for (int r = place * WARPS + warp; r < found; r += A.each * WARPS)
+        refine_groups<32>(A, o, r, sums[warp], climbs[warp]);
     }
     return;
   }
   const unsigned count = *A.tried, group = (threadIdx.x & 31) / GROUP;
 #pragma unroll 1
-  for (unsigned i0 = ((blockIdx.x - A.longer) * WARPS + warp) * GROUPS; i0 < count; i0 += (gridDim.x - A.longer) * WARPS * GROUPS) {
+  for (unsigned i0 = ((blockIdx.x - A.longer) * WARPS + warp) * GROUPS; i0 < count;
+       i0 += (gridDim.x - A.longer) * WARPS * GROUPS) {
     const unsigned i = i0 + group;
     int o = -1, r = 0;
-    if (i < count) { o = A.list[i] / A.picks.tries; r = A.list[i] % A.picks.tries; }
+    if (i < count) {
+      o = A.list[i] / A.picks.tries;
+      r = A.list[i] % A.picks.tries;
+    }
     if (o >= 0 && A.picks.info[o].n > A.few) o = -1;
     if (__any_sync(FULL, o >= 0)) refine_groups<GROUP>(A, o, r, sums[warp], climbs[warp]);
   }
 }
 
 // Blocks of (object of `order`, try, slice). turn: of the launch, from 0 on.
-extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(const __grid_constant__ Refine A, int turn) {
+extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(const __grid_constant__ Refine A,
+                                                                             int turn) {
   __shared__ double part[LONG_THREADS / 32][32];
   __shared__ bool last;
   __shared__ Climb k;
-  const int slot = blockIdx.x / A.slices, slice = blockIdx.x % A.slices, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int slot = blockIdx.x / A.slices, slice = blockIdx.x % A.slices, tid = threadIdx.x, lane = tid & 31,
+            warp = tid >> 5;
   const int o = A.order[slot / A.each], r = slot % A.each, n = A.picks.info[o].n, lo = A.offsets[o];
   if (A.picks.info[o].status || n <= A.many || r >= A.picks.found[o]) return;
   const int slices = (n + SLICE - 1) / SLICE;
@@ -378,13 +474,17 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
   __syncthreads();
   if (k.done) {
     if (!turn && !slice) {
-      if (!tid) { keep_none(A.picks, o, r); A.climbs[slot] = k; }
+      if (!tid) {
+        keep_none(A.picks, o, r);
+        A.climbs[slot] = k;
+      }
       if (!warp) settle(A.picks, A.ranks, o, !lane);
     }
     return;
   }
   const double span = A.picks.info[o].span;
-  add_up<32, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), LONG_THREADS, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part[warp]);
+  add_up<32, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), LONG_THREADS,
+                moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part[warp]);
   add_warps(part);
   double* mine = A.sums + (size_t)slot * A.slices * 32;
   if (!warp) {
@@ -415,31 +515,49 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
 
 // ---------------------------------------------------------------- other models
 #define PROBES 12
-#define WIDEST 0.05         // between five probes, over the harmonics, in the turn after the scan
-#define NARROWEST 0.004     // in the last ones: rounding of powers (1e-15) over its square is 1e-10 of a curvature
-#define FINEST 1e-4         // where the power changes faster than a model of so many harmonics does mostly
-#define NEXT 1e-5           // a step so short needs no further probes
-#define FLAT 1e-12          // a bend that is rounding alone
+#define WIDEST 0.05      // between five probes, over the harmonics, in the turn after the scan
+#define NARROWEST 0.004  // in the last ones: rounding of powers (1e-15) over its square is 1e-10 of a curvature
+#define FINEST 1e-4      // where the power changes faster than a model of so many harmonics does mostly
+#define NEXT 1e-5        // a step so short needs no further probes
+#define FLAT 1e-12       // a bend that is rounding alone
 struct Search {
-  Frequency x; Window window;
-  double at, best;          // the highest power so far, and where
-  double first, step;       // of the probes
-  int many, scan, left, right;         // left, right: does the window end with the grid
+  Frequency x;
+  Window window;
+  double at, best;              // the highest power so far, and where
+  double first, step;           // of the probes
+  int many, scan, left, right;  // left, right: does the window end with the grid
 };
 static_assert(sizeof(Search) == 80, "cuda_refine.SEARCH_BYTES");
 struct Probe {
-  Picks picks; const unsigned* tried; const int* list; const int* offsets; Search* searches;
-  int* order; int* owner; int* lo; Info* info; double* f0; double* df; int* nf; long long* start; const double* power;      // of the probes
+  Picks picks;
+  const unsigned* tried;
+  const int* list;
+  const int* offsets;
+  Search* searches;
+  int* order;
+  int* owner;
+  int* lo;
+  Info* info;
+  double* f0;
+  double* df;
+  int* nf;
+  long long* start;
+  const double* power;  // of the probes
   int slots, turn, turns;
 };
 __device__ __forceinline__ void ask(const Probe& A, int i, int o, const Search& s) {
   const double span = A.picks.info[o].span;
   const Frequency f = moved(s.x, s.first / span);
-  A.f0[i] = f.f + f.rest; A.df[i] = s.step / span; A.nf[i] = s.many;
+  A.f0[i] = f.f + f.rest;
+  A.df[i] = s.step / span;
+  A.nf[i] = s.many;
 }
 // Next five probes, around a place of the window.
 __device__ __forceinline__ void look_around(Search& s, double place, double step) {
-  s.first = fmin(fmax(place, s.window.lo), s.window.hi) - 2 * step; s.step = step; s.many = 5; s.scan = 0;
+  s.first = fmin(fmax(place, s.window.lo), s.window.hi) - 2 * step;
+  s.step = step;
+  s.many = 5;
+  s.scan = 0;
 }
 extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant__ Probe A) {
   const int number = blockIdx.x * 128 + threadIdx.x;
@@ -448,28 +566,41 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
   const double narrowest = NARROWEST / A.picks.harmonics;
   if (!A.turn) {
     Search s = {};
-    A.order[A.slots - 1 - number] = number;      // the kernels of exact fits begin with the last
-    A.owner[number] = o; A.lo[number] = A.offsets[o]; A.start[number] = (long long)number * PROBES;
+    A.order[A.slots - 1 - number] = number;  // the kernels of exact fits begin with the last
+    A.owner[number] = o;
+    A.lo[number] = A.offsets[o];
+    A.start[number] = (long long)number * PROBES;
     Info info = A.picks.info[o];
     const bool none = info.status || !window_of(A.picks, o, r, s.x, s.window);
-    if (none) { info.status = 1; keep_none(A.picks, o, r); }
+    if (none) {
+      info.status = 1;
+      keep_none(A.picks, o, r);
+    }
     A.info[number] = info;
-    s.left = s.window.lo == 0; s.right = s.window.hi == 0;
+    s.left = s.window.lo == 0;
+    s.right = s.window.hi == 0;
     const Places k = places_of(s.window, A.picks.harmonics);
-    s.scan = 1 + (k.all() > 0);        // 2: of a wide window
+    s.scan = 1 + (k.all() > 0);  // 2: of a wide window
     s.many = k.all() ? k.all() : s.window.lo < s.window.hi ? 5 : 1;
-    s.first = s.window.lo; s.step = (s.window.hi - s.window.lo) / max(1, s.many - 1);
-    if (k.all()) {                     // equal steps through the sample; places past an end do not count
+    s.first = s.window.lo;
+    s.step = (s.window.hi - s.window.lo) / max(1, s.many - 1);
+    if (k.all()) {  // equal steps through the sample; places past an end do not count
       s.step = fmax(k.below ? -s.window.lo / k.below : 0, k.above ? s.window.hi / k.above : 0);
       s.first = -k.below * s.step;
     }
     s.best = -1;
-    if (!k.all() && s.many == 5) {     // a window of one maximum: at once around the vertex of the parabola through the samples
+    if (!k.all() &&
+        s.many == 5) {  // a window of one maximum: at once around the vertex of the parabola through the samples
       const double df = A.picks.frequencies ? 0 : A.picks.df[o * A.picks.grid_stride] * info.span;
-      look_around(s, A.picks.vertex[(size_t)o * A.picks.tries + r] * df, fmax(fmin(0.25 * s.step, WIDEST / A.picks.harmonics), narrowest));
+      look_around(s, A.picks.vertex[(size_t)o * A.picks.tries + r] * df,
+                  fmax(fmin(0.25 * s.step, WIDEST / A.picks.harmonics), narrowest));
     }
     A.searches[number] = s;
-    if (none) { A.f0[number] = A.df[number] = 0; A.nf[number] = 0; } else ask(A, number, o, s);
+    if (none) {
+      A.f0[number] = A.df[number] = 0;
+      A.nf[number] = 0;
+    } else
+      ask(A, number, o, s);
     return;
   }
   if (A.info[number].status) return;
@@ -481,21 +612,26 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
   double curvature = 0;
   if (s.scan) {
     int best = -1, summit = -1;
-    auto counts = [&](int i) { return i >= 0 && i < s.many && place(i) >= s.window.lo - 1e-9 && place(i) <= s.window.hi + 1e-9; };
+    auto counts = [&](int i) {
+      return i >= 0 && i < s.many && place(i) >= s.window.lo - 1e-9 && place(i) <= s.window.hi + 1e-9;
+    };
     for (int i = 0; i < s.many; i++) {
       if (!(p[i] == p[i]) || !counts(i)) continue;
       if (best < 0 || p[i] > p[best]) best = i;
-      const bool rises = counts(i - 1) ? !(p[i - 1] > p[i]) : s.left, falls = counts(i + 1) ? !(p[i + 1] > p[i]) : s.right;
+      const bool rises = counts(i - 1) ? !(p[i - 1] > p[i]) : s.left,
+                 falls = counts(i + 1) ? !(p[i + 1] > p[i]) : s.right;
       if (rises && falls && (summit < 0 || p[i] > p[summit])) summit = i;
     }
     const int i = s.scan > 1 && summit >= 0 ? summit : best;
-    if (i < 0 || s.many == 1) {        // no power anywhere, or no window
+    if (i < 0 || s.many == 1) {  // no power anywhere, or no window
       keep(A.picks, o, r, s.x, 0, i < 0 ? here : p[0], 0);
       A.info[number].status = 1;
       return;
     }
-    s.at = fmin(fmax(place(i), s.window.lo), s.window.hi); s.best = p[i];
-    s.window.lo = fmax(s.window.lo, s.at - s.step); s.window.hi = fmin(s.window.hi, s.at + s.step);
+    s.at = fmin(fmax(place(i), s.window.lo), s.window.hi);
+    s.best = p[i];
+    s.window.lo = fmax(s.window.lo, s.at - s.step);
+    s.window.hi = fmin(s.window.hi, s.at + s.step);
     double to = s.at;
     if (i > 0 && i + 1 < s.many && p[i - 1] == p[i - 1] && p[i + 1] == p[i + 1]) {
       const double bend = p[i - 1] - 2 * p[i] + p[i + 1];
@@ -508,25 +644,41 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     for (int i = 0; i < 5; i++) {
       sound = sound && p[i] == p[i];
       if (!(p[i] > s.best) || place(i) < s.window.lo || place(i) > s.window.hi) continue;
-      s.best = p[i]; s.at = place(i);
+      s.best = p[i];
+      s.at = place(i);
     }
-    const double slope = (8 * (p[3] - p[1]) - (p[4] - p[0])) / (12 * h), bend = (16 * (p[1] + p[3]) - 30 * p[2] - (p[0] + p[4])) / (12 * h * h);
+    const double slope = (8 * (p[3] - p[1]) - (p[4] - p[0])) / (12 * h),
+                 bend = (16 * (p[1] + p[3]) - 30 * p[2] - (p[0] + p[4])) / (12 * h * h);
     const bool curved = sound && bend < -FLAT;
     const double wish = curved ? middle - slope / bend : middle;
     const bool inside = wish >= s.window.lo && wish <= s.window.hi;
     if (curved && inside && fabs(wish - middle) <= NEXT / A.picks.harmonics && p[2] >= before - 1e-13) {
       const double by = wish - middle;
-      done = true; s.at = wish; s.best = fma(by, fma(0.5 * by, bend, slope), p[2]); curvature = bend;
-    } else if (!sound || p[2] < before - 1e-13) look_around(s, s.at, fmax(0.25 * h, FINEST / A.picks.harmonics));      // too far, or too coarse
-    else if (!curved || fabs(wish - middle) > 4 * h) look_around(s, s.at, h);
-    else look_around(s, wish, fabs(wish - middle) <= 2 * h ? fmax(0.2 * h, fmin(h, narrowest)) : h);
+      done = true;
+      s.at = wish;
+      s.best = fma(by, fma(0.5 * by, bend, slope), p[2]);
+      curvature = bend;
+    } else if (!sound || p[2] < before - 1e-13)
+      look_around(s, s.at, fmax(0.25 * h, FINEST / A.picks.harmonics));  // too far, or too coarse
+    else if (!curved || fabs(wish - middle) > 4 * h)
+      look_around(s, s.at, h);
+    else
+      look_around(s, wish, fabs(wish - middle) <= 2 * h ? fmax(0.2 * h, fmin(h, narrowest)) : h);
   }
-  if (done) { keep(A.picks, o, r, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature); A.info[number].status = 1; }
-  else { A.searches[number] = s; ask(A, number, o, s); }
+  if (done) {
+    keep(A.picks, o, r, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature);
+    A.info[number].status = 1;
+  } else {
+    A.searches[number] = s;
+    ask(A, number, o, s);
+  }
 }
 
 // ---------------------------------------------------------------- of other models
-struct Select { Picks picks; Ranks ranks; };
+struct Select {
+  Picks picks;
+  Ranks ranks;
+};
 extern "C" __global__ void __launch_bounds__(32) ls_select(const __grid_constant__ Select A) {
   if (A.picks.found[blockIdx.x]) select(A.picks, A.ranks, blockIdx.x);
 }

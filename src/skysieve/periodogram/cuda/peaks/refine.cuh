@@ -4,24 +4,36 @@
 // sample (over the harmonics of the model), and at the ends of the grid. Rules and numbers: peaks.py.
 #pragma once
 
-#define WIDE 0.6            // over the harmonics: a window up to which it has one maximum
-#define STEP 0.2            // between trial places in a wider one
+#define WIDE 0.6  // over the harmonics: a window up to which it has one maximum
+#define STEP 0.2  // between trial places in a wider one
 #define LEAST 0.1
 #define FARTHEST 1.0
-#define SAME 0.1            // maxima nearer than this are one
-#define LEAP 0.25           // longest step of a climb
-#define CLOSE 1e-6          // a step so short needs no further evaluation
-#define SURE 2e-7           // product of the last two steps, over the harmonics squared, after which the third derivative gives the rest
-#define HIGHER 1e-12        // difference of two powers that is more than rounding
+#define SAME 0.1    // maxima nearer than this are one
+#define LEAP 0.25   // longest step of a climb
+#define CLOSE 1e-6  // a step so short needs no further evaluation
+#define SURE \
+  2e-7  // product of the last two steps, over the harmonics squared, after which the third derivative gives the rest
+#define HIGHER 1e-12  // difference of two powers that is more than rounding
 
 // What is given for every peak tried, `tries` of an object, of which the first `wanted` are kept.
 struct Picks {
-  const Info* info; const double* f0; const double* df; const int* nf; const double* frequencies;
-  const int* index; const double* here; const double* vertex; const int* found;      // from ls_peaks: number of the sample, its power, vertex of the parabola in samples; how many of an object
-  double* refined;                           // frequency, power, curvature
-  int tries, wanted, grid_stride, harmonics, columns;      // columns of the model: as many points are fitted exactly everywhere
+  const Info* info;
+  const double* f0;
+  const double* df;
+  const int* nf;
+  const double* frequencies;
+  const int* index;
+  const double* here;
+  const double* vertex;
+  const int*
+      found;  // from ls_peaks: number of the sample, its power, vertex of the parabola in samples; how many of an object
+  double* refined;  // frequency, power, curvature
+  int tries, wanted, grid_stride, harmonics,
+      columns;  // columns of the model: as many points are fitted exactly everywhere
 };
-struct Window { double lo, hi; };
+struct Window {
+  double lo, hi;
+};
 // Is there a peak to refine, and where? x: its sample's frequency.
 __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequency& x, Window& w) {
   const size_t slot = (size_t)o * A.tries + r;
@@ -32,8 +44,9 @@ __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequenc
   if (A.frequencies) {
     const double* f = A.frequencies + j;
     x = Frequency{*f, 0};
-    below = j ? (f[0] - f[-1]) * span : 0; above = j + 1 < nf ? (f[1] - f[0]) * span : 0;
-    if (r >= A.wanted) {               // of a regular grid ls_peaks gives those alone that may be high enough
+    below = j ? (f[0] - f[-1]) * span : 0;
+    above = j + 1 < nf ? (f[1] - f[0]) * span : 0;
+    if (r >= A.wanted) {  // of a regular grid ls_peaks gives those alone that may be high enough
       const double turns = fmax(below, above) * A.harmonics, c = turns < 1 ? cos(1.5707963267948966 * turns) : 0;
       if (A.here[slot] < c * c * A.here[slot - r]) return false;
     }
@@ -68,11 +81,13 @@ __device__ __forceinline__ Frequency moved(Frequency x, double by) {
   return Frequency{f, ((x.f - (f - part)) + (by - part)) + x.rest};
 }
 // What is kept of a peak; at: its place. curvature: in units of the span squared.
-__device__ __forceinline__ void keep(const Picks& A, int o, int r, Frequency x, double at, double power, double curvature) {
+__device__ __forceinline__ void keep(const Picks& A, int o, int r, Frequency x, double at, double power,
+                                     double curvature) {
   double* to = A.refined + 3 * ((size_t)o * A.tries + r);
   const double span = A.info[o].span;
   const Frequency f = moved(x, at / span);
-  to[0] = f.f + f.rest; to[1] = fmin(power, 1.0);
+  to[0] = f.f + f.rest;
+  to[1] = fmin(power, 1.0);
   to[2] = curvature < 0 ? curvature * span * span : missing64();
 }
 __device__ __forceinline__ void keep_none(const Picks& A, int o, int r) {

@@ -1,8 +1,9 @@
-// What form samples have: numbers of float64, or with HALVES pairs of halves (sinusoid/powers_half.cuh), whose window is another.
+// What form samples have: numbers of float64, or with HALVES pairs of halves (sinusoid/powers_half.cuh),
+// whose window is another.
 #pragma once
 #ifdef HALVES
 #include "sinusoid/powers_half.cuh"
-#define SHAPE 19                      // coefficients of the window's shape in time
+#define SHAPE 19  // coefficients of the window's shape in time
 #endif
 
 // What strengths are multiplied by: one over the interpolation's shape in time, of which halves have a polynomial in the square.
@@ -22,14 +23,20 @@ __device__ __forceinline__ double strength_at(double place, const double* c, dou
 // What samples are stored as, from `first` on, lane g's g-th and every sixteenth. Of halves lanes of equal t hold octets, and of
 // neighbours the even one stores the real parts of both. Integers of 2^-22 become numbers of float32 faster than doubles do.
 #ifdef HALVES
-__device__ __forceinline__ uint2* place_of(double2* out, long long first, int g) { return (uint2*)out + first + 4 * (g & 1) + (g >> 1); }
+__device__ __forceinline__ uint2* place_of(double2* out, long long first, int g) {
+  return (uint2*)out + first + 4 * (g & 1) + (g >> 1);
+}
 __device__ __forceinline__ void keep(uint2* to, double k, double2 v, bool wanted) {
   auto number = [&](double x) { return (float)__double2loint(fma(k, x, 0x1.8p30)) * 0x1p-22f; };
-  const unsigned odd = threadIdx.x >> 2 & 1, mine = odd ? 0x7632 : 0x5410, yours = mine ^ 0x2222, upper = odd ? 0x1054 : 0x5410;
+  const unsigned odd = threadIdx.x >> 2 & 1, mine = odd ? 0x7632 : 0x5410, yours = mine ^ 0x2222,
+                 upper = odd ? 0x1054 : 0x5410;
   const float x = number(v.x), y = number(v.y);
-  const unsigned high = halves_of(x, y), low = halves_of(x - number_of_half(high & 0xffffu), y - number_of_half(high >> 16));
+  const unsigned high = halves_of(x, y),
+                 low = halves_of(x - number_of_half(high & 0xffffu), y - number_of_half(high >> 16));
   const unsigned own = bytes_of(high, low, mine), other = __shfl_xor_sync(FULL, bytes_of(high, low, yours), 4);
-  uint2 all; all.x = bytes_of(own, other, upper); all.y = bytes_of(own, other, upper ^ 0x2222);
+  uint2 all;
+  all.x = bytes_of(own, other, upper);
+  all.y = bytes_of(own, other, upper ^ 0x2222);
   if (wanted) *to = all;
 }
 #else

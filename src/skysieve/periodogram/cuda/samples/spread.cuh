@@ -1,22 +1,37 @@
-// What spreading needs: how far a point turns, which of its weights belong to a strip of cells, shared memory by its address.
+// What spreading needs: how far a point turns, which of its weights belong to a strip of cells, shared memory
+// by its address.
 #pragma once
 
 // Polynomials in r^2 of sin(2 pi r) / r and cos(2 pi r) for |r| <= 1/8, from Chebyshev interpolation: errors of 5e-11 where powers are
 // float32, otherwise of 3e-16.
 #if MODES > 192
-#define SINE(z) fma(fma(fma(fma(41.472832732378684, z, -76.6978665617806), z, 81.60520471533377), z, -41.34170215341525), z, 6.283185307152413)
-#define COSINE(z) fma(fma(fma(fma(59.22018648728935, z, -85.4428456181763), z, 64.93931614882044), z, -19.73920865018371), z, 0.9999999999525213)
+#define SINE(z)                                                                                                \
+  fma(fma(fma(fma(41.472832732378684, z, -76.6978665617806), z, 81.60520471533377), z, -41.34170215341525), z, \
+      6.283185307152413)
+#define COSINE(z)                                                                                             \
+  fma(fma(fma(fma(59.22018648728935, z, -85.4428456181763), z, 64.93931614882044), z, -19.73920865018371), z, \
+      0.9999999999525213)
 #else
-#define SINE(z) fma(fma(fma(fma(fma(fma(3.780789840661149, z, -15.093800441124541), z, 42.058684952590276), z, -76.70585970371454), z, 81.60524927594594), z, -41.341702240399634), z, 6.283185307179586)
-#define COSINE(z) fma(fma(fma(fma(fma(fma(7.81027290587707, z, -26.424256211055816), z, 60.244620071843606), z, -85.4568170902304), z, 64.93939402236498), z, -19.73920880217842), z, 1.0)
+#define SINE(z)                                                                                                       \
+  fma(fma(fma(fma(fma(fma(3.780789840661149, z, -15.093800441124541), z, 42.058684952590276), z, -76.70585970371454), \
+              z, 81.60524927594594),                                                                                  \
+          z, -41.341702240399634),                                                                                    \
+      z, 6.283185307179586)
+#define COSINE(z)                                                                                                      \
+  fma(fma(fma(fma(fma(fma(7.81027290587707, z, -26.424256211055816), z, 60.244620071843606), z, -85.4568170902304), z, \
+              64.93939402236498),                                                                                      \
+          z, -19.73920880217842),                                                                                      \
+      z, 1.0)
 #endif
 // exp(2 pi i f t) in fewer instructions than sincospi takes: quarters of a turn are the low bits of a sum, and nothing is infinite.
 __device__ __forceinline__ double2 turned_by(Frequency f, double t) {
   const double a = f.f * t, magic = 0x1.8p52, k = fma(a, 4.0, magic);
-  const double r = fma(k - magic, -0.25, a) + fma(f.rest, t, fma(f.f, t, -a)), z = r * r, s = SINE(z) * r, c = COSINE(z);
+  const double r = fma(k - magic, -0.25, a) + fma(f.rest, t, fma(f.f, t, -a)), z = r * r, s = SINE(z) * r,
+               c = COSINE(z);
   const int q = __double2loint(k);
   const double x = q & 1 ? s : c, y = q & 1 ? c : s;
-  return make_double2(__hiloint2double(__double2hiint(x) ^ (q + 1 & 2) << 30, __double2loint(x)), __hiloint2double(__double2hiint(y) ^ (q & 2) << 30, __double2loint(y)));
+  return make_double2(__hiloint2double(__double2hiint(x) ^ (q + 1 & 2) << 30, __double2loint(x)),
+                      __hiloint2double(__double2hiint(y) ^ (q & 2) << 30, __double2loint(y)));
 }
 
 // Weights lie above 0; those of cells of the next strip are stored with a minus. What is not of the wanted sign becomes next to 0 (a
@@ -29,7 +44,8 @@ __device__ __forceinline__ int above(int high, int flip) {
 #endif
 }
 __device__ __forceinline__ double2 some_of(double2 w, int flip) {
-  return make_double2(__hiloint2double(above(__double2hiint(w.x), flip), __double2loint(w.x)), __hiloint2double(above(__double2hiint(w.y), flip), __double2loint(w.y)));
+  return make_double2(__hiloint2double(above(__double2hiint(w.x), flip), __double2loint(w.x)),
+                      __hiloint2double(above(__double2hiint(w.y), flip), __double2loint(w.y)));
 }
 #define THIS 0
 #define NEXT ((int)0x80000000u)
@@ -38,8 +54,16 @@ __device__ __forceinline__ double2 some_of(double2 w, int flip) {
 #if ON_DEVICE
 typedef unsigned Address;
 __device__ __forceinline__ Address address_of(const double* p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ double2 two_at(Address p) { double2 v; asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(v.x), "=d"(v.y) : "r"(p)); return v; }
-__device__ __forceinline__ double one_at(Address p) { double v; asm volatile("ld.shared.f64 %0, [%1];" : "=d"(v) : "r"(p)); return v; }
+__device__ __forceinline__ double2 two_at(Address p) {
+  double2 v;
+  asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(v.x), "=d"(v.y) : "r"(p));
+  return v;
+}
+__device__ __forceinline__ double one_at(Address p) {
+  double v;
+  asm volatile("ld.shared.f64 %0, [%1];" : "=d"(v) : "r"(p));
+  return v;
+}
 #else
 typedef const unsigned char* Address;
 __device__ __forceinline__ Address address_of(const double* p) { return (Address)p; }

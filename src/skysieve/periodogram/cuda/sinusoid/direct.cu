@@ -1,19 +1,21 @@
 // Direct sums. ls_direct: regular grids, by factorised phases; ls_list: any list of frequencies.
 //
-// ls_direct: a warp sums 256 neighbouring frequencies, f = f0 + (first + 124 + k2 +- (8 k1 + 4)) df, k1 = 0..15 coarse, k2 = 0..7
-// fine: exp(i f t) is a product of a coarse table entry and a fine one turned to the warp's first frequency, and four real products
-// give both signs of k1. One block (8 warps) = one object and up to RUN tiles of 8 x 256 frequencies. The entries (24 a point) serve
-// all tiles; a warp makes the phases of its first frequencies itself (a sine and cosine a point) and goes from tile to tile without
-// waiting for others, so that tables, sums and powers of different warps overlap. 12 products (24 operations) a pair of frequencies
-// and point in three channels, on float64 matrix units where the card has them (sm_90), multiply-adds elsewhere. Sums for float32
-// are doubles too where these units outrun the plain ones' float32. Powers stay in registers; they are staged in shared memory and
-// searched only where one reaches the floor under the best peaks, which the best peaks of all stripes of a block raise. The first
-// tiles of many objects come first, so that floors are known early.
-// Limit (H100): from 16 points on the matrix unit (0.42 ns of the whole GPU for a point and 2048 frequencies, 0.5 measured), beside
-// some 15 ns for 2048 frequencies: powers and phases (60 float64 instructions each, on the same pipe), peaks, and their latencies
-// at two blocks a multiprocessor, which 128 registers a thread allow.
-// ls_list: one thread = one frequency, points in shared memory, a sine and cosine a pair with the phase reduced in float64:
-// limited by the sincos (3e11 pairs/s in float64 on an H100).
+// ls_direct: a warp sums 256 neighbouring frequencies, f = f0 + (first + 124 + k2 +- (8 k1 + 4)) df, k1 =
+// 0..15 coarse, k2 = 0..7 fine: exp(i f t) is a product of a coarse table entry and a fine one turned to the
+// warp's first frequency, and four real products give both signs of k1. One block (8 warps) = one object and
+// up to RUN tiles of 8 x 256 frequencies. The entries (24 a point) serve all tiles; a warp makes the phases
+// of its first frequencies itself (a sine and cosine a point) and goes from tile to tile without waiting for
+// others, so that tables, sums and powers of different warps overlap. 12 products (24 operations) a pair of
+// frequencies and point in three channels, on float64 matrix units where the card has them (sm_90),
+// multiply-adds elsewhere. Sums for float32 are doubles too where these units outrun the plain ones' float32.
+// Powers stay in registers; they are staged in shared memory and searched only where one reaches the floor
+// under the best peaks, which the best peaks of all stripes of a block raise. The first tiles of many objects
+// come first, so that floors are known early. Limit (H100): from 16 points on the matrix unit (0.42 ns of the
+// whole GPU for a point and 2048 frequencies, 0.5 measured), beside some 15 ns for 2048 frequencies: powers
+// and phases (60 float64 instructions each, on the same pipe), peaks, and their latencies at two blocks a
+// multiprocessor, which 128 registers a thread allow.
+// ls_list: one thread = one frequency, points in shared memory, a sine and cosine a pair with the phase
+// reduced in float64: limited by the sincos (3e11 pairs/s in float64 on an H100).
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -25,24 +27,30 @@
 #include "common.cuh"
 
 #define SPAN 2048
-#define STRIPE 256                 // frequencies of a warp's sums
-#define POINTS 40                  // of one filling of the tables
-#define ROW 42                     // pairs of a point, and room: lanes 4 g + q read rows q at g without conflicts
-#define SIN 8                      // coarse ones k1 and k1 + 8: cosines, from here sines, from there those of twice the phase
+#define STRIPE 256  // frequencies of a warp's sums
+#define POINTS 40   // of one filling of the tables
+#define ROW 42      // pairs of a point, and room: lanes 4 g + q read rows q at g without conflicts
+#define SIN 8       // coarse ones k1 and k1 + 8: cosines, from here sines, from there those of twice the phase
 #define COS2 16
 #define SIN2 24
 #define FINE 32
-#define ROOM 136                   // of a warp: phase of its first frequency and strengths of each point, then staged powers
-#define RUN 4                      // most tiles of a block
-#define WAVES 3                    // blocks for each place on the GPU that more tiles a block must leave
-#define GROUP 256                  // objects whose first tiles come first
+#define ROOM 136   // of a warp: phase of its first frequency and strengths of each point, then staged powers
+#define RUN 4      // most tiles of a block
+#define WAVES 3    // blocks for each place on the GPU that more tiles a block must leave
+#define GROUP 256  // objects whose first tiles come first
 #if ON_DEVICE && (__CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
 #define FAST_DOUBLE true
 #else
 #define FAST_DOUBLE false
 #endif
-template <bool DOUBLE> struct Sum { typedef T type; };
-template <> struct Sum<true> { typedef double type; };
+template <bool DOUBLE>
+struct Sum {
+  typedef T type;
+};
+template <>
+struct Sum<true> {
+  typedef double type;
+};
 typedef Sum<FAST_DOUBLE>::type W;
 typedef Pair<W>::type CW;
 #if ON_DEVICE && __CUDA_ARCH__ >= 900
@@ -50,32 +58,59 @@ typedef Pair<W>::type CW;
 #else
 #define MATRIX false
 #endif
-#define DOUBLE_GUARD 1e-6          // of determinants of sums in float64 behind float32 powers: errors of 1e-15 are divided by them
+#define DOUBLE_GUARD \
+  1e-6  // of determinants of sums in float64 behind float32 powers: errors of 1e-15 are divided by them
 
 struct Direct {
-  const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
-  const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start;
-  T* power; Peaks peaks; Guard guard;
-  int blocks, grid_stride, norm, scaled, fit_mean, edges, each;      // each: tiles of a block; 0: as many as leave blocks enough
+  const double* tp;
+  const double2* wv;
+  const int* offsets;
+  const Info* info;
+  const int* order;
+  const int2* tasks;
+  const double* f0;
+  const double* df;
+  const int* nf;
+  const double* frequencies;
+  const long long* start;
+  T* power;
+  Peaks peaks;
+  Guard guard;
+  int blocks, grid_stride, norm, scaled, fit_mean, edges,
+      each;  // each: tiles of a block; 0: as many as leave blocks enough
 };
 
-__device__ __forceinline__ CW mkw(W x, W y) { CW c; c.x = x; c.y = y; return c; }
+__device__ __forceinline__ CW mkw(W x, W y) {
+  CW c;
+  c.x = x;
+  c.y = y;
+  return c;
+}
 __device__ __forceinline__ void multiply(W (&c)[4], double a0, double a1, double b) {
 #if ON_DEVICE && __CUDA_ARCH__ >= 900
   if constexpr (MATRIX)
     asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
-        : "+d"((double&)c[0]), "+d"((double&)c[1]), "+d"((double&)c[2]), "+d"((double&)c[3]) : "d"(a0), "d"(a1), "d"(b));
+        : "+d"((double&)c[0]), "+d"((double&)c[1]), "+d"((double&)c[2]), "+d"((double&)c[3])
+        : "d"(a0), "d"(a1), "d"(b));
 #endif
 }
 // 2 x 2 products of the plain branch, in the places where the matrix unit leaves them
 __device__ __forceinline__ void tile(W (&c)[4], W a0, W a1, W b0, W b1) {
-  c[0] = fma(a0, b0, c[0]); c[1] = fma(a0, b1, c[1]); c[2] = fma(a1, b0, c[2]); c[3] = fma(a1, b1, c[3]);
+  c[0] = fma(a0, b0, c[0]);
+  c[1] = fma(a0, b1, c[1]);
+  c[2] = fma(a1, b0, c[2]);
+  c[3] = fma(a1, b1, c[3]);
 }
 __device__ __forceinline__ CW product(CW a, CW b) { return mkw(fma(-a.y, b.y, a.x * b.x), fma(a.y, b.x, a.x * b.y)); }
-__device__ __forceinline__ CW circle(double x) { W s, c; sincos_cycles(x, s, c); return mkw(c, s); }
+__device__ __forceinline__ CW circle(double x) {
+  W s, c;
+  sincos_cycles(x, s, c);
+  return mkw(c, s);
+}
 
 // The power from the sums: of w at 2f (halved), of w and of w y at f. False where it is suspicious. R: what the sums are in.
-template <typename R> __device__ __forceinline__ bool power_from(R c2, R s2, R c, R s, R yc, R ys, R guard, T& p) {
+template <typename R>
+__device__ __forceinline__ bool power_from(R c2, R s2, R c, R s, R yc, R ys, R guard, T& p) {
   const R cc = fma(-c, c, (R)0.5 + c2), ss = fma(-s, s, (R)0.5 - c2), cs = fma(-c, s, s2), det = fma(cc, ss, -cs * cs);
   p = (T)(fma(yc, fma(ss, yc, -cs * ys), ys * fma(cc, ys, -cs * yc)) * reciprocal(det));
   return det > guard;
@@ -83,11 +118,12 @@ template <typename R> __device__ __forceinline__ bool power_from(R c2, R s2, R c
 
 // Exact powers for the numbers in `list`, by one warp.
 template <int LANES, typename Power>
-__device__ __forceinline__ void mend_stripe(int count, const unsigned char* list, const double* t, const double2* wv, int n, double f0, double df,
-                                            long long base, bool mean, const Power& power) {
+__device__ __forceinline__ void mend_stripe(int count, const unsigned char* list, const double* t, const double2* wv,
+                                            int n, double f0, double df, long long base, bool mean,
+                                            const Power& power) {
   const int lane = threadIdx.x & 31, group = lane / LANES;
 #pragma unroll 1
-  for (int first = 0; first < count; first += 32 / LANES) {          // groups without a frequency repeat the last one
+  for (int first = 0; first < count; first += 32 / LANES) {  // groups without a frequency repeat the last one
     const int j = first + group, i = list[min(j, count - 1)];
     const double exact = better_power<LANES>(t, wv, n, frequency_of(f0, (double)(base + i), df), mean);
     if (j < count && !(lane & (LANES - 1))) power(i) = number_of(exact);
@@ -97,7 +133,8 @@ __device__ __forceinline__ void mend_stripe(int count, const unsigned char* list
 // Tiles of a block, up to RUN: more share the tables and the start, where enough blocks are left to fill the GPU some times over.
 __device__ __forceinline__ int tiles_each(int tiles) {
 #if ON_DEVICE
-  int places; asm("mov.u32 %0, %%nsmid;" : "=r"(places));
+  int places;
+  asm("mov.u32 %0, %%nsmid;" : "=r"(places));
 #else
   int places = 1;
 #endif
@@ -111,61 +148,82 @@ __device__ __forceinline__ int tiles_each(int tiles) {
 extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
   __shared__ CW table[POINTS * ROW], room[8 * ROOM];
   __shared__ double when[POINTS];
-  __shared__ T ends[RUN * 8 * 4];       // of each stripe: first two and last two powers
+  __shared__ T ends[RUN * 8 * 4];  // of each stripe: first two and last two powers
   __shared__ unsigned char doubtful[8 * STRIPE];
-  __shared__ unsigned highest[RUN * 8], finished;      // of each stripe: its best peak's key; how many stripes are done
-  __shared__ bool cold;                 // nothing was known of the object's peaks when the block began
+  __shared__ unsigned highest[RUN * 8], finished;  // of each stripe: its best peak's key; how many stripes are done
+  __shared__ bool cold;                            // nothing was known of the object's peaks when the block began
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
   int first, tiles = 1, o;
-  if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; o = t.x; first = t.y; }
-  else {                                // the first runs of a group of objects, then their second ones
-    const unsigned blocks = A.blocks, each = A.each ? A.each : tiles_each(gridDim.x), runs = (blocks + each - 1) / each, members = gridDim.x / blocks;
+  if (A.tasks) {
+    const int2 t = A.tasks[blockIdx.x];
+    o = t.x;
+    first = t.y;
+  } else {  // the first runs of a group of objects, then their second ones
+    const unsigned blocks = A.blocks, each = A.each ? A.each : tiles_each(gridDim.x), runs = (blocks + each - 1) / each,
+                   members = gridDim.x / blocks;
     unsigned task = blockIdx.x, start = 0, size = members;
     if (task >= members * runs) return;
     if (members > GROUP) {
       start = task / (GROUP * runs) * GROUP;
-      size = min(GROUP, members - start); task -= start * runs;
+      size = min(GROUP, members - start);
+      task -= start * runs;
     }
     const unsigned turn = task / size;
     o = A.order[start + task - turn * size];
-    first = turn * each; tiles = min(each, blocks - first);
+    first = turn * each;
+    tiles = min(each, blocks - first);
   }
   const Info info = A.info[o];
   const int lo = A.offsets[o], n = info.n, gi = o * A.grid_stride, nf = A.nf[gi];
   if (info.status != 0) {
     const long long end = min((long long)nf, (long long)(first + tiles) * SPAN);
-    if (A.power) for (long long i = (long long)first * SPAN + tid; i < end; i += 256) A.power[A.start[o] + i] = missing();
+    if (A.power)
+      for (long long i = (long long)first * SPAN + tid; i < end; i += 256) A.power[A.start[o] + i] = missing();
     return;
   }
   if (tid < RUN * 8) highest[tid] = 0;  // before the tables' barrier
-  if (!tid) { finished = 0; cold = !floor_now(A.peaks, o); }
+  if (!tid) {
+    finished = 0;
+    cold = !floor_now(A.peaks, o);
+  }
   const double f0 = A.f0[gi], df = A.df[gi];
   const int none = -0x7fffffff;
   CW* own = room + warp * ROOM;
-  auto staged = [&](int k) -> T& { return ((T*)own)[k + (k >> 5)]; };      // one place of padding for 32: other banks
+  auto staged = [&](int k) -> T& { return ((T*)own)[k + (k >> 5)]; };  // one place of padding for 32: other banks
   auto fill = [&](int c0, int m, int padded) {
-    for (int i = tid >> 3; i < padded; i += 32) {        // a thread: a fine entry, two coarse ones and those of twice their phases
+    for (int i = tid >> 3; i < padded;
+         i += 32) {  // a thread: a fine entry, two coarse ones and those of twice their phases
       const int e = tid & 7;
       const double t = i < m ? A.tp[lo + c0 + i] : 0;
       CW x = circle(cycles(frequency_of(0, 8.0 * e + 4, df), t)), y;
       if (sizeof(W) == 8) {
-        auto other = [&](int k) { const int at = (lane & 24) + k; return mkw(__shfl_sync(FULL, x.x, at), __shfl_sync(FULL, x.y, at)); };
+        auto other = [&](int k) {
+          const int at = (lane & 24) + k;
+          return mkw(__shfl_sync(FULL, x.x, at), __shfl_sync(FULL, x.y, at));
+        };
         y = product(x, product(other(3), other(4)));
-      } else y = circle(cycles(frequency_of(0, 8.0 * e + 68, df), t));      // products lose a bit each
+      } else
+        y = circle(cycles(frequency_of(0, 8.0 * e + 68, df), t));  // products lose a bit each
       CW* row = table + i * ROW + e;
       row[FINE] = circle(cycles(frequency_of(0, e, df), t));
-      row[0] = mkw(x.x, y.x); row[SIN] = mkw(x.y, y.y);
-      x = product(x, x); y = product(y, y);
-      row[COS2] = mkw(x.x, y.x); row[SIN2] = mkw(x.y, y.y);
+      row[0] = mkw(x.x, y.x);
+      row[SIN] = mkw(x.y, y.y);
+      x = product(x, x);
+      y = product(y, y);
+      row[COS2] = mkw(x.x, y.x);
+      row[SIN2] = mkw(x.y, y.y);
       if (!e) when[i] = t;
     }
   };
-  if (n <= POINTS) { fill(0, n, (n + 3) & ~3); __syncthreads(); }
+  if (n <= POINTS) {
+    fill(0, n, (n + 3) & ~3);
+    __syncthreads();
+  }
 #pragma unroll 1
   for (int r = 0; r < tiles; r++) {
     const long long base = (long long)(first + r) * SPAN + warp * STRIPE;
     const int total = (int)max(0ll, min((long long)STRIPE, nf - base));
-    const unsigned seen = floor_now(A.peaks, o);      // long before it is needed
+    const unsigned seen = floor_now(A.peaks, o);  // long before it is needed
     W acc[12][4];
 #pragma unroll
     for (int i = 0; i < 12; i++)
@@ -188,37 +246,67 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
           w = mkw((W)v.x, (W)v.y);
           x = circle(cycles(frequency_of(f0, base + 124.0, df), when[p]));
         }
-        own[2 * p] = x; own[2 * p + 1] = w;
+        own[2 * p] = x;
+        own[2 * p + 1] = w;
       }
       __syncwarp();
       if constexpr (MATRIX) {
-        const CW* row = table + q * ROW + g;      // of this lane's point
+        const CW* row = table + q * ROW + g;  // of this lane's point
         const CW* from = room + warp * ROOM + 2 * q;
 #pragma unroll 1
         for (int left = padded; left > 0; left -= 4, from += 8, row += 4 * ROW) {
           const CW b = product(from[0], row[FINE]), w = from[1];
           W bx = w.y * b.x, by = w.y * b.y;
           CW x = row[0], y = row[SIN];
-          multiply(acc[0], x.x, x.y, bx); multiply(acc[1], y.x, y.y, by); multiply(acc[2], x.x, x.y, by); multiply(acc[3], y.x, y.y, bx);
-          bx = w.x * b.x; by = w.x * b.y;
-          multiply(acc[4], x.x, x.y, bx); multiply(acc[5], y.x, y.y, by); multiply(acc[6], x.x, x.y, by); multiply(acc[7], y.x, y.y, bx);
-          x = row[COS2]; y = row[SIN2];
-          bx = fma(-by, b.y, (W)0.5 * w.x); by *= b.x;
-          multiply(acc[8], x.x, x.y, bx); multiply(acc[9], y.x, y.y, by); multiply(acc[10], x.x, x.y, by); multiply(acc[11], y.x, y.y, bx);
+          multiply(acc[0], x.x, x.y, bx);
+          multiply(acc[1], y.x, y.y, by);
+          multiply(acc[2], x.x, x.y, by);
+          multiply(acc[3], y.x, y.y, bx);
+          bx = w.x * b.x;
+          by = w.x * b.y;
+          multiply(acc[4], x.x, x.y, bx);
+          multiply(acc[5], y.x, y.y, by);
+          multiply(acc[6], x.x, x.y, by);
+          multiply(acc[7], y.x, y.y, bx);
+          x = row[COS2];
+          y = row[SIN2];
+          bx = fma(-by, b.y, (W)0.5 * w.x);
+          by *= b.x;
+          multiply(acc[8], x.x, x.y, bx);
+          multiply(acc[9], y.x, y.y, by);
+          multiply(acc[10], x.x, x.y, by);
+          multiply(acc[11], y.x, y.y, bx);
         }
       } else {
 #pragma unroll 1
         for (int k = 0; k < m; k++) {
           const CW* row = table + k * ROW + g;
-          const CW s = own[2 * k], w = own[2 * k + 1], b = product(s, table[k * ROW + FINE + 2 * q]), d = product(s, table[k * ROW + FINE + 2 * q + 1]);
+          const CW s = own[2 * k], w = own[2 * k + 1], b = product(s, table[k * ROW + FINE + 2 * q]),
+                   d = product(s, table[k * ROW + FINE + 2 * q + 1]);
           W bx = w.y * b.x, by = w.y * b.y, dx = w.y * d.x, dy = w.y * d.y;
           CW x = row[0], y = row[SIN];
-          tile(acc[0], x.x, x.y, bx, dx); tile(acc[1], y.x, y.y, by, dy); tile(acc[2], x.x, x.y, by, dy); tile(acc[3], y.x, y.y, bx, dx);
-          bx = w.x * b.x; by = w.x * b.y; dx = w.x * d.x; dy = w.x * d.y;
-          tile(acc[4], x.x, x.y, bx, dx); tile(acc[5], y.x, y.y, by, dy); tile(acc[6], x.x, x.y, by, dy); tile(acc[7], y.x, y.y, bx, dx);
-          x = row[COS2]; y = row[SIN2];
-          bx = fma(-by, b.y, (W)0.5 * w.x); by *= b.x; dx = fma(-dy, d.y, (W)0.5 * w.x); dy *= d.x;
-          tile(acc[8], x.x, x.y, bx, dx); tile(acc[9], y.x, y.y, by, dy); tile(acc[10], x.x, x.y, by, dy); tile(acc[11], y.x, y.y, bx, dx);
+          tile(acc[0], x.x, x.y, bx, dx);
+          tile(acc[1], y.x, y.y, by, dy);
+          tile(acc[2], x.x, x.y, by, dy);
+          tile(acc[3], y.x, y.y, bx, dx);
+          bx = w.x * b.x;
+          by = w.x * b.y;
+          dx = w.x * d.x;
+          dy = w.x * d.y;
+          tile(acc[4], x.x, x.y, bx, dx);
+          tile(acc[5], y.x, y.y, by, dy);
+          tile(acc[6], x.x, x.y, by, dy);
+          tile(acc[7], y.x, y.y, bx, dx);
+          x = row[COS2];
+          y = row[SIN2];
+          bx = fma(-by, b.y, (W)0.5 * w.x);
+          by *= b.x;
+          dx = fma(-dy, d.y, (W)0.5 * w.x);
+          dy *= d.x;
+          tile(acc[8], x.x, x.y, bx, dx);
+          tile(acc[9], y.x, y.y, by, dy);
+          tile(acc[10], x.x, x.y, by, dy);
+          tile(acc[11], y.x, y.y, bx, dx);
         }
       }
     }
@@ -234,8 +322,11 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
 #pragma unroll
         for (int j = 0; j < 4; j++) acc[i][j] = 0;
     }
-    T p[8];                             // [i][sign]: rows g, g + 8, columns 2 q, 2 q + 1 of the products; above and below the middle
-    auto number = [&](int j) { const int k = 8 * g + (j >> 2) * 64; return (j & 1 ? 120 - k : 128 + k) + 2 * q + (j >> 1 & 1); };
+    T p[8];  // [i][sign]: rows g, g + 8, columns 2 q, 2 q + 1 of the products; above and below the middle
+    auto number = [&](int j) {
+      const int k = 8 * g + (j >> 2) * 64;
+      return (j & 1 ? 120 - k : 128 + k) + 2 * q + (j >> 1 & 1);
+    };
     bool odd = false;
     const W guard = sizeof(W) > sizeof(T) ? (W)DOUBLE_GUARD : (W)guard_of(A.guard, n);
 #pragma unroll
@@ -243,8 +334,9 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
 #pragma unroll
       for (int side = 0; side < 2; side++) {
         const W e = side ? (W)1 : (W)-1;
-        const bool sound = power_from<W>(acc[8][i] + e * acc[9][i], acc[10][i] - e * acc[11][i], acc[4][i] + e * acc[5][i],
-                                         acc[6][i] - e * acc[7][i], acc[0][i] + e * acc[1][i], acc[2][i] - e * acc[3][i], guard, p[2 * i + side]);
+        const bool sound = power_from<W>(acc[8][i] + e * acc[9][i], acc[10][i] - e * acc[11][i],
+                                         acc[4][i] + e * acc[5][i], acc[6][i] - e * acc[7][i],
+                                         acc[0][i] + e * acc[1][i], acc[2][i] - e * acc[3][i], guard, p[2 * i + side]);
         if (!sound) p[2 * i + side] = missing();
         odd |= !sound;
       }
@@ -266,29 +358,40 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
         count += __popc(all);
       }
       __syncwarp();
-      if (n <= FEW_POINTS) mend_stripe<8>(count, list, A.tp + lo, A.wv + lo, n, f0, df, base, A.fit_mean != 0, staged);
-      else mend_stripe<32>(count, list, A.tp + lo, A.wv + lo, n, f0, df, base, A.fit_mean != 0, staged);
+      if (n <= FEW_POINTS)
+        mend_stripe<8>(count, list, A.tp + lo, A.wv + lo, n, f0, df, base, A.fit_mean != 0, staged);
+      else
+        mend_stripe<32>(count, list, A.tp + lo, A.wv + lo, n, f0, df, base, A.fit_mean != 0, staged);
       __syncwarp();
 #pragma unroll
       for (int j = 0; j < 8; j++) p[j] = staged(number(j));
     }
     if (total < STRIPE) {
 #pragma unroll
-      for (int j = 0; j < 8; j++) if (number(j) >= total) p[j] = missing();
+      for (int j = 0; j < 8; j++)
+        if (number(j) >= total) p[j] = missing();
     }
-    if (lane == 28) { end[0] = p[5]; end[1] = p[7]; }
-    if (lane == 31) { end[2] = p[4]; end[3] = p[6]; }
+    if (lane == 28) {
+      end[0] = p[5];
+      end[1] = p[7];
+    }
+    if (lane == 31) {
+      end[2] = p[4];
+      end[3] = p[6];
+    }
     int top = none;
 #pragma unroll
     for (int j = 0; j < 8; j++) top = max(top, high_of(p[j]));
     unsigned known = __shfl_sync(FULL, seen, 0);
     const int least = known ? (int)known : none;
     const bool hot = __any_sync(FULL, top >= least);
-    unsigned best = 0, keep = 0;        // highest peak that no accepted one can shade together with another stripe's best; all peaks
+    unsigned best = 0,
+             keep = 0;  // highest peak that no accepted one can shade together with another stripe's best; all peaks
     if (hot || A.power) stage();
     if (A.power)
-      for (int i = lane; i < total; i += 32) A.power[A.start[o] + base + i] = A.scaled ? normalise(staged(i), A.info[o].scale, A.norm) : staged(i);
-    if (hot) {                          // the first and last of a stripe are looked at in the end
+      for (int i = lane; i < total; i += 32)
+        A.power[A.start[o] + base + i] = A.scaled ? normalise(staged(i), A.info[o].scale, A.norm) : staged(i);
+    if (hot) {  // the first and last of a stripe are looked at in the end
       const int reach = STRIPE - 2 * min(info.apart, STRIPE);
 #pragma unroll
       for (int j = 0; j < 8; j++) {
@@ -301,13 +404,14 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
       best = warp_max(best);
       if (!lane && best) atomicMax(highest + 8 * r + warp, best);
     }
-    if (!r && cold) {                   // a first floor, from the best of this tile's stripes
+    if (!r && cold) {  // a first floor, from the best of this tile's stripes
       __syncthreads();
       const unsigned raised = raise_floor(A.peaks, o, lane < 8 ? atomicMax(highest + lane, 0u) : 0, 0, 1);
       if (raised > known) {
         known = raised;
 #pragma unroll
-        for (int j = 0; j < 8; j++) if (key_of(p[j]) < known) keep &= ~(1u << j);
+        for (int j = 0; j < 8; j++)
+          if (key_of(p[j]) < known) keep &= ~(1u << j);
       }
     }
     if (known)
@@ -315,7 +419,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
         const int k = number(__ffs(keep) - 1);
         emit(A.peaks, o, base + k, staged(k - 1), staged(k), staged(k + 1));
       }
-    else if (hot) {                     // no floor from so few: one from this stripe alone
+    else if (hot) {  // no floor from so few: one from this stripe alone
       const int i0 = 8 * lane;
       unsigned found = 0;
       int x = lane ? high_at(&staged(i0 - 1)) : none, y = high_at(&staged(i0));
@@ -323,13 +427,15 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
       for (int i = 0; i < 8; i++) {
         const int z = i0 + i + 1 < STRIPE ? high_at(&staged(i0 + i + 1)) : none;
         if (i0 + i > 0 && i0 + i < STRIPE - 1 && y >= x && y >= z) found |= 1u << i;
-        x = y; y = z;
+        x = y;
+        y = z;
       }
       give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(info.apart, 100000) + 7) / 8, known, staged);
     }
     unsigned turn = 0;
     if (!lane) turn = atomicAdd(&finished, 1u);
-    if ((r || !cold) && (__shfl_sync(FULL, turn, 0) & 7) == 7) {      // as many stripes as a tile's are done: a floor from the best of all
+    if ((r || !cold) &&
+        (__shfl_sync(FULL, turn, 0) & 7) == 7) {  // as many stripes as a tile's are done: a floor from the best of all
       raise_floor(A.peaks, o, lane < 8 * tiles ? atomicMax(highest + lane, 0u) : 0, 0, 1);
     }
   }
@@ -339,8 +445,14 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
   for (int i = tid; i < 16 * tiles; i += 256) {
     const int e = i >> 1, last = i & 1;
     const T here = ends[4 * e + 3 * last];
-    const T x = last ? ends[4 * e + 2] : e ? ends[4 * e - 1] : missing(), z = !last ? ends[4 * e + 1] : e + 1 < 8 * tiles ? ends[4 * e + 4] : missing();
-    if (high_of(here) >= least && is_peak(x, here, z)) emit(A.peaks, o, (long long)first * SPAN + e * STRIPE + last * (STRIPE - 1), x, here, z);
+    const T x = last ? ends[4 * e + 2]
+                : e  ? ends[4 * e - 1]
+                     : missing(),
+            z = !last               ? ends[4 * e + 1]
+                : e + 1 < 8 * tiles ? ends[4 * e + 4]
+                                    : missing();
+    if (high_of(here) >= least && is_peak(x, here, z))
+      emit(A.peaks, o, (long long)first * SPAN + e * STRIPE + last * (STRIPE - 1), x, here, z);
     if ((i & 15) % 15 == 0) A.peaks.edge[((size_t)o * A.edges + first) * 2 + (i >> 4) * 2 + last] = here;
   }
 }
@@ -353,21 +465,33 @@ extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {
   const int lo = A.offsets[o], n = info.n, nf = A.nf[o * A.grid_stride];
   const long long j = (long long)block * 128 + tid;
   T* out = A.power + A.start[o];
-  if (info.status != 0) { if (j < nf) out[j] = missing(); return; }
+  if (info.status != 0) {
+    if (j < nf) out[j] = missing();
+    return;
+  }
   const double f = A.frequencies[j < nf ? j : nf - 1];
   T ch = 0, sh = 0, c1 = 0, s1 = 0, c2 = 0, s2 = 0;
   for (int c0 = 0; c0 < n; c0 += 256) {
     const int m = min(256, n - c0);
     __syncthreads();
-    for (int i = tid; i < m; i += 128) { time[i] = A.tp[lo + c0 + i]; const double2 v = A.wv[lo + c0 + i]; strength[i] = mk((T)v.x, (T)v.y); }
+    for (int i = tid; i < m; i += 128) {
+      time[i] = A.tp[lo + c0 + i];
+      const double2 v = A.wv[lo + c0 + i];
+      strength[i] = mk((T)v.x, (T)v.y);
+    }
     __syncthreads();
 #pragma unroll 2
     for (int i = 0; i < m; i++) {
-      T s, c; sincos_cycles(cycles(Frequency{f, 0}, time[i]), s, c);
+      T s, c;
+      sincos_cycles(cycles(Frequency{f, 0}, time[i]), s, c);
       const C w = strength[i];
       const T wc = w.x * c, ws = w.x * s;
-      ch = fma(w.y, c, ch); sh = fma(w.y, s, sh); c1 += wc; s1 += ws;
-      c2 = fma(wc, c, fma(-ws, s, c2)); s2 = fma(2 * wc, s, s2);
+      ch = fma(w.y, c, ch);
+      sh = fma(w.y, s, sh);
+      c1 += wc;
+      s1 += ws;
+      c2 = fma(wc, c, fma(-ws, s, c2));
+      s2 = fma(2 * wc, s, s2);
     }
   }
   if (!A.fit_mean) c1 = s1 = 0;
@@ -375,8 +499,10 @@ extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {
   if (!power_from((T)0.5 * c2, (T)0.5 * s2, c1, s1, ch, sh, guard_of(A.guard, n), p)) p = missing();
   unsigned todo = __ballot_sync(FULL, !(p == p));
   while (todo) {
-    const int bit = __ffs(todo) - 1; todo &= todo - 1;
-    const double exact = better_power<32>(A.tp + lo, A.wv + lo, n, Frequency{__shfl_sync(FULL, f, bit), 0}, A.fit_mean != 0);
+    const int bit = __ffs(todo) - 1;
+    todo &= todo - 1;
+    const double exact =
+        better_power<32>(A.tp + lo, A.wv + lo, n, Frequency{__shfl_sync(FULL, f, bit), 0}, A.fit_mean != 0);
     if (lane == bit) p = (T)exact;
   }
   if (j < nf) out[j] = p;

@@ -1,24 +1,25 @@
-// Powers of one sinusoid in float64 from samples of its sums: interpolation, power, search for peaks (float32: sinusoid/powers_half.cu).
+// Powers of one sinusoid in float64 from samples of its sums: interpolation, power, search for peaks
+// (float32: sinusoid/powers_half.cu).
 //
-// chi2_samples (fourier/grid.cu) leaves W(nu) = sum w exp(2 pi i nu t) and the same of w y on a regular grid, L frequencies apart
-// (L df T <= 0.8: 3/8 of a number for each frequency where a comb takes three transforms). Between them sums are interpolated from
-// REACH samples, as for series of several terms: at L df every L-th frequency lies alike between the samples, at f and at 2f, so that
-// 16 frequencies in a row (rows) of 4 such rows, real and imaginary (columns), are a product of matrices with one small table.
+// chi2_samples (fourier/grid.cu) leaves W(nu) = sum w exp(2 pi i nu t) and the same of w y on a regular grid,
+// SPACING frequencies apart (SPACING df T <= 0.8: 3/8 of a number for each frequency where a comb takes three
+// transforms). Between them sums are interpolated from REACH samples, as for series of several terms: every
+// SPACING-th frequency has the same place between samples, at f and at 2f, so that 16 frequencies in a row
+// (rows) of 4 such rows, real and imaginary (columns), are a product of matrices with one small table.
 //
-// ls_taps: that table, where samples begin, of each grid.
-// ls_powers: one block (4 warps) = one object, 2048 frequencies in a row, 32 tiles of 4 rows of 16. Samples come to shared memory by
-// the copy engine; a thread has two frequencies of a tile. Powers are staged for the search for peaks, which a warp leaves out where
-// none of its 512 reaches the floor under the best peaks (sinusoid/powers.cuh).
+// Layout: ls_taps computes that table, and where samples begin, for each grid. ls_powers: one block (4 warps)
+// = one object, 2048 frequencies in a row, 32 tiles of 4 rows of 16. Samples come to shared memory by the
+// copy engine; a thread has two frequencies of a tile. Powers are staged for the search for peaks, which a
+// warp leaves out where none of its 512 reaches the floor under the best peaks (sinusoid/powers.cuh).
 //
-// For a frequency: 128 multiply-adds of the matrix unit, 30 others of the same pipe: 0.17 ms for 1,000 x 28,608 on an H100, which takes
-// 0.20; 3/8 of 16 bytes read. Limit: that pipe, 65% busy at 24 warps. Tried: real and imaginary parts of 8 rows on the left side of the
-// products, by 8 frequencies: twice the reads of shared memory, and as fast; blocks of 8 warps; 16 warps of 128 registers (4% slower);
-// looking for peaks with all tests in one loop (a third more instructions, 8% of the batch's time).
+// Operations for one frequency: 128 multiply-adds of the matrix unit and 30 others of the same pipe: 0.17 ms
+// for 1,000 x 28,608 on an H100, which takes 0.20. Bytes of device memory: 3/8 of 16 read. Limit: that pipe,
+// 65% busy at 24 warps a multiprocessor.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=6
-// build: f64s16 -DREAL=double -DMINB=5 -DL=16
-// build: f64s32 -DREAL=double -DMINB=5 -DL=32
+// build: f64s16 -DREAL=double -DMINB=5 -DSPACING=16
+// build: f64s32 -DREAL=double -DMINB=5 -DSPACING=32
 // budget: f64 kernel=ls_taps regs<=64 smem<=0
 // budget: f64 kernel=ls_powers regs<=80 smem<=64 spills<=128
 // budget: f64s16 kernel=ls_powers regs<=96 smem<=64 spills<=32
@@ -28,41 +29,55 @@
 #include "sinusoid/powers.cuh"
 #include "samples/taps.cuh"
 
-#ifndef L
-#define L 8                           // frequencies between samples
+#ifndef SPACING
+#define SPACING 8  // frequencies between samples
 #endif
 #ifndef MINB
-#define MINB 5                        // blocks a multiprocessor
+#define MINB 5  // blocks a multiprocessor
 #endif
-#define REACH 18                      // samples that an interpolated value is made of
-#define PARTS (L > 16 ? L / 16 : 1)    // of 16 frequencies in a row
-#define STRIDE (L > 16 ? 1 : 16 / L)  // samples from one row to the next at f
+#define REACH 18                                  // samples that an interpolated value is made of
+#define PARTS (SPACING > 16 ? SPACING / 16 : 1)   // of 16 frequencies in a row
+#define STRIDE (SPACING > 16 ? 1 : 16 / SPACING)  // samples from one row to the next at f
 #define PERIOD (16 * PARTS)
 #define ROWS (SPAN / PERIOD)
-#define STEPS(h) ((REACH * L + 15 * (h) + 4 * L - 1) / (4 * L))         // matrix steps (of four samples) of harmonic h
+#define STEPS(h) \
+  ((REACH * SPACING + 15 * (h) + 4 * SPACING - 1) / (4 * SPACING))  // matrix steps (of four samples) of harmonic h
 #define ALL_STEPS (STEPS(1) + STEPS(2))
-#define LENGTH(h) ((ROWS - 1) * (h) * STRIDE + (PARTS > 1 ? (h) + 1 : 0) + 4 * STEPS(h))       // samples of a block
+#define LENGTH(h) ((ROWS - 1) * (h) * STRIDE + (PARTS > 1 ? (h) + 1 : 0) + 4 * STEPS(h))  // samples of a block
 #define ALL_SAMPLES (LENGTH(2) + 2 * LENGTH(1))
-#define HEAD (ALL_SAMPLES > SPAN / 4 ? ALL_SAMPLES : SPAN / 4)   // before the powers: samples, later a list of all of these (16 bytes)
+#define HEAD                            \
+  (ALL_SAMPLES > SPAN / 4 ? ALL_SAMPLES \
+                          : SPAN / 4)  // before the powers: samples, later a list of all of these (16 bytes)
 
 // ---------------------------------------------------------------- coefficients
 struct Taps {
-  const double* f0; const double* df; const int* order; const double* lead; const int* at;
-  double2* taps; int* origin; int* shift;      // [grid][part][step at f, then at 2f][lane]; [grid][harmonic]; [grid][part][harmonic]
-  double beta, inverse;                        // 1 / I0(beta)
-  int member, blocks, grid_stride;             // blocks: of a grid
+  const double* f0;
+  const double* df;
+  const int* order;
+  const double* lead;
+  const int* at;
+  double2* taps;
+  int* origin;
+  int* shift;            // [grid][part][step at f, then at 2f][lane]; [grid][harmonic]; [grid][part][harmonic]
+  double beta, inverse;  // 1 / I0(beta)
+  int member, blocks, grid_stride;  // blocks: of a grid
 };
 extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
-  const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0, gi = A.grid_stride ? A.order[gp] : 0;
+  const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0,
+            gi = A.grid_stride ? A.order[gp] : 0;
   const double f0 = A.f0[gi], df = A.df[gi];
   for (int e = blockIdx.x % A.blocks * 256 + threadIdx.x; e < PARTS * ALL_STEPS * 32; e += 256 * A.blocks) {
-    const int lane = e & 31, j = e / (32 * ALL_STEPS), step = (e >> 5) % ALL_STEPS, h = step < STEPS(1) ? 1 : 2, k = h == 1 ? step : step - STEPS(1);
-    const Origin first = origin_of(f0, df, L, h);
+    const int lane = e & 31, j = e / (32 * ALL_STEPS), step = (e >> 5) % ALL_STEPS, h = step < STEPS(1) ? 1 : 2,
+              k = h == 1 ? step : step - STEPS(1);
+    const Origin first = origin_of(f0, df, SPACING, h);
     const int whole = h * j / PARTS;
-    const double start0 = ceil(first.at - 0.5 * REACH), place = first.at + (double)(h * j % PARTS) / PARTS, start = ceil(place - 0.5 * REACH);
+    const double start0 = ceil(first.at - 0.5 * REACH), place = first.at + (double)(h * j % PARTS) / PARTS,
+                 start = ceil(place - 0.5 * REACH);
     double v[2];
     for (int i = 0; i < 2; i++) {
-      const double d = (2.0 / REACH) * ((start + (4 * k + (lane & 3))) - place - (double)(h * ((lane >> 2) + 8 * i)) / L), q = 1 - d * d;
+      const double d = (2.0 / REACH) *
+                       ((start + (4 * k + (lane & 3))) - place - (double)(h * ((lane >> 2) + 8 * i)) / SPACING),
+                   q = 1 - d * d;
       v[i] = q > 0 ? A.inverse * bessel(A.beta, q) : 0;
     }
     A.taps[(size_t)local * PARTS * ALL_STEPS * 32 + e] = make_double2(v[0], v[1]);
@@ -75,18 +90,23 @@ extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
 
 // ---------------------------------------------------------------- powers
 // Sixteen of the inner dimension at once, or eight, where there are such instructions.
-template <int N> __device__ __forceinline__ void multiply_all(Tile& c, const double2* a, const double* b) {
+template <int N>
+__device__ __forceinline__ void multiply_all(Tile& c, const double2* a, const double* b) {
 #if ON_DEVICE && __CUDA_ARCH__ >= 900
   if constexpr (N >= 4) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, {%0,%1,%2,%3};"
-        : "+d"(c.re0), "+d"(c.re1), "+d"(c.im0), "+d"(c.im1) : "d"(a[0].x), "d"(a[0].y), "d"(a[1].x), "d"(a[1].y), "d"(a[2].x), "d"(a[2].y),
-        "d"(a[3].x), "d"(a[3].y), "d"(b[0]), "d"(b[8]), "d"(b[16]), "d"(b[24]));
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, "
+        "{%12,%13,%14,%15}, {%0,%1,%2,%3};"
+        : "+d"(c.re0), "+d"(c.re1), "+d"(c.im0), "+d"(c.im1)
+        : "d"(a[0].x), "d"(a[0].y), "d"(a[1].x), "d"(a[1].y), "d"(a[2].x), "d"(a[2].y), "d"(a[3].x), "d"(a[3].y),
+          "d"(b[0]), "d"(b[8]), "d"(b[16]), "d"(b[24]));
     multiply_all<N - 4>(c, a + 4, b + 32);
   } else if constexpr (N >= 2) {
     asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+d"(c.re0), "+d"(c.re1), "+d"(c.im0), "+d"(c.im1) : "d"(a[0].x), "d"(a[0].y), "d"(a[1].x), "d"(a[1].y), "d"(b[0]), "d"(b[8]));
+        : "+d"(c.re0), "+d"(c.re1), "+d"(c.im0), "+d"(c.im1)
+        : "d"(a[0].x), "d"(a[0].y), "d"(a[1].x), "d"(a[1].y), "d"(b[0]), "d"(b[8]));
     multiply_all<N - 2>(c, a + 2, b + 16);
-  } else if constexpr (N == 1) multiply(c, a[0], b[0]);
+  } else if constexpr (N == 1)
+    multiply(c, a[0], b[0]);
 #else
 #pragma unroll
   for (int k = 0; k < N; k++) multiply(c, a[k], b[8 * k]);
@@ -94,15 +114,19 @@ template <int N> __device__ __forceinline__ void multiply_all(Tile& c, const dou
 }
 
 // The power, NaN where it is suspicious.
-__device__ __forceinline__ double power_from(double c, double s, double yc, double ys, double c2, double s2, double mean, double guard) {
-  c *= mean; s *= mean;
+__device__ __forceinline__ double power_from(double c, double s, double yc, double ys, double c2, double s2,
+                                             double mean, double guard) {
+  c *= mean;
+  s *= mean;
   const double cc = fma(-c, c, fma(0.5, c2, 0.5)), ss = fma(-s, s, fma(-0.5, c2, 0.5)), cs = fma(-c, s, 0.5 * s2);
   const double det = fma(cc, ss, -cs * cs);
   const double p = fma(yc, fma(ss, yc, -2 * cs * ys), cc * ys * ys) * reciprocal(det);
   return det > guard ? p : missing64();
 }
 // The peaks of a warp's region of staged powers, a thread EACH from `mine` on: those that reach the floor.
-template <typename Get> __device__ __forceinline__ void search(const Sampled& A, int o, int block, int total, unsigned known, const T* mine, const Get& staged) {
+template <typename Get>
+__device__ __forceinline__ void search(const Sampled& A, int o, int block, int total, unsigned known, const T* mine,
+                                       const Get& staged) {
   const int tid = threadIdx.x;
   // By their high halves: which may be peaks, not below a neighbour nor the floor; the best of those that surely are.
   const int i0 = tid * EACH, left = total - i0, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
@@ -110,12 +134,16 @@ template <typename Get> __device__ __forceinline__ void search(const Sampled& A,
   int best = 0, before = tid > 0 ? high_at(mine - 2) : none, here = high_at(mine);
 #pragma unroll
   for (int i = 0; i < EACH; i++) {
-    const int after = i + 1 < EACH ? high_at(mine + i + 1) : tid + 1 < THREADS ? high_at(mine + EACH + 1) : none, side = max(before, after);
+    const int after = i + 1 < EACH        ? high_at(mine + i + 1)
+                      : tid + 1 < THREADS ? high_at(mine + EACH + 1)
+                                          : none,
+              side = max(before, after);
     if (here >= side && here >= least) found |= 1u << i;
     if (here > side && (i > 0 || tid > 0) && (i + 1 < EACH || tid + 1 < THREADS)) best = max(best, here);
-    before = here; here = after;
+    before = here;
+    here = after;
   }
-  if (left <= EACH) {                   // the end: what lies beyond is no power
+  if (left <= EACH) {  // the end: what lies beyond is no power
     found = left > 0 ? (found & ((1u << left) - 1)) | 1u << (left - 1) : 0;
     best = 0;
   }
@@ -124,7 +152,8 @@ template <typename Get> __device__ __forceinline__ void search(const Sampled& A,
   for (; found; found &= found - 1) {
     const int bit = __ffs(found) - 1, i = i0 + bit;
     const T p = staged(i);
-    if (key_of(p) >= known && is_peak(i > 0 ? staged(i - 1) : missing(), p, i + 1 < total ? staged(i + 1) : missing())) keep |= 1u << bit;
+    if (key_of(p) >= known && is_peak(i > 0 ? staged(i - 1) : missing(), p, i + 1 < total ? staged(i + 1) : missing()))
+      keep |= 1u << bit;
   }
   give_peaks(A.peaks, o, block * SPAN, i0, total, keep, staged);
 }
@@ -136,13 +165,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   const int2 task = task_of(A);
   const int pos = task.x, block = task.y;
   const int o = A.order[pos], gp = A.grid_stride ? pos : 0, local = A.grid_stride ? pos - A.member : 0;
-  double2* twice = (double2*)raw; double2* w = twice + LENGTH(2);
+  double2* twice = (double2*)raw;
+  double2* w = twice + LENGTH(2);
   T* stage = (T*)(twice + HEAD);
-  auto staged = [&](int k) -> T& { return stage[k + (k >> 4)]; };      // other banks for each thread's powers
+  auto staged = [&](int k) -> T& { return stage[k + (k >> 4)]; };  // other banks for each thread's powers
   {
     const double2* W = (const double2*)A.samples + A.place[pos];
     const double2* Y = W + (size_t)A.bands[gp].x * A.modes;
-    const int first = A.origin[2 * local] + block * (ROWS * STRIDE), first2 = A.origin[2 * local + 1] + block * (ROWS * STRIDE * 2);
+    const int first = A.origin[2 * local] + block * (ROWS * STRIDE),
+              first2 = A.origin[2 * local + 1] + block * (ROWS * STRIDE * 2);
     bring(twice, W + first2, LENGTH(2), W + first, Y + first, LENGTH(1), &done);
   }
   double2 taps[ALL_STEPS];
@@ -155,7 +186,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   const int status = A.info[o].status, n = A.info[o].n, total = min(SPAN, A.nf[o * A.grid_stride] - block * SPAN);
   const T guard = guard_of(A.guard, n), mean = A.mean;
   brought(&done);
-  if (status != 0) { leave_none(A, o, block, total); return; }
+  if (status != 0) {
+    leave_none(A, o, block, total);
+    return;
+  }
 
   bool odd = false;
   int top = -0x7fffffff;
@@ -169,18 +203,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
     if (PARTS > 1) {
       coefficients(part);
       const int* shift = A.shift + 2 * (local * PARTS + part);
-      at_w += 2 * shift[0]; at_z += 2 * shift[1];
+      at_w += 2 * shift[0];
+      at_z += 2 * shift[1];
     }
     const double* at_y = at_w + 2 * LENGTH(1);
     Tile sw = {0, 0, 0, 0}, sy = sw, s2 = sw;
-    multiply_all<STEPS(2)>(s2, taps + STEPS(1), at_z); multiply_all<STEPS(1)>(sw, taps, at_w); multiply_all<STEPS(1)>(sy, taps, at_y);
+    multiply_all<STEPS(2)>(s2, taps + STEPS(1), at_z);
+    multiply_all<STEPS(1)>(sw, taps, at_w);
+    multiply_all<STEPS(1)>(sy, taps, at_y);
     const T p0 = power_from(sw.re0, sw.re1, sy.re0, sy.re1, s2.re0, s2.re1, mean, guard);
     const T p1 = power_from(sw.im0, sw.im1, sy.im0, sy.im1, s2.im0, s2.im1, mean, guard);
     odd |= (!(p0 == p0) && k0 < total) | (!(p1 == p1) && k0 + 8 < total);
     top = max(top, max(high_of(p0), high_of(p1)));
-    staged(k0) = p0; staged(k0 + 8) = p1;
+    staged(k0) = p0;
+    staged(k0 + 8) = p1;
   }
   const unsigned known = floor_now(A.peaks, o);
   const bool changed = settle(A, o, n, block, total, odd, raw, staged);
-  if (__any_sync(FULL, changed || top >= (int)known)) search(A, o, block, total, known, &staged(tid * EACH), staged);      // a warp looks at the powers that it made
+  if (__any_sync(FULL, changed || top >= (int)known))
+    search(A, o, block, total, known, &staged(tid * EACH), staged);  // a warp looks at the powers that it made
 }

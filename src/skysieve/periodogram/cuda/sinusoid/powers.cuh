@@ -1,37 +1,61 @@
-// Powers from samples, what sinusoid/powers.cu and sinusoid/powers_half.cu share: blocks, samples to shared memory, what becomes of staged powers.
+// Powers from samples, what sinusoid/powers.cu and sinusoid/powers_half.cu share: blocks, samples to shared
+// memory, what becomes of staged powers.
 //
-// A warp searches the 512 powers that it made. Best peaks of every other 512 frequencies are kept in 32 places an object: the k-th
-// highest of these is a floor, a far higher one than a warp finds among its own.
+// A warp searches the 512 powers that it made. Best peaks of every other 512 frequencies are kept in 32
+// places an object: the k-th highest of these is a floor, a far higher one than a warp finds among its own.
 #pragma once
 
 #define WARPS 4
 #define THREADS (32 * WARPS)
 #define SPAN 2048
-#define REGION (SPAN / WARPS)         // powers of a warp
-#define EACH (SPAN / THREADS)         // of a thread
+#define REGION (SPAN / WARPS)  // powers of a warp
+#define EACH (SPAN / THREADS)  // of a thread
 #define BINS 32
 
 struct Sampled {
-  const void* samples; const long long* place; const void* taps; const int* origin; const int* shift; const int2* bands;
-  const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
-  const double* f0; const double* df; const int* nf; const long long* start; T* power; Peaks peaks; unsigned* bins; Guard guard; double mean;
+  const void* samples;
+  const long long* place;
+  const void* taps;
+  const int* origin;
+  const int* shift;
+  const int2* bands;
+  const double* tp;
+  const double2* wv;
+  const int* offsets;
+  const Info* info;
+  const int* order;
+  const int2* tasks;
+  const double* f0;
+  const double* df;
+  const int* nf;
+  const long long* start;
+  T* power;
+  Peaks peaks;
+  unsigned* bins;
+  Guard guard;
+  double mean;
   int modes, member, members, group, blocks, grid_stride, norm, scaled, edges;
   // modes: samples of a band; members from `member` on, `group` of them at a time
 };
 // (Place in the order, stretch) of a block.
 __device__ __forceinline__ int2 task_of(const Sampled& A) {
   if (A.tasks) return A.tasks[blockIdx.x];
-  int2 v = member_and_stretch(blockIdx.x, A.group, A.blocks, A.members); v.x += A.member;
+  int2 v = member_and_stretch(blockIdx.x, A.group, A.blocks, A.members);
+  v.x += A.member;
   return v;
 }
 
 // The floor under the k-th accepted peak, `known` so far, once a warp has found the best peak of its region: the k-th highest of the places.
 __device__ __forceinline__ unsigned raised_by(const Sampled& A, int o, int block, unsigned best, unsigned known) {
   const int lane = threadIdx.x & 31, region = block * WARPS + (threadIdx.x >> 5);
-  if (best <= known || region & 1 || 2 * (long long)A.info[o].apart > REGION) return known;      // peaks of places are apart
+  if (best <= known || region & 1 || 2 * (long long)A.info[o].apart > REGION)
+    return known;  // peaks of places are apart
   unsigned* place = A.bins + ((size_t)o * BINS + lane);
   unsigned top = *(volatile unsigned*)place;
-  if (lane == region / 2 % BINS && best > top) { top = best; atomicMax(place, best); }
+  if (lane == region / 2 % BINS && best > top) {
+    top = best;
+    atomicMax(place, best);
+  }
   const unsigned raised = floor_from(A.peaks, o, top, 0);
   if (raised <= known) return known;
   if (!lane) atomicMax(A.peaks.floor + o, raised);
@@ -40,22 +64,30 @@ __device__ __forceinline__ unsigned raised_by(const Sampled& A, int o, int block
 
 // No answer: NaN, where powers are written.
 __device__ __forceinline__ void leave_none(const Sampled& A, int o, int block, int total) {
-  if (A.power) for (int i = threadIdx.x; i < total; i += THREADS) A.power[A.start[o] + block * SPAN + i] = missing();
+  if (A.power)
+    for (int i = threadIdx.x; i < total; i += THREADS) A.power[A.start[o] + block * SPAN + i] = missing();
 }
 
 // Samples to shared memory, one after the other: at 2f, then of w and of w y at f, lengths in units of 16 bytes. Under way until
 // `brought` has let a block's threads go on; `done` is theirs.
-__device__ __forceinline__ void bring(double2* to, const double2* twice, int length2, const double2* w, const double2* y, int length, unsigned long long* done) {
-  double2* to_w = to + length2; double2* to_y = to_w + length;
+__device__ __forceinline__ void bring(double2* to, const double2* twice, int length2, const double2* w,
+                                      const double2* y, int length, unsigned long long* done) {
+  double2* to_w = to + length2;
+  double2* to_y = to_w + length;
 #if ENGINE
   if (threadIdx.x) return;
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(done)) : "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   expect(done, 16 * (length2 + 2 * length));
-  fetch(to, twice, length2, done); fetch(to_w, w, length, done); fetch(to_y, y, length, done);
+  fetch(to, twice, length2, done);
+  fetch(to_w, w, length, done);
+  fetch(to_y, y, length, done);
 #else
   for (int i = threadIdx.x; i < length2; i += THREADS) fetch(to + i, twice + i);
-  for (int i = threadIdx.x; i < length; i += THREADS) { fetch(to_w + i, w + i); fetch(to_y + i, y + i); }
+  for (int i = threadIdx.x; i < length; i += THREADS) {
+    fetch(to_w + i, w + i);
+    fetch(to_y + i, y + i);
+  }
 #endif
 }
 __device__ __forceinline__ void brought(unsigned long long* done) {
@@ -71,19 +103,24 @@ __device__ __forceinline__ void brought(unsigned long long* done) {
 // What becomes of a block's staged powers before peaks are looked for: suspicious ones (NaN) are taken again, where any is `odd`; written, in
 // the normalisation wanted; first and last value left for the blocks beside. list: room for all of them, idle now.
 // Have some changed?
-template <typename Staged> __device__ __forceinline__ bool settle(const Sampled& A, int o, int n, int block, int total, bool odd, void* list, const Staged& staged) {
+template <typename Staged>
+__device__ __forceinline__ bool settle(const Sampled& A, int o, int n, int block, int total, bool odd, void* list,
+                                       const Staged& staged) {
   __shared__ int many;
   const int base = block * SPAN;
   bool changed = false;
   if (__syncthreads_or(odd)) {
     const int lo = A.offsets[o], gi = o * A.grid_stride;
-    mend(total, (int*)list, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0, staged, [&](int i) { return base + i; }, [](int) { return true; });
+    mend(
+        total, (int*)list, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0, staged,
+        [&](int i) { return base + i; }, [](int) { return true; });
     changed = true;
   }
   if (A.power) {
     T* out = A.power + (A.start[o] + base);
     const double scale = A.info[o].scale;
-    for (int i = threadIdx.x; i < total; i += THREADS) out[i] = A.scaled ? normalise(staged(i), scale, A.norm) : staged(i);
+    for (int i = threadIdx.x; i < total; i += THREADS)
+      out[i] = A.scaled ? normalise(staged(i), scale, A.norm) : staged(i);
   }
   leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged);
   return changed;

@@ -1,26 +1,27 @@
-// Powers of one sinusoid in float32, from samples of its sums that are pairs of halves (sinusoid/powers_half.cuh): as sinusoid/powers.cu, which see.
+// Powers of one sinusoid in float32, from samples of its sums that are pairs of halves
+// (sinusoid/powers_half.cuh): otherwise as sinusoid/powers.cu.
 //
-// Samples and coefficients are x = high + low, products high high + high low + low high, added up in float32: a window whose shape in
-// time is flat (cuda_halves.py) keeps samples as small as the sums. Errors on 1,000 light curves x 28,608 frequencies: 8.4e-7 from 30
-// points on, 1.3e-6 from 17 on. 16 frequencies in a row, at f and at 2f, are made of 24 samples from an even place on, so that two
-// neighbours are one word of an operand; of L > 8 parts of a row begin at even places of their own. From tile to tile samples move on
-// by an octet (two at 2f): of a tile's nine operands four are read.
+// Samples and coefficients are x = high + low, products high high + high low + low high, added up in float32:
+// a window whose shape in time is flat (cuda.samples.half_window) makes samples as small as the sums. Errors
+// on 1,000 light curves x 28,608 frequencies: 8.4e-7 from 30 points on, 1.3e-6 from 17 on. 16 frequencies in
+// a row, at f and at 2f, are made of 24 samples from an even place on, so that two neighbours are one word of
+// an operand; where SPACING > 8, parts of a row begin at even places of their own. From one tile to the next,
+// samples move on by an octet (two at 2f): of a tile's nine operands four are read.
 //
-// ls_powers: a block is one object, 512 frequencies a warp, 8 tiles of 4 rows of 16. Suspicious powers (the determinant's guard) are
-// NaN until the block takes them again. The search looks at a thread's sixteen powers as integers.
+// Layout: a block of ls_powers is one object, 512 frequencies a warp, 8 tiles of 4 rows of 16. Suspicious
+// powers (by the guard of the determinant) are NaN until the block computes them again. The search looks at a
+// thread's sixteen powers as integers.
 //
-// For a frequency a lane issues 9 matrix instructions, 24 others and 29 around them (beginning, search, second look). 45 us by the
-// matrix pipe (measured: 6.2 cycles an instruction of sixteen samples, 4.25 of eight), 58 us by instructions, 38 us by memory alone for
-// 1,000 x 28,608 on an H100, which takes 0.12 ms (0.17 with samples in float64); without search and second look 0.08. These overlap by
-// half: an instruction is issued in 53% of cycles at 28 warps, and more warps do not help. Tried: operands not as they were loaded (a
-// third more instructions); two or four stretches a block (3% and 7% of the batch's time more); blocks of 1, 2, 8 warps (13% more, as
-// fast, 10% more); samples of the next task fetched meanwhile (not worth it: leaving out the wait saves 2 us); a reach of 13 samples and
-// the window of float64 (rounding errors 41 times those of samples, not 1.3).
+// Operations for one frequency of a lane: 9 matrix instructions, 24 others and 29 around them (beginning,
+// search, exact powers). Limit: 45 us by the matrix pipe (measured: 6.2 cycles an instruction of sixteen
+// samples, 4.25 of eight), 58 us by instructions and 38 us by memory, each alone, for 1,000 x 28,608 on an
+// H100, which takes 0.12 ms (0.17 with samples in float64; 0.08 without search and exact powers). These
+// overlap by half: an instruction is issued in 53% of cycles at 28 warps, and more warps do not help.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float -DMINB=8
-// build: f32s16 -DREAL=float -DMINB=8 -DL=16
-// build: f32s32 -DREAL=float -DMINB=8 -DL=32
+// build: f32s16 -DREAL=float -DMINB=8 -DSPACING=16
+// build: f32s32 -DREAL=float -DMINB=8 -DSPACING=32
 // budget: f32 kernel=ls_taps regs<=64 smem<=0 spills<=32
 // budget: f32s16 kernel=ls_taps regs<=64 smem<=0 spills<=32
 // budget: f32s32 kernel=ls_taps regs<=64 smem<=0 spills<=32
@@ -33,51 +34,69 @@
 #include "sinusoid/powers.cuh"
 #include "samples/taps.cuh"
 
-#ifndef L
-#define L 8                           // frequencies between samples
+#ifndef SPACING
+#define SPACING 8  // frequencies between samples
 #endif
 #ifndef MINB
-#define MINB 8                        // blocks a multiprocessor
+#define MINB 8  // blocks a multiprocessor
 #endif
-#define REACH 19                      // samples that an interpolated value is made of
-#define PARTS (L / 8)                 // of 16 frequencies in a row
-#define STRIDE 2                      // samples from one row to the next at f
+#define REACH 19             // samples that an interpolated value is made of
+#define PARTS (SPACING / 8)  // of 16 frequencies in a row
+#define STRIDE 2             // samples from one row to the next at f
 #define PERIOD (16 * PARTS)
 #define ROWS (SPAN / PERIOD)
-#define TILES (8 / PARTS)             // of four rows, of a warp and part
-#define STEPS 3                       // matrix steps (of eight samples)
-#define OCTETS(h) (((ROWS - 1) * (h) * STRIDE + (PARTS > 1 ? 2 * (h) + 2 : 0) + 8 * STEPS + 13) / 8)      // of a block, from an even place on
+#define TILES (8 / PARTS)  // of four rows, of a warp and part
+#define STEPS 3            // matrix steps (of eight samples)
+#define OCTETS(h)                                                                 \
+  (((ROWS - 1) * (h) * STRIDE + (PARTS > 1 ? 2 * (h) + 2 : 0) + 8 * STEPS + 13) / \
+   8)  // of a block, from an even place on
 #define ALL_OCTETS (OCTETS(2) + 2 * OCTETS(1))
-#define BUFFER (64 * ALL_OCTETS > 4 * SPAN ? 64 * ALL_OCTETS : 4 * SPAN)       // bytes: samples, later a list of all powers
-#define PAD 4                         // numbers between every sixteen staged powers
-#define UNIT 0x1p16f                  // of squares
+#define BUFFER (64 * ALL_OCTETS > 4 * SPAN ? 64 * ALL_OCTETS : 4 * SPAN)  // bytes: samples, later a list of all powers
+#define PAD 4                                                             // numbers between every sixteen staged powers
+#define UNIT 0x1p16f                                                      // of squares
 
 // ---------------------------------------------------------------- coefficients
 struct Taps {
-  const double* f0; const double* df; const int* order; const double* lead; const int* at;
-  uint4* taps; int* origin; int* shift;        // [grid][part][harmonic][step][lane]; [grid][harmonic]; [grid][part][harmonic]
-  double beta, inverse, twice, shape[4];       // the window: Kaiser-Bessel, times inverse, at 2f times twice, times a polynomial
-  int member, blocks, grid_stride;             // blocks: of a grid
+  const double* f0;
+  const double* df;
+  const int* order;
+  const double* lead;
+  const int* at;
+  uint4* taps;
+  int* origin;
+  int* shift;  // [grid][part][harmonic][step][lane]; [grid][harmonic]; [grid][part][harmonic]
+  double beta, inverse, twice,
+      shape[4];                     // the window: Kaiser-Bessel, times inverse, at 2f times twice, times a polynomial
+  int member, blocks, grid_stride;  // blocks: of a grid
 };
 extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
-  const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0, gi = A.grid_stride ? A.order[gp] : 0;
+  const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0,
+            gi = A.grid_stride ? A.order[gp] : 0;
   const double f0 = A.f0[gi], df = A.df[gi];
   for (int e = blockIdx.x % A.blocks * 256 + threadIdx.x; e < PARTS * 2 * STEPS * 32; e += 256 * A.blocks) {
     const int lane = e & 31, k = (e >> 5) % STEPS, h = (e >> 5) / STEPS % 2 + 1, j = e / (64 * STEPS);
-    const Origin first = origin_of(f0, df, L, h);
-    const double place = first.at + h * j * 16.0 / L;
-    const int before = A.at[gp * 2 + h - 1] + (int)(first.n - A.lead[gp * 2 + h - 1]);      // where sample n lies
+    const Origin first = origin_of(f0, df, SPACING, h);
+    const double place = first.at + h * j * 16.0 / SPACING;
+    const int before = A.at[gp * 2 + h - 1] + (int)(first.n - A.lead[gp * 2 + h - 1]);  // where sample n lies
     int start0 = (int)ceil(first.at - 0.5 * REACH), start = (int)ceil(place - 0.5 * REACH);
-    start0 -= (before + start0) & 1; start -= (before + start) & 1;            // pairs begin at even places
+    start0 -= (before + start0) & 1;
+    start -= (before + start) & 1;  // pairs begin at even places
     unsigned v[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const double d = (2.0 / REACH) * ((start + 8 * k + 2 * (lane & 3) + (i & 1)) - place - (double)(h * ((lane >> 2) + 4 * (i & 2))) / L), q = 1 - d * d;
-      const double shape = fma(q, fma(q, fma(q, A.shape[3], A.shape[2]), A.shape[1]), A.shape[0]) * A.inverse * (h == 1 ? 1 : A.twice);
+      const double d = (2.0 / REACH) * ((start + 8 * k + 2 * (lane & 3) + (i & 1)) - place -
+                                        (double)(h * ((lane >> 2) + 4 * (i & 2))) / SPACING),
+                   q = 1 - d * d;
+      const double shape =
+          fma(q, fma(q, fma(q, A.shape[3], A.shape[2]), A.shape[1]), A.shape[0]) * A.inverse * (h == 1 ? 1 : A.twice);
       v[i] = split(q > 0 ? (float)(shape * bessel(A.beta, q)) : 0.0f);
     }
     const uint2 row = pair_of(v[0], v[1]), other = pair_of(v[2], v[3]);
-    uint4 all; all.x = row.y; all.y = other.y; all.z = row.x; all.w = other.x;
+    uint4 all;
+    all.x = row.y;
+    all.y = other.y;
+    all.z = row.x;
+    all.w = other.x;
     A.taps[(size_t)local * PARTS * 2 * STEPS * 32 + e] = all;
     if (!k && !lane) {
       A.shift[(local * PARTS + j) * 2 + h - 1] = start - start0;
@@ -96,20 +115,26 @@ __device__ __forceinline__ float power_from(float c, float s, float yc, float ys
 }
 
 // Peaks of a warp's region of staged powers, a thread's sixteen from `mine` on: those not below `known`, the floor under the best ones.
-template <typename Get> __device__ __forceinline__ void search(const Sampled& A, int o, int block, int total, unsigned known, const float* mine, const Get& staged) {
+template <typename Get>
+__device__ __forceinline__ void search(const Sampled& A, int o, int block, int total, unsigned known, const float* mine,
+                                       const Get& staged) {
   const int tid = threadIdx.x, none = -0x7fffffff, i0 = tid * EACH;
   int v[EACH + 2];
 #pragma unroll
   for (int i = 0; i < EACH; i += 4) {
     const float4 x = *(const float4*)(mine + i);
-    v[i + 1] = high_of(x.x); v[i + 2] = high_of(x.y); v[i + 3] = high_of(x.z); v[i + 4] = high_of(x.w);
+    v[i + 1] = high_of(x.x);
+    v[i + 2] = high_of(x.y);
+    v[i + 3] = high_of(x.z);
+    v[i + 4] = high_of(x.w);
   }
   v[0] = tid > 0 ? high_at(mine - 1 - PAD) : none;
   v[EACH + 1] = tid + 1 < THREADS ? high_at(mine + EACH + PAD) : none;
   unsigned up = 0, keep = 0;
 #pragma unroll
-  for (int i = 0; i <= EACH; i++) if (v[i + 1] > v[i]) up |= 1u << i;
-  auto reach = [&](unsigned found, int& best) {     // of the found ones those that reach the floor
+  for (int i = 0; i <= EACH; i++)
+    if (v[i + 1] > v[i]) up |= 1u << i;
+  auto reach = [&](unsigned found, int& best) {  // of the found ones those that reach the floor
     unsigned keep = 0;
 #pragma unroll 1
     for (; found; found &= found - 1) {
@@ -136,69 +161,98 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   __shared__ unsigned long long done;
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
   int pos = A.member + blockIdx.z * gridDim.x + blockIdx.x, block = blockIdx.y;
-  if (gridDim.y > 1) { if (pos >= A.member + A.members) return; }                // as task_of, without its divisions
-  else { const int2 task = task_of(A); pos = task.x; block = task.y; }
+  if (gridDim.y > 1) {
+    if (pos >= A.member + A.members) return;
+  }  // as task_of, without its divisions
+  else {
+    const int2 task = task_of(A);
+    pos = task.x;
+    block = task.y;
+  }
   const int local = A.grid_stride ? pos - A.member : 0, gp = A.grid_stride ? pos : 0;
-  const int first = A.origin[2 * local] + block * (ROWS * STRIDE), first2 = A.origin[2 * local + 1] + block * (ROWS * STRIDE * 2);
-  {                                     // samples: at 2f, then at f of w and of y
+  const int first = A.origin[2 * local] + block * (ROWS * STRIDE),
+            first2 = A.origin[2 * local + 1] + block * (ROWS * STRIDE * 2);
+  {  // samples: at 2f, then at f of w and of y
     const uint2* samples = (const uint2*)A.samples + A.place[pos];
     const uint2* further = samples + (size_t)A.bands[gp].x * A.modes;
-    const double2* W2 = (const double2*)(samples + (first2 & ~7)); const double2* W = (const double2*)(samples + (first & ~7));
+    const double2* W2 = (const double2*)(samples + (first2 & ~7));
+    const double2* W = (const double2*)(samples + (first & ~7));
     const double2* Y = (const double2*)(further + (first & ~7));
     bring((double2*)raw, W2, 4 * OCTETS(2), W, Y, 4 * OCTETS(1), &done);
   }
   T* stage = (T*)(raw + BUFFER);
-  auto staged = [&](int k) -> T& { return stage[k + (k >> 4) * PAD]; };          // other banks for each thread's powers
-  const int o = A.order[pos], n = A.info[o].n, status = A.info[o].status, total = min(SPAN, A.nf[o * A.grid_stride] - block * SPAN);
+  auto staged = [&](int k) -> T& { return stage[k + (k >> 4) * PAD]; };  // other banks for each thread's powers
+  const int o = A.order[pos], n = A.info[o].n, status = A.info[o].status,
+            total = min(SPAN, A.nf[o * A.grid_stride] - block * SPAN);
   uint4 taps[STEPS], taps2[STEPS];
   auto coefficients = [&](int part) {
     const uint4* b = (const uint4*)A.taps + (size_t)(local * PARTS + part) * (2 * STEPS * 32) + lane;
 #pragma unroll
-    for (int k = 0; k < STEPS; k++) { taps[k] = __ldg(b + 32 * k); taps2[k] = __ldg(b + 32 * (k + STEPS)); }
+    for (int k = 0; k < STEPS; k++) {
+      taps[k] = __ldg(b + 32 * k);
+      taps2[k] = __ldg(b + 32 * (k + STEPS));
+    }
   };
   if (PARTS == 1) coefficients(0);
   const T guard = guard_of(A.guard, n) * (UNIT * UNIT);
   brought(&done);
-  if (status != 0) { leave_none(A, o, block, total); return; }
-  if (A.mean == 0) {                    // no constant: no sums of w at f
+  if (status != 0) {
+    leave_none(A, o, block, total);
+    return;
+  }
+  if (A.mean == 0) {  // no constant: no sums of w at f
     double2* w = (double2*)raw + 4 * OCTETS(2);
     for (int i = tid; i < 4 * OCTETS(1); i += THREADS) w[i] = make_double2(0, 0);
     __syncthreads();
   }
 
   int top = -0x7fffffff;
-  unsigned worst = 0;                   // the missing ones are the largest
+  unsigned worst = 0;  // the missing ones are the largest
 #pragma unroll 1
   for (int part = 0; part < PARTS; part++) {
-    int p1 = ((first & 7) >> 1) + (g >> 1) + t, p2 = ((first2 & 7) >> 1) + (g >> 1) * 2 + t;      // pairs of samples
+    int p1 = ((first & 7) >> 1) + (g >> 1) + t, p2 = ((first2 & 7) >> 1) + (g >> 1) * 2 + t;  // pairs of samples
     if (PARTS > 1) {
       coefficients(part);
       const int* shift = A.shift + 2 * (local * PARTS + part);
-      p1 += shift[0] >> 1; p2 += shift[1] >> 1;
+      p1 += shift[0] >> 1;
+      p2 += shift[1] >> 1;
     }
     const uint2* at_z = (const uint2*)raw + 8 * ((p2 >> 2) + 2 * warp * TILES) + 4 * (g & 1) + (p2 & 3);
-    const uint2* at_w = (const uint2*)raw + 8 * OCTETS(2) + 8 * ((p1 >> 2) + warp * TILES) + 4 * (g & 1) + (p1 & 3);      // an octet further with every tile
+    const uint2* at_w = (const uint2*)raw + 8 * OCTETS(2) + 8 * ((p1 >> 2) + warp * TILES) + 4 * (g & 1) +
+                        (p1 & 3);  // an octet further with every tile
     const uint2* at_y = at_w + 8 * OCTETS(1);
     T* to = &staged((4 * warp * TILES + t) * PERIOD + 16 * part + g);
     uint2 w0 = at_w[0], w1 = at_w[8], y0 = at_y[0], y1 = at_y[8], z0 = at_z[0];
 #pragma unroll
     for (int m = 0; m < TILES; m++) {
       const uint2 w2 = at_w[8 * m + 16], y2 = at_y[8 * m + 16], z1 = at_z[16 * m + 8], z2 = at_z[16 * m + 16];
-      const Sum s2 = product_of(taps2, z0, z1, z2), sw = product_of(taps, w0, w1, w2), sy = product_of(taps, y0, y1, y2);
-      const T pa = power_from(sw.re0, sw.re1, sy.re0, sy.re1, s2.re0, s2.re1, guard), pb = power_from(sw.im0, sw.im1, sy.im0, sy.im1, s2.im0, s2.im1, guard);
-      to[m * (PERIOD / 4 * (16 + PAD))] = pa; to[m * (PERIOD / 4 * (16 + PAD)) + 8] = pb;
+      const Sum s2 = product_of(taps2, z0, z1, z2), sw = product_of(taps, w0, w1, w2),
+                sy = product_of(taps, y0, y1, y2);
+      const T pa = power_from(sw.re0, sw.re1, sy.re0, sy.re1, s2.re0, s2.re1, guard),
+              pb = power_from(sw.im0, sw.im1, sy.im0, sy.im1, s2.im0, s2.im1, guard);
+      to[m * (PERIOD / 4 * (16 + PAD))] = pa;
+      to[m * (PERIOD / 4 * (16 + PAD)) + 8] = pb;
       top = max(top, max(high_of(pa), high_of(pb)));
       worst = max(worst, max((unsigned)high_of(pa), (unsigned)high_of(pb)));
-      w0 = w1; w1 = w2; y0 = y1; y1 = y2; z0 = z2;
+      w0 = w1;
+      w1 = w2;
+      y0 = y1;
+      y1 = y2;
+      z0 = z2;
     }
   }
   bool odd = worst > 0xff800000u;
-  if ((warp + 1) * REGION > total) {    // what lies beyond the end is no power
+  if ((warp + 1) * REGION > total) {  // what lies beyond the end is no power
     odd = false;
     __syncwarp();
-    for (int i = warp * REGION + lane; i < (warp + 1) * REGION; i += 32) if (i >= total) staged(i) = missing(); else odd |= !(staged(i) == staged(i));
+    for (int i = warp * REGION + lane; i < (warp + 1) * REGION; i += 32)
+      if (i >= total)
+        staged(i) = missing();
+      else
+        odd |= !(staged(i) == staged(i));
   }
   const unsigned known = floor_now(A.peaks, o);
   const bool changed = settle(A, o, n, block, total, odd, raw, staged);
-  if (__any_sync(FULL, changed || top >= (int)known)) search(A, o, block, total, known, &staged(tid * EACH), staged);      // a warp looks at the powers that it made
+  if (__any_sync(FULL, changed || top >= (int)known))
+    search(A, o, block, total, known, &staged(tid * EACH), staged);  // a warp looks at the powers that it made
 }

@@ -1,15 +1,18 @@
 // Numbers of float32 as two halves, and their products on the matrix units.
 //
-// x = high + low, each rounded to 11 bits: relative error 2^-23 while low is no denormal. A product takes three of halves: that of the
-// low ones is left out. Samples of a sum lie in octets of 64 bytes: of eight complex samples first the real parts, then the imaginary
-// ones, as four pairs of neighbours each: their high halves, their low ones (8 bytes).
+// x = high + low, each rounded to 11 bits: relative error 2^-23 while low is no denormal. A product takes
+// three of halves: that of the low ones is left out. Samples of a sum lie in octets of 64 bytes: of eight
+// complex samples first the real parts, then the imaginary ones, as four pairs of neighbours each: their high
+// halves, their low ones (8 bytes).
 #pragma once
 
 #define SAMPLE_BYTES 8
 
 __device__ __forceinline__ unsigned half_of(float x) {
 #if ON_DEVICE
-  unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h;
+  unsigned short h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  return h;
 #else
   const unsigned b = (unsigned)__float_as_int(x), sign = b >> 16 & 0x8000u, a = b & 0x7fffffffu, r = a - 0x38000000u;
   if (a >= 0x477ff000u) return sign | 0x7c00u | (a > 0x7f800000u ? 0x200u : 0u);
@@ -19,10 +22,15 @@ __device__ __forceinline__ unsigned half_of(float x) {
 }
 __device__ __forceinline__ float number_of_half(unsigned h) {
 #if ON_DEVICE
-  float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)h)); return x;
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)h));
+  return x;
 #else
   const unsigned sign = (h & 0x8000u) << 16, e = h >> 10 & 31u, m = h & 1023u;
-  if (!e) { const float x = (float)m * 0x1p-24f; return sign ? -x : x; }
+  if (!e) {
+    const float x = (float)m * 0x1p-24f;
+    return sign ? -x : x;
+  }
   return __int_as_float((int)(sign | (e == 31 ? 0x7f800000u : (e + 112) << 23) | m << 13));
 #endif
 }
@@ -40,7 +48,9 @@ __device__ __forceinline__ unsigned bytes_of(unsigned a, unsigned b, unsigned wh
 // x, y as halves in one word.
 __device__ __forceinline__ unsigned halves_of(float x, float y) {
 #if ON_DEVICE && __CUDA_ARCH__ >= 800
-  unsigned h; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(y), "f"(x)); return h;
+  unsigned h;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(y), "f"(x));
+  return h;
 #else
   return half_of(x) | half_of(y) << 16;
 #endif
@@ -52,22 +62,30 @@ __device__ __forceinline__ unsigned split(float x) {
 }
 // Of two such numbers the high halves, and the low ones.
 __device__ __forceinline__ uint2 pair_of(unsigned a, unsigned b) {
-  uint2 v; v.x = (a & 0xffffu) | b << 16; v.y = a >> 16 | (b & 0xffff0000u);
+  uint2 v;
+  v.x = (a & 0xffffu) | b << 16;
+  v.y = a >> 16 | (b & 0xffff0000u);
   return v;
 }
 
 // c += a b by a warp in float32, a 16 x 8 or 16 x 16, b 8 or 16 x 8: lane (g, t) has a at rows g and g + 8 (`at`, `below`), columns 2 t
 // and 2 t + 1 of each eight; b at these rows, column g; c as a Tile: rows g and g + 8, columns 2 t and 2 t + 1.
-struct Sum { float re0, re1, im0, im1; };
-struct Steps { unsigned at, below; };
+struct Sum {
+  float re0, re1, im0, im1;
+};
+struct Steps {
+  unsigned at, below;
+};
 #if ON_DEVICE && __CUDA_ARCH__ >= 800
 __device__ __forceinline__ void multiply(Sum& c, Steps a, unsigned b) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-      : "+f"(c.re0), "+f"(c.re1), "+f"(c.im0), "+f"(c.im1) : "r"(a.at), "r"(a.below), "r"(b));
+      : "+f"(c.re0), "+f"(c.re1), "+f"(c.im0), "+f"(c.im1)
+      : "r"(a.at), "r"(a.below), "r"(b));
 }
 __device__ __forceinline__ void multiply(Sum& c, Steps a, unsigned b, Steps a2, unsigned b2) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c.re0), "+f"(c.re1), "+f"(c.im0), "+f"(c.im1) : "r"(a.at), "r"(a.below), "r"(a2.at), "r"(a2.below), "r"(b), "r"(b2));
+      : "+f"(c.re0), "+f"(c.re1), "+f"(c.im0), "+f"(c.im1)
+      : "r"(a.at), "r"(a.below), "r"(a2.at), "r"(a2.below), "r"(b), "r"(b2));
 }
 #else
 __device__ __noinline__ Sum product(Sum c, Steps a, unsigned b) {
@@ -78,13 +96,18 @@ __device__ __noinline__ Sum product(Sum c, Steps a, unsigned b) {
     for (int half = 0; half < 32; half += 16) {
       const float p = number_of_half(x >> half & 0xffffu), q = number_of_half(y >> half & 0xffffu);
       const float r = number_of_half(u >> half & 0xffffu), s = number_of_half(v >> half & 0xffffu);
-      c.re0 = fma(p, r, c.re0); c.re1 = fma(p, s, c.re1); c.im0 = fma(q, r, c.im0); c.im1 = fma(q, s, c.im1);
+      c.re0 = fma(p, r, c.re0);
+      c.re1 = fma(p, s, c.re1);
+      c.im0 = fma(q, r, c.im0);
+      c.im1 = fma(q, s, c.im1);
     }
   }
   return c;
 }
 __device__ __forceinline__ void multiply(Sum& c, Steps a, unsigned b) { c = product(c, a, b); }
-__device__ __forceinline__ void multiply(Sum& c, Steps a, unsigned b, Steps a2, unsigned b2) { c = product(product(c, a, b), a2, b2); }
+__device__ __forceinline__ void multiply(Sum& c, Steps a, unsigned b, Steps a2, unsigned b2) {
+  c = product(product(c, a, b), a2, b2);
+}
 #endif
 // Three steps of eight: products of a low and a high half first, for they are small. a: of each step low halves (x, y), high ones
 // (z, w): operands lie in registers one after the other as they were loaded.

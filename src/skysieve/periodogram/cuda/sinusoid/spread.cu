@@ -13,8 +13,18 @@
 #include "common.cuh"
 
 struct Spread {
-  const double* tp; const double2* wv; const int2* cell; const T* at_f; const T* at_2f;
-  const int* offsets; const Info* info; const int* order; const int2* tasks; const double* f0; const double* df; C* out;
+  const double* tp;
+  const double2* wv;
+  const int2* cell;
+  const T* at_f;
+  const T* at_2f;
+  const int* offsets;
+  const Info* info;
+  const int* order;
+  const int2* tasks;
+  const double* f0;
+  const double* df;
+  C* out;
   double mean;
   int modes, P, pairs, grid_stride;
 };
@@ -39,8 +49,14 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, h = lane >> 4, a = lane & 15;
   const int task = blockIdx.x / 48, strip = blockIdx.x % 48;
   int o, pair;
-  if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
-  else { pair = task % A.pairs; o = A.order[task / A.pairs]; }
+  if (A.tasks) {
+    const int2 t = A.tasks[task];
+    o = t.x;
+    pair = t.y;
+  } else {
+    pair = task % A.pairs;
+    o = A.order[task / A.pairs];
+  }
   const int n = A.info[o].n, lo = A.offsets[o];
   if (n <= LONG || A.info[o].status != 0) return;
   const bool twice = strip >= 16;
@@ -50,7 +66,8 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
   const int* cells = (const int*)(A.cell + lo) + twice;
   const int b0 = first_above(cells, n, c0 - 16), b1 = first_above(cells, n, c0 + 15);
   Frequency centre[2];
-  for (int b = 0; b < 2; b++) centre[b] = frequency_of(f0, ((double)(2 * pair + b) * A.modes + (A.modes >> 1)) * A.P, df);
+  for (int b = 0; b < 2; b++)
+    centre[b] = frequency_of(f0, ((double)(2 * pair + b) * A.modes + (A.modes >> 1)) * A.P, df);
   C s1 = mk(0, 0), s2 = mk(0, 0);
   const T* weights = twice ? A.at_2f : A.at_f;
   for (int p0 = b0 + warp * 32; p0 < b1; p0 += 256) {
@@ -60,9 +77,11 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
     __syncwarp();
     first[warp][lane] = twice ? A.cell[p].y : A.cell[p].x;
     for (int b = 0; b < 2; b++) {
-      T s, c; sincos_cycles(cycles(centre[b], time), s, c);
+      T s, c;
+      sincos_cycles(cycles(centre[b], time), s, c);
       const T w = (T)wv.x, v = (T)wv.y, wm = w * (T)A.mean;
-      strength[warp][b][0][lane] = twice ? mk((T)0.5 * w * (c * c - s * s), w * c * s) : mk(wm * c, wm * s);      // as in ls_comb
+      strength[warp][b][0][lane] =
+          twice ? mk((T)0.5 * w * (c * c - s * s), w * c * s) : mk(wm * c, wm * s);  // as in ls_comb
       strength[warp][b][1][lane] = mk(v * c, v * s);
     }
     __syncwarp();
@@ -71,16 +90,23 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
       if (tap < 16u) {
         const T k = weights[(size_t)(lo + p0 + i) * 16 + a];
         const C x = strength[warp][h][0][i], z = strength[warp][h][1][i];
-        s1.x = fma(k, x.x, s1.x); s1.y = fma(k, x.y, s1.y); s2.x = fma(k, z.x, s2.x); s2.y = fma(k, z.y, s2.y);
+        s1.x = fma(k, x.x, s1.x);
+        s1.y = fma(k, x.y, s1.y);
+        s2.x = fma(k, z.x, s2.x);
+        s2.y = fma(k, z.y, s2.y);
       }
     }
   }
   C* out = A.out + ((size_t)task * 2 + h) * 1024 + (twice ? 512 : 0) + mine;
-  part[warp][lane][0] = s1; part[warp][lane][1] = s2;
+  part[warp][lane][0] = s1;
+  part[warp][lane][1] = s2;
   __syncthreads();
   if (warp < 2 && !(twice && warp)) {
     C x = part[0][lane][warp];
-    for (int k = 1; k < 8; k++) { x.x += part[k][lane][warp].x; x.y += part[k][lane][warp].y; }
+    for (int k = 1; k < 8; k++) {
+      x.x += part[k][lane][warp].x;
+      x.y += part[k][lane][warp].y;
+    }
     out[256 * warp] = x;
   }
 }

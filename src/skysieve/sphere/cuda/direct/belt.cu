@@ -23,14 +23,15 @@
 #define BLOCKS (WIDTH > 10 ? 4 : SINGLE ? 8 : 5)
 #endif
 
-#define VECTORS (32 + WINDOW / PIXELS - 1)      // of a row that a warp reads
+#define VECTORS (32 + WINDOW / PIXELS - 1)  // of a row that a warp reads
 #define SLOT (VECTORS + STRIDE / PIXELS)
 #define LOADS ((SLOT + 31) / 32)
 
 constexpr int COUNT = distances_of_a_row(), STRIDE = (COUNT + PIXELS - 1) / PIXELS * PIXELS;
 
 // One input row; with PARITY 1 its pixels are off by half a pixel, with 0 they are not.
-template <int PARITY> DI void row(const Vector* x, const Vector* w, REAL scale, REAL (*acc)[PIXELS]) {
+template <int PARITY>
+DI void row(const Vector* x, const Vector* w, REAL scale, REAL (*acc)[PIXELS]) {
   constexpr Needs need = NEEDS;
   REAL v[WINDOW];
 #pragma unroll
@@ -58,9 +59,12 @@ template <int PARITY> DI void row(const Vector* x, const Vector* w, REAL scale, 
 #pragma unroll
         for (int p = 0; p < PIXELS; p++) {
           REAL s = SHIFTED && ((k - WIDTH) & 1) ? s1[p] : s0[p];
-          if (e) acc[k][p] += weight * s;
-          else if (k < TALL - 1) acc[k][p] = acc[k + 1][p] + weight * s;
-          else acc[k][p] = weight * s;
+          if (e)
+            acc[k][p] += weight * s;
+          else if (k < TALL - 1)
+            acc[k][p] = acc[k + 1][p] + weight * s;
+          else
+            acc[k][p] = weight * s;
         }
       }
     }
@@ -70,8 +74,11 @@ template <int PARITY> DI void row(const Vector* x, const Vector* w, REAL scale, 
 // Rows low .. high - 1 are wanted of `rows` ones of n pixels, the first of which begins at `start`; weights begin with
 // row low - WIDTH - 1, one more than is needed at both ends.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) belt(const REAL* __restrict__ in, REAL* __restrict__ out,
-    const REAL* __restrict__ weights, const REAL* __restrict__ w_in, const REAL* __restrict__ w_out,
-    int* __restrict__ flag, i64 start, int n, int rows, int low, int high, int segment, int parity) {
+                                                                   const REAL* __restrict__ weights,
+                                                                   const REAL* __restrict__ w_in,
+                                                                   const REAL* __restrict__ w_out,
+                                                                   int* __restrict__ flag, i64 start, int n, int rows,
+                                                                   int low, int high, int segment, int parity) {
   __shared__ Vector buffer[THREADS / 32][SLOTS * SLOT];
   int lane = threadIdx.x % 32, j = PIXELS * (blockIdx.x * THREADS + threadIdx.x);
   Vector* slots = buffer[threadIdx.x / 32];
@@ -118,13 +125,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) belt(const REAL* _
       bring(r + SLOTS - 1, slot == 0 ? SLOTS - 1 : slot - 1);
       const Vector* held = slots + slot * SLOT;
       slot = slot == SLOTS - 1 ? 0 : slot + 1;
-      if (half) row<1>(held + lane, held + VECTORS, w_in[safe], acc);
-      else row<0>(held + lane, held + VECTORS, w_in[safe], acc);
+      if (half)
+        row<1>(held + lane, held + VECTORS, w_in[safe], acc);
+      else
+        row<0>(held + lane, held + VECTORS, w_in[safe], acc);
       if (o >= o0 && o < o1 && j < n) {
         Vector t;
         REAL scale = w_out[o];
 #pragma unroll
-        for (int p = 0; p < PIXELS; p++) { t.v[p] = acc[0][p] * scale; bad |= strange(t.v[p]); }
+        for (int p = 0; p < PIXELS; p++) {
+          t.v[p] = acc[0][p] * scale;
+          bad |= strange(t.v[p]);
+        }
         *(Vector*)(out + start + (i64)o * n + j) = t;
       }
     }

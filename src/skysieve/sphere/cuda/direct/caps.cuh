@@ -25,7 +25,10 @@ DI Four pair(const double* __restrict__ theta, int o, int i, double xmax, int ns
 }
 
 // Pixel j of the quarters of rings o .. o + ROWS - 1: pixels of a quarter, shifts, and one over the former.
-struct Outputs { int m[ROWS], s[ROWS]; REAL r[ROWS]; };
+struct Outputs {
+  int m[ROWS], s[ROWS];
+  REAL r[ROWS];
+};
 
 // False where none has such a pixel in the first half of its quarter; the second half is the mirror image.
 DI bool find(Outputs& out, int nside, int o, int j) {

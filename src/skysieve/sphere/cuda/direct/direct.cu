@@ -37,7 +37,8 @@
 // Rings low .. (grid.y of them): weighted pixels at place[i - low]: two planes (north, its mirror image in the south)
 // of [m + 2 halo][4 quadrants].
 extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ in, Four* __restrict__ packed,
-    const i64* __restrict__ place, const REAL* __restrict__ weight, int nside, int low, int halo) {
+                                                       const i64* __restrict__ place, const REAL* __restrict__ weight,
+                                                       int nside, int low, int halo) {
   int i = low + blockIdx.y, m = quarter(nside, i), q = blockIdx.x * blockDim.x + threadIdx.x - halo;
   if (q >= m + halo) return;
   REAL wn = weight[i - 1], ws = weight[4 * nside - 1 - i];
@@ -54,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ 
 
 // `pair` of rings o from low and i = o + d - width, and an eighth of pi over a quarter of the pixels of i.
 extern "C" __global__ void caps_plan(const double* __restrict__ theta, Four* __restrict__ table, double xmax, int nside,
-    int low, int count, int width) {
+                                     int low, int count, int width) {
   int id = blockIdx.x * blockDim.x + threadIdx.x, row = 2 * width + 1;
   if (id >= count * row) return;
   int o = low + id / row, i = o + id % row - width;
@@ -64,14 +65,17 @@ extern "C" __global__ void caps_plan(const double* __restrict__ theta, Four* __r
 }
 
 DI void sums(const Four& v, REAL w, REAL* acc) {
-  acc[0] += w * v.x; acc[1] += w * v.y; acc[2] += w * v.z; acc[3] += w * v.w;
+  acc[0] += w * v.x;
+  acc[1] += w * v.y;
+  acc[2] += w * v.z;
+  acc[3] += w * v.w;
 }
 
 // Outputs: rings low <= o < high, `wide` rows of the table (which begins at ring low); inputs from ring packed_low on.
-extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* __restrict__ packed,
-    const i64* __restrict__ place, const Four* __restrict__ table, const REAL* __restrict__ cells, const REAL* __restrict__ weight, REAL* __restrict__ out,
-    int* __restrict__ flag, const __grid_constant__ Profile profile, int nside, int low, int high, int width,
-    int packed_low, int halo) {
+extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(
+    const Four* __restrict__ packed, const i64* __restrict__ place, const Four* __restrict__ table,
+    const REAL* __restrict__ cells, const REAL* __restrict__ weight, REAL* __restrict__ out, int* __restrict__ flag,
+    const __grid_constant__ Profile profile, int nside, int low, int high, int width, int packed_low, int halo) {
   int o = high - ROWS * (1 + (int)(blockIdx.y * blockDim.y + threadIdx.y)), j = blockIdx.x * blockDim.x + threadIdx.x;
   if (o + ROWS <= low) return;
   Outputs to;
@@ -106,13 +110,18 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
       for (int r = 0; r < ROWS; r++) {
         REAL y = seen.h[r] * seen.h[r];
         seen.h[r] += seen.step;
-        if (CUBIC) w[r] = near_value(seen, r, y);
-        else x[r] = seen.a[r] + seen.b[r] * square_sine(y);
+        if (CUBIC)
+          w[r] = near_value(seen, r, y);
+        else
+          x[r] = seen.a[r] + seen.b[r] * square_sine(y);
       }
       if (!CUBIC) values<ROWS>(profile, cells, x, w);
 #pragma unroll
       for (int r = 0; r < ROWS; r++) {
-        sums(v0, w[r], acc[r]); sums(v1, w[r], acc[r] + 4); sums(v2, w[r], acc[r] + 8); sums(v3, w[r], acc[r] + 12);
+        sums(v0, w[r], acc[r]);
+        sums(v1, w[r], acc[r] + 4);
+        sums(v2, w[r], acc[r] + 8);
+        sums(v3, w[r], acc[r] + 12);
       }
     }
   }
@@ -130,7 +139,8 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
       n[a * m + j] = p;
       if (2 * ring != 4 * nside) s[a * m + j] = t;
       if (k != j && k < m) {
-        p = acc[r][8 + a] * wn; t = acc[r][12 + a] * ws;
+        p = acc[r][8 + a] * wn;
+        t = acc[r][12 + a] * ws;
         bad |= strange(p) || strange(t);
         n[a * m + k] = p;
         if (2 * ring != 4 * nside) s[a * m + k] = t;
@@ -143,8 +153,9 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
 // Weights of the stencils of `direct/belt.cu`: of row low - width - 1 + id / stride the one of number id % stride, which is
 // for the output ring terms[].x - width above, at a distance of terms[].y / 2 pixels; angles and values in float64.
 extern "C" __global__ void belt_plan(const double* __restrict__ theta, const double* __restrict__ cells,
-    const int2* __restrict__ terms, REAL* __restrict__ weights, double xmax, double floor, int n, int low, int high,
-    int width, int count, int stride, int n_cells) {
+                                     const int2* __restrict__ terms, REAL* __restrict__ weights, double xmax,
+                                     double floor, int n, int low, int high, int width, int count, int stride,
+                                     int n_cells) {
   int id = blockIdx.x * blockDim.x + threadIdx.x, k = id % stride;
   if (id >= (high - low + 2 * width + 2) * stride) return;
   double value = 0;
@@ -163,9 +174,11 @@ extern "C" __global__ void belt_plan(const double* __restrict__ theta, const dou
 
 // Any rings (counted from 0).  `rings` lists those wanted, `before` the pixels of the ones listed earlier.
 extern "C" __global__ void __launch_bounds__(128) any(const REAL* __restrict__ in, REAL* __restrict__ out,
-    const Ring* __restrict__ ring, const int* __restrict__ rings, const i64* __restrict__ before,
-    const REAL* __restrict__ cells, const REAL* __restrict__ w_in, const REAL* __restrict__ w_out, int* __restrict__ flag,
-    const __grid_constant__ Profile profile, double xmax, int count, i64 offset) {
+                                                      const Ring* __restrict__ ring, const int* __restrict__ rings,
+                                                      const i64* __restrict__ before, const REAL* __restrict__ cells,
+                                                      const REAL* __restrict__ w_in, const REAL* __restrict__ w_out,
+                                                      int* __restrict__ flag, const __grid_constant__ Profile profile,
+                                                      double xmax, int count, i64 offset) {
   i64 p = offset + ((i64)blockIdx.x * blockDim.x + threadIdx.x) / SHARE;
   bool beyond = p >= before[count];
   if (beyond) p = 0;

@@ -39,8 +39,9 @@
 // Rings low .. (grid.y of them): weighted pixels at place[i - low]: four planes (Q north, its mirror image in the south,
 // U likewise) of [m + 2 halo][4 quadrants], turned unless EXACT; `height` is cos(theta).
 extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ in, Four* __restrict__ packed,
-    const i64* __restrict__ place, const REAL* __restrict__ weight, const REAL* __restrict__ height, i64 npix, int nside,
-    int low, int halo) {
+                                                       const i64* __restrict__ place, const REAL* __restrict__ weight,
+                                                       const REAL* __restrict__ height, i64 npix, int nside, int low,
+                                                       int halo) {
   int i = low + blockIdx.y, m = quarter(nside, i), q = blockIdx.x * blockDim.x + threadIdx.x - halo;
   if (q >= m + halo) return;
   REAL c = 1, s = 0;
@@ -67,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ 
 
 // `pair` of rings o from low and i = o + d - width, and the mean of both rings' cos(theta).
 extern "C" __global__ void caps_plan(const double* __restrict__ theta, Four* __restrict__ table, double xmax, int nside,
-    int low, int count, int width) {
+                                     int low, int count, int width) {
   int id = blockIdx.x * blockDim.x + threadIdx.x, row = 2 * width + 1;
   if (id >= count * row) return;
   int o = low + id / row, i = o + id % row - width;
@@ -76,15 +77,29 @@ extern "C" __global__ void caps_plan(const double* __restrict__ theta, Four* __r
   table[id] = r;
 }
 
-struct Both { REAL q[4], u[4]; };  // of the four quadrants
+struct Both {
+  REAL q[4], u[4];
+};  // of the four quadrants
 
 DI void sums(const Four& q, const Four& u, REAL w, Both& acc) {
-  acc.q[0] += w * q.x; acc.q[1] += w * q.y; acc.q[2] += w * q.z; acc.q[3] += w * q.w;
-  acc.u[0] += w * u.x; acc.u[1] += w * u.y; acc.u[2] += w * u.z; acc.u[3] += w * u.w;
+  acc.q[0] += w * q.x;
+  acc.q[1] += w * q.y;
+  acc.q[2] += w * q.z;
+  acc.q[3] += w * q.w;
+  acc.u[0] += w * u.x;
+  acc.u[1] += w * u.y;
+  acc.u[2] += w * u.z;
+  acc.u[3] += w * u.w;
 }
 DI void turned(const Four& q, const Four& u, REAL odd, Both& acc) {
-  acc.q[0] -= odd * u.x; acc.q[1] -= odd * u.y; acc.q[2] -= odd * u.z; acc.q[3] -= odd * u.w;
-  acc.u[0] += odd * q.x; acc.u[1] += odd * q.y; acc.u[2] += odd * q.z; acc.u[3] += odd * q.w;
+  acc.q[0] -= odd * u.x;
+  acc.q[1] -= odd * u.y;
+  acc.q[2] -= odd * u.z;
+  acc.q[3] -= odd * u.w;
+  acc.u[0] += odd * q.x;
+  acc.u[1] += odd * q.y;
+  acc.u[2] += odd * q.z;
+  acc.u[3] += odd * q.w;
 }
 // acc times c + i s
 DI void turn(REAL c, REAL s, Both& acc) {
@@ -105,10 +120,11 @@ DI REAL double_sine(REAL h, REAL y) {
 }
 
 // Outputs: rings low <= o < high, `wide` rows of the table (which begins at ring low); inputs from ring packed_low on.
-extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* __restrict__ packed,
-    const i64* __restrict__ place, const Four* __restrict__ table, const REAL* __restrict__ cells,
-    const REAL* __restrict__ weight, const REAL* __restrict__ height, REAL* __restrict__ out, int* __restrict__ flag,
-    const __grid_constant__ Profile profile, i64 npix, int nside, int low, int high, int width, int packed_low, int halo) {
+extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(
+    const Four* __restrict__ packed, const i64* __restrict__ place, const Four* __restrict__ table,
+    const REAL* __restrict__ cells, const REAL* __restrict__ weight, const REAL* __restrict__ height,
+    REAL* __restrict__ out, int* __restrict__ flag, const __grid_constant__ Profile profile, i64 npix, int nside,
+    int low, int high, int width, int packed_low, int halo) {
   int o = high - ROWS * (1 + (int)(blockIdx.y * blockDim.y + threadIdx.y)), j = blockIdx.x * blockDim.x + threadIdx.x;
   if (o + ROWS <= low) return;
   Outputs to;
@@ -143,7 +159,10 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
           REAL t = difference * (REAL)(PI / 2) * (2 * j + to.s[r] - to.m[r]) * to.r[r], y = t * t;  // below 0.1
           REAL s = t * (1 + y * ((REAL)(-1.0 / 6) + y * ((REAL)(1.0 / 120) - y * (REAL)(1.0 / 5040))));
           REAL c = 1 + y * ((REAL)-0.5 + y * ((REAL)(1.0 / 24) + y * ((REAL)(-1.0 / 720) + y * (REAL)(1.0 / 40320))));
-          turn(c, s, acc[r][0]); turn(c, -s, acc[r][1]); turn(c, -s, acc[r][2]); turn(c, s, acc[r][3]);
+          turn(c, s, acc[r][0]);
+          turn(c, -s, acc[r][1]);
+          turn(c, -s, acc[r][2]);
+          turn(c, s, acc[r][3]);
         }
       }
       now = next;
@@ -156,8 +175,10 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
 #pragma unroll
       for (int r = 0; r < ROWS; r++) {
         y[r] = seen.h[r] * seen.h[r];
-        if (CUBIC) w[r] = near_value(seen, r, y[r]);
-        else x[r] = seen.a[r] + seen.b[r] * square_sine(y[r]);
+        if (CUBIC)
+          w[r] = near_value(seen, r, y[r]);
+        else
+          x[r] = seen.a[r] + seen.b[r] * square_sine(y[r]);
       }
       if (!CUBIC) values<ROWS>(profile, cells, x, w);
       REAL odd[ROWS];
@@ -195,7 +216,10 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
     if (!EXACT) {
       REAL s, c;
       sincospi(-now * (2 * j + to.s[r] - m) / (2 * m), &s, &c);
-      turn(c, s, acc[r][0]); turn(c, -s, acc[r][1]); turn(c, -s, acc[r][2]); turn(c, s, acc[r][3]);
+      turn(c, s, acc[r][0]);
+      turn(c, -s, acc[r][1]);
+      turn(c, -s, acc[r][2]);
+      turn(c, s, acc[r][3]);
     }
 #pragma unroll
     for (int part = 0; part < 4; part++) {
@@ -219,8 +243,8 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
 // Weights of the stencils of `direct/spin_belt.cu`, as `belt_plan` of `direct/direct.cu`: terms[].x is a number of rings and 64 times
 // a kind: 0 the even part of the kernel, 1 the odd one, 2 the tangent by which the input's own ring turns.
 extern "C" __global__ void belt_plan(const double* __restrict__ theta, const double* __restrict__ cells,
-    const int2* __restrict__ terms, REAL* __restrict__ weights, double xmax, int n, int low, int high, int width, int count,
-    int stride, int n_cells) {
+                                     const int2* __restrict__ terms, REAL* __restrict__ weights, double xmax, int n,
+                                     int low, int high, int width, int count, int stride, int n_cells) {
   int id = blockIdx.x * blockDim.x + threadIdx.x, k = id % stride;
   if (id >= (high - low + 2 * width + 2) * stride) return;
   double value = 0;
@@ -230,22 +254,27 @@ extern "C" __global__ void belt_plan(const double* __restrict__ theta, const dou
     if (inside && (kind == 2 || (o >= low && o < high))) {
       double s, c;
       sincospi(0.5 * terms[k].y / n, &s, &c);
-      double re = c * cos(0.5 * (theta[r] - theta[o])), im = s * cos(0.5 * (theta[r] + theta[o])), t = re * re - im * im;
+      double re = c * cos(0.5 * (theta[r] - theta[o])), im = s * cos(0.5 * (theta[r] + theta[o])),
+             t = re * re - im * im;
       im *= 2 * re;
       re = t * t - im * im;
       im *= 2 * t;
       double x = chord(theta[r], theta[o]) + spread(theta[r], theta[o]) * s * s;
-      if (kind == 2) value = im / re;
-      else if (x <= xmax) value = quintic(cells, sqrt(x / xmax) * n_cells, n_cells) * (kind ? im : re);
+      if (kind == 2)
+        value = im / re;
+      else if (x <= xmax)
+        value = quintic(cells, sqrt(x / xmax) * n_cells, n_cells) * (kind ? im : re);
     }
   }
   weights[id] = (REAL)value;
 }
 
 extern "C" __global__ void __launch_bounds__(128) any(const REAL* __restrict__ in, REAL* __restrict__ out,
-    const Ring* __restrict__ ring, const int* __restrict__ rings, const i64* __restrict__ before,
-    const REAL* __restrict__ cells, const REAL* __restrict__ w_in, const REAL* __restrict__ w_out, int* __restrict__ flag,
-    const __grid_constant__ Profile profile, i64 npix, double xmax, int count, i64 offset) {
+                                                      const Ring* __restrict__ ring, const int* __restrict__ rings,
+                                                      const i64* __restrict__ before, const REAL* __restrict__ cells,
+                                                      const REAL* __restrict__ w_in, const REAL* __restrict__ w_out,
+                                                      int* __restrict__ flag, const __grid_constant__ Profile profile,
+                                                      i64 npix, double xmax, int count, i64 offset) {
   i64 p = offset + ((i64)blockIdx.x * blockDim.x + threadIdx.x) / SHARE;
   bool beyond = p >= before[count];
   if (beyond) p = 0;
@@ -270,9 +299,13 @@ extern "C" __global__ void __launch_bounds__(128) any(const REAL* __restrict__ i
       sincospi((REAL)((q - u) / there.n), &s, &t);
       REAL chords[1] = {(REAL)c + (REAL)d * s * s}, w[1];
       values<1>(profile, cells, chords, w);
-      t *= c0; s *= c1;
+      t *= c0;
+      s *= c1;
       REAL re = t * t - s * s, im = 2 * t * s;
-      if (!EXACT) { REAL f = 1 - chords[0] / 4; w[0] /= f * f; }
+      if (!EXACT) {
+        REAL f = 1 - chords[0] / 4;
+        w[0] /= f * f;
+      }
       s = 2 * re * im * w[0];
       t = (re * re - im * im) * w[0];
       q_sum += t * x[k] - s * x[npix + k];

@@ -19,7 +19,7 @@
 #define LINE (16 / (int)sizeof(REAL))
 #define PIXELS (LINE / 2)
 #define HALO ((FARTHEST + PIXELS - 1) / PIXELS * PIXELS)
-#define EDGE ((FARTHEST + LINE - 1) / LINE * LINE)       // a warp's halo, in whole vectors
+#define EDGE ((FARTHEST + LINE - 1) / LINE * LINE)  // a warp's halo, in whole vectors
 #define WINDOW (2 * HALO + PIXELS)
 #ifndef BLOCKS
 #define BLOCKS (WIDTH > 10 ? 4 : 6)
@@ -32,28 +32,39 @@
 constexpr int COUNT = EXACT ? 2 * distances_of_a_row() : distances_of_a_row() + 2 * FARTHEST;
 constexpr int STRIDE = (COUNT + LINE - 1) / LINE * LINE;
 
-struct Pair { REAL q[PIXELS], u[PIXELS]; };
+struct Pair {
+  REAL q[PIXELS], u[PIXELS];
+};
 
 // Sum and difference of the pixels `right` and `left` of the window, which begin there.
 DI void both(const REAL* q, const REAL* u, int right, int left, Pair& sum, Pair& difference) {
 #pragma unroll
   for (int p = 0; p < PIXELS; p++) {
-    sum.q[p] = q[right + p] + q[left + p]; difference.q[p] = q[right + p] - q[left + p];
-    sum.u[p] = u[right + p] + u[left + p]; difference.u[p] = u[right + p] - u[left + p];
+    sum.q[p] = q[right + p] + q[left + p];
+    difference.q[p] = q[right + p] - q[left + p];
+    sum.u[p] = u[right + p] + u[left + p];
+    difference.u[p] = u[right + p] - u[left + p];
   }
 }
 // to += i weight from
 DI void turn(REAL weight, const Pair& from, Pair& to) {
 #pragma unroll
-  for (int p = 0; p < PIXELS; p++) { to.q[p] -= weight * from.u[p]; to.u[p] += weight * from.q[p]; }
+  for (int p = 0; p < PIXELS; p++) {
+    to.q[p] -= weight * from.u[p];
+    to.u[p] += weight * from.q[p];
+  }
 }
 
 // One input row; with PARITY 1 its pixels are off by half a pixel, with 0 they are not.
-template <int PARITY> DI void row(const REAL* in_q, const REAL* in_u, const Vector* w, REAL scale, Pair* acc) {
+template <int PARITY>
+DI void row(const REAL* in_q, const REAL* in_u, const Vector* w, REAL scale, Pair* acc) {
   constexpr Needs need = NEEDS;
   REAL q[WINDOW], u[WINDOW];
 #pragma unroll
-  for (int c = 0; c < WINDOW; c++) { q[c] = in_q[c] * scale; u[c] = in_u[c] * scale; }
+  for (int c = 0; c < WINDOW; c++) {
+    q[c] = in_q[c] * scale;
+    u[c] = in_u[c] * scale;
+  }
   int used = 0;
   Vector t;
   auto next = [&]() {
@@ -67,7 +78,10 @@ template <int PARITY> DI void row(const REAL* in_q, const REAL* in_u, const Vect
       both(q, u, HALO + e, HALO - e, sum[0], difference[0]);
     } else {
 #pragma unroll
-      for (int p = 0; p < PIXELS; p++) { sum[0].q[p] = q[HALO + p]; sum[0].u[p] = u[HALO + p]; }
+      for (int p = 0; p < PIXELS; p++) {
+        sum[0].q[p] = q[HALO + p];
+        sum[0].u[p] = u[HALO + p];
+      }
     }
     if (SHIFTED) both(q, u, HALO + e + 1 - PARITY, HALO - e - PARITY, sum[1], difference[1]);
     if (!EXACT) {
@@ -86,7 +100,8 @@ template <int PARITY> DI void row(const REAL* in_q, const REAL* in_u, const Vect
             acc[k].q[p] = weight * sum[off].q[p] + (k < TALL - 1 ? acc[k + 1].q[p] : 0);
             acc[k].u[p] = weight * sum[off].u[p] + (k < TALL - 1 ? acc[k + 1].u[p] : 0);
           } else {
-            acc[k].q[p] += weight * sum[off].q[p]; acc[k].u[p] += weight * sum[off].u[p];
+            acc[k].q[p] += weight * sum[off].q[p];
+            acc[k].u[p] += weight * sum[off].u[p];
           }
         }
         if (EXACT) {
@@ -99,9 +114,10 @@ template <int PARITY> DI void row(const REAL* in_q, const REAL* in_u, const Vect
 }
 
 // As `belt` of `direct/belt.cu`; U follows Q by npix.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) belt(const REAL* __restrict__ in, REAL* __restrict__ out,
-    const REAL* __restrict__ weights, const REAL* __restrict__ w_in, const REAL* __restrict__ w_out,
-    int* __restrict__ flag, i64 start, i64 npix, int n, int rows, int low, int high, int segment, int parity) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) belt(
+    const REAL* __restrict__ in, REAL* __restrict__ out, const REAL* __restrict__ weights,
+    const REAL* __restrict__ w_in, const REAL* __restrict__ w_out, int* __restrict__ flag, i64 start, i64 npix, int n,
+    int rows, int low, int high, int segment, int parity) {
   __shared__ Vector buffer[THREADS / 32][SLOTS * SLOT];
   int lane = threadIdx.x % 32, j = PIXELS * (blockIdx.x * THREADS + threadIdx.x);
   Vector* slots = buffer[threadIdx.x / 32];
@@ -149,8 +165,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) belt(const REAL* _
       slot = slot == SLOTS - 1 ? 0 : slot + 1;
       const REAL* q = (const REAL*)held + PIXELS * lane + (EDGE - HALO);
       const REAL* u = q + LINE * VECTORS;
-      if (half) row<1>(q, u, held + 2 * VECTORS, w_in[safe], acc);
-      else row<0>(q, u, held + 2 * VECTORS, w_in[safe], acc);
+      if (half)
+        row<1>(q, u, held + 2 * VECTORS, w_in[safe], acc);
+      else
+        row<0>(q, u, held + 2 * VECTORS, w_in[safe], acc);
       if (o >= o0 && o < o1 && j < n) {
         REAL scale = w_out[o];
         REAL* to = out + start + (i64)o * n + j;

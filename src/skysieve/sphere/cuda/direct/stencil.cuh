@@ -7,9 +7,18 @@
 #define THREADS 64
 #define SLOTS 4
 
-struct __align__(16) Vector { REAL v[16 / sizeof(REAL)]; };
-struct Needs { int of[WIDTH + 1]; };
-#define NEEDS Needs{{NEED}}
+struct __align__(16) Vector {
+  REAL v[16 / sizeof(REAL)];
+};
+struct Needs {
+  int of[WIDTH + 1];
+};
+#define NEEDS \
+  Needs {     \
+    {         \
+      NEED    \
+    }         \
+  }
 
 __device__ constexpr int distances_of_a_row() {
   constexpr Needs need = NEEDS;

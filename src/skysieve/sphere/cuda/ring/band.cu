@@ -23,18 +23,28 @@
 #define BLOCKS (SINGLE ? 3 : 2)
 #endif
 
-struct __align__(2 * sizeof(REAL)) Two { REAL x, y; };
+struct __align__(2 * sizeof(REAL)) Two {
+  REAL x, y;
+};
 // Where the modes of a ring begin, its highest one, and how many samples are within the support.
-struct __align__(16) Ring { i64 at; int most, terms; };
+struct __align__(16) Ring {
+  i64 at;
+  int most, terms;
+};
 
 // Output rows o0 .. o0 + rows - 1; rings i0 .. i1 - 1 within their supports; samples from `place` on:
 // [ring][terms][WAVES][TILE]; modes 0 .. most.
-struct Tile { i64 place, counts; int o0, rows, i0, i1, nphi, terms, most, spare; };
+struct Tile {
+  i64 place, counts;
+  int o0, rows, i0, i1, nphi, terms, most, spare;
+};
 
 // Samples of the kernel for one ring of a tile, and how many of them are within the support.
 extern "C" __global__ void __launch_bounds__(128) samples(const double* __restrict__ theta,
-    const double* __restrict__ cells, const Tile* __restrict__ tiles, REAL* __restrict__ out, int* __restrict__ counts,
-    double xmax, double floor, int n_cells, int skipped) {
+                                                          const double* __restrict__ cells,
+                                                          const Tile* __restrict__ tiles, REAL* __restrict__ out,
+                                                          int* __restrict__ counts, double xmax, double floor,
+                                                          int n_cells, int skipped) {
   const Tile t = tiles[blockIdx.x];
   int at = skipped + blockIdx.y, i = t.i0 + at;
   if (i >= t.i1) return;
@@ -52,7 +62,11 @@ extern "C" __global__ void __launch_bounds__(128) samples(const double* __restri
         most = j + 1;
         if (SPIN) {  // times the fourth power of cos(phi/2) cos((a - b)/2) - i sin(phi/2) cos((a + b)/2)
           double re = cospi(half) * cos(0.5 * (a - b)), im = -s * cos(0.5 * (a + b)), h;
-          for (int e = 0; e < 2; e++) { h = re * re - im * im; im = 2 * re * im; re = h; }
+          for (int e = 0; e < 2; e++) {
+            h = re * re - im * im;
+            im = 2 * re * im;
+            re = h;
+          }
           even = v * re;
           odd = v * im;
         }
@@ -71,17 +85,30 @@ DI void fetch(const Two* __restrict__ modes, const Ring& r, int m, bool mirrored
   if (m > r.most) return;
   const Two* p = modes + (SPIN && mirrored ? 1 - part : part) * size + r.at + m;
   Two u = p[0], v = p[r.most + 1];
-  if (!mirrored) { a = u; b = v; return; }
-  if (SPIN) { a.x = v.x; a.y = -v.y; b.x = u.x; b.y = -u.y; }
-  else { a.x = v.y; a.y = v.x; b.x = u.y; b.y = u.x; }
+  if (!mirrored) {
+    a = u;
+    b = v;
+    return;
+  }
+  if (SPIN) {
+    a.x = v.x;
+    a.y = -v.y;
+    b.x = u.x;
+    b.y = -u.y;
+  } else {
+    a.x = v.y;
+    a.y = v.x;
+    b.x = u.y;
+    b.y = u.x;
+  }
 }
 
 // grid: blocks of modes, which share the samples; tiles from `first` on.  `rows` are stored of `rings` rings; `from` and `to` are the places that
 // the modes and sums given begin with, `many` and `size` those of a part.
-extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __restrict__ modes,
-    const i64* __restrict__ place, const int* __restrict__ top, const Tile* __restrict__ tiles,
-    const REAL* __restrict__ weights, const int* __restrict__ counts, Two* __restrict__ sums, i64 from, i64 to,
-    i64 many, i64 size, int first, int rows, int rings, int parts) {
+extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(
+    const Two* __restrict__ modes, const i64* __restrict__ place, const int* __restrict__ top,
+    const Tile* __restrict__ tiles, const REAL* __restrict__ weights, const int* __restrict__ counts,
+    Two* __restrict__ sums, i64 from, i64 to, i64 many, i64 size, int first, int rows, int rings, int parts) {
   constexpr int MOST = AHEAD * CACHED * WAVES * TILE / 4;
   static_assert(MOST <= BLOCK - AHEAD, "a thread brings one vector of samples");
   __shared__ Four held[2][MOST];
@@ -105,8 +132,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __re
 #pragma unroll
       for (int j = 0; j < CACHED; j++) {
         REAL y;
-        if (j < some) sincospi((REAL)turn * step, &y, &c[j][e]);
-        else c[j][e] = y = 0;
+        if (j < some)
+          sincospi((REAL)turn * step, &y, &c[j][e]);
+        else
+          c[j][e] = y = 0;
         if (SPIN) s[j][e] = y;
         turn += m;
         if (turn >= t.nphi) turn -= t.nphi;
@@ -160,7 +189,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __re
 #pragma unroll
         for (int e = 0; e < EACH; e++)
 #pragma unroll
-          for (int r = 0; r < TILE; r++) { even[e][r] = 0; if (SPIN) odd[e][r] = 0; }
+          for (int r = 0; r < TILE; r++) {
+            even[e][r] = 0;
+            if (SPIN) odd[e][r] = 0;
+          }
         const Four* w = held[slot] + u * each;
 #pragma unroll
         for (int j = 0; j < CACHED; j++) {
@@ -170,15 +202,19 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __re
             Four v = w[j * WAVES * TILE / 4 + r];
 #pragma unroll
             for (int e = 0; e < EACH; e++) {
-              even[e][4 * r] += v.x * c[j][e]; even[e][4 * r + 1] += v.y * c[j][e];
-              even[e][4 * r + 2] += v.z * c[j][e]; even[e][4 * r + 3] += v.w * c[j][e];
+              even[e][4 * r] += v.x * c[j][e];
+              even[e][4 * r + 1] += v.y * c[j][e];
+              even[e][4 * r + 2] += v.z * c[j][e];
+              even[e][4 * r + 3] += v.w * c[j][e];
             }
             if (SPIN) {
               Four o = w[j * WAVES * TILE / 4 + TILE / 4 + r];
 #pragma unroll
               for (int e = 0; e < EACH; e++) {
-                odd[e][4 * r] += o.x * s[j][e]; odd[e][4 * r + 1] += o.y * s[j][e];
-                odd[e][4 * r + 2] += o.z * s[j][e]; odd[e][4 * r + 3] += o.w * s[j][e];
+                odd[e][4 * r] += o.x * s[j][e];
+                odd[e][4 * r + 1] += o.y * s[j][e];
+                odd[e][4 * r + 2] += o.z * s[j][e];
+                odd[e][4 * r + 3] += o.w * s[j][e];
               }
             }
           }
@@ -188,11 +224,17 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __re
 #pragma unroll
           for (int r = 0; r < TILE; r++) {
             REAL plus = even[e][r], minus = plus;
-            if (SPIN) { REAL l = odd[e][SPIN ? r : 0]; plus += l; minus -= l; }
+            if (SPIN) {
+              REAL l = odd[e][SPIN ? r : 0];
+              plus += l;
+              minus -= l;
+            }
 #pragma unroll
             for (int p = 0; p < PARTS; p++) {
-              sa[p][e][r].x += plus * a[u][p][e].x; sa[p][e][r].y += plus * a[u][p][e].y;
-              sb[p][e][r].x += minus * b[u][p][e].x; sb[p][e][r].y += minus * b[u][p][e].y;
+              sa[p][e][r].x += plus * a[u][p][e].x;
+              sa[p][e][r].y += plus * a[u][p][e].y;
+              sb[p][e][r].x += minus * b[u][p][e].x;
+              sb[p][e][r].y += minus * b[u][p][e].y;
             }
           }
       }

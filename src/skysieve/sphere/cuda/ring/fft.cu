@@ -31,9 +31,10 @@ DI Two phase_of(const Row& r, int m, const Two* __restrict__ phases) {
 }
 
 // grid: residues (1 or 2), rows.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_plain(const REAL* __restrict__ map,
-    const REAL* __restrict__ w, const Row* __restrict__ rows, const Two* __restrict__ turns,
-    const Two* __restrict__ phases, Two* __restrict__ modes, i64 npix, int rings, int first, int spin, int part) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_plain(
+    const REAL* __restrict__ map, const REAL* __restrict__ w, const Row* __restrict__ rows,
+    const Two* __restrict__ turns, const Two* __restrict__ phases, Two* __restrict__ modes, i64 npix, int rings,
+    int first, int spin, int part) {
   extern __shared__ REAL shared[];
   int t = threadIdx.x, e = blockIdx.x, residues = PARTS_OF_ROW, row = first + blockIdx.y;
   const Row r = rows[row];
@@ -71,10 +72,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_plain(cons
 }
 
 // With two residues the map is left with what `join` puts together.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back_plain(const Two* __restrict__ sums,
-    const REAL* __restrict__ w, const Row* __restrict__ rows, const Two* __restrict__ turns,
-    const Two* __restrict__ phases, REAL* __restrict__ map, int* __restrict__ flag, i64 npix, int rings, int first,
-    int spin, int part) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back_plain(
+    const Two* __restrict__ sums, const REAL* __restrict__ w, const Row* __restrict__ rows,
+    const Two* __restrict__ turns, const Two* __restrict__ phases, REAL* __restrict__ map, int* __restrict__ flag,
+    i64 npix, int rings, int first, int spin, int part) {
   extern __shared__ REAL shared[];
   int t = threadIdx.x, e = blockIdx.x, residues = PARTS_OF_ROW, row = first + blockIdx.y;
   const Row r = rows[row];
@@ -126,7 +127,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back_plain(const T
 
 // grid: LENGTH / 256, rows: the halves of rows from their even and odd modes.
 extern "C" __global__ void __launch_bounds__(256) join(const REAL* __restrict__ w, const Row* __restrict__ rows,
-    REAL* __restrict__ map, int* __restrict__ flag, i64 npix, int rings, int first, int spin, int part) {
+                                                       REAL* __restrict__ map, int* __restrict__ flag, i64 npix,
+                                                       int rings, int first, int spin, int part) {
   int j = blockIdx.x * 256 + threadIdx.x, row = first + blockIdx.y;
   const Row r = rows[row];
   if (j >= LENGTH || (part && r.south == r.north)) return;

@@ -19,7 +19,9 @@
 #include "ring/fft.cuh"
 
 // The window over its width: a polynomial in y = scale d^2 - 1, d the distance from its centre, -1 there and 1 at the end.
-struct Window { REAL scale, c[DEGREE + 1]; };
+struct Window {
+  REAL scale, c[DEGREE + 1];
+};
 
 DI REAL value(const Window& w, REAL d) {
   REAL y = d * d * w.scale - 1, z = y * y, even = w.c[DEGREE], odd = w.c[DEGREE - 1];  // DEGREE is even
@@ -31,15 +33,21 @@ DI REAL value(const Window& w, REAL d) {
   return even + y * odd;
 }
 
-DI int wrapped(int j, int n) { j %= n; return j < 0 ? j + n : j; }
+DI int wrapped(int j, int n) {
+  j %= n;
+  return j < 0 ? j + n : j;
+}
 // of j below 3 n: a division each would cost a sixth of the kernel
-DI int wrapped_once_or_twice(int j, int n) { j -= j >= n ? n : 0; return j - (j >= n ? n : 0); }
+DI int wrapped_once_or_twice(int j, int n) {
+  j -= j >= n ? n : 0;
+  return j - (j >= n ? n : 0);
+}
 
 // grid: rows.  `factors`: what modes 0 .. are to be multiplied by.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_grid(const REAL* __restrict__ map,
-    const REAL* __restrict__ w, const Row* __restrict__ rows, const Two* __restrict__ turns,
-    const REAL* __restrict__ factors, Two* __restrict__ modes, i64 npix, int rings, int first, int spin, int part,
-    Window window) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_grid(
+    const REAL* __restrict__ map, const REAL* __restrict__ w, const Row* __restrict__ rows,
+    const Two* __restrict__ turns, const REAL* __restrict__ factors, Two* __restrict__ modes, i64 npix, int rings,
+    int first, int spin, int part, Window window) {
   extern __shared__ REAL shared[];
   Two* held = (Two*)shared;
   int t = threadIdx.x, row = first + blockIdx.x;
@@ -58,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_grid(const
     for (int k = t; k < many; k += THREADS) {
 #pragma unroll
       for (int q = 0; q < 4; q++)
-        held[q * many + k] = scaled_pixel(
-            map, here, there, r, wrapped_once_or_twice(from + k + q * quarter, r.n), spin, npix, part);
+        held[q * many + k] =
+            scaled_pixel(map, here, there, r, wrapped_once_or_twice(from + k + q * quarter, r.n), spin, npix, part);
     }
     __syncthreads();
     int g = c * THREADS + t;
@@ -95,10 +103,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_grid(const
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back_grid(const Two* __restrict__ sums,
-    const REAL* __restrict__ w, const Row* __restrict__ rows, const Two* __restrict__ turns,
-    const REAL* __restrict__ factors, REAL* __restrict__ map, int* __restrict__ flag, i64 npix, int rings, int first,
-    int spin, int part, Window window) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back_grid(
+    const Two* __restrict__ sums, const REAL* __restrict__ w, const Row* __restrict__ rows,
+    const Two* __restrict__ turns, const REAL* __restrict__ factors, REAL* __restrict__ map, int* __restrict__ flag,
+    i64 npix, int rings, int first, int spin, int part, Window window) {
   extern __shared__ REAL shared[];
   Two* held = (Two*)shared;
   int t = threadIdx.x, row = first + blockIdx.x;

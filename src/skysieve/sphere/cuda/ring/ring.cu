@@ -15,7 +15,8 @@
 
 // Rows first .. (grid.y of them) of one length into buffer [row][n].
 extern "C" __global__ void __launch_bounds__(256) load(const REAL* __restrict__ map, const REAL* __restrict__ w,
-    const Row* __restrict__ rows, Two* __restrict__ buffer, i64 npix, int rings, int first, int spin, int part) {
+                                                       const Row* __restrict__ rows, Two* __restrict__ buffer, i64 npix,
+                                                       int rings, int first, int spin, int part) {
   int row = first + blockIdx.y;
   const Row r = rows[row];
   int j = blockIdx.x * 256 + threadIdx.x;
@@ -24,43 +25,59 @@ extern "C" __global__ void __launch_bounds__(256) load(const REAL* __restrict__ 
 
 // As `load`, into [row][residue][L] with the first chirp, zero from m on.
 extern "C" __global__ void __launch_bounds__(256) load_chirped(const REAL* __restrict__ map, const REAL* __restrict__ w,
-    const Row* __restrict__ rows, Two* __restrict__ buffer, i64 npix, int L, int rings, int first, int spin, int part) {
+                                                               const Row* __restrict__ rows, Two* __restrict__ buffer,
+                                                               i64 npix, int L, int rings, int first, int spin,
+                                                               int part) {
   int row = first + blockIdx.y, t = blockIdx.x * 256 + threadIdx.x;
   if (t >= L) return;
   const Row r = rows[row];
   Two* to = buffer + (i64)blockIdx.y * r.residues * L + t;
   if (t >= r.m) {
-    for (int e = 0; e < r.residues; e++) { Two z = {0, 0}; to[(i64)e * L] = z; }
+    for (int e = 0; e < r.residues; e++) {
+      Two z = {0, 0};
+      to[(i64)e * L] = z;
+    }
     return;
   }
   Two v[4];
 #pragma unroll
   for (int k = 0; k < 4; k++)
     if (k < r.residues) v[k] = pixel(map, w, r, row, rings, (i64)k * r.m + t, spin, npix, part);
-  if (r.residues == 1) { to[0] = times(v[0], chirp((i64)t * t, r.m)); return; }
+  if (r.residues == 1) {
+    to[0] = times(v[0], chirp((i64)t * t, r.m));
+    return;
+  }
 #pragma unroll
   for (int e = 0; e < 4; e++) {
     Two s = {0, 0};
 #pragma unroll
-    for (int k = 0; k < 4; k++) { Two q = quarter_turns(v[k], e * k); s.x += q.x; s.y += q.y; }
+    for (int k = 0; k < 4; k++) {
+      Two q = quarter_turns(v[k], e * k);
+      s.x += q.x;
+      s.y += q.y;
+    }
     to[(i64)e * L] = times(s, chirp(2LL * e * t + 4LL * t * t, 4 * r.m));
   }
 }
 
 // The chirp that rows are convolved with, before its transform, over L: [row][L].
 extern "C" __global__ void __launch_bounds__(256) chirps(const Row* __restrict__ rows, Two* __restrict__ out, int L,
-    int first) {
+                                                         int first) {
   int t = blockIdx.x * 256 + threadIdx.x, m = rows[first + blockIdx.y].m;
   if (t >= L) return;
   i64 d = t <= L / 2 ? t : L - t;
   Two z = {0, 0};
-  if (d < m) { z = conj(chirp(d * d, m)); z.x /= L; z.y /= L; }
+  if (d < m) {
+    z = conj(chirp(d * d, m));
+    z.x /= L;
+    z.y /= L;
+  }
   out[(i64)blockIdx.y * L + t] = z;
 }
 
 // Spectra times the chirps', conjugated: the transform that follows, conjugated again, is the inverse one.
 extern "C" __global__ void __launch_bounds__(256) multiply(Two* __restrict__ buffer, const Two* __restrict__ spectrum,
-    int L, int residues) {
+                                                           int L, int residues) {
   int t = blockIdx.x * 256 + threadIdx.x;
   if (t >= L) return;
   Two s = spectrum[(i64)(blockIdx.y / residues) * L + t], *z = buffer + (i64)blockIdx.y * L + t;
@@ -69,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(256) multiply(Two* __restrict__ buf
 
 // Modes of rows from their transforms (`L` = 0: as they are); modes beyond n / 2 repeat those below.
 extern "C" __global__ void __launch_bounds__(256) modes(const Two* __restrict__ buffer, const Row* __restrict__ rows,
-    Two* __restrict__ out, int L, int first) {
+                                                        Two* __restrict__ out, int L, int first) {
   const Row r = rows[first + blockIdx.y];
   int k = blockIdx.x * 256 + threadIdx.x;
   if (k >= 2 * (r.most + 1)) return;
@@ -86,14 +103,15 @@ extern "C" __global__ void __launch_bounds__(256) modes(const Two* __restrict__ 
 }
 
 extern "C" __global__ void __launch_bounds__(256) fold(const Two* __restrict__ sums, const Row* __restrict__ rows,
-    Two* __restrict__ buffer, int first) {
+                                                       Two* __restrict__ buffer, int first) {
   const Row r = rows[first + blockIdx.y];
   int at = blockIdx.x * 256 + threadIdx.x;
   if (at < r.n) buffer[(i64)blockIdx.y * r.n + at] = folded(sums, r, at);
 }
 
 extern "C" __global__ void __launch_bounds__(256) fold_chirped(const Two* __restrict__ sums,
-    const Row* __restrict__ rows, Two* __restrict__ buffer, int L, int first) {
+                                                               const Row* __restrict__ rows, Two* __restrict__ buffer,
+                                                               int L, int first) {
   const Row r = rows[first + blockIdx.y];
   int t = blockIdx.x * 256 + threadIdx.x;
   if (t >= r.residues * L) return;
@@ -105,8 +123,9 @@ extern "C" __global__ void __launch_bounds__(256) fold_chirped(const Two* __rest
 
 // Output rows of one length from their transforms (which are conjugated).
 extern "C" __global__ void __launch_bounds__(256) store(const Two* __restrict__ buffer, const REAL* __restrict__ w,
-    const Row* __restrict__ rows, REAL* __restrict__ map, int* __restrict__ flag, i64 npix, int rings, int first,
-    int spin, int part) {
+                                                        const Row* __restrict__ rows, REAL* __restrict__ map,
+                                                        int* __restrict__ flag, i64 npix, int rings, int first,
+                                                        int spin, int part) {
   int row = first + blockIdx.y, j = blockIdx.x * 256 + threadIdx.x;
   const Row r = rows[row];
   if (j >= r.n) return;
@@ -115,8 +134,10 @@ extern "C" __global__ void __launch_bounds__(256) store(const Two* __restrict__ 
 
 // As `store` from the four residues [row][residue][stride], with their last chirp yet to come or (`chirped` 0) not.
 extern "C" __global__ void __launch_bounds__(256) store_chirped(const Two* __restrict__ buffer,
-    const REAL* __restrict__ w, const Row* __restrict__ rows, REAL* __restrict__ map, int* __restrict__ flag, i64 npix,
-    int stride, int chirped, int rings, int first, int spin, int part) {
+                                                                const REAL* __restrict__ w,
+                                                                const Row* __restrict__ rows, REAL* __restrict__ map,
+                                                                int* __restrict__ flag, i64 npix, int stride,
+                                                                int chirped, int rings, int first, int spin, int part) {
   int row = first + blockIdx.y, t = blockIdx.x * 256 + threadIdx.x;
   const Row r = rows[row];
   if (t >= r.m) return;
@@ -136,7 +157,11 @@ extern "C" __global__ void __launch_bounds__(256) store_chirped(const Two* __res
     for (int k = 0; k < 4; k++) {
       Two s = {0, 0};
 #pragma unroll
-      for (int e = 0; e < 4; e++) { Two q = quarter_turns(v[e], e * k); s.x += q.x; s.y += q.y; }
+      for (int e = 0; e < 4; e++) {
+        Two q = quarter_turns(v[e], e * k);
+        s.x += q.x;
+        s.y += q.y;
+      }
       bad |= put(map, w, r, row, rings, (i64)k * r.m + t, spin, npix, part, conj(s));
     }
   }

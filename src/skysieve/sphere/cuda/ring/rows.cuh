@@ -2,14 +2,30 @@
 #pragma once
 #include "common.cuh"
 
-struct __align__(2 * sizeof(REAL)) Two { REAL x, y; };
+struct __align__(2 * sizeof(REAL)) Two {
+  REAL x, y;
+};
 
 // place: of modes 0 .. most, followed by modes 0 .. -most; south < 0: there is no mirror image; phi in units of pi.
-struct Row { double phi; i64 north, south, place; int n, most, m, residues; };
+struct Row {
+  double phi;
+  i64 north, south, place;
+  int n, most, m, residues;
+};
 
-DI Two times(Two a, Two b) { Two c = {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x}; return c; }
-DI Two conj(Two a) { Two c = {a.x, -a.y}; return c; }
-DI Two turned(REAL half_turns) { Two c; sincospi(half_turns, &c.y, &c.x); return c; }
+DI Two times(Two a, Two b) {
+  Two c = {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x};
+  return c;
+}
+DI Two conj(Two a) {
+  Two c = {a.x, -a.y};
+  return c;
+}
+DI Two turned(REAL half_turns) {
+  Two c;
+  sincospi(half_turns, &c.y, &c.x);
+  return c;
+}
 // exp(-i pi p / h), p >= 0 reduced exactly (in float by a quotient that may be one off, which changes nothing)
 DI Two chirp(i64 p, int h) {
   if (SINGLE && p < (1LL << 31)) {
@@ -22,8 +38,14 @@ DI Two chirp(i64 p, int h) {
 DI Two quarter_turns(Two a, int k) {
   k &= 3;
   Two r = a;
-  if (k & 1) { r.x = a.y; r.y = -a.x; }
-  if (k & 2) { r.x = -r.x; r.y = -r.y; }
+  if (k & 1) {
+    r.x = a.y;
+    r.y = -a.x;
+  }
+  if (k & 2) {
+    r.x = -r.x;
+    r.y = -r.y;
+  }
   return r;
 }
 

@@ -24,17 +24,26 @@
 #define AHEAD 6
 #endif
 
-struct __align__(8) Two { REAL x, y; };
+struct __align__(8) Two {
+  REAL x, y;
+};
 // Where a ring's modes begin, its highest one, and which rows of a tile it counts for.
-struct __align__(16) Ring { const Two* plus; int most, active; };
+struct __align__(16) Ring {
+  const Two* plus;
+  int most, active;
+};
 // Output rows o0 .. o0 + rows - 1; rings i0 .. i1 - 1 within their supports; factors from `place` on: [ring][TALL];
 // modes 0 .. most.
-struct Tile { i64 place, counts; int o0, rows, i0, i1, nphi, terms, most, spare; };
+struct Tile {
+  i64 place, counts;
+  int o0, rows, i0, i1, nphi, terms, most, spare;
+};
 
 // What rings have in common with the rows of a tile, `inverse` being 1 / sigma^2, and which rows they count for.
 extern "C" __global__ void __launch_bounds__(128) samples(const double* __restrict__ theta,
-    const Tile* __restrict__ tiles, REAL* __restrict__ out, int* __restrict__ active, double xmax, double inverse,
-    double amplitude) {
+                                                          const Tile* __restrict__ tiles, REAL* __restrict__ out,
+                                                          int* __restrict__ active, double xmax, double inverse,
+                                                          double amplitude) {
   const Tile t = tiles[blockIdx.x];
   for (int k = threadIdx.x; k < (t.i1 - t.i0) * TALL; k += 128) {
     int at = k / TALL, r = k % TALL;
@@ -54,10 +63,10 @@ extern "C" __global__ void __launch_bounds__(128) samples(const double* __restri
 DI REAL factor(REAL squared, REAL a, REAL b) { return power_of_two(squared * (squared * b - a)); }
 
 // grid: blocks of modes, tiles from `first` on; see `ring/band.cu`.  Shared memory: of the tile's rings.
-extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __restrict__ modes,
-    const i64* __restrict__ place, const int* __restrict__ top, const Tile* __restrict__ tiles,
-    const REAL* __restrict__ weights, const int* __restrict__ active, Two* __restrict__ sums, i64 from, i64 to,
-    int first, int rows, int rings, const Two* __restrict__ width) {
+extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(
+    const Two* __restrict__ modes, const i64* __restrict__ place, const int* __restrict__ top,
+    const Tile* __restrict__ tiles, const REAL* __restrict__ weights, const int* __restrict__ active,
+    Two* __restrict__ sums, i64 from, i64 to, int first, int rows, int rings, const Two* __restrict__ width) {
   extern __shared__ Four shared[];
   const Tile t = tiles[first + blockIdx.y];
   int m0 = blockIdx.x * BLOCK, m = m0 + threadIdx.x, count = t.i1 - t.i0;
@@ -110,8 +119,17 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __re
       w = wide[k + 1];
       next = ring[k + 1].active;
     }
-    if (t.i0 + k >= rows) { Two x = a; a.x = b.y; a.y = b.x; b.x = x.y; b.y = x.x; }
-    a.x *= h; a.y *= h; b.x *= h; b.y *= h;
+    if (t.i0 + k >= rows) {
+      Two x = a;
+      a.x = b.y;
+      a.y = b.x;
+      b.x = x.y;
+      b.y = x.x;
+    }
+    a.x *= h;
+    a.y *= h;
+    b.x *= h;
+    b.y *= h;
     const Four* g = weight + k * (TALL / 4);
 #pragma unroll
     for (int s = 0; s < SUBS; s++) {
@@ -123,7 +141,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __re
 #pragma unroll
         for (int r = 0; r < 4; r++) {
           Two &x = plus[8 * s + 4 * e + r], &y = minus[8 * s + 4 * e + r];
-          x.x += c[r] * a.x; x.y += c[r] * a.y; y.x += c[r] * b.x; y.y += c[r] * b.y;
+          x.x += c[r] * a.x;
+          x.y += c[r] * a.y;
+          y.x += c[r] * b.x;
+          y.y += c[r] * b.y;
         }
       }
     }

@@ -23,17 +23,30 @@
 #define BLOCKS 1
 #endif
 
-struct __align__(8) Two { REAL x, y; };
+struct __align__(8) Two {
+  REAL x, y;
+};
 // Modes 0 and -0 of a ring, its highest one (-1: no ring), and which rows of a tile it counts for.
-struct __align__(16) Ring { const Two *plus, *minus; int most, active; };
+struct __align__(16) Ring {
+  const Two *plus, *minus;
+  int most, active;
+};
 // Output rows o0 .. o0 + rows - 1; rings i0 .. i1 - 1 within their supports; samples from `place` on: [ring][terms / 16]
 // [SUBS][lane]; modes 0 .. most.
-struct Tile { i64 place, counts; int o0, rows, i0, i1, nphi, terms, most, spare; };
+struct Tile {
+  i64 place, counts;
+  int o0, rows, i0, i1, nphi, terms, most, spare;
+};
 // What a lane has of the samples at 16 azimuths of 8 rows, or of the cosines of 16 modes at 16 azimuths: half floats.
-struct __align__(16) Piece { unsigned high[2], low[2]; };
+struct __align__(16) Piece {
+  unsigned high[2], low[2];
+};
 
 DI unsigned half_of(float x) {
-  union { float f; unsigned u; } a;
+  union {
+    float f;
+    unsigned u;
+  } a;
   a.f = fabsf(x);
   unsigned sign = x < 0 ? 0x8000u : 0u;
   if (a.f < 6.103515625e-5f) return sign | (unsigned)rintf(a.f * 16777216.0f);
@@ -41,10 +54,15 @@ DI unsigned half_of(float x) {
   return sign | ((a.u >> 13) - (112u << 10));
 }
 DI float of_half(unsigned h) {
-  union { float f; unsigned u; } a;
+  union {
+    float f;
+    unsigned u;
+  } a;
   unsigned e = h >> 10 & 31u, f = h & 1023u;
-  if (e) a.u = (e + 112u) << 23 | f << 13;
-  else a.f = f * 5.9604644775390625e-8f;
+  if (e)
+    a.u = (e + 112u) << 23 | f << 13;
+  else
+    a.f = f * 5.9604644775390625e-8f;
   return h & 0x8000u ? -a.f : a.f;
 }
 DI void split(float x, float y, unsigned& high, unsigned& low) {
@@ -55,8 +73,10 @@ DI void split(float x, float y, unsigned& high, unsigned& low) {
 
 // Samples of the kernel for one ring of a tile, over `peak`, and which rows have any within their supports.
 extern "C" __global__ void __launch_bounds__(128) samples(const double* __restrict__ theta,
-    const double* __restrict__ cells, const Tile* __restrict__ tiles, Piece* __restrict__ out, int* __restrict__ active,
-    double xmax, double floor, double peak, int n_cells, int skipped) {
+                                                          const double* __restrict__ cells,
+                                                          const Tile* __restrict__ tiles, Piece* __restrict__ out,
+                                                          int* __restrict__ active, double xmax, double floor,
+                                                          double peak, int n_cells, int skipped) {
   const Tile t = tiles[blockIdx.x];
   int at = skipped + blockIdx.y, i = t.i0 + at;
   if (i >= t.i1) return;
@@ -137,10 +157,11 @@ DI void coefficients(float* d, const Cosines& c, const Piece* held, int lane) {
 
 // grid: blocks of modes, tiles from `first` on; see `ring/band.cu`.  Highest modes are odd, so that pairs of modes are read
 // at once.
-extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __restrict__ modes,
-    const i64* __restrict__ place, const int* __restrict__ top, const Tile* __restrict__ tiles,
-    const Piece* __restrict__ weights, const int* __restrict__ active, Two* __restrict__ sums, i64 from, i64 to,
-    i64 many, i64 size, int first, int rows, int rings, int parts, float peak) {
+extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(
+    const Two* __restrict__ modes, const i64* __restrict__ place, const int* __restrict__ top,
+    const Tile* __restrict__ tiles, const Piece* __restrict__ weights, const int* __restrict__ active,
+    Two* __restrict__ sums, i64 from, i64 to, i64 many, i64 size, int first, int rows, int rings, int parts,
+    float peak) {
   __shared__ Piece held[2][AHEAD][SUBS][32];
   __shared__ Ring rings_held[8];
   const Tile t = tiles[first + blockIdx.y];
@@ -184,11 +205,17 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __re
       a = *(const Four*)(r.plus + m0);
       b = *(const Four*)(r.minus + m0);
     };
-    auto add_up = [&](int some, const Piece (*samples)[32], Four a, Four b, bool mirrored) {
+    auto add_up = [&](int some, const Piece(*samples)[32], Four a, Four b, bool mirrored) {
       if (mirrored) {
         Four x = a;
-        a.x = b.y; a.y = b.x; a.z = b.w; a.w = b.z;
-        b.x = x.y; b.y = x.x; b.z = x.w; b.w = x.z;
+        a.x = b.y;
+        a.y = b.x;
+        a.z = b.w;
+        a.w = b.z;
+        b.x = x.y;
+        b.y = x.x;
+        b.z = x.w;
+        b.w = x.z;
       }
 #pragma unroll
       for (int s = 0; s < SUBS; s += 2) {
@@ -203,8 +230,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __re
           for (int q = 0; q < 2; q++) {
             float* x = acc[s + e][q][0];
             float k = d[e][q], l = d[e][2 + q];
-            x[0] += k * a.x; x[1] += k * a.y; x[2] += k * b.x; x[3] += k * b.y;
-            x[4] += l * a.z; x[5] += l * a.w; x[6] += l * b.z; x[7] += l * b.w;
+            x[0] += k * a.x;
+            x[1] += k * a.y;
+            x[2] += k * b.x;
+            x[3] += k * b.y;
+            x[4] += l * a.z;
+            x[5] += l * a.w;
+            x[6] += l * b.z;
+            x[7] += l * b.w;
           }
         }
       }
