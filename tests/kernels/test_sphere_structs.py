@@ -53,7 +53,7 @@ def as_numpy(fields, lengths):
     [
         ("Row", {"ring/rows.cuh"}, rows.ROW, {}),
         ("Ring", {"healpix.cuh"}, engine.RING, {}),
-        ("Tile", {"ring/band.cu", "ring/split.cu", "ring/tensor.cu"}, sums.TILE, {}),
+        ("Tile", {"ring/band.cu", "ring/tensor.cu"}, sums.TILE, {}),
         ("Profile", {"common.cuh"}, profile.structure(SINGLE), {"MOST_TERMS": profile.MOST_TERMS}),
         ("Window", {"ring/grid.cu"}, WINDOW.struct(SINGLE).dtype, {"DEGREE + 1": WINDOW.degree + 1}),
     ],

@@ -5,10 +5,7 @@ Times are known before an engine is set up or compiled.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
-
-from .ring.split import split_from
 
 if TYPE_CHECKING:
     from skysieve.sphere.contract import Spec
@@ -20,9 +17,9 @@ __all__ = ["direct_seconds", "prefers_direct", "ring_seconds"]
 
 NS_BELT, NS_CAPS, NS_ANY = (2e-3, 3.5e-5), (6e-3, 1.35e-4), (0.0, 4e-3)
 """Nanoseconds of a pixel of the result, and of one term of its sum, in each zone; float32, measured on an H100."""
-NS_RING, NS_SPLIT = (1.55e-2, 2.4), (7e-3, 4.5)
+NS_RING = 1.55e-2, 2.4
 """Nanoseconds of the ring engine for a pixel of the map: a constant, and a factor of 1 / (pixels within the support),
-with which the number of modes falls; without the factors of `split_from`, and with them."""
+with which the number of modes falls."""
 WIDE = {"direct": 2.1, "ring": 2.7}
 """Time in float64 over time in float32."""
 RING_SPIN = (4.0, 2.0)
@@ -58,8 +55,7 @@ def ring_seconds(spec: Spec) -> float:
     """Expected seconds of the ring engine for one map."""
     total = 0.0
     for r in spec.radials:
-        share = math.cos(split_from(spec, r)[0])
-        alone, modes = (a + share * (b - a) for a, b in zip(NS_RING, NS_SPLIT, strict=True))
+        alone, modes = NS_RING
         if spec.spin:
             alone, modes = alone * RING_SPIN[0], modes * RING_SPIN[1]
         # a map is transformed once for all kernels

@@ -114,32 +114,6 @@ def _power_of_two(
     return c, np.exp2(np.minimum(np.polynomial.polynomial.polyval(u, c), 99))
 
 
-def gaussian(radial: Radial, error: float) -> tuple[float, float]:
-    """1 / sigma^2 and amplitude of a kernel that is ``amplitude * exp(-x / (2 sigma^2))``; zeros for others.
-
-    Parameters
-    ----------
-    error : float
-        Largest rms error of this form, relative to the rms of the kernel.
-
-    Examples
-    --------
-    >>> from skysieve.sphere import Gaussian
-    >>> from skysieve.sphere.kernels.radial import make_radial
-    >>> inverse, _ = gaussian(make_radial(Gaussian(sigma=0.001), 1e-6), 1e-7)
-    >>> print(round(inverse * 0.001**2, 4))
-    1.0
-    """
-    u, k = _values(radial)
-    if not radial.positive or k.min() <= TINY:
-        return 0.0, 0.0
-    c, fit = _power_of_two(u, k, 1)
-    area = np.sqrt(u * (1 - u))  # weights of points that are spaced like cosines
-    if float(np.sqrt((area * (fit - k) ** 2).sum() / (area * k**2).sum())) > error:
-        return 0.0, 0.0
-    return -2 * float(np.log(2) * c[1]) / radial.xmax, radial.peak * float(np.exp2(c[0]))
-
-
 def _polynomial(radial: Radial, name: str) -> NDArray[np.float64] | None:
     """Coefficients in ``2 x / xmax - 1``, relative to the peak; None if rounding errors would grow too much."""
     if radial.series is None:

@@ -19,9 +19,8 @@ from skysieve.sphere.cuda import PACKAGE
 from skysieve.sphere.ring_pairs import NotBandLimited, mode_bounds
 
 from .rows import ROW, Run, longest_transform, make_runs
-from .split import split_module
 from .spreading import find_spreading_window
-from .sums import Sums, band_module, is_split
+from .sums import Sums, band_module
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -213,13 +212,10 @@ class RingEngine:
                 pool.submit(self.runtime.module, PACKAGE, files[kind], first[kind], self._defines(kind, length))
                 for kind, length in lengths
             ]
-            band = [pool.submit(band_module, self.runtime, self.spec)]
-            if is_split(self.runtime, self.spec):
-                band.append(pool.submit(split_module, self.runtime))
+            band = pool.submit(band_module, self.runtime, self.spec)
             if any(r.size for r in self.runs):
                 self.module = self.runtime.module(PACKAGE, "ring/ring.cu", wide)
-            for module in band:
-                module.result()
+            band.result()
         self.fused = dict(zip(lengths, (f.result() for f in fused), strict=True))
 
     def _defines(self, kind: str, length: int) -> dict[str, object]:

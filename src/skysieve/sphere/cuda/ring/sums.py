@@ -1,7 +1,6 @@
 """Sums over rings on a GPU, for each mode: tiles of output rows and the kernel's samples.
 
-``ring/tensor.cu`` computes them in float32 for I on GPUs with tensor cores, ``ring/split.cu`` for narrow Gaussians
-away from the poles (see `split`), and ``ring/band.cu`` in all other cases.
+``ring/tensor.cu`` computes them in float32 for I on GPUs with tensor cores, ``ring/band.cu`` in all other cases.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ import numpy as np
 from skysieve.sphere.cuda import PACKAGE
 from skysieve.sphere.cuda.direct.zones import widest
 from skysieve.sphere.ring_pairs import reach
-
-from .split import Split, first_split, split_from
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,8 +29,6 @@ TILE = np.dtype(
 PIECES = 32 * 16
 """Bytes of the samples of eight rows at sixteen azimuths, of ``ring/tensor.cu``."""
 MOST_ROWS = 65535
-SPLIT_TIME = 0.4
-"""Time of tiles of `Split` over the time on tensor cores; measured at nside 4096."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +56,6 @@ def band_module(runtime: Runtime, spec: Spec) -> Module:
     """The compiled kernels of this build."""
     build = sum_build(runtime, spec)
     return runtime.module(PACKAGE, build.file, build.name)
-
-
-def is_split(runtime: Runtime, spec: Spec) -> bool:
-    """Whether any kernel of a `Spec` may use `Split`."""
-    tensor = sum_build(runtime, spec).file == "ring/tensor.cu"
-    return tensor and any(split_from(spec, r)[0] < math.pi / 2 for r in spec.radials)
 
 
 class Sums:
@@ -98,11 +87,7 @@ class Sums:
         terms = np.minimum(terms, tiles["nphi"] // 2 + 1)
         tiles["terms"] = -(-terms // build.terms) * build.terms
         many = (tiles["i1"] - tiles["i0"]).astype(np.int64)
-        angle, *gaussian = split_from(spec, radial)
-        self.cut = cut = first_split(spec, angle, gaussian[0], tiles) if self.tensor else len(begin)
-        self.split = Split(runtime, spec, radial, tiles[cut:], *gaussian) if cut < len(begin) else None
         size = many * tiles["terms"] * (tall * waves if not self.tensor else PIECES * tall // 8 // 16)
-        size[cut:] = 0
         unit = 16 if self.tensor else 1  # elements that `place` counts
         tiles["place"] = np.concatenate([[0], np.cumsum(size // unit)[:-1]])
         tiles["counts"] = np.concatenate([[0], np.cumsum(many)[:-1]])
@@ -112,17 +97,16 @@ class Sums:
         self.terms: NDArray[np.float64] = (
             used * tall * (self.tops // build.modes + 1.0) * build.modes * (4 + waves * tiles["terms"] / 2)
         )
-        self.terms[cut:] *= SPLIT_TIME
         self.module = band_module(runtime, spec)
         self.tiles = xp.asarray(tiles.view(np.uint8))
         self.held = xp.empty(int(size.sum()) if self.tensor else int(size.sum()) * item, np.uint8)
         self.counts = xp.zeros(int(many.sum()), np.int32)
         self.peak = float(radial.peak)
         floor = 0.0 if radial.positive else -1e300
-        rings = int(many[:cut].max(initial=0))
+        rings = int(many.max(initial=0))
         for a in range(0, rings, MOST_ROWS):
             self.module.launch(
-                "samples", (cut, min(MOST_ROWS, rings - a)), (128,),
+                "samples", (len(begin), min(MOST_ROWS, rings - a)), (128,),
                 (theta, xp.asarray(radial.cells), self.tiles, self.held, self.counts, np.float64(radial.xmax),
                  np.float64(floor), *((np.float64(self.peak),) if self.tensor else ()), np.int32(len(radial.cells)),
                  np.int32(a)),
@@ -144,11 +128,6 @@ class Sums:
             Rows, rings and parts.
         """
         a, b = tiles
-        if self.split is not None and b > self.cut:
-            self.split.run(modes, sums, place, top, starts, shape[:2], (max(a - self.cut, 0), b - self.cut))
-            b = self.cut
-        if a >= b:
-            return
         blocks = int(self.tops[a:b].max()) // self.build.modes + 1
         peak = (np.float32(self.peak),) if self.tensor else ()
         self.module.launch(
@@ -160,5 +139,4 @@ class Sums:
     @property
     def nbytes(self) -> int:
         """Bytes of the tables."""
-        own = int(self.tiles.nbytes + self.held.nbytes + self.counts.nbytes)
-        return own + (self.split.nbytes if self.split is not None else 0)
+        return int(self.tiles.nbytes + self.held.nbytes + self.counts.nbytes)
