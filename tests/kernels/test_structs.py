@@ -50,7 +50,7 @@ STRUCTS = [  # package, kernel file, build, struct of the source, module of the 
     ("skysieve.sphere.cuda", "direct/direct.cu", None, "Profile", "direct.profile", "structure"),
     ("skysieve.sphere.cuda", "ring/ring.cu", None, "Row", "ring.rows", "ROW"),
     *(("skysieve.sphere.cuda", f"ring/{name}.cu", None, "Tile", "ring.sums", "TILE") for name in (
-        "band", "split", "tensor",
+        "band", "tensor",
     )),
     ("skysieve.fstat.cuda", "rect.cu", None, "Shape", "tables", "SHAPE"),
     ("skysieve.fstat.cuda", "rect.cu", None, "Answer", "tables", "ANSWER"),

@@ -82,19 +82,25 @@ class Kernel:
         return np.asarray(np.polynomial.chebyshev.chebval(m / edge, fit), np.float64)
 
     def coefficients(self) -> NDArray[np.float64]:
-        """Polynomials of the taps, ``[DEGREE + 1, TAPS]``, highest power last.
+        """Polynomials of the taps, ``[DEGREE + 1, TAPS]``, highest power last; read-only.
 
         Tap ``a`` is the cell ``ceil(x - TAPS/2) + a`` of a point at ``x`` cells; the variable is
         ``u = 2 (ceil(x - TAPS/2) - (x - TAPS/2)) - 1`` in [-1, 1].
         """
-        nodes = np.cos(np.pi * (np.arange(64) + 0.5) / 64)
-        out = np.zeros((DEGREE + 1, TAPS))
-        for a in range((TAPS - self.width) // 2, (TAPS + self.width) // 2):
-            distance = (nodes + 1) / 2 + a - TAPS / 2
-            fit = np.polynomial.chebyshev.chebfit(nodes, self.value(distance / (self.width / 2)), DEGREE)
-            power = np.polynomial.chebyshev.cheb2poly(fit)
-            out[: len(power), a] = power
-        return out
+        return _coefficients(self)
+
+
+@lru_cache(maxsize=8)
+def _coefficients(kernel: Kernel) -> NDArray[np.float64]:
+    nodes = np.cos(np.pi * (np.arange(64) + 0.5) / 64)
+    out = np.zeros((DEGREE + 1, TAPS))
+    for a in range((TAPS - kernel.width) // 2, (TAPS + kernel.width) // 2):
+        distance = (nodes + 1) / 2 + a - TAPS / 2
+        fit = np.polynomial.chebyshev.chebfit(nodes, kernel.value(distance / (kernel.width / 2)), DEGREE)
+        power = np.polynomial.chebyshev.cheb2poly(fit)
+        out[: len(power), a] = power
+    out.flags.writeable = False  # shared by all callers
+    return out
 
 
 KERNELS = {

@@ -43,7 +43,7 @@ from .tables import COARSE, MODES, OUTPUTS, make_coarse_tables, make_tables
 if TYPE_CHECKING:
     from skysieve.periodogram.cuda.chunks import ChunkJob
 
-SHAPES = ((1, 8), (1, 4), (2, 8), (2, 4), (4, 4), *((1, 2**k) for k in range(5, 14)))
+SHAPES = ((1, 8), (1, 4), (4, 4), *((1, 2**k) for k in range(5, 14)))
 """Circles and combs of the builds.  Powers of two: fractions of a comb are exact, and few shapes serve all spans."""
 FLAT = 8
 """Bands of at most this many combs are staged whole and searched as one stretch; wider ones comb by comb."""
@@ -56,7 +56,7 @@ TILE = 8
 _WARPS = 8
 SHORTEST_RUN = 48
 """Combs of a block below which its four warps had better share the two further ones."""
-_FOLDING = {1: 1.0, 2: 1.15, 4: 1.5}
+_FOLDING = {1: 1.0, 4: 1.5}
 _FURTHER = 1.04
 _SPREADING, _SPREADING_ALONE = 3.0, 8.0
 """Relative costs of a comb whose cells fold and of one whose neighbours are computed twice; of spreading the points of

@@ -87,6 +87,7 @@ WINDOWS = (Window(-3, 4, 8, 0.94, _FAR / 4, 1 / 8), Window(-5, 6, 12, 0.96, _FAR
 """How ``ls_fine`` interpolates at f and at 2f."""
 
 
+@lru_cache(maxsize=1)
 def corrections() -> NDArray[np.float64]:
     """Polynomials of the windows' corrections, ``[f or 2f, CORRECTION]``.
 
