@@ -6,6 +6,16 @@
 #else
 #define PTX_ARCH 0
 #endif
+#define ON_DEVICE (PTX_ARCH > 0)
+// Features of the architecture that is compiled for: 0 or 1.
+#define HAS_WARP_REDUCTIONS (PTX_ARCH >= 800)       // __reduce_add_sync and the like
+#define HAS_ASYNC_COPIES (PTX_ARCH >= 800)          // cp.async
+#define HAS_COPY_ENGINE (PTX_ARCH >= 900)           // cp.async.bulk, mbarrier
+#define HAS_HALF_MATRICES (PTX_ARCH >= 800)         // m16n8k16 of halves
+#define HAS_SPARSE_MATRICES (PTX_ARCH >= 800)       // m16n8k64 of bytes, two of four zero
+#define HAS_DOUBLE_MATRICES (PTX_ARCH >= 800)       // m8n8k4 of float64
+#define HAS_TALL_DOUBLE_MATRICES (PTX_ARCH >= 900)  // m16n8k4, k8 and k16 of float64
+#define FAST_DOUBLE_MATRICES (PTX_ARCH == 800 || PTX_ARCH == 900 || PTX_ARCH == 1000)  // GPUs of data centres
 #if defined(__CUDACC_VER_MAJOR__) && \
     (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 5))
 #define SPARSE_PRODUCT "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.u8.u8.s32"
@@ -107,7 +117,7 @@ __device__ __forceinline__ void write_past(double* at, double v, double w) {
 template <class V>
 __device__ __forceinline__ void copy16(V* shared, const V* global) {
   static_assert(sizeof(V) == 16, "copy16 takes 16 bytes");
-#if PTX_ARCH >= 800
+#if HAS_ASYNC_COPIES
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
                "l"(global)
                : "memory");
@@ -118,7 +128,7 @@ __device__ __forceinline__ void copy16(V* shared, const V* global) {
 
 // 16 bytes, past the first-level cache.
 __device__ __forceinline__ void copy16_past(void* shared, const void* global) {
-#if PTX_ARCH >= 800
+#if HAS_ASYNC_COPIES
   asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global)
                : "memory");
 #else
@@ -130,7 +140,7 @@ __device__ __forceinline__ void copy16_past(void* shared, const void* global) {
 template <class V>
 __device__ __forceinline__ void copy8(V* shared, const V* global, bool wanted) {
   static_assert(sizeof(V) == 8, "copy8 takes 8 bytes");
-#if PTX_ARCH >= 800
+#if HAS_ASYNC_COPIES
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
                "l"(global), "r"(wanted ? 8 : 0)
                : "memory");
@@ -142,7 +152,7 @@ __device__ __forceinline__ void copy8(V* shared, const V* global, bool wanted) {
 
 // End a group of copies.
 __device__ __forceinline__ void commit_copies() {
-#if PTX_ARCH >= 800
+#if HAS_ASYNC_COPIES
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
@@ -150,14 +160,14 @@ __device__ __forceinline__ void commit_copies() {
 // Wait until at most LEFT of the thread's groups are under way, the newest ones.
 template <int LEFT>
 __device__ __forceinline__ void wait_copies() {
-#if PTX_ARCH >= 800
+#if HAS_ASYNC_COPIES
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 #endif
 }
 
 // ---------------------------------------------------------------- copies by the copy engine, and barriers that they complete
 
-#if PTX_ARCH >= 900
+#if HAS_COPY_ENGINE
 __device__ __forceinline__ void barrier_init(unsigned at, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(at), "r"(count) : "memory");
 }
@@ -186,13 +196,15 @@ __device__ __forceinline__ void publish_shared() { asm volatile("fence.proxy.asy
 
 // ---------------------------------------------------------------- products of matrices, by a warp
 
-#if PTX_ARCH >= 800
+#if HAS_HALF_MATRICES
 // d = a b + c: 16 x 16 by 16 x 8, halves, sums in float32.
 __device__ __forceinline__ void multiply_halves(float* d, const unsigned* a, const unsigned* b, const float* c) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
+#endif
+#if HAS_SPARSE_MATRICES
 // d += a b: 16 x 64 (two of four are 0, `meta` says which) by 64 x 8, bytes, sums of 32 bits.
 __device__ __forceinline__ void multiply_sparse(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1,
                                                 unsigned b2, unsigned b3, unsigned meta) {

@@ -57,7 +57,7 @@ struct Shape {
 
 // d += A B for 16 x 8 sums over 64 bytes
 __device__ __forceinline__ void product(int (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, u32 b2, u32 b3, u32 meta) {
-#if PTX_ARCH >= 800
+#if HAS_SPARSE_MATRICES
   ptx::multiply_sparse(d, a, b0, b1, b2, b3, meta);
 #else
   __shared__ u32 given[WARPS][32][9];
@@ -144,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tensor(
   int* const kinds_of = reinterpret_cast<int*>(list + s.chunks) + 8 + wd * s.chunks;
   if (piece == 0)
     for (int i = lane; i < s.chunks; i += 32) kinds_of[i] = __ldg(kinds + (i64)tile * s.chunks + i);
-#if PTX_ARCH >= 900  // rows are staged by the copy engine
+#if HAS_COPY_ENGINE  // rows are staged by the copy engine
   const u32 bars = (u32)__cvta_generic_to_shared(list + s.chunks);
   if (threadIdx.x == 0) {
     for (int i = 0; i < 4; i++) ptx::barrier_init(bars + 8 * i, WARPS);
@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tensor(
     const Chunk c = list[k];
     const int n = c.group >> 16;
     u32* const to = sm + (k & 1) * s.stage;
-#if PTX_ARCH >= 900
+#if HAS_COPY_ENGINE
     const u32 bar = bars + 8 * (k & 1), there = (u32)__cvta_generic_to_shared(to);
     const int r = warp + WARPS * lane, mine = (c.count - warp + WARPS - 1) / WARPS;
     const u32 plan_bytes = piece == 0 ? number * (4 * BLOCK_WORDS) : 0;
@@ -200,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tensor(
       if (k + 1 < s.chunks) stage(k + 1, start);
       start = starts(k + 2);
     };
-#if PTX_ARCH >= 900
+#if HAS_COPY_ENGINE
     ptx::barrier_wait(bars + 8 * (k & 1), k >> 1 & 1);  // chunk k is there
     const auto turn_over = [&] {                        // nobody reads the buffer of chunk k + 1 any more
       if (k) ptx::barrier_wait(bars + 16 + 8 * (k + 1 & 1), (k - 1) >> 1 & 1);
@@ -220,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tensor(
     int i = 0;
 #pragma unroll kUnroll
     for (; i < same; i++) {
-#if PTX_ARCH >= 900
+#if HAS_COPY_ENGINE
       if (i == EARLY) turn_over();
 #endif
       const uint2 now = bits;
@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tensor(
         product(acc[1][e], A1, b0, b1, b2, b3, meta1);
       }
     }
-#if PTX_ARCH >= 900
+#if HAS_COPY_ENGINE
     if (same <= EARLY) turn_over();
     __syncwarp();
     if (lane == 0) ptx::barrier_arrive(bars + 16 + 8 * (k & 1));

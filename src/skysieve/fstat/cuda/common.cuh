@@ -6,11 +6,6 @@
 #define REAL float
 #endif
 typedef REAL T;
-#if defined(__CUDA_ARCH__)
-#define ON_DEVICE 1
-#else
-#define ON_DEVICE 0
-#endif
 #define FULL 0xffffffffu
 #define FALLBACK ((T)2)
 #define NONE ((T) - 1e30)

@@ -1,5 +1,6 @@
 // What the periodogram's kernels share: precisions, phases, block sums, peak candidates, the exact power.
 #pragma once
+#include "ptx.cuh"
 
 #ifndef REAL
 #define REAL double
@@ -17,11 +18,6 @@ struct Pair<float> {
 };
 typedef Pair<T>::type C;
 
-#if defined(__CUDA_ARCH__)
-#define ON_DEVICE 1
-#else
-#define ON_DEVICE 0
-#endif
 #define FULL 0xffffffffu
 
 __device__ __forceinline__ C mk(T x, T y) {
@@ -98,7 +94,7 @@ __device__ __forceinline__ int high_at(const double* p) { return ((const int*)p)
 __device__ __forceinline__ int high_at(const float* p) { return ((const int*)p)[0]; }
 __device__ __forceinline__ unsigned key_at(const T* p) { return (unsigned)max(high_at(p), 0); }
 __device__ __forceinline__ unsigned warp_max(unsigned v) {
-#if ON_DEVICE && __CUDA_ARCH__ >= 800
+#if HAS_WARP_REDUCTIONS
   return __reduce_max_sync(FULL, v);
 #else
   for (int k = 16; k; k >>= 1) {
@@ -109,7 +105,7 @@ __device__ __forceinline__ unsigned warp_max(unsigned v) {
 #endif
 }
 __device__ __forceinline__ unsigned warp_or(unsigned v) {
-#if ON_DEVICE && __CUDA_ARCH__ >= 800
+#if HAS_WARP_REDUCTIONS
   return __reduce_or_sync(FULL, v);
 #else
   for (int k = 16; k; k >>= 1) v |= __shfl_xor_sync(FULL, v, k);

@@ -21,7 +21,7 @@ __device__ __forceinline__ unsigned rank_of(float p) {
   return (unsigned)(b ^ (b >> 31 | (int)0x80000000u));
 }
 __device__ __forceinline__ unsigned warp_count(unsigned v) {
-#if ON_DEVICE && __CUDA_ARCH__ >= 800
+#if HAS_WARP_REDUCTIONS
   return __reduce_add_sync(FULL, v);
 #else
   for (int k = 16; k; k >>= 1) v += __shfl_xor_sync(FULL, v, k);

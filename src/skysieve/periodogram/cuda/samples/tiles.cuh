@@ -6,13 +6,13 @@
 struct Tile {
   double re0, re1, im0, im1;
 };  // row g, row g + 8
-#if ON_DEVICE && __CUDA_ARCH__ >= 900
+#if HAS_TALL_DOUBLE_MATRICES
 __device__ __forceinline__ void multiply(Tile& c, double2 s, double b) {
   asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
       : "+d"(c.re0), "+d"(c.re1), "+d"(c.im0), "+d"(c.im1)
       : "d"(s.x), "d"(s.y), "d"(b));
 }
-#elif ON_DEVICE && __CUDA_ARCH__ >= 800
+#elif HAS_DOUBLE_MATRICES
 __device__ __forceinline__ void multiply(Tile& c, double2 s, double b) {
   asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
       : "+d"(c.re0), "+d"(c.re1)
@@ -41,7 +41,7 @@ __device__ __forceinline__ void multiply(Tile& c, double2 s, double b) { c = pro
 
 // A copy of 16 bytes to shared memory, under way until fetched(): for the lane that asked, others wait for it.
 __device__ __forceinline__ void fetch(double2* to, const double2* from) {
-#if ON_DEVICE && __CUDA_ARCH__ >= 800
+#if HAS_ASYNC_COPIES
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from)
                : "memory");
 #else
@@ -49,14 +49,14 @@ __device__ __forceinline__ void fetch(double2* to, const double2* from) {
 #endif
 }
 __device__ __forceinline__ void fetched() {
-#if ON_DEVICE && __CUDA_ARCH__ >= 800
+#if HAS_ASYNC_COPIES
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 
 // Longer ones, by the copy engine where there is one. `done` counts the bytes that have come; a block waits for the n-th filling of a
 // buffer by the parity of n.
-#if ON_DEVICE && __CUDA_ARCH__ >= 900
+#if HAS_COPY_ENGINE
 #define ENGINE 1
 __device__ __forceinline__ unsigned shared_at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ __forceinline__ void expect(unsigned long long* done, unsigned bytes) {

@@ -38,11 +38,7 @@
 #define RUN 4      // most tiles of a block
 #define WAVES 3    // blocks for each place on the GPU that more tiles a block must leave
 #define GROUP 256  // objects whose first tiles come first
-#if ON_DEVICE && (__CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
-#define FAST_DOUBLE true
-#else
-#define FAST_DOUBLE false
-#endif
+#define FAST_DOUBLE (FAST_DOUBLE_MATRICES && HAS_TALL_DOUBLE_MATRICES)
 template <bool DOUBLE>
 struct Sum {
   typedef T type;
@@ -53,7 +49,7 @@ struct Sum<true> {
 };
 typedef Sum<FAST_DOUBLE>::type W;
 typedef Pair<W>::type CW;
-#if ON_DEVICE && __CUDA_ARCH__ >= 900
+#if HAS_TALL_DOUBLE_MATRICES
 #define MATRIX (sizeof(W) == 8)
 #else
 #define MATRIX false
@@ -87,7 +83,7 @@ __device__ __forceinline__ CW mkw(W x, W y) {
   return c;
 }
 __device__ __forceinline__ void multiply(W (&c)[4], double a0, double a1, double b) {
-#if ON_DEVICE && __CUDA_ARCH__ >= 900
+#if HAS_TALL_DOUBLE_MATRICES
   if constexpr (MATRIX)
     asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
         : "+d"((double&)c[0]), "+d"((double&)c[1]), "+d"((double&)c[2]), "+d"((double&)c[3])

@@ -66,7 +66,7 @@ struct Coarse {
   int modes, P, tiles, pairs, members, group, blocks, grid_stride, norm, scaled, edges;
 };
 
-#if ON_DEVICE && __CUDA_ARCH__ >= 900
+#if HAS_TALL_DOUBLE_MATRICES
 #define MATRIX 1
 // c += a b for 16 x 4 by 4 x 8. Lane 4 g + q has rows g and g + 8 of a at column q, row q of b at column g, and of c rows g (two
 // columns: 2 q, 2 q + 1) and g + 8.

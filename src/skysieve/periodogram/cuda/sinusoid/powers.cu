@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
 // Sixteen of the inner dimension at once, or eight, where there are such instructions.
 template <int N>
 __device__ __forceinline__ void multiply_all(Tile& c, const double2* a, const double* b) {
-#if ON_DEVICE && __CUDA_ARCH__ >= 900
+#if HAS_TALL_DOUBLE_MATRICES
   if constexpr (N >= 4) {
     asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, "
         "{%12,%13,%14,%15}, {%0,%1,%2,%3};"

@@ -47,7 +47,7 @@ __device__ __forceinline__ unsigned bytes_of(unsigned a, unsigned b, unsigned wh
 }
 // x, y as halves in one word.
 __device__ __forceinline__ unsigned halves_of(float x, float y) {
-#if ON_DEVICE && __CUDA_ARCH__ >= 800
+#if HAS_HALF_MATRICES
   unsigned h;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(y), "f"(x));
   return h;
@@ -76,7 +76,7 @@ struct Sum {
 struct Steps {
   unsigned at, below;
 };
-#if ON_DEVICE && __CUDA_ARCH__ >= 800
+#if HAS_HALF_MATRICES
 __device__ __forceinline__ void multiply(Sum& c, Steps a, unsigned b) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
       : "+f"(c.re0), "+f"(c.re1), "+f"(c.im0), "+f"(c.im1)

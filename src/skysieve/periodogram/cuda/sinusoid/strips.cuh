@@ -10,8 +10,7 @@
 
 // On the matrix units, where they are fast in float64; float32 gains by it where cells do not wind round.
 #if ON_DEVICE
-constexpr bool MATRIX =
-    (sizeof(T) == 8 || FOLD == 1) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000);
+constexpr bool MATRIX = (sizeof(T) == 8 || FOLD == 1) && FAST_DOUBLE_MATRICES;
 #else
 constexpr bool MATRIX = sizeof(T) == 8;
 #endif

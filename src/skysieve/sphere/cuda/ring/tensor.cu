@@ -17,7 +17,7 @@
 #define BLOCK 256
 #define TERMS 16
 #define AHEAD 2
-#if PTX_ARCH >= 800
+#if HAS_HALF_MATRICES
 #define BLOCKS 2
 #else
 #define BLOCKS 1
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(128) samples(const double* __restri
 
 // k_m of a thread's two modes (d[0], d[1] and d[2], d[3]) and two rows of eight.
 struct Cosines {
-#if PTX_ARCH >= 800
+#if HAS_HALF_MATRICES
   unsigned high[4], low[4];
 #else
   float c[2][TERMS];
@@ -122,7 +122,7 @@ DI float cosine(i64 j, int m, int nphi) {
 }
 
 DI void prepare(Cosines& c, int j0, int m, int nphi, int lane) {
-#if PTX_ARCH >= 800
+#if HAS_HALF_MATRICES
 #pragma unroll
   for (int k = 0; k < 4; k++) {
     int j = j0 + 2 * (lane % 4) + k / 2 * 8;
@@ -135,7 +135,7 @@ DI void prepare(Cosines& c, int j0, int m, int nphi, int lane) {
 }
 
 DI void coefficients(float* d, const Cosines& c, const Piece* held, int lane) {
-#if PTX_ARCH >= 800
+#if HAS_HALF_MATRICES
   Piece p = held[lane];
   const float none[4] = {0, 0, 0, 0};
   ptx::multiply_halves(d, c.high, p.low, none);
