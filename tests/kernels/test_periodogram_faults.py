@@ -360,7 +360,7 @@ def test_gpus_that_differ(source):
     large, small = FaultyRuntime(shim_runtime()), FaultyRuntime(shim_runtime())
     small.device = replace(small.device, shared_per_block=64 << 10, compute_capability=(7, 5))
     alone, both = engine(small, memory=60_000), engine(large, small, memory=60_000)
-    grids = shared_grid(0.16, 0.2 / 120, 3200)
+    grids = shared_grid(0.16, 0.3 / 120, 2100)
     layouts = [e.describe(source, grids)["layout"] for e in (alone, both)]
     assert layouts[0] == layouts[1] != engine(large).describe(source, grids)["layout"]
     assert same(run(both, source, grids), run(alone, source, grids))

@@ -82,12 +82,12 @@ class Kernel:
         return np.asarray(np.polynomial.chebyshev.chebval(m / edge, fit), np.float64)
 
     def coefficients(self) -> NDArray[np.float64]:
-        """Polynomials of the taps, ``[DEGREE + 1, TAPS]``, highest power last; read-only.
+        """Polynomials of the taps, ``[DEGREE + 1, TAPS]``, highest power last.
 
         Tap ``a`` is the cell ``ceil(x - TAPS/2) + a`` of a point at ``x`` cells; the variable is
         ``u = 2 (ceil(x - TAPS/2) - (x - TAPS/2)) - 1`` in [-1, 1].
         """
-        return _coefficients(self)
+        return _coefficients(self).copy()
 
 
 @lru_cache(maxsize=8)
@@ -99,7 +99,6 @@ def _coefficients(kernel: Kernel) -> NDArray[np.float64]:
         fit = np.polynomial.chebyshev.chebfit(nodes, kernel.value(distance / (kernel.width / 2)), DEGREE)
         power = np.polynomial.chebyshev.cheb2poly(fit)
         out[: len(power), a] = power
-    out.flags.writeable = False  # shared by all callers
     return out
 
 
