@@ -30,6 +30,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -108,7 +109,7 @@ class Bench:
                 "plan": lambda: plan.execute(t, y, dy),
                 "numpy.concatenate": lambda: [np.concatenate(a) for a in (t, y, dy)],
             }
-            if find_spec("nifty_ls") and not self.gpu:
+            if find_spec("nifty_ls"):
                 import nifty_ls
 
                 tools["nifty-ls"] = lambda: [
@@ -126,16 +127,107 @@ class Bench:
             if self.gpu:
                 import cupy
 
-                there = tuple(cupy.asarray(a) for a in flat)
+                on_gpu = tuple(cupy.asarray(a) for a in flat)
                 gpu_tools: dict[str, Callable[[], object]] = {
-                    "function": lambda: skysieve.lombscargle(*there, offsets=offsets, **grid, **options),
-                    "plan": lambda: plan.execute(*there, offsets=offsets),
+                    "function": lambda: skysieve.lombscargle(*on_gpu, offsets=offsets, **grid, **options),
+                    "plan": lambda: plan.execute(*on_gpu, offsets=offsets),
                 }
                 self.row("lombscargle, CuPy arrays", gpu_tools, **facts)
                 yield
 
+    def batches(self) -> Iterator[None]:
+        """Fifty batches, none like another: objects, points and grid vary by 30%; seconds for 1,000 objects."""
+        import skysieve
+
+        rng = np.random.default_rng(6)
+        n = 1000 if self.gpu else 50
+        batches = []
+        for k in range(10 if self.quick else 50):
+            t, y, dy = self.curves(int(n * rng.uniform(0.7, 1.3)), seed=100 + k)
+            grid = {"fmin": F0, "fmax": F1, "nf": int(N_F * rng.uniform(0.7, 1.3)), "n_peaks": 5, "return_power": False}
+            batches.append(((t, y, dy), {**grid, "device": self.device}))
+        forms: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+            "lists": lambda a: a,
+            "flat arrays": lambda a: tuple(np.concatenate(x) for x in a),
+        }
+        if self.gpu:
+            import cupy
+
+            forms["CuPy arrays"] = lambda a: tuple(cupy.asarray(np.concatenate(x)) for x in a)
+        for form, convert in forms.items():
+            seconds, memory = [], []
+            for curves, options in batches:
+                offsets = np.concatenate([[0], np.cumsum([len(a) for a in curves[0]])])
+                data, more = convert(curves), {} if form == "lists" else {"offsets": offsets}
+                start = time.perf_counter()
+                skysieve.lombscargle(*data, **more, **options)
+                seconds.append((time.perf_counter() - start) * 1000 / (len(offsets) - 1))
+                memory.append(resident_bytes())
+            self.report.row(f"lombscargle, 50 batches of {form}", tool="function", best=min(seconds),
+                            seconds=statistics.median(seconds[1:]), n=len(seconds), device=self.device, objects=1000,
+                            memory_growth=memory[-1] / memory[min(9, len(memory) - 1)])  # fmt: skip
+            yield
+
+    def gpus(self) -> Iterator[None]:
+        """One GPU and all of them: light curves and maps of the host's memory."""
+        if not self.gpu:
+            return
+        import skysieve
+        from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
+
+        t, y, dy = (np.concatenate(a) for a in self.curves(1000))
+        repeat = 10 if self.quick else 1000
+        offsets = np.concatenate([[0], np.cumsum([len(a) for a in self.curves(1000)[0]])])
+        starts = (np.arange(repeat)[:, None] * offsets[-1] + offsets[None, :-1]).ravel()
+        many, ends = tuple(np.tile(a, repeat) for a in (t, y, dy)), np.append(starts, repeat * offsets[-1])
+        grid: dict[str, Any] = {"fmin": F0, "fmax": F1, "nf": N_F, "n_peaks": 5, "return_power": False}
+        tools: dict[str, Callable[[], object]] = {
+            name: lambda d=name: skysieve.lombscargle(*many, offsets=ends, **grid, device=d)
+            for name in ("cuda:all", "cuda:0")
+        }
+        self.row("light curves, all GPUs beside one", tools, 3, objects=1000 * repeat)
+        yield
+        nside = 512 if self.quick else 2048
+        maps = np.random.default_rng(7).standard_normal((16, 12 * nside**2), np.float32)
+        plans = {
+            name: ConvolvePlan(Gaussian(fwhm=0.002), Healpix(nside), device=name, dtype="float32")
+            for name in ("cuda:all", "cuda:0")
+        }
+        tools = {name: lambda p=plan: p.execute(maps) for name, plan in plans.items()}
+        self.row("16 maps, all GPUs beside one", tools, 3, nside=nside)
+        for plan in plans.values():
+            plan.close()
+        yield
+
+    def scale(self) -> Iterator[None]:
+        """Cost against size: objects of a batch, seconds of a file, nside of a map."""
+        import skysieve
+        from skysieve.dedispersion import Filterbank, search
+
+        grid: dict[str, Any] = {"fmin": F0, "fmax": F1, "nf": N_F, "n_peaks": 5, "return_power": False}
+        for n in (1, 10, 100) if self.quick or not self.gpu else (1, 10, 100, 1000, 10_000, 100_000):
+            t, y, dy = self.curves(min(n, 10_000))
+            flat = tuple(np.concatenate(a * (-(-n // 10_000))) for a in (t, y, dy))
+            offsets = np.concatenate([[0], np.cumsum([len(a) for a in t * (-(-n // 10_000))])])
+            call = {
+                "function": lambda f=flat, o=offsets: skysieve.lombscargle(*f, offsets=o, **grid, device=self.device)
+            }
+            self.row("scale: objects", call, 3, size=n)
+            yield
+        for nside in (64, 256) if self.quick or not self.gpu else (64, 128, 256, 512, 1024, 2048, 4096):
+            m = np.random.default_rng(nside).standard_normal(12 * nside**2).astype(np.float32)
+            call = {"function": lambda m=m: skysieve.smoothing(m, fwhm=0.02, device=self.device, dtype="float32")}
+            self.row("scale: nside", call, 3, size=nside)
+            yield
+        for seconds in (1, 4) if self.quick or not self.gpu else (1, 4, 16, 64, 256):
+            self.fake(self.folder / "scale.fil", seconds, 256)
+            fb = Filterbank.open(self.folder / "scale.fil")
+            call = {"function": lambda fb=fb: search(fb, dms=np.linspace(0, 500, 500), device=self.device)}
+            self.row("scale: seconds of data", call, 3, size=seconds)
+            yield
+
     def one_curve(self) -> Iterator[None]:
-        """One light curve of 100 points, and methods of the `LombScargle` class."""
+        """One light curve of 100 points, and methods of the `LombScargle` class beside astropy's."""
         import astropy.timeseries
 
         import skysieve
@@ -322,7 +414,7 @@ class Bench:
     def fake(self, path: Path, seconds: float, channels: int) -> None:
         """A filterbank file of noise and pulses, 1.2 to 1.5 GHz, 256 us, 8 bits."""
         command = f"dedisp fake -o {path} --duration {seconds} --nchan {channels} --fch1 1500 --foff {-300 / channels}"
-        self.run_command([*command.split(), "--tsamp", "256e-6", "--snr", "20"])
+        self.run_command([*command.split(), "--tsamp", "256e-6", "--snr", "20", "--overwrite"])
 
     def command(self, case: str, command: list[str], floor: str, **facts: Any) -> None:
         """A command beside its floor: interpreter, imports, a GPU's context, and ``floor``, which reads the file."""
@@ -356,7 +448,14 @@ class Bench:
         shutil.rmtree(cache)
 
 
-CASES = ("lombscargle", "one_curve", "period", "smoothing", "smooth", "bursts", "fstat", "first")
+def resident_bytes() -> int:
+    """Bytes of main memory that this process holds."""
+    text = Path("/proc/self/statm").read_text(encoding="ascii")
+    return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+CASES = ("lombscargle", "batches", "one_curve", "period", "smoothing", "smooth", "bursts", "fstat", "first", "scale",
+         "gpus")  # fmt: skip
 
 
 def reference_ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
