@@ -116,7 +116,7 @@ def test_on_the_kernels_of_a_gpu(monkeypatch, window, bsgl):
 
     def make(spec, device, memory, threads):
         made.append(spec)
-        return cuda.Engine(spec, runtime=shim_runtime("forwards")), device
+        return cuda.Engine(spec, runtime=shim_runtime("forwards"))
 
     monkeypatch.setattr(searching, "make_engine", make)
     b = run(**options)  # one thread: the host's kernels run one at a time

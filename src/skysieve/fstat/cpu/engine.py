@@ -75,6 +75,11 @@ class Engine:
         self.lines = LineTasks(spec, self.typed, self.pool.workers) if spec.lines else None
         self._others: dict[int, Engine] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """See `contract.Engine.nbytes`; the tables of a grid are small beside its map."""
+        return 0
+
     def close(self) -> None:
         """Free the threads."""
         for other in self._others.values():

@@ -426,7 +426,7 @@ class Run:
 
 
 def _engine(spec: Spec, device: Device, *, memory: str | float | None) -> Engine:
-    return make_engine(spec, device, memory, 1)[0]
+    return make_engine(spec, device, memory, 1)
 
 
 def _devices(device: Any, threads: int | None) -> list[Device]:
