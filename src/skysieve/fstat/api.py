@@ -31,8 +31,8 @@ __all__ = ["TransientPlan", "transient_map"]
 
 
 SMALL_CELLS = 2**17
-"""Below this number of cells, "auto" computes a rectangular or exponential map of atoms in host memory on the CPU: 0.6 ms
-on one core, less than the launches and copies of a GPU take."""
+"""Below this number of cells, "auto" computes a rectangular or exponential map of atoms in host memory on the CPU: it
+takes 0.6 ms on one core, less than the launches and copies of a GPU."""
 
 
 def make_engine(spec: Spec, device: Device, memory: str | float | None, threads: int | None) -> Engine:
