@@ -36,8 +36,10 @@ def test_wrong_banks_are_named():
         TemplateBank.grid((1, 2, 0.5), (1, 0, 1))
     with pytest.raises(ValueError, match="f1dot has 2 values: expected 3"):
         TemplateBank([1.0, 2, 3], [0.0, 1], listed=True)
+    with pytest.raises(ValueError, match=r"f0\[1\] = nan"):
+        TemplateBank([1, np.nan])
     with pytest.raises(ValueError, match="f0 has shape"):
-        TemplateBank([np.nan])
+        TemplateBank([])
     with pytest.raises(ValueError, match="mismatch=2"):
         spacing(86400, 2)
     with pytest.raises(ValueError, match="span=0"):
@@ -89,11 +91,11 @@ def test_a_search_that_stops_goes_on_with_the_same_answer(made, bank, tmp_path, 
     real = Demodulator.batch
     calls = []
 
-    def stops(self, *spins):
+    def stops(self, *spins, **options):
         calls.append(len(spins[0]))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return real(self, *spins)
+        return real(self, *spins, **options)
 
     monkeypatch.setattr(Demodulator, "batch", stops)
     file = tmp_path / "state.npz"
@@ -118,6 +120,45 @@ def test_a_gpu_has_the_atoms_of_the_cpu(made):
     with pytest.raises(ValueError, match=r"template 1, H1: SFTs hold"):
         shim.batch([100.05, 100.2])
     shim.close()
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_bad_templates_of_a_list_cost_only_themselves(made, gpu, monkeypatch):
+    """Outside the band, not finite, or too far by their spin-down: each is named; the others have their answers."""
+    f0 = 100.05 + 4e-6 * np.arange(-5, 6)
+    clean = searched(made, TemplateBank(f0, -2e-10, listed=True)).columns("rect")
+    f, f1 = np.insert(f0, [0, 4, 7, 11], [100.3, np.nan, 100.05, 99.9]), np.full(15, -2e-10)
+    f1[9] = 1e-6
+    if gpu:
+        real = Demodulator.__init__
+
+        def on_shim(self, *args, **options):
+            real(self, *args, **options)
+            self._on_gpu(shim_runtime())
+
+        monkeypatch.setattr(Demodulator, "__init__", on_shim)
+    found = searched(made, TemplateBank(f, f1, listed=True))
+    assert found.n_templates == 15
+    assert found.n_bad == 4
+    assert list(found.faults) == [0, 5, 9, 14]
+    assert "H1: SFTs hold 100 to 100.1 Hz, too narrow by" in found.faults[0]
+    assert "f0 = nan" in found.faults[5]
+    assert "Hz above" in found.faults[9] or "Hz below" in found.faults[9]
+    assert "Hz below" in found.faults[14]
+    table = found.columns("rect")
+    assert np.array_equal(np.sort(table["f0"]), np.sort(clean["f0"]))
+    for name in ("max2F", "t0_ml", "tau_ml"):
+        assert table[name] == pytest.approx(clean[name], rel=1e-5 if gpu else 0)
+
+
+def test_a_template_at_the_very_edge_is_an_error_of_its_own(made, monkeypatch):
+    """The kernels round in another order: they may refuse what the search for reasons finds inside."""
+    monkeypatch.setattr(Demodulator, "_outside", lambda self, k, inside: {})
+    found = searched(made, TemplateBank([100.05, 100.3, 100.04], -2e-10, listed=True))
+    assert found.n_bad == 1
+    assert "no bins beyond the frequency" in found.faults[1]
+    with pytest.raises(ValueError, match="template 1, H1: SFTs hold no bins beyond"):
+        Demodulator(made, 0.5, 1.0, START, barycentre="builtin").batch([100.05, 100.3])
 
 
 @pytest.mark.parametrize("n", [2, 100, 2048, 100_000])

@@ -69,7 +69,8 @@ class TemplateBank:
     Raises
     ------
     ValueError
-        For values that are not finite, empty axes or lists of different lengths.
+        For axes with values that are not finite, empty axes or lists of different lengths.  A search leaves out
+        templates of a list that are not finite.
 
     Examples
     --------
@@ -88,8 +89,11 @@ class TemplateBank:
     def __post_init__(self) -> None:
         for name in NAMES:
             x = np.atleast_1d(np.asarray(getattr(self, name), np.float64))
-            if x.ndim != 1 or x.size == 0 or not np.isfinite(x).all():
-                raise ValueError(f"{name} has shape {x.shape}: expected finite numbers in a row, one at least")
+            if x.ndim != 1 or x.size == 0:
+                raise ValueError(f"{name} has shape {x.shape}: expected numbers in one row, one at least")
+            if not self.listed and not np.isfinite(x).all():
+                i = int(np.argmin(np.isfinite(x)))
+                raise ValueError(f"{name}[{i}] = {x[i]}: expected a finite number")
             object.__setattr__(self, name, x)
         if self.listed:
             size = max(self.shape)

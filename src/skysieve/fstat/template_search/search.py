@@ -22,7 +22,7 @@ from skysieve.fstat.api import make_engine
 from skysieve.fstat.contract import Dtype, Engine, Spec
 from skysieve.fstat.inputs.atoms import Atoms
 from skysieve.fstat.inputs.files import PathLike
-from skysieve.fstat.inputs.grid import Grid
+from skysieve.fstat.inputs.grid import Grid, Times
 from skysieve.fstat.inputs.windows import Window, WindowLike, WindowSum, resolve_window
 
 from .batch import AtomsBatch, groups, is_path, read_files
@@ -303,7 +303,7 @@ class SearchPlan(Plan):
         """The full grid of a batch; None if all windows cover all data."""
         if all(w.whole for w in self.options.windows.values()):
             return None
-        return Grid.full([p.template(0) for p in parts])
+        return Grid.over(Times.of([p.t for p in parts], parts[0].tatom))
 
     def execute(
         self,

@@ -233,4 +233,4 @@ class SearchWorker:
 
 def _on_host(p: AtomsBatch) -> AtomsBatch:
     a2, b2, ab, fa, fb = (to_host(x) for x in (p.a2, p.b2, p.ab, p.Fa, p.Fb))
-    return AtomsBatch(p.t, a2, b2, ab, fa, fb, p.tatom, p.detector, p.params)
+    return AtomsBatch(p.t, a2, b2, ab, fa, fb, p.tatom, p.detector, p.params, p.errors)
