@@ -136,7 +136,7 @@ def test_wrong_sets_are_named(tmp_path):
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             read_sfts(folder, **options)
 
-    refused("no such file, and no file matches")
+    refused("no file in it ends in .sft")
     refused(r"detectors=\['H1', 'V1'\]: no SFT of V1, only of H1", made(), detectors=["H1", "V1"])
     refused("overlaps the one at GPS 1000000000", made(), made(start=1_000_000_900))
     refused("overlaps", made(), made())

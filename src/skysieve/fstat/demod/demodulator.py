@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,10 +27,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Demodulator"]
+__all__ = ["Demodulator", "stream"]
 
-BATCH_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
-"""Bytes of the atoms of a batch."""
+BATCH_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
+"""Bytes of the atoms of a batch; on a GPU those of a chunk of a search, so that a search that is continued from a
+checkpoint computes the same chunks."""
 TRIED = 500
 """Templates that are tried to find one in the band."""
 SCREENED = 1 << 22
@@ -54,7 +59,7 @@ class Demodulator:
     window : int
         Bins of the running median by which the noise is measured.
     device : {"cpu", "cuda", "cuda:N", "auto"} or Device
-        Where projections are made, and where atoms live.
+        Where projections are made, and where atoms live.  A demodulator may be used by several threads on a CPU.
 
     Raises
     ------
@@ -116,7 +121,10 @@ class Demodulator:
             a, b = antenna_patterns(at, one.detector, self.ra, self.dec)
             self._times.append((at - self.middle + delay, rate))
             self._factors.append((a * np.sqrt(weight), b * np.sqrt(weight)))
-        self.device = resolve(device)[0]
+        found = resolve(device)
+        if len(found) > 1:
+            raise ValueError(f"device={device!r}: a Demodulator takes one device; search_sfts takes several")
+        self.device = found[0]
         self._projectors: list[Any] = []
         if self.device.kind == "cuda":
             self._on_gpu()
@@ -229,15 +237,17 @@ class Demodulator:
             reason = reason or made[0].errors[0]
         raise ValueError(f"template 0, {reason}")
 
+    def on(self, device: Device) -> Demodulator:
+        """The same demodulation on another device."""
+        other = copy.copy(self)
+        other.device, other._projectors = device, []
+        if device.kind == "cuda":
+            other._on_gpu()
+        return other
+
     def stream(self, bank: TemplateBank) -> Callable[[int], Iterator[list[AtomsBatch]]]:
         """A function of a number that yields the batches from that template on; `skysieve.fstat.search` takes it."""
-        size = max(1, BATCH_BYTES[self.device.kind] // (16 * sum(len(one) for one in self.sfts)))
-
-        def batches(start: int) -> Iterator[list[AtomsBatch]]:
-            for at in range(start, len(bank), size):
-                yield self.batch(*bank.part(at, at + size).values(), strict=False)
-
-        return batches
+        return stream([self], bank)
 
     def _projected(self, k: int, inside: Sequence[Any], errors: dict[int, str]) -> tuple[Any, Any, int]:
         """Fa and Fb of templates in one detector, and the first template that needs bins outside its data, or -1.
@@ -256,6 +266,8 @@ class Demodulator:
         from skysieve.fstat.cpu.demod import projections
 
         made, failed = projections(self._data[k], one.first_bin, *self._times[k], self.tsft, *inside)
+        if failed >= 0:
+            return None, None, failed
         a, b = (x.astype(np.float32) for x in self._factors[k])
         return a * made, b * made, failed
 
@@ -289,3 +301,27 @@ def _given(barycentre: dict[str, tuple[Any, Any]], one: SFTs) -> tuple[NDArray[n
                 f"barycentre[{one.detector!r}]: {name} of shape {x.shape}, expected {one.t.shape}, all finite"
             )
     return delay, rate
+
+
+def stream(demodulators: Sequence[Demodulator], bank: TemplateBank) -> Callable[[int], Iterator[list[AtomsBatch]]]:
+    """As `Demodulator.stream`; the demodulators take turns, each in a thread of its own, one batch ahead."""
+    first = demodulators[0]
+    size = max(1, BATCH_BYTES[first.device.kind] // (16 * sum(len(one) for one in first.sfts)))
+
+    def batches(start: int) -> Iterator[list[AtomsBatch]]:
+        pools = [ThreadPoolExecutor(1, "skysieve-demod") for _ in demodulators]
+        ahead: deque[Future[list[AtomsBatch]]] = deque()
+        try:
+            for k, at in enumerate(range(start, len(bank), size)):
+                if len(ahead) == len(demodulators):
+                    yield ahead.popleft().result()
+                chosen = k % len(demodulators)
+                spins = bank.part(at, at + size).values()
+                ahead.append(pools[chosen].submit(partial(demodulators[chosen].batch, *spins, strict=False)))
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for pool in pools:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    return batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from skysieve.core.arrays import array_module, as_array, is_device_array, to_hos
 from skysieve.fstat.contract import Bank, prepared
 from skysieve.fstat.inputs.atoms import FIELDS, Atoms, above_schwarz, positive_seconds, times_of
 from skysieve.fstat.inputs.bins import refuse_long
-from skysieve.fstat.inputs.files import as_list, read_any
+from skysieve.fstat.inputs.files import as_list, doppler_of, read_any
 from skysieve.fstat.inputs.grid import Times
 
 from .columns import is_reserved
@@ -286,6 +286,8 @@ def is_path(item: Any) -> bool:
 def read_files(source: Iterable[Any], read: Callable[[Any], list[Atoms]] = read_any) -> Iterator[Any]:
     """Read the files in a stream of batches; the names of the files become the parameter ``file``.
 
+    So do the parameters ``f0``, ``f1dot`` ... of LALPulsar's file names, see `doppler_of`.
+
     Neighbouring files with the same times are gathered into one batch.  A file that cannot be read becomes its error.
     Other items pass.
     """
@@ -294,7 +296,9 @@ def read_files(source: Iterable[Any], read: Callable[[Any], list[Atoms]] = read_
 
     def batch() -> Iterator[list[AtomsBatch]]:
         if waiting:
-            yield [AtomsBatch.stack(list(one), {"file": names}) for one in zip(*waiting, strict=True)]
+            found = [doppler_of(name) for name in names]
+            params: dict[str, Any] = {key: [f.get(key, np.nan) for f in found] for key in dict.fromkeys(chain(*found))}
+            yield [AtomsBatch.stack(list(one), {"file": names} | params) for one in zip(*waiting, strict=True)]
             waiting.clear()
             names.clear()
 

@@ -36,7 +36,7 @@ from .worker import Chunk, ChunkReport, SearchOptions, SearchWorker
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["SearchPlan", "search"]
+__all__ = ["Devices", "SearchPlan", "devices_of", "search"]
 
 Windows = WindowLike | Sequence[WindowLike] | Mapping[str, WindowLike]
 """The argument `windows`."""
@@ -233,7 +233,7 @@ class SearchPlan(Plan):
             named, real_dtype(dtype), ranked, keep, -np.inf if threshold is None else float(threshold), few, band,
             _width(band, band_width), bsgl, float(rhohatmax), bool(strict),
         )  # fmt: skip
-        self.devices = _devices(device, threads)
+        self.devices = devices_of(device, threads)
         make = partial(_engine, memory=memory)
         self._workers: list[SearchWorker] | None = [SearchWorker(self.options, d, make) for d in self.devices]
 
@@ -399,7 +399,7 @@ class Run:
         step = max(1, int(min(CHUNK_BYTES[w.device.kind] for w in self.workers) / size))
         n = len(parts[0])
         step = -(-n // -(-n // step))
-        if len(self.workers) > 1:
+        if len(self.workers) > 1 and not parts[0].on_device:  # one GPU holds all of a batch on it
             step = min(step, max(1, -(-n // len(self.workers))))
         for a in range(0, n, step):
             rows = slice(a, min(a + step, n))
@@ -429,7 +429,7 @@ def _engine(spec: Spec, device: Device, *, memory: str | float | None) -> Engine
     return make_engine(spec, device, memory, 1)
 
 
-def _devices(device: Any, threads: int | None) -> list[Device]:
+def devices_of(device: Any, threads: int | None) -> list[Device]:
     """The devices that take chunks: a GPU is one, a CPU one for each of its threads."""
     several = [device] if isinstance(device, str | Device) else device
     if not isinstance(several, list | tuple) or not several:
