@@ -205,6 +205,6 @@ def test_demodulators_take_turns_and_change_nothing(made, bank, monkeypatch):
                 assert np.array_equal(x.Fa, y.Fa)
                 assert np.array_equal(x.params["f0"], y.params["f0"])
     assert [calls.count(each) for each in pair] == [9, 7]
+    monkeypatch.setattr(module, "resolve", lambda device: (one.device, one.device))
     with pytest.raises(ValueError, match="takes one device"):
-        monkeypatch.setattr(module, "resolve", lambda device: (one.device, one.device))
         Demodulator(made, 0.5, 1.0, device="cuda:all")
