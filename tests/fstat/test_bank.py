@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.kernels.shim import shim_runtime
@@ -120,6 +122,19 @@ def test_a_gpu_has_the_atoms_of_the_cpu(made):
     with pytest.raises(ValueError, match=r"template 1, H1: SFTs hold"):
         shim.batch([100.05, 100.2])
     shim.close()
+
+
+def test_a_checkpoint_of_other_sfts_or_templates_is_refused(made, bank, tmp_path):
+    file = tmp_path / "state.npz"
+    few = TemplateBank(bank.f0[:3])
+    found = searched(made, few, checkpoint=file)
+    assert (found.settings["ra"], found.settings["tref"]) == (0.5, START)
+    again = searched(made, TemplateBank(bank.f0[:3]), checkpoint=file)
+    assert np.array_equal(again.columns("rect")["max2F"], found.columns("rect")["max2F"])
+    changed = [replace(made[0], data=1.5 * made[0].data), made[1]]
+    for sfts, templates in ((changed, few), (made, TemplateBank(bank.f0[:4])), (made, TemplateBank(bank.f0[1:4]))):
+        with pytest.raises(ValueError, match="belongs to a search with"):
+            searched(sfts, templates, checkpoint=file)
 
 
 @pytest.mark.parametrize("gpu", [False, True])

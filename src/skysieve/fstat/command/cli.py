@@ -510,17 +510,18 @@ def search(
             if verbose:
                 describe(messages, plan.describe(first))
             batches: Callable[[int], Iterator[Any]]
+            facts: dict[str, Any] = {}
             if host is not None and bank is not None:
                 from skysieve.fstat.demod.demodulator import stream
                 from skysieve.fstat.demod.search import demodulators
 
-                batches = stream(stack.enter_context(demodulators(host, plan.devices)), bank)
+                batches, facts = stream(stack.enter_context(demodulators(host, plan.devices)), bank), host.facts(bank)
             else:
 
                 def batches(start: int) -> Iterator[Any]:
                     return read_files(names[start:], lambda path: read(path, tatom, detectors))
 
-            result = plan.execute(batches, checkpoint=checkpoint, total=total, progress=messages.progress)
+            result = plan.execute(batches, checkpoint=checkpoint, total=total, facts=facts, progress=messages.progress)
         for number, text in result.faults.items():
             name = f"template {number}" if sfts else str(names[number])
             typer.echo(f"skysieve: {text if name in text else f'{name}: {text}'}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -220,6 +221,18 @@ class Demodulator:
             a, b = (array_module(Fa).asarray(x.astype(np.float32)) for x in factors)
             out.append(AtomsBatch(one.t, a * a, b * b, a * b, Fa, Fb, int(self.tsft), one.detector, params, errors))
         return out
+
+    def facts(self, bank: TemplateBank) -> dict[str, Any]:
+        """What identifies a search: position, reference time, and digests of the SFTs and the templates."""
+        digests = {"sfts": hashlib.sha256(), "templates": hashlib.sha256(repr((bank.shape, bank.listed)).encode())}
+        for one, (delay, _) in zip(self.sfts, self._times, strict=True):
+            digests["sfts"].update(f"{one!r} {one.first_bin}".encode())
+            for x in (one.t, one.data, delay):
+                digests["sfts"].update(np.ascontiguousarray(x).data)
+        for name in NAMES:
+            digests["templates"].update(np.ascontiguousarray(getattr(bank, name)).data)
+        found: dict[str, Any] = {"ra": self.ra, "dec": self.dec, "tref": self.tref}
+        return found | {name: digest.hexdigest()[:16] for name, digest in digests.items()}
 
     def first(self, bank: TemplateBank) -> list[Atoms]:
         """Atoms of a template of a bank that lies in the band: the first one, or one of `TRIED` others.

@@ -68,7 +68,8 @@ def search_sfts(
     """
     devices = devices_of(device, options.get("threads"))
     with Demodulator(sfts, ra, dec, tref, barycentre=barycentre) as host, demodulators(host, devices) as several:
-        return search(stream(several, bank), device=device, **{"total": len(bank), **options})
+        facts = host.facts(bank) | dict(options.pop("facts", None) or {})
+        return search(stream(several, bank), device=device, facts=facts, **{"total": len(bank), **options})
 
 
 @contextmanager

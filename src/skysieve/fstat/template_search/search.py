@@ -77,6 +77,7 @@ def search(
     memory: str | float | None = None,
     threads: int | None = None,
     total: int | None = None,
+    facts: Mapping[str, Any] | None = None,
     progress: bool | Callable[[int, int], None] = False,
 ) -> SearchResult:
     """Search many templates for transient signals; only counts are kept of all but the best.
@@ -126,6 +127,9 @@ def search(
         CPU threads; each works on a chunk of its own.  The default is one for each core.
     total : int, optional
         Number of templates, for the progress bar.
+    facts : dict, optional
+        What else describes the search, as text and numbers: a part of ``SearchResult.settings``, which must be the same
+        when a checkpoint is continued.
     progress : bool or callable
         Show a progress bar, or call ``progress(templates done, total or 0)``.
 
@@ -164,8 +168,9 @@ def search(
         rhohatmax=rhohatmax, memory=memory, threads=threads,
     ) as plan:  # fmt: skip
         return plan.execute(
-            batches, checkpoint=checkpoint, checkpoint_every=checkpoint_every, total=total, progress=progress
-        )
+            batches, checkpoint=checkpoint, checkpoint_every=checkpoint_every, total=total, facts=facts,
+            progress=progress,
+        )  # fmt: skip
 
 
 class SearchPlan(Plan):
@@ -312,13 +317,14 @@ class SearchPlan(Plan):
         checkpoint: PathLike | None = None,
         checkpoint_every: float = 60.0,
         total: int | None = None,
+        facts: Mapping[str, Any] | None = None,
         progress: bool | Callable[[int, int], None] = False,
     ) -> SearchResult:
         """Search a stream of templates; see `search`."""
         workers = self._open_workers()
         if not np.isfinite(checkpoint_every) or checkpoint_every < 0:
             raise ValueError(f"checkpoint_every={checkpoint_every!r}: expected seconds, at least 0")
-        options, settings = self.options, self._settings()
+        options, settings = self.options, self._settings() | dict(facts or {})
         ledgers = {name: Ledger(options.topk, options.threshold, options.posteriors) for name in options.windows}
         state = State(ledgers, grid=self.grid)
         with ExitStack() as stack:
