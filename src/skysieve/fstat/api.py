@@ -138,7 +138,7 @@ def transient_map(
     Notes
     -----
     F and its window rules are those of [1]_ and LALPulsar; times before the data count as empty.  The sums of
-    rectangular windows grow with tau.  For exponential windows [2]_ sums every cell anew; here the sums obey a
+    rectangular windows grow with tau.  For exponential windows [2]_ sums every cell on its own; here the sums obey a
     recurrence in t0, so that a map costs a few operations for each cell.  ``F = 2``, its mean in noise, where the
     antenna-pattern matrix has a condition number above 1e4 or the window holds no data.
 
@@ -303,7 +303,7 @@ class TransientPlan(Plan):
         return bins, grid, job
 
     def _schedule(self, bins: Bins, grid: Grid, memory: str | float | None) -> Schedule:
-        """The bins of every cell; those of the last call are kept."""
+        """The bins of every cell; those of the last call are remembered."""
         times = Times(bins.t_start, bins.tatom, bins.n)
         if self._last is None or self._last[0] != times or self._last[1] != grid:
             refuse_tables(grid, bins.tatom, memory)

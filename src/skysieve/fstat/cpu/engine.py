@@ -308,7 +308,7 @@ class Engine:
         return [partial(self._exp, job, stream, order, a, b, out) for a, b in pieces]
 
     def _march(self, job: MapJob, rows: NDArray[np.int64]) -> March:
-        """The order of the rows of a schedule; that of the last schedule is kept."""
+        """The order of the rows of a schedule; that of the last schedule is remembered."""
         if self._march_of is None or self._march_of[0] is not job.schedule:
             self._march_of = job.schedule, March.of(job, rows, self.typed.dtype)
         return self._march_of[1]

@@ -60,7 +60,7 @@ def read_sfts(
     Returns
     -------
     list of SFTs
-        One for each detector, in alphabetical order, or in that of `detectors`.
+        One for each detector, in alphabetical order, or in the order of `detectors`.
 
     Raises
     ------

@@ -181,7 +181,7 @@ class SearchWorker:
         return grid, MapJob(binned.bank, binned.tatom, grid.taus.astype(np.float64), schedule, binned.detectors)
 
     def _schedule(self, name: str, times: Binning) -> tuple[Grid, Schedule]:
-        """The grid and the schedule of a window for data with these times; those of the last times are kept."""
+        """The grid and the schedule of a window for data with these times; the last ones are remembered."""
         window, grid, width = self.options.windows[name], self.grid, times.tatom
         key = (name, times.t_start, times.n, width)
         if key not in self._schedules:
