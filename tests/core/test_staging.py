@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -161,6 +162,10 @@ class Registry:
         self.held: dict[int, int] = {}
         self.locked = 0
 
+    def as_runtime(self):
+        cuda = SimpleNamespace(runtime=self, Device=lambda index: nullcontext())
+        return SimpleNamespace(xp=SimpleNamespace(cuda=cuda), device=SimpleNamespace(index=0))
+
     def hostRegister(self, address, nbytes, flags):
         assert address % 4096 == nbytes % 4096 == flags == 0
         assert all(address + nbytes <= a or a + n <= address for a, n in self.held.items())
@@ -176,8 +181,7 @@ class Registry:
 @pytest.fixture
 def results():
     registry = Registry()
-    xp = SimpleNamespace(cuda=SimpleNamespace(runtime=registry))
-    return ResultMemory(SimpleNamespace(xp=xp)), registry
+    return ResultMemory(registry.as_runtime()), registry
 
 
 def test_memory_of_a_result_that_is_gone_serves_the_next(results):
@@ -222,7 +226,7 @@ def test_page_locked_memory_is_bounded(results, monkeypatch):
 
 def test_results_survive_the_engine_that_made_them():
     registry = Registry()
-    memory = ResultMemory(SimpleNamespace(xp=SimpleNamespace(cuda=SimpleNamespace(runtime=registry))))
+    memory = ResultMemory(registry.as_runtime())
     found, idle = (memory.empty((1 << 20,), np.float64) for _ in range(2))
     found[:] = 3
     del idle, memory

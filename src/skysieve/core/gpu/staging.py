@@ -24,7 +24,7 @@ from skysieve.core.errors import KernelError
 from skysieve.core.memory import available_host_memory
 from skysieve.core.tasks import usable_cores
 
-from .runtime import Runtime
+from .runtime import Runtime, on_device
 
 __all__ = ["GROWTH", "Copier", "CudaLane", "HostLane", "Lane", "ResultMemory", "is_pinned", "make_current", "make_lane"]
 
@@ -363,17 +363,17 @@ class ResultMemory:
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        self._cuda: Any = None if runtime.xp is np else runtime.xp.cuda.runtime
+        self._runtime = runtime
         self._idle: dict[int, np.ndarray[Any, Any]] = {}  # by address; single operations, safe in a finalizer
         self._closed = False
         self._process = os.getpid()
-        weakref.finalize(self, _unlock_all, self._cuda, self._idle, self._process).atexit = False
+        weakref.finalize(self, _unlock_all, runtime, self._idle, self._process).atexit = False
 
     def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
         """Return a new array with undefined values; its memory comes back when the array and its views are gone."""
         kind = np.dtype(dtype)
         nbytes = math.prod(shape) * kind.itemsize
-        memory = self._locked(nbytes) if self._cuda is not None and nbytes >= _SHORT else None
+        memory = self._locked(nbytes) if self._runtime.xp is not np and nbytes >= _SHORT else None
         if memory is None:
             return np.empty(shape, kind)
         owner = _Owner(memory)
@@ -386,7 +386,7 @@ class ResultMemory:
         for address, held in list(self._idle.items()):
             if nbytes <= held.nbytes <= 2 * nbytes and self._idle.pop(address, None) is not None:
                 return held
-        _unlock_all(self._cuda, self._idle, self._process)
+        _unlock_all(self._runtime, self._idle, self._process)
         if nbytes > _RESULTS * available_host_memory():
             return None
         size = -(-nbytes // _PAGE) * _PAGE
@@ -394,7 +394,8 @@ class ResultMemory:
         start = -whole.ctypes.data % _PAGE
         memory = whole[start : start + size]
         try:
-            self._cuda.hostRegister(memory.ctypes.data, memory.nbytes, 0)
+            with on_device(self._runtime):
+                self._runtime.xp.cuda.runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
         except RuntimeError as error:
             logger.info("no page-locked memory for a result of %d bytes: %s", nbytes, error)
             return None
@@ -402,21 +403,21 @@ class ResultMemory:
 
     def _take_back(self, memory: np.ndarray[Any, Any]) -> None:
         self._idle[memory.ctypes.data] = memory
-        _unlock_all(self._cuda, self._idle, self._process, 0 if self._closed else _IDLE)
+        _unlock_all(self._runtime, self._idle, self._process, 0 if self._closed else _IDLE)
 
     def close(self) -> None:
         """Free the memory that no result holds; memory of results is freed with them."""
         self._closed = True
-        _unlock_all(self._cuda, self._idle, self._process)
+        _unlock_all(self._runtime, self._idle, self._process)
 
 
-def _unlock_all(cuda: Any, idle: dict[int, np.ndarray[Any, Any]], process: int, most: int = 0) -> None:
+def _unlock_all(runtime: Runtime, idle: dict[int, np.ndarray[Any, Any]], process: int, most: int = 0) -> None:
     """Free page-locked memory but `most` pieces; in a forked child, which has no context on the GPU, its copy only."""
     while len(idle) > most:
         address, _memory = idle.popitem()
         if os.getpid() == process:
-            with suppress(RuntimeError):  # a lost GPU has already dropped it
-                cuda.hostUnregister(address)
+            with suppress(RuntimeError), on_device(runtime):  # a lost GPU has already dropped it
+                runtime.xp.cuda.runtime.hostUnregister(address)
 
 
 class _Owner:
