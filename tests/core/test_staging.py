@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from skysieve.core.errors import KernelError
-from skysieve.core.gpu.staging import Copier, CudaLane, HostLane, make_current
+from skysieve.core.gpu.staging import Copier, CudaLane, HostLane, ResultMemory, make_current
 
 
 class Context:
@@ -150,3 +153,100 @@ def test_long_copies_are_cut_among_threads():
     copier.copy([(target, source)])
     copier.close()
     assert np.array_equal(target, source)
+
+
+class Registry:
+    """Page-locked memory as the CUDA runtime registers it: whole pages, none of them twice."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}
+        self.locked = 0
+
+    def as_runtime(self):
+        cuda = SimpleNamespace(runtime=self, Device=lambda index: nullcontext())
+        return SimpleNamespace(xp=SimpleNamespace(cuda=cuda), device=SimpleNamespace(index=0))
+
+    def hostRegister(self, address, nbytes, flags):
+        assert address % 4096 == nbytes % 4096 == flags == 0
+        assert all(address + nbytes <= a or a + n <= address for a, n in self.held.items())
+        if nbytes > 64 << 20:
+            raise RuntimeError("cudaErrorMemoryAllocation")
+        self.held[address] = nbytes
+        self.locked += 1
+
+    def hostUnregister(self, address):
+        del self.held[address]
+
+
+@pytest.fixture
+def results():
+    registry = Registry()
+    return ResultMemory(registry.as_runtime()), registry
+
+
+def test_memory_of_a_result_that_is_gone_serves_the_next(results):
+    memory, registry = results
+    last = None
+    for i in range(6):
+        found = memory.empty((3, 1000, 500), np.float32)
+        assert found.shape == (3, 1000, 500)
+        assert found.dtype == np.float32
+        assert found.flags.writeable
+        found[...] = i
+        assert last is None or (last == i - 1).all()  # a result that is held is never written to
+        last = found[1][10:]  # a view holds the memory of the whole
+    assert registry.locked == 2
+    del found, last
+    gc.collect()
+    assert len(registry.held) == 2
+    memory.close()
+    assert not registry.held
+
+
+def test_page_locked_memory_is_bounded(results, monkeypatch):
+    memory, registry = results
+    many = [memory.empty((1 << 20,), np.float32) for _ in range(5)]
+    assert len(registry.held) == 5
+    del many
+    gc.collect()
+    assert len(registry.held) == 2
+    large = memory.empty((5 << 20,), np.float32)  # idle memory that does not fit is freed first
+    assert len(registry.held) == 1
+    assert memory.empty((100,), np.float32).base is None
+    assert memory.empty((20 << 20,), np.float32).base is None  # the runtime refuses
+    monkeypatch.setattr("skysieve.core.gpu.staging.available_host_memory", lambda: 20 << 20)
+    assert memory.empty((3 << 20,), np.float32).base is None
+    memory.close()
+    assert len(registry.held) == 1
+    large[:] = 1
+    del large
+    gc.collect()
+    assert not registry.held
+
+
+def test_results_survive_the_engine_that_made_them():
+    registry = Registry()
+    memory = ResultMemory(registry.as_runtime())
+    found, idle = (memory.empty((1 << 20,), np.float64) for _ in range(2))
+    found[:] = 3
+    del idle, memory
+    gc.collect()
+    assert (found == 3).all()
+    del found
+    gc.collect()
+    assert not registry.held
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_does_not_ask_the_gpu(results):
+    memory, registry = results
+    found = memory.empty((1 << 20,), np.float64)
+    pid = os.fork()
+    if pid == 0:
+        memory.close()
+        del found
+        gc.collect()
+        os._exit(0 if len(registry.held) == 1 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(registry.held) == 1
+    del found

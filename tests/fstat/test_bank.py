@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.kernels.shim import shim_runtime
@@ -36,8 +38,10 @@ def test_wrong_banks_are_named():
         TemplateBank.grid((1, 2, 0.5), (1, 0, 1))
     with pytest.raises(ValueError, match="f1dot has 2 values: expected 3"):
         TemplateBank([1.0, 2, 3], [0.0, 1], listed=True)
+    with pytest.raises(ValueError, match=r"f0\[1\] = nan"):
+        TemplateBank([1, np.nan])
     with pytest.raises(ValueError, match="f0 has shape"):
-        TemplateBank([np.nan])
+        TemplateBank([])
     with pytest.raises(ValueError, match="mismatch=2"):
         spacing(86400, 2)
     with pytest.raises(ValueError, match="span=0"):
@@ -89,18 +93,18 @@ def test_a_search_that_stops_goes_on_with_the_same_answer(made, bank, tmp_path, 
     real = Demodulator.batch
     calls = []
 
-    def stops(self, *spins):
+    def stops(self, *spins, **options):
         calls.append(len(spins[0]))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return real(self, *spins)
+        return real(self, *spins, **options)
 
     monkeypatch.setattr(Demodulator, "batch", stops)
     file = tmp_path / "state.npz"
     with pytest.raises(KeyboardInterrupt):
         searched(made, bank, checkpoint=file)
     resumed = searched(made, bank, checkpoint=file)
-    assert sum(calls) < len(bank) + 3 * 13 + 13
+    assert sum(calls) <= len(bank) + 5 * 13  # batches that were demodulated ahead are lost
     for name, values in whole.columns("rect").items():
         assert np.array_equal(resumed.columns("rect")[name], values), name
 
@@ -120,8 +124,102 @@ def test_a_gpu_has_the_atoms_of_the_cpu(made):
     shim.close()
 
 
+def test_a_checkpoint_of_other_sfts_or_templates_is_refused(made, bank, tmp_path):
+    file = tmp_path / "state.npz"
+    few = TemplateBank(bank.f0[:3])
+    found = searched(made, few, checkpoint=file)
+    assert (found.settings["ra"], found.settings["tref"]) == (0.5, START)
+    again = searched(made, TemplateBank(bank.f0[:3]), checkpoint=file)
+    assert np.array_equal(again.columns("rect")["max2F"], found.columns("rect")["max2F"])
+    changed = [replace(made[0], data=1.5 * made[0].data), made[1]]
+    for sfts, templates in ((changed, few), (made, TemplateBank(bank.f0[:4])), (made, TemplateBank(bank.f0[1:4]))):
+        with pytest.raises(ValueError, match="belongs to a search with"):
+            searched(sfts, templates, checkpoint=file)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_bad_templates_of_a_list_cost_only_themselves(made, gpu, monkeypatch):
+    """Outside the band, not finite, or too far by their spin-down: each is named; the others have their answers."""
+    f0 = 100.05 + 4e-6 * np.arange(-5, 6)
+    clean = searched(made, TemplateBank(f0, -2e-10, listed=True)).columns("rect")
+    f, f1 = np.insert(f0, [0, 4, 7, 11], [100.3, np.nan, 100.05, 99.9]), np.full(15, -2e-10)
+    f1[9] = 1e-6
+    if gpu:
+        real = Demodulator.__init__
+
+        def on_shim(self, *args, **options):
+            real(self, *args, **options)
+            self._on_gpu(shim_runtime())
+
+        monkeypatch.setattr(Demodulator, "__init__", on_shim)
+    found = searched(made, TemplateBank(f, f1, listed=True))
+    assert found.n_templates == 15
+    assert found.n_bad == 4
+    assert list(found.faults) == [0, 5, 9, 14]
+    assert "H1: SFTs hold 100 to 100.1 Hz, too narrow by" in found.faults[0]
+    assert "f0 = nan" in found.faults[5]
+    assert "Hz above" in found.faults[9] or "Hz below" in found.faults[9]
+    assert "Hz below" in found.faults[14]
+    table = found.columns("rect")
+    assert np.array_equal(np.sort(table["f0"]), np.sort(clean["f0"]))
+    for name in ("max2F", "t0_ml", "tau_ml"):
+        assert table[name] == pytest.approx(clean[name], rel=1e-5 if gpu else 0)
+
+
+def test_a_template_at_the_very_edge_is_an_error_of_its_own(made, monkeypatch):
+    """The kernels round in another order: they may refuse what the search for reasons finds inside."""
+    monkeypatch.setattr(Demodulator, "_outside", lambda self, k, inside: {})
+    found = searched(made, TemplateBank([100.05, 100.3, 100.04], -2e-10, listed=True))
+    assert found.n_bad == 1
+    assert "no bins beyond the frequency" in found.faults[1]
+    with pytest.raises(ValueError, match="template 1, H1: SFTs hold no bins beyond"):
+        Demodulator(made, 0.5, 1.0, START, barycentre="builtin").batch([100.05, 100.3])
+
+
 @pytest.mark.parametrize("n", [2, 100, 2048, 100_000])
 def test_small_steps_at_high_frequencies_lose_no_template(n):
     step = 1e-8
     bank = TemplateBank.grid((1234.5, 1234.5 + (n - 1) * step, step))
     assert len(bank) == n
+
+
+def test_lists_are_read_from_text():
+    text = ["% comment", "", "f1dot, f0, Name", "-1e-9, 100, a", "2e-9,101,b"]
+    bank = TemplateBank.read(text)
+    assert (bank.f0.tolist(), bank.f1dot.tolist(), bank.f2dot.tolist()) == ([100, 101], [-1e-9, 2e-9], [0, 0])
+    assert TemplateBank.read(["100 1e-9 1e-17\n", "nan 0 0"]).shape == (2, 2, 2)
+    for lines, message in (
+        (["freq f1dot", "100 x"], "list, line 2: '100 x'"), (["100 0", "101"], "line 2: '101'"),
+        (["f1dot", "1"], "line 1: columns f1dot: expected one named f0"), (["# 1"], "list holds no templates"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            TemplateBank.read(lines, "list")
+
+
+def test_demodulators_take_turns_and_change_nothing(made, bank, monkeypatch):
+    """Two devices: the batches come in order, from the one and the other, with the numbers of one device alone."""
+    import skysieve.fstat.demod.demodulator as module
+
+    monkeypatch.setitem(module.BATCH_BYTES, "cpu", 16 * 192 * 13)
+    one = Demodulator(made, 0.5, 1.0, START, barycentre="builtin")
+    calls = []
+
+    class Counted(Demodulator):
+        def batch(self, *spins, **options):
+            calls.append(self)
+            return super().batch(*spins, **options)
+
+    pair = [Counted.__new__(Counted) for _ in range(2)]
+    for each in pair:
+        each.__dict__.update(one.__dict__)
+    for start in (0, 26):
+        alone, both = (list(module.stream(several, bank)(start)) for several in ([one], pair))
+        assert len(alone) == len(both) == -(-(len(bank) - start) // 13)
+        for a, b in zip(alone, both, strict=True):
+            for x, y in zip(a, b, strict=True):
+                assert np.array_equal(x.Fa, y.Fa)
+                assert np.array_equal(x.params["f0"], y.params["f0"])
+    assert [calls.count(each) for each in pair] == [9, 7]
+    monkeypatch.setattr(module, "resolve", lambda device: (one.device, one.device))
+    with pytest.raises(ValueError, match="takes one device"):
+        Demodulator(made, 0.5, 1.0, device="cuda:all")

@@ -9,7 +9,17 @@ import typer
 from typer.testing import CliRunner
 
 from skysieve.cli import app
-from skysieve.fstat import Grid, Injection, TransientResult, load_atoms, save_atoms, synth_atoms, transient_map
+from skysieve.fstat import (
+    Grid,
+    Injection,
+    TransientResult,
+    load_atoms,
+    save_atoms,
+    synth_atoms,
+    transient_map,
+    write_atoms,
+)
+from skysieve.fstat.inputs.files import doppler_of
 
 T = 1800
 T0 = 1_000_000_000
@@ -187,3 +197,61 @@ def has_h5py():
     from importlib.util import find_spec
 
     return find_spec("h5py") is not None
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Files of atoms of 30 templates in noise, with the names that LALPulsar gives them."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i in range(30):
+        f1dot = f"_f1dot-{i}e-11" if i else ""
+        made = synth_atoms(T0, 20 * T, seed=i)
+        write_atoms(folder / f"CFS_tRef{T0}_RA0.5_DEC-1.25_Freq{100 + 1e-5 * i:.10g}{f1dot}.dat", made)
+    (folder / "notes.log").write_text("not atoms")
+    return folder
+
+
+def test_a_search_takes_folders_patterns_and_lists_of_names(many, tmp_path):
+    names = sorted(map(str, many.glob("*.dat")))
+    (tmp_path / "list").write_text("\n".join(names) + "\n\n")
+    tables = []
+    for i, given in enumerate(([many], [f"{many}/*.dat"], ["--files-from", tmp_path / "list"], names)):
+        out = tmp_path / f"{i}.csv"
+        text = run("search", *given, "-o", out, "--device", "cpu", "-w", "rect")
+        assert "30 templates; ranked by max2F" in text
+        assert "in noise alone the loudest would have 2F = " in text
+        tables.append(out.read_text())
+    assert len(set(tables)) == 1
+    result = CliRunner().invoke(
+        app,
+        ["fstat", "search", "--files-from", "-", "-w", "rect", "-o", "-", "--device", "cpu"],
+        input="\n".join(names),
+    )
+    assert result.stdout == tables[0]
+    header, *rows = tables[0].splitlines()
+    table = [dict(zip(header.split(","), row.split(","), strict=True)) for row in rows]
+    assert {float(row["ra"]) for row in table} == {0.5}
+    assert {float(row["dec"]) for row in table} == {-1.25}
+    for row in table:
+        i = round((float(row["f0"]) - 100) / 1e-5)
+        assert float(row["f1dot"]) == pytest.approx(-i * 1e-11)
+        assert f"Freq{100 + 1e-5 * i:.10g}" in row["file"]
+    assert "no file matches" in run("search", f"{many}/*.h5", code=2)
+    (tmp_path / "empty").mkdir()
+    assert "no file in it ends in" in run("search", tmp_path / "empty", code=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("tRef1000000000_RA0.5_DEC-1_Freq100.123456789012_f1dot-1e-10_f2dot1e-18", (100.123456789012, -1e-10, 1e-18)),
+        ("a_tRef1000000000_RA0.5_DEC1_Freq100.dat", (100.0, 0.0, 0.0)),
+        ("a_tRef1000000000_RA1e-05_DEC1_Freq100_f2dot-2e-18.npz", (100.0, 0.0, -2e-18)),
+    ],
+)
+def test_parameters_in_names_of_lalpulsar(name, expected):
+    found = doppler_of(name)
+    assert tuple(found[key] for key in ("f0", "f1dot", "f2dot")) == expected
+    assert found["tref"] == 1e9
+    assert doppler_of("Freq100.dat") == {}

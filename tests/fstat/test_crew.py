@@ -11,7 +11,7 @@ from skysieve.fstat.cpu.crew import Crew
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_all_tasks_are_done_once(workers):
-    crew, seen, told = Crew(workers), [], []
+    crew, seen, reports = Crew(workers), [], []
 
     def task(i):
         seen.append(i)
@@ -19,10 +19,10 @@ def test_all_tasks_are_done_once(workers):
 
     for _ in range(20):
         seen.clear()
-        found = crew.run([lambda i=i: task(i) for i in range(7)], progress=lambda *a: told.append(a))
+        found = crew.run([lambda i=i: task(i) for i in range(7)], progress=lambda *a: reports.append(a))
         assert found == [i * i for i in range(7)]
         assert sorted(seen) == list(range(7))
-        assert told[-1] == (7, 7)
+        assert reports[-1] == (7, 7)
     assert crew.run([]) == []
     crew.close()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from skysieve.fstat import search, transient_map
-from skysieve.fstat.demod.barycentre import barycentre
+from skysieve.fstat.demod.barycentre import SPANS, barycentre
 from skysieve.fstat.demod.demodulator import Demodulator
 from skysieve.fstat.demod.simulate import Signal, simulate_sfts
 from skysieve.fstat.inputs.detectors import DETECTORS, LEAP_SECONDS, antenna_patterns, sidereal_angle
@@ -204,6 +204,20 @@ def test_wrong_input_is_named(sfts):
         signal(cosi=2)
     with pytest.raises(ValueError, match="no SFT of 1800 s fits"):
         simulate_sfts((99.9, 100.1), START, 100)
+
+
+@pytest.mark.parametrize("ephemeris", ["lal", "de405", "builtin"])
+def test_times_outside_the_ephemeris_are_named(ephemeris):
+    if ephemeris == "lal":
+        pytest.importorskip("lalpulsar")
+    if ephemeris == "de405":
+        pytest.importorskip("solar_system_ephemerides")
+    far = {"builtin": (-3e9, 4e9)}.get(ephemeris, (1e5, 1.9e9))
+    for second in (*far, np.nan):
+        with pytest.raises(ValueError, match=f"t: GPS .*; the ephemeris '{ephemeris}' covers"):
+            barycentre([START, second], "H1", 0.1, 0.2, ephemeris)
+    first, last = SPANS[ephemeris]
+    assert np.isfinite(barycentre([first, last], "H1", 0.1, 0.2, ephemeris)).all()
 
 
 def test_given_times_are_used(sfts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.fstat import (
     Atoms,
@@ -336,3 +337,83 @@ def test_atoms_of_one_array_kind_only():
     with pytest.raises(TypeError, match="atoms"):
         transient_map(a.Fa, SMALL, device="cpu")
     assert isinstance(a, Atoms)
+
+
+# ---------------------------------------------------------------- the engines behind the function
+
+
+@pytest.fixture
+def engines():
+    """The cache of the functions, empty before and after."""
+    ENGINES.clear()
+    yield ENGINES
+    ENGINES.clear()
+
+
+def test_repeated_calls_share_an_engine_and_give_the_answers_of_a_plan(engines):
+    streams = [synth_atoms(T0, 40 * T, seed=i) for i in range(3)]
+    grids = [None, Grid(t0=T0, t0_band=20 * T, dt0=T, tau=2 * T, tau_band=9 * T, dtau=T)]
+    for dtype in ("float32", "float64"):
+        for grid in grids:
+            with TransientPlan(grid, window="exp", dtype=dtype, device="cpu") as plan:
+                for atoms in streams:
+                    a, b = plan.execute(atoms), transient_map(atoms, grid, window="exp", dtype=dtype, device="cpu")
+                    assert np.array_equal(a.F, b.F)
+                    assert (a.lnBtSG, a.t0_ml, a.grid) == (b.lnBtSG, b.t0_ml, b.grid)
+    assert len(engines) == 2  # one for each dtype; grids and atoms do not matter
+
+
+def test_options_have_engines_of_their_own(engines):
+    atoms = synth_atoms(T0, 20 * T, seed=0)
+    first = transient_map(atoms, device="cpu")
+    assert transient_map(atoms, device="cpu", keep_map=False).F is None
+    assert transient_map(atoms, device="cpu", rhohatmax=2.0).lnBtSG == pytest.approx(first.lnBtSG - 4 * np.log(2))
+    assert transient_map(atoms, device="cpu", window="exp", efold=2).efold == 2
+    assert len(engines) == 4
+    with pytest.raises(ValueError, match="dtype='int8'"):
+        transient_map(atoms, device="cpu", dtype="int8")
+    with pytest.raises(TypeError, match="grid is a int"):
+        transient_map(atoms, 5)
+    assert len(engines) == 4
+
+
+def test_a_function_as_window_is_called_anew(engines):
+    """Its values may have changed since the last call."""
+    atoms = synth_atoms(T0, 20 * T, seed=0)
+    found = [transient_map(atoms, window=lambda x, p=p: x**p, device="cpu").max_F for p in (0, 2)]
+    assert found[0] != found[1]
+    assert len(engines) == 0
+
+
+def test_bad_atoms_cost_their_call_only(engines):
+    good = synth_atoms(T0, 20 * T, seed=0)
+    first = transient_map(good, device="cpu")
+    with pytest.raises(ValueError, match="leaves fewer than two SFTs"):
+        transient_map(good, Grid(t0=T0 + 19 * T, tau=2 * T), device="cpu")
+    assert transient_map(good, device="cpu").max_F == first.max_F
+
+
+def test_auto_takes_the_cpu_for_small_maps(monkeypatch):
+    from skysieve.core.device import Device
+    from skysieve.fstat import api
+
+    gpu, chosen = Device("cuda", 0, "a GPU", 1 << 34), []
+    resolve = api.resolve
+
+    def stand_in(device):
+        return (gpu,) if device in ("auto", "cuda") else resolve(device)
+
+    def make(spec, device, memory, threads):
+        chosen.append(device.kind)
+        raise RuntimeError("no engine")
+
+    monkeypatch.setattr(api, "resolve", stand_in)
+    monkeypatch.setattr(api, "make_engine", make)
+    small, large = synth_atoms(T0, 48 * T, seed=0), synth_atoms(T0, 400 * T, seed=0)
+    for atoms, options in (
+        (small, {}), (small, {"device": "cuda"}), (large, {}), (large, {"compat": "lalpulsar"}),
+        (large, {"grid": Grid(t0=T0, tau=9 * T)}), (small, {"window": WindowSum([(1, 1), (-1, 5)])}),
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError, match="no engine"):
+            transient_map(atoms, **options)
+    assert chosen == ["cpu", "cuda", "cuda", "cpu", "cpu", "cuda"]

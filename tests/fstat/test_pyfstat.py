@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from skysieve.fstat import Atoms, Grid, from_lal, register_pyfstat, synth_atoms, transient_map
+from skysieve.fstat import (
+    Atoms,
+    Grid,
+    TemplateBank,
+    from_lal,
+    read_sfts,
+    register_pyfstat,
+    search_sfts,
+    synth_atoms,
+    transient_map,
+)
 from skysieve.fstat.template_search.bsgl import BSGL
 
 lp = pytest.importorskip("lalpulsar", reason="lalsuite is not installed")
 
 T = 1800
 T0 = 1_000_000_000
+DAY2 = 2 * 86400
 
 
 def multi_atoms(atoms):
@@ -237,9 +249,82 @@ def test_transient_grid_search(pyfstat, sfts, tmp_path, window, statistic):
     assert texts[0] == texts[1] != []
 
 
-def test_transient_mcmc(pyfstat, sfts, tmp_path):
-    """The same seed walks the same way: the window is rectangular, the numbers are LALPulsar's to rounding."""
+@pytest.mark.parametrize("window", ["rect", "exp"])
+def test_our_search_of_the_same_files_finds_the_same_candidate(pyfstat, sfts, tmp_path, window):
+    """From SFTs written by lalpulsar_Makefakedata_v5: PyFstat's search with LALPulsar alone, and `search_sfts`."""
+    step, grid = 1e-6, Grid(t0=T0, t0_band=DAY2 - 2 * T, dt0=T, tau=2 * T, tau_band=DAY2 - 2 * T, dtau=T)
+    theirs = pyfstat.TransientGridSearch(
+        label="whole", outdir=str(tmp_path), sftfilepattern=sfts.sftfilepath, tref=T0,
+        F0s=[30 - 8 * step, 30 + 8 * step, step], F1s=[-1e-9, 1e-9, 1e-9], F2s=[0.0], Alphas=[0.5], Deltas=[1.0],
+        transientWindowType=window, t0Band=grid.t0_band, tauBand=grid.tau_band, tCWFstatMapVersion="lal",
+        minStartTime=T0, maxStartTime=T0 + DAY2, minCoverFreq=-0.035, maxCoverFreq=-0.035,
+    )  # fmt: skip
+    theirs.run()
+    loudest = theirs.data[np.argmax(theirs.data["maxTwoF"])]
+    bank = TemplateBank(np.unique(theirs.data["F0"]), np.unique(theirs.data["F1"]))
+    assert len(bank) == len(theirs.data)
+    found = search_sfts(
+        read_sfts(sfts.sftfilepath.split(";")), 0.5, 1.0, bank, T0, grid=grid, windows=(window,), barycentre="lal",
+        device="cpu", topk=len(bank),
+    ).columns(window)  # fmt: skip
+    best = {name: column[0] for name, column in found.items()}
+    assert (best["f0"], best["f1dot"]) == (loudest["F0"], loudest["F1"])
+    exp = window == "exp"  # LALPulsar's table of exponentials is off by up to 1.8% in F
+    assert best["max2F"] == pytest.approx(loudest["maxTwoF"], rel=0.02 if exp else 1e-3)
+    for ours, name in (("t0_ml", "t0_ML"), ("tau_ml", "tau_ML")):
+        assert abs(best[ours] - loudest[name]) <= (2 * T if exp else 0)
+    order = np.lexsort((found["f0"], found["f1dot"]))
+    all_theirs = theirs.data[np.lexsort((theirs.data["F0"], theirs.data["F1"]))]["maxTwoF"]
+    # noise floors: PyFstat loads all bins but about 60 on each side; with fewer bins 2F differs by up to 1.4%
+    assert np.abs(found["max2F"][order] / all_theirs - 1).max() < (0.03 if exp else 5e-3)
+
+
+def test_searches_of_pyfstat_build_no_map(pyfstat, sfts, tmp_path, monkeypatch):
+    from skysieve.fstat import pyfstat as interop
+
+    def build(self):
+        raise AssertionError("a map was built")
+
+    monkeypatch.setattr(interop.LazyMap, "values", property(build))
+    for statistic in ({}, {"BtSG": True}, {"BSGL": True}):
+        search = pyfstat.TransientGridSearch(
+            label="no map", outdir=str(tmp_path), sftfilepattern=sfts.sftfilepath, tref=T0, F0s=[30.0], F1s=[0.0],
+            F2s=[0.0], Alphas=[0.5], Deltas=[1.0], transientWindowType="rect", t0Band=DAY2 - 2 * T,
+            tauBand=DAY2 - 2 * T, tCWFstatMapVersion="skysieve", minStartTime=T0, maxStartTime=T0 + DAY2, **statistic,
+        )  # fmt: skip
+        search.run()
+        assert search.data["maxTwoF"][0] > 60
+    assert np.isfinite(search.data["log10BSGL"][0])
+
+
+def test_a_map_that_is_read_later_is_the_map_of_its_atoms():
+    from skysieve.fstat.pyfstat import LazyMap, MapMaker
+
+    made = type("Made", (), {"__init__": lambda self, *shape: None})
+    maker = MapMaker(made, "cpu", "float32", None, 1)
+    multi, w = multi_atoms(ATOMS), window_range(GRIDS["full"], "exp")
+    F = maker(multi, w).F_mn
+    assert isinstance(F, LazyMap)
+    for vector in multi.data:  # PyFstat's memory serves the next template
+        for j in range(vector.length):
+            vector.data[j] = type(vector.data[j])()
+    truth = transient_map(ATOMS, GRIDS["full"], window="exp", dtype="float32", device="cpu").F
+    rows, columns = F.shape
+    alone = [F[m, n] for m, n in ((3, 4), (rows - 1, 0), (20, columns - 1), (-1, -1))]
+    assert alone == pytest.approx([truth[3, 4], truth[-1, 0], truth[20, -1], truth[-1, -1]], rel=3e-4)
+    assert np.array_equal(np.asarray(F), truth)
+    assert np.array_equal(F[5:9], truth[5:9])
+    assert np.array_equal(2 * F, 2 * truth)
+    assert (F.max(), len(F), [*F][2].tolist()) == (truth.max(), rows, truth[2].tolist())
+    assert np.array_equal(pickle.loads(pickle.dumps(F)), truth)
+    F[0, 0] = 7
+    assert np.asarray(F, np.float64)[0, 0] == 7
+
+
+def test_transient_mcmc(pyfstat, sfts, tmp_path, monkeypatch):
+    """With the same random numbers the chains walk the same way, to rounding, and find the signal."""
     chains = []
+    usual = np.random.mtrand.RandomState
     for version in ("lal", "skysieve"):
         prior = {
             "F0": {"type": "unif", "lower": 30 - 1e-5, "upper": 30 + 1e-5}, "F1": 0.0, "F2": 0.0, "Alpha": 0.5,
@@ -247,14 +332,22 @@ def test_transient_mcmc(pyfstat, sfts, tmp_path):
             "transient_duration": {"type": "unif", "lower": 4 * T, "upper": 40 * T},
         }  # fmt: skip
         np.random.seed(42)  # noqa: NPY002  PyFstat draws from it
+        monkeypatch.setattr(np.random.mtrand, "RandomState", lambda: usual(7))  # the sampler makes its own
         search = pyfstat.MCMCTransientSearch(
             label=version, outdir=str(tmp_path), sftfilepattern=sfts.sftfilepath, theta_prior=prior, tref=T0,
-            nsteps=[6, 6], nwalkers=12, ntemps=1, log10beta_min=-0.5, transientWindowType="rect",
+            nsteps=[40, 40], nwalkers=30, ntemps=1, log10beta_min=-0.5, transientWindowType="rect",
             tCWFstatMapVersion=version, minStartTime=T0, maxStartTime=T0 + 2 * 86400,
         )  # fmt: skip
         search.run(plot_walkers=False, save_loudest=False)
         chains.append(search)
-    assert chains[0].samples.shape == chains[1].samples.shape
+    theirs, ours = (c.samples for c in chains)
+    assert theirs.shape == ours.shape
     assert np.isfinite(chains[1].lnlikes).all()
+    found = {name: ours[:, i] for i, name in enumerate(chains[1].theta_keys)}
+    assert np.abs(np.median(found["F0"]) - 30) < 3e-6
+    assert np.abs(np.median(found["transient_tstart"]) - (T0 + 10 * T)) < 3 * T
+    assert np.abs(np.median(found["transient_duration"]) - 24 * T) < 4 * T
     loudest = [c.get_max_twoF() for c in chains]
-    assert loudest[1][1] == pytest.approx(loudest[0][1], rel=0.1)  # walks part where a draw lies within rounding
+    assert loudest[1][1] == pytest.approx(loudest[0][1], rel=0.05)  # walks part where a draw lies within rounding
+    for key, value in loudest[0][0].items():
+        assert loudest[1][0][key] == pytest.approx(value, abs=3 * T if key.startswith("transient") else 3e-6)

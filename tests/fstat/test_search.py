@@ -12,9 +12,21 @@ import numpy as np
 import pytest
 from tests.truth import fstat as reference
 
-from skysieve.fstat import BSGL, Atoms, AtomsBatch, Grid, Injection, WindowSum, search, synth_atoms, transient_map
+from skysieve.fstat import (
+    BSGL,
+    Atoms,
+    AtomsBatch,
+    Grid,
+    Injection,
+    SearchResult,
+    WindowSum,
+    search,
+    synth_atoms,
+    transient_map,
+)
 from skysieve.fstat.inputs.bins import bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
+from skysieve.fstat.template_search.ledger import Ledger
 
 T = 1800
 T0 = 1_000_000_000
@@ -116,7 +128,7 @@ def test_on_the_kernels_of_a_gpu(monkeypatch, window, bsgl):
 
     def make(spec, device, memory, threads):
         made.append(spec)
-        return cuda.Engine(spec, runtime=shim_runtime("forwards")), device
+        return cuda.Engine(spec, runtime=shim_runtime("forwards"))
 
     monkeypatch.setattr(searching, "make_engine", make)
     b = run(**options)  # one thread: the host's kernels run one at a time
@@ -459,3 +471,22 @@ def test_progress_and_repr(whole):
     run(total=COUNT, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (COUNT, COUNT)
     assert "24 templates; loudest 2F: rect" in repr(whole)
+
+
+def test_the_expected_loudest_of_noise():
+    """Bands of 50 draws of chi^2 with four degrees of freedom: the loudest of 200 bands, with and without signals."""
+    rng = np.random.default_rng(4)
+    draws = rng.chisquare(4, (300, 200, 50)).max(axis=2)
+    loudest = draws.max(axis=1)
+    found = []
+    for bands in draws:
+        bands[:3] = 500  # signals
+        ledger = Ledger(1, bands={i: (float(v), i) for i, v in enumerate(bands)})
+        result = SearchResult({"rect": ledger}, 10_000, 0, {}, None, "max2F", None, None, 50.0, {})
+        found.append(result.expected_loudest("rect"))
+    mean, deviation = np.mean(found, axis=0)
+    # the maximum of chi^2 comes close to a Gumbel distribution slowly: 0.5 at 50 draws
+    assert mean == pytest.approx(loudest.mean(), abs=1.0)
+    assert deviation == pytest.approx(loudest.std(), rel=0.25)
+    few = SearchResult({"rect": Ledger(1)}, 3, 0, {}, None, "max2F", None, None, 50.0, {})
+    assert few.expected_loudest("rect") is None

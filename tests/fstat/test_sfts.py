@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from skysieve.fstat.sfts.cpu_crc64 import crc64
+from skysieve.fstat.sfts.cpu_median import running_medians
 from skysieve.fstat.sfts.files import HEADER, block_of, read_sfts, write_sfts
 from skysieve.fstat.sfts.noise import median_bias, noise_floor, noise_weights, normalized
 from skysieve.fstat.sfts.sfts import SFTs, Taper
@@ -135,7 +136,7 @@ def test_wrong_sets_are_named(tmp_path):
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             read_sfts(folder, **options)
 
-    refused("no such file, and no file matches")
+    refused("no file in it ends in .sft")
     refused(r"detectors=\['H1', 'V1'\]: no SFT of V1, only of H1", made(), detectors=["H1", "V1"])
     refused("overlaps the one at GPS 1000000000", made(), made(start=1_000_000_900))
     refused("overlaps", made(), made())
@@ -189,7 +190,22 @@ def test_silent_sfts_are_named():
     with pytest.raises(ValueError, match="the SFT at GPS 1000003600 holds zeros"):
         noise_floor(one)
     one.data[2, :20] = 1
-    with pytest.raises(ValueError, match="more than half of 101 bins of the SFT at GPS 1000003600"):
+    with pytest.raises(ValueError, match="the SFT at GPS 1000003600 holds zeros in more than half of 101 bins"):
         noise_floor(one)
     with pytest.raises(ValueError, match="window=101: H1 has 60 bins"):
         noise_floor(made())
+    one.data[2] = 1
+    for bad in (np.nan, complex(0, np.inf)):
+        one.data[1, 7] = bad
+        with pytest.raises(ValueError, match="the SFT at GPS 1000001800 holds NaN or infinite values"):
+            noise_floor(one)
+
+
+@pytest.mark.parametrize(("bins", "width"), [(9, 9), (10, 9), (300, 1), (300, 3), (600, 101), (150, 149)])
+def test_running_medians_are_the_plain_ones(bins, width):
+    values = np.random.default_rng(bins).exponential(size=(300, bins))
+    values[::3] = np.round(values[::3])  # equal values
+    values[1::7, bins // 2] = 1e300
+    inner = np.median(np.lib.stride_tricks.sliding_window_view(values, width, axis=1), axis=-1)
+    expected = np.pad(inner, ((0, 0), (width // 2, width // 2)), mode="edge")
+    assert np.array_equal(running_medians(values, width), expected)

@@ -50,19 +50,73 @@ def test_a_search_of_sft_files_finds_the_signal(folder, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["--sfts", "none-*.sft", *PLACE, *BANK], "none-*.sft: no such file, and no file matches"),
-        (["--sfts", "FOLDER", *PLACE], "--sfts needs --ra, --dec and --freq"),
+        (["--sfts", "none-*.sft", *PLACE, *BANK], "none-*.sft: no file matches"),
+        (["--sfts", "FOLDER", *PLACE], "--sfts needs --ra, --dec and --freq or --templates"),
         (["--sfts", "FOLDER", *PLACE, "--freq", "100.3"], "too narrow by"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--detectors", "V1"], "no SFT of V1"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--df", "-1"], "range and step of f0"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--ephemeris", "jpl"], "ephemeris='jpl'"),
-        ([], "no files of atoms: expected names, or --sfts"),
+        ([], "no files of atoms: expected names, --files-from, or --sfts"),
+        (
+            ["--sfts", "FOLDER", *PLACE, *BANK, "--templates", "none.txt"],
+            "--freq and --templates: expected one of them",
+        ),
+        (["--sfts", "FOLDER", *PLACE, "--templates", "none.txt"], "none.txt: No such file"),
+        (["--sfts", "FOLDER", *PLACE, *BANK, "--files-from", "x"], "--files-from names files of atoms"),
+        (["--sfts", "FOLDER", *PLACE, *BANK, "--inject", "1,2"], "--inject 1,2: expected 4, 5 or 8 values"),
+        (["--templates", "x", "a.npz"], "--templates and --inject need --sfts"),
+        (["--files-from", "none.txt"], "none.txt: No such file"),
     ],
 )
 def test_wrong_options_are_one_line(folder, changes, message):
     done = run("search", *(str(folder) if x == "FOLDER" else x for x in changes))
     assert done.exit_code == 2
     assert message in done.stderr.replace("\n", " ")
+
+
+def best(out):
+    return np.genfromtxt(out, delimiter=",", names=True, dtype=None, encoding="utf-8", ndmin=1)
+
+
+def test_templates_from_a_list_and_standard_input(folder, tmp_path):
+    """Bad templates of a list are named, and cost only themselves."""
+    rows = [(100.05, -2e-10), (100.04, -2e-10), (150.0, 0.0), (np.nan, 0.0), (100.06, -1e-10)]
+    listed = tmp_path / "list.csv"
+    listed.write_text("f1dot,name,f0\n" + "".join(f"{f1},x,{f0}\n" for f0, f1 in rows))
+    plain = "# f0 f1dot\n" + "".join(f"{f0} {f1}\n" for f0, f1 in rows)
+    tables = []
+    for source, text in ((listed, None), ("-", plain)):
+        out = tmp_path / f"{len(tables)}.csv"
+        options = ["search", "--sfts", folder, *PLACE, "--templates", source, "-w", "rect", "-o", out]
+        done = CliRunner().invoke(app, ["fstat", *map(str, options)], input=text)
+        assert done.exit_code == 1, done.output
+        assert "template 2: H1: SFTs hold" in done.stderr
+        assert "template 3: f0 = nan" in done.stderr
+        tables.append(best(out))
+    assert np.array_equal(tables[0], tables[1])
+    assert tables[0]["f0"][0] == 100.05
+    assert tables[0]["f1dot"][0] == -2e-10
+    assert sorted(tables[0]["template"]) == [0, 1, 4]
+
+
+def test_injected_signals_are_found(folder, tmp_path):
+    out = tmp_path / "found.csv"
+    signal = "100.15,8e-24,0.5,1.0,0,rect,1000100000,36000"
+    done = run(
+        "search", "--sfts", folder, *PLACE, "--freq", "100.14999", "--freq-band", "2e-5", "--inject", signal,
+        "-w", "rect", "-o", out,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    found = best(out)
+    assert found["f0"][0] == pytest.approx(100.15, abs=5e-6)
+    assert abs(found["t0_ml"][0] - 1_000_100_000) <= 3600
+    assert abs(found["tau_ml"][0] - 36_000) <= 7200
+    assert found["max2F"][0] > 100
+    assert "in noise alone the loudest would have" not in done.stdout  # too few templates
+    quiet = run(
+        "search", "--sfts", folder, *PLACE, "--freq", "100.1499", "--freq-band", "2e-4", "--df", "4e-6", "-w", "rect"
+    )
+    assert "rect: in noise alone the loudest would have 2F =" in quiet.stdout
 
 
 @pytest.mark.parametrize("signal", ["1,2,3", "1,2,3,x", "1,2,3,0.5,0,rect,a,b"])

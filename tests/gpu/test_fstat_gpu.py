@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.kernels.test_fstat import CELL, MANY_BINS, RMS, T0, T, grids
 from tests.truth import fstat as reference
 
+import skysieve
 from skysieve.core.device import resolve
 from skysieve.fstat import Atoms, Grid, Injection, TransientPlan, synth_atoms, transient_map
 from skysieve.fstat.contract import Bank, MapJob, Spec, make_job
@@ -175,3 +176,30 @@ def test_auto_takes_the_gpu_where_it_has_kernels():
         assert plan.device.kind == "cuda"
     with TransientPlan(window="exp", compat="lalpulsar") as plan:
         assert plan.device.kind == "cpu"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_maps_on_the_host_survive_later_calls(dtype):
+    """Memory of maps serves later ones, but never while a map or a view of it is held."""
+    made = [patchy(seed=i, n=700) for i in range(3)]
+    truth = [transient_map(atoms, window="exp", dtype=dtype, device="cpu").F for atoms in made]
+    held = [transient_map(atoms, window="exp", dtype=dtype, device="cuda").F for atoms in made]
+    views = [F[5:60] for F in held]
+    del held
+    for atoms in made:
+        transient_map(atoms, window="exp", dtype=dtype, device="cuda")
+    for view, F in zip(views, truth, strict=True):
+        assert np.abs(view - F[5:60]).max() <= CELL[dtype] * F.max()
+
+
+def test_the_function_and_a_plan_give_the_same_numbers():
+    atoms = patchy(inject=SIGNAL)
+    for keep_map in (True, False):
+        options = {"window": "exp", "dtype": "float32", "device": "cuda", "keep_map": keep_map}
+        with TransientPlan(GRIDS["full"], strict=False, **options) as plan:
+            expected = plan.execute(atoms)
+        for _ in range(3):
+            r = transient_map(atoms, GRIDS["full"], strict=False, **options)
+            assert (r.max_F, r.log_sum, r.index) == (expected.max_F, expected.log_sum, expected.index)
+    skysieve.clear_cache()
+    assert transient_map(atoms, GRIDS["full"], strict=False, **options).max_F == expected.max_F

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from skysieve.core.device import resolve
-from skysieve.fstat import BSGL, AtomsBatch, Grid, Injection, search, synth_atoms
+from skysieve.fstat import (
+    BSGL,
+    AtomsBatch,
+    Grid,
+    Injection,
+    SFTs,
+    TemplateBank,
+    search,
+    search_sfts,
+    synth_atoms,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -80,3 +90,44 @@ def test_all_gpus():
     compare(search(batches(size=11), GRID, device="cuda:all", topk=4), one)
     if len(resolve("cuda:all")) > 1:
         compare(search(batches(size=11), GRID, device=["cuda:0", "cuda:1"], topk=4), one)
+
+
+def sfts_of_noise(n=200, bins=400):
+    rng = np.random.default_rng(6)
+    t = 1_000_000_000 + 1800 * np.arange(n)
+    values = rng.standard_normal((2, 2, n, bins)).astype(np.float32)
+    sfts = [SFTs(d, t, 1800, 179_800, v[0] + 1j * v[1]) for d, v in zip(("H1", "L1"), values, strict=True)]
+    delay = 490 * np.sin(2 * np.pi * np.arange(n) / 17_532)
+    return sfts, {one.detector: (delay, 1 + np.gradient(delay, 1800.0)) for one in sfts}
+
+
+def searched(bank, device):
+    sfts, times = sfts_of_noise()
+    return search_sfts(sfts, 0.5, 1.0, bank, barycentre=times, device=device, windows=("rect", "exp"), topk=400)
+
+
+def test_sfts_are_searched_as_on_the_cpu():
+    """Templates that leave the band or are not finite cost only themselves."""
+    f0 = 100 + 1e-6 * np.arange(300)
+    f0[[7, 150]] = 50, np.nan
+    bank = TemplateBank(f0, -1e-10, listed=True)
+    ours, theirs = searched(bank, "cuda"), searched(bank, "cpu")
+    assert list(ours.faults) == list(theirs.faults) == [7, 150]
+    assert (ours.n_templates, ours.n_bad) == (300, 2)
+    for window in ("rect", "exp"):
+        a, b = ours.columns(window), theirs.columns(window)
+        a, b = (found["max2F"][np.argsort(found["template"])] for found in (a, b))
+        assert a == pytest.approx(b, rel=1e-3)
+
+
+def test_several_gpus_give_the_bits_of_one(monkeypatch):
+    if len(resolve("cuda:all")) < 2:
+        pytest.skip("one GPU only")
+    import skysieve.fstat.demod.demodulator as module
+
+    monkeypatch.setitem(module.BATCH_BYTES, "cuda", 16 * 400 * 64)
+    bank = TemplateBank.grid((100.0, 100.0003, 1e-6), (-2e-10, 0.0, 1e-10))
+    one, all_of_them = searched(bank, "cuda:0"), searched(bank, "cuda:all")
+    for window in ("rect", "exp"):
+        for name, column in one.columns(window).items():
+            assert np.array_equal(column, all_of_them.columns(window)[name]), name

@@ -9,13 +9,15 @@ import numpy as np
 
 from skysieve.core.checks import real_dtype
 from skysieve.core.device import Device, current, resolve
+from skysieve.core.engine_cache import ENGINES
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
 from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.checks import refuse_map, refuse_short
 from skysieve.fstat.inputs.files import AtomsLike, as_list
 from skysieve.fstat.inputs.grid import Grid, Schedule, Times, make_schedule, refuse_tables
-from skysieve.fstat.inputs.windows import WindowLike, resolve_window
+from skysieve.fstat.inputs.window_kinds import Algorithm
+from skysieve.fstat.inputs.windows import Window, WindowLike, resolve_window
 from skysieve.fstat.result.map import Coverage, TransientResult
 
 from .contract import Compat, Dtype, Engine, MapJob, Output, Spec, check_compat, make_job
@@ -23,24 +25,46 @@ from .contract import Compat, Dtype, Engine, MapJob, Output, Spec, check_compat,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from skysieve.fstat.inputs.atoms import Atoms
+
 __all__ = ["TransientPlan", "transient_map"]
 
 
-def make_engine(
-    spec: Spec, device: str | Device, memory: str | float | None, threads: int | None
-) -> tuple[Engine, Device]:
+SMALL_CELLS = 2**17
+"""Below this number of cells, "auto" computes a rectangular or exponential map of atoms in host memory on the CPU: it
+takes 0.6 ms on one core, less than the launches and copies of a GPU."""
+
+
+def make_engine(spec: Spec, device: Device, memory: str | float | None, threads: int | None) -> Engine:
     """An engine for a device; the backend is chosen here and nowhere else."""
-    found = resolve(device)[0]
-    if found.kind == "cuda":
+    if device.kind == "cuda":
         from skysieve.fstat.cuda import engine as cuda
 
-        if device != "auto" or not spec.lal:
-            with current(found):
-                return cuda.Engine(spec, device=found, memory=memory, threads=threads), found
-        found = resolve("cpu")[0]
+        with current(device):
+            return cuda.Engine(spec, device=device, memory=memory, threads=threads)
     from skysieve.fstat.cpu import engine as cpu
 
-    return cpu.Engine(spec, device=found, memory=memory, threads=threads), found
+    return cpu.Engine(spec, device=device, memory=memory, threads=threads)
+
+
+def choose_device(device: str | Device, lal: bool) -> Device:
+    """The device of a plan; "auto" is the CPU for LALPulsar's arithmetic."""
+    found = resolve(device)[0]
+    return resolve("cpu")[0] if lal and device == "auto" else found
+
+
+def check_grid(grid: Grid | None) -> None:
+    """Raise TypeError for a grid that is something else."""
+    if grid is not None and not isinstance(grid, Grid):
+        raise TypeError(f"grid is a {type(grid).__name__}, expected a Grid")
+
+
+def is_small(atoms: list[Atoms], grid: Grid | None, window: Window) -> bool:
+    """Whether a map is so small that "auto" computes it on the CPU; see `SMALL_CELLS`."""
+    if window.algorithm not in (Algorithm.RUNNING_SUMS, Algorithm.RECURRENCE) or any(a.on_device for a in atoms):
+        return False
+    bins = Times.of([a.t for a in atoms], atoms[0].tatom).n
+    return bins + (grid.cells if grid is not None else 0 if window.whole else bins**2) <= SMALL_CELLS
 
 
 def transient_map(
@@ -76,8 +100,8 @@ def transient_map(
     dtype : {"float64", "float32"}
         Type of the computation and of the map.
     device : {"auto", "cpu", "cuda", "cuda:N"}
-        "auto" is a GPU if a usable one is found and `compat` is None.  With atoms in CuPy arrays and a
-        GPU the map is a CuPy array.
+        "auto" is a GPU if a usable one is found, `compat` is None and the map is large enough to be faster there.
+        With atoms in CuPy arrays and a GPU the map is a CuPy array.
     compat : {None, "lalpulsar"}
         "lalpulsar" gives LALPulsar's numbers bit for bit: its float32 operations in its order, its table of
         exponentials (which is off by up to 0.5%), and its most probable values.
@@ -114,7 +138,7 @@ def transient_map(
     Notes
     -----
     F and its window rules are those of [1]_ and LALPulsar; times before the data count as empty.  The sums of
-    rectangular windows grow with tau.  For exponential windows [2]_ sums every cell anew; here the sums obey a
+    rectangular windows grow with tau.  For exponential windows [2]_ sums every cell on its own; here the sums obey a
     recurrence in t0, so that a map costs a few operations for each cell.  ``F = 2``, its mean in noise, where the
     antenna-pattern matrix has a condition number above 1e4 or the window holds no data.
 
@@ -131,22 +155,25 @@ def transient_map(
     >>> abs(result.t0_ml - signal.t0) <= 7200, result.max2F > 150
     (True, True)
     """
-    plan = TransientPlan(
-        grid,
-        window=window,
-        efold=efold,
-        dtype=dtype,
-        device=device,
-        compat=compat,
-        keep_map=keep_map,
-        posteriors=posteriors,
-        strict=strict,
-        rhohatmax=rhohatmax,
-        memory=memory,
-        threads=threads,
-    )
-    with plan:
-        return plan.execute(atoms, progress=progress)
+    found, shape = as_list(atoms), resolve_window(window, efold)
+    check_grid(grid)
+    if device == "auto" and is_small(found, grid, shape):
+        device = "cpu"
+    chosen = choose_device(device, compat is not None)
+    options: dict[str, Any] = {
+        "window": window, "efold": efold, "dtype": dtype, "device": chosen, "compat": compat, "keep_map": keep_map,
+        "posteriors": posteriors, "strict": strict, "rhohatmax": rhohatmax, "memory": memory, "threads": threads,
+    }  # fmt: skip
+
+    def make() -> TransientPlan:
+        return TransientPlan(**options)
+
+    if shape.kind == "any":  # a function may return other values at the next call
+        with make() as plan:
+            return plan.execute(found, grid=grid, progress=progress)
+    key = (TransientPlan, *options.items())
+    with ENGINES.borrow(key, make, chosen, TransientPlan.idle_bytes) as plan:
+        return plan.execute(found, grid=grid, progress=progress)
 
 
 class TransientPlan(Plan):
@@ -191,8 +218,7 @@ class TransientPlan(Plan):
         memory: str | float | None = None,
         threads: int | None = None,
     ) -> None:
-        if grid is not None and not isinstance(grid, Grid):
-            raise TypeError(f"grid is a {type(grid).__name__}, expected a Grid")
+        check_grid(grid)
         self.window = resolve_window(window, efold)
         if compat is not None:
             check_compat(compat, self.window)
@@ -203,8 +229,8 @@ class TransientPlan(Plan):
         real = np.dtype(np.float32) if compat else real_dtype(dtype)
         self.spec = Spec(self.window, real, bool(keep_map), bool(posteriors), compat is not None)
         self._last: tuple[Times, Grid, Schedule] | None = None
-        self._engine: Engine | None
-        self._engine, self.device = make_engine(self.spec, device, memory, threads)
+        self.device = choose_device(device, self.spec.lal)
+        self._engine: Engine | None = make_engine(self.spec, self.device, memory, threads)
 
     def __repr__(self) -> str:
         grid = "full grid" if self.grid is None else "{} x {} cells".format(*self.grid.shape)
@@ -215,6 +241,10 @@ class TransientPlan(Plan):
         if self._engine is not None:
             self._engine.close()
         self._engine = None
+
+    def idle_bytes(self) -> int:
+        """Bytes that the plan holds on its device between calls."""
+        return 0 if self._engine is None else self._engine.nbytes
 
     def _open_engine(self) -> Engine:
         if self._engine is None:
@@ -243,6 +273,7 @@ class TransientPlan(Plan):
     ) -> TransientResult:
         """The map of one template, on the plan's grid or on another; see `transient_map`."""
         engine, found = self._open_engine(), as_list(atoms)
+        check_grid(grid)
         on_device = self.device.kind == "cuda" and any(a.on_device for a in found)
         bins, grid, job = self._prepare(found, grid, map_on_host=self._holds_map and not on_device)
         if on_device:
@@ -266,16 +297,16 @@ class TransientPlan(Plan):
         host = self._memory if self.device.kind == "cpu" else None  # for a GPU, the budget is one of device memory
         if map_on_host:
             refuse_map(grid, self.spec.dtype, self.spec.lal, host)
-        refuse_tables(grid, bins.tatom, host)
-        job = make_job([bins], grid, self.window, self.spec.dtype, self._schedule(bins, grid))
+        job = make_job([bins], grid, self.window, self.spec.dtype, self._schedule(bins, grid, host))
         if self.strict:
             refuse_short(bins, grid, self.window, job.schedule)
         return bins, grid, job
 
-    def _schedule(self, bins: Bins, grid: Grid) -> Schedule:
-        """The bins of every cell; those of the last call are kept."""
+    def _schedule(self, bins: Bins, grid: Grid, memory: str | float | None) -> Schedule:
+        """The bins of every cell; those of the last call are remembered."""
         times = Times(bins.t_start, bins.tatom, bins.n)
         if self._last is None or self._last[0] != times or self._last[1] != grid:
+            refuse_tables(grid, bins.tatom, memory)
             self._last = times, grid, make_schedule(grid, self.window, bins)
         return self._last[2]
 

@@ -306,6 +306,10 @@ class Engine(Protocol):
     def describe(self, job: MapJob) -> dict[str, Any]:
         """Method, device, dtype, bytes, predicted seconds and cells, without computing; see `description`."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory that the engine holds between calls."""
+
     def close(self) -> None:
         """Free threads and device memory."""
 

@@ -64,7 +64,7 @@ FEWEST = 16
 """Length in bins of a gap after which recurrences start again (see ``cpu/exp.py`` and ``exp.cu``)."""
 RENEWED = ((1, 8), (2, 8), (4, 20), (8, 20), (16, 260), (64, 260))
 """Pairs (few, many) of bins after a gap: while `few` bins are in a window, up to `many` have been in its sums since the
-sums were formed anew."""
+sums were last recomputed."""
 AFTER_GAPS = 50.0
 """Such sums are short, so that their rounding errors are smaller than those behind `RESIDUE` by this factor."""
 SINGULAR = 1e3
@@ -202,7 +202,7 @@ def _residue(job: MapJob, bank: Bank, k: int, efold: float) -> float:
     worst = _after_gaps(weight, occupied) / AFTER_GAPS
     nearest = np.searchsorted(occupied, np.arange(-FEWEST, len(weight)))
     rows = np.flatnonzero(nearest < occupied.size) - FEWEST
-    rows = rows[occupied[nearest[rows + FEWEST]] - rows < FEWEST]  # in longer gaps sums are formed anew
+    rows = rows[occupied[nearest[rows + FEWEST]] - rows < FEWEST]  # in longer gaps sums are recomputed
     rates = job.tatom / job.taus
     even = np.linspace(0, len(rates) - 1, SCALES).round().astype(int)
     geometric = np.searchsorted(job.taus, np.geomspace(job.taus[0], job.taus[-1], SCALES))
@@ -237,7 +237,7 @@ def residue_of(
 
 
 def _after_gaps(weight: NDArray[np.float64], occupied: NDArray[np.int64]) -> float:
-    """Largest ratio of the weight in the first bins after a gap, from which sums are formed anew, to that in fewer."""
+    """Largest ratio of the weight in the first bins after a gap, where sums are recomputed, to that in fewer."""
     begin = occupied[np.diff(occupied, prepend=-FEWEST) >= FEWEST]
     begin = np.union1d(begin, occupied[:1])
     upto = np.concatenate([[0.0], np.cumsum(weight / weight.max())])

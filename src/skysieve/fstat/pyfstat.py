@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from skysieve.core.arrays import to_host
 from skysieve.fstat.inputs.atoms import Atoms
 from skysieve.fstat.inputs.grid import Grid, Times, make_schedule
 from skysieve.fstat.inputs.window_kinds import KINDS, WindowName
 from skysieve.fstat.inputs.windows import Window
-from skysieve.fstat.result.map import ln_bayes
+from skysieve.fstat.result.map import TransientResult, ln_bayes
 from skysieve.fstat.template_search.cells import F_of_sums
 
 from .api import TransientPlan
@@ -108,7 +111,8 @@ def register_pyfstat(
     -----
     ``TransientGridSearch``, ``MCMCTransientSearch`` and everything else in PyFstat that makes transient maps accept the
     name.  Cells whose window holds fewer than two SFTs have F = 0; LALPulsar stops at them.  The most probable values
-    are centres of LALPulsar's bins.
+    are centres of LALPulsar's bins.  PyFstat's searches need statistics only: ``F_mn`` is computed when it is read
+    (unless `compat` needs the map), from a copy of the atoms.
 
     Examples
     --------
@@ -150,32 +154,38 @@ WINDOWS: dict[int, WindowName] = {
 
 
 class MapMaker:
-    """PyFstat calls ``maker(multiFstatAtoms, windowRange, BtSG)``; the plans are kept between calls."""
+    """PyFstat calls ``maker(multiFstatAtoms, windowRange, BtSG)``; plans are reused in later calls."""
 
     def __init__(self, make: Any, device: str | Device, dtype: Any, compat: str | None, threads: int | None) -> None:
         self.make = make
         self.options: dict[str, Any] = {"device": device, "dtype": dtype, "compat": compat, "threads": threads}
-        self.plans: dict[WindowName, TransientPlan] = {}
+        self.plans: dict[tuple[WindowName, bool, bool], TransientPlan] = {}
         self.plan("rect")  # raises now if an option does not fit
 
-    def plan(self, window: WindowName) -> TransientPlan:
+    def plan(self, window: WindowName, keep_map: bool = False, posteriors: bool = False) -> TransientPlan:
         """The plan for a window."""
-        if window not in self.plans:
-            self.plans[window] = TransientPlan(window=window, strict=False, **self.options)
-        return self.plans[window]
+        key = window, keep_map, posteriors
+        if key not in self.plans:
+            self.plans[key] = TransientPlan(
+                window=window, strict=False, keep_map=keep_map, posteriors=posteriors, **self.options
+            )
+        return self.plans[key]
 
     def __call__(self, multiFstatAtoms: Any, windowRange: Any, BtSG: bool = False) -> Any:
         window = WINDOWS.get(int(windowRange.type))
         if window is None:
             raise ValueError(f"windowRange.type={windowRange.type}: expected one of {sorted(WINDOWS)}")
         grid = grid_of_lal(windowRange, window)
-        if grid is not None and grid.cells == 1 and self.options["compat"] is None:
+        exact = self.options["compat"] is None
+        if grid is not None and grid.cells == 1 and exact:
             return self.one(multiFstatAtoms, grid, window, BtSG)
-        result = self.plan(window).execute(from_lal(multiFstatAtoms), grid=grid)
-        found = self.make(*result.grid.shape)
-        found.F_mn = np.nan_to_num(to_host(result.F).astype(np.float32), nan=0.0)
+        atoms = from_lal(multiFstatAtoms)
+        result = self.plan(window, not exact, BtSG).execute(atoms, grid=grid)
+        found = self.make(1, 1)
+        found.F_mn = _map_of(result) if result.F is not None else LazyMap(self, atoms, result, window)
         if result.index is None:
             return found
+        found.get_maxF_idx = partial(tuple, result.index)
         found.maxF, found.t0_ML, found.tau_ML = result.max_F, float(result.t0_ml or 0), float(result.tau_ml or 0)
         if BtSG:
             found.lnBtSG = result.lnBtSG
@@ -196,13 +206,93 @@ class MapMaker:
         return found
 
 
+def _map_of(result: TransientResult) -> NDArray[np.float32]:
+    """The map as PyFstat stores it: F is 0 in cells that cannot be computed."""
+    return np.nan_to_num(to_host(result.F).astype(np.float32, copy=False), nan=0.0)
+
+
+class LazyMap(NDArrayOperatorsMixin):
+    """F of every cell, float32, in place of PyFstat's array; the map is computed when more than one cell is read.
+
+    PyFstat's searches read maxima, which need no map, and for BSGL a single cell of each detector.
+    """
+
+    dtype, ndim = np.dtype(np.float32), 2
+
+    def __init__(self, maker: MapMaker, atoms: list[Atoms], result: TransientResult, window: WindowName) -> None:
+        self.shape = result.grid.shape
+        self._maker, self._atoms, self._result, self._window = maker, atoms, result, window
+        self._values: NDArray[np.float32] | None = None
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """The whole map."""
+        if self._values is None:
+            grid = None if self._window == "none" else self._result.grid
+            self._values = _map_of(self._maker.plan(self._window, keep_map=True).execute(self._atoms, grid=grid))
+        return self._values
+
+    def __getitem__(self, key: Any) -> Any:
+        if self._values is not None or not (
+            isinstance(key, tuple) and len(key) == 2 and all(isinstance(k, int | np.integer) for k in key)
+        ):
+            return self.values[key]
+        if key == self._result.index:
+            return np.float32(self._result.max_F)
+        whole = self._result.grid
+        cell = Grid.from_lists(whole.t0s[[key[0]]], whole.taus[[key[1]]])
+        streams = [(a.t, _numbers_of(a)) for a in self._atoms]
+        window = self._maker.plan(self._window).window
+        return np.float32(np.nan_to_num(_cell(streams, self._atoms[0].tatom, cell, window), nan=0.0))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.values[key] = value
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.values, dtype) if copy else np.asarray(self.values, dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = [x.values if isinstance(x, LazyMap) else x for x in inputs]
+        return getattr(ufunc, method)(*plain, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.values, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.asarray, (self.values,)
+
+
+Numbers = Callable[[int, int], Any]
+"""``numbers(a, b)`` returns a2, b2, ab, Re Fa, Im Fa, Re Fb, Im Fb of atoms `a` to ``b - 1`` of a detector in rows."""
+
+
+def _numbers_of(atoms: Atoms) -> Numbers:
+    columns = (atoms.a2, atoms.b2, atoms.ab, atoms.Fa.real, atoms.Fa.imag, atoms.Fb.real, atoms.Fb.imag)
+    return lambda a, b: np.stack([column[a:b] for column in columns], axis=1)
+
+
+def _numbers_of_lal(records: NDArray[Any]) -> Numbers:
+    return lambda a, b: records[a:b].view("f4").reshape(b - a, 8)[:, 1:]  # the first number is the time
+
+
 def cell_of_lal(multi_atoms: Any, grid: Grid, window: Window) -> float:
     """F of the first cell of a grid; NaN if its window holds fewer than two bins."""
     vectors = [multi_atoms.data[i] for i in range(int(multi_atoms.length))]
-    streams = [_records(v) for v in vectors]
-    times = [s["timestamp"].astype(np.int64) for s in streams]
-    width = int(vectors[0].TAtom)
-    bins = Times.of(times, width)
+    streams = [(records["timestamp"].astype(np.int64), _numbers_of_lal(records)) for records in map(_records, vectors)]
+    return _cell(streams, int(vectors[0].TAtom), grid, window)
+
+
+def _cell(streams: list[tuple[NDArray[np.int64], Numbers]], width: int, grid: Grid, window: Window) -> float:
+    """F of the first cell of a grid, from the times and numbers of each detector."""
+    bins = Times.of([t for t, _ in streams], width)
     start = bins.t_start
     schedule = make_schedule(grid, window, bins)
     if not schedule.n_valid():
@@ -210,14 +300,14 @@ def cell_of_lal(multi_atoms: Any, grid: Grid, window: Window) -> float:
     first, length, offset = int(schedule.first[0]), int(schedule.length[0, 0]), int(schedule.offset[0])
     tau = float(grid.taus[0])
     sums = np.zeros(7)
-    for t, records in zip(times, streams, strict=True):
+    for t, numbers in streams:
         a, b = np.searchsorted(t, (start + first * width, start + (first + length) * width))
         if a == b:
             continue
         w = window.weights((offset + width * ((t[a:b] - start) // width - first)) / tau)
-        x = records[a:b].view("f4").reshape(b - a, 8)  # the time, then the seven numbers
-        sums[:3] += (w * w) @ x[:, 1:4]
-        sums[3:] += w @ x[:, 4:]
+        x = numbers(a, b)
+        sums[:3] += (w * w) @ x[:, :3]
+        sums[3:] += w @ x[:, 3:]
     if not np.isfinite(sums).all():
         raise ValueError("multiFstatAtoms holds values that are not finite")
     return F_of_sums(sums)

@@ -7,6 +7,10 @@ next.  On the host shim of the tests, whose arrays are NumPy's, the same calls c
 
 from __future__ import annotations
 
+import logging
+import math
+import os
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -17,11 +21,14 @@ from typing import Any
 import numpy as np
 
 from skysieve.core.errors import KernelError
+from skysieve.core.memory import available_host_memory
 from skysieve.core.tasks import usable_cores
 
-from .runtime import Runtime
+from .runtime import Runtime, on_device
 
-__all__ = ["GROWTH", "Copier", "CudaLane", "HostLane", "Lane", "is_pinned", "make_current", "make_lane"]
+__all__ = ["GROWTH", "Copier", "CudaLane", "HostLane", "Lane", "ResultMemory", "is_pinned", "make_current", "make_lane"]
+
+logger = logging.getLogger("skysieve")
 
 ALIGN = 256
 GROWTH = 1.125
@@ -34,6 +41,12 @@ _SHORT = 1 << 20
 _MOST = 16
 """Most threads; more are not faster."""
 _PINNED = 1  # cudaMemoryTypeHost
+_PAGE = 4096
+"""Page-locked memory begins and ends at a page, so that two pieces never share one."""
+_IDLE = 2
+"""Results whose memory waits for the next ones: a caller holds one while the next is computed."""
+_RESULTS = 1 / 4
+"""Largest share of the free host memory that one result may page-lock."""
 
 
 class Copier:
@@ -138,6 +151,11 @@ class Lane(ABC):
             held = self._host[name] = self._allocate(int(GROWTH * nbytes))
         view: np.ndarray[Any, Any] = held[:nbytes].view(dtype)[: int(size)]
         return view
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers on the device."""
+        return sum(int(held.nbytes) for held in self._device.values())
 
     def free(self) -> None:
         """Wait for all work, then free every buffer."""
@@ -330,6 +348,84 @@ class CudaLane(Lane):
         device, stream = self._entered.pop()
         stream.__exit__(*exc)
         device.__exit__(*exc)
+
+
+class ResultMemory:
+    """Page-locked memory for results: a GPU copies into it at the full rate of its bus.
+
+    To page-lock memory takes longer than to copy into it.  So the memory of a result that the user no longer holds
+    serves the next one.  Small arrays, and arrays beyond `_RESULTS` of the free memory, are in usual memory.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        On the host, all memory is usual memory.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._idle: dict[int, np.ndarray[Any, Any]] = {}  # by address; single operations, safe in a finalizer
+        self._closed = False
+        self._process = os.getpid()
+        weakref.finalize(self, _unlock_all, runtime, self._idle, self._process).atexit = False
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
+        """Return a new array with undefined values; its memory comes back when the array and its views are gone."""
+        kind = np.dtype(dtype)
+        nbytes = math.prod(shape) * kind.itemsize
+        memory = self._locked(nbytes) if self._runtime.xp is not np and nbytes >= _SHORT else None
+        if memory is None:
+            return np.empty(shape, kind)
+        owner = _Owner(memory)
+        weakref.finalize(owner, self._take_back, memory).atexit = False
+        found: np.ndarray[Any, Any] = np.asarray(owner)[:nbytes].view(kind).reshape(shape)
+        return found
+
+    def _locked(self, nbytes: int) -> np.ndarray[Any, Any] | None:
+        """Return page-locked memory of at least `nbytes` bytes: idle or new; None if it cannot be locked."""
+        for address, held in list(self._idle.items()):
+            if nbytes <= held.nbytes <= 2 * nbytes and self._idle.pop(address, None) is not None:
+                return held
+        _unlock_all(self._runtime, self._idle, self._process)
+        if nbytes > _RESULTS * available_host_memory():
+            return None
+        size = -(-nbytes // _PAGE) * _PAGE
+        whole = np.empty(size + _PAGE, np.uint8)
+        start = -whole.ctypes.data % _PAGE
+        memory = whole[start : start + size]
+        try:
+            with on_device(self._runtime):
+                self._runtime.xp.cuda.runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
+        except RuntimeError as error:
+            logger.info("no page-locked memory for a result of %d bytes: %s", nbytes, error)
+            return None
+        return memory
+
+    def _take_back(self, memory: np.ndarray[Any, Any]) -> None:
+        self._idle[memory.ctypes.data] = memory
+        _unlock_all(self._runtime, self._idle, self._process, 0 if self._closed else _IDLE)
+
+    def close(self) -> None:
+        """Free the memory that no result holds; memory of results is freed with them."""
+        self._closed = True
+        _unlock_all(self._runtime, self._idle, self._process)
+
+
+def _unlock_all(runtime: Runtime, idle: dict[int, np.ndarray[Any, Any]], process: int, most: int = 0) -> None:
+    """Free page-locked memory but `most` pieces; in a forked child, which has no context on the GPU, its copy only."""
+    while len(idle) > most:
+        address, _memory = idle.popitem()
+        if os.getpid() == process:
+            with suppress(RuntimeError), on_device(runtime):  # a lost GPU has already dropped it
+                runtime.xp.cuda.runtime.hostUnregister(address)
+
+
+class _Owner:
+    """The owner of an array's memory: arrays and views refer to it, and no NumPy array stands in its place."""
+
+    def __init__(self, memory: np.ndarray[Any, Any]) -> None:
+        self._memory = memory
+        self.__array_interface__ = memory.__array_interface__
 
 
 def make_lane(runtime: Runtime) -> Lane:

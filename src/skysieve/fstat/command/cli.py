@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -359,13 +360,22 @@ def _days(seconds: int | None) -> str:
 @fstat.command()
 def search(
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="ATOMS...", help="Files of atoms, one for each template.")
+        list[Path] | None,
+        typer.Argument(metavar="ATOMS...", help="Files of atoms, one for each template; folders; quoted patterns."),
+    ] = None,
+    files_from: Annotated[
+        Path | None,
+        option(
+            "--files-from", help="Read further names of files of atoms from this file, one in a line; - is standard "
+            "input. The default is none.", panel=INPUT, metavar="FILE",
+        ),
     ] = None,
     sfts: sft_options.Patterns = None, ra: sft_options.Ra = None, dec: sft_options.Dec = None,
     tref: sft_options.Tref = None, ephemeris: sft_options.Ephemeris = "auto", freq: sft_options.Freq = None,
     freq_band: sft_options.FreqBand = 0.0, df: sft_options.Df = None, f1dot: sft_options.F1 = 0.0,
     f1dot_band: sft_options.F1Band = 0.0, df1dot: sft_options.Df1 = None, f2dot: sft_options.F2 = 0.0,
     f2dot_band: sft_options.F2Band = 0.0, df2dot: sft_options.Df2 = None, mismatch: sft_options.Mismatch = 0.1,
+    templates: sft_options.TemplateList = None, inject: sft_options.Inject = None,
     window: Annotated[
         list[str] | None,
         option(
@@ -439,19 +449,21 @@ def search(
 ) -> None:  # fmt: skip
     """Rank many templates by their loudest transient: from SFTs, or from one file of atoms each.
 
-    The grid is that of the first template. A file of atoms that cannot be read is reported and left out; the exit code
-    is then 1.
+    The grid is that of the first template. A template whose file cannot be read, or that leaves the band of the SFTs,
+    is reported and left out; the exit code is then 1. Parameters in LALPulsar's names of files of atoms become columns.
 
     Examples:
 
     - skysieve fstat search --sfts 'H-*.sft' 'L-*.sft' --ra 0.5 --dec 1.0 --freq 100 --freq-band 0.1 -o loudest.csv
 
     - skysieve fstat search atoms/*.dat --detectors H1,L1 -w exp --dt0 7200 --log-tau 40 -o loudest.fits
-    - skysieve fstat search atoms/*.npz --bsgl 15 --topk 20 -o - --format json
+    - skysieve fstat search 'atoms/*.npz' --bsgl 15 --topk 20 -o - --format json
+    - find atoms -name '*.dat' | skysieve fstat search --files-from - --detectors H1,L1 -o loudest.csv
     """
     code = 0
     with report_errors():
         messages = Messages(quiet, verbose, progress)
+        from skysieve.fstat.inputs.files import expand
         from skysieve.fstat.inputs.windows import resolve_window
         from skysieve.fstat.template_search.batch import read_files
         from skysieve.fstat.template_search.bsgl import BSGL
@@ -468,32 +480,48 @@ def search(
             raise ValueError("--olgx needs --bsgl")
         shapes = cast("list[WindowName]", window or ["rect", "exp"])
         needs_grid = not all(resolve_window(name, efold).whole for name in shapes)
-        names, demodulator, bank = files or [], None, None
+        names, host, bank = files or [], None, None
         if sfts:
+            if files_from is not None:
+                raise ValueError("--files-from names files of atoms: expected --templates with --sfts")
             axes = ((freq, freq_band, df), (f1dot, f1dot_band, df1dot), (f2dot, f2dot_band, df2dot))
-            demodulator, bank = sft_options.opened(
-                [*sfts, *map(str, names)], detectors, ra, dec, tref, ephemeris, axes, mismatch, device
+            host, bank = sft_options.opened(
+                [*sfts, *map(str, names)], detectors, ra, dec, tref, ephemeris, axes, mismatch, templates, inject or ()
             )
-            first = demodulator.first(bank)
-            messages.say(f"{len(bank):,} templates, {', '.join(map(repr, demodulator.sfts))}")
-        elif not names:
-            raise ValueError("no files of atoms: expected names, or --sfts")
+            first = host.first(bank)
+            messages.say(f"{len(bank):,} templates, {', '.join(map(repr, host.sfts))}")
         else:
+            if templates is not None or inject:
+                raise ValueError("--templates and --inject need --sfts")
+            names = expand([*names, *listed_names(files_from)])
+            if not names:
+                raise ValueError("no files of atoms: expected names, --files-from, or --sfts")
             first = _first(names, tatom, detectors)
         total = len(names) if bank is None else len(bank)
         grid = make_grid(first, t0, t0_band, dt0, tau, tau_band, dtau, log_tau) if needs_grid else None
-        with SearchPlan(
-            grid, windows=shapes, efold=efold, topk=topk, threshold=threshold, bsgl=prior, dtype=dtype.value,
-            statistic=cast("StatisticName | None", statistic), device=device, strict=not lenient,
-            band_width=max(1, total // 200), memory=memory, threads=threads,
-        ) as plan:  # fmt: skip
+        with ExitStack() as stack:
+            plan = stack.enter_context(
+                SearchPlan(
+                    grid, windows=shapes, efold=efold, topk=topk, threshold=threshold, bsgl=prior, dtype=dtype.value,
+                    statistic=cast("StatisticName | None", statistic), device=device, strict=not lenient,
+                    band_width=max(1, total // 200), memory=memory, threads=threads,
+                )
+            )  # fmt: skip
             if verbose:
                 describe(messages, plan.describe(first))
-            stream = (
-                demodulator.stream(bank) if demodulator is not None and bank is not None
-                else lambda start: read_files(names[start:], lambda path: read(path, tatom, detectors))
-            )  # fmt: skip
-            result = plan.execute(stream, checkpoint=checkpoint, total=total, progress=messages.progress)
+            batches: Callable[[int], Iterator[Any]]
+            facts: dict[str, Any] = {}
+            if host is not None and bank is not None:
+                from skysieve.fstat.demod.demodulator import stream
+                from skysieve.fstat.demod.search import demodulators
+
+                batches, facts = stream(stack.enter_context(demodulators(host, plan.devices)), bank), host.facts(bank)
+            else:
+
+                def batches(start: int) -> Iterator[Any]:
+                    return read_files(names[start:], lambda path: read(path, tatom, detectors))
+
+            result = plan.execute(batches, checkpoint=checkpoint, total=total, facts=facts, progress=messages.progress)
         for number, text in result.faults.items():
             name = f"template {number}" if sfts else str(names[number])
             typer.echo(f"skysieve: {text if name in text else f'{name}: {text}'}", err=True)
@@ -515,6 +543,14 @@ def _shown(name: str, value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
+def listed_names(path: Path | None) -> list[str]:
+    """The lines of a file, or of standard input, that are not empty."""
+    if path is None:
+        return []
+    text = (read_stdin() if path == STDIO else path.read_bytes()).decode(errors="surrogateescape")
+    return [line for line in text.splitlines() if line.strip()]
+
+
 def _first(files: list[Path], tatom: int, detectors: str | None) -> list[Atoms]:
     """Atoms of the first file that can be read."""
     problem: Exception = ValueError("no files")
@@ -529,13 +565,19 @@ def _first(files: list[Path], tatom: int, detectors: str | None) -> list[Atoms]:
 def _print_search(result: SearchResult, console: Console) -> None:
     from rich.table import Table
 
+    from skysieve.fstat.demod.bank import NAMES
     from skysieve.fstat.template_search.columns import COLUMNS
 
     bad = f", {result.n_bad:,} of them left out" if result.n_bad else ""
     console.print(f"{result.n_templates:,} templates{bad}; ranked by {result.statistic}")
     for window in result.windows:
         columns = result.columns(window)
-        given = [name for name in ("file", "f0", "f1dot", "f2dot") if name in columns and len(set(columns[name])) > 1]
+        expected = result.expected_loudest(window)
+        if expected is not None:
+            console.print(
+                f"{window}: in noise alone the loudest would have 2F = {expected[0]:.1f} +- {expected[1]:.1f}"
+            )
+        given = [name for name in ("file", *NAMES) if name in columns and len(set(columns[name])) > 1]
         names = [*given, *(c.name for c in COLUMNS if c.shown and c.name in columns)]
         table = Table(box=None, pad_edge=False, header_style="bold", title=f"{window} window", title_justify="left")
         for name in names:

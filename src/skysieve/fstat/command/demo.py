@@ -1,41 +1,48 @@
-"""The F-statistic's part of ``skysieve demo``: it finds a transient in simulated noise of two detectors."""
+"""The F-statistic's part of ``skysieve demo``: from simulated SFT files of two detectors to a transient in a table."""
 
 from __future__ import annotations
 
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skysieve.fstat.api import transient_map
-from skysieve.fstat.inputs.atoms import Atoms
+from skysieve.fstat.demod.bank import TemplateBank, spacing
+from skysieve.fstat.demod.demodulator import Demodulator
+from skysieve.fstat.demod.search import search_sfts
+from skysieve.fstat.demod.simulate import Signal, simulate_sfts
 from skysieve.fstat.inputs.grid import Grid
-from skysieve.fstat.inputs.simulate import Injection, synth_atoms
-from skysieve.fstat.template_search.search import search
+from skysieve.fstat.sfts.files import read_sfts, write_sfts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.console import Console
 
-DAYS, START, SFT = 30, 1_000_000_000, 1800
-SIGNAL = Injection(t0=START + 8 * 86400, tau=3 * 86400, snr=13, window="exp")
-GAPS = {"H1": [(START + 15 * 86400, START + 17 * 86400)], "L1": [(START + 3 * 86400, START + 4 * 86400)]}
-TEMPLATES, RIGHT = 24, 17
-"""Number of templates of the search, and the number of the template that matches the signal."""
-TOLERANCE = 2 * 86400
-"""Seconds by which t0 and tau may be off.  Measured: 0.00 and 0.60 days with this seed."""
+DAYS, START, SFT = 10, 1_000_000_000, 1800
+GAPS = {"H1": [(START + 5 * 86400, START + 6 * 86400)], "L1": [(START + 2 * 86400, START + 2 * 86400 + 43_200)]}
+SIGNAL = Signal(
+    f0=22.4, h0=8e-25, ra=2.2486, dec=-0.7885, tref=START + 4 * 86400, f1dot=-3.12e-11, window="exp",
+    t0=START + 3 * 86400, tau=2 * 86400,
+)  # fmt: skip
+"""After a glitch of a pulsar such as Vela."""
+BAND = (22.3, 22.5)
+STEPS = 20, 2
+"""Templates to either side of the signal, in frequency and in its derivative."""
+OFF = 0.5 / SIGNAL.tau
+"""Hz by which the loudest template may be off: half of the resolution of a signal of this duration."""
+TOLERANCE = 86400
+"""Seconds by which t0 and tau may be off.  Measured with this seed: 0.00 and 0.33 days."""
 
 
-def atoms_of(template: int) -> list[Atoms]:
-    """Atoms of one template; only the right one contains the signal."""
-    return synth_atoms(
-        START, DAYS * 86400, inject=SIGNAL if template == RIGHT else None, gaps=GAPS, seed=100 + template
-    )
+def templates() -> TemplateBank:
+    """A grid of templates about the signal, by the mismatch 0.1 over four days, in which most of the signal lies."""
+    df0, df1dot, _ = spacing(4 * 86400, 0.1, 2)
+    (n0, n1), f0, f1 = STEPS, SIGNAL.f0, SIGNAL.f1dot
+    return TemplateBank.grid((f0 - n0 * df0, f0 + n0 * df0, df0), (f1 - n1 * df1dot, f1 + n1 * df1dot, df1dot))
 
 
-def run(out: Path, console: Console, device: str = "auto", templates: int = TEMPLATES) -> list[str]:
-    """Run the search, print its results and draw a map.
+def run(out: Path, console: Console, device: str = "auto", signal: Signal = SIGNAL) -> list[str]:
+    """Make SFT files, search them, print the results and draw a map.
 
     Returns
     -------
@@ -44,32 +51,42 @@ def run(out: Path, console: Console, device: str = "auto", templates: int = TEMP
     """
     console.print()
     console.rule("[bold]A transient gravitational wave in the noise of two detectors", align="left")
-    grid = Grid.full(atoms_of(0))
-    rows, columns = grid.shape
+    folder = out / "sfts"
+    folder.mkdir(exist_ok=True)
+    made = simulate_sfts(BAND, START, DAYS * 86400, signals=signal, gaps=GAPS, seed=11, ephemeris="builtin")
+    files = write_sfts(folder, made, comment="skysieve demo")
+    console.print(f"wrote {len(files)} files of SFTs to {folder}", soft_wrap=True)
+    sfts, bank = read_sfts(folder), templates()
+    place: dict[str, Any] = {"ra": SIGNAL.ra, "dec": SIGNAL.dec, "tref": SIGNAL.tref, "barycentre": "builtin"}
     with console.status("Getting ready; the first run on a machine compiles for a while ..."):
-        search(iter([synth_atoms(START, 86400)]), device=device)
-
-    def stream() -> Iterator[list[Atoms]]:
-        for i in range(templates):
-            yield atoms_of(i)
+        search_sfts(sfts, bank=TemplateBank(bank.f0[:1]), device=device, grid=Grid(t0=START, tau=86400), **place)
 
     started = time.perf_counter()
-    found = search(stream(), grid, device=device)
+    found = search_sfts(sfts, bank=bank, device=device, band_width=1, **place)
     seconds = time.perf_counter() - started
+    grid = found.grid
+    assert grid is not None
+    rows, columns = grid.shape
     console.print(
-        f"{templates} templates of {DAYS} days in H1 and L1, {rows:,} start times x {columns:,} durations, rectangular "
-        f"and exponential windows: {seconds:.2f} s, {2 * templates * grid.cells / seconds:,.0f} cells/s"
+        f"{len(bank)} templates in {', '.join(f'{len(one)} SFTs of {one.detector}' for one in sfts)}, {rows:,} start "
+        f"times x {columns:,} durations, rectangular and exponential windows: {seconds:.2f} s, "
+        f"{2 * len(bank) * grid.cells / seconds:,.0f} cells/s"
     )
     short = []
     for window in found.windows:
         best = found.columns(window)
         console.print(
-            f"{window}: loudest template {best['template'][0]} with 2F = {best['max2F'][0]:.1f} and ln B = "
-            f"{best['lnBtSG'][0]:.1f}; the next has 2F = {best['max2F'][1]:.1f}"
+            f"{window}: the loudest template has f0 = {best['f0'][0]:.7f} Hz, f1dot = {best['f1dot'][0]:.3g} Hz/s, "
+            f"2F = {best['max2F'][0]:.1f} and ln B = {best['lnBtSG'][0]:.1f}"
         )
-        if best["template"][0] != RIGHT:
-            short.append(f"{window} window: template {best['template'][0]} is the loudest, {RIGHT} expected")
-    result = transient_map(atoms_of(RIGHT), grid, window="exp", dtype="float32", device=device)
+        if abs(best["f0"][0] - SIGNAL.f0) > OFF or best["max2F"][0] < 60:
+            short.append(
+                f"{window} window: f0 = {best['f0'][0]:.7f} Hz with 2F = {best['max2F'][0]:.1f}, {SIGNAL.f0} Hz with "
+                "at least 60 expected"
+            )
+    with Demodulator(sfts, **place) as demodulator:
+        atoms = demodulator.atoms(SIGNAL.f0, SIGNAL.f1dot)
+    result = transient_map(atoms, grid, window="exp", dtype="float32", device=device)
     for name, value, true in (("t0", result.t0_ml, SIGNAL.t0), ("tau", result.tau_ml, SIGNAL.tau)):
         shift = START if name == "t0" else 0
         low, high = (v - shift for v in result.credible_interval(name))

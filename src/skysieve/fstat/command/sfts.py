@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from skysieve.core.command import (
+    STDIO,
     Messages,
     OverwriteOption,
     QuietOption,
     check_output,
     option,
+    read_stdin,
     report_errors,
 )
 
@@ -61,6 +65,20 @@ Df2 = Annotated[float | None, _number("--df2dot", "Step of them. The default fol
 Mismatch = Annotated[
     float, _number("--mismatch", "Lost part of 2F that steps allow, over the whole data. The default is 0.1.", "M")
 ]
+TemplateList = Annotated[
+    Path | None,
+    option(
+        "--templates", help="List of templates instead of --freq and the like: lines of f0, f1dot and f2dot, or a CSV "
+        "file with these names; - is standard input. The default is a grid.", panel=TEMPLATES, metavar="FILE",
+    ),
+]  # fmt: skip
+Inject = Annotated[
+    list[str] | None,
+    option(
+        "--inject", help="Add a signal to the SFTs: as for 'simulate --signal', its frequency at --tref. May be "
+        "repeated. The default is none.", panel=SFTS, metavar="F0,H0,RA,DEC[,F1DOT[,WINDOW,T0,TAU]]",
+    ),
+]  # fmt: skip
 EXTRA = 1.05e-4
 """Largest Doppler shift from the Earth's motion, relative, with some room."""
 BINS = 60
@@ -69,7 +87,8 @@ BINS = 60
 
 def opened(
     patterns: list[str], detectors: str | None, ra: float | None, dec: float | None, tref: float | None, ephemeris: str,
-    axes: tuple[tuple[float | None, float, float | None], ...], mismatch: float, device: str,
+    axes: tuple[tuple[float | None, float, float | None], ...], mismatch: float, listed: Path | None,
+    signals: Sequence[str],
 ) -> tuple[Demodulator, TemplateBank]:  # fmt: skip
     """Read the SFTs that templates need, and make the templates.
 
@@ -77,6 +96,10 @@ def opened(
     ----------
     axes : three of (lowest, range, step)
         Of the frequency and its derivatives.
+    listed : pathlib.Path or None
+        List of templates, instead of `axes`.
+    signals : sequence of str
+        Signals to add to the SFTs.
 
     Raises
     ------
@@ -85,41 +108,89 @@ def opened(
     """
     from skysieve.fstat.demod.bank import NAMES, TemplateBank, spacing
     from skysieve.fstat.demod.demodulator import Demodulator
+    from skysieve.fstat.demod.simulate import inject
     from skysieve.fstat.sfts.files import read_sfts
 
-    lowest = axes[0][0]
-    if ra is None or dec is None or lowest is None:
-        raise ValueError(f"--sfts needs --ra, --dec and --freq; found {ra}, {dec} and {lowest}")
-    for name, (_, band, step) in zip(NAMES, axes, strict=True):
-        if band < 0 or (step is not None and step <= 0):
-            raise ValueError(f"range and step of {name}: {band}, {step}; expected at least 0 and above 0")
+    lowest, grid = axes[0][0], None
+    if ra is None or dec is None or (lowest is None and listed is None):
+        raise ValueError(f"--sfts needs --ra, --dec and --freq or --templates; found {ra}, {dec} and {lowest}")
     names = detectors.split(",") if detectors else None
-    whole = read_sfts(patterns, detectors=names, band=_band(patterns, lowest, lowest + axes[0][1], axes))
-    first, last = min(one.t[0] for one in whole), max(one.t[-1] for one in whole)
-    span = float(last - first + whole[0].tsft)
-    defaults = spacing(span, mismatch, max(1, sum(band > 0 for _, band, _ in axes)))
-    ranges = [
-        (start or 0.0, (start or 0.0) + band, step or default)
-        for (start, band, step), default in zip(axes, defaults, strict=True)
-    ]
-    bank = TemplateBank.grid(*ranges)
-    return Demodulator(whole, ra, dec, tref, barycentre=ephemeris, device=device), bank
+    whole = _extent(patterns)
+    if listed is not None:
+        if lowest is not None:
+            raise ValueError("--freq and --templates: expected one of them")
+        bank = _list_of(listed)
+    else:
+        span = whole.span
+        for name, (_, width, step) in zip(NAMES, axes, strict=True):
+            if width < 0 or (step is not None and step <= 0):
+                raise ValueError(f"range and step of {name}: {width}, {step}; expected at least 0 and above 0")
+        steps = spacing(span, mismatch, max(1, sum(width > 0 for _, width, _ in axes)))
+        grid = [(start or 0.0, (start or 0.0) + width, step or usual) for (start, width, step), usual in zip(
+            axes, steps, strict=True)]  # fmt: skip
+        bank = TemplateBank.grid(*grid)
+    made = read_sfts(patterns, detectors=names, band=_band(whole, bank, grid is None))
+    if signals:
+        middle = 0.5 * (min(one.t[0] for one in made) + max(one.t[-1] for one in made) + made[0].tsft)
+        at = round(middle) if tref is None else tref
+        made = inject(made, [_signal("--inject", text, at) for text in signals], ephemeris)
+    return Demodulator(made, ra, dec, tref, barycentre=ephemeris), bank
 
 
-def _band(patterns: list[str], low: float, high: float, axes: Any) -> tuple[float, float]:
-    """Frequencies that the templates may need: with the Doppler shift, the spin-down over the data, and some bins."""
+def _list_of(path: Path) -> TemplateBank:
+    from skysieve.fstat.demod.bank import TemplateBank
+
+    if path == STDIO:
+        return TemplateBank.read(read_stdin().decode().splitlines(), "standard input")
+    with path.open(encoding="utf-8") as lines:
+        return TemplateBank.read(lines, str(path))
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What files of SFTs hold: the span in seconds, the length of an SFT, and the frequencies that all have."""
+
+    span: float
+    tsft: float
+    low: float
+    high: float
+
+
+def _extent(patterns: list[str]) -> Extent:
+    import numpy as np
+
     from skysieve.fstat.sfts.files import blocks, files_of
 
-    times, tsft = [], 1.0
-    for path in files_of(patterns):
-        for header, _ in blocks(path, False, None, None, data=False):
-            times.append(int(header["gps_sec"]))
-            tsft = float(header["tbase"])
-    span = max(times) - min(times) + tsft
-    f1, f2 = (max(abs(start or 0.0), abs((start or 0.0) + band)) for start, band, _ in axes[1:])
-    drift = f1 * span + f2 * span**2 / 2
-    margin = EXTRA * high + drift + BINS / tsft
-    return max(0.0, low - margin), high + margin
+    found = np.array([
+        (header["gps_sec"], header["tbase"], header["first_frequency_index"], header["nsamples"])
+        for path in files_of(patterns) for header, _ in blocks(path, False, None, None, data=False)
+    ], np.float64)  # fmt: skip
+    t, tsft, first, bins = found.T
+    return Extent(
+        float((t + tsft).max() - t.min()), float(tsft[0]), float((first / tsft).max()),
+        float(((first + bins - 1) / tsft).min()),
+    )  # fmt: skip
+
+
+def _band(extent: Extent, bank: TemplateBank, within: bool) -> tuple[float, float]:
+    """Frequencies that the templates may need: with the Doppler shift, the spin-down over the data, and some bins.
+
+    With `within`, the frequencies of the files bound them, so that a template beyond costs only itself.
+    """
+    import numpy as np
+
+    f0, f1, f2 = (x[np.isfinite(x)] for x in (bank.f0, bank.f1dot, bank.f2dot))
+    if not (f0.size and f1.size and f2.size):
+        raise ValueError("--templates: no template is finite")
+    drift = np.abs(f1).max() * extent.span + np.abs(f2).max() * extent.span**2 / 2
+    low, high = float(f0.min()), float(f0.max())
+    margin = EXTRA * high + drift + BINS / extent.tsft
+    low, high = max(0.0, low - margin), high + margin
+    if within:
+        low, high = max(low, extent.low), min(high, extent.high)
+        if low >= high:
+            raise ValueError(f"--templates: SFTs hold {extent.low:.9g} to {extent.high:.9g} Hz, no template is there")
+    return low, high
 
 
 def simulate(
@@ -158,7 +229,8 @@ def simulate(
         check_output(folder, folder=True)
         made = simulate_sfts(
             (freq, freq + freq_band), start, round(days * 86400), detectors=detectors.split(","), tsft=tsft,
-            noise=noise, signals=[_signal(text, start) for text in signal or ()], seed=seed, ephemeris=ephemeris,
+            noise=noise, signals=[_signal("--signal", text, start) for text in signal or ()], seed=seed,
+            ephemeris=ephemeris,
         )  # fmt: skip
         for one in made:
             check_output(folder / file_name(one, range(len(one)), "skysieve") if folder.is_dir() else None, overwrite)
@@ -167,15 +239,15 @@ def simulate(
             messages.wrote(path, f"{len(one)} SFTs of {one.detector}")
 
 
-def _signal(text: str, start: int) -> Signal:
+def _signal(option_name: str, text: str, tref: float) -> Signal:
     from skysieve.fstat.demod.simulate import Signal
 
     parts = text.split(",")
     if len(parts) not in (4, 5, 8):
-        raise ValueError(f"--signal {text}: expected 4, 5 or 8 values, found {len(parts)}")
+        raise ValueError(f"{option_name} {text}: expected 4, 5 or 8 values, found {len(parts)}")
     try:
         f0, h0, ra, dec, f1dot = (float(part) for part in (*parts[:5], *["0"] * (5 - len(parts[:5]))))
         when: dict[str, Any] = {} if len(parts) < 8 else {"window": parts[5], "t0": int(parts[6]), "tau": int(parts[7])}
     except ValueError:
-        raise ValueError(f"--signal {text}: expected numbers, and for a transient WINDOW,T0,TAU") from None
-    return Signal(f0=f0, h0=h0, ra=ra, dec=dec, tref=start, f1dot=f1dot, **when)
+        raise ValueError(f"{option_name} {text}: expected numbers, and for a transient WINDOW,T0,TAU") from None
+    return Signal(f0=f0, h0=h0, ra=ra, dec=dec, tref=tref, f1dot=f1dot, **when)

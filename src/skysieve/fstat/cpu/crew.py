@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class Crew:
-    """The caller's thread and others that are kept between calls.
+    """The caller's thread and further threads, which last for many calls.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Crew:
         self._others = ThreadPoolExecutor(workers - 1, "skysieve-crew") if workers > 1 else None
 
     def close(self) -> None:
-        """Give back the threads."""
+        """End the threads."""
         if self._others is not None:
             self._others.shutdown(wait=True, cancel_futures=True)
 
@@ -50,7 +50,7 @@ class Crew:
         todo = deque(enumerate(tasks))
         results: dict[int, R] = {}
 
-        def work(told: Callable[[int, int], Any] | None = None) -> None:
+        def work(report: Callable[[int, int], Any] | None = None) -> None:
             while True:
                 try:
                     i, task = todo.popleft()
@@ -61,8 +61,8 @@ class Crew:
                 except BaseException:
                     todo.clear()
                     raise
-                if told is not None:
-                    told(len(results), len(tasks))
+                if report is not None:
+                    report(len(results), len(tasks))
 
         helpers = []
         if self._others is not None and not alone:

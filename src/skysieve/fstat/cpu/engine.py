@@ -75,6 +75,11 @@ class Engine:
         self.lines = LineTasks(spec, self.typed, self.pool.workers) if spec.lines else None
         self._others: dict[int, Engine] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """See `contract.Engine.nbytes`; the tables of a grid are small beside its map."""
+        return 0
+
     def close(self) -> None:
         """Free the threads."""
         for other in self._others.values():
@@ -303,7 +308,7 @@ class Engine:
         return [partial(self._exp, job, stream, order, a, b, out) for a, b in pieces]
 
     def _march(self, job: MapJob, rows: NDArray[np.int64]) -> March:
-        """The order of the rows of a schedule; that of the last schedule is kept."""
+        """The order of the rows of a schedule; that of the last schedule is remembered."""
         if self._march_of is None or self._march_of[0] is not job.schedule:
             self._march_of = job.schedule, March.of(job, rows, self.typed.dtype)
         return self._march_of[1]

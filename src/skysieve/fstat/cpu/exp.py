@@ -7,7 +7,7 @@ With ``q = exp(-T / tau)`` and windows of ``L`` bins the sums from bin ``c`` on 
 and the same with ``q^2`` for the antenna factors: a map costs O(N_t0 N_tau), where LALPulsar and the paper need
 O(N_t0 N_tau N).  ``q S`` is computed as ``S - p S`` with ``p = 1 - q``, because in float32 a rounded q would shift tau.
 Sums without data in their window are set to exact zero.  In a gap, where windows lose bin after bin and gain none, they
-are summed anew when few bins are left, since the rounding errors of the bins that left would dominate them.  Templates
+are summed again when few bins are left, since the rounding errors of the bins that left would dominate them.  Templates
 whose weights or data would leave a residue elsewhere are computed by other means (see ``precision.py``).
 
 A lane is a duration; the march runs from late to early start times.  The factor ``exp(-(t_c - t0) / tau)`` of starts
@@ -32,7 +32,7 @@ BLOCK_COLUMNS = 1024
 FEWEST_COLUMNS = 720
 """Fewest durations of such a tile when several threads share the columns."""
 LEFT = np.array([[1, 4, 16], [16, 16, 16], [256, 256, 256]])
-"""Rows (from, to, gap): sums are formed anew when `from` to `to` bins are left in a window that starts in a gap of at
+"""Rows (from, to, gap): sums are recomputed when `from` to `to` bins are left in a window that starts in a gap of at
 least `gap` bins.  Rounding errors of 16 times as many bins are harmless, and these sums are short."""
 AHEAD = 40.0
 """How far F may exceed the reference of its exponentials before the reference is raised: float32 can add exp(40)."""

@@ -16,7 +16,7 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
-from skysieve.core.gpu.staging import Lane, make_lane
+from skysieve.core.gpu.staging import Lane, ResultMemory, make_lane
 from skysieve.core.memory import parse_budget
 from skysieve.fstat import precision
 from skysieve.fstat.contract import FALLBACK, MapJob, Output, Spec, description, empty_part
@@ -96,7 +96,13 @@ class Engine:
             self.launcher.fourier = False if spec.sums == "exact" else None
         self._others: dict[int, Engine] = {}
         self.lanes: list[Lane] = []
+        self.results = ResultMemory(runtime)
         self._tables: tuple[MapJob, DeviceTables] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """See `contract.Engine.nbytes`."""
+        return sum(lane.nbytes for lane in self.lanes) + sum(other.nbytes for other in self._others.values())
 
     def close(self) -> None:
         """Free the device's memory."""
@@ -105,6 +111,7 @@ class Engine:
         for lane in self.lanes:
             lane.free()
         self.lanes.clear()
+        self.results.close()
         self.launcher.close()
         self._tables = None
 
@@ -168,12 +175,14 @@ class Engine:
     # ------------------------------------------------------------------ batches
     def _with_map(self, job: MapJob) -> Output:
         """Empty answers with a map in the memory of the atoms, host or device."""
-        xp = self.runtime.xp if is_device_array(job.bank.data) else np
         shape = job.schedule.shape
         lean = Spec(self.spec.window, self.spec.dtype, False, self.spec.marginals, False, self.spec.lines)
         output = Output.allocate(job.n_templates, shape, lean)
-        wide = pitch(shape[1]) if is_device_array(job.bank.data) else shape[1]
-        output.F = xp.empty((job.n_templates, shape[0], wide), self.dtype)[:, :, : shape[1]]
+        if is_device_array(job.bank.data):
+            wide = job.n_templates, shape[0], pitch(shape[1])
+            output.F = self.runtime.xp.empty(wide, self.dtype)[:, :, : shape[1]]
+        else:
+            output.F = self.results.empty((job.n_templates, *shape), self.dtype)
         return output
 
     def _tables_of(self, job: MapJob) -> DeviceTables:
@@ -310,10 +319,11 @@ class Engine:
             else:  # row by row, without another copy on the device
                 runtime, item = self.runtime.xp.cuda.runtime, self.dtype.itemsize
                 rows, wide = len(work.templates) * job.schedule.shape[0], work.map.shape[2]
-                runtime.memcpy2D(
+                runtime.memcpy2DAsync(
                     target.ctypes.data, columns * item, work.map.data.ptr, wide * item, columns * item, rows,
-                    runtime.memcpyDeviceToHost,
+                    runtime.memcpyDeviceToHost, work.lane.stream.ptr,
                 )  # fmt: skip
+                work.lane.synchronize()
         work.map = None
 
     def _empty(self, job: MapJob, output: Output, rows: NDArray[np.int64]) -> None:

@@ -187,7 +187,7 @@ def distance(occupied: NDArray[np.bool_], pad: int) -> NDArray[np.int32]:
 
 
 class DeviceTables:
-    """`Tables` in device memory, kept while the schedule stays the same."""
+    """`Tables` in device memory, for all calls with the same schedule."""
 
     def __init__(self, xp: Any, tables: Tables, dtype: np.dtype[Any]) -> None:
         self.host = tables

@@ -119,7 +119,7 @@ class WindowLauncher(Launcher):
             return self._any_shape(lane, job, tables, held, templates, reference, target)
 
     def close(self) -> None:
-        """Drop what is kept for a schedule."""
+        """Drop what belongs to a schedule."""
         self._held = None
         super().close()
 

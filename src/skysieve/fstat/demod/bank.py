@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,8 @@ class TemplateBank:
     Raises
     ------
     ValueError
-        For values that are not finite, empty axes or lists of different lengths.
+        For axes with values that are not finite, empty axes or lists of different lengths.  A search leaves out
+        templates of a list that are not finite.
 
     Examples
     --------
@@ -88,8 +90,11 @@ class TemplateBank:
     def __post_init__(self) -> None:
         for name in NAMES:
             x = np.atleast_1d(np.asarray(getattr(self, name), np.float64))
-            if x.ndim != 1 or x.size == 0 or not np.isfinite(x).all():
-                raise ValueError(f"{name} has shape {x.shape}: expected finite numbers in a row, one at least")
+            if x.ndim != 1 or x.size == 0:
+                raise ValueError(f"{name} has shape {x.shape}: expected numbers in one row, one at least")
+            if not self.listed and not np.isfinite(x).all():
+                i = int(np.argmin(np.isfinite(x)))
+                raise ValueError(f"{name}[{i}] = {x[i]}: expected a finite number")
             object.__setattr__(self, name, x)
         if self.listed:
             size = max(self.shape)
@@ -111,6 +116,54 @@ class TemplateBank:
                 raise ValueError(f"{name}=({first!r}, {last!r}, {step!r}): expected first <= last and a step above 0")
             axes.append(first + step * np.arange(int((last - first) / step + ROUNDING) + 1))
         return cls(*axes)
+
+    @classmethod
+    def read(cls, lines: Iterable[str], name: str = "the list") -> TemplateBank:
+        """A list of templates from text.
+
+        Parameters
+        ----------
+        lines : iterable of str
+            Such as an open file: in each line f0, f1dot and f2dot (or the first of them), with spaces or commas
+            between; lines that begin with ``#`` or ``%`` are comments.  The first line may hold the names of the
+            columns, in any order; other columns are left out.
+        name : str
+            Name of the file, for errors.
+
+        Raises
+        ------
+        ValueError
+            A line cannot be read, or there are no templates.
+
+        Examples
+        --------
+        >>> bank = TemplateBank.read(["# two templates", "100.0 -1e-9", "100.1 -2e-9"])
+        >>> len(bank), bank.f1dot.tolist()
+        (2, [-1e-09, -2e-09])
+        """
+        columns: list[int] | None = None
+        found: list[list[float]] = []
+        for number, line in enumerate(lines, start=1):
+            words = line.replace(",", " ").split()
+            if not words or words[0][0] in "#%":
+                continue
+            if columns is None and words[0][0].isalpha() and words[0].lower() not in ("nan", "inf"):
+                known = {"freq": "f0", "frequency": "f0"}
+                names = [known.get(word.lower(), word.lower()) for word in words]
+                if "f0" not in names:
+                    raise ValueError(f"{name}, line {number}: columns {', '.join(words)}: expected one named f0")
+                columns = [names.index(one) if one in names else -1 for one in NAMES]
+                continue
+            if columns is None:
+                columns = [k if k < len(words) else -1 for k in range(len(NAMES))]
+            try:
+                found.append([float(words[k]) if k >= 0 else 0.0 for k in columns])
+            except (ValueError, IndexError):
+                raise ValueError(f"{name}, line {number}: {line.strip()!r}: expected f0, f1dot, f2dot") from None
+        if not found:
+            raise ValueError(f"{name} holds no templates")
+        f0, f1dot, f2dot = np.array(found).T
+        return cls(f0, f1dot, f2dot, listed=True)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["EPHEMERIDES", "barycentre"]
 
 EPHEMERIDES = ("auto", "lal", "de405", "builtin")
+SPANS = {
+    "lal": (630_720_100, 1_893_024_000), "de405": (630_720_100, 1_893_024_000),
+    "builtin": (-2_524_953_600, 3_786_480_000),
+}  # fmt: skip
+"""First and last GPS second of each: the tables cover 2000 to 2040, the series 1900 to 2100."""
 LIGHT_SECOND = 299_792_458.0
 AU = 499.00478383615643
 """Astronomical unit in light seconds."""
@@ -53,7 +58,7 @@ def barycentre(
     Raises
     ------
     ValueError
-        For an unknown detector or ephemeris, or times outside the tables.
+        For an unknown detector or ephemeris, or times outside its range.
     ModuleNotFoundError
         The package of the ephemeris is not installed.
 
@@ -75,6 +80,10 @@ def barycentre(
         packages = {"lal": "lalpulsar", "de405": "solar_system_ephemerides"}
         ephemeris = next((name for name, package in packages.items() if find_spec(package)), "builtin")
     site, times = detector_of(detector), np.atleast_1d(np.asarray(t, np.float64))
+    first, last = SPANS[ephemeris]
+    if not (np.isfinite(times).all() and (times >= first).all() and (times <= last).all()):
+        found = f"{times.min():.0f} to {times.max():.0f}"
+        raise ValueError(f"t: GPS {found}; the ephemeris {ephemeris!r} covers {first} to {last}")
     if ephemeris == "lal":
         return _lal(times, detector, ra, dec)
     direction = np.array([np.cos(dec) * np.cos(ra), np.cos(dec) * np.sin(ra), np.sin(dec)])
@@ -118,11 +127,6 @@ class _Table:
 
     def __call__(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
         at = np.rint((t - self.start) / self.step).astype(int)
-        if at.min() < 0 or at.max() >= len(self.rows):
-            end = self.start + self.step * (len(self.rows) - 1)
-            raise ValueError(
-                f"t: GPS {t.min():.0f} to {t.max():.0f}, the ephemeris covers {self.start:.0f} to {end:.0f}"
-            )
         x = (t - self.start - at * self.step)[:, None]
         p, v, a = (self.rows[at, k] for k in range(3))
         return p + x * (v + 0.5 * x * a)

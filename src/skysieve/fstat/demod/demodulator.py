@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +17,10 @@ from skysieve.core.device import Device, resolve
 from skysieve.fstat.inputs.atoms import Atoms
 from skysieve.fstat.inputs.detectors import antenna_patterns
 from skysieve.fstat.sfts.noise import noise_floor, noise_weights, normalized
-from skysieve.fstat.sfts.sfts import SFTs, refuse_narrow
+from skysieve.fstat.sfts.sfts import SFTs, missing_bins
 from skysieve.fstat.template_search.batch import AtomsBatch
 
-from .bank import TemplateBank
+from .bank import NAMES, TemplateBank
 from .barycentre import barycentre as barycentric_times
 
 if TYPE_CHECKING:
@@ -23,10 +28,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Demodulator"]
+__all__ = ["Demodulator", "stream"]
 
-BATCH_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
-"""Bytes of the atoms of a batch."""
+BATCH_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
+"""Bytes of the atoms of a batch; on a GPU those of a chunk of a search, so that a search that is continued from a
+checkpoint computes the same chunks."""
+TRIED = 500
+"""Templates that are tried to find one in the band."""
+SCREENED = 1 << 22
+"""SFTs and templates whose frequencies are computed together where a template of a batch leaves the band."""
 
 
 class Demodulator:
@@ -50,7 +60,7 @@ class Demodulator:
     window : int
         Bins of the running median by which the noise is measured.
     device : {"cpu", "cuda", "cuda:N", "auto"} or Device
-        Where projections are made, and where atoms live.
+        Where projections are made, and where atoms live.  A demodulator may be used by several threads on a CPU.
 
     Raises
     ------
@@ -112,7 +122,10 @@ class Demodulator:
             a, b = antenna_patterns(at, one.detector, self.ra, self.dec)
             self._times.append((at - self.middle + delay, rate))
             self._factors.append((a * np.sqrt(weight), b * np.sqrt(weight)))
-        self.device = resolve(device)[0]
+        found = resolve(device)
+        if len(found) > 1:
+            raise ValueError(f"device={device!r}: a Demodulator takes one device; search_sfts takes several")
+        self.device = found[0]
         self._projectors: list[Any] = []
         if self.device.kind == "cuda":
             self._on_gpu()
@@ -156,13 +169,15 @@ class Demodulator:
         """
         return [batch.template(0) for batch in self.batch([f0], [f1dot], [f2dot])]
 
-    def batch(self, f0: Any, f1dot: Any = 0.0, f2dot: Any = 0.0) -> list[AtomsBatch]:
+    def batch(self, f0: Any, f1dot: Any = 0.0, f2dot: Any = 0.0, *, strict: bool = True) -> list[AtomsBatch]:
         """Atoms of many templates, for each detector; `skysieve.fstat.search` takes them.
 
         Parameters
         ----------
         f0, f1dot, f2dot : array_like
             Frequencies at `tref` and their derivatives, of shapes that broadcast to (B,).
+        strict : bool
+            Raise for a template without atoms; otherwise ``AtomsBatch.errors`` lists such templates.
 
         Returns
         -------
@@ -178,59 +193,115 @@ class Demodulator:
         spins = [np.ascontiguousarray(x) for x in np.broadcast_arrays(*given)]
         if spins[0].ndim != 1 or spins[0].size == 0:
             raise ValueError(f"f0, f1dot, f2dot have shapes {', '.join(str(x.shape) for x in given)}: expected (B,)")
-        for name, x in zip(("f0", "f1dot", "f2dot"), spins, strict=True):
-            if not np.isfinite(x).all():
-                i = int(np.argmin(np.isfinite(x)))
-                raise ValueError(f"{name}[{i}] = {x[i]}: expected a finite number")
+        errors: dict[int, str] = {}
+        for name, x in zip(NAMES, spins, strict=True):
+            for i in np.flatnonzero(~np.isfinite(x)).tolist():
+                if strict:
+                    raise ValueError(f"{name}[{i}] = {x[i]}: expected a finite number")
+                errors.setdefault(i, f"{name} = {x[i]}: expected a finite number")
         dt = self.middle - self.tref
         f, f1, f2 = spins
-        inside = f + f1 * dt + 0.5 * f2 * dt**2, f1 + f2 * dt, f2
-        params = dict(zip(("f0", "f1dot", "f2dot"), spins, strict=True))
-        made = []
-        for k, one in enumerate(self.sfts):
-            Fa, Fb, failed = self._projected(k, *inside)
-            if failed >= 0:
-                self._refuse(one, self._times[k], failed, [float(x[failed]) for x in inside])
-            a, b = (array_module(Fa).asarray(x.astype(np.float32)) for x in self._factors[k])
-            made.append(AtomsBatch(one.t, a * a, b * b, a * b, Fa, Fb, int(self.tsft), one.detector, params))
-        return made
+        with np.errstate(invalid="ignore"):
+            inside = f + f1 * dt + 0.5 * f2 * dt**2, f1 + f2 * dt, f2
+        while True:
+            made = [self._projected(k, inside, errors) for k in range(len(self.sfts))]
+            failed = {k: first for k, (*_, first) in enumerate(made) if first >= 0}
+            if not failed:
+                break
+            found: dict[int, str] = {}
+            for k, first in failed.items():
+                found = {first: self._at_edge(k)} | self._outside(k, inside) | found
+            if strict:
+                first = next(iter(failed.values()))
+                raise ValueError(f"template {first}, {found[first]}")
+            errors = found | errors
+        params = dict(zip(NAMES, spins, strict=True))
+        out = []
+        for one, factors, (Fa, Fb, _) in zip(self.sfts, self._factors, made, strict=True):
+            a, b = (array_module(Fa).asarray(x.astype(np.float32)) for x in factors)
+            out.append(AtomsBatch(one.t, a * a, b * b, a * b, Fa, Fb, int(self.tsft), one.detector, params, errors))
+        return out
+
+    def facts(self, bank: TemplateBank) -> dict[str, Any]:
+        """What identifies a search: position, reference time, and digests of the SFTs and the templates."""
+        digests = {"sfts": hashlib.sha256(), "templates": hashlib.sha256(repr((bank.shape, bank.listed)).encode())}
+        for one, (delay, _) in zip(self.sfts, self._times, strict=True):
+            digests["sfts"].update(f"{one!r} {one.first_bin}".encode())
+            for x in (one.t, one.data, delay):
+                digests["sfts"].update(np.ascontiguousarray(x).data)
+        for name in NAMES:
+            digests["templates"].update(np.ascontiguousarray(getattr(bank, name)).data)
+        found: dict[str, Any] = {"ra": self.ra, "dec": self.dec, "tref": self.tref}
+        return found | {name: digest.hexdigest()[:16] for name, digest in digests.items()}
 
     def first(self, bank: TemplateBank) -> list[Atoms]:
-        """Atoms of the first template of a bank."""
-        return [batch.template(0) for batch in self.batch(*bank.part(0, 1).values())]
+        """Atoms of a template of a bank that lies in the band: the first one, or one of `TRIED` others.
+
+        Raises
+        ------
+        ValueError
+            No template does; the message is that of the first one.
+        """
+        reason = ""
+        for i in np.unique(np.linspace(0, len(bank) - 1, min(len(bank), TRIED)).astype(int)).tolist():
+            made = self.batch(*bank.part(i, i + 1).values(), strict=False)
+            if not made[0].errors:
+                return [batch.template(0) for batch in made]
+            reason = reason or made[0].errors[0]
+        raise ValueError(f"template 0, {reason}")
+
+    def on(self, device: Device) -> Demodulator:
+        """The same demodulation on another device."""
+        other = copy.copy(self)
+        other.device, other._projectors = device, []
+        if device.kind == "cuda":
+            other._on_gpu()
+        return other
 
     def stream(self, bank: TemplateBank) -> Callable[[int], Iterator[list[AtomsBatch]]]:
         """A function of a number that yields the batches from that template on; `skysieve.fstat.search` takes it."""
-        size = max(1, BATCH_BYTES[self.device.kind] // (16 * sum(len(one) for one in self.sfts)))
+        return stream([self], bank)
 
-        def batches(start: int) -> Iterator[list[AtomsBatch]]:
-            for at in range(start, len(bank), size):
-                yield self.batch(*bank.part(at, at + size).values())
+    def _projected(self, k: int, inside: Sequence[Any], errors: dict[int, str]) -> tuple[Any, Any, int]:
+        """Fa and Fb of templates in one detector, and the first template that needs bins outside its data, or -1.
 
-        return batches
-
-    def _projected(self, k: int, f0: Any, f1: Any, f2: Any) -> tuple[Any, Any, int]:
-        """Fa and Fb of templates in one detector, and the first template that needs bins outside its data, or -1."""
+        Templates of `errors` are computed in the middle of the band, so that they fail no more.
+        """
+        one = self.sfts[k]
+        if errors:
+            rows = sorted(errors)
+            inside = [np.array(x) for x in inside]
+            for x, value in zip(inside, ((one.first_bin + one.data.shape[1] // 2) / self.tsft, 0.0, 0.0), strict=True):
+                x[rows] = value
         if self._projectors:
-            found: tuple[Any, Any, int] = self._projectors[k].project(f0, f1, f2)
+            found: tuple[Any, Any, int] = self._projectors[k].project(*inside)
             return found
         from skysieve.fstat.cpu.demod import projections
 
-        made, failed = projections(self._data[k], self.sfts[k].first_bin, *self._times[k], self.tsft, f0, f1, f2)
+        made, failed = projections(self._data[k], one.first_bin, *self._times[k], self.tsft, *inside)
+        if failed >= 0:
+            return None, None, failed
         a, b = (x.astype(np.float32) for x in self._factors[k])
         return a * made, b * made, failed
 
-    def _refuse(
-        self, one: SFTs, times: tuple[NDArray[np.float64], NDArray[np.float64]], i: int, spins: list[float]
-    ) -> None:
+    def _outside(self, k: int, inside: Sequence[Any]) -> dict[int, str]:
+        """Templates that leave the band of a detector, with the reason."""
         from skysieve.fstat.cpu.demod import DTERMS
 
-        delay, rate = times
-        f, f1, f2 = spins
-        bins = self.tsft * rate * (f + f1 * delay + 0.5 * f2 * delay**2)
-        first, last = int(np.floor(bins.min())) - DTERMS + 1, int(np.floor(bins.max())) + DTERMS
-        refuse_narrow(first, last, one.first_bin, one.data.shape[1], self.tsft, f"template {i}, {one.detector}")
-        raise AssertionError("a template that failed lies in the band")
+        one, (delay, rate), found = self.sfts[k], self._times[k], {}
+        n_bins, step = one.data.shape[1], max(1, SCREENED // len(one))
+        for start in range(0, len(inside[0]), step):
+            f, f1, f2 = (x[start : start + step, None] for x in inside)
+            with np.errstate(invalid="ignore"):
+                bins = self.tsft * rate * (f + f1 * delay + 0.5 * f2 * delay**2)
+            first, last = np.floor(bins.min(axis=1)) - DTERMS + 1, np.floor(bins.max(axis=1)) + DTERMS
+            for i in np.flatnonzero((first < one.first_bin) | (last >= one.first_bin + n_bins)).tolist():
+                text = missing_bins(int(first[i]), int(last[i]), one.first_bin, n_bins, self.tsft)
+                found[start + i] = f"{one.detector}: {text}"
+        return found
+
+    def _at_edge(self, k: int) -> str:
+        return f"{self.sfts[k].detector}: SFTs hold no bins beyond the frequency of this template"
 
 
 def _given(barycentre: dict[str, tuple[Any, Any]], one: SFTs) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -243,3 +314,27 @@ def _given(barycentre: dict[str, tuple[Any, Any]], one: SFTs) -> tuple[NDArray[n
                 f"barycentre[{one.detector!r}]: {name} of shape {x.shape}, expected {one.t.shape}, all finite"
             )
     return delay, rate
+
+
+def stream(demodulators: Sequence[Demodulator], bank: TemplateBank) -> Callable[[int], Iterator[list[AtomsBatch]]]:
+    """As `Demodulator.stream`; the demodulators take turns, each in a thread of its own, one batch ahead."""
+    first = demodulators[0]
+    size = max(1, BATCH_BYTES[first.device.kind] // (16 * sum(len(one) for one in first.sfts)))
+
+    def batches(start: int) -> Iterator[list[AtomsBatch]]:
+        pools = [ThreadPoolExecutor(1, "skysieve-demod") for _ in demodulators]
+        ahead: deque[Future[list[AtomsBatch]]] = deque()
+        try:
+            for k, at in enumerate(range(start, len(bank), size)):
+                if len(ahead) == len(demodulators):
+                    yield ahead.popleft().result()
+                chosen = k % len(demodulators)
+                spins = bank.part(at, at + size).values()
+                ahead.append(pools[chosen].submit(partial(demodulators[chosen].batch, *spins, strict=False)))
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for pool in pools:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    return batches

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from skysieve.core.device import Device, resolve
-from skysieve.fstat.template_search.search import search
+from skysieve.core.device import Device
+from skysieve.fstat.template_search.search import Devices, devices_of, search
 
 from .bank import TemplateBank
-from .demodulator import Demodulator
+from .demodulator import Demodulator, stream
 
 if TYPE_CHECKING:
     from skysieve.fstat.sfts.sfts import SFTs
     from skysieve.fstat.template_search.result import SearchResult
 
-__all__ = ["search_sfts"]
+__all__ = ["demodulators", "search_sfts"]
 
 
 def search_sfts(
@@ -26,7 +27,7 @@ def search_sfts(
     tref: float | None = None,
     *,
     barycentre: str | dict[str, tuple[Any, Any]] = "auto",
-    device: str | Device = "auto",
+    device: Devices = "auto",
     **options: Any,
 ) -> SearchResult:
     """Search SFTs for transient signals from one point of the sky.
@@ -43,8 +44,9 @@ def search_sfts(
         Reference time of the bank, GPS seconds; by default the middle of the data.
     barycentre : str or dict
         As for `Demodulator`.
-    device : {"auto", "cpu", "cuda", "cuda:N"} or Device
-        Where templates are demodulated and searched.
+    device : str, Device or sequence of them
+        Where templates are demodulated and searched, as for `skysieve.fstat.search`.  Of several GPUs each demodulates
+        the templates that it searches.
     **options
         As for `skysieve.fstat.search`: `grid`, `windows`, `topk`, `threshold`, `checkpoint`, ...
 
@@ -64,6 +66,14 @@ def search_sfts(
     >>> bool(abs(best["f0"][0] - 100.05) < 4e-6)
     True
     """
-    chosen = resolve(device)[0]
-    with Demodulator(sfts, ra, dec, tref, barycentre=barycentre, device=chosen) as demodulator:
-        return search(demodulator.stream(bank), device=chosen, **{"total": len(bank), **options})
+    devices = devices_of(device, options.get("threads"))
+    with Demodulator(sfts, ra, dec, tref, barycentre=barycentre) as host, demodulators(host, devices) as several:
+        facts = host.facts(bank) | dict(options.pop("facts", None) or {})
+        return search(stream(several, bank), device=device, facts=facts, **{"total": len(bank), **options})
+
+
+@contextmanager
+def demodulators(host: Demodulator, devices: Sequence[Device]) -> Iterator[list[Demodulator]]:
+    """A demodulator for each device, with the data of one on the CPU."""
+    with ExitStack() as stack:
+        yield [host if d.kind == "cpu" else stack.enter_context(host.on(d)) for d in devices]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from .barycentre import barycentre as barycentric_times
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Signal", "simulate_sfts"]
+__all__ = ["Signal", "inject", "simulate_sfts"]
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,49 @@ def simulate_sfts(
     return made
 
 
+def inject(sfts: Sequence[SFTs], signals: Signal | Sequence[Signal], ephemeris: str = "auto") -> list[SFTs]:
+    """Add signals to SFTs.
+
+    Parameters
+    ----------
+    sfts : sequence of SFTs
+        Of rectangular or unknown windows.
+    signals : Signal or sequence of Signal
+    ephemeris : str
+        See `barycentre`.
+
+    Returns
+    -------
+    list of SFTs
+        New sets; those that are given do not change.
+
+    Examples
+    --------
+    >>> signal = Signal(f0=100.2, h0=1e-24, ra=0.5, dec=1.0, tref=1_000_000_000)
+    >>> noise = simulate_sfts((100, 100.4), span=86400)
+    >>> inject(noise, signal, "builtin")[0]
+    <SFTs: H1, 48 of 1800 s from GPS 1000000000, 100 to 100.4 Hz>
+    """
+    wanted = [signals] if isinstance(signals, Signal) else list(signals)
+    made = []
+    for one in sfts:
+        if one.taper.kind not in ("rectangular", "unknown"):
+            raise ValueError(f"sfts of {one.detector} have a {one.taper.kind} window: expected a rectangular one")
+        data = one.data.astype(np.complex128)
+        for signal in wanted:
+            _add(data, one.t, one.detector, one.tsft, one.first_bin, signal, ephemeris)
+        made.append(replace(one, data=data.astype(np.complex64)))
+    return made
+
+
 def _add(
-    data: NDArray[np.complex128], t: NDArray[np.int64], name: str, tsft: int, first: int, signal: Signal, ephemeris: str
+    data: NDArray[np.complex128],
+    t: NDArray[np.int64],
+    name: str,
+    tsft: float,
+    first: int,
+    signal: Signal,
+    ephemeris: str,
 ) -> None:
     """Add a signal to the SFTs of a detector."""
     middle = t + 0.5 * tsft

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "FORMATS", "AtomsLike", "PathLike", "as_list", "load_atoms", "read_any", "read_atoms", "save_atoms", "write_any",
-    "write_atoms",
+    "FORMATS", "AtomsLike", "PathLike", "as_list", "doppler_of", "expand", "load_atoms", "read_any", "read_atoms",
+    "save_atoms", "write_any", "write_atoms",
 ]  # fmt: skip
 
 PathLike = str | os.PathLike[str]
@@ -316,3 +318,57 @@ def write_any(path: PathLike, atoms: AtomsLike) -> None:
     chosen, found = _format_of(path, lossless=False), as_list(atoms)
     with written(path) as part:
         chosen.write(part, found)
+
+
+def expand(names: Iterable[PathLike], endings: Sequence[str] | None = None) -> list[Path]:
+    """The files that names stand for.
+
+    Parameters
+    ----------
+    names : iterable of path
+        Files; folders, which stand for their files with one of `endings`; and patterns with ``*``, ``?`` or ``[``.
+    endings : sequence of str, optional
+        Endings of file names; by default those of files of atoms.
+
+    Raises
+    ------
+    FileNotFoundError
+        A folder holds no such file, or no file matches a pattern.
+    """
+    wanted = {e for f in FORMATS.values() for e in f.endings} if endings is None else set(endings)
+    out: list[Path] = []
+    for name in names:
+        path, text = Path(name), os.fspath(name)
+        if path.is_dir():
+            found = sorted(one for one in path.iterdir() if one.suffix.lower() in wanted)
+        elif glob.has_magic(text) and not path.exists():
+            found = sorted(map(Path, glob.glob(text)))
+        else:
+            found = [path]
+        if not found:
+            what = f"no file in it ends in {', '.join(sorted(wanted))}" if path.is_dir() else "no file matches"
+            raise FileNotFoundError(f"{text}: {what}")
+        out += found
+    return out
+
+
+NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?"
+DOPPLER = re.compile(
+    rf"tRef(?P<tref>{NUMBER})_RA(?P<ra>{NUMBER})_DEC(?P<dec>{NUMBER})_Freq(?P<f0>{NUMBER})"
+    rf"(?:_f1dot(?P<f1dot>{NUMBER}))?(?:_f2dot(?P<f2dot>{NUMBER}))?"
+)
+"""A template's parameters in names of files that LALPulsar and PyFstat write; they leave out derivatives of 0."""
+
+
+def doppler_of(path: PathLike) -> dict[str, float]:
+    """Parameters of a template by its file name; empty if the name holds none.
+
+    Examples
+    --------
+    >>> doppler_of("atoms_tRef1000000000_RA0.5_DEC-1_Freq100.00001_f1dot-1e-10.dat")["f0"]
+    100.00001
+    """
+    found = DOPPLER.search(Path(path).name)
+    if found is None:
+        return {}
+    return {name: float(text or 0) for name, text in found.groupdict().items()}

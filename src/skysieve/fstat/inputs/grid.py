@@ -127,11 +127,15 @@ class Grid:
             Steps; one SFT by default.
         """
         found = as_list(atoms)
-        width = found[0].tatom
-        times = Times.of([a.t for a in found], width)
-        if times.n < 2:
+        return cls.over(Times.of([a.t for a in found], found[0].tatom), dt0=dt0, dtau=dtau)
+
+    @classmethod
+    def over(cls, bins: Binning, *, dt0: int | None = None, dtau: int | None = None) -> Grid:
+        """The grid of `full` for data in these bins."""
+        width = bins.tatom
+        if bins.n < 2:
             raise ValueError("atoms hold one SFT; a transient window needs two")
-        start, band = times.t_start, (times.n - 2) * width
+        start, band = bins.t_start, (bins.n - 2) * width
         steps = {"dt0": width if dt0 is None else dt0, "dtau": width if dtau is None else dtau}
         return cls(t0=start, t0_band=band, tau=2 * width, tau_band=band, **steps)
 

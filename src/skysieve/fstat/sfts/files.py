@@ -6,7 +6,6 @@ the order of the machine that wrote them, which the version number shows.
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from skysieve.core.files import written
+from skysieve.fstat.inputs.files import expand
 
 from .sfts import SFTs, Taper, bins_of, refuse_narrow
 
@@ -60,7 +60,7 @@ def read_sfts(
     Returns
     -------
     list of SFTs
-        One for each detector, in alphabetical order, or in that of `detectors`.
+        One for each detector, in alphabetical order, or in the order of `detectors`.
 
     Raises
     ------
@@ -106,17 +106,11 @@ def files_of(pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
     FileNotFoundError
         There are none.
     """
-    if not isinstance(pattern, str | os.PathLike):
-        return [path for one in pattern for path in files_of(one)]
-    path = Path(pattern)
-    if path.is_dir():
-        found = sorted(path.glob("*.sft"))
-    elif path.exists():
-        found = [path]
-    else:
-        found = sorted(map(Path, glob.glob(os.fspath(pattern))))
-    if not found:
-        raise FileNotFoundError(f"{os.fspath(pattern)}: no such file, and no file matches")
+    many = [pattern] if isinstance(pattern, str | os.PathLike) else pattern
+    found = expand(many, (".sft",))
+    for path in found:
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file, and no file matches")
     return found
 
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["median_bias", "noise_floor", "noise_weights", "normalized"]
 
 
+ROWS = 2048
+"""SFTs whose powers are in memory together."""
+
+
 def median_bias(n: int) -> float:
     """Expected median of ``n`` (odd) exponential variables of mean 1: the alternating harmonic sum.
 
@@ -48,28 +52,29 @@ def noise_floor(sfts: SFTs, window: int = 101) -> NDArray[np.float64]:
     Raises
     ------
     ValueError
-        The window is even, or wider than the band; or the noise of a bin is 0.
+        The window is even, or wider than the band; an SFT has values that are not finite, or a noise floor of 0.
     """
-    from scipy.ndimage import median_filter
+    from .cpu_median import running_medians
 
     bias = median_bias(window)
     n, bins = sfts.data.shape
     if bins < window:
         raise ValueError(f"window={window}: {sfts.detector} has {bins} bins, expected at least as many")
-    half = window // 2
     floor = np.empty((n, bins))
-    for i, row in enumerate(sfts.data):
-        scale = float(np.abs(row.view(np.float32)).max())
-        if scale == 0:
-            raise ValueError(f"{sfts.detector}: the SFT at GPS {sfts.t[i]} holds zeros")
-        power = np.abs(row.astype(np.complex128) / scale) ** 2
-        median = median_filter(power, window, mode="nearest")[half : bins - half]
-        if median.min() <= 0:
-            raise ValueError(
-                f"{sfts.detector}: more than half of {window} bins of the SFT at GPS {sfts.t[i]} hold zeros"
-            )
-        floor[i] = np.pad(median, half, mode="edge") * (2 * scale**2 / (bias * sfts.tsft))
+    for start in range(0, n, ROWS):
+        data = sfts.data[start : start + ROWS]
+        scale = np.abs(data.view(np.float32)).max(axis=1, keepdims=True).astype(np.float64)
+        _refuse(sfts, start, ~np.isfinite(scale), "holds NaN or infinite values")
+        _refuse(sfts, start, scale == 0, "holds zeros")
+        median = running_medians(np.abs(data / scale) ** 2, window)
+        _refuse(sfts, start, median.min(axis=1) <= 0, f"holds zeros in more than half of {window} bins")
+        floor[start : start + ROWS] = median * (2 * scale**2 / (bias * sfts.tsft))
     return floor
+
+
+def _refuse(sfts: SFTs, start: int, bad: NDArray[np.bool_], what: str) -> None:
+    if bad.any():
+        raise ValueError(f"{sfts.detector}: the SFT at GPS {sfts.t[start + int(np.argmax(bad))]} {what}")
 
 
 def noise_weights(floors: Sequence[NDArray[np.float64]], window: int = 101) -> list[NDArray[np.float64]]:

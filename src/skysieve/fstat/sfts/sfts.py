@@ -151,12 +151,16 @@ def round_down(x: float) -> int:
 
 def refuse_narrow(first: int, last: int, first_bin: int, n_bins: int, tsft: float, what: Any) -> None:
     """Raise ValueError unless the bins from `first` to `last` are among those that are available."""
-    if first >= first_bin and last < first_bin + n_bins:
-        return
+    if text := missing_bins(first, last, first_bin, n_bins, tsft):
+        raise ValueError(f"{what}: {text}")
+
+
+def missing_bins(first: int, last: int, first_bin: int, n_bins: int, tsft: float) -> str:
+    """Say how much the available bins lack of those from `first` to `last`; empty if they lack nothing."""
     missing = []
     if first < first_bin:
         missing.append(f"{(first_bin - first) / tsft:.6g} Hz below")
     if last >= first_bin + n_bins:
         missing.append(f"{(last - first_bin - n_bins + 1) / tsft:.6g} Hz above")
     have = f"{first_bin / tsft:.9g} to {(first_bin + n_bins - 1) / tsft:.9g} Hz"
-    raise ValueError(f"{what}: SFTs hold {have}, too narrow by {' and '.join(missing)}")
+    return f"SFTs hold {have}, too narrow by {' and '.join(missing)}" if missing else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from skysieve.core.arrays import array_module, as_array, is_device_array, to_hos
 from skysieve.fstat.contract import Bank, prepared
 from skysieve.fstat.inputs.atoms import FIELDS, Atoms, above_schwarz, positive_seconds, times_of
 from skysieve.fstat.inputs.bins import refuse_long
-from skysieve.fstat.inputs.files import as_list, read_any
+from skysieve.fstat.inputs.files import as_list, doppler_of, read_any
 from skysieve.fstat.inputs.grid import Times
 
 from .columns import is_reserved
@@ -48,6 +48,8 @@ class AtomsBatch:
     params : dict of array_like, shape (B,), optional
         Parameters of the templates, such as ``{"f0": ..., "f1": ...}``; they are columns of the table of a search.
         With several detectors those of the first are used.
+    errors : dict of int to str, optional
+        Templates without atoms, by their number in the batch, and the reason.  A search leaves them out.
 
     Raises
     ------
@@ -78,10 +80,11 @@ class AtomsBatch:
     tatom: int
     detector: str
     params: dict[str, NDArray[Any]]
+    errors: dict[int, str]
 
     def __init__(
         self, t: Any, a2: Any, b2: Any, ab: Any, Fa: Any, Fb: Any, tatom: int = 1800, detector: str = "H1",
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None, errors: Mapping[int, str] | None = None,
     ) -> None:  # fmt: skip
         times = times_of(t)
         if times.size == 0:
@@ -112,7 +115,7 @@ class AtomsBatch:
             if array.shape != (count,):
                 raise ValueError(f"params[{name!r}] has shape {array.shape}, expected ({count},)")
             values["params"][str(name)] = array
-        values |= {"tatom": positive_seconds(tatom, "tatom"), "detector": str(detector)}
+        values |= {"tatom": positive_seconds(tatom, "tatom"), "detector": str(detector), "errors": dict(errors or {})}
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -160,19 +163,23 @@ class AtomsBatch:
         values = {name: getattr(self, name) for name in ("t", "tatom", "detector")}
         values |= {name: getattr(self, name) if self.shared else getattr(self, name)[rows] for name in FIELDS[:3]}
         values |= {"Fa": self.Fa[rows], "Fb": self.Fb[rows], "params": {k: v[rows] for k, v in self.params.items()}}
+        numbers = np.arange(len(self))[rows].tolist() if self.errors else []
+        values["errors"] = {k: self.errors[i] for k, i in enumerate(numbers) if i in self.errors}
         for name, value in values.items():
             object.__setattr__(one, name, value)
         return one
 
     def template(self, i: int) -> Atoms:
         """Atoms of template `i`."""
+        if i in self.errors:
+            raise ValueError(f"template {i}: {self.errors[i]}")
         a2, b2, ab = (x if self.shared else x[i] for x in (self.a2, self.b2, self.ab))
         return Atoms(self.t, a2, b2, ab, self.Fa[i], self.Fb[i], self.tatom, self.detector)
 
     def faults(self) -> dict[int, str]:
         """Errors in the values, by the number of the template."""
         xp = array_module(self.Fa)
-        found: dict[int, str] = {}
+        found = dict(self.errors)
         for name in ("a2", "b2", "ab", "Fa", "Fb"):
             x = getattr(self, name)
             # a sum is finite if all its values are; `_not_finite` sorts out sums that overflow
@@ -279,6 +286,8 @@ def is_path(item: Any) -> bool:
 def read_files(source: Iterable[Any], read: Callable[[Any], list[Atoms]] = read_any) -> Iterator[Any]:
     """Read the files in a stream of batches; the names of the files become the parameter ``file``.
 
+    So do the parameters ``f0``, ``f1dot`` ... of LALPulsar's file names, see `doppler_of`.
+
     Neighbouring files with the same times are gathered into one batch.  A file that cannot be read becomes its error.
     Other items pass.
     """
@@ -287,7 +296,9 @@ def read_files(source: Iterable[Any], read: Callable[[Any], list[Atoms]] = read_
 
     def batch() -> Iterator[list[AtomsBatch]]:
         if waiting:
-            yield [AtomsBatch.stack(list(one), {"file": names}) for one in zip(*waiting, strict=True)]
+            found = [doppler_of(name) for name in names]
+            params: dict[str, Any] = {key: [f.get(key, np.nan) for f in found] for key in dict.fromkeys(chain(*found))}
+            yield [AtomsBatch.stack(list(one), {"file": names} | params) for one in zip(*waiting, strict=True)]
             waiting.clear()
             names.clear()
 

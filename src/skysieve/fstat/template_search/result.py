@@ -30,6 +30,8 @@ __all__ = ["FORMATS", "SearchResult", "check_path"]
 
 CONTENT = "skysieve.fstat.SearchResult 2"
 """Mark of the ``.npz`` files that `SearchResult.save` writes."""
+FEWEST_BANDS = 16
+"""Bands from whose loudest templates that of noise alone can be predicted."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,7 +109,7 @@ class SearchResult(Result):
         for name in table.colnames:
             if (found := unit(name)) is not None:
                 table[name].unit = found
-        table.meta.update(self.settings | {"n_templates": self.n_templates, "n_bad": self.n_bad})
+        table.meta.update(self.settings | self._counts())
         return table
 
     def histogram(self, window: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -122,6 +124,33 @@ class SearchResult(Result):
             "max2F": np.array([v for _, (v, _) in found], np.float64),
             "template": np.array([n for _, (_, n) in found], np.int64),
         }
+
+    def expected_loudest(self, window: str) -> tuple[float, float] | None:
+        """Largest 2F that noise alone would have in this search: its mean and standard deviation.
+
+        Returns
+        -------
+        mean, deviation : float
+            None with fewer than `FEWEST_BANDS` bands.
+
+        Notes
+        -----
+        The loudest templates of the bands follow a Gumbel distribution, whose quartiles give its place and width;
+        signals and lines in a few bands do not change them much.  The loudest of `n` bands has the same width, and its
+        place is higher by the width times ``ln n``.  Correlated templates lie in one band mostly, so that they need no
+        correction [1]_.
+
+        References
+        ----------
+        .. [1] Tenorio, Modafferi, Keitel & Sintes 2022, Phys. Rev. D 105, 044029
+        """
+        values = np.array([v for v, _ in self.ledgers[one_of("window", window, self.windows)].bands.values()])
+        if len(values) < FEWEST_BANDS:
+            return None
+        low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+        width = (high - low) / (np.log(np.log(4)) - np.log(np.log(4 / 3)))
+        place = middle + width * np.log(np.log(2)) + width * np.log(len(values))
+        return float(place + np.euler_gamma * width), float(np.pi / np.sqrt(6) * width)
 
     def posterior(self, window: str, template: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Posterior probabilities of the start times and of the durations of one of the best templates.
@@ -169,10 +198,14 @@ class SearchResult(Result):
         """
         return cls(**unpack(cls, read_archive(Path(path), CONTENT)))
 
+    def _counts(self) -> dict[str, Any]:
+        expected = {w: self.expected_loudest(w) for w in self.windows}
+        return {"n_templates": self.n_templates, "n_bad": self.n_bad, "expected_loudest": expected}
+
     def _facts(self) -> dict[str, Any]:
         bands = {w: {k: v.tolist() for k, v in self.bands(w).items()} for w in self.windows}
         counts = {w: self.ledgers[w].histogram.tolist() for w in self.windows}
-        facts = {"n_templates": self.n_templates, "n_bad": self.n_bad, "faults": self.faults}
+        facts = self._counts() | {"faults": self.faults}
         return (
             self.settings | facts | {"histogram_edges": HISTOGRAM_EDGES.tolist(), "histogram": counts, "bands": bands}
         )
@@ -223,7 +256,7 @@ def _write_fits(result: SearchResult, path: Path) -> None:
     table.meta = {}
     hdus = [fits.PrimaryHDU(), fits.table_to_hdu(table)]
     hdus[1].name = "BEST"
-    for key, value in (result.settings | {"n_templates": result.n_templates, "n_bad": result.n_bad}).items():
+    for key, value in (result.settings | result._counts()).items():
         hdus[1].header.add_history(f"{key}: {value}")
     for w in result.windows:
         parts = {

@@ -22,7 +22,7 @@ from skysieve.fstat.api import make_engine
 from skysieve.fstat.contract import Dtype, Engine, Spec
 from skysieve.fstat.inputs.atoms import Atoms
 from skysieve.fstat.inputs.files import PathLike
-from skysieve.fstat.inputs.grid import Grid
+from skysieve.fstat.inputs.grid import Grid, Times
 from skysieve.fstat.inputs.windows import Window, WindowLike, WindowSum, resolve_window
 
 from .batch import AtomsBatch, groups, is_path, read_files
@@ -36,7 +36,7 @@ from .worker import Chunk, ChunkReport, SearchOptions, SearchWorker
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["SearchPlan", "search"]
+__all__ = ["Devices", "SearchPlan", "devices_of", "search"]
 
 Windows = WindowLike | Sequence[WindowLike] | Mapping[str, WindowLike]
 """The argument `windows`."""
@@ -77,6 +77,7 @@ def search(
     memory: str | float | None = None,
     threads: int | None = None,
     total: int | None = None,
+    facts: Mapping[str, Any] | None = None,
     progress: bool | Callable[[int, int], None] = False,
 ) -> SearchResult:
     """Search many templates for transient signals; only counts are kept of all but the best.
@@ -126,6 +127,9 @@ def search(
         CPU threads; each works on a chunk of its own.  The default is one for each core.
     total : int, optional
         Number of templates, for the progress bar.
+    facts : dict, optional
+        What else describes the search, as text and numbers: a part of ``SearchResult.settings``, which must be the same
+        when a checkpoint is continued.
     progress : bool or callable
         Show a progress bar, or call ``progress(templates done, total or 0)``.
 
@@ -164,8 +168,9 @@ def search(
         rhohatmax=rhohatmax, memory=memory, threads=threads,
     ) as plan:  # fmt: skip
         return plan.execute(
-            batches, checkpoint=checkpoint, checkpoint_every=checkpoint_every, total=total, progress=progress
-        )
+            batches, checkpoint=checkpoint, checkpoint_every=checkpoint_every, total=total, facts=facts,
+            progress=progress,
+        )  # fmt: skip
 
 
 class SearchPlan(Plan):
@@ -233,7 +238,7 @@ class SearchPlan(Plan):
             named, real_dtype(dtype), ranked, keep, -np.inf if threshold is None else float(threshold), few, band,
             _width(band, band_width), bsgl, float(rhohatmax), bool(strict),
         )  # fmt: skip
-        self.devices = _devices(device, threads)
+        self.devices = devices_of(device, threads)
         make = partial(_engine, memory=memory)
         self._workers: list[SearchWorker] | None = [SearchWorker(self.options, d, make) for d in self.devices]
 
@@ -303,7 +308,7 @@ class SearchPlan(Plan):
         """The full grid of a batch; None if all windows cover all data."""
         if all(w.whole for w in self.options.windows.values()):
             return None
-        return Grid.full([p.template(0) for p in parts])
+        return Grid.over(Times.of([p.t for p in parts], parts[0].tatom))
 
     def execute(
         self,
@@ -312,13 +317,14 @@ class SearchPlan(Plan):
         checkpoint: PathLike | None = None,
         checkpoint_every: float = 60.0,
         total: int | None = None,
+        facts: Mapping[str, Any] | None = None,
         progress: bool | Callable[[int, int], None] = False,
     ) -> SearchResult:
         """Search a stream of templates; see `search`."""
         workers = self._open_workers()
         if not np.isfinite(checkpoint_every) or checkpoint_every < 0:
             raise ValueError(f"checkpoint_every={checkpoint_every!r}: expected seconds, at least 0")
-        options, settings = self.options, self._settings()
+        options, settings = self.options, self._settings() | dict(facts or {})
         ledgers = {name: Ledger(options.topk, options.threshold, options.posteriors) for name in options.windows}
         state = State(ledgers, grid=self.grid)
         with ExitStack() as stack:
@@ -399,7 +405,7 @@ class Run:
         step = max(1, int(min(CHUNK_BYTES[w.device.kind] for w in self.workers) / size))
         n = len(parts[0])
         step = -(-n // -(-n // step))
-        if len(self.workers) > 1:
+        if len(self.workers) > 1 and not parts[0].on_device:  # one GPU holds all of a batch on it
             step = min(step, max(1, -(-n // len(self.workers))))
         for a in range(0, n, step):
             rows = slice(a, min(a + step, n))
@@ -426,10 +432,10 @@ class Run:
 
 
 def _engine(spec: Spec, device: Device, *, memory: str | float | None) -> Engine:
-    return make_engine(spec, device, memory, 1)[0]
+    return make_engine(spec, device, memory, 1)
 
 
-def _devices(device: Any, threads: int | None) -> list[Device]:
+def devices_of(device: Any, threads: int | None) -> list[Device]:
     """The devices that take chunks: a GPU is one, a CPU one for each of its threads."""
     several = [device] if isinstance(device, str | Device) else device
     if not isinstance(several, list | tuple) or not several:

@@ -181,7 +181,7 @@ class SearchWorker:
         return grid, MapJob(binned.bank, binned.tatom, grid.taus.astype(np.float64), schedule, binned.detectors)
 
     def _schedule(self, name: str, times: Binning) -> tuple[Grid, Schedule]:
-        """The grid and the schedule of a window for data with these times; those of the last times are kept."""
+        """The grid and the schedule of a window for data with these times; the last ones are remembered."""
         window, grid, width = self.options.windows[name], self.grid, times.tatom
         key = (name, times.t_start, times.n, width)
         if key not in self._schedules:
@@ -233,4 +233,4 @@ class SearchWorker:
 
 def _on_host(p: AtomsBatch) -> AtomsBatch:
     a2, b2, ab, fa, fb = (to_host(x) for x in (p.a2, p.b2, p.ab, p.Fa, p.Fb))
-    return AtomsBatch(p.t, a2, b2, ab, fa, fb, p.tatom, p.detector, p.params)
+    return AtomsBatch(p.t, a2, b2, ab, fa, fb, p.tatom, p.detector, p.params, p.errors)

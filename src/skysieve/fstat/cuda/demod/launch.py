@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
+from skysieve.core.gpu.structs import fill, struct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,16 +19,10 @@ __all__ = ["Projector"]
 PACKAGE = "skysieve.fstat.cuda"
 TILE, ROWS = 32, 4
 """Templates and SFTs of a block, and SFTs of a thread, as in the kernel."""
-DEMOD = np.dtype(
-    [
-        *((name, np.uintp) for name in ("data", "delay", "rate", "a", "b", "f0", "f1", "f2", "Fa", "Fb", "failed")),
-        *((name, np.int32) for name in ("sfts", "bins", "first_bin", "templates")),
-    ]
-)
-
-
-def _address(array: Any) -> int:
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+DEMOD = struct(
+    "data*", "delay*", "rate*", "a*", "b*", "f0*", "f1*", "f2*", "Fa*", "Fb*", "failed*", "sfts", "bins", "first_bin",
+    "templates",
+)  # fmt: skip
 
 
 class Projector:
@@ -58,18 +53,13 @@ class Projector:
             runtime = CudaRuntime(device)
         self.runtime, self.xp = runtime, runtime.xp
         self.first_bin, (self.sfts, self.bins) = first_bin, data.shape
-        with self._current():
+        with on_device(self.runtime):
             self.data = self.xp.asarray(data)
             self.times = [
                 self.xp.asarray(np.ascontiguousarray(x, np.float64)) for x in (delay, tsft * np.asarray(rate))
             ]
             self.factors = [self.xp.asarray(np.ascontiguousarray(x, np.float32)) for x in (a, b)]
             self.module = runtime.module(PACKAGE, "demod/demod.cu", "f32")
-
-    def _current(self) -> Any:
-        from contextlib import nullcontext
-
-        return nullcontext() if self.xp is np else self.xp.cuda.Device(self.runtime.device.index)
 
     def project(self, f0: Any, f1: Any, f2: Any) -> tuple[Any, Any, int]:
         """Projections on templates, in the memory of the GPU.
@@ -86,15 +76,16 @@ class Projector:
             The first template that needs bins outside the data, or -1.
         """
         xp, m = self.xp, len(f0)
-        with self._current():
+        with on_device(self.runtime):
             spins = [xp.asarray(x) for x in (f0, f1, f2)]
             found = [xp.empty((m, self.sfts), np.complex64) for _ in range(2)]
             failed = xp.full(1, m, np.uint32)
-            args = np.zeros(1, DEMOD)[0]
-            arrays = (self.data, *self.times, *self.factors, *spins, *found, failed)
-            for name, array in zip(DEMOD.names or (), arrays, strict=False):
-                args[name] = _address(array)
-            args["sfts"], args["bins"], args["first_bin"], args["templates"] = self.sfts, self.bins, self.first_bin, m
+            delay, rate = self.times
+            arrays = {"data": self.data, "delay": delay, "rate": rate, "a": self.factors[0], "b": self.factors[1]}
+            arrays |= {"f0": spins[0], "f1": spins[1], "f2": spins[2], "Fa": found[0], "Fb": found[1]}
+            args = fill(
+                DEMOD, **arrays, failed=failed, sfts=self.sfts, bins=self.bins, first_bin=self.first_bin, templates=m
+            )
             grid = -(-m // TILE), -(-self.sfts // TILE)
             self.module.launch("demod", grid, (TILE * TILE // ROWS,), (args,))
             first = int(failed[0])
