@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from .arrow import to_arrow
+
 __all__ = ["remove_leftovers", "save_figure", "write_parquet", "written"]
 
 _PART = re.compile(r"\..+-[0-9a-f]{8}(\.\w+)?")
@@ -88,7 +90,7 @@ def write_parquet(
 
     Parameters
     ----------
-    columns : mapping of str to array
+    columns : mapping of str to array or Words
     path : path
         The file; use it inside `written`.
     units : mapping of str to str, optional
@@ -102,9 +104,11 @@ def write_parquet(
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("writing .parquet needs pyarrow: pip install 'skysieve[tables]'") from error
     units = units or {}
-    arrays = [pyarrow.array(c.tolist() if c.dtype.kind in "UO" else c) for c in columns.values()]
+    arrays = [to_arrow(c) for c in columns.values()]
     fields = [
         pyarrow.field(name, array.type, metadata={"unit": units[name]} if name in units else None)
         for name, array in zip(columns, arrays, strict=True)
     ]
-    parquet.write_table(pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=facts)), path)
+    texts = [field.name for field in fields if pyarrow.types.is_string(field.type)]  # numbers repeat too seldom
+    table = pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=facts))
+    parquet.write_table(table, path, use_dictionary=texts)
