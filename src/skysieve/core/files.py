@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from .arrow import to_arrow
+from .arrays import to_arrow
 
 __all__ = ["remove_leftovers", "save_figure", "write_parquet", "written"]
 

@@ -464,7 +464,7 @@ class PeriodRun:
         """The table of all that was found, and its units; ``coded``: columns of few words are `Words`."""
         import numpy as np
 
-        from skysieve.core.arrow import Words
+        from skysieve.core.arrays import Words
 
         from .survey import join
 

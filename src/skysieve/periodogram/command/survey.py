@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.arrow import Words
+from skysieve.core.arrays import Words
 from skysieve.core.errors import format_bytes
 from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.analysis import fap
@@ -107,7 +107,8 @@ class Found:
     """Answers for a run of objects; ``frequency`` and its error (1/d), ``power``, ``fap`` and the aliases have one
     column a peak.
 
-    ``method_number`` holds positions in `METHOD_NAMES`, ``relation`` those in `result.aliases.relation_texts`.  ``delta_chi2`` is chi-square at the best frequency less that at half of it, where both readings are wanted.
+    ``method_number`` holds positions in `METHOD_NAMES`, ``relation`` those in `result.aliases.relation_texts`.
+    ``delta_chi2`` is chi-square at the best frequency less that at half of it, where both readings are wanted.
     """
 
     ids: NDArray[Any]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.arrow import from_arrow
+from skysieve.core.arrays import from_arrow
 from skysieve.periodogram.lightcurves.choose_columns import choose, hints_of
 from skysieve.periodogram.lightcurves.column_names import (
     FLAG,
@@ -162,9 +162,7 @@ def _is_list(kind: Any) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def list_columns(
-    file: Any, wanted: Wanted
-) -> tuple[list[str], Columns, dict[str, tuple[str, str | None]], list[str]]:
+def list_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, dict[str, tuple[str, str | None]], list[str]]:
     """Names of all columns of a file with one row for each object, those that are used, those that are lists (see
     `_fields`), and notes.
 

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.ahead import Ahead, in_parallel
-from skysieve.core.arrow import from_arrow
-from skysieve.core.tasks import usable_cores
+from skysieve.core.arrays import from_arrow
+from skysieve.core.tasks import Ahead, in_parallel, usable_cores
 
-from .column_names import FLAG, MOVING, STARS, BadFile, Columns, MissingColumn, Wanted, plain
+from .column_names import FLAG, MOVING, STARS, BadFile, Columns, Wanted, plain
 from .flags import has_bits, mission
 from .io import LightCurves, error_of_flux, marked, same_times
 from .parquet import chosen_columns, flattened, list_columns
@@ -152,15 +151,19 @@ class CurveStream:
                 continue
             stop = int(np.searchsorted(bounds, batch.stop, side="right")) - 1
             origin = int(bounds[np.searchsorted(bounds, batch.start, side="right") - 1])
-            for role, rows in tail.items():
-                batch.data[role][: len(rows)] = rows
+            for role, values in tail.items():
+                batch.data[role][: len(values)] = values
             if stop > first:
                 part = slice(int(bounds[first]) - origin, int(bounds[stop]) - origin)
                 rows = {role: values[part] for role, values in batch.data.items()}
                 yield self.ids[first:stop], bounds[first : stop + 1] - bounds[first], rows
                 first = stop
             begin = int(bounds[first]) - origin  # rows of an object that later batches complete
-            tail = {role: values[begin:].copy() for role, values in batch.data.items()} if batch.stop > bounds[first] else {}
+            tail = (
+                {role: values[begin:].copy() for role, values in batch.data.items()}
+                if batch.stop > bounds[first]
+                else {}
+            )
 
     def _of_lists(self) -> Iterator[Objects]:
         """Objects with a row each, whose observations are lists."""
@@ -313,6 +316,7 @@ class _File:
                     f"row {batch.start + i + 1}: {first!r} holds {batch.counts[i]} values, {name!r} holds {lengths[i]}"
                 )
             batch.data[role] = self._converted(role, values)
+        assert batch.counts is not None
         for role, name in self.roles.items():
             if name not in self.lists and role != "id":
                 batch.data[role] = np.repeat(self.values(role, batch), batch.counts)

@@ -412,9 +412,10 @@ def _match(out: Relations, peaks: NDArray[Any], spans: NDArray[Any], low: int, s
     distance[0] = peaks[low]
     distance[1::3], distance[2::3], distance[3::3] = difference, -difference, peaks[low] + peaks[:low]
     relation, objects = np.nonzero(_is_near(distance, spans))  # in the order in which relations are tried
-    distance = distance[relation, objects]
-    best = _nearest(distance, spans[objects])
-    relation, objects, distance, best = (a[best >= 0] for a in (relation, objects, distance, best))
+    at = distance[relation, objects]
+    best = _nearest(at, spans[objects])
+    known_one = best >= 0
+    relation, objects, at, best = relation[known_one], objects[known_one], at[known_one], best[known_one]
     while objects.size:
         # the first relation of each object that is left; a rhythm of the sampling does not stand in for another
         later = relation > 0
@@ -422,23 +423,23 @@ def _match(out: Relations, peaks: NDArray[Any], spans: NDArray[Any], low: int, s
         if later.any():
             first = np.append(first, np.flatnonzero(later)[np.unique(objects[later], return_index=True)[1]])
         tried = objects[first]
-        power = window_power(sampling.t, sampling.weight, sampling.offsets, tried, distance[first])
+        power = window_power(sampling.t, sampling.weight, sampling.offsets, tried, at[first])
         loud = power >= np.maximum(LOUD, ABOVE_CHANCE * sampling.squared[tried])
         where, power, rhythm, kind = tried[loud], power[loud], best[first][loud], relation[first][loud]
         for mirrored in (False, True):
             some = (kind > 0) == mirrored
-            at, which = where[some], rhythm[some]
-            out.window[at, low] = power[some]
+            those, which = where[some], rhythm[some]
+            out.window[those, low] = power[some]
             if mirrored:
-                out.flag[at, low] = (out.flag[at, low] & _SAMPLING) | known.flag[which]
-                out.of[at, low] = (kind[some] - 1) // 3
+                out.flag[those, low] = (out.flag[those, low] & _SAMPLING) | known.flag[which]
+                out.of[those, low] = (kind[some] - 1) // 3
             else:
-                out.flag[at, low] |= _SAMPLING
-            out.relation[at, low] = 1 + kind[some] * len(known.name) + which
+                out.flag[those, low] |= _SAMPLING
+            out.relation[those, low] = 1 + kind[some] * len(known.name) + which
         left = np.ones(len(objects), bool)
         left[first] = False
         left &= out.of[objects, low] < 0
-        relation, objects, distance, best = (a[left] for a in (relation, objects, distance, best))
+        relation, objects, at, best = relation[left], objects[left], at[left], best[left]
 
 
 def _multiples(out: Relations, peaks: NDArray[Any], spans: NDArray[Any], base: int) -> None:
@@ -450,8 +451,8 @@ def _multiples(out: Relations, peaks: NDArray[Any], spans: NDArray[Any], base: i
             for number, (m, up) in enumerate(((2, True), (2, False), (3, True), (3, False))):
                 a, b = (peaks[low], peaks[:low]) if up else (peaks[:low], peaks[low])
                 hits[:, number] = np.abs(a - m * b) <= width * (1 if up else m)
-            hits = hits.reshape(4 * low, len(spans))
-            some, first = hits.any(axis=0), hits.argmax(axis=0)
+            tried = hits.reshape(4 * low, len(spans))
+            some, first = tried.any(axis=0), tried.argmax(axis=0)
             out.flag[some, low] |= _MULTIPLE
             free = some & (out.of[:, low] < 0)
             out.of[free, low] = first[free] // 4

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from skysieve.core.arrow import Words
+from skysieve.core.arrays import Words
 
 TableName = Literal["objects", "peaks", "power"]
 
