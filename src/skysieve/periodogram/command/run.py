@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from skysieve.core.command import (
@@ -205,6 +206,7 @@ class PeriodRun:
         from .survey import join
 
         started = time.monotonic()
+        Thread(target=self._start_device, name="skysieve-start").start()
         names = Counter(file.name for file in files)
         for number, file in enumerate(files):
             if file == STDIO:
@@ -247,6 +249,23 @@ class PeriodRun:
         if self.plot is not None:
             self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
         return FAILED_SOME if self.bad_files else 0
+
+    def _start_device(self) -> None:
+        """Import CuPy and make the context of a GPU, which takes a second, while the first file is opened."""
+        from skysieve.core.device import current, resolve
+        from skysieve.core.errors import DeviceUnavailable
+
+        try:
+            device = resolve(self.request.arguments.get("device", "auto"))[0]
+        except (ValueError, DeviceUnavailable):  # the search raises it again
+            return
+        if device.kind == "cuda":
+            import cupy
+
+            import skysieve.periodogram.cuda.engine  # noqa: F401
+
+            with current(device):
+                cupy.zeros(1)
 
     def _streamed(self, file: Path, wanted: Wanted) -> CurveStream | None:
         """A large file that can be read while it is searched; None for others."""
