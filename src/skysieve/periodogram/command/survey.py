@@ -402,7 +402,7 @@ def search(
                         )
                         for line in chunk_lines(about, result, stop - start, seconds):
                             detail(line)
-                    while waiting and (waiting[0].done() or len(waiting) > 2 * workers):
+                    while waiting and (waiting[0].done() or len(waiting) > workers):
                         yield waiting.popleft().result()
                     start = stop
                 done += len(piece)

@@ -33,6 +33,7 @@ from skysieve.periodogram.lightcurves.column_names import (
 )
 from skysieve.periodogram.lightcurves.textfile import read_text, tidy_labels
 
+from .arrays import group_rows
 from .flags import judge, mission
 from .lookalike import repeated_times, sampled
 from .parquet import read_parquet
@@ -392,7 +393,7 @@ def _group(
     error_of_flux(data)
     same_times(columns, data, notes)
     if "id" in data:
-        ids, order, offsets = _runs(data["id"])
+        ids, offsets, order = group_rows(data["id"])
         if order is not None:
             data = {role: a[order] for role, a in data.items() if role != "id"}
     else:
@@ -448,17 +449,3 @@ def _owned(name: str, data: dict[str, NDArray[Any]], notes: list[str]) -> dict[s
     notes.append(f"{int(missing.sum()):,} rows without a {name} were left out")
     rest = {role: a[~missing] for role, a in data.items()}
     return rest | ({} if ids.dtype.kind in "iu" else {"id": tidy_labels(rest["id"])})
-
-
-def _runs(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64] | None, NDArray[np.int64]]:
-    """Objects in order of first appearance, and the order of rows in which each is contiguous (None: already so)."""
-    new = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
-    unique, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    if len(unique) == len(new):
-        return labels[new], None, np.append(new, len(labels)).astype(np.int64)
-    rank = np.empty(len(unique), np.int64)
-    rank[np.argsort(first)] = np.arange(len(unique))
-    key = rank[inverse.ravel()]
-    counts = np.bincount(key, minlength=len(unique))
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return labels[np.sort(first)], np.argsort(key, kind="stable"), offsets
