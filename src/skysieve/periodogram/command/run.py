@@ -379,7 +379,7 @@ class PeriodRun:
             for part in self._answers(number, file, curves, itertools.chain([first], pieces)):
                 self.found.append((label, part))
         if not isinstance(curves, LightCurves):
-            for line in left_out(curves.missing(), curves.n_rows):
+            for line in left_out(curves.missing(), curves.n_rows - curves.n_empty):
                 self.say(f"note: {line}")
             if curves.n_empty:
                 self.say(f"note: {curves.n_empty:,} row{'s' * (curves.n_empty > 1)} of empty lists left out")

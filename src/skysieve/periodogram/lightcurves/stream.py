@@ -270,16 +270,16 @@ class _File:
 
     def _labels(self, columns: list[str]) -> list[str]:
         """Paths of the columns of text that are read as numbers of their values."""
-        name = self.roles.get("band")
-        if name is None:
+        if "band" not in self.roles or not self._is_text("band"):
             return []
-        column = self.lists[name][0] if name in self.lists else name
-        return [p for p in self._paths(column) if column in columns] if self._is_text("band") else []
+        column, child = self.lists.get(self.roles["band"], (self.roles["band"], None))
+        return self._paths(column, child) if column in columns else []
 
-    def _paths(self, column: str) -> list[str]:
+    def _paths(self, column: str, child: str | None = None) -> list[str]:
+        """Paths of a column, or of a field of its struct, in Parquet's schema."""
         schema = self.metadata.schema
-        paths = (schema.column(i).path for i in range(len(schema)))
-        return [path for path in paths if path == column or path.startswith(f"{column}.")]
+        paths = [schema.column(i).path for i in range(len(schema)) if schema.column(i).path.split(".")[0] == column]
+        return paths if child is None else [path for path in paths if child in path.split(".")]
 
     def type_of(self, role: str) -> Any:
         """Arrow type of the values of a role."""
