@@ -1,6 +1,7 @@
 """Readers of light-curve files: delimited and whitespace text, Parquet (also with lists of rows), FITS, ECSV, VOTable.
 
-A file is read whole, but only the columns that are needed; its objects are then searched a chunk at a time.
+A file is read whole, but only the columns that are needed; its objects are then searched a chunk at a time.  The
+command reads large Parquet files in pieces (`stream`).
 """
 
 from __future__ import annotations
