@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.periodogram.test_stops import no_file_above
 from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
 from skysieve.periodogram.analysis import sampling
+from skysieve.periodogram.command import run as command
 from skysieve.periodogram.lightcurves import arrays, stream
 from skysieve.periodogram.lightcurves.column_names import BadFile, Wanted
 from skysieve.periodogram.lightcurves.io import read_light_curves
@@ -148,7 +150,7 @@ def test_as_if_read_whole(
         assert pieces.read_text() == whole.read_text()
     else:  # the bands of a piece set the order of the sums
         same_tables(pieces, whole)
-    notes = [sorted(re.findall(r"^note: .*rows.*$|^\d+ rows.*$", r.stderr, re.M)) for r in (first, second)]
+    notes = [sorted(re.findall(r"^note: .* rows left out.*$|^\d+ rows.*$", r.stderr, re.M)) for r in (first, second)]
     assert notes[0] == notes[1] != []
 
 
@@ -275,12 +277,65 @@ def test_what_was_searched_is_kept(
     assert not [t.name for t in threading.enumerate() if t.name.startswith(("skysieve-ahead", "skysieve-finish"))]
 
 
+@pytest.mark.parametrize("size", [0, 3000, 12_000])
+def test_a_full_disk(small_pieces: None, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the table is written during the search, or at its end: all that was found goes to the standard output."""
+    monkeypatch.setattr(command, "FEWEST_ROWS", 5)
+    path, out = write(tmp_path / "a.parquet", rows(), 50), tmp_path / "p.parquet"
+    assert run("period", path, *GRID, "-q", "-o", out).exit_code == 0
+    assert parquet.ParquetFile(out).num_row_groups > 3
+    before = out.read_bytes()
+    assert len(before) > 12_000
+    with no_file_above(size):
+        result = run("period", path, *GRID, "-q", "-o", out, "--overwrite")
+    assert result.exit_code == 2
+    told = " ".join(result.stderr.split())
+    assert f"cannot write {out}: " in result.stderr.replace("\n", "")
+    done = re.search(r"the periods of the (\d+) objects that were done are on the standard output", told)
+    assert done is not None, told
+    assert len(result.stdout.splitlines()) == 1 + int(done[1])
+    assert out.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.parquet", "p.parquet"]
+
+
+def test_a_table_that_is_written_during_the_search(
+    small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the columns, types and units of one that is written at the end."""
+    path = write(tmp_path / "a.parquet", rows(), 50)
+    tables = []
+    for fewest in (3, 10**9):
+        monkeypatch.setattr(command, "FEWEST_ROWS", fewest)
+        assert run("period", path, *GRID, "-q", "-o", tmp_path / f"{fewest}.parquet").exit_code == 0
+        tables.append(parquet.ParquetFile(tmp_path / f"{fewest}.parquet"))
+    assert [t.num_row_groups for t in tables][1] == 1 < tables[0].num_row_groups
+    monkeypatch.setattr(stream, "FEWEST_ROWS", 10**9)
+    assert run("period", path, *GRID, "-q", "-o", tmp_path / "whole.parquet").exit_code == 0
+    tables.append(parquet.ParquetFile(tmp_path / "whole.parquet"))
+    first = tables[0].read()
+    for other in tables[1:]:
+        assert first.schema.equals(other.schema_arrow, check_metadata=True)
+        for name in first.column_names:
+            np.testing.assert_array_equal(first.column(name).to_numpy(), other.read().column(name).to_numpy())
+
+
 def test_all_rows_flagged(small_pieces: None, tmp_path: Path) -> None:
     table = rows() | {"catflags": np.full(len(rows()["mjd"]), 32768, np.int32)}
     result = run("period", write(tmp_path / "a.parquet", table, 100), *GRID, "-o", tmp_path / "p.csv")
     assert result.exit_code == 2
     assert "has no row left: all are flagged by catflags" in " ".join(result.stderr.split())
     assert not (tmp_path / "p.csv").exists()
+
+
+def test_one_band_that_is_not_there(small_pieces: None, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", rows(), 100)
+    result = run("period", path, *GRID, "--band", "K")
+    assert result.exit_code == 2
+    assert "has no row of band 'K'; there are: zg, zi, zr" in result.stderr
+    result = run("period", path, *GRID, "--band", "zg")
+    n = int((rows()["filter"] != "zg").sum())
+    assert f"note: {n:,} rows of other bands than zg left out" in result.stderr
+    assert "are searched together" not in result.stderr
 
 
 def test_the_range_of_a_part_says_so(small_pieces: None, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from .survey import Found, Request
 
 MAX_PLOTS = 50
+FEWEST_ROWS = 30_000
+"""Rows of a Parquet table that are written together."""
 
 
 class UserError(Exception):
@@ -112,6 +115,10 @@ class PeriodRun:
     lost: int = 0
     flat: int = 0
     parts: Parts | None = None
+    rows: Callable[..., None] | None = None
+    """Takes rows of a table that is written while the search goes on."""
+    n_written: int = 0
+    """Number of the entries of ``found`` that it has."""
     flagged: Counter[str] = field(default_factory=Counter)
 
     def complain(self, text: str) -> None:
@@ -199,6 +206,11 @@ class PeriodRun:
 
     def search_all(self, files: list[Path], wanted: Wanted) -> int:
         """Search the files in turn, and write what was found; returns the exit code."""
+        with ExitStack() as stack:
+            return self._search_all(files, wanted, stack)
+
+    def _search_all(self, files: list[Path], wanted: Wanted, stack: ExitStack) -> int:
+        """As `search_all`; a table that is written during the search is closed by ``stack``."""
         from skysieve.periodogram.lightcurves.column_names import MissingColumn
         from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves, read_stream
 
@@ -228,10 +240,10 @@ class PeriodRun:
             except OSError as e:
                 self._bad(f"{file}: {e.strerror or e}")
                 continue
-            if not len(curves.bands) and self.treatment.multiband not in (None, "none"):
+            if self.treatment.multiband not in (None, "none") and not len(curves.bands):
                 self._bad(f"{file}: --multiband {self.treatment.multiband}: found no band column")
                 continue
-            self._search(number, file, label, curves)
+            self._search(number, file, label, curves, stack)
         if not self.found:
             return USER_ERROR
         self._join()
@@ -242,7 +254,10 @@ class PeriodRun:
         for line in summary(merged, seconds, len(self.found), self.flagged):
             self.say(line)
         if self.output is not None:
-            self._write(self.output)
+            if self.rows is None:
+                self._write(self.output)
+            else:
+                self._end_rows(self.output, stack)
             self.messages.wrote(self.output, f"{len(merged):,} object{'s' if len(merged) != 1 else ''}")
         if self.parts is not None and not self.bad_files:
             self.parts.remove()
@@ -257,23 +272,23 @@ class PeriodRun:
 
         try:
             device = resolve(self.request.arguments.get("device", "auto"))[0]
-        except (ValueError, DeviceUnavailable):  # the search raises it again
+            if device.kind == "cuda":
+                import cupy
+
+                import skysieve.periodogram.cuda.engine  # noqa: F401
+
+                with current(device):
+                    cupy.zeros(1)
+        except (ValueError, DeviceUnavailable, ImportError, MemoryError, RuntimeError):  # the search raises it again
             return
-        if device.kind == "cuda":
-            import cupy
-
-            import skysieve.periodogram.cuda.engine  # noqa: F401
-
-            with current(device):
-                cupy.zeros(1)
 
     def _streamed(self, file: Path, wanted: Wanted) -> CurveStream | None:
         """A large file that can be read while it is searched; None for others."""
         from skysieve.periodogram.lightcurves.stream import open_stream
 
-        if file == Path("stdin") or self.treatment.band is not None or self.plot is not None or self.parts is not None:
+        if file == Path("stdin") or self.plot is not None or self.parts is not None:
             return None
-        curves = open_stream(file, wanted)
+        curves = open_stream(file, wanted, band=self.treatment.band)
         if curves is not None:
             curves.treat = self._treated
             curves.has_dy = (curves.has_dy or bool(self.treatment.jitter)) and not self.treatment.no_err
@@ -336,24 +351,33 @@ class PeriodRun:
 
         return correct
 
-    def _search(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream) -> None:
+    def _search(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream, stack: ExitStack) -> None:
         from skysieve.core.errors import SkysieveError
+        from skysieve.core.files import parquet_rows
+        from skysieve.periodogram.lightcurves.io import BadFile, LightCurves
 
         from .plot_files import is_picture
 
         self.lost = self.flat = 0
         if self.plot is not None and is_picture(self.plot) and len(curves) > 1:
             raise UserError(f"--plot {self.plot}: expected a folder, because {file} has {len(curves):,} objects")
+        to_parquet = self.output not in (None, STDIO) and self.format == "parquet"
+        if self.output is not None and to_parquet and self.n_files == 1 and not isinstance(curves, LightCurves):
+            try:
+                self.rows = stack.enter_context(parquet_rows(self.output))
+            except OSError as e:
+                raise UserError(f"cannot write {self.output}: {e.strerror or e}") from None
         try:
             self._search_file(number, file, label, curves)
         except ValueError as e:
+            about = f"{file}: " if isinstance(e, BadFile) or self.n_files > 1 else ""
             if self.n_files == 1:
-                raise UserError(str(e).splitlines()[0]) from e
-            self._bad(f"{file}: {str(e).splitlines()[0]}")  # the other files are searched all the same
+                raise UserError(about + str(e).splitlines()[0]) from e
+            self._bad(about + str(e).splitlines()[0])  # the other files are searched all the same
         except SkysieveError as e:
             raise UserError(str(e).splitlines()[0]) from e
         except OSError as e:  # a finished part or a picture that cannot be written
-            place = e.filename or (self.output if self.parts is not None else self.plot) or file
+            place = e.filename or (self.plot if self.parts is None and self.rows is None else self.output) or file
             raise UserError(f"cannot write {place}: {e.strerror or e}") from e
 
     def _search_file(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream) -> None:
@@ -368,7 +392,9 @@ class PeriodRun:
         with curves.pieces() as pieces:
             first = next(pieces, None)
             if first is None:
-                raise BadFile(f"{file}: has no rows")
+                raise BadFile(
+                    "has no rows" if isinstance(curves, LightCurves) else "; ".join(curves.lost) or "has no rows"
+                )
             searched, notes = range_of(first, self.request, len(curves))
             what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {curves.n_rows:,} rows"
             self.say("; ".join(filter(None, (f"{file}: {what}", searched, curves.taken))))
@@ -378,8 +404,11 @@ class PeriodRun:
             before = len(self.found)
             for part in self._answers(number, file, curves, itertools.chain([first], pieces)):
                 self.found.append((label, part))
+                self._add_rows(FEWEST_ROWS)
         if not isinstance(curves, LightCurves):
-            for line in left_out(curves.missing(), curves.n_rows - curves.n_empty):
+            if curves.n_other:
+                self.say(f"note: {curves.n_other:,} rows of other bands than {self.treatment.band} left out")
+            for line in left_out(curves.missing(), curves.n_rows - curves.n_empty - curves.n_other):
                 self.say(f"note: {line}")
             if curves.n_empty:
                 self.say(f"note: {curves.n_empty:,} row{'s' * (curves.n_empty > 1)} of empty lists left out")
@@ -389,6 +418,7 @@ class PeriodRun:
                 del self.found[before:]
                 reasons = ", ".join(curves.left_out)
                 raise BadFile(f"has no row left: all are {reasons}; --quality-mask none keeps them")
+            self._add_rows(1)
         self.flagged.update(curves.left_out)
         if self.treatment.phase_model is not None:
             for line in what_was_done(first, self.lost, self.flat):
@@ -466,6 +496,24 @@ class PeriodRun:
 
         limit = self.plot_limit - self.plotted
         self.plotted += plot_objects(curves, self.request, path, limit, self.pictures, self._correction())
+
+    def _add_rows(self, fewest: int) -> None:
+        """Write what was found since the last time, at least ``fewest`` objects, where the table is being written."""
+        from .survey import join
+
+        if self.rows is None:
+            return
+        new = [f for _, f in self.found[self.n_written :]]
+        if new and sum(map(len, new)) >= fewest:
+            self.n_written = len(self.found)
+            self.rows(*join(new).table(self.request, coded=True))
+
+    def _end_rows(self, path: Path, stack: ExitStack) -> None:
+        """Write the last rows of the table, and rename it."""
+        try:
+            stack.close()
+        except OSError as e:
+            raise UserError(f"cannot write {path}: {e.strerror or e}") from None
 
     def _write(self, path: Path) -> None:
         from skysieve.periodogram.result.table_files import table_bytes, write_table

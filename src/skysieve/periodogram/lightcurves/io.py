@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -86,7 +87,7 @@ class LightCurves:
         """Number of rows."""
         return len(self.t)
 
-    @property
+    @cached_property
     def bands(self) -> NDArray[Any]:
         """Names of the bands, in order."""
         return np.empty(0, str) if self.band is None else np.unique(self.band)

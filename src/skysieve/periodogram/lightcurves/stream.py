@@ -54,7 +54,7 @@ class CurveStream:
     taken, value_name : str
         As in `LightCurves`.
     bands : numpy.ndarray
-        Names of all bands, in order; the bands of pieces are positions among them.
+        Names of all bands, in order; the bands of pieces are positions among them.  One name, where one is wanted.
     has_dy : bool
         Whether there are errors.
     treat : callable
@@ -63,8 +63,8 @@ class CurveStream:
         Rows whose value was replaced by NaN, and all that are not searched, by the reason, of the pieces read so far.
     lost : list of str
         What could not be read, of the pieces read so far.
-    n_lost, n_empty : int
-        Objects that could not be read, and lists that were empty.
+    n_lost, n_empty, n_other : int
+        Objects that could not be read, lists that were empty, and rows of other bands than the one that is wanted.
     """
 
     path: Path
@@ -77,12 +77,14 @@ class CurveStream:
     has_dy: bool
     _file: _File
     _offsets: NDArray[np.int64] | None
+    _band: int | None = None
     treat: Callable[[LightCurves], LightCurves] = lambda curves: curves
     left_out: Counter[str] = field(default_factory=Counter)
     rows_missing: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
     n_lost: int = 0
     n_empty: int = 0
+    n_other: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -101,15 +103,21 @@ class CurveStream:
         return Ahead(self._pieces(), 2)
 
     def _pieces(self) -> Iterator[LightCurves]:
-        for number, (ids, offsets, data) in enumerate(self._objects()):
+        first = True
+        for ids, offsets, data in self._objects():
             notes: list[str] = []
+            if self._band is not None:
+                ids, offsets, data = self._of_band(ids, offsets, data)
+                if not len(ids):
+                    continue
             counts, used = marked(
                 self._file.names, self._file.columns, data, self._file.wanted, self._file.satellite, notes, whole=False
             )
             counts = self._renamed(counts)
             self.left_out.update(counts)
             error_of_flux(data)
-            if number == 0:
+            if first:
+                first = False
                 owner = np.repeat(np.arange(len(ids)), np.diff(offsets))
                 same_times(replace(self._file.columns, flags=used), data | {"id": owner}, notes)
             piece = self.treat(
@@ -122,6 +130,16 @@ class CurveStream:
             )  # fmt: skip
             self.rows_missing.update(piece.missing())
             yield piece
+
+    def _of_band(self, ids: NDArray[Any], offsets: NDArray[np.int64], data: dict[str, NDArray[Any]]) -> Objects:
+        """The rows of the band that is wanted, and the objects that have some."""
+        keep = data["band"] == self._band
+        counts = np.add.reduceat(keep, offsets[:-1], dtype=np.int64)
+        self.n_other += len(keep) - int(counts.sum())
+        filled = counts > 0
+        data = {role: values[keep] for role, values in data.items()}
+        data["band"] = np.zeros_like(data["band"])
+        return ids[filled], np.append(0, np.cumsum(counts[filled])), data
 
     def _renamed(self, counts: dict[str, int]) -> dict[str, int]:
         """Reasons in the words of earlier pieces: that of missing magnitudes names the first one found."""
@@ -354,8 +372,10 @@ class _File:
         return found
 
 
-def open_stream(path: Path, wanted: Wanted) -> CurveStream | None:
+def open_stream(path: Path, wanted: Wanted, *, band: str | None = None) -> CurveStream | None:
     """Open a large Parquet file whose rows stand in the order of their objects; None for any other file.
+
+    ``band`` names the only band whose rows are kept.
 
     Raises
     ------
@@ -372,12 +392,12 @@ def open_stream(path: Path, wanted: Wanted) -> CurveStream | None:
         return None
     try:
         with pq.ParquetFile(path) as opened:
-            return _opened(path, wanted, opened)
+            return _opened(path, wanted, opened, band)
     except (_Whole, OSError, pa.ArrowException):
         return None
 
 
-def _opened(path: Path, wanted: Wanted, opened: Any) -> CurveStream:
+def _opened(path: Path, wanted: Wanted, opened: Any, band: str | None) -> CurveStream:
     import pyarrow as pa
 
     metadata = opened.metadata
@@ -415,10 +435,16 @@ def _opened(path: Path, wanted: Wanted, opened: Any) -> CurveStream:
     ids, offsets = _ids_of(file, bool(lists))
     if "band" in roles:
         file.band_names = _band_names(file)
+    bands = np.empty(0, str) if file.band_names is None else file.band_names
+    only = None
+    if band is not None:
+        named = np.flatnonzero(bands.astype(str) == band)
+        if not named.size:
+            raise _Whole
+        only, bands = int(named[0]), bands[named]
     return CurveStream(
-        path, ids, n_rows, columns.taken(names), names[columns.mag], notes,
-        np.empty(0, str) if file.band_names is None else file.band_names,
-        "err" in roles or "flux_err" in roles, file, None if lists else offsets,
+        path, ids, n_rows, columns.taken(names), names[columns.mag], notes, bands,
+        "err" in roles or "flux_err" in roles, file, None if lists else offsets, only,
     )  # fmt: skip
 
 
