@@ -100,13 +100,22 @@ def _sampler(file: Any, names: list[str]) -> Any:
         if i not in held or fractions:
             parts = []
             for group in groups:
-                column = file.read_row_group(group, columns=[names[i]]).column(0)
-                start = max(0, len(column) // 2 - SAMPLE // 2) if len(column) > SAMPLE else 0
-                parts.append(from_arrow(column.slice(start, SAMPLE)))
+                parts.append(_middle(file, group, names[i]))
             held[i] = np.concatenate(parts) if parts else np.empty(0)
         return held[i]
 
     return sample
+
+
+def _middle(file: Any, group: int, name: str) -> NDArray[Any]:
+    """Some rows in the middle of a row group; of a large one, no more than a batch is in memory at a time."""
+    n = file.metadata.row_group(group).num_rows
+    at = max(0, n // 2 - SAMPLE // 2) if n > SAMPLE else 0
+    for batch in file.iter_batches(BATCH, row_groups=[group], columns=[name]):
+        if at < batch.num_rows:
+            return from_arrow(batch.column(0).slice(at, SAMPLE))
+        at -= batch.num_rows
+    return np.empty(0)
 
 
 def _without_rows(file: Any, i: int) -> NDArray[Any]:
@@ -119,6 +128,7 @@ def _without_rows(file: Any, i: int) -> NDArray[Any]:
     return np.array([np.nan])
 
 
+BATCH = 2**20
 SAMPLE = 3000
 """Number of rows that are sampled of each part of the file."""
 

@@ -273,7 +273,7 @@ class _File:
         at = start
         try:
             with pq.ParquetFile(
-                self.path, metadata=self.metadata, buffer_size=BUFFER if large else 0,
+                self.path, metadata=self.metadata, buffer_size=BUFFER if large else 0, pre_buffer=not large,
                 read_dictionary=self._labels(columns),
             ) as file:  # fmt: skip
                 if not large:
@@ -391,7 +391,7 @@ def open_stream(path: Path, wanted: Wanted, *, band: str | None = None) -> Curve
     except ImportError:
         return None
     try:
-        with pq.ParquetFile(path) as opened:
+        with pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as opened:
             return _opened(path, wanted, opened, band)
     except (_Whole, OSError, pa.ArrowException):
         return None
