@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,17 +19,19 @@ from skysieve.core.command import (
     option,
     report_errors,
 )
-from skysieve.dedispersion.command.cli import dedisp
-from skysieve.dedispersion.stream.command.commands import emulate, stream, watch
-from skysieve.fstat.command.cli import fstat
-from skysieve.periodogram.command.cli import period
-from skysieve.sphere.command.cli import smooth
 
-COMMANDS: dict[str, Callable[..., None]] = {"period": period, "smooth": smooth}
-"""Commands of the domains."""
+COMMANDS = {
+    "period": "skysieve.periodogram.command.cli:period",
+    "smooth": "skysieve.sphere.command.cli:smooth",
+}
+"""Commands of the domains; the module of one is imported when it runs, or when help on all is asked for."""
 
-GROUPS = {"dedisp": dedisp, "fstat": fstat}
-"""Groups of commands: one typer application a domain, whose modules are imported when a command runs."""
+GROUPS = {
+    "dedisp": ["skysieve.dedispersion.command.cli:dedisp"],
+    "fstat": ["skysieve.fstat.command.cli:fstat"],
+}
+"""Groups of commands: the typer application of a domain, then commands that are defined elsewhere."""
+GROUPS["dedisp"] += [f"skysieve.dedispersion.stream.command.commands:{name}" for name in ("stream", "emulate", "watch")]
 
 DEMOS = {
     "periodogram": "skysieve.periodogram.command.demo:run",
@@ -52,22 +53,6 @@ PACKAGES = (
     "numpy", "scipy", "numba", "finufft", "astropy", "matplotlib", "pyarrow", "h5py", "ducc0", "bokeh", "cupy",
 )  # fmt: skip
 
-app = typer.Typer(
-    name="skysieve",
-    help="GPU-speed searches for astronomers. Start with: skysieve demo",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for _name, _command in COMMANDS.items():
-    app.command(_name)(_command)
-dedisp.command("stream")(stream)
-dedisp.command("emulate")(emulate)
-dedisp.command("watch")(watch)
-for _name, _group in GROUPS.items():
-    app.add_typer(_group, name=_name)
-
 
 def _load(place: str) -> Any:
     module, name = place.split(":")
@@ -80,7 +65,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -89,7 +73,6 @@ def _root(
     pass
 
 
-@app.command()
 def info(
     json: Annotated[bool, option("--json", help="Print JSON. The default is a table.", panel=OUTPUT)] = False,
 ) -> None:
@@ -189,7 +172,6 @@ def _cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-@app.command()
 def demo(
     output: Annotated[
         Path,
@@ -232,10 +214,54 @@ def demo(
     console.print(f"[bold green]All as expected.[/] Plots are in {output}{'' if output.is_absolute() else '/'}")
 
 
+def application(only: str | None = None) -> typer.Typer:
+    """The command line.
+
+    Parameters
+    ----------
+    only : str, optional
+        The only command or group to load, where this is one of them; all by default.
+    """
+    line = typer.Typer(
+        name="skysieve",
+        help="GPU-speed searches for astronomers. Start with: skysieve demo",
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    line.callback()(_root)
+    known = {*COMMANDS, *GROUPS, "info", "demo"}
+    wanted = {only} if only in known else known
+    for name, place in COMMANDS.items():
+        if name in wanted:
+            line.command(name)(_load(place))
+    line.command("info")(info)
+    line.command("demo")(demo)
+    for name, (group, *commands) in GROUPS.items():
+        if name in wanted:
+            loaded = _load(group)
+            have = {command.name for command in loaded.registered_commands}
+            for place in commands:
+                command = place.rpartition(":")[2]
+                if command not in have:
+                    loaded.command(command)(_load(place))
+            line.add_typer(loaded, name=name)
+    return line
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """``app``, the command line with all commands, is made when it is first used."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()["app"] = made = application()
+    return made
+
+
 def main() -> None:
     """Entry point of the ``skysieve`` command."""
     try:
-        app()
+        application(sys.argv[1] if len(sys.argv) > 1 else None)()
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

@@ -8,7 +8,16 @@ import types
 import numpy as np
 import pytest
 
-from skysieve.core.arrays import array_module, as_array, as_float64, is_device_array, to_host
+from skysieve.core.arrays import (
+    Words,
+    array_module,
+    as_array,
+    as_float64,
+    from_arrow,
+    is_device_array,
+    to_arrow,
+    to_host,
+)
 
 
 def test_float64_comes_back_without_a_copy():
@@ -130,3 +139,35 @@ def test_a_tensor_of_the_host_that_refuses_the_question_is_of_the_host():
 def test_to_host_does_not_copy_what_is_there():
     a = np.ones(3)
     assert np.shares_memory(to_host(a), a)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u8", "i8", ">i4", "f4", "f8", ">f8", "f2", "?", "U3", "O"])
+def test_arrow_and_back(dtype):
+    pa = pytest.importorskip("pyarrow")
+    values = np.array(["a", "", "\u00e9a"] if dtype in ("U3", "O") else [1, 0, 3]).astype(dtype)
+    column = to_arrow(values)
+    column.validate(full=True)
+    back = from_arrow(column)
+    assert back.tolist() == values.tolist()
+    assert from_arrow(pa.chunked_array([column[1:], column[:0], column])).tolist() == [*values[1:], *values]
+    if dtype in ("i1", "u8", "i8", "f4", "f8"):
+        assert back.dtype == values.dtype
+        assert np.shares_memory(back, values)
+
+
+def test_missing_values_of_arrow():
+    pa = pytest.importorskip("pyarrow")
+    whole, real = pa.array([7, None, 2**53], pa.int64()), pa.array([None, 1.5, 2.5], pa.float32())
+    np.testing.assert_array_equal(from_arrow(whole[1:]), [np.nan, 2.0**53])
+    np.testing.assert_array_equal(from_arrow(real), np.array([np.nan, 1.5, 2.5], np.float32))
+    assert from_arrow(real).dtype == np.float32
+    assert from_arrow(pa.array(["a", None])).tolist() == ["a", None]
+    assert from_arrow(pa.array([], pa.float64())).tolist() == []
+    assert from_arrow(pa.chunked_array([], pa.float64())).tolist() == []
+
+
+def test_words():
+    pytest.importorskip("pyarrow")
+    column = Words(np.array([2, 0, 2], np.uint8), np.array(["", "no", "yes"]))
+    assert column.text.tolist() == to_arrow(column).to_pylist() == ["yes", "", "yes"]
+    assert len(column) == 3

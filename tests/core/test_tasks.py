@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from skysieve.core.progress import Reporter
-from skysieve.core.tasks import TaskPool, usable_cores
+from skysieve.core.tasks import Ahead, TaskPool, in_parallel, usable_cores
 
 WORKERS = pytest.mark.parametrize("workers", [1, 3])
 
@@ -85,3 +85,66 @@ def test_no_workers_is_refused():
     with pytest.raises(ValueError, match="threads=0"):
         TaskPool(0)
     assert TaskPool().workers == usable_cores() >= 1
+
+
+def test_items_are_made_ahead():
+    """Two wait while the first is looked at, and no more."""
+    made, looked = [], threading.Semaphore(0)
+
+    def items():
+        for i in range(5):
+            made.append(i)
+            looked.release()
+            yield i
+
+    with Ahead(items(), 2) as ahead:
+        assert next(ahead) == 0
+        for _ in range(3):
+            assert looked.acquire(timeout=30)
+        assert made == [0, 1, 2]
+        assert list(ahead) == [1, 2, 3, 4]
+        assert list(ahead) == []
+
+
+def test_an_error_comes_where_its_item_would():
+    def items():
+        yield 1
+        raise ValueError("the second item")
+
+    with Ahead(items(), 3) as ahead:
+        assert next(ahead) == 1
+        with pytest.raises(ValueError, match="the second item"):
+            next(ahead)
+        assert list(ahead) == []
+
+
+def test_parts_are_read_in_parallel_and_come_in_order():
+    """Three wait for one another: only threads of their own can end them."""
+    together, closed = threading.Barrier(3), []
+
+    def part(number):
+        try:
+            if number < 3:
+                together.wait(timeout=30)
+            yield from range(10 * number, 10 * number + number)
+        finally:
+            closed.append(number)
+
+    assert list(in_parallel((part(k) for k in range(6)), 3)) == [10 * k + i for k in range(6) for i in range(k)]
+    assert sorted(closed) == list(range(6))
+
+
+def test_an_abandoned_reader_leaves_no_thread():
+    closed = []
+
+    def part(number):
+        try:
+            yield from range(1000)
+        finally:
+            closed.append(number)
+
+    parts = in_parallel((part(k) for k in range(9)), 3)
+    with Ahead(parts, 2) as ahead:
+        assert next(ahead) == 0
+    assert sorted(closed) == [0, 1, 2]
+    assert not [t for t in threading.enumerate() if t.name.startswith("skysieve-ahead")]

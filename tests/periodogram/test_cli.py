@@ -404,6 +404,37 @@ def test_the_command_line_is_light() -> None:
     assert done.stdout.strip() == "set()"
 
 
+def test_a_command_loads_what_it_needs(batch: Path, tmp_path: Path) -> None:
+    """Neither pandas, which PyArrow's conversions import, nor the commands of other domains."""
+    pytest.importorskip("pyarrow")
+    data = np.genfromtxt(batch, delimiter=",", names=True, dtype=None, encoding="utf-8")
+    table, out = tmp_path / "a.parquet", tmp_path / "p.parquet"
+    write_table({name: data[name] for name in data.dtype.names}, table)
+    code = (
+        "import sys; from skysieve.cli import main; sys.argv[0] = 'skysieve'\n"
+        "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code\n"
+        "print({'pandas', 'astropy', 'matplotlib', 'skysieve.sphere', 'skysieve.fstat', 'skysieve.dedispersion'} "
+        "& set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, "period", str(table), *GRID, "-q", "-o", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())
+    assert done.stdout.strip() == "set()"
+    assert out.exists()
+
+
+@pytest.mark.parametrize("command", ["period", "smooth", "dedisp", "fstat", "info", "demo"])
+def test_one_command_or_all(command: str) -> None:
+    """The command line that loads one command has it as the one with all commands; the others are not there."""
+    from skysieve.cli import app, application
+
+    alone, every = (CliRunner().invoke(line, [command, "--help"]) for line in (application(command), app))
+    assert alone.exit_code == every.exit_code == 0
+    assert alone.stdout == every.stdout
+    unknown = CliRunner().invoke(application("perod"), ["perod"])
+    assert unknown.exit_code == 2
+    assert "Did you mean" in unknown.stderr
+
+
 def _environment() -> dict[str, str]:
     import os
 

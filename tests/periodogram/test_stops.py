@@ -99,8 +99,8 @@ command.main()
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5])
 def test_ctrl_c_at_any_moment(seconds: float, survey: Path, tmp_path: Path) -> None:
-    """From the moment the command has begun to load; the search itself would take minutes."""
-    long = ("--fmin", "0.01", "--fmax", "500", "--nf", "3000000", "--device", "cpu", "-o", str(tmp_path / "p.csv"))
+    """From the moment the command has begun to load; the search itself takes longer."""
+    long = ("--fmin", "0.01", "--fmax", "5000", "--nf", "100000000", "--device", "cpu", "-o", str(tmp_path / "p.csv"))
     command = [sys.executable, "-c", WATCHED, "period", str(survey), *long]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -6,13 +6,17 @@ import errno
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-__all__ = ["remove_leftovers", "save_figure", "write_parquet", "written"]
+from .arrays import to_arrow
+
+__all__ = ["parquet_rows", "remove_leftovers", "save_figure", "write_parquet", "written"]
 
 _PART = re.compile(r"\..+-[0-9a-f]{8}(\.\w+)?")
 """Names of unfinished files."""
@@ -88,7 +92,7 @@ def write_parquet(
 
     Parameters
     ----------
-    columns : mapping of str to array
+    columns : mapping of str to array or Words
     path : path
         The file; use it inside `written`.
     units : mapping of str to str, optional
@@ -96,15 +100,89 @@ def write_parquet(
     facts : mapping of str to str, optional
         Metadata of the table.
     """
+    parquet = _parquet()
+    table, texts = _arrow_table(columns, units or {}, facts)
+    parquet.write_table(table, path, use_dictionary=texts)
+
+
+@contextmanager
+def parquet_rows(path: str | os.PathLike[str]) -> Iterator[Callable[..., None]]:
+    """Write a Parquet table some rows at a time, in a thread, to a file that appears when it is complete.
+
+    Parameters
+    ----------
+    path : path
+
+    Yields
+    ------
+    callable
+        ``add(columns, units)`` takes the next rows; see `write_parquet`.
+
+    Raises
+    ------
+    OSError
+        As `written`; an error of the thread is raised by the next ``add``, or at the end.
+
+    Examples
+    --------
+    >>> import tempfile, numpy
+    >>> from pyarrow import parquet
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with parquet_rows(f"{folder}/a.parquet") as add:
+    ...         add({"x": numpy.arange(2)}, {})
+    ...         add({"x": numpy.arange(3)}, {})
+    ...     parquet.read_table(f"{folder}/a.parquet").num_rows
+    5
+    """
+    parquet = _parquet()
+    writers: list[Any] = []
+    waiting: deque[Future[None]] = deque()
+
+    def write(columns: Mapping[str, Any], units: Mapping[str, str], part: Path) -> None:
+        table, texts = _arrow_table(columns, units, None)
+        if not writers:
+            writers.append(parquet.ParquetWriter(part, table.schema, use_dictionary=texts))
+        writers[0].write_table(table)
+
+    with written(path) as part, ThreadPoolExecutor(1, "skysieve-write") as pool:
+
+        def add(columns: Mapping[str, Any], units: Mapping[str, str]) -> None:
+            while waiting and waiting[0].done():
+                waiting.popleft().result()
+            waiting.append(pool.submit(write, columns, units, part))
+
+        try:
+            yield add
+            while waiting:
+                waiting.popleft().result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            for writer in writers:
+                with suppress(OSError):  # on a full disk the footer fails too
+                    writer.close()
+            raise
+        for writer in writers:
+            writer.close()
+
+
+def _parquet() -> Any:
     try:
-        import pyarrow
         from pyarrow import parquet
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("writing .parquet needs pyarrow: pip install 'skysieve[tables]'") from error
-    units = units or {}
-    arrays = [pyarrow.array(c.tolist() if c.dtype.kind in "UO" else c) for c in columns.values()]
+    return parquet
+
+
+def _arrow_table(
+    columns: Mapping[str, Any], units: Mapping[str, str], facts: Mapping[str, str] | None
+) -> tuple[Any, list[str]]:
+    """An Arrow table, and its columns of text, which alone are worth a dictionary: numbers repeat too seldom."""
+    import pyarrow
+
+    arrays = [to_arrow(c) for c in columns.values()]
     fields = [
         pyarrow.field(name, array.type, metadata={"unit": units[name]} if name in units else None)
         for name, array in zip(columns, arrays, strict=True)
     ]
-    parquet.write_table(pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=facts)), path)
+    texts = [field.name for field in fields if pyarrow.types.is_string(field.type)]
+    return pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=facts)), texts

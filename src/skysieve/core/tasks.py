@@ -1,4 +1,4 @@
-"""Run tasks on a pool of threads: longest first, with progress, until the first error.
+"""Work in threads: tasks on a pool, longest first, until the first error; iterators whose items are made ahead.
 
 Tasks are callables that release the GIL for most of their time (compiled kernels, FFTs).
 """
@@ -6,15 +6,19 @@ Tasks are callables that release the GIL for most of their time (compiled kernel
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 from .progress import Progress, Reporter
 
-__all__ = ["TaskPool", "usable_cores"]
+__all__ = ["Ahead", "TaskPool", "in_parallel", "usable_cores"]
 
 R = TypeVar("R")
+T = TypeVar("T")
+_END = object()
 
 
 def usable_cores() -> int:
@@ -122,3 +126,86 @@ class TaskPool:
             for future in running:
                 future.cancel()
             wait(running)
+
+
+class Ahead(Generic[T]):
+    """An iterator whose items are made in a thread while the caller works on earlier ones.
+
+    Parameters
+    ----------
+    items : iterable
+        An error that it raises is raised where its next item would be taken.
+    depth : int
+        Items that are made ahead.
+
+    Examples
+    --------
+    >>> with Ahead([1, 2, 3], 2) as ahead:
+    ...     sum(ahead)
+    6
+    """
+
+    def __init__(self, items: Iterable[T], depth: int) -> None:
+        self._items = iter(items)
+        self._pool = ThreadPoolExecutor(1, "skysieve-ahead")
+        self._waiting: deque[Future[Any]] = deque()
+        for _ in range(depth):
+            self._ask()
+
+    def _ask(self) -> None:
+        self._waiting.append(self._pool.submit(next, self._items, _END))
+
+    def __enter__(self) -> Ahead[T]:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        if not self._waiting:
+            raise StopIteration
+        item = self._waiting.popleft().result()
+        if item is _END:
+            self._waiting.clear()
+            raise StopIteration
+        self._ask()
+        result: T = item
+        return result
+
+    def close(self) -> None:
+        """End the thread after the item that it makes now; items that wait are dropped."""
+        self._waiting.clear()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if isinstance(self._items, Generator):
+            self._items.close()
+
+
+def in_parallel(parts: Iterable[Iterable[T]], threads: int, depth: int = 1) -> Iterator[T]:
+    """The items of all parts, one part after the other, while the next parts are read ahead.
+
+    Parameters
+    ----------
+    parts : iterable of iterables
+    threads : int
+        Parts that are read at a time.
+    depth : int
+        Items of each part that may wait.
+
+    Examples
+    --------
+    >>> list(in_parallel([[1, 2], [3], [], [4]], 2))
+    [1, 2, 3, 4]
+    """
+    waiting = iter(parts)
+    running: deque[Ahead[T]] = deque(Ahead(part, depth) for part in islice(waiting, threads))
+    try:
+        while running:
+            yield from running[0]
+            running.popleft().close()
+            running.extend(Ahead(part, depth) for part in islice(waiting, 1))
+    finally:
+        for ahead in running:
+            ahead.close()

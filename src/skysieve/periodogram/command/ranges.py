@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 GRID = ("fmin", "fmax", "nf", "samples_per_peak")
 
 
-def range_of(curves: LightCurves, request: Request) -> tuple[str, list[str]]:
+def range_of(curves: LightCurves, request: Request, total: int | None = None) -> tuple[str, list[str]]:
     """The periods that will be searched, in a few words, and notes on them.
 
-    Both are empty where no object can be searched.
+    Both are empty where no object can be searched.  ``curves`` are the first of ``total`` objects.
 
     Raises
     ------
@@ -32,11 +32,14 @@ def range_of(curves: LightCurves, request: Request) -> tuple[str, list[str]]:
     rule = make_rule(**{name: value for name, value in arguments.items() if value is not None})
     t, y, dy, offsets = curves.t, curves.y, curves.dy, curves.offsets
     usable = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
-    owner = np.repeat(np.arange(len(curves)), np.diff(offsets))[usable]
-    n_used = np.bincount(owner, minlength=len(curves))
-    first, last = np.full(len(curves), np.inf), np.full(len(curves), -np.inf)
-    np.minimum.at(first, owner, t[usable])
-    np.maximum.at(last, owner, t[usable])
+    counts = np.diff(offsets)
+    filled = np.flatnonzero(counts)
+    n_used, first, last = np.zeros(len(curves), np.int64), np.full(len(curves), np.inf), np.full(len(curves), -np.inf)
+    if filled.size:
+        starts = offsets[:-1][filled]
+        n_used[filled] = np.add.reduceat(usable, starts, dtype=np.int64)
+        first[filled] = np.minimum.reduceat(np.where(usable, t, np.inf), starts)
+        last[filled] = np.maximum.reduceat(np.where(usable, t, -np.inf), starts)
     least = 3 if request.arguments.get("fit_mean", True) else 2
     good = (n_used >= least) & (last > first)
     if not good.any():
@@ -61,6 +64,8 @@ def range_of(curves: LightCurves, request: Request) -> tuple[str, list[str]]:
     others = "; --min-period and --max-period set others" if rule.auto_min or rule.auto_max else ""
     what = "rotation periods" if request.asteroid else "periods"
     text = f"{what} of {request.scale / high:.4g} to {request.scale / low:.4g} {request.unit} ({count}{others})"
+    if total is not None and total > len(curves) and not grids.shared:
+        text += f" in the first {len(curves):,} objects"
     notes = []
     if regular.any():
         whose = "" if len(curves) == 1 else f" of {int(regular.sum()):,} of {int(good.sum()):,} objects"

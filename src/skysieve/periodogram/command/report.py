@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import ProgressColumn
 
-    from skysieve.periodogram.lightcurves.io import LightCurves
-
     from .survey import Found, Request
 
 MAX_ROWS = 20
@@ -159,20 +157,13 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
         console.print(f"... and {total - shown:,} more", highlight=False)
 
 
-def left_out(curves: LightCurves) -> list[str]:
-    """A line on the rows of a file that are not searched, and why."""
-    t, y = np.isfinite(curves.t), np.isfinite(curves.y)
-    reasons = dict(curves.left_out)
-    reasons["without a value"] = max(0, int((~y).sum()) - sum(reasons.values()))
-    reasons["without a time"] = int((y & ~t).sum())
-    if curves.dy is not None:
-        reasons["without an error"] = int((t & y & ~np.isfinite(curves.dy)).sum())
-    some = {why: n for why, n in reasons.items() if n}
-    if not some:
+def left_out(missing: Mapping[str, int], n_rows: int) -> list[str]:
+    """A line on the rows of a file that are not searched, and why (see `LightCurves.missing`)."""
+    if not missing:
         return []
-    listed = ", ".join(f"{n:,} {why}" for why, n in some.items())
-    advice = "; --quality-mask none keeps flagged rows" if any(why.startswith("flagged") for why in some) else ""
-    return [f"{sum(some.values()):,} of {len(curves.t):,} rows left out: {listed}{advice}"]
+    listed = ", ".join(f"{n:,} {why}" for why, n in missing.items())
+    advice = "; --quality-mask none keeps flagged rows" if any(why.startswith("flagged") for why in missing) else ""
+    return [f"{sum(missing.values()):,} of {n_rows:,} rows left out: {listed}{advice}"]
 
 
 def summary(found: Found, seconds: float, n_files: int, marked: Mapping[str, int] | None = None) -> list[str]:

@@ -6,10 +6,12 @@ import itertools
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from skysieve.core.command import (
@@ -24,17 +26,19 @@ from skysieve.core.command import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from numpy.typing import NDArray
     from rich.console import Console
 
     from skysieve.periodogram.lightcurves.io import LightCurves, Wanted
+    from skysieve.periodogram.lightcurves.stream import CurveStream
 
     from .resume import Parts
     from .survey import Found, Request
 
 MAX_PLOTS = 50
+FEWEST_ROWS = 30_000
+"""Rows of a Parquet table that are written together."""
 
 
 class UserError(Exception):
@@ -111,6 +115,10 @@ class PeriodRun:
     lost: int = 0
     flat: int = 0
     parts: Parts | None = None
+    rows: Callable[..., None] | None = None
+    """Takes rows of a table that is written while the search goes on."""
+    n_written: int = 0
+    """Number of the entries of ``found`` that it has."""
     flagged: Counter[str] = field(default_factory=Counter)
 
     def complain(self, text: str) -> None:
@@ -198,6 +206,11 @@ class PeriodRun:
 
     def search_all(self, files: list[Path], wanted: Wanted) -> int:
         """Search the files in turn, and write what was found; returns the exit code."""
+        with ExitStack() as stack:
+            return self._search_all(files, wanted, stack)
+
+    def _search_all(self, files: list[Path], wanted: Wanted, stack: ExitStack) -> int:
+        """As `search_all`; a table that is written during the search is closed by ``stack``."""
         from skysieve.periodogram.lightcurves.column_names import MissingColumn
         from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves, read_stream
 
@@ -205,6 +218,7 @@ class PeriodRun:
         from .survey import join
 
         started = time.monotonic()
+        Thread(target=self._start_device, name="skysieve-start").start()
         names = Counter(file.name for file in files)
         for number, file in enumerate(files):
             if file == STDIO:
@@ -219,17 +233,17 @@ class PeriodRun:
                     self.found.append((label, self._loaded(number, k)))
                 continue
             try:
-                curves = self._treated(read(wanted, band=self.treatment.band))
+                curves = self._streamed(file, wanted) or self._treated(read(wanted, band=self.treatment.band))
             except (BadFile, MissingColumn) as e:
                 self._bad(f"{file}: {e}")
                 continue
             except OSError as e:
                 self._bad(f"{file}: {e.strerror or e}")
                 continue
-            if curves.band is None and self.treatment.multiband not in (None, "none"):
+            if self.treatment.multiband not in (None, "none") and not len(curves.bands):
                 self._bad(f"{file}: --multiband {self.treatment.multiband}: found no band column")
                 continue
-            self._search(number, file, label, curves)
+            self._search(number, file, label, curves, stack)
         if not self.found:
             return USER_ERROR
         self._join()
@@ -240,13 +254,45 @@ class PeriodRun:
         for line in summary(merged, seconds, len(self.found), self.flagged):
             self.say(line)
         if self.output is not None:
-            self._write(self.output)
+            if self.rows is None:
+                self._write(self.output)
+            else:
+                self._end_rows(self.output, stack)
             self.messages.wrote(self.output, f"{len(merged):,} object{'s' if len(merged) != 1 else ''}")
         if self.parts is not None and not self.bad_files:
             self.parts.remove()
         if self.plot is not None:
             self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
         return FAILED_SOME if self.bad_files else 0
+
+    def _start_device(self) -> None:
+        """Import CuPy and make the context of a GPU, which takes a second, while the first file is opened."""
+        from skysieve.core.device import current, resolve
+        from skysieve.core.errors import DeviceUnavailable
+
+        try:
+            device = resolve(self.request.arguments.get("device", "auto"))[0]
+            if device.kind == "cuda":
+                import cupy
+
+                import skysieve.periodogram.cuda.engine  # noqa: F401
+
+                with current(device):
+                    cupy.zeros(1)
+        except (ValueError, DeviceUnavailable, ImportError, MemoryError, RuntimeError):  # the search raises it again
+            return
+
+    def _streamed(self, file: Path, wanted: Wanted) -> CurveStream | None:
+        """A large file that can be read while it is searched; None for others."""
+        from skysieve.periodogram.lightcurves.stream import open_stream
+
+        if file == Path("stdin") or self.plot is not None or self.parts is not None:
+            return None
+        curves = open_stream(file, wanted, band=self.treatment.band)
+        if curves is not None:
+            curves.treat = self._treated
+            curves.has_dy = (curves.has_dy or bool(self.treatment.jitter)) and not self.treatment.no_err
+        return curves
 
     def _bad(self, text: str) -> None:
         self.bad_files += 1
@@ -277,11 +323,9 @@ class PeriodRun:
             curves = replace(curves, dy=dy)
         return curves
 
-    def _about_bands(self, curves: LightCurves) -> list[str]:
+    def _about_bands(self, curves: LightCurves | CurveStream) -> list[str]:
         """A note on what is done with several bands."""
-        import numpy as np
-
-        names = [] if curves.band is None else np.unique(curves.band.astype(str)).tolist()
+        names = sorted(map(str, curves.bands))
         if len(names) < 2:
             return []
         model = self.request.multiband
@@ -307,55 +351,100 @@ class PeriodRun:
 
         return correct
 
-    def _search(self, number: int, file: Path, label: str, curves: LightCurves) -> None:
+    def _search(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream, stack: ExitStack) -> None:
         from skysieve.core.errors import SkysieveError
-        from skysieve.periodogram.analysis.solar_system import what_was_done
+        from skysieve.core.files import parquet_rows
+        from skysieve.periodogram.lightcurves.io import BadFile, LightCurves
 
         from .plot_files import is_picture
-        from .ranges import range_of
-        from .report import left_out
 
-        self.flagged.update(curves.left_out)
         self.lost = self.flat = 0
         if self.plot is not None and is_picture(self.plot) and len(curves) > 1:
             raise UserError(f"--plot {self.plot}: expected a folder, because {file} has {len(curves):,} objects")
+        to_parquet = self.output not in (None, STDIO) and self.format == "parquet"
+        if self.output is not None and to_parquet and self.n_files == 1 and not isinstance(curves, LightCurves):
+            try:
+                self.rows = stack.enter_context(parquet_rows(self.output))
+            except OSError as e:
+                raise UserError(f"cannot write {self.output}: {e.strerror or e}") from None
         try:
-            searched, notes = range_of(curves, self.request)
-            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows"
-            self.say("; ".join(filter(None, (f"{file}: {what}", searched, curves.taken))))
-            for line in [*curves.notes, *left_out(curves), *self._about_bands(curves), *notes]:
-                self.say(f"note: {line}")
-            for part in self._answers(number, file, curves):
-                self.found.append((label, part))
-            if self.treatment.phase_model is not None:
-                for line in what_was_done(curves, self.lost, self.flat):
-                    self.say(f"note: {line}")
-            if self.plot is not None:
-                self._plot(curves, self.plot)
+            self._search_file(number, file, label, curves)
         except ValueError as e:
+            about = f"{file}: " if isinstance(e, BadFile) or self.n_files > 1 else ""
             if self.n_files == 1:
-                raise UserError(str(e).splitlines()[0]) from e
-            self._bad(f"{file}: {str(e).splitlines()[0]}")  # the other files are searched all the same
+                raise UserError(about + str(e).splitlines()[0]) from e
+            self._bad(about + str(e).splitlines()[0])  # the other files are searched all the same
         except SkysieveError as e:
             raise UserError(str(e).splitlines()[0]) from e
         except OSError as e:  # a finished part or a picture that cannot be written
-            place = e.filename or (self.output if self.parts is not None else self.plot) or file
+            place = e.filename or (self.plot if self.parts is None and self.rows is None else self.output) or file
             raise UserError(f"cannot write {place}: {e.strerror or e}") from e
 
-    def _answers(self, number: int, file: Path, curves: LightCurves) -> Iterator[Found]:
+    def _search_file(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream) -> None:
+        """Search the objects of a file, and say what is done."""
+        from skysieve.periodogram.analysis.solar_system import what_was_done
+        from skysieve.periodogram.lightcurves.io import BadFile, LightCurves
+
+        from .ranges import range_of
+        from .report import left_out
+
+        whole = isinstance(curves, LightCurves)
+        with curves.pieces() as pieces:
+            first = next(pieces, None)
+            if first is None:
+                raise BadFile(
+                    "has no rows" if isinstance(curves, LightCurves) else "; ".join(curves.lost) or "has no rows"
+                )
+            searched, notes = range_of(first, self.request, len(curves))
+            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {curves.n_rows:,} rows"
+            self.say("; ".join(filter(None, (f"{file}: {what}", searched, curves.taken))))
+            rows = left_out(curves.missing(), curves.n_rows) if whole else []
+            for line in [*curves.notes, *([] if whole else first.notes), *rows, *self._about_bands(curves), *notes]:
+                self.say(f"note: {line}")
+            before = len(self.found)
+            for part in self._answers(number, file, curves, itertools.chain([first], pieces)):
+                self.found.append((label, part))
+                self._add_rows(FEWEST_ROWS)
+        if not isinstance(curves, LightCurves):
+            if curves.n_other:
+                self.say(f"note: {curves.n_other:,} rows of other bands than {self.treatment.band} left out")
+            for line in left_out(curves.missing(), curves.n_rows - curves.n_empty - curves.n_other):
+                self.say(f"note: {line}")
+            if curves.n_empty:
+                self.say(f"note: {curves.n_empty:,} row{'s' * (curves.n_empty > 1)} of empty lists left out")
+            for line in curves.lost:
+                self._bad(f"{file}: {line}")
+            if curves.left_out and not any(f.n_used.any() for _, f in self.found[before:]):
+                del self.found[before:]
+                reasons = ", ".join(curves.left_out)
+                raise BadFile(f"has no row left: all are {reasons}; --quality-mask none keeps them")
+            self._add_rows(1)
+        self.flagged.update(curves.left_out)
+        if self.treatment.phase_model is not None:
+            for line in what_was_done(first, self.lost, self.flat):
+                self.say(f"note: {line}")
+        if self.plot is not None and isinstance(curves, LightCurves):
+            self._plot(curves, self.plot)
+
+    def _answers(
+        self, number: int, file: Path, curves: LightCurves | CurveStream, pieces: Iterable[LightCurves]
+    ) -> Iterator[Found]:
         """Answers for the objects of a file, a chunk or a partition at a time."""
+        from skysieve.periodogram.lightcurves.io import LightCurves
+
         from .report import progress_bar
         from .resume import PARTITION
         from .survey import join, search
 
+        banded = self.request.banded(curves)  # a part with rows of one band has the model of the file
         if self.parts is None:
             with progress_bar(self.messages.log, file.name, len(curves), self.messages.progress) as progress:
                 yield from search(
-                    curves, self.request, progress=progress, note=self._note, detail=self._detail,
-                    prepare=self._correction(),
+                    pieces, self.request, total=len(curves), banded=banded, progress=progress, note=self._note,
+                    detail=self._detail, prepare=self._correction(),
                 )  # fmt: skip
             return
-        banded = self.request.banded(curves)  # a part with rows of one band has the model of the file
+        assert isinstance(curves, LightCurves)
         edges = self.parts.cut(number, curves, self.partition or PARTITION)
         n = len(edges) - 1
         before = [k for k in range(n) if self.parts.load(number, k) is not None]
@@ -371,8 +460,8 @@ class PeriodRun:
                 label = f"{file.name}, {k + 1} of {n}"
                 with progress_bar(self.messages.log, label, len(part), self.messages.progress) as progress:
                     answers = search(
-                        part, self.request, progress=progress, note=self._note, detail=self._detail,
-                        prepare=self._correction(), banded=banded,
+                        [part], self.request, total=len(part), banded=banded, progress=progress, note=self._note,
+                        detail=self._detail, prepare=self._correction(),
                     )  # fmt: skip
                     found = join(list(answers))
                 self.parts.save(number, k, found)
@@ -408,10 +497,28 @@ class PeriodRun:
         limit = self.plot_limit - self.plotted
         self.plotted += plot_objects(curves, self.request, path, limit, self.pictures, self._correction())
 
+    def _add_rows(self, fewest: int) -> None:
+        """Write what was found since the last time, at least ``fewest`` objects, where the table is being written."""
+        from .survey import join
+
+        if self.rows is None:
+            return
+        new = [f for _, f in self.found[self.n_written :]]
+        if new and sum(map(len, new)) >= fewest:
+            self.n_written = len(self.found)
+            self.rows(*join(new).table(self.request, coded=True))
+
+    def _end_rows(self, path: Path, stack: ExitStack) -> None:
+        """Write the last rows of the table, and rename it."""
+        try:
+            stack.close()
+        except OSError as e:
+            raise UserError(f"cannot write {path}: {e.strerror or e}") from None
+
     def _write(self, path: Path) -> None:
         from skysieve.periodogram.result.table_files import table_bytes, write_table
 
-        columns, units = self._columns()
+        columns, units = self._columns(self.format == "parquet" and path != STDIO)
         try:
             if path == STDIO:
                 write_stdout(table_bytes(columns, self.format, units=units))
@@ -420,12 +527,18 @@ class PeriodRun:
         except OSError as e:
             raise UserError(f"cannot write {path}: {e.strerror or e}") from None
 
-    def _columns(self) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-        """The table of all that was found, and its units."""
+    def _columns(self, coded: bool = False) -> tuple[dict[str, Any], dict[str, str]]:
+        """The table of all that was found, and its units; ``coded``: columns of few words are `Words`."""
         import numpy as np
 
-        tables = [f.table(self.request, name if self.n_files > 1 else None) for name, f in self.found]
-        return {k: np.concatenate([t[k] for t, _ in tables]) for k in tables[0][0]}, tables[0][1]
+        from skysieve.core.arrays import Words
+
+        from .survey import join
+
+        lengths = [len(f) for _, f in self.found]
+        names = np.array([name for name, _ in self.found])
+        file = Words(np.repeat(np.arange(len(lengths)), lengths), names) if self.n_files > 1 else None
+        return join([f for _, f in self.found]).table(self.request, file, coded)
 
     def keep_finished(self, why: str = "interrupted") -> str:
         """After Ctrl-C or an error, write what is done; returns a message that says where.

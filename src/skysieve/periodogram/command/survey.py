@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import Words
 from skysieve.core.errors import format_bytes
+from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import power_at
-from skysieve.periodogram.contract import BAND_MODELS, Status
+from skysieve.periodogram.contract import BAND_MODELS, METHODS, Status
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.multiband import DEFAULT_PENALTY
-from skysieve.periodogram.result.aliases import Alias, clean_rows, find_aliases
+from skysieve.periodogram.result.aliases import Alias, Sampling, alias_relations, relation_texts
 from skysieve.periodogram.result.columns import table_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.periodogram.lightcurves.io import LightCurves
+    from skysieve.periodogram.lightcurves.stream import CurveStream
     from skysieve.periodogram.result.result import LombScargleResult
 
 FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.0, 20_000_000
 """A chunk takes some seconds, so that Ctrl-C loses little.  The first has so many objects, or so many
 frequencies of them all together; every chunk is limited in rows."""
+FINISHERS = 8
+"""Most threads that make the answers of chunks."""
+METHOD_NAMES = np.array(["none", *METHODS])
 SHORT = 0.02
 """Shortest period in days that is assumed for the first chunk of a range without one."""
 
@@ -47,9 +55,9 @@ class Request:
     multiband: str = "none"
     band_terms: int | None = None
 
-    def banded(self, curves: LightCurves) -> bool:
+    def banded(self, curves: LightCurves | CurveStream) -> bool:
         """Whether there are several bands that the model distinguishes."""
-        return self.multiband != "none" and curves.band is not None and bool((curves.band != curves.band[:1]).any())
+        return self.multiband != "none" and curves.several_bands
 
     @property
     def band_arguments(self) -> dict[str, Any]:
@@ -99,6 +107,7 @@ class Found:
     """Answers for a run of objects; ``frequency`` and its error (1/d), ``power``, ``fap`` and the aliases have one
     column a peak.
 
+    ``method_number`` holds positions in `METHOD_NAMES`, ``relation`` those in `result.aliases.relation_texts`.
     ``delta_chi2`` is chi-square at the best frequency less that at half of it, where both readings are wanted.
     """
 
@@ -106,14 +115,14 @@ class Found:
     status: NDArray[Any]
     n_used: NDArray[Any]
     n_dropped: NDArray[Any]
-    method: NDArray[Any]
+    method_number: NDArray[np.uint8]
     frequency: NDArray[np.float64]
     frequency_error: NDArray[np.float64]
     power: NDArray[np.float64]
     fap: NDArray[np.float64]
     alias: NDArray[np.uint8]
     alias_of: NDArray[np.int64]
-    alias_text: NDArray[np.str_]
+    relation: NDArray[np.int32]
     delta_chi2: NDArray[np.float64]
 
     def __len__(self) -> int:
@@ -122,7 +131,17 @@ class Found:
     @property
     def status_text(self) -> NDArray[np.str_]:
         """The status of each object in words."""
-        return np.array([Status(int(s)).text for s in self.status], dtype=str)
+        return np.array([status.text for status in Status])[self.status]
+
+    @property
+    def method(self) -> NDArray[np.str_]:
+        """The method that searched each object; "none" for those without a period."""
+        return METHOD_NAMES[self.method_number]
+
+    @property
+    def alias_text(self) -> NDArray[np.str_]:
+        """The alias relation of each peak in words."""
+        return relation_texts(self.relation.shape[1])[self.relation]
 
     def ambiguity(self, i: int) -> str:
         """Doubts about the best period of object ``i``: its highest alias, or a rhythm of the sampling."""
@@ -134,18 +153,24 @@ class Found:
             )
         return "; ".join(doubts)
 
-    def table(self, request: Request, file: str | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-        """Columns of the output file (see `result.columns`), and the units of those that have one."""
+    def table(
+        self, request: Request, file: Words | None = None, coded: bool = False
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Columns of the output file (see `result.columns`), and the units of those that have one.
+
+        ``file`` names the file of each object.  Columns of few different words are `Words` if ``coded``, else arrays.
+        """
         frequency, scale = self.frequency, request.scale
         objects = {
             "id": self.ids,
-            "status": np.array([Status(int(s)).name.lower() for s in self.status], dtype=str),
+            "status": Words(self.status, np.array([status.name.lower() for status in Status])),
             "n_used": self.n_used,
             "n_dropped": self.n_dropped,
-            "method": self.method,
+            "method": Words(self.method_number, METHOD_NAMES),
         }
         if request.both_readings:
             objects |= {"period_doubled": 2 * scale / frequency[:, 0], "delta_chi2": self.delta_chi2}
+        texts = relation_texts(self.relation.shape[1])
         peaks = {
             "period": scale / frequency,
             "period_error": scale / frequency**2 * self.frequency_error,
@@ -153,12 +178,14 @@ class Found:
             "frequency_error": self.frequency_error,
             "power": self.power,
             "fap": self.fap,
-            "alias": self.alias_text,
+            "alias": Words(self.relation, texts),
         }
         columns, kinds = table_columns(objects, peaks, frequency.shape[1], request.column_names)
+        columns = ({} if file is None else {"file": file}) | columns
+        if not coded:
+            columns = {name: c.text if isinstance(c, Words) else c for name, c in columns.items()}
         units = {"time": request.unit, "frequency": "1 / d"}
-        named = {} if file is None else {"file": np.full(len(self), file)}
-        return named | columns, {name: units[kind] for name, kind in kinds.items() if kind in units}
+        return columns, {name: units[kind] for name, kind in kinds.items() if kind in units}
 
 
 def join(parts: list[Found]) -> Found:
@@ -190,9 +217,9 @@ class Rows:
         if self.band is None:
             return np.zeros(n, np.int64)
         owner = np.repeat(np.arange(n), np.diff(self.offsets))[self.usable]
-        bands = int(self.band.max()) + 1
-        pairs = np.unique(owner * bands + self.band[self.usable])
-        return np.maximum(np.bincount(pairs // bands, minlength=n) - 1, 0)
+        seen = np.zeros((n, int(self.band.max(initial=0)) + 1), bool)
+        seen[owner, self.band[self.usable]] = True
+        return np.maximum(seen.sum(axis=1) - 1, 0)
 
     def band_of(self, i: int) -> NDArray[np.int64] | None:
         """Bands of the usable rows of object ``i``."""
@@ -215,7 +242,9 @@ def no_formula(request: Request, has_dy: bool, banded: bool) -> str | None:
     return fap.no_formula("baluev", normalization, 1 if banded else request.nterms, True, has_dy)
 
 
-def probabilities(rows: Rows, power: NDArray[Any], result: LombScargleResult, request: Request) -> NDArray[np.float64]:
+def probabilities(
+    rows: Rows, sampling: Sampling, power: NDArray[Any], result: LombScargleResult, request: Request
+) -> NDArray[np.float64]:
     """Baluev's false-alarm probability of each peak; NaN where no formula holds.
 
     A mean for each band takes a degree of freedom each, and nothing else changes (Baluev 2008: the model to compare
@@ -224,22 +253,16 @@ def probabilities(rows: Rows, power: NDArray[Any], result: LombScargleResult, re
     out = np.full(power.shape, np.nan)
     if no_formula(request, rows.dy is not None, rows.band is not None) is not None:
         return out
-    relative, weight, _ = clean_rows(rows.t, rows.dy, rows.offsets, rows.usable)
     ok = np.flatnonzero(np.asarray(result.status) == Status.OK)
     if ok.size == 0:
         return out
-    lengths = np.diff(rows.offsets)
-    counted = np.repeat(np.asarray(result.status) == Status.OK, lengths)  # rows of objects with a result
-    w, x = weight[counted], relative[counted]
-    starts = np.concatenate([[0], np.cumsum(lengths[ok])[:-1]])
-    mean = np.add.reduceat(w * x, starts)
-    square = np.add.reduceat(w * x**2, starts)
+    variance = np.maximum(sampling.mean_square[ok] - sampling.mean[ok] ** 2, 0)
     grids = result.grids
     highest = np.broadcast_to(grids.f0 + grids.df * (grids.nf - 1), (len(power),))[ok]
     noise = fap.Noise(
         (np.asarray(result.n_used) - rows.more_means())[ok, None],
         np.asarray(result.span, np.float64)[ok, None],
-        np.sqrt(4 * np.pi * np.maximum(square - mean**2, 0))[:, None],
+        np.sqrt(4 * np.pi * variance)[:, None],
         highest[:, None],
         request.arguments.get("normalization", "standard"),
     )
@@ -294,85 +317,140 @@ def first_chunk(curves: LightCurves, request: Request) -> int:
 
 
 def search(
-    curves: LightCurves,
+    pieces: Iterable[LightCurves],
     request: Request,
     *,
+    total: int,
+    banded: bool,
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
     detail: Callable[[str], None] | None = None,
     prepare: Callable[[LightCurves], LightCurves] | None = None,
-    banded: bool | None = None,
 ) -> Iterator[Found]:
-    """Search the objects of a file, yielding the answers of each chunk.
+    """Search objects, yielding the answers of each chunk.
 
-    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once, ``detail`` a
-    line on each chunk.  ``prepare`` is called with each chunk before it is searched.  ``banded`` says whether the
-    file has several bands that are fitted as such, where ``curves`` are a part of it.
+    While a chunk is searched, threads make the answers of those before it.  After an error or Ctrl-C the answers of all
+    chunks that were searched are yielded before it is raised.
+
+    Parameters
+    ----------
+    pieces : iterable of LightCurves
+    request : Request
+    total : int
+        Number of objects in all pieces.
+    banded : bool
+        Whether the file has several bands that are fitted as such.
+    progress : callable, optional
+        ``progress(done, total)`` counts objects.
+    note : callable, optional
+        Gets each warning of the search once.
+    detail : callable, optional
+        Gets a line on each chunk.
+    prepare : callable, optional
+        Called with each chunk before it is searched.
     """
     import skysieve
     from skysieve.periodogram.multiband import MultibandPlan
 
     noted: set[str] = set()
-    start, size = 0, first_chunk(curves, request)
-    banded = request.banded(curves) if banded is None else banded
-    if banded and curves.band is not None:
-        curves = replace(curves, band=np.unique(curves.band, return_inverse=True)[1].reshape(-1))
+    done, size = 0, 0
+    has_dy = True
+    workers = max(1, min(FINISHERS, (request.arguments.get("threads") or usable_cores()) // 2))
+    waiting: deque[Future[Found]] = deque()
     several = MultibandPlan(return_power=False, **request.band_arguments) if banded else None
-    with several or skysieve.LombScarglePlan(return_power=False, **request.arguments) as plan:
-        while start < len(curves):
-            stop = curves.stop_after(start, size, MAX_ROWS)
+    with (
+        several or skysieve.LombScarglePlan(return_power=False, **request.arguments) as plan,
+        ThreadPoolExecutor(workers, "skysieve-finish") as pool,
+    ):
+        try:
+            for piece in pieces:
+                size = size or first_chunk(piece, request)
+                has_dy = piece.dy is not None
+                if banded and piece.band is not None and piece.band_names is None:
+                    piece = replace(piece, band=np.unique(piece.band, return_inverse=True)[1].reshape(-1))
+                start = 0
+                while start < len(piece):
+                    stop = piece.stop_after(start, size, MAX_ROWS)
 
-            def report(done: int, _total: int, before: int = start) -> None:
-                if progress is not None:
-                    progress(before + done, len(curves))
+                    def report(found: int, _total: int, before: int = done + start) -> None:
+                        if progress is not None:
+                            progress(before + found, total)
 
-            started = time.monotonic()
-            part = curves.part(start, stop)
-            part = part if prepare is None else prepare(part)
-            t, y, dy, offsets = part.t, part.y, part.dy, part.offsets
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                result: LombScargleResult
-                if several is not None:
-                    result = several.execute(t, y, part.band, dy, offsets=offsets, progress=report)
-                else:
-                    result = plan.execute(t, y, dy, offsets=offsets, progress=report)
-            seconds = max(time.monotonic() - started, 1e-3)
-            size = max(1, min(CHUNK_GROWTH * size, round((stop - start) * CHUNK_SECONDS / seconds)))
-            for w in caught:
-                if note is not None and str(w.message) not in noted:
-                    noted.add(str(w.message))
-                    note(str(w.message))
-            n = stop - start
-            if detail is not None:
-                if several is not None:
-                    about = several.describe(t, y, part.band, dy, offsets=offsets)
-                else:
-                    about = plan.describe(t, y, dy, offsets=offsets)
-                expected = "" if about["seconds"] is None else f", {about['seconds']:.3g} s expected"
-                detail(f"memory of {format_bytes(about['bytes'])}{expected}")
-                used = ", ".join(sorted({*np.atleast_1d(result.method).tolist()}))
-                what = f"{n:,} object{'s' if n != 1 else ''} by {used}"
-                detail(f"{what} on {result.device} in {result.dtype}: {seconds:.3g} s")
-            frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
-            power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
-            rows = Rows.of(part, banded)
-            aliases = find_aliases(t, frequency, result.span, dy, offsets=offsets, usable=rows.usable)
-            yield Found(
-                ids=curves.ids[start:stop],
-                status=np.asarray(result.status),
-                n_used=np.asarray(result.n_used),
-                n_dropped=np.asarray(result.n_dropped),
-                method=np.where(np.asarray(result.status) == Status.OK, result.method, "none").astype(str),
-                frequency=frequency,
-                frequency_error=np.asarray(result.peaks.frequency_error, np.float64).reshape(n, -1),
-                power=power,
-                fap=probabilities(rows, power, result, request),
-                alias=aliases.flag,
-                alias_of=aliases.of,
-                alias_text=aliases.text,
-                delta_chi2=half_frequency(rows, frequency[:, 0], request),
-            )
-            start = stop
-    if note is not None and (reason := no_formula(request, curves.dy is not None, banded)):
+                    started = time.monotonic()
+                    part = piece.part(start, stop)
+                    part = part if prepare is None else prepare(part)
+                    t, y, dy, offsets = part.t, part.y, part.dy, part.offsets
+                    with warnings.catch_warnings(record=True) as caught:
+                        warnings.simplefilter("always")
+                        result: LombScargleResult
+                        if several is not None:
+                            result = several.execute(t, y, part.band, dy, offsets=offsets, progress=report)
+                        else:
+                            result = plan.execute(t, y, dy, offsets=offsets, progress=report)
+                    seconds = max(time.monotonic() - started, 1e-3)
+                    size = max(1, min(CHUNK_GROWTH * size, round((stop - start) * CHUNK_SECONDS / seconds)))
+                    waiting.append(pool.submit(finish, part, result, request, banded))
+                    for w in caught:
+                        if note is not None and str(w.message) not in noted:
+                            noted.add(str(w.message))
+                            note(str(w.message))
+                    if detail is not None:
+                        about = (
+                            plan.describe(t, y, dy, offsets=offsets)
+                            if several is None
+                            else several.describe(t, y, part.band, dy, offsets=offsets)
+                        )
+                        for line in chunk_lines(about, result, stop - start, seconds):
+                            detail(line)
+                    while waiting and (waiting[0].done() or len(waiting) > workers):
+                        yield waiting.popleft().result()
+                    start = stop
+                done += len(piece)
+        except (Exception, KeyboardInterrupt):
+            while waiting:  # the answers of what was searched are not lost
+                yield waiting.popleft().result()
+            raise
+        while waiting:
+            yield waiting.popleft().result()
+    if note is not None and (reason := no_formula(request, has_dy, banded)):
         note(reason)
+
+
+def chunk_lines(about: dict[str, Any], result: LombScargleResult, n: int, seconds: float) -> list[str]:
+    """What was done in a chunk of ``n`` objects."""
+    expected = "" if about["seconds"] is None else f", {about['seconds']:.3g} s expected"
+    used = ", ".join(sorted({*np.atleast_1d(result.method).tolist()}))
+    what = f"{n:,} object{'s' if n != 1 else ''} by {used}"
+    return [
+        f"memory of {format_bytes(about['bytes'])}{expected}",
+        f"{what} on {result.device} in {result.dtype}: {seconds:.3g} s",
+    ]
+
+
+def finish(part: LightCurves, result: LombScargleResult, request: Request, banded: bool) -> Found:
+    """The answers of a chunk: peaks with their aliases and false-alarm probabilities."""
+    n = len(part)
+    frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
+    power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
+    rows = Rows.of(part, banded)
+    sampling = Sampling.of(rows.t, rows.dy, rows.offsets, rows.usable)
+    aliases = alias_relations(sampling, frequency, np.asarray(result.span, np.float64))
+    status = np.asarray(result.status)
+    method = np.zeros(n, np.uint8)
+    for number, name in enumerate(METHOD_NAMES):
+        method[(status == Status.OK) & (np.asarray(result.method) == name)] = number
+    return Found(
+        ids=part.ids,
+        status=status,
+        n_used=np.asarray(result.n_used),
+        n_dropped=np.asarray(result.n_dropped),
+        method_number=method,
+        frequency=frequency,
+        frequency_error=np.asarray(result.peaks.frequency_error, np.float64).reshape(n, -1),
+        power=power,
+        fap=probabilities(rows, sampling, power, result, request),
+        alias=aliases.flag,
+        alias_of=aliases.of,
+        relation=aliases.relation,
+        delta_chi2=half_frequency(rows, frequency[:, 0], request),
+    )

@@ -6,11 +6,12 @@ Copies are made only of masked arrays, nullable pandas columns and lists of numb
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from skysieve.core.arrays import as_array, is_device_array
+from skysieve.core.arrays import as_array, from_arrow, is_device_array, to_arrow
 
 _PLAIN = "iuf"
 _KINDS = {
@@ -171,12 +172,35 @@ def group_rows(ids: Any) -> tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any
     elif ids.dtype.kind == "f" and np.isnan(ids).any():
         raise ValueError(f"id of row {int(np.argmax(np.isnan(ids)))} is nan; every row needs one")
     starts = np.flatnonzero(np.concatenate([np.ones(min(ids.size, 1), bool), ids[1:] != ids[:-1]]))
-    names, first, code = np.unique(ids[starts], return_index=True, return_inverse=True)
+    names, code = _numbered(ids[starts])
     if names.size == starts.size:
-        return ids[starts], np.append(starts, ids.size).astype(np.int64), None
-    rank = np.empty(names.size, np.int64)
-    rank[np.argsort(first)] = np.arange(names.size)
-    codes = np.repeat(rank[code], np.diff(np.append(starts, ids.size)))
+        return names, np.append(starts, ids.size).astype(np.int64), None
+    codes = np.repeat(code, np.diff(np.append(starts, ids.size)))
     counts = np.bincount(codes, minlength=names.size)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-    return names[np.argsort(first)], offsets, np.argsort(codes, kind="stable")
+    return names, offsets, _stable_order(codes)
+
+
+MANY_LABELS = 200_000
+"""Number of labels from which a hash table is worth the import of PyArrow."""
+
+
+def _numbered(labels: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Different labels in the order of their first appearance, and the position of each label among them."""
+    if labels.size >= MANY_LABELS and labels.dtype.kind in "iu" and find_spec("pyarrow") is not None:
+        found = to_arrow(labels).dictionary_encode()
+        return from_arrow(found.dictionary).astype(labels.dtype), from_arrow(found.indices)
+    names, first, code = np.unique(labels, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(names.size, np.int64)
+    rank[order] = np.arange(names.size)
+    return names[order], rank[code.reshape(-1)]
+
+
+def _stable_order(codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """As a stable `numpy.argsort` of whole numbers from 0 to 2**32, but by 16 bits at a time, which are sorted in
+    linear time."""
+    order = np.argsort((codes & 0xFFFF).astype(np.uint16), kind="stable")
+    if codes.size and int(codes.max()) > 0xFFFF:
+        order = order[np.argsort((codes >> 16).astype(np.uint16)[order], kind="stable")]
+    return order

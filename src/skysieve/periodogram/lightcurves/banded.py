@@ -54,6 +54,10 @@ class BandedSource:
         return codes
 
 
+SMALL_NUMBERS = 4096
+"""Bands that are whole numbers below this are counted; others are sorted, which takes longer."""
+
+
 def _unmasked(name: str, bands: Any) -> NDArray[Any]:
     """Bands as an array on the host; ValueError if one of them is masked."""
     mask = getattr(bands, "mask", None)  # a method of a pandas column, an array of a masked one
@@ -100,8 +104,12 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
         and flat.shape in ((single_row,), (source.n_objects, single_row))
     ):
         raise ValueError(f"bands has shape {flat.shape}; expected one band for each of {rows} rows")
-    names, codes = np.unique(flat, return_inverse=True)
-    codes = codes.reshape(-1).astype(np.int64)
+    if flat.dtype.kind in "iu" and flat.size and flat.min() >= 0 and flat.max() < SMALL_NUMBERS:
+        seen = np.bincount(flat.reshape(-1)) > 0
+        names, codes = np.flatnonzero(seen), (np.cumsum(seen) - 1)[flat.reshape(-1)]
+    else:
+        names, codes = np.unique(flat, return_inverse=True)
+    codes = codes.reshape(-1).astype(np.int64, copy=False)
     if isinstance(source, FlatSource) and source.order is not None:
         codes = codes[source.order]
     return tuple(names.tolist()), replace(curves, source=BandedSource(source, codes))

@@ -123,6 +123,14 @@ class Flagged:
     note: str = ""
 
 
+def has_bits(name: str, mask: int | None, satellite: str) -> bool:
+    """Whether bits of a column of whole numbers mark bad rows, so that each row can be judged by itself."""
+    rule = next((KNOWN[form] for form in forms(name) if form in KNOWN), None)
+    if rule is None and "quality" in forms(name):
+        rule = QUALITY.get(satellite)
+    return mask is not None or (rule is not None and rule.bits is not None)
+
+
 def judge(name: str, values: NDArray[Any], mask: int | None, satellite: str, value: str, asked: bool) -> Flagged:
     """Which rows a column of flags marks.
 

@@ -1,6 +1,7 @@
 """Readers of light-curve files: delimited and whitespace text, Parquet (also with lists of rows), FITS, ECSV, VOTable.
 
-A file is read whole, but only the columns that are needed; its objects are then searched a chunk at a time.
+A file is read whole, but only the columns that are needed; its objects are then searched a chunk at a time.  The
+command reads large Parquet files in pieces (`stream`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -32,6 +35,7 @@ from skysieve.periodogram.lightcurves.column_names import (
 )
 from skysieve.periodogram.lightcurves.textfile import read_text, tidy_labels
 
+from .arrays import group_rows
 from .flags import judge, mission
 from .lookalike import repeated_times, sampled
 from .parquet import read_parquet
@@ -72,9 +76,40 @@ class LightCurves:
     """Whether the file has a column of ids; without one it holds one object."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Number of rows whose value was replaced by NaN, by the reason."""
+    band_names: NDArray[Any] | None = None
+    """Names of the bands where ``band`` holds positions among them."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.t)
+
+    @cached_property
+    def bands(self) -> NDArray[Any]:
+        """Names of the bands, in order."""
+        return np.empty(0, str) if self.band is None else np.unique(self.band)
+
+    @property
+    def several_bands(self) -> bool:
+        """Whether there are rows of more than one band."""
+        return self.band is not None and bool((self.band != self.band[:1]).any())
+
+    def pieces(self) -> AbstractContextManager[Iterator[LightCurves]]:
+        """The light curves in pieces, as a file that is read while it is searched has them: here in one."""
+        return nullcontext(iter([self]))
+
+    def missing(self) -> dict[str, int]:
+        """Number of rows that are not searched, by the reason."""
+        t, y = np.isfinite(self.t), np.isfinite(self.y)
+        reasons = dict(self.left_out)
+        reasons["without a value"] = max(0, int((~y).sum()) - sum(reasons.values()))
+        reasons["without a time"] = int((y & ~t).sum())
+        if self.dy is not None:
+            reasons["without an error"] = int((t & y & ~np.isfinite(self.dy)).sum())
+        return {why: n for why, n in reasons.items() if n}
 
     @property
     def is_magnitude(self) -> bool:
@@ -291,13 +326,17 @@ SENTINELS = np.array(
     + [29.999]
 )
 """Magnitudes that surveys write for missing values."""
+LEAST_SENTINEL = 29.99
 
 
-def _marked(
+def marked(
     names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], wanted: Wanted, satellite: str,
-    notes: list[str],
+    notes: list[str], whole: bool = True,
 ) -> tuple[dict[str, int], tuple[int, ...]]:  # fmt: skip
-    """Replace values that are marked as bad by NaN; returns how many, by the reason, and the flags that were used."""
+    """Replace values that are marked as bad by NaN; returns how many, by the reason, and the flags that were used.
+
+    ``whole``: these are all rows of the file, one of which at least must be left.
+    """
     left_out: dict[str, int] = {}
     used: list[int] = []
     value = names[columns.mag]
@@ -315,10 +354,12 @@ def _marked(
         if new:
             left_out[f"flagged by {found.name} ({found.why})"] = new
         bad |= found.bad
-    if left_out and not (present & ~bad).any():
+    if whole and left_out and not (present & ~bad).any():
         raise BadFile(f"has no row left: all are {', '.join(left_out)}; --quality-mask none keeps them")
     if "mag" in plain(value) or len(value) == 1:
-        known = np.isin(np.round(data["mag"], 4), SENTINELS) & present & ~bad
+        known = np.abs(data["mag"]) > LEAST_SENTINEL  # few, if any
+        known[known] = np.isin(np.round(data["mag"][known], 4), SENTINELS)
+        known &= present & ~bad
         if known.any():
             example = float(data["mag"][known][0])
             left_out[f"with {example:.7g} for a magnitude"] = int(known.sum())
@@ -349,15 +390,12 @@ def _group(
         if not keep.any():
             raise BadFile(f"has no row of band {band!r}; there are: {', '.join(sorted(set(text)))}")
         data = {role: a[keep] for role, a in data.items()}
-    left_out, flags = _marked(names, columns, data, wanted, satellite, notes)
+    left_out, flags = marked(names, columns, data, wanted, satellite, notes)
     columns = replace(columns, flags=flags)
-    if "flux" in data and "flux_err" in data:
-        flux, error = data.pop("flux"), data.pop("flux_err")
-        with np.errstate(divide="ignore", invalid="ignore"):
-            data["err"] = np.where(flux > 0, 2.5 / math.log(10) * error / flux, np.nan)
-    _same_times(columns, data, notes)
+    error_of_flux(data)
+    same_times(columns, data, notes)
     if "id" in data:
-        ids, order, offsets = _runs(data["id"])
+        ids, offsets, order = group_rows(data["id"])
         if order is not None:
             data = {role: a[order] for role, a in data.items() if role != "id"}
     else:
@@ -371,12 +409,20 @@ def _group(
     )  # fmt: skip
 
 
+def error_of_flux(data: dict[str, NDArray[Any]]) -> None:
+    """Errors of magnitudes from a flux and its error, where these stand beside magnitudes without errors."""
+    if "flux" in data and "flux_err" in data:
+        flux, error = data.pop("flux"), data.pop("flux_err")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            data["err"] = np.where(flux > 0, 2.5 / math.log(10) * error / flux, np.nan)
+
+
 REPEATED = 0.1
 """Largest fraction of rows with the time of another row that is not worth a note."""
 LONG = 200_000
 
 
-def _same_times(columns: Columns, data: dict[str, NDArray[Any]], notes: list[str]) -> None:
+def same_times(columns: Columns, data: dict[str, NDArray[Any]], notes: list[str]) -> None:
     """Note that many rows share a time, as rows of several objects or bands do."""
     n = min(len(data["time"]), LONG)
     keys = [np.unique(data[role][:n], return_inverse=True)[1].reshape(-1) for role in ("id", "band") if role in data]
@@ -405,17 +451,3 @@ def _owned(name: str, data: dict[str, NDArray[Any]], notes: list[str]) -> dict[s
     notes.append(f"{int(missing.sum()):,} rows without a {name} were left out")
     rest = {role: a[~missing] for role, a in data.items()}
     return rest | ({} if ids.dtype.kind in "iu" else {"id": tidy_labels(rest["id"])})
-
-
-def _runs(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64] | None, NDArray[np.int64]]:
-    """Objects in order of first appearance, and the order of rows in which each is contiguous (None: already so)."""
-    new = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
-    unique, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    if len(unique) == len(new):
-        return labels[new], None, np.append(new, len(labels)).astype(np.int64)
-    rank = np.empty(len(unique), np.int64)
-    rank[np.argsort(first)] = np.arange(len(unique))
-    key = rank[inverse.ravel()]
-    counts = np.bincount(key, minlength=len(unique))
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return labels[np.sort(first)], np.argsort(key, kind="stable"), offsets

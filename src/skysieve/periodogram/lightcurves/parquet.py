@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import from_arrow
 from skysieve.periodogram.lightcurves.choose_columns import choose, hints_of
 from skysieve.periodogram.lightcurves.column_names import (
     FLAG,
@@ -53,26 +54,37 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         schema = file.schema_arrow
         if any(pa.types.is_nested(field.type) for field in schema):
             return _nested(file, wanted)
-        names = list(schema.names)
-        sample = _sampler(file, names)
-        twice = [name for name in names if names.count(name) > 1]
-        try:
-            columns = choose(names, wanted, sample)
-        except MissingColumn:
-            if twice:
-                raise BadFile(f"has {names.count(twice[0])} columns of the name {twice[0]!r}") from None
-            raise
+        names, columns, notes = chosen_columns(file, wanted)
         needed = list(dict.fromkeys(names[i] for i in columns.parts().values()))
-        for name in needed:
-            if name in twice:
-                raise BadFile(f"has {names.count(name)} columns of the name {name!r}")
-        times = sample(columns.time, fractions=True)
-        notes = hints_of(names, columns, lambda i: times if i == columns.time else sample(i), wanted)
         table = file.read(columns=needed)
     except (OSError, pa.ArrowException) as e:
         raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
     data = {role: _values(table.column(names[i]), names[i], role) for role, i in columns.parts().items()}
     return names, columns, data, notes
+
+
+def chosen_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, list[str]]:
+    """Names of all columns of a file with one row an observation, those that are used, and notes on the others.
+
+    Raises
+    ------
+    BadFile, MissingColumn
+        As `read_light_curves`.
+    """
+    names = list(file.schema_arrow.names)
+    sample = _sampler(file, names)
+    twice = [name for name in names if names.count(name) > 1]
+    try:
+        columns = choose(names, wanted, sample)
+    except MissingColumn:
+        if twice:
+            raise BadFile(f"has {names.count(twice[0])} columns of the name {twice[0]!r}") from None
+        raise
+    for i in columns.parts().values():
+        if names[i] in twice:
+            raise BadFile(f"has {names.count(names[i])} columns of the name {names[i]!r}")
+    times = sample(columns.time, fractions=True)
+    return names, columns, hints_of(names, columns, lambda i: times if i == columns.time else sample(i), wanted)
 
 
 def _sampler(file: Any, names: list[str]) -> Any:
@@ -88,13 +100,22 @@ def _sampler(file: Any, names: list[str]) -> Any:
         if i not in held or fractions:
             parts = []
             for group in groups:
-                column = file.read_row_group(group, columns=[names[i]]).column(0)
-                start = max(0, len(column) // 2 - SAMPLE // 2) if len(column) > SAMPLE else 0
-                parts.append(column.slice(start, SAMPLE).to_numpy())
+                parts.append(_middle(file, group, names[i]))
             held[i] = np.concatenate(parts) if parts else np.empty(0)
         return held[i]
 
     return sample
+
+
+def _middle(file: Any, group: int, name: str) -> NDArray[Any]:
+    """Some rows in the middle of a row group; of a large one, no more than a batch is in memory at a time."""
+    n = file.metadata.row_group(group).num_rows
+    at = max(0, n // 2 - SAMPLE // 2) if n > SAMPLE else 0
+    for batch in file.iter_batches(BATCH, row_groups=[group], columns=[name]):
+        if at < batch.num_rows:
+            return from_arrow(batch.column(0).slice(at, SAMPLE))
+        at -= batch.num_rows
+    return np.empty(0)
 
 
 def _without_rows(file: Any, i: int) -> NDArray[Any]:
@@ -107,6 +128,7 @@ def _without_rows(file: Any, i: int) -> NDArray[Any]:
     return np.array([np.nan])
 
 
+BATCH = 2**20
 SAMPLE = 3000
 """Number of rows that are sampled of each part of the file."""
 
@@ -116,12 +138,12 @@ def _values(column: Any, name: str, role: str) -> NDArray[Any]:
     import pyarrow as pa
 
     if role not in LABELS and not role.startswith(FLAG):
-        return numbers(name, column.to_numpy())
+        return numbers(name, from_arrow(column))
     if column.null_count and pa.types.is_integer(column.type) and plain(name) in (STARS, MOVING):
         column = column.fill_null(0)
     elif column.null_count:
         column = column.cast(pa.string()).fill_null("")
-    return labels(column.to_numpy())
+    return labels(from_arrow(column))
 
 
 def _fields(schema: Any) -> tuple[list[str], dict[str, tuple[str, str | None]]]:
@@ -150,10 +172,23 @@ def _is_list(kind: Any) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def _nested(file: Any, wanted: Wanted) -> Read:
-    """Read a file with one row for each object."""
+def list_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, dict[str, tuple[str, str | None]], list[str]]:
+    """Names of all columns of a file with one row for each object, those that are used, those that are lists (see
+    `_fields`), and notes.
+
+    Raises
+    ------
+    MissingColumn
+        As `read_light_curves`.
+    """
     flat, lists = _fields(file.schema_arrow)
     names, columns = _choose_nested(flat, lists, wanted)
+    return names, columns, lists, []
+
+
+def _nested(file: Any, wanted: Wanted) -> Read:
+    """Read a file with one row for each object."""
+    names, columns, lists, _ = list_columns(file, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}
     table = file.read(columns=sorted({lists[n][0] if n in lists else n for n in roles.values()}))
     data: dict[str, NDArray[Any]] = {}
@@ -163,7 +198,7 @@ def _nested(file: Any, wanted: Wanted) -> Read:
         if name not in lists:
             continue
         column, child = lists[name]
-        length, values = _flattened(table.column(column).combine_chunks(), child)
+        length, values = flattened(table.column(column).combine_chunks(), child)
         if counts is None:
             counts, first = length, name
         elif not np.array_equal(counts, length):
@@ -207,7 +242,7 @@ def _choose_nested(
     raise refused or MissingColumn(f"found no lists of times and values. There are: {', '.join([*flat, *lists])}")
 
 
-def _flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:
+def flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:
     """Length of each row's list, and all values one after another."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -8,7 +8,6 @@ Pure NumPy; a batch is one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache, reduce
@@ -33,7 +32,8 @@ RESOLVED = 1.5
 LOUD, ABOVE_CHANCE = 0.1, 9.0
 """Least power of the window function (1 at frequency 0), and least ratio to its mean for random times,
 sum(w^2): random times pass that with the probability exp(-9)."""
-BLOCK_ROWS = 2**20
+BLOCK_ROWS = 2**16
+"""Rows that are worked on at a time: they stay in the cache of a core."""
 
 
 class Alias(IntFlag):
@@ -159,33 +159,80 @@ def window_power(
     return out
 
 
-def clean_rows(
-    t: Any, dy: Any, offsets: NDArray[np.int64], usable: NDArray[np.bool_] | None
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Times from each object's start, weights that sum to 1 (0 for rows not used), sum of their squares."""
-    good = np.isfinite(t) if usable is None else np.isfinite(t) & usable
-    if dy is not None:
-        good &= np.isfinite(dy) & (np.asarray(dy) > 0)
-    counts = np.diff(offsets)
-    filled = np.flatnonzero(counts)
-    starts = offsets[:-1][filled]
+@dataclass(frozen=True)
+class Sampling:
+    """When and with which weights objects were observed.
 
-    def summed(x: NDArray[Any]) -> NDArray[Any]:
-        total = np.zeros(len(counts))
-        total[filled] = np.add.reduceat(x, starts)
-        return total
+    Attributes
+    ----------
+    t, weight : numpy.ndarray, shape (n_rows,)
+        Times from the first usable one of each object, and weights that sum to 1; both 0 in rows that are not used.
+    offsets : numpy.ndarray, int64, shape (n + 1,)
+        Rows of each object.
+    squared : numpy.ndarray, shape (n,)
+        Sum of the squares of the weights: the mean power of the window function of random times.
+    mean, mean_square : numpy.ndarray, shape (n,)
+        Weighted means of the times and of their squares.
+    """
 
-    early, least = np.zeros(len(counts)), np.ones(len(counts))
-    early[filled] = np.minimum.reduceat(np.where(good, t, np.inf), starts)
-    relative = np.where(good, t - np.repeat(np.where(np.isfinite(early), early, 0.0), counts), 0.0)
-    weight = good.astype(np.float64)
-    if dy is not None:
-        errors = np.where(good, dy, np.inf)
-        least[filled] = np.minimum.reduceat(errors, starts)
-        weight = (np.repeat(np.where(np.isfinite(least), least, 1.0), counts) / errors) ** 2
-    total = summed(weight)
-    weight = weight / np.repeat(np.where(total > 0, total, 1.0), counts)
-    return relative, weight, summed(weight**2)
+    t: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    offsets: NDArray[np.int64]
+    squared: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    mean_square: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, t: NDArray[Any], dy: NDArray[Any] | None, offsets: NDArray[np.int64], usable: NDArray[np.bool_] | None
+    ) -> Sampling:
+        """The sampling of rows; those with a time or an error that is not finite, or not positive, are not used."""
+        n = len(offsets) - 1
+        out = cls(np.empty(len(t)), np.empty(len(t)), offsets, np.zeros(n), np.zeros(n), np.zeros(n))
+        start = 0
+        while start < n:  # a block of rows stays in the processor's cache
+            stop = int(np.searchsorted(offsets, offsets[start] + BLOCK_ROWS, side="right")) - 1
+            stop = min(max(stop, start + 1), n)
+            rows = slice(int(offsets[start]), int(offsets[stop]))
+            out._fill(
+                slice(start, stop), rows, t[rows], None if dy is None else dy[rows],
+                None if usable is None else usable[rows],
+            )  # fmt: skip
+            start = stop
+        return out
+
+    def _fill(
+        self, objects: slice, rows: slice, t: NDArray[Any], dy: NDArray[Any] | None, usable: NDArray[np.bool_] | None
+    ) -> None:
+        """Fill in some neighbouring objects."""
+        bounds = self.offsets[objects.start : objects.stop + 1] - rows.start
+        counts = np.diff(bounds)
+        filled = np.flatnonzero(counts)
+        if filled.size == 0:
+            return
+        starts, counts = bounds[:-1][filled], counts[filled]
+        good = np.isfinite(t) if usable is None else np.isfinite(t) & usable
+        if dy is not None:
+            good &= np.isfinite(dy) & (dy > 0)
+        every = bool(good.all())
+        early = np.minimum.reduceat(t if every else np.where(good, t, np.inf), starts)
+        relative = t - np.repeat(early if every else np.where(np.isfinite(early), early, 0.0), counts)
+        if not every:
+            relative = np.where(good, relative, 0.0)
+        if dy is None:
+            weight = good.astype(np.float64)
+        else:
+            errors = dy if every else np.where(good, dy, np.inf)
+            least = np.minimum.reduceat(errors, starts)
+            weight = (np.repeat(least if every else np.where(np.isfinite(least), least, 1.0), counts) / errors) ** 2
+        total = np.add.reduceat(weight, starts)
+        weight = weight / np.repeat(total if every else np.where(total > 0, total, 1.0), counts)
+        self.t[rows], self.weight[rows] = relative, weight
+        weighted = weight * relative
+        for values, summed in (
+            (self.squared, weight**2), (self.mean, weighted), (self.mean_square, weight * relative**2)
+        ):  # fmt: skip
+            values[objects][filled] = np.add.reduceat(summed, starts)
 
 
 def find_aliases(
@@ -241,22 +288,8 @@ def find_aliases(
         )
     spans = np.broadcast_to(np.asarray(span, np.float64), (n,))
     errors = None if dy is None else np.broadcast_to(np.asarray(dy, np.float64), times.shape)
-    out = Aliases(
-        np.zeros((n, k), np.uint8), np.full((n, k), -1, np.int64), np.full((n, k), "", "<U24"), np.full((n, k), np.nan)
-    )
-    relative, weight, chance = clean_rows(times, errors, bounds, usable)
-
-    def is_loud(objects: NDArray[Any], f: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        power = window_power(relative, weight, bounds, objects, f)
-        return power >= np.maximum(LOUD, ABOVE_CHANCE * chance[objects]), power
-
-    held = np.flatnonzero(np.isfinite(peaks).any(axis=0))
-    peaks = peaks[:, : held[-1] + 1 if held.size else 0]  # columns of peaks that no object has
-    for low in range(peaks.shape[1]):
-        _sampling(out, peaks, spans, low, is_loud)
-        for high in range(low):  # the highest peak that explains another is reported
-            _mirrors(out, peaks, spans, low, high, is_loud)
-    _multiples(out, peaks, spans)
+    found = alias_relations(Sampling.of(times, errors, bounds, usable), peaks, spans)
+    out = Aliases(found.flag, found.of, relation_texts(k)[found.relation], found.window)
     return out[0] if single else out
 
 
@@ -296,7 +329,59 @@ def aliases_of(result: LombScargleResult, curves: CurveSet) -> Aliases:
     return found[0] if result.single else found
 
 
-Loud = Callable[["NDArray[Any]", "NDArray[Any]"], tuple["NDArray[np.bool_]", "NDArray[np.float64]"]]
+@dataclass(frozen=True)
+class Relations:
+    """As `Aliases`, with the relations as positions in `relation_texts`."""
+
+    flag: NDArray[np.uint8]
+    of: NDArray[np.int64]
+    relation: NDArray[np.int32]
+    window: NDArray[np.float64]
+
+
+@lru_cache(maxsize=8)
+def relation_texts(n_peaks: int) -> NDArray[np.str_]:
+    """All relations in words: none; a rhythm; above, below and mirrored at a higher peak; multiples and parts of it."""
+    names = list(rhythms().name)
+    wrapped = [f"({name})" if " " in name else name for name in names]
+    texts = ["", *names]
+    for high in range(1, n_peaks + 1):
+        texts += [f"#{high} {sign} {name}" for sign in "+-" for name in wrapped]
+        texts += [f"{name} - #{high}" for name in names]
+    for high in range(1, n_peaks + 1):
+        texts += [f"2 x #{high}", f"#{high} / 2", f"3 x #{high}", f"#{high} / 3"]
+    return np.array(texts, "<U24")
+
+
+def alias_relations(sampling: Sampling, frequency: NDArray[np.float64], spans: NDArray[np.float64]) -> Relations:
+    """See `find_aliases`.
+
+    Parameters
+    ----------
+    sampling : Sampling
+    frequency : numpy.ndarray, shape (n, k)
+    spans : numpy.ndarray, shape (n,)
+    """
+    n, k = frequency.shape
+    out = Relations(
+        np.zeros((n, k), np.uint8), np.full((n, k), -1, np.int64), np.zeros((n, k), np.int32), np.full((n, k), np.nan)
+    )
+    some = np.flatnonzero(np.isfinite(frequency).any(axis=0))
+    peaks = np.ascontiguousarray(frequency.T[: some[-1] + 1 if some.size else 0])  # without columns that no object has
+    for low in range(len(peaks)):
+        _match(out, peaks, spans, low, sampling)
+    _multiples(out, peaks, spans, 1 + len(rhythms().name) * (1 + 3 * k))
+    return out
+
+
+def _is_near(distance: NDArray[Any], spans: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether a distance agrees with any rhythm: a quick test before `_nearest`."""
+    known = rhythms().frequency
+    at = np.clip(np.searchsorted(known, distance), 1, len(known) - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap = np.minimum(np.abs(known[at - 1] - distance), np.abs(known[at] - distance))
+        near: NDArray[np.bool_] = (gap < WIDTH / spans) & (distance > 0)
+    return near
 
 
 def _nearest(distance: NDArray[Any], spans: NDArray[Any]) -> NDArray[np.int64]:
@@ -316,50 +401,59 @@ def _nearest(distance: NDArray[Any], spans: NDArray[Any]) -> NDArray[np.int64]:
     return best
 
 
-def _sampling(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, is_loud: Loud) -> None:
-    """Flag peaks at a rhythm of the sampling itself."""
+def _match(out: Relations, peaks: NDArray[Any], spans: NDArray[Any], low: int, sampling: Sampling) -> None:
+    """Flag peaks ``low`` at a rhythm of the sampling, and those a rhythm above or below a higher peak, or mirrored.
+
+    Relations are tried in the order of the higher peaks; the first one that the window function supports is reported.
+    """
     known = rhythms()
-    best = _nearest(peaks[:, low], spans)
-    objects = np.flatnonzero(best >= 0)
-    loud, power = is_loud(objects, peaks[objects, low])
-    objects, power = objects[loud], power[loud]
-    out.flag[objects, low] |= _SAMPLING
-    out.window[objects, low] = power
-    out.text[objects, low] = np.array(known.name)[best[objects]]
+    difference = peaks[low] - peaks[:low]
+    distance = np.empty((1 + 3 * low, peaks.shape[1]))
+    distance[0] = peaks[low]
+    distance[1::3], distance[2::3], distance[3::3] = difference, -difference, peaks[low] + peaks[:low]
+    relation, objects = np.nonzero(_is_near(distance, spans))  # in the order in which relations are tried
+    at = distance[relation, objects]
+    best = _nearest(at, spans[objects])
+    known_one = best >= 0
+    relation, objects, at, best = relation[known_one], objects[known_one], at[known_one], best[known_one]
+    while objects.size:
+        # the first relation of each object that is left; a rhythm of the sampling does not stand in for another
+        later = relation > 0
+        first = np.flatnonzero(~later)
+        if later.any():
+            first = np.append(first, np.flatnonzero(later)[np.unique(objects[later], return_index=True)[1]])
+        tried = objects[first]
+        power = window_power(sampling.t, sampling.weight, sampling.offsets, tried, at[first])
+        loud = power >= np.maximum(LOUD, ABOVE_CHANCE * sampling.squared[tried])
+        where, power, rhythm, kind = tried[loud], power[loud], best[first][loud], relation[first][loud]
+        for mirrored in (False, True):
+            some = (kind > 0) == mirrored
+            those, which = where[some], rhythm[some]
+            out.window[those, low] = power[some]
+            if mirrored:
+                out.flag[those, low] = (out.flag[those, low] & _SAMPLING) | known.flag[which]
+                out.of[those, low] = (kind[some] - 1) // 3
+            else:
+                out.flag[those, low] |= _SAMPLING
+            out.relation[those, low] = 1 + kind[some] * len(known.name) + which
+        left = np.ones(len(objects), bool)
+        left[first] = False
+        left &= out.of[objects, low] < 0
+        relation, objects, at, best = relation[left], objects[left], at[left], best[left]
 
 
-def _mirrors(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, high: int, is_loud: Loud) -> None:
-    """Flag peaks ``low`` that are a rhythm above or below ``high``, or its reflection at 0, and have no flag yet."""
-    known = rhythms()
-    names = np.array(known.name)
-    wrapped = np.array([f"({name})" if " " in name else name for name in known.name])
-    difference = peaks[:, low] - peaks[:, high]
-    for kind, distance in (("+", difference), ("-", -difference), ("mirror", peaks[:, low] + peaks[:, high])):
-        best = _nearest(distance, spans)
-        objects = np.flatnonzero((best >= 0) & (out.of[:, low] < 0))
-        loud, power = is_loud(objects, distance[objects])
-        objects, power = objects[loud], power[loud]
-        rhythm = best[objects]
-        out.flag[objects, low] = (out.flag[objects, low] & _SAMPLING) | known.flag[rhythm]
-        out.of[objects, low], out.window[objects, low] = high, power
-        peak = f"#{high + 1}"
-        if kind == "mirror":
-            out.text[objects, low] = np.char.add(names[rhythm], f" - {peak}")
-        else:
-            out.text[objects, low] = np.char.add(f"{peak} {kind} ", wrapped[rhythm])
-
-
-def _multiples(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any]) -> None:
+def _multiples(out: Relations, peaks: NDArray[Any], spans: NDArray[Any], base: int) -> None:
     """Flag peaks at 2 or 3 times a higher peak's frequency, or at a half or third."""
-    k = peaks.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        for low in range(1, k):
-            for high in range(low):
-                for m in (2, 3):
-                    for up in (True, False):
-                        a, b = (peaks[:, low], peaks[:, high]) if up else (peaks[:, high], peaks[:, low])
-                        hit = np.abs(a - m * b) <= WIDTH / spans * (1 if up else m)
-                        out.flag[hit, low] |= _MULTIPLE
-                        free = hit & (out.of[:, low] < 0)
-                        out.of[free, low] = high
-                        out.text[free, low] = f"{m} x #{high + 1}" if up else f"#{high + 1} / {m}"
+        width = WIDTH / spans
+        for low in range(1, len(peaks)):
+            hits = np.empty((low, 4, len(spans)), bool)
+            for number, (m, up) in enumerate(((2, True), (2, False), (3, True), (3, False))):
+                a, b = (peaks[low], peaks[:low]) if up else (peaks[:low], peaks[low])
+                hits[:, number] = np.abs(a - m * b) <= width * (1 if up else m)
+            tried = hits.reshape(4 * low, len(spans))
+            some, first = tried.any(axis=0), tried.argmax(axis=0)
+            out.flag[some, low] |= _MULTIPLE
+            free = some & (out.of[:, low] < 0)
+            out.of[free, low] = first[free] // 4
+            out.relation[free, low] = base + first[free]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from skysieve.core.arrays import Words
+
 TableName = Literal["objects", "peaks", "power"]
 
 
@@ -57,6 +59,11 @@ def peak_names() -> tuple[str, ...]:
     return tuple(column.name for column in PEAK_COLUMNS)
 
 
+def _of_peak(values: Any, k: int) -> Any:
+    """Values of one peak of all objects."""
+    return Words(values.codes[..., k], values.words) if isinstance(values, Words) else values[..., k]
+
+
 def table_columns(
     objects: Mapping[str, Any], peaks: Mapping[str, Any], n_peaks: int, names: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -90,7 +97,7 @@ def table_columns(
     for k in range(n_peaks):
         for column in PEAK_COLUMNS + CHANCE_COLUMNS:
             if column.name in peaks:
-                add(column, peaks[column.name][..., k], "" if k == 0 else f"_{k + 1}")
+                add(column, _of_peak(peaks[column.name], k), "" if k == 0 else f"_{k + 1}")
     for column in ROTATION_COLUMNS:
         if column.name in objects:
             add(column, objects[column.name])

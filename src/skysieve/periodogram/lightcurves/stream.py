@@ -1,0 +1,517 @@
+"""Light curves of a large Parquet file, which are read a piece at a time while earlier pieces are searched.
+
+Rows must stand in the order of their objects, one row an observation or one row an object with lists.  Columns of the
+common types are read; other files, and small ones, are read whole by `io`, which also words the errors.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import from_arrow
+from skysieve.core.tasks import Ahead, in_parallel, usable_cores
+
+from .column_names import FLAG, MOVING, STARS, BadFile, Columns, Wanted, plain
+from .flags import has_bits, mission
+from .io import LightCurves, error_of_flux, marked, same_times
+from .parquet import chosen_columns, flattened, list_columns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FEWEST_ROWS = 2_000_000
+"""Files of fewer rows are read whole."""
+PIECE_ROWS = 2**20
+"""Rows of a piece, and of a batch that is decoded at a time."""
+READERS = 4
+"""Row groups that are decoded at a time."""
+BUFFER = 2**22
+"""Bytes of a large row group that are read at a time."""
+Objects = tuple["NDArray[Any]", "NDArray[np.int64]", "dict[str, NDArray[Any]]"]
+"""Ids, offsets and columns of a run of whole objects."""
+
+
+class _Whole(Exception):
+    """The file is to be read whole."""
+
+
+@dataclass
+class CurveStream:
+    """The light curves of a file, in order, as pieces of whole objects.
+
+    Attributes
+    ----------
+    path : Path
+    ids : numpy.ndarray
+        Of all objects; of files with lists, also of those whose lists are empty.
+    n_rows : int
+    taken, value_name : str
+        As in `LightCurves`.
+    bands : numpy.ndarray
+        Names of all bands, in order; the bands of pieces are positions among them.  One name, where one is wanted.
+    has_dy : bool
+        Whether there are errors.
+    treat : callable
+        Called with each piece.
+    left_out, rows_missing : Counter
+        Rows whose value was replaced by NaN, and all that are not searched, by the reason, of the pieces read so far.
+    lost : list of str
+        What could not be read, of the pieces read so far.
+    n_lost, n_empty, n_other : int
+        Objects that could not be read, lists that were empty, and rows of other bands than the one that is wanted.
+    """
+
+    path: Path
+    ids: NDArray[Any]
+    n_rows: int
+    taken: str
+    value_name: str
+    notes: list[str]
+    bands: NDArray[Any]
+    has_dy: bool
+    _file: _File
+    _offsets: NDArray[np.int64] | None
+    _band: int | None = None
+    treat: Callable[[LightCurves], LightCurves] = lambda curves: curves
+    left_out: Counter[str] = field(default_factory=Counter)
+    rows_missing: Counter[str] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
+    n_lost: int = 0
+    n_empty: int = 0
+    n_other: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def several_bands(self) -> bool:
+        """Whether there are rows of more than one band."""
+        return len(self.bands) > 1
+
+    def missing(self) -> dict[str, int]:
+        """Number of rows that are not searched, by the reason, of the pieces read so far."""
+        return dict(self.rows_missing)
+
+    def pieces(self) -> Ahead[LightCurves]:
+        """Read the pieces ahead; close it to end its threads."""
+        return Ahead(self._pieces(), 2)
+
+    def _pieces(self) -> Iterator[LightCurves]:
+        first = True
+        for ids, offsets, data in self._objects():
+            notes: list[str] = []
+            if self._band is not None:
+                ids, offsets, data = self._of_band(ids, offsets, data)
+                if not len(ids):
+                    continue
+            counts, used = marked(
+                self._file.names, self._file.columns, data, self._file.wanted, self._file.satellite, notes, whole=False
+            )
+            counts = self._renamed(counts)
+            self.left_out.update(counts)
+            error_of_flux(data)
+            if first:
+                first = False
+                owner = np.repeat(np.arange(len(ids)), np.diff(offsets))
+                same_times(replace(self._file.columns, flags=used), data | {"id": owner}, notes)
+            piece = self.treat(
+                LightCurves(
+                    path=self.path, ids=ids, t=data["time"], y=data["mag"], dy=data.get("err"), offsets=offsets,
+                    taken=self.taken, value_name=self.value_name, notes=notes, band=data.get("band"),
+                    r=data.get("r"), delta=data.get("delta"), phase=data.get("phase"), left_out=counts,
+                    band_names=self.bands if "band" in data else None,
+                )
+            )  # fmt: skip
+            self.rows_missing.update(piece.missing())
+            yield piece
+
+    def _of_band(self, ids: NDArray[Any], offsets: NDArray[np.int64], data: dict[str, NDArray[Any]]) -> Objects:
+        """The rows of the band that is wanted, and the objects that have some."""
+        keep = data["band"] == self._band
+        counts = np.add.reduceat(keep, offsets[:-1], dtype=np.int64)
+        self.n_other += len(keep) - int(counts.sum())
+        filled = counts > 0
+        data = {role: values[keep] for role, values in data.items()}
+        data["band"] = np.zeros_like(data["band"])
+        return ids[filled], np.append(0, np.cumsum(counts[filled])), data
+
+    def _renamed(self, counts: dict[str, int]) -> dict[str, int]:
+        """Reasons in the words of earlier pieces: that of missing magnitudes names the first one found."""
+        end = " for a magnitude"
+        known = next((why for why in self.left_out if why.endswith(end)), None)
+        return {known if known is not None and why.endswith(end) else why: n for why, n in counts.items()}
+
+    def _objects(self) -> Iterator[Objects]:
+        return self._of_lists() if self._offsets is None else self._of_rows(self._offsets)
+
+    def _of_rows(self, bounds: NDArray[np.int64]) -> Iterator[Objects]:
+        """Objects whose observations have a row each; those at the ends of batches are put together."""
+
+        def decode(batch: _Batch) -> _Batch:
+            """Arrays of the rows from the start of the first object on; its rows in earlier batches stay empty."""
+            head = batch.start - int(bounds[np.searchsorted(bounds, batch.start, side="right") - 1])
+            batch.data = {role: self._file.values(role, batch, head) for role in self._file.roles if role != "id"}
+            return batch
+
+        tail: dict[str, NDArray[Any]] = {}
+        first = 0  # the first object that was not given yet
+        for batch in self._file.batches(decode):
+            if batch.error:  # objects with a row in it are lost
+                last = int(np.searchsorted(bounds, batch.stop, side="left"))
+                self._lose(batch, last - first)
+                tail, first = {}, last
+                continue
+            stop = int(np.searchsorted(bounds, batch.stop, side="right")) - 1
+            origin = int(bounds[np.searchsorted(bounds, batch.start, side="right") - 1])
+            for role, values in tail.items():
+                batch.data[role][: len(values)] = values
+            if stop > first:
+                part = slice(int(bounds[first]) - origin, int(bounds[stop]) - origin)
+                rows = {role: values[part] for role, values in batch.data.items()}
+                yield self.ids[first:stop], bounds[first : stop + 1] - bounds[first], rows
+                first = stop
+            begin = int(bounds[first]) - origin  # rows of an object that later batches complete
+            tail = (
+                {role: values[begin:].copy() for role, values in batch.data.items()}
+                if batch.stop > bounds[first]
+                else {}
+            )
+
+    def _of_lists(self) -> Iterator[Objects]:
+        """Objects with a row each, whose observations are lists."""
+        for batch in self._file.batches(self._file.unpack):
+            if batch.error:
+                self._lose(batch, batch.stop - batch.start)
+                continue
+            assert batch.counts is not None
+            filled = batch.counts > 0
+            self.n_empty += int((~filled).sum())
+            ids = self.ids[batch.start : batch.stop]
+            if filled.any():
+                offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(batch.counts[filled])])
+                yield (ids if filled.all() else ids[filled]), offsets, batch.data
+
+    def _lose(self, batch: _Batch, objects: int) -> None:
+        self.n_lost += objects
+        self.lost.append(
+            f"rows {batch.start + 1:,} to {batch.stop:,} cannot be read ({batch.error}): {objects:,} objects are lost"
+        )
+
+
+@dataclass
+class _Batch:
+    """Rows ``start:stop`` of the file, or why they cannot be read."""
+
+    start: int
+    stop: int
+    table: Any = None
+    error: str = ""
+    data: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """Values by role."""
+    counts: NDArray[np.int64] | None = None
+    """Lengths of lists."""
+
+
+@dataclass
+class _File:
+    """A Parquet file and the columns that are used."""
+
+    path: Path
+    wanted: Wanted
+    metadata: Any
+    names: list[str]
+    columns: Columns
+    roles: dict[str, str]
+    """Name of the column of each role."""
+    lists: dict[str, tuple[str, str | None]]
+    """Columns of lists: the column of the file, and the field of its struct."""
+    rows_an_object: float
+    satellite: str
+    band_names: NDArray[Any] | None = None
+
+    @property
+    def needed(self) -> list[str]:
+        """Columns of the file to read."""
+        used = (name for role, name in self.roles.items() if role != "id")
+        return list(dict.fromkeys(self.lists[name][0] if name in self.lists else name for name in used))
+
+    def batches(self, decode: Callable[[_Batch], _Batch], columns: list[str] | None = None) -> Iterator[_Batch]:
+        """The rows of the file in order, read and decoded by several threads."""
+        threads = min(READERS, usable_cores())
+        return in_parallel((self._read(*part, columns or self.needed, decode) for part in self._parts()), threads)
+
+    def _parts(self) -> Iterator[tuple[list[int], int, int]]:
+        """Row groups to read at a time, and their rows: a large one alone, or neighbours."""
+        limit = PIECE_ROWS / self.rows_an_object
+        groups: list[int] = []
+        start = stop = 0
+        for group in range(self.metadata.num_row_groups):
+            n = self.metadata.row_group(group).num_rows
+            if groups and stop - start + n > limit:
+                yield groups, start, stop
+                groups, start = [], stop
+            groups.append(group)
+            stop += n
+        if groups:
+            yield groups, start, stop
+
+    def _read(
+        self, groups: list[int], start: int, stop: int, columns: list[str], decode: Callable[[_Batch], _Batch]
+    ) -> Iterator[_Batch]:
+        """Batches of some row groups; where one cannot be decoded, the rest of them is one batch with the error."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        size = max(1, int(PIECE_ROWS / self.rows_an_object))
+        large = stop - start > 2 * size
+        at = start
+        try:
+            with pq.ParquetFile(
+                self.path, metadata=self.metadata, buffer_size=BUFFER if large else 0, pre_buffer=not large,
+                read_dictionary=self._labels(columns),
+            ) as file:  # fmt: skip
+                if not large:
+                    yield decode(_Batch(start, stop, file.read_row_groups(groups, columns=columns)))
+                    return
+                for rows in file.iter_batches(size, row_groups=groups, columns=columns):
+                    batch = _Batch(at, at + rows.num_rows, pa.Table.from_batches([rows]))
+                    yield decode(batch)
+                    at = batch.stop
+        except (OSError, pa.ArrowException) as error:
+            yield _Batch(at, stop, error=str(error).splitlines()[0])
+
+    def _labels(self, columns: list[str]) -> list[str]:
+        """Paths of the columns of text that are read as numbers of their values."""
+        if "band" not in self.roles or not self._is_text("band"):
+            return []
+        column, child = self.lists.get(self.roles["band"], (self.roles["band"], None))
+        return self._paths(column, child) if column in columns else []
+
+    def _paths(self, column: str, child: str | None = None) -> list[str]:
+        """Paths of a column, or of a field of its struct, in Parquet's schema."""
+        schema = self.metadata.schema
+        paths = [schema.column(i).path for i in range(len(schema)) if schema.column(i).path.split(".")[0] == column]
+        return paths if child is None else [path for path in paths if child in path.split(".")]
+
+    def type_of(self, role: str) -> Any:
+        """Arrow type of the values of a role."""
+        schema, name = self.metadata.schema.to_arrow_schema(), self.roles[role]
+        column, child = self.lists.get(name, (name, None))
+        kind = schema.field(column).type
+        if name not in self.lists:
+            return kind
+        if child is None:
+            return kind.value_type
+        inner = kind.value_type if hasattr(kind, "value_type") else kind
+        found = inner.field(child).type
+        return found.value_type if hasattr(found, "value_type") else found
+
+    def _is_text(self, role: str) -> bool:
+        import pyarrow as pa
+
+        kind = self.type_of(role)
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+    def unpack(self, batch: _Batch) -> _Batch:
+        """Decode lists: their lengths, which all columns must agree on, and their values."""
+        first = ""
+        for role, name in self.roles.items():
+            if name not in self.lists:
+                continue
+            column, child = self.lists[name]
+            lengths, values = flattened(batch.table.column(column).combine_chunks(), child)
+            if batch.counts is None:
+                batch.counts, first = lengths, name
+            elif not np.array_equal(batch.counts, lengths):
+                i = int(np.argmax(batch.counts != lengths))
+                raise BadFile(
+                    f"row {batch.start + i + 1}: {first!r} holds {batch.counts[i]} values, {name!r} holds {lengths[i]}"
+                )
+            batch.data[role] = self._converted(role, values)
+        assert batch.counts is not None
+        for role, name in self.roles.items():
+            if name not in self.lists and role != "id":
+                batch.data[role] = np.repeat(self.values(role, batch), batch.counts)
+        batch.table = None
+        return batch
+
+    def values(self, role: str, batch: _Batch, head: int = 0) -> NDArray[Any]:
+        """A flat column of a batch, behind ``head`` values that are not set."""
+        return self._converted(role, batch.table.column(self.roles[role]), head)
+
+    def _converted(self, role: str, column: Any, head: int = 0) -> NDArray[Any]:
+        """Values of a role in one new array: numbers as float64, bands as positions in ``band_names``."""
+        if role.startswith(FLAG):
+            parts = [from_arrow(chunk.fill_null(0) if chunk.null_count else chunk) for chunk in column.chunks]
+            out = np.empty(head + len(column), parts[0].dtype if parts else np.int64)
+        elif role == "band":
+            parts = [self._positions(chunk) for chunk in column.chunks]
+            out = np.empty(head + len(column), np.int64)
+        else:
+            parts = [from_arrow(chunk) for chunk in column.chunks]
+            out = np.empty(head + len(column))
+        at = head
+        for part in parts:
+            out[at : at + len(part)] = part
+            at += len(part)
+        return out
+
+    def _positions(self, chunk: Any) -> NDArray[np.int64]:
+        """Positions of bands in ``band_names``."""
+        assert self.band_names is not None
+        if not self._is_text("band"):
+            return np.searchsorted(self.band_names, from_arrow(chunk))
+        words = np.array(chunk.dictionary.to_pylist(), str)
+        found: NDArray[np.int64] = np.searchsorted(self.band_names, words)[from_arrow(chunk.indices)]
+        return found
+
+
+def open_stream(path: Path, wanted: Wanted, *, band: str | None = None) -> CurveStream | None:
+    """Open a large Parquet file whose rows stand in the order of their objects; None for any other file.
+
+    ``band`` names the only band whose rows are kept.
+
+    Raises
+    ------
+    BadFile, MissingColumn
+        As `skysieve.periodogram.lightcurves.io.read_light_curves`.
+    """
+    with path.open("rb") as f:
+        if f.read(4) != b"PAR1":
+            return None
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        return None
+    try:
+        with pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as opened:
+            return _opened(path, wanted, opened, band)
+    except (_Whole, OSError, pa.ArrowException):
+        return None
+
+
+def _opened(path: Path, wanted: Wanted, opened: Any, band: str | None) -> CurveStream:
+    import pyarrow as pa
+
+    metadata = opened.metadata
+    if any(metadata.schema.column(i).max_repetition_level for i in range(len(metadata.schema))):
+        names, columns, lists, notes = list_columns(opened, wanted)
+    else:
+        if metadata.num_rows < FEWEST_ROWS:
+            raise _Whole
+        names, columns, notes = chosen_columns(opened, wanted)
+        lists = {}
+    roles = {role: names[i] for role, i in columns.parts().items()}
+    file = _File(path, wanted, metadata, names, columns, roles, lists, 1.0, mission(names))
+    n_rows = metadata.num_rows
+    if lists:
+        leaf = file._paths(lists[roles["time"]][0])
+        at = next(i for i in range(len(metadata.schema)) if metadata.schema.column(i).path == leaf[0])
+        n_rows = sum(metadata.row_group(g).column(at).num_values for g in range(metadata.num_row_groups))
+        if n_rows < FEWEST_ROWS:
+            raise _Whole
+        file.rows_an_object = max(1.0, n_rows / max(1, metadata.num_rows))
+    elif columns.id is None:
+        raise _Whole
+    for role in roles:
+        kind = file.type_of(role)
+        number = pa.types.is_integer(kind) or kind in (pa.float32(), pa.float64())
+        label = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if role.startswith(FLAG):
+            fits = pa.types.is_integer(kind) and has_bits(roles[role], wanted.quality_mask, file.satellite)
+        else:
+            fits = label if role in ("id", "band") else number
+        if not fits or (role == "id" and roles[role] in lists):
+            raise _Whole
+    if wanted.quality_mask is not None and not columns.flags:
+        raise _Whole
+    ids, offsets = _ids_of(file, bool(lists))
+    if "band" in roles:
+        file.band_names = _band_names(file)
+    bands = np.empty(0, str) if file.band_names is None else file.band_names
+    only = None
+    if band is not None:
+        named = np.flatnonzero(bands.astype(str) == band)
+        if not named.size:
+            raise _Whole
+        only, bands = int(named[0]), bands[named]
+    return CurveStream(
+        path, ids, n_rows, columns.taken(names), names[columns.mag], notes, bands,
+        "err" in roles or "flux_err" in roles, file, None if lists else offsets, only,
+    )  # fmt: skip
+
+
+def _ids_of(file: _File, lists: bool) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The id of each object, and the rows at which they begin; `_Whole` where rows of an object stand apart."""
+    if "id" not in file.roles:
+        n = file.metadata.num_rows
+        return np.arange(n), np.arange(n + 1)
+    name = file.roles["id"]
+
+    def runs(batch: _Batch) -> _Batch:
+        """Ids without repetitions, and their first rows."""
+        import pyarrow.compute as pc
+
+        labels, starts = [], []
+        at = batch.start
+        for chunk in batch.table.column(name).chunks:
+            if chunk.null_count:
+                raise _Whole
+            found = pc.run_end_encode(chunk)
+            ends = from_arrow(found.run_ends)
+            if len(ends) > max(1000, 0.5 * len(chunk)) and not lists:
+                raise _Whole
+            labels.append(from_arrow(found.values))
+            starts.append(at + np.append(0, ends[:-1]).astype(np.int64))
+            at += len(chunk)
+        batch.data = {"id": np.concatenate(labels), "start": np.concatenate(starts)}
+        return batch
+
+    batches = [_readable(batch).data for batch in file.batches(runs, [name])]
+    ids, first = (np.concatenate([data[key] for data in batches]) for key in ("id", "start"))
+    ids = ids.astype(str) if ids.dtype == object else ids
+    new = np.append(True, ids[1:] != ids[:-1])
+    ids, first = ids[new], first[new]
+    empty = ids == (0 if ids.dtype.kind in "iu" else "")
+    if len(np.unique(ids)) != len(ids) or (empty.any() and (ids.dtype.kind == "U" or plain(name) in (STARS, MOVING))):
+        raise _Whole
+    if lists and len(ids) != file.metadata.num_rows:
+        raise _Whole
+    return ids, np.append(first, file.metadata.num_rows)
+
+
+def _readable(batch: _Batch) -> _Batch:
+    if batch.error:
+        raise _Whole
+    return batch
+
+
+def _band_names(file: _File) -> NDArray[Any]:
+    """Names of all bands, in order; `_Whole` where one is missing."""
+    name = file.roles["band"]
+    column, child = file.lists.get(name, (name, None))
+
+    def names(batch: _Batch) -> _Batch:
+        import pyarrow.compute as pc
+
+        values = batch.table.column(column)
+        if name in file.lists:
+            values = flattened(values.combine_chunks(), child)[1]
+        if values.null_count:
+            raise _Whole
+        used: set[Any] = set()
+        for chunk in values.chunks:
+            some = pc.unique(chunk.indices if file._is_text("band") else chunk)
+            used.update((chunk.dictionary.take(some) if file._is_text("band") else some).to_pylist())
+        batch.data = {"names": np.array(sorted(used))}
+        return batch
+
+    batches = [_readable(batch).data["names"] for batch in file.batches(names, [column])]
+    return np.unique(np.concatenate(batches))

@@ -1,0 +1,415 @@
+"""Large Parquet files, which are read a piece at a time while they are searched: as if read whole, or refused."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.periodogram.test_stops import no_file_above
+from typer.testing import CliRunner, Result
+
+import skysieve
+from skysieve.cli import app
+from skysieve.periodogram.analysis import sampling
+from skysieve.periodogram.command import run as command
+from skysieve.periodogram.lightcurves import arrays, stream
+from skysieve.periodogram.lightcurves.column_names import BadFile, Wanted
+from skysieve.periodogram.lightcurves.io import read_light_curves
+from skysieve.periodogram.lightcurves.sources import light_curves
+from skysieve.periodogram.result import aliases
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+N = 40
+GRID = ("--fmin", "0.2", "--fmax", "3", "--nf", "300", "--device", "cpu")
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def rows(seed: int = 0) -> dict[str, np.ndarray]:
+    """Objects of 1 to 60 rows, one of 300, seen at night, with gaps, flags and a mark for a missing magnitude."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, 60, N)
+    counts[7] = 300
+    n = int(counts.sum())
+    t = 58000 + rng.integers(0, 90, n) + 0.3 * rng.random(n)
+    mag = 15 + np.sin(2 * np.pi * t / np.repeat(rng.uniform(0.4, 4, N), counts)) + rng.normal(0, 0.3, n)
+    mag[rng.random(n) < 0.02] = np.nan
+    mag[rng.random(n) < 0.02] = 99.99
+    return {
+        "objectid": np.repeat(2**60 + rng.permutation(N), counts),
+        "mjd": t,
+        "mag": mag,
+        "magerr": np.where(rng.random(n) < 0.02, np.nan, rng.uniform(0.1, 0.5, n)).astype(np.float32),
+        "filter": rng.choice(["zg", "zr", "zi"], n),
+        "catflags": np.where(rng.random(n) < 0.05, 32768, 0).astype(np.int32),
+    }
+
+
+def nulls(table: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The same with Arrow's nulls in place of NaN, and in the flags of some rows."""
+    return table | {
+        "mag": pa.array(table["mag"], mask=np.isnan(table["mag"])),
+        "magerr": pa.array(table["magerr"], mask=np.isnan(table["magerr"])),
+        "catflags": pa.array(table["catflags"], mask=np.arange(len(table["mag"])) % 11 == 0),
+    }
+
+
+def as_lists(table: dict[str, np.ndarray], struct: bool = False) -> Any:
+    """One row an object; object 5 has no observations."""
+    ids, starts = np.unique(table["objectid"], return_index=True)
+    starts = np.sort(starts)
+    ids = table["objectid"][starts]
+    ends = np.append(starts, len(table["mjd"]))
+    ends = np.insert(ends, 5, ends[5])
+    ids = np.insert(ids, 5, 77)
+    offsets = pa.array(ends, pa.int32())
+    lists = {k: pa.ListArray.from_arrays(offsets, pa.array(v)) for k, v in table.items() if k != "objectid"}
+    if struct:
+        del lists["catflags"]
+        return pa.table({"objectid": ids, "lc": pa.StructArray.from_arrays(list(lists.values()), list(lists))})
+    return pa.table({"objectid": ids, **lists})
+
+
+def write(path: Path, table: Any, rows_a_group: int) -> Path:
+    parquet.write_table(table if isinstance(table, pa.Table) else pa.table(table), path, row_group_size=rows_a_group)
+    return path
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "FEWEST_ROWS", 0)
+    monkeypatch.setattr(stream, "PIECE_ROWS", 64)
+
+
+def same_tables(a: Path, b: Path) -> None:
+    """Text and whole numbers are equal, other numbers within rounding."""
+    left, right = ([line.split(",") for line in path.read_text().splitlines()] for path in (a, b))
+    assert left[0] == right[0]
+    for row in zip(left[1:], right[1:], strict=True):
+        for x, y in zip(*row, strict=True):
+            if "." in x and "/" not in x:
+                assert float(x) == pytest.approx(float(y), rel=1e-9, abs=1e-300)
+            else:
+                assert x == y
+
+
+FORMS = {
+    "rows": lambda t: t,
+    "nulls": nulls,
+    "text ids": lambda t: t | {"objectid": np.char.add("ZTF", t["objectid"].astype(str))},
+    "whole numbers": lambda t: t | {"mag": np.nan_to_num(100 * t["mag"]).astype(np.int16)},
+    "numbered bands": lambda t: t | {"filter": np.unique(t["filter"], return_inverse=True)[1] - 3},
+    "no errors": lambda t: {k: v for k, v in t.items() if k != "magerr"},
+    "flux beside": lambda t: (
+        {k: v for k, v in t.items() if k != "magerr"}
+        | {"flux": 10 ** (-0.4 * t["mag"]), "flux_err": np.abs(t["magerr"])}
+    ),
+    "lists": as_lists,
+    "struct of lists": lambda t: as_lists(t, struct=True),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "group", "options"),
+    [
+        *((form, group, (*GRID, "--multiband", "none")) for form in FORMS for group in (23, 100_000)),
+        *(
+            (form, 23, options)
+            for form in ("rows", "lists")
+            for options in (("--device", "cpu"), (*GRID, "--jitter", "1"))
+        ),
+    ],
+)
+def test_as_if_read_whole(
+    form: str, group: int, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the row groups are: objects that lie in several of them, and groups of many pieces."""
+    path = write(tmp_path / "a.parquet", FORMS[form](rows()), group)
+    whole, pieces = tmp_path / "whole.csv", tmp_path / "pieces.csv"
+    first = run("period", path, *options, "-o", whole)
+    assert first.exit_code == 0, first.stderr
+    monkeypatch.setattr(stream, "FEWEST_ROWS", 0)
+    monkeypatch.setattr(stream, "PIECE_ROWS", 64)
+    opened = stream.open_stream(path, Wanted())
+    assert opened is not None
+    assert len(opened) == N + form.endswith("lists")
+    with opened.pieces() as found:
+        parts = list(found)
+    assert len(parts) > 5
+    second = run("period", path, *options, "-o", pieces)
+    assert second.exit_code == 0, second.stderr
+    if "--fmin" in options:
+        assert pieces.read_text() == whole.read_text()
+    else:  # the bands of a piece set the order of the sums
+        same_tables(pieces, whole)
+    notes = [sorted(re.findall(r"^note: .* rows left out.*$|^\d+ rows.*$", r.stderr, re.M)) for r in (first, second)]
+    assert notes[0] == notes[1] != []
+
+
+def test_pieces_are_the_rows_of_the_file(small_pieces: None, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", rows(), 23)
+    whole, opened = read_light_curves(path), stream.open_stream(path, Wanted())
+    assert opened is not None
+    with opened.pieces() as found:
+        parts = list(found)
+    for name in ("ids", "t", "y", "dy"):
+        np.testing.assert_array_equal(np.concatenate([getattr(p, name) for p in parts]), getattr(whole, name))
+    assert all(p.t.dtype == p.y.dtype == p.dy.dtype == np.float64 and p.t.flags.writeable for p in parts)
+    assert [p.band_names.tolist() for p in parts] == [["zg", "zi", "zr"]] * len(parts)
+    np.testing.assert_array_equal(np.concatenate([p.band_names[p.band] for p in parts]), whole.band)
+    assert opened.missing() == whole.missing()
+    assert opened.n_rows == whole.n_rows
+
+
+@pytest.mark.parametrize("odd", ["unsorted", "no id", "dates", "text flags", "null ids", "Rubin", "repeated list"])
+def test_other_files_are_read_whole(odd: str, small_pieces: None, tmp_path: Path) -> None:
+    """Where rows of an object stand apart, or columns need a look at all of them."""
+    table: Any = rows()
+    n = len(table["mjd"])
+    order = np.random.default_rng(1).permutation(n)
+    table = {
+        "unsorted": lambda: {k: v[order] for k, v in table.items()},
+        "no id": lambda: {k: v for k, v in table.items() if k != "objectid"},
+        "dates": lambda: table | {"mjd": pa.array((1e6 * table["mjd"]).astype("datetime64[us]"))},
+        "text flags": lambda: table | {"catflags": np.where(table["catflags"] > 0, "bad", "good")},
+        "null ids": lambda: table | {"objectid": pa.array(table["objectid"], mask=order < 3)},
+        "Rubin": lambda: (
+            {"diaObjectId" if k == "objectid" else k: v for k, v in table.items()}
+            | {"diaObjectId": np.where(table["objectid"] == table["objectid"][0], 0, table["objectid"])}
+        ),
+        "repeated list": lambda: pa.concat_tables([as_lists(table)] * 2),
+    }[odd]()
+    assert stream.open_stream(write(tmp_path / "a.parquet", table, 100), Wanted()) is None
+
+
+def test_an_unsorted_file_gives_what_a_sorted_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grouped through a hash table, as large files are, and through a sort."""
+    table, texts = rows(), []
+    order = np.random.default_rng(1).permutation(len(table["mjd"]))
+    table = {k: v[order] for k, v in table.items()}
+    path = write(tmp_path / "a.parquet", table, 100)
+    for many in (0, 10**9):
+        monkeypatch.setattr(arrays, "MANY_LABELS", many)
+        out = tmp_path / f"{many}.csv"
+        assert run("period", path, *GRID, "-q", "-o", out).exit_code == 0
+        texts.append(out.read_text())
+    assert texts[0] == texts[1]
+    rank = np.unique(table["objectid"], return_index=True)
+    ids = rank[0][np.argsort(rank[1])]
+    assert [line.split(",")[0] for line in texts[0].splitlines()[1:]] == [str(i) for i in ids]
+
+
+# ---------------------------------------------------------------- faults
+
+
+def damage(path: Path, group: int) -> None:
+    """Overwrite the magnitudes of a row group."""
+    meta = parquet.ParquetFile(path).metadata.row_group(group).column(2)
+    start = meta.dictionary_page_offset or meta.data_page_offset
+    data = bytearray(path.read_bytes())
+    data[start : start + meta.total_compressed_size] = b"\xff" * meta.total_compressed_size
+    path.write_bytes(data)
+
+
+def test_a_damaged_row_group_costs_its_objects(small_pieces: None, tmp_path: Path) -> None:
+    """The others have the periods that they have in the whole file; the command fails and says which rows are lost."""
+    path, out, good = write(tmp_path / "a.parquet", rows(), 150), tmp_path / "bad.csv", tmp_path / "good.csv"
+    assert run("period", path, *GRID, "-q", "-o", good).exit_code == 0
+    damage(path, 3)
+    result = run("period", path, *GRID, "-o", out)
+    assert result.exit_code == 1
+    told = " ".join(result.stderr.split())
+    lost = re.search(r"skysieve: \S+a\.parquet: rows 451 to 600 cannot be read \(.+?\): (\d+) objects are lost", told)
+    assert lost is not None, told
+    ids = rows()["objectid"]
+    gone = {str(i) for i in ids[450:600]}
+    assert int(lost[1]) == len(gone)
+    expected = [line for line in good.read_text().splitlines() if line.split(",")[0] not in gone]
+    assert out.read_text().splitlines() == expected
+
+
+def test_lists_of_unequal_length(small_pieces: None, tmp_path: Path) -> None:
+    """What was searched before is written beside the output."""
+    table = as_lists(rows())
+    mags = table.column("mag").to_pylist()
+    mags[30] = mags[30][:-1]
+    table = table.set_column(table.column_names.index("mag"), "mag", pa.array(mags))
+    path = write(tmp_path / "a.parquet", table, 10)
+    result = run("period", path, *GRID, "-o", tmp_path / "p.csv")
+    assert result.exit_code == 2
+    told = " ".join(result.stderr.split())
+    assert re.search(r"row 31: 'mjd' holds \d+ values, 'mag' holds \d+", told)
+    done = re.search(r"the periods of the (\d+) objects that were done are in", told)
+    assert done is not None, told
+    assert 0 < int(done[1]) < 30
+    assert len((tmp_path / "p.partial.csv").read_text().splitlines()) == 1 + int(done[1])
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, skysieve.core.errors.SkysieveError])
+def test_what_was_searched_is_kept(
+    kind: type[BaseException], small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C or an error in the seventh chunk: all objects of the six before it, and no thread is left."""
+    execute, done = skysieve.LombScarglePlan.execute, []
+
+    def stopped(self: Any, t: Any, y: Any, dy: Any, *, offsets: Any, **options: Any) -> Any:
+        if len(done) == 6:
+            raise kind("stopped by the test")
+        done.append(len(offsets) - 1)
+        return execute(self, t, y, dy, offsets=offsets, **options)
+
+    monkeypatch.setattr(skysieve.LombScarglePlan, "execute", stopped)
+    path = write(tmp_path / "a.parquet", rows(), 50)
+    result = run("period", path, *GRID, "--multiband", "none", "-o", tmp_path / "p.parquet")
+    assert result.exit_code == (130 if kind is KeyboardInterrupt else 2)
+    told = " ".join(result.stderr.split())
+    assert f"the periods of the {sum(done)} objects that were done are in" in told
+    assert parquet.read_table(tmp_path / "p.partial.parquet").num_rows == sum(done)
+    assert not (tmp_path / "p.parquet").exists()
+    assert not [t.name for t in threading.enumerate() if t.name.startswith(("skysieve-ahead", "skysieve-finish"))]
+
+
+@pytest.mark.parametrize("size", [0, 3000, 12_000])
+def test_a_full_disk(small_pieces: None, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the table is written during the search, or at its end: all that was found goes to the standard output."""
+    monkeypatch.setattr(command, "FEWEST_ROWS", 5)
+    path, out = write(tmp_path / "a.parquet", rows(), 50), tmp_path / "p.parquet"
+    assert run("period", path, *GRID, "-q", "-o", out).exit_code == 0
+    assert parquet.ParquetFile(out).num_row_groups > 3
+    before = out.read_bytes()
+    assert len(before) > 12_000
+    with no_file_above(size):
+        result = run("period", path, *GRID, "-q", "-o", out, "--overwrite")
+    assert result.exit_code == 2
+    told = " ".join(result.stderr.split())
+    assert f"cannot write {out}: " in result.stderr.replace("\n", "")
+    done = re.search(r"the periods of the (\d+) objects that were done are on the standard output", told)
+    assert done is not None, told
+    assert len(result.stdout.splitlines()) == 1 + int(done[1])
+    assert out.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.parquet", "p.parquet"]
+
+
+def test_a_table_that_is_written_during_the_search(
+    small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the columns, types and units of one that is written at the end."""
+    path = write(tmp_path / "a.parquet", rows(), 50)
+    tables = []
+    for fewest in (3, 10**9):
+        monkeypatch.setattr(command, "FEWEST_ROWS", fewest)
+        assert run("period", path, *GRID, "-q", "-o", tmp_path / f"{fewest}.parquet").exit_code == 0
+        tables.append(parquet.ParquetFile(tmp_path / f"{fewest}.parquet"))
+    assert [t.num_row_groups for t in tables][1] == 1 < tables[0].num_row_groups
+    monkeypatch.setattr(stream, "FEWEST_ROWS", 10**9)
+    assert run("period", path, *GRID, "-q", "-o", tmp_path / "whole.parquet").exit_code == 0
+    tables.append(parquet.ParquetFile(tmp_path / "whole.parquet"))
+    first = tables[0].read()
+    for other in tables[1:]:
+        assert first.schema.equals(other.schema_arrow, check_metadata=True)
+        for name in first.column_names:
+            np.testing.assert_array_equal(first.column(name).to_numpy(), other.read().column(name).to_numpy())
+
+
+def test_all_rows_flagged(small_pieces: None, tmp_path: Path) -> None:
+    table = rows() | {"catflags": np.full(len(rows()["mjd"]), 32768, np.int32)}
+    result = run("period", write(tmp_path / "a.parquet", table, 100), *GRID, "-o", tmp_path / "p.csv")
+    assert result.exit_code == 2
+    assert "has no row left: all are flagged by catflags" in " ".join(result.stderr.split())
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_one_band_that_is_not_there(small_pieces: None, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", rows(), 100)
+    result = run("period", path, *GRID, "--band", "K")
+    assert result.exit_code == 2
+    assert "has no row of band 'K'; there are: zg, zi, zr" in result.stderr
+    result = run("period", path, *GRID, "--band", "zg")
+    n = int((rows()["filter"] != "zg").sum())
+    assert f"note: {n:,} rows of other bands than zg left out" in result.stderr
+    assert "are searched together" not in result.stderr
+
+
+def test_the_range_of_a_part_says_so(small_pieces: None, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", rows(), 100)
+    assert re.search(r"40 objects, .* in the first \d+ objects", run("period", path, "--device", "cpu").stderr)
+    assert "in the first" not in run("period", path, *GRID).stderr
+
+
+def test_a_bad_column_is_named_at_once(small_pieces: None, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", rows(), 100)
+    result = run("period", path, "--mag", "nothing")
+    assert result.exit_code == 2
+    assert "no column 'nothing' for --mag" in result.stderr
+    twice = pa.Table.from_arrays([pa.array([1.0, 2.0])] * 3, ["mjd", "mag", "mag"])
+    path = write(tmp_path / "b.parquet", twice, 100)
+    with pytest.raises(BadFile, match="2 columns of the name"):
+        stream.open_stream(path, Wanted(mag="2"))
+
+
+# ---------------------------------------------------------------- many objects at once
+
+
+def test_the_highest_frequency_of_many_objects_is_that_of_each() -> None:
+    """Regular, nearly regular and irregular times, sorted or not, with repeated ones and gaps."""
+    rng = np.random.default_rng(1)
+    curves = []
+    for k in range(1200):
+        n = int(rng.integers(1, 300) if k % 7 else rng.integers(1, 6))
+        days = np.sort(rng.choice(700, n, replace=False)).astype(float)
+        t = [
+            rng.uniform(0, 700, n),
+            days,
+            days + rng.normal(0, 0.0029, n),
+            days + rng.normal(0, 0.0033, n),
+            np.arange(n) / 720,
+            np.sort(rng.integers(0, 400, n) + 0.3 * rng.random(n)),
+            np.repeat(days, 2),
+            np.full(n, 3.0),
+            rng.permutation(2.0 * days),
+            np.sort(rng.integers(0, 400, n) + rng.normal(0, 0.05, n)),
+        ][k % 10]
+        curves.append(t + 58000 * (k % 3 > 0))
+    y = [np.where(rng.random(len(t)) < 0.02, np.nan, 1.0) for t in curves]
+    wanted = np.array([bool(np.isfinite(v).any()) for v in y]) & (rng.random(len(y)) < 0.9)
+    highest, regular = sampling.highest_frequencies(light_curves(curves, y), wanted)
+    for i, (t, v) in enumerate(zip(curves, y, strict=True)):
+        expected = sampling.highest_frequency(t[np.isfinite(v)]) if wanted[i] else (np.nan, False)
+        np.testing.assert_array_equal(highest[i], expected[0])
+        assert regular[i] == expected[1]
+    assert 0.1 < regular.mean() < 0.9
+
+
+def test_aliases_of_a_batch_are_those_of_each_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of some rows and all at once; texts follow from positions."""
+    rng = np.random.default_rng(2)
+    n, k, span = 60, 5, 400.0
+    counts = rng.integers(20, 80, n)
+    offsets = np.append(0, np.cumsum(counts))
+    t = rng.integers(0, int(span), offsets[-1]) + 0.3 * rng.random(offsets[-1])
+    dy = rng.uniform(0.1, 1, len(t))
+    rhythms = [1.0, 2.0, 1 / 29.530589, 1 + 1 / 29.530589]
+    peaks = rng.uniform(0.1, 3, (n, k))
+    for j in range(1, k):
+        peaks[:, j] = np.abs(peaks[:, j - 1] + rng.choice([-1, 0, 1, 2], n) * rng.choice(rhythms, n))
+    peaks[rng.random((n, k)) < 0.05] = np.nan
+    spans = np.full(n, span)
+    whole = aliases.find_aliases(t, peaks, spans, dy, offsets=offsets)
+    assert {"", "#1 - 1/d", "#2 + 1/d", "1/d - #1"} < set(whole.text.ravel())
+    assert (whole.of >= 0).sum() > 30
+    monkeypatch.setattr(aliases, "BLOCK_ROWS", 100)
+    blocks = aliases.find_aliases(t, peaks, spans, dy, offsets=offsets)
+    for i in range(n):
+        rows_of = slice(offsets[i], offsets[i + 1])
+        one = aliases.find_aliases(t[rows_of], peaks[i], span, dy[rows_of])
+        for name in ("flag", "of", "text", "window"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(whole, name)[i])
+            np.testing.assert_array_equal(getattr(blocks, name)[i], getattr(whole, name)[i])
