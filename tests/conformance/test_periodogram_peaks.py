@@ -53,7 +53,7 @@ def regular(samples_per_peak: float, low: float = 0.1, high: float = 1.2) -> Gri
 def run(device: str, spec: Spec, source: Flat, grids: Grids) -> Output:
     from skysieve.periodogram.api import make_engine
 
-    engine, _ = make_engine(spec, resolve(device)[0], None, None)
+    engine = make_engine(spec, resolve(device)[:1], None, None)
     output = Output.allocate(source.n_objects, spec.n_peaks)
     engine.execute(source, grids, output)
     engine.close()

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.periodogram.standin import StandIn
 
-from skysieve.core.device import resolve
+import skysieve
 from skysieve.periodogram import api
 
 
 @pytest.fixture
-def standin(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """Plans get an engine of direct sums; ``["engine"]`` is the last one made, ``["fail"]`` the objects it fails on."""
     state: dict[str, Any] = {"engine": None, "fail": ()}
 
     def make(spec: Any, device: Any, memory: Any, threads: Any) -> Any:
         state["engine"] = StandIn(spec, state["fail"])
-        return state["engine"], resolve("cpu")[0]
+        return state["engine"]
 
+    skysieve.clear_cache()
     monkeypatch.setattr(api, "make_engine", make)
-    return state
+    yield state
+    skysieve.clear_cache()

@@ -95,5 +95,7 @@ class StandIn:
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
         return {"method": "direct", "device": "cpu", "bytes": 8, "seconds": 0.0}
 
+    idle_bytes = 0
+
     def close(self) -> None:
         self.closed = True

@@ -14,8 +14,10 @@ from astropy.time import Time
 from astropy.timeseries import LombScargle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.periodogram.standin import StandIn
 from tests.truth import periodogram as reference
 
+import skysieve
 from skysieve.core import device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, SkysieveError
 from skysieve.periodogram.api import LombScarglePlan, lombscargle
@@ -348,11 +350,41 @@ def test_failure_of_the_device_is_an_error_alone_and_a_status_in_a_batch(standin
     assert np.isfinite(batch.power[1]).all()
 
 
-def test_the_engine_is_closed_when_the_search_fails(standin):
+def test_the_function_uses_its_engine_again(standin):
+    """Also after data that were refused; options of their own have engines of their own."""
     t, y, _ = curve()
+    lombscargle(t, y, **GRID)
+    first = standin["engine"]
     with pytest.raises(ValueError, match="y is constant"):
         lombscargle(t, np.ones_like(y), **GRID)
+    lombscargle([t, t[:30]], [y, y[:30]], **GRID)
+    assert standin["engine"] is first
+    lombscargle(t, y, **{**GRID, "n_peaks": 2})
+    assert standin["engine"] is not first
+    skysieve.clear_cache()
+    assert first.closed
+
+
+def test_an_engine_whose_search_raises_is_closed(standin, monkeypatch):
+    def fail(*_args: object) -> None:
+        raise RuntimeError("the GPU is lost")
+
+    t, y, _ = curve()
+    with monkeypatch.context() as patched:
+        patched.setattr(StandIn, "execute", fail)
+        with pytest.raises(RuntimeError, match="the GPU is lost"):
+            lombscargle(t, y, **GRID)
     assert standin["engine"].closed
+    assert lombscargle(t, y, **GRID).period > 0
+
+
+def test_later_calls_do_not_change_earlier_results():
+    t, y, dy = curve()
+    results = [lombscargle(t, np.roll(y, k), dy, **GRID) for k in (0, 20)]
+    expected = [LombScarglePlan(**GRID).execute(t, np.roll(y, k), dy) for k in (0, 20)]
+    for found, alone in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(found.power, alone.power)
+        np.testing.assert_array_equal(found.peaks.frequency, alone.peaks.frequency)
 
 
 def test_warnings_point_at_the_call():

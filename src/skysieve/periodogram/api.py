@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.checks import one_of, thread_count
 from skysieve.core.device import Device, resolve
+from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import SkysieveError
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
@@ -20,10 +22,10 @@ from skysieve.periodogram.lightcurves.units import Units, one_time_unit, strip_f
 from skysieve.periodogram.numerics.grid import GridRule, grid_warnings, make_rule, refusal
 from skysieve.periodogram.result.assemble import assemble, settle
 
-from .contract import NAN_POLICIES, Engine, Grids, Output, Scan, Spec, Status
+from .contract import NAN_POLICIES, Engine, Grids, Output, Scan, Source, Spec, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import ArrayLike
 
@@ -36,23 +38,68 @@ if TYPE_CHECKING:
 __all__ = ["LombScarglePlan", "lombscargle"]
 
 
-def make_engine(
-    spec: Spec, device: str | Device, memory: str | float | None, threads: int | None
-) -> tuple[Engine, Device]:
-    """The backend for a device."""
-    devices = resolve(device)
+def make_engine(spec: Spec, devices: tuple[Device, ...], memory: str | float | None, threads: int | None) -> Engine:
+    """The backend for the devices of `resolve`."""
     if devices[0].kind == "cpu" and spec.model is not None:
         from skysieve.periodogram.cpu.fourier.bands import MultibandEngine
 
-        return MultibandEngine(spec, device=devices[0], memory=memory, threads=threads), devices[0]
+        return MultibandEngine(spec, device=devices[0], memory=memory, threads=threads)
     if devices[0].kind == "cpu":
         from skysieve.periodogram.cpu.engine import Engine as CPUEngine
 
-        return CPUEngine(spec, device=devices[0], memory=memory, threads=threads), devices[0]
+        return CPUEngine(spec, device=devices[0], memory=memory, threads=threads)
     from skysieve.periodogram.cuda.engine import Engine as CUDAEngine
 
     one = devices[0] if len(devices) == 1 else devices
-    return CUDAEngine(spec, device=one, memory=memory, threads=threads), devices[0]
+    return CUDAEngine(spec, device=one, memory=memory, threads=threads)
+
+
+class BorrowedEngine:
+    """An engine of the cache for one call of a function: `close` gives it back, unless one of its methods raised."""
+
+    def __init__(
+        self, spec: Spec, devices: tuple[Device, ...], memory: str | float | None, threads: int | None
+    ) -> None:
+        self._error: BaseException | None = None
+        self._loan = ENGINES.borrow(
+            ("periodogram", spec, devices, memory, threads),
+            lambda: make_engine(spec, devices, memory, threads),
+            devices[0],
+            lambda engine: engine.idle_bytes,
+        )
+        self._engine = self._loan.__enter__()
+
+    def scan(self, source: Source) -> Scan:
+        """See `contract.Engine.scan`."""
+        with self._noticing():
+            return self._engine.scan(source)
+
+    def execute(self, source: Source, grids: Grids, output: Output, progress: Any = None) -> None:
+        """See `contract.Engine.execute`."""
+        with self._noticing():
+            self._engine.execute(source, grids, output, progress)
+
+    def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
+        """See `contract.Engine.describe`."""
+        return self._engine.describe(source, grids)
+
+    @property
+    def idle_bytes(self) -> int:
+        """See `contract.Engine.idle_bytes`."""
+        return self._engine.idle_bytes
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def close(self) -> None:
+        """Give the engine back; after an error it is closed."""
+        error = self._error
+        self._loan.__exit__(None if error is None else type(error), error, None)
 
 
 def lombscargle(
@@ -199,7 +246,7 @@ def lombscargle(
     >>> [round(float(p), 2) for p in batch.period]
     [0.7, 0.7]
     """
-    with LombScarglePlan(
+    with Borrowing(
         frequency=frequency,
         fmin=fmin,
         fmax=fmax,
@@ -298,7 +345,11 @@ class LombScarglePlan(Plan):
     def _make_engine(
         self, device: str | Device, memory: str | float | None, threads: int | None
     ) -> tuple[Engine | None, Device]:
-        return make_engine(self._spec, device, memory, threads)
+        devices = resolve(device)
+        return self._engine_for(devices, memory, threads), devices[0]
+
+    def _engine_for(self, devices: tuple[Device, ...], memory: str | float | None, threads: int | None) -> Engine:
+        return make_engine(self._spec, devices, memory, threads)
 
     def __repr__(self) -> str:
         state = "closed" if self._engine is None else str(self._device)
@@ -499,6 +550,15 @@ class LombScarglePlan(Plan):
             free = self._device.free_memory if curves.on_device else resolve("cpu")[0].free_memory
             checks.refuse_large_power(n, total, needed, free)
         return xp.empty(total, self._spec.dtype)
+
+
+class Borrowing(LombScarglePlan):
+    """A plan for one call of a function, with an engine of the cache."""
+
+    def _engine_for(
+        self, devices: tuple[Device, ...], memory: str | float | None, threads: int | None
+    ) -> BorrowedEngine:
+        return BorrowedEngine(self._spec, devices, memory, threads)
 
 
 def one_band(curves: CurveSet, y: Any) -> CurveSet:

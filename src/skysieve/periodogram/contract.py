@@ -285,5 +285,9 @@ class Engine(Protocol):
         ``seconds`` (float; None where there is no prediction).
         """
 
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes that the engine holds on its (first) device between calls."""
+
     def close(self) -> None:
         """Free threads and device memory."""

@@ -19,7 +19,7 @@ from skysieve.periodogram.lightcurves.sources import light_curves
 from skysieve.periodogram.numerics.fourier import Model
 from skysieve.periodogram.result.result import LombScargleResult
 
-from .api import LombScarglePlan
+from .api import Borrowing, LombScarglePlan
 from .contract import BAND_MODELS, Status
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def lombscargle_multiband(
     >>> round(float(result.period), 1), result.bands
     (1.7, ('g', 'i', 'r'))
     """
-    with MultibandPlan(
+    with _Call(
         model=model,
         nterms=nterms,
         nterms_band=nterms_band,
@@ -228,6 +228,10 @@ class MultibandPlan(Plan):
     >>> [round(p, 2) for p in periods]
     [1.5, 3.0]
     """
+
+    @property
+    def _plan_type(self) -> type[_BandsPlan]:
+        return _BandsPlan
 
     def __init__(
         self,
@@ -336,7 +340,7 @@ class MultibandPlan(Plan):
         if self._plan is None or self._plan.model != columns:
             if self._plan is not None:
                 self._plan.close()
-            self._plan = _BandsPlan(columns, fewest, **self._options)
+            self._plan = self._plan_type(columns, fewest, **self._options)
         return self._plan, names, banded
 
 
@@ -488,6 +492,18 @@ class _BandsPlan(LombScarglePlan):
             rows = np.bincount(owner * m.n_bands + codes, minlength=(last - first) * m.n_bands)
             out[first:last] = (rows.reshape(-1, m.n_bands) >= self._fewest).sum(axis=1)
         return out * (m.band_constant + 2 * m.band_terms) + 2 * max(0, m.terms - m.band_terms)
+
+
+class _BorrowingBands(Borrowing, _BandsPlan):
+    """Light curves of one number of bands, with an engine of the cache."""
+
+
+class _Call(MultibandPlan):
+    """The plan of one call of `lombscargle_multiband`, with an engine of the cache."""
+
+    @property
+    def _plan_type(self) -> type[_BandsPlan]:
+        return _BorrowingBands
 
 
 class _OptionsOnly(_BandsPlan):

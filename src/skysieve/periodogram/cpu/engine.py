@@ -73,7 +73,13 @@ class Engine:
         self.form = self.normalization.form
         self.budget = CHUNK_BYTES if memory is None else min(CHUNK_BYTES, parse_budget(memory, available_host_memory()))
         self.pool = TaskPool(threads)
+        self.largest_scratch = 0
         self.model = None if spec.nterms == 1 else Model.single(spec.nterms, spec.fit_mean)
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of scratch that the threads hold at most between calls."""
+        return self.pool.workers * self.largest_scratch
 
     def close(self) -> None:
         """Stop the threads, and free large scratch of the calling thread."""
@@ -258,10 +264,10 @@ class SinusoidSearch:
             df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
             ends = self.curves.t[self.curves.start[which] + self.curves.n_used[which] - 1]
             _, folds2 = cost.fold_counts(combs, (df * ends).max())
-            work = _scratch_of("comb", dtype, state.comb_work, points, int(folds2), length)
+            work = _scratch_of(self.engine, "comb", state.comb_work, points, int(folds2), length)
             constants = state.Constants.of(nufft.tables(combs, LANES, dtype))
         else:
-            work = _scratch_of("direct", dtype, state.direct_work, points, length)
+            work = _scratch_of(self.engine, "direct", state.direct_work, points, length)
             constants = state.Constants.of(nufft.tables(LANES, LANES, dtype))
         found, count, seam = search.search(
             method, which, first, last, length, combs, nufft.KERNELS[dtype].modes, self.curves, self.grid, constants,
@@ -276,7 +282,7 @@ class SinusoidSearch:
             return
         engine = self.engine
         points = int(self.curves.n_used[which].max())
-        work = _scratch_of("direct", engine.dtype, state.direct_work, points, search.IRREGULAR_STRETCH)
+        work = _scratch_of(engine, "direct", state.direct_work, points, search.IRREGULAR_STRETCH)
         for i in which:
             finufft_object(
                 int(i), self.curves, self.grid, work, self.answers, engine.form, self.mean, GUARD[engine.dtype]
@@ -304,11 +310,12 @@ class SinusoidSearch:
         search.join(i, found, self.curves, self.grid, self.mean, self.answers)
 
 
-def _scratch_of(name: str, dtype: np.dtype[Any], make: Callable[..., state.Work], *sizes: int) -> state.Work:
+def _scratch_of(engine: Engine, name: str, make: Callable[..., state.Work], *sizes: int) -> state.Work:
     """This thread's scratch for one family of kernels, made anew where it is too small."""
-    key = f"{name}_{dtype.name}"
-    work = make(dtype, *sizes, getattr(_scratch, key, None))
+    key = f"{name}_{engine.dtype.name}"
+    work = make(engine.dtype, *sizes, getattr(_scratch, key, None))
     setattr(_scratch, key, work)
+    engine.largest_scratch = max(engine.largest_scratch, sum(a.nbytes for a in work))
     return work
 
 

@@ -207,6 +207,11 @@ class Engine:
             **settings.methods.expected(method, n, nf, mean, len(self.workers)),
         }
 
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of device memory of the buffers of the first GPU."""
+        return sum(lane.nbytes for lane in self.workers[0].every_lane)
+
     def close(self) -> None:
         """Give back threads and device memory."""
         for worker in (*self.workers, *self._left):

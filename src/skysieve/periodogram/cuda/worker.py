@@ -103,6 +103,11 @@ class Worker(ABC):
         return self._spare
 
     @property
+    def every_lane(self) -> tuple[Lane, ...]:
+        """The lanes, and the spare one once it is used."""
+        return (*self.lanes, *filter(None, [self._spare]))
+
+    @property
     def free_memory(self) -> int:
         """Free bytes of the device's memory; all of its memory where the device is the host."""
         device = self.runtime.device
@@ -115,12 +120,12 @@ class Worker(ABC):
 
     def release(self) -> None:
         """Give back the buffers of every lane."""
-        for lane in (*self.lanes, *filter(None, [self._spare])):
+        for lane in self.every_lane:
             self.forget(lane)
 
     def settle(self) -> None:
         """Wait for everything started on any lane."""
-        for lane in (*self.lanes, *filter(None, [self._spare])):
+        for lane in self.every_lane:
             lane.settle()
 
     def close(self) -> None:

@@ -201,6 +201,7 @@ class SeriesSearch:
             folds = 16 * -(-(int(circles.max()) + 1) // 16)
         work = make_work(self.tables, points, cells, method == NUFFT, length, getattr(_scratch, "work", None))
         _scratch.work = work
+        self.engine.largest_scratch = max(self.engine.largest_scratch, sum(a.nbytes for a in work))
         found, count, seam = search.search(
             method, which, first, last, length, combs, nufft.KERNELS[F64].modes, self.curves, self.row_of_band,
             self.grid, self.fit, _combs(combs if method == NUFFT else LANES, folds), work, self.answers,
