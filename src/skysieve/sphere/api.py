@@ -13,10 +13,11 @@ import numpy as np
 from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.checks import one_of, real_dtype
 from skysieve.core.device import Device, resolve
+from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, format_bytes
 from skysieve.core.plan import Plan
 from skysieve.core.progress import Progress, Reporter, reporting
-from skysieve.sphere.grids.grid import QUADRATURES, Grid, Quadrature
+from skysieve.sphere.grids.grid import QUADRATURES, Grid, Healpix, Quadrature
 from skysieve.sphere.grids.healpix import CHUNK, nest2ring, npix2nside, reorder
 from skysieve.sphere.grids.polar_correction import add_mean, mean_of
 from skysieve.sphere.kernels.base import Kernel, check_eps
@@ -36,13 +37,13 @@ from .arguments import (
 from .contract import METHODS, Compat, Engine, Method, RealType, Spec, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from skysieve.sphere.cpu.offset import Ones
 
-__all__ = ["ConvolvePlan"]
+__all__ = ["ConvolvePlan", "borrowed_plan"]
 
 logger = logging.getLogger("skysieve")
 
@@ -255,6 +256,10 @@ class ConvolvePlan(Plan):
         self._closed = True
         self._engine.close()
         self._response = None
+
+    def idle_bytes(self) -> int:
+        """Bytes that the plan holds on its device between calls, working memory included."""
+        return int(self._engine.describe()["bytes"])
 
     @property
     def npix(self) -> int:
@@ -529,3 +534,37 @@ class ConvolvePlan(Plan):
         from skysieve.sphere.cpu.offset import Ones
 
         return Ones(self._table, self.kernels, float(self.eps), threads)
+
+
+@contextlib.contextmanager
+def borrowed_plan(kernel: Kernel, grid: Healpix, **options: Any) -> Iterator[ConvolvePlan]:
+    """A plan of the cache for one call of a function.
+
+    Kernels that hold a Python function have plans of their own: a function may change between calls.
+    """
+    key = _key(kernel, grid, options)
+    if key is None:
+        with ConvolvePlan(kernel, grid, **options) as plan:
+            yield plan
+        return
+    device = devices_of(options.get("device", "auto"), resolve)[0]
+    with ENGINES.borrow(key, lambda: ConvolvePlan(kernel, grid, **options), device, ConvolvePlan.idle_bytes) as plan:
+        yield plan
+
+
+def _key(kernel: Kernel, grid: Healpix, options: dict[str, Any]) -> Hashable | None:
+    """Everything that a plan depends on; None where a value cannot be compared."""
+    values: list[Hashable] = []
+    for name, value in sorted(vars(kernel).items()):
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            values.append((name, value.dtype.str, value.shape, value.tobytes()))
+        elif value is None or isinstance(value, bool | int | float | str | np.number):
+            values.append((name, value))
+        else:
+            return None
+    key = ("sphere", type(kernel), *values, grid.nside, grid.nest, *sorted(options.items()))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key

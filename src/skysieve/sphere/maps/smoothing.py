@@ -14,7 +14,7 @@ from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.checks import flag, one_of, real_dtype, thread_count, whole
 from skysieve.core.device import resolve
 from skysieve.core.progress import Progress, reporting
-from skysieve.sphere.api import ConvolvePlan, host
+from skysieve.sphere.api import borrowed_plan, host
 from skysieve.sphere.arguments import devices_of
 from skysieve.sphere.contract import METHODS, Method, RealType, Where
 from skysieve.sphere.grids.grid import QUADRATURES as RULES
@@ -480,7 +480,7 @@ def _by_pixels(
     scalar = (..., slice(0, 1), slice(None)) if polarised else (...,)
     xp = array_module(maps)
     out = xp.empty_like(maps)
-    with ConvolvePlan(kernel, grid, **options) as plan:
+    with borrowed_plan(kernel, grid, **options) as plan:
         x = maps[scalar]
         lift: Any = 0.0
         if normalize and not positive:  # constants are kept, so the mean can be added afterwards; it would cost digits
@@ -496,7 +496,7 @@ def _by_pixels(
         total = 2 * count if polarised else count
         out[scalar] = plan.execute(x, progress=_shifted(report, 0, total))
         if polarised:
-            with ConvolvePlan(kernel, grid, spin=2, **options) as tensor:
+            with borrowed_plan(kernel, grid, spin=2, **options) as tensor:
                 out[..., 1:, :] = tensor.execute(maps[..., 1:, :], progress=_shifted(report, count, total))
         if normalize and good is not None:
             share = plan.execute(good)
