@@ -27,8 +27,8 @@ ORDER = {
     ),
     "sphere": ("contract", "kernels", "grids", "ring_pairs", "arguments", "cpu|cuda", "api", "maps", "command"),
     "dedispersion": (
-        "contract", "cpu|cuda", "data", "dm_plan", "clean", "result", "dispatch", "api", "single_pulse", "stream",
-        "command",
+        "contract", "cpu|cuda", "data", "dm_plan", "clean", "result", "dispatch", "api", "single_pulse", "injections",
+        "stream", "command",
     ),
     "dedispersion.stream": (
         "records", "metrics", "receive", "channelise", "search", "beams", "intake", "report", "pipeline", "web",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.data.simulate import fake, inject
     from skysieve.dedispersion.data.write import write_dat, write_fil, write_tim
     from skysieve.dedispersion.dm_plan.plan import DMPlan, plan
+    from skysieve.dedispersion.injections.campaign import Noise, completeness
+    from skysieve.dedispersion.injections.result import Completeness
     from skysieve.dedispersion.single_pulse.candidates import Candidates, Events
     from skysieve.dedispersion.single_pulse.cutouts import Cutout, cutout
     from skysieve.dedispersion.single_pulse.search import SearchPlan, search
@@ -33,6 +35,7 @@ __all__ = [
     "DM_CONSTANT",
     "BadFile",
     "Candidates",
+    "Completeness",
     "Cutout",
     "DMPlan",
     "Dedispersed",
@@ -41,9 +44,11 @@ __all__ = [
     "Filterbank",
     "Losses",
     "Mask",
+    "Noise",
     "Observation",
     "SearchPlan",
     "channel_statistics",
+    "completeness",
     "cutout",
     "dedisperse",
     "fake",
@@ -67,6 +72,8 @@ _HOMES = {
     "read_rfifind": "skysieve.dedispersion.clean.rfi",
     "requantise": "skysieve.dedispersion.data.requantise",
     "channel_statistics": "skysieve.dedispersion.clean.rfi",
+    "Completeness": "skysieve.dedispersion.injections.result",
+    "completeness": "skysieve.dedispersion.injections.campaign",
     "cutout": "skysieve.dedispersion.single_pulse.cutouts",
     "Cutout": "skysieve.dedispersion.single_pulse.cutouts",
     "DM_CONSTANT": "skysieve.dedispersion.data.observation",
@@ -78,6 +85,7 @@ _HOMES = {
     "Filterbank": "skysieve.dedispersion.data.filterbank",
     "Losses": "skysieve.dedispersion.clean.missing",
     "Mask": "skysieve.dedispersion.clean.masks",
+    "Noise": "skysieve.dedispersion.injections.campaign",
     "Observation": "skysieve.dedispersion.data.observation",
     "dedisperse": "skysieve.dedispersion.api",
     "fake": "skysieve.dedispersion.data.simulate",

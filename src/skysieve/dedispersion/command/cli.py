@@ -438,6 +438,135 @@ def inject(
 
 @dedisp.command()
 @grouped
+def completeness(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE...]",
+            help="Data that get pulses. Without files, Gaussian noise of the receiver of --nchan, --fch1 and so on.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    dms: DmOptions,
+    data: DataOptions,
+    pulses: Annotated[
+        int, option("--pulses", help="Number of pulses. The default is 1000.", panel=PULSE, metavar="N", min=1)
+    ] = 1000,
+    snr: Annotated[
+        str, option("--snr", help="S/N of the pulses, with commas between. The default is 7,8,9,10.", panel=PULSE,
+                    metavar="LIST")
+    ] = "7,8,9,10",
+    dm_range: Annotated[
+        str | None,
+        option("--dm-range", help="Lowest and highest DM of the pulses. The default is 10% to 90% of the DMs searched.",
+               panel=PULSE, metavar="A,B"),
+    ] = None,
+    width_range: Annotated[
+        str, option("--width-range", help="Least and largest width (FWHM) in seconds. The default is 0.001,0.01.",
+                    panel=PULSE, metavar="A,B")
+    ] = "0.001,0.01",
+    scatter_range: Annotated[
+        str, option("--scatter-range", help="Least and largest scattering time in seconds. The default is 0,0.",
+                    panel=PULSE, metavar="A,B")
+    ] = "0,0",
+    index_range: Annotated[
+        str, option("--index-range", help="Lowest and highest spectral index. The default is 0,0.", panel=PULSE,
+                    metavar="A,B")
+    ] = "0,0",
+    band: Annotated[
+        str, option("--band", help="Part of the band that pulses fill, 0 its bottom, 1 its top. The default is 0,1.",
+                    panel=PULSE, metavar="A,B")
+    ] = "0,1",
+    seed: Annotated[
+        int, option("--seed", help="Seed of the random numbers. The default is 0.", panel=PULSE, metavar="N")
+    ] = 0,
+    nchan: Annotated[
+        int, option("--nchan", help="Channels of noise. The default is 256.", panel=DATA, metavar="N", min=1)
+    ] = 256,
+    fch1: Annotated[
+        float, option("--fch1", help="Centre of the first channel in MHz. The default is 1500.", panel=DATA,
+                      metavar="F")
+    ] = 1500.0,
+    foff: Annotated[
+        float, option("--foff", help="Step from channel to channel in MHz. The default is -1.171875.", panel=DATA,
+                      metavar="F")
+    ] = -1.171875,
+    tsamp: Annotated[
+        float, option("--tsamp", help="Sampling time in seconds. The default is 256e-6.", panel=DATA, metavar="S")
+    ] = 256e-6,
+    nbits: Annotated[int, option("--nbits", help="Bits of a sample. The default is 8.", panel=DATA, metavar="N")] = 8,
+    duration: Annotated[
+        float, option("--duration", help="Seconds of noise searched at a time. The default is 60.", panel=DATA,
+                      metavar="S")
+    ] = 60.0,
+    threshold: Annotated[
+        float, option("-t", "--threshold", help="Least S/N of an event. The default is 6.5.", panel=SEARCH, metavar="X")
+    ] = 6.5,
+    noise: NoiseOption = "robust",
+    computation: Computation,
+    output: Annotated[
+        Path | None,
+        option("-o", "--output", help="Table of the pulses: .csv or .ecsv; '-' is standard output.", panel=OUTPUT,
+               metavar="OUT"),
+    ] = None,
+    form: FormatOption = None,
+    plot: PlotFile = None,
+    overwrite: OverwriteOption = False,
+    reports: Reports,
+) -> None:  # fmt: skip
+    """Measure which pulses a search finds: pulses of known S/N are added to data or noise and searched for.
+
+    Example: skysieve dedisp completeness --dm-max 500 --pulses 400 -o pulses.csv --plot recall.png
+    """
+    from skysieve.dedispersion.injections.campaign import Noise
+    from skysieve.dedispersion.injections.campaign import completeness as campaign
+
+    with report_errors(), ExitStack() as stack:
+        messages = reports.messages()
+        chosen = "" if output is None else table_format(output, form, ("csv", "ecsv"))
+        check_output(output, overwrite)
+        check_picture(plot, overwrite)
+        receiver = Noise(nchan, fch1, foff, tsamp, nbits, duration)
+        fb = stack.enter_context(data.open(files) if files else receiver.segment(seed))
+        made = dms.plan(fb)
+        lowest, highest = float(made.dms[0]), float(made.dms[-1])
+        fallback = (lowest + 0.1 * (highest - lowest), lowest + 0.9 * (highest - lowest))
+        found = campaign(
+            fb if files else receiver, made, n=pulses, snr=_numbers("--snr", snr),
+            dm=fallback if dm_range is None else _pair("--dm-range", dm_range),
+            width=_pair("--width-range", width_range), scatter=_pair("--scatter-range", scatter_range),
+            index=_pair("--index-range", index_range), band=_pair("--band", band), seed=seed, threshold=threshold,
+            noise=noise, device=computation.device, threads=computation.threads, memory=computation.memory,
+            progress=messages.progress,
+        )  # fmt: skip
+        if output != STDIO and not messages.quiet:
+            typer.echo("\n".join(found.summary()))
+        if output is not None:
+            with output_file(output, f".{chosen}") as file:
+                found.to_table().write(file, format=f"ascii.{chosen}", overwrite=True)
+            messages.wrote(output, f"{len(found)} pulses")
+        if plot is not None:
+            save_figure(found.plot(), plot, dpi=120)
+            messages.wrote(plot)
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{name} {text}: expected numbers with commas between") from None
+
+
+def _pair(name: str, text: str) -> tuple[float, float]:
+    values = _numbers(name, text)
+    if len(values) != 2:
+        raise ValueError(f"{name} {text}: expected two numbers with a comma between")
+    return values[0], values[1]
+
+
+@dedisp.command()
+@grouped
 def plot(
     files: Annotated[
         list[Path],

@@ -320,7 +320,7 @@ def inject(
     if sigma is None:
         middle = max(0, min(int(first[0]) - 8192, fb.nsamp - 16384))
         block = fb.block(middle, min(16384, fb.nsamp))
-        spread = np.array([_scatter(row[np.isfinite(row)]) for row in block])
+        spread = np.array([robust_sigma(row[np.isfinite(row)]) for row in block])
     else:
         spread = np.broadcast_to(np.asarray(sigma, np.float64), (fb.nchan,))
     samples = width / obs.tsamp
@@ -333,10 +333,10 @@ def inject(
     else:
         running = np.rint(np.cumsum(wanted))
         added = np.diff(running, prepend=0.0).reshape(unit.shape).astype(np.int32)
-    return Filterbank([PulseReader(_whole(fb), [(first, added)], analog=False)])
+    return Filterbank([PulseReader(whole_reader(fb), [(first, added)], analog=False)])
 
 
-def _scatter(values: NDArray[Any]) -> float:
+def robust_sigma(values: NDArray[Any]) -> float:
     """Sigma from the quartiles, or from the standard deviation if these are equal; 0 without values."""
     if not values.size:
         return 0.0
@@ -344,7 +344,7 @@ def _scatter(values: NDArray[Any]) -> float:
     return float((high - low) / 1.3489795 if high > low else values.std(dtype=np.float64))
 
 
-def _whole(fb: Filterbank) -> Reader:
+def whole_reader(fb: Filterbank) -> Reader:
     """A filterbank as one reader."""
     return fb.readers[0] if len(fb.readers) == 1 else _Joined(fb)
 

@@ -1,0 +1,149 @@
+"""Pulses as a receiver records them: Gaussians, smeared within channels, scattered and sampled, of known ideal S/N."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from skysieve.dedispersion.data.delays import delay_seconds
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.data.observation import Observation
+
+__all__ = ["Pulse", "Recorded", "record"]
+
+FWHM = math.sqrt(8 * math.log(2))
+_SIGMAS = 5.0
+"""Half the length of a pulse in standard deviations."""
+_SCATTERINGS = 12.0
+"""Length of a scattered tail in its time constants: exp(-12) of it is left out."""
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """A pulse to inject.
+
+    Attributes
+    ----------
+    dm : float
+        pc / cm^3.
+    time : float
+        Seconds at which its middle, before scattering, arrives at the top of the band.
+    width : float
+        Full width at half maximum of the emitted Gaussian, seconds.
+    snr : float
+        S/N of the ideal boxcar, after smearing and sampling.
+    scatter : float
+        Time constant of the exponential tail at mid band, seconds; it grows as the frequency to the power -4.
+    index : float
+        Spectral index: the height in a channel goes as the frequency to this power.
+    band : tuple of float
+        Part of the band that the pulse fills: from the bottom, 0, to the top, 1.
+    """
+
+    dm: float
+    time: float
+    width: float
+    snr: float
+    scatter: float = 0.0
+    index: float = 0.0
+    band: tuple[float, float] = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A pulse in units of the samples.
+
+    Attributes
+    ----------
+    first : int64, shape (nchan,)
+        First sample of each channel.
+    counts : float64, shape (nchan, samples)
+        What the pulse adds.
+    delays : int64, shape (nchan,)
+        Delay of each channel behind the top of the band, in whole samples.
+    begin, length : int
+        The ideal boxcar: its first sample in the series that is de-dispersed to the top of the band, and its length.
+    """
+
+    first: NDArray[np.int64]
+    counts: NDArray[np.float64]
+    delays: NDArray[np.int64]
+    begin: int
+    length: int
+
+
+def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_constant: float) -> Recorded:
+    """The samples of a pulse.
+
+    Parameters
+    ----------
+    sigma : numpy.ndarray of float64, shape (nchan,)
+        Noise of each channel, in counts.
+
+    Raises
+    ------
+    ValueError
+        No channel lies in the part of the band, or its noise is not above 0.
+    """
+    f, step = obs.freqs, obs.tsamp
+    delay = delay_seconds(f, pulse.dm, obs.top, dm_constant)
+    half = abs(obs.foff) / 2
+    smear = delay_seconds(f - half, pulse.dm, obs.top, dm_constant)
+    smear = np.maximum(smear - delay_seconds(f + half, pulse.dm, obs.top, dm_constant), 1e-3 * step)
+    spread = pulse.width / FWHM
+    tau = pulse.scatter * (f / obs.centre) ** -4.0
+    before = _SIGMAS * spread + smear / 2
+    first = np.floor((pulse.time + delay - before) / step).astype(np.int64)
+    samples = math.ceil(float((2 * before + _SCATTERINGS * tau).max()) / step) + 2
+    edges = (first[:, None] + np.arange(samples + 1)) * step - (pulse.time + delay)[:, None]
+    area = _area(edges + smear[:, None] / 2, spread, tau) - _area(edges - smear[:, None] / 2, spread, tau)
+    shape = np.diff(area / smear[:, None], axis=1) * (pulse.width / step)  # height 1 before smearing, about
+    low, high = (f.min() + part * (f.max() - f.min()) for part in pulse.band)
+    inside = (f >= low) & (f <= high)
+    if not inside.any():
+        raise ValueError(f"band={pulse.band!r}: expected a part of the band that holds a channel")
+    noise = math.sqrt(float((sigma**2).sum()))
+    if not (math.isfinite(noise) and noise > 0):
+        raise ValueError(f"snr={pulse.snr!r}: the noise is {noise:g} counts, expected a number above 0")
+    shape *= np.where(inside, (f / obs.centre) ** pulse.index, 0.0)[:, None]
+    whole = np.rint(delay / step).astype(np.int64)
+    at = first - whole
+    start = int(at.min())
+    series = np.zeros(int(at.max()) - start + samples)
+    for row, place in enumerate(at - start):
+        series[place : place + samples] += shape[row]
+    begin, length, best = _ideal(series)
+    return Recorded(first, shape * (pulse.snr * noise / best), whole, start + begin, length)
+
+
+def _area(x: NDArray[np.float64], sigma: float, tau: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The second integral, up to ``x``, of a Gaussian of area 1 that is scattered; ``tau`` of each row, 0 for none."""
+    from scipy.special import log_ndtr, ndtr
+
+    z = x / sigma
+    out: NDArray[np.float64] = x * ndtr(z) + sigma / math.sqrt(2 * math.pi) * np.exp(-0.5 * z**2)
+    if tau.any():
+        t = tau[:, None]
+        tail = np.exp(0.5 * (sigma / t) ** 2 - x / t + log_ndtr(z - sigma / t))
+        out -= t * (ndtr(z) - tail)
+    return out
+
+
+def _ideal(series: NDArray[np.float64]) -> tuple[int, int, float]:
+    """First sample, length, and sum over the root of the length, of the window where this is the largest."""
+    total = np.concatenate([[0.0], np.cumsum(series)])
+    lengths = np.unique(np.rint(np.geomspace(1, len(series), 400)).astype(int))
+    found = (0, 1, -math.inf)
+    for length in lengths:
+        sums = total[length:] - total[:-length]
+        begin = int(np.argmax(sums))
+        height = float(sums[begin]) / math.sqrt(length)
+        if height > found[2]:
+            found = begin, int(length), height
+    return found
