@@ -14,6 +14,7 @@ from skysieve.fstat.demod.simulate import Signal, simulate_sfts
 from skysieve.fstat.inputs.detectors import DETECTORS, LEAP_SECONDS, antenna_patterns, sidereal_angle
 from skysieve.fstat.inputs.grid import Grid
 from skysieve.fstat.sfts.files import write_sfts
+from skysieve.fstat.sfts.sfts import SFTs
 
 START = 1_000_000_000
 MARGIN = 59 / 1800  # bins that LALPulsar takes beyond the band, below; one fewer above
@@ -200,6 +201,30 @@ def test_wrong_input_is_named(sfts):
         barycentre([START], "H1", 0, 0, "jpl")
     with pytest.raises(ValueError, match="detector='X1'"):
         barycentre([START], "X1", 0, 0, "builtin")
+
+    def like(one, **changes):
+        values = {"detector": one.detector, "t": one.t, "tsft": one.tsft, "first_bin": one.first_bin, "data": one.data}
+        return SFTs(**(values | changes))
+
+    h1, l1 = sfts
+    nan = h1.data.copy()
+    nan[7, 3] = np.nan
+    place = {"ra": 0, "dec": 0, "barycentre": "builtin"}
+    for wrong, message in (
+        ([like(h1, detector="X1")], "detector='X1'"), ([h1, like(l1, tsft=900)], "sfts are 900, 1800 s long"),
+        ([like(h1, t=h1.t + 10**10)], "t: GPS .* the ephemeris 'builtin' covers"), ([], "sfts is empty"),
+        ([like(h1, data=nan)], "H1: the SFT at GPS 1000012600 holds NaN"), ([like(h1, data=0 * h1.data)], "holds zeros"),
+        ([like(h1, data=h1.data[:, :50])], "window=101: H1 has 50 bins"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            Demodulator(wrong, **place)
+    for options, message in (
+        ({"window": 100}, "window=100: expected an odd"), ({"tref": np.nan}, "tref=nan"), ({"ra": np.inf}, "ra=inf"),
+        ({"barycentre": {"H1": (np.zeros(3), np.ones(3))}}, r"delays of shape \(3,\), expected \(96,\)"),
+        ({"device": "tpu"}, "device='tpu'"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            Demodulator(h1, **(place | options))
     with pytest.raises(ValueError, match="cosi=2"):
         signal(cosi=2)
     with pytest.raises(ValueError, match="no SFT of 1800 s fits"):
