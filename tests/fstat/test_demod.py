@@ -40,6 +40,22 @@ def test_times_at_the_barycentre(detector):
             np.testing.assert_allclose(rate, rates, rtol=0, atol=3e-10)
 
 
+@pytest.mark.parametrize("ephemeris", ["builtin", "de405"])
+def test_many_times_are_interpolated(ephemeris):
+    """Against the same times alone; over a leap second (the end of June 2012), in any order, with a gap of a year."""
+    if ephemeris == "de405":
+        pytest.importorskip("solar_system_ephemerides")
+    t = 1_025_136_015 + np.concatenate([np.arange(-400_000, 400_000, 450.0), 4e7 + np.arange(0, 2e5, 30.0)])
+    t = np.random.default_rng(2).permutation(t)
+    some = np.r_[np.argsort(np.abs(t - 1_025_136_015))[:5], np.arange(0, len(t), 800), np.argmax(t), np.argmin(t)]
+    delay, rate = barycentre(t, "L1", 2.2, -0.5, ephemeris)
+    for i in some:
+        alone, turn = barycentre(t[i], "L1", 2.2, -0.5, ephemeris)
+        # the clock correction is linear within an hour: w^2 A h^2 / 8 and w^2 A h / 2 for 2 us a day
+        assert abs(delay[i] - alone[0]) < 3e-8
+        assert abs(rate[i] - turn[0]) < 5e-11
+
+
 @pytest.mark.parametrize("detector", list(DETECTORS))
 def test_antenna_patterns(detector):
     lal = pytest.importorskip("lal")
