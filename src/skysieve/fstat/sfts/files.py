@@ -126,7 +126,9 @@ def blocks(
 
     With `faults`, damaged SFTs are left out and listed there.
     """
-    raw = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+    raw: NDArray[np.uint8] = np.empty(0, np.uint8)
+    if path.stat().st_size:
+        raw = np.memmap(path, np.uint8, "r").view(np.ndarray)  # parts of a memmap take longer to make
     at, number = 0, 0
     while at < len(raw) or number == 0:
         where = f"{path}: SFT {number}"
