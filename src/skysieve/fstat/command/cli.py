@@ -300,15 +300,15 @@ def map_(
         save = None if output is None else map_writer(output, format)
         check_output(output, overwrite)
         check_picture(plot, overwrite)
-        from skysieve.fstat.api import TransientPlan
+        from skysieve.fstat.api import TransientPlan, device_for
         from skysieve.fstat.inputs.windows import resolve_window
 
-        whole = resolve_window(window, efold).whole
+        shape = resolve_window(window, efold)
         found = read(atoms, tatom, detectors)
-        grid = None if whole else make_grid(found, t0, t0_band, dt0, tau, tau_band, dtau, log_tau)
+        grid = None if shape.whole else make_grid(found, t0, t0_band, dt0, tau, tau_band, dtau, log_tau)
         with TransientPlan(
             grid, window=cast("WindowName", window), efold=efold, dtype=dtype.value, compat=cast("Compat", compat),
-            device=device, keep_map=output is not None or plot is not None, strict=not lenient, memory=memory,
+            device=device_for(device, found, grid, shape), keep_map=output is not None or plot is not None, strict=not lenient, memory=memory,
             threads=threads,
         ) as plan:  # fmt: skip
             if verbose:
