@@ -308,7 +308,8 @@ def map_(
         grid = None if shape.whole else make_grid(found, t0, t0_band, dt0, tau, tau_band, dtau, log_tau)
         with TransientPlan(
             grid, window=cast("WindowName", window), efold=efold, dtype=dtype.value, compat=cast("Compat", compat),
-            device=device_for(device, found, grid, shape), keep_map=output is not None or plot is not None, strict=not lenient, memory=memory,
+            device=device_for(device, found, grid, shape),
+            keep_map=output is not None or plot is not None, strict=not lenient, memory=memory,
             threads=threads,
         ) as plan:  # fmt: skip
             if verbose:
