@@ -130,6 +130,7 @@ def recovery(report: Report, count: int, noises: int, peer: bool) -> float:
     loud: dict[str, list[float]] = {name: [] for name in tools}
     found: dict[str, list[tuple[float, bool]]] = {name: [] for name in tools}
     seconds = dict.fromkeys(tools, 0.0)
+    # candidates of equal start and duration to an SFT, and of equal frequency to a step: PyFstat makes its own steps
     same = 0
     with tempfile.TemporaryDirectory() as folder:
         extra: dict[str, tuple[Any, ...]] = {"skysieve": (), "PyFstat": (Path(folder),)}
@@ -151,7 +152,7 @@ def recovery(report: Report, count: int, noises: int, peer: bool) -> float:
                 found[name].append((answers[name]["max2F"], matches(answers[name], signal)))
             if peer:
                 same += bool(
-                    abs(answers["PyFstat"]["f0"] - answers["skysieve"]["f0"]) < 0.5 * STEP
+                    abs(answers["PyFstat"]["f0"] - answers["skysieve"]["f0"]) <= STEP
                     and all(abs(answers["PyFstat"][key] - answers["skysieve"][key]) <= T for key in ("t0_ml", "tau_ml"))
                 )
     bars = {name: float(np.quantile(values, 1 - FALSE_ALARM)) for name, values in loud.items()}

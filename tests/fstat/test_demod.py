@@ -14,6 +14,7 @@ from skysieve.fstat.demod.simulate import Signal, simulate_sfts
 from skysieve.fstat.inputs.detectors import DETECTORS, LEAP_SECONDS, antenna_patterns, sidereal_angle
 from skysieve.fstat.inputs.grid import Grid
 from skysieve.fstat.sfts.files import write_sfts
+from skysieve.fstat.sfts.sfts import SFTs
 
 START = 1_000_000_000
 MARGIN = 59 / 1800  # bins that LALPulsar takes beyond the band, below; one fewer above
@@ -37,6 +38,22 @@ def test_times_at_the_barycentre(detector):
             off = delay - expected
             assert 0.5 * (off.max() - off.min()) < limit, (ephemeris, ra, dec)
             np.testing.assert_allclose(rate, rates, rtol=0, atol=3e-10)
+
+
+@pytest.mark.parametrize("ephemeris", ["builtin", "de405"])
+def test_many_times_are_interpolated(ephemeris):
+    """Against the same times alone; over a leap second (the end of June 2012), in any order, with a gap of a year."""
+    if ephemeris == "de405":
+        pytest.importorskip("solar_system_ephemerides")
+    t = 1_025_136_015 + np.concatenate([np.arange(-400_000, 400_000, 450.0), 4e7 + np.arange(0, 2e5, 30.0)])
+    t = np.random.default_rng(2).permutation(t)
+    some = np.r_[np.argsort(np.abs(t - 1_025_136_015))[:5], np.arange(0, len(t), 800), np.argmax(t), np.argmin(t)]
+    delay, rate = barycentre(t, "L1", 2.2, -0.5, ephemeris)
+    for i in some:
+        alone, turn = barycentre(t[i], "L1", 2.2, -0.5, ephemeris)
+        # the clock correction is linear within an hour: w^2 A h^2 / 8 and w^2 A h / 2 for 2 us a day
+        assert abs(delay[i] - alone[0]) < 3e-8
+        assert abs(rate[i] - turn[0]) < 5e-11
 
 
 @pytest.mark.parametrize("detector", list(DETECTORS))
@@ -200,6 +217,31 @@ def test_wrong_input_is_named(sfts):
         barycentre([START], "H1", 0, 0, "jpl")
     with pytest.raises(ValueError, match="detector='X1'"):
         barycentre([START], "X1", 0, 0, "builtin")
+
+    def like(one, **changes):
+        values = {"detector": one.detector, "t": one.t, "tsft": one.tsft, "first_bin": one.first_bin, "data": one.data}
+        return SFTs(**(values | changes))
+
+    h1, l1 = sfts
+    nan = h1.data.copy()
+    nan[7, 3] = np.nan
+    place = {"ra": 0, "dec": 0, "barycentre": "builtin"}
+    for wrong, message in (
+        ([like(h1, detector="X1")], "detector='X1'"), ([h1, like(l1, tsft=900)], "sfts are 900, 1800 s long"),
+        ([like(h1, t=h1.t + 10**10)], "t: GPS .* the ephemeris 'builtin' covers"), ([], "sfts is empty"),
+        ([like(h1, data=nan)], "H1: the SFT at GPS 1000012600 holds NaN"),
+        ([like(h1, data=0 * h1.data)], "holds zeros"),
+        ([like(h1, data=h1.data[:, :50])], "window=101: H1 has 50 bins"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            Demodulator(wrong, **place)
+    for options, message in (
+        ({"window": 100}, "window=100: expected an odd"), ({"tref": np.nan}, "tref=nan"), ({"ra": np.inf}, "ra=inf"),
+        ({"barycentre": {"H1": (np.zeros(3), np.ones(3))}}, r"delays of shape \(3,\), expected \(96,\)"),
+        ({"device": "tpu"}, "device='tpu'"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            Demodulator(h1, **(place | options))
     with pytest.raises(ValueError, match="cosi=2"):
         signal(cosi=2)
     with pytest.raises(ValueError, match="no SFT of 1800 s fits"):

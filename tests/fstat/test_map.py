@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -383,6 +386,25 @@ def test_a_function_as_window_is_called_anew(engines):
     found = [transient_map(atoms, window=lambda x, p=p: x**p, device="cpu").max_F for p in (0, 2)]
     assert found[0] != found[1]
     assert len(engines) == 0
+
+
+def test_threads_and_a_fork_have_engines_of_their_own(engines):
+    made = [synth_atoms(T0, (20 + i) * T, seed=i) for i in range(8)]
+    with TransientPlan(window="exp", dtype="float32", device="cpu") as plan:
+        expected = [plan.execute(atoms).max_F for atoms in made]
+
+    def work(i):
+        return [transient_map(made[(i + k) % 8], window="exp", dtype="float32", device="cpu").max_F for k in range(8)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for i, found in enumerate(pool.map(work, range(8))):
+            assert found == [expected[(i + k) % 8] for k in range(8)]
+    assert 1 <= len(engines) <= 4
+    if hasattr(os, "fork"):
+        pid = os.fork()
+        if pid == 0:  # the parent's threads do not exist here
+            os._exit(0 if work(3)[0] == expected[3] else 1)
+        assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_bad_atoms_cost_their_call_only(engines):

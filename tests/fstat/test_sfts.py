@@ -127,6 +127,30 @@ def test_damaged_files_are_named(tmp_path, kind):
         read_sfts(path)
 
 
+def test_damaged_sfts_cost_only_themselves(tmp_path):
+    """In a merged file, and in files of their own; after a damaged header the rest of its file is left out."""
+    good = made(n=6)
+    raw = [bytearray(block_of(good, i, 3, "")) for i in range(6)]
+    raw[1][-1] ^= 1
+    raw[4][:8] = bytes(8)
+    (tmp_path / "merged.sft").write_bytes(b"".join(raw))
+    later = made(start=1_000_100_000, n=3)
+    later.data[1] = 0
+    write_sfts(tmp_path / "later.sft", later)
+    (tmp_path / "short.sft").write_bytes(block_of(made(start=1_000_200_000, n=1), 0, 3, "")[:-9])
+    faults = []
+    (found,) = read_sfts(tmp_path, faults=faults)
+    assert found.t.tolist() == [*good.t[[0, 2, 3]], *later.t[[0, 2]]]
+    assert np.array_equal(found.data, np.concatenate([good.data[[0, 2, 3]], later.data[[0, 2]]]))
+    expected = ["later.sft: SFT 1: the data are zero", "merged.sft: SFT 1: checksum", "merged.sft: SFT 4: no header"]
+    expected.append("short.sft: SFT 0: the file ends 9 bytes before")
+    assert len(faults) == 4
+    for text, part in zip(sorted(faults), expected, strict=True):
+        assert part in text
+    with pytest.raises(ValueError, match="no SFT in these files"):
+        read_sfts(tmp_path / "short.sft", faults=[])
+
+
 def test_wrong_sets_are_named(tmp_path):
     def refused(message, *sets, **options):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

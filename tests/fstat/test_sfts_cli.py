@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -97,6 +99,21 @@ def test_templates_from_a_list_and_standard_input(folder, tmp_path):
     assert tables[0]["f0"][0] == 100.05
     assert tables[0]["f1dot"][0] == -2e-10
     assert sorted(tables[0]["template"]) == [0, 1, 4]
+
+
+def test_damaged_files_are_reported_and_left_out(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "sfts")
+    out = tmp_path / "found.csv"
+    file = next((tmp_path / "sfts").glob("L-*.sft"))
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.write_bytes(raw)
+    (tmp_path / "sfts" / "none.sft").write_bytes(b"")
+    done = run("search", "--sfts", tmp_path / "sfts", *PLACE, *BANK, "-w", "rect", "-o", out)
+    assert done.exit_code == 1, done.output
+    assert "SFT 95: checksum" in done.stderr.replace("\n", "")
+    assert "none.sft: SFT 0: the file ends within a header" in done.stderr.replace("\n", "")
+    assert best(out)["f0"][0] == pytest.approx(100.05, abs=1e-5)
 
 
 def test_injected_signals_are_found(folder, tmp_path):

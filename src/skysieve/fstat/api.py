@@ -59,12 +59,14 @@ def check_grid(grid: Grid | None) -> None:
         raise TypeError(f"grid is a {type(grid).__name__}, expected a Grid")
 
 
-def is_small(atoms: list[Atoms], grid: Grid | None, window: Window) -> bool:
-    """Whether a map is so small that "auto" computes it on the CPU; see `SMALL_CELLS`."""
-    if window.algorithm not in (Algorithm.RUNNING_SUMS, Algorithm.RECURRENCE) or any(a.on_device for a in atoms):
-        return False
+def device_for(device: str | Device, atoms: list[Atoms], grid: Grid | None, window: Window) -> str | Device:
+    """The device of one map: "auto" is the CPU for a small one, see `SMALL_CELLS`."""
+    recurrent = window.algorithm in (Algorithm.RUNNING_SUMS, Algorithm.RECURRENCE)
+    if device != "auto" or not recurrent or any(a.on_device for a in atoms):
+        return device
     bins = Times.of([a.t for a in atoms], atoms[0].tatom).n
-    return bins + (grid.cells if grid is not None else 0 if window.whole else bins**2) <= SMALL_CELLS
+    cells = grid.cells if grid is not None else 0 if window.whole else bins**2
+    return "cpu" if bins + cells <= SMALL_CELLS else device
 
 
 def transient_map(
@@ -157,9 +159,7 @@ def transient_map(
     """
     found, shape = as_list(atoms), resolve_window(window, efold)
     check_grid(grid)
-    if device == "auto" and is_small(found, grid, shape):
-        device = "cpu"
-    chosen = choose_device(device, compat is not None)
+    chosen = choose_device(device_for(device, found, grid, shape), compat is not None)
     options: dict[str, Any] = {
         "window": window, "efold": efold, "dtype": dtype, "device": chosen, "compat": compat, "keep_map": keep_map,
         "posteriors": posteriors, "strict": strict, "rhohatmax": rhohatmax, "memory": memory, "threads": threads,

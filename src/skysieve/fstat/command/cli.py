@@ -300,15 +300,16 @@ def map_(
         save = None if output is None else map_writer(output, format)
         check_output(output, overwrite)
         check_picture(plot, overwrite)
-        from skysieve.fstat.api import TransientPlan
+        from skysieve.fstat.api import TransientPlan, device_for
         from skysieve.fstat.inputs.windows import resolve_window
 
-        whole = resolve_window(window, efold).whole
+        shape = resolve_window(window, efold)
         found = read(atoms, tatom, detectors)
-        grid = None if whole else make_grid(found, t0, t0_band, dt0, tau, tau_band, dtau, log_tau)
+        grid = None if shape.whole else make_grid(found, t0, t0_band, dt0, tau, tau_band, dtau, log_tau)
         with TransientPlan(
             grid, window=cast("WindowName", window), efold=efold, dtype=dtype.value, compat=cast("Compat", compat),
-            device=device, keep_map=output is not None or plot is not None, strict=not lenient, memory=memory,
+            device=device_for(device, found, grid, shape),
+            keep_map=output is not None or plot is not None, strict=not lenient, memory=memory,
             threads=threads,
         ) as plan:  # fmt: skip
             if verbose:
@@ -450,7 +451,8 @@ def search(
     """Rank many templates by their loudest transient: from SFTs, or from one file of atoms each.
 
     The grid is that of the first template. A template whose file cannot be read, or that leaves the band of the SFTs,
-    is reported and left out; the exit code is then 1. Parameters in LALPulsar's names of files of atoms become columns.
+    and an SFT that is damaged, are reported and left out; the exit code is then 1. Parameters in LALPulsar's names of
+    files of atoms become columns.
 
     Examples:
 
@@ -481,13 +483,26 @@ def search(
         shapes = cast("list[WindowName]", window or ["rect", "exp"])
         needs_grid = not all(resolve_window(name, efold).whole for name in shapes)
         names, host, bank = files or [], None, None
+        left_out: list[str] = []
         if sfts:
             if files_from is not None:
                 raise ValueError("--files-from names files of atoms: expected --templates with --sfts")
             axes = ((freq, freq_band, df), (f1dot, f1dot_band, df1dot), (f2dot, f2dot_band, df2dot))
             host, bank = sft_options.opened(
-                [*sfts, *map(str, names)], detectors, ra, dec, tref, ephemeris, axes, mismatch, templates, inject or ()
+                [*sfts, *map(str, names)],
+                detectors,
+                ra,
+                dec,
+                tref,
+                ephemeris,
+                axes,
+                mismatch,
+                templates,
+                inject or (),
+                left_out,
             )
+            for text in left_out:
+                typer.echo(f"skysieve: {text}", err=True)
             first = host.first(bank)
             messages.say(f"{len(bank):,} templates, {', '.join(map(repr, host.sfts))}")
         else:
@@ -525,7 +540,7 @@ def search(
         for number, text in result.faults.items():
             name = f"template {number}" if sfts else str(names[number])
             typer.echo(f"skysieve: {text if name in text else f'{name}: {text}'}", err=True)
-        code = FAILED_SOME if result.n_bad else 0
+        code = FAILED_SOME if result.n_bad or left_out else 0
         if output is not None and kind is not None:
             put(output, lambda target: result.save(target, format=kind), f"table.{kind}")
             messages.wrote(output, f"{len(result.columns()['template'])} rows")

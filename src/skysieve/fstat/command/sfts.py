@@ -88,7 +88,7 @@ BINS = 60
 def opened(
     patterns: list[str], detectors: str | None, ra: float | None, dec: float | None, tref: float | None, ephemeris: str,
     axes: tuple[tuple[float | None, float, float | None], ...], mismatch: float, listed: Path | None,
-    signals: Sequence[str],
+    signals: Sequence[str], faults: list[str],
 ) -> tuple[Demodulator, TemplateBank]:  # fmt: skip
     """Read the SFTs that templates need, and make the templates.
 
@@ -100,6 +100,8 @@ def opened(
         List of templates, instead of `axes`.
     signals : sequence of str
         Signals to add to the SFTs.
+    faults : list of str
+        Receives the reasons for which SFTs are left out.
 
     Raises
     ------
@@ -129,7 +131,7 @@ def opened(
         grid = [(start or 0.0, (start or 0.0) + width, step or usual) for (start, width, step), usual in zip(
             axes, steps, strict=True)]  # fmt: skip
         bank = TemplateBank.grid(*grid)
-    made = read_sfts(patterns, detectors=names, band=_band(whole, bank, grid is None))
+    made = read_sfts(patterns, detectors=names, band=_band(whole, bank, grid is None), faults=faults)
     if signals:
         middle = 0.5 * (min(one.t[0] for one in made) + max(one.t[-1] for one in made) + made[0].tsft)
         at = round(middle) if tref is None else tref
@@ -161,11 +163,15 @@ def _extent(patterns: list[str]) -> Extent:
 
     from skysieve.fstat.sfts.files import blocks, files_of
 
-    found = np.array([
-        (header["gps_sec"], header["tbase"], header["first_frequency_index"], header["nsamples"])
-        for path in files_of(patterns) for header, _ in blocks(path, False, None, None, data=False)
-    ], np.float64)  # fmt: skip
-    t, tsft, first, bins = found.T
+    faults: list[str] = []
+    names = ("gps_sec", "tbase", "first_frequency_index", "nsamples")
+    found = [
+        [float(header[name]) for name in names]
+        for path in files_of(patterns) for header, _ in blocks(path, False, data=False, faults=faults)
+    ]  # fmt: skip
+    if not found:
+        raise ValueError(faults[0])
+    t, tsft, first, bins = np.array(found).T
     return Extent(
         float((t + tsft).max() - t.min()), float(tsft[0]), float((first / tsft).max()),
         float(((first + bins - 1) / tsft).min()),

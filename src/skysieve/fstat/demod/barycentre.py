@@ -27,6 +27,8 @@ AU = 499.00478383615643
 """Astronomical unit in light seconds."""
 SOLAR_TIME = 4.925490947e-6
 """``G M / c^3`` of the Sun, seconds."""
+NODES, HOURS = 21_600.0, 3600.0
+"""Seconds between the times at which the Earth's place and axes, and the clock correction, are computed."""
 STEP = 10.0
 """Seconds to either side from which rates follow: the third derivative of the delay, 8e-15 / s^2, leaves 1.3e-13."""
 
@@ -87,29 +89,85 @@ def barycentre(
     if ephemeris == "lal":
         return _lal(times, detector, ra, dec)
     direction = np.array([np.cos(dec) * np.cos(ra), np.cos(dec) * np.sin(ra), np.sin(dec)])
-    before, here, after = (_delay(times + step, site, direction, ephemeris) for step in (-STEP, 0, STEP))
+    before, here, after = _delays(times, site, direction, ephemeris)
     return here, 1 + (after - before) / (2 * STEP)
 
 
-def _delay(
+def _delays(
     t: NDArray[np.float64], site: Detector, direction: NDArray[np.float64], ephemeris: str
-) -> NDArray[np.float64]:
+) -> list[NDArray[np.float64]]:
+    """Delays at `STEP` before the times, at the times, and after them."""
     import erfa
 
-    utc = gps_to_utc(t)
-    tt = np.full(len(t), GPS_EPOCH), (t + 51.184) / 86400
     fixed = np.array(erfa.gd2gc(1, site.longitude, site.latitude, site.height)) / LIGHT_SECOND
-    place = np.einsum("tji,j->ti", erfa.c2t06a(*tt, *utc, 0.0, 0.0), fixed)
-    around_sun, earth = erfa.epv00(*tt)
-    from_sun, position = around_sun["p"] * AU, earth["p"] * AU
-    if ephemeris == "de405":
-        position = _table()(t)
-    distance = np.hypot(fixed[0], fixed[1]) * LIGHT_SECOND / 1000
+    matrix, sun, sun_speed, earth, speed = _earth(t)
+    clock, drift = _clock(t, site, fixed)
+    out = []
+    for step in (-STEP, 0.0, STEP):
+        angle = erfa.era00(*gps_to_utc(t + step))
+        cos, sin = np.cos(angle), np.sin(angle)
+        x, y = fixed[0] * cos - fixed[1] * sin, fixed[0] * sin + fixed[1] * cos
+        turned = np.stack([x, y, np.full(len(t), fixed[2])], axis=1)
+        place = np.einsum("tji,tj->ti", matrix, turned)
+        position = _table()(t + step) if ephemeris == "de405" else earth + step * speed
+        from_sun = sun + step * sun_speed
+        along = from_sun @ direction
+        shapiro = 2 * SOLAR_TIME * np.log(np.linalg.norm(from_sun, axis=1) + along)
+        out.append((position + place) @ direction + clock + step * drift + shapiro)
+    return out
+
+
+def _terrestrial(t: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Terrestrial time as a Julian date in two parts."""
+    return np.full(len(t), GPS_EPOCH), (t + 51.184) / 86400
+
+
+def _earth(t: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """The rotation from celestial to intermediate axes, and position and velocity of the Earth.
+
+    Positions are from the Sun and from the barycentre, in light seconds.  Many times are interpolated between `NODES`:
+    linearly for the rotation (4e-11 s at the Earth's surface), by cubic polynomials for positions (1e-9 s).
+    """
+    import erfa
+
+    count = int((t.max() - t.min()) / NODES) + 2
+    dense = count < len(t)
+    nodes = t.min() + NODES * np.arange(count) if dense else t
+    tt = _terrestrial(nodes)
+    matrix = erfa.c2i06a(*tt)
+    places: list[NDArray[np.float64]] = []
+    for found in erfa.epv00(*tt):
+        places += [found["p"] * AU, found["v"] * (AU / 86400)]
+    if not dense:
+        return [matrix, *places]
+    k = np.minimum(((t - nodes[0]) / NODES).astype(int), count - 2)
+    x = ((t - nodes[k]) / NODES)[:, None]
+    out = [(1 - x[:, None]) * matrix[k] + x[:, None] * matrix[k + 1]]
+    for p, v in (places[:2], places[2:]):
+        p0, p1, v0, v1 = p[k], p[k + 1], NODES * v[k], NODES * v[k + 1]
+        out.append(p0 + x * (v0 + x * (3 * (p1 - p0) - 2 * v0 - v1 + x * (2 * (p0 - p1) + v0 + v1))))
+        out.append((v0 + x * (6 * (p1 - p0) - 4 * v0 - 2 * v1 + 3 * x * (2 * (p0 - p1) + v0 + v1))) / NODES)
+    return out
+
+
+def _clock(
+    t: NDArray[np.float64], site: Detector, fixed: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """TDB - TT at the detector and its rate; many times are interpolated between `HOURS` (2e-8 s)."""
+    import erfa
+
+    count = int((t.max() - t.min()) / HOURS) + 2
+    dense = count < len(t)
+    nodes = t.min() + HOURS * np.arange(count) if dense else np.concatenate([t - STEP, t, t + STEP])
+    utc = gps_to_utc(nodes)
     universal = (utc[0] + 0.5) % 1 + utc[1]
-    clock = erfa.dtdb(*tt, universal % 1, site.longitude, distance, fixed[2] * LIGHT_SECOND / 1000)
-    along = from_sun @ direction
-    shapiro = 2 * SOLAR_TIME * np.log(np.linalg.norm(from_sun, axis=1) + along)
-    return np.asarray((position + place) @ direction + clock + shapiro)
+    away, height = np.hypot(fixed[0], fixed[1]) * LIGHT_SECOND / 1000, fixed[2] * LIGHT_SECOND / 1000
+    found = erfa.dtdb(*_terrestrial(nodes), universal % 1, site.longitude, away, height)
+    if not dense:
+        before, here, after = np.split(found, 3)
+        return here, (after - before) / (2 * STEP)
+    k = np.minimum(((t - nodes[0]) / HOURS).astype(int), count - 2)
+    return np.interp(t, nodes, found), (found[k + 1] - found[k]) / HOURS
 
 
 class _Table:

@@ -108,24 +108,24 @@ class Demodulator:
         self.tref = self.middle if tref is None else float(tref)
         if not np.isfinite(self.tref):
             raise ValueError(f"tref={tref!r}: expected GPS seconds")
-        floors = [noise_floor(one, window) for one in many]
-        weights = noise_weights(floors, window)
-        self._data = [normalized(one, floor) for one, floor in zip(many, floors, strict=True)]
-        self._times: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
-        self._factors: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
-        for one, weight in zip(many, weights, strict=True):
-            at = one.t + 0.5 * self.tsft
-            if isinstance(barycentre, str):
-                delay, rate = barycentric_times(at, one.detector, self.ra, self.dec, barycentre)
-            else:
-                delay, rate = _given(barycentre, one)
-            a, b = antenna_patterns(at, one.detector, self.ra, self.dec)
-            self._times.append((at - self.middle + delay, rate))
-            self._factors.append((a * np.sqrt(weight), b * np.sqrt(weight)))
         found = resolve(device)
         if len(found) > 1:
             raise ValueError(f"device={device!r}: a Demodulator takes one device; search_sfts takes several")
         self.device = found[0]
+        self._times: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+        patterns = []
+        for one in many:
+            at = one.t + 0.5 * self.tsft
+            patterns.append(antenna_patterns(at, one.detector, self.ra, self.dec))
+            if isinstance(barycentre, str):
+                delay, rate = barycentric_times(at, one.detector, self.ra, self.dec, barycentre)
+            else:
+                delay, rate = _given(barycentre, one)
+            self._times.append((at - self.middle + delay, rate))
+        floors = [noise_floor(one, window) for one in many]
+        roots = [np.sqrt(weight) for weight in noise_weights(floors, window)]
+        self._data = [normalized(one, floor) for one, floor in zip(many, floors, strict=True)]
+        self._factors = [(a * root, b * root) for (a, b), root in zip(patterns, roots, strict=True)]
         self._projectors: list[Any] = []
         if self.device.kind == "cuda":
             self._on_gpu()

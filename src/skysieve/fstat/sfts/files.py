@@ -42,6 +42,7 @@ def read_sfts(
     detectors: Sequence[str] | None = None,
     *,
     check: bool = True,
+    faults: list[str] | None = None,
 ) -> list[SFTs]:
     """Read SFT files.
 
@@ -56,6 +57,9 @@ def read_sfts(
         Detectors to read, such as ``["H1", "L1"]``; by default all.
     check : bool
         Whether to compare checksums.
+    faults : list of str, optional
+        If it is given, SFTs that are truncated, damaged, silent or not finite are left out, and this list receives the
+        reasons.  After a damaged header the rest of its file is left out.
 
     Returns
     -------
@@ -82,7 +86,7 @@ def read_sfts(
     wanted = None if detectors is None else list(detectors)
     found: dict[str, list[tuple[int, str, np.void, NDArray[np.complex64]]]] = {}
     for path in files_of(pattern):
-        for header, data in blocks(path, check, wanted, band):
+        for header, data in blocks(path, check, wanted, band, faults=faults):
             name = header["detector"].decode("ascii", "replace")
             found.setdefault(name, []).append((int(header["gps_sec"]), str(path), header, data))
     if not found and wanted is None:
@@ -116,48 +120,73 @@ def files_of(pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
 
 def blocks(
     path: Path, check: bool, detectors: Sequence[str] | None = None, band: tuple[float, float] | None = None,
-    *, data: bool = True,
+    *, data: bool = True, faults: list[str] | None = None,
 ) -> Iterator[tuple[Any, NDArray[np.complex64]]]:  # fmt: skip
-    """Headers and values of the SFTs of a file; of `band` alone, where it is given; no values without `data`."""
-    raw = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+    """Headers and values of the SFTs of a file; of `band` alone, where it is given; no values without `data`.
+
+    With `faults`, damaged SFTs are left out and listed there.
+    """
+    raw: NDArray[np.uint8] = np.empty(0, np.uint8)
+    if path.stat().st_size:
+        raw = np.memmap(path, np.uint8, "r").view(np.ndarray)  # parts of a memmap take longer to make
     at, number = 0, 0
     while at < len(raw) or number == 0:
         where = f"{path}: SFT {number}"
-        if at + HEADER.itemsize > len(raw):
-            raise ValueError(f"{where}: the file ends within a header, at byte {len(raw)}")
-        head = bytes(raw[at : at + HEADER.itemsize])
-        orders: tuple[Literal["<", ">"], ...] = ("<", ">")
-        order = next((o for o in orders if np.frombuffer(head, f"{o}f8", 1)[0] in VERSIONS), None)
-        if order is None:
-            raise ValueError(f"{where}: no header of an SFT of version 2 or 3 at byte {at}")
-        header = np.frombuffer(head, HEADER.newbyteorder(order), 1)[0]
-        comment, n = int(header["comment_length"]), int(header["nsamples"])
-        if n <= 0 or not 0 <= comment <= MOST_COMMENT or comment % 8 or not header["tbase"] > 0:
-            raise ValueError(
-                f"{where}: nsamples={n}, comment_length={comment}, tbase={header['tbase']}: the header is damaged"
-            )
-        start = at + HEADER.itemsize + comment
-        stop = start + 8 * n
-        if stop > len(raw):
-            raise ValueError(f"{where}: the file ends {stop - len(raw)} bytes before the end of the data")
-        if header["gps_nsec"]:
-            raise ValueError(f"{where}: starts {header['gps_nsec']} ns after a full second: expected whole GPS seconds")
+        try:
+            header, order, start = _header(raw, at, where)
+        except ValueError as error:
+            if faults is None:
+                raise
+            faults.append(str(error))
+            return
+        n, stop = int(header["nsamples"]), start + 8 * int(header["nsamples"])
         if not data:
             yield header, np.empty(0, np.complex64)
         elif detectors is None or header["detector"].decode("ascii", "replace") in detectors:
-            if check:
-                _check(where, head, raw[at + HEADER.itemsize : stop], int(header["crc64"]))
-            kept = raw[start:stop].view(f"{order}c8")
+            skip, stay = 0, n
             if band is not None:
                 first, last = bins_of(*band, float(header["tbase"]))
                 refuse_narrow(first, last, int(header["first_frequency_index"]), n, float(header["tbase"]), where)
-                skip = first - int(header["first_frequency_index"])
-                kept = kept[skip : skip + last - first + 1]
-            values = np.array(kept, np.complex64)
-            if not np.isfinite(values.view(np.float32)).all():
-                raise ValueError(f"{where}: the data hold NaN or infinite values")
-            yield header, values
+                skip, stay = first - int(header["first_frequency_index"]), last - first + 1
+            values = np.array(raw[start:stop].view(f"{order}c8")[skip : skip + stay], np.complex64)
+            try:
+                if check:
+                    _check(where, bytes(raw[at : at + HEADER.itemsize]), raw[at + HEADER.itemsize : stop],
+                           int(header["crc64"]))  # fmt: skip
+                if not np.isfinite(values.view(np.float32)).all():
+                    raise ValueError(f"{where}: the data hold NaN or infinite values")
+                if faults is not None and not values.any():
+                    raise ValueError(f"{where}: the data are zero")
+            except ValueError as error:
+                if faults is None:
+                    raise
+                faults.append(str(error))
+            else:
+                yield header, values
         at, number = stop, number + 1
+
+
+def _header(raw: NDArray[np.uint8], at: int, where: str) -> tuple[Any, Literal["<", ">"], int]:
+    """Header of the SFT that begins at byte `at`, the order of its bytes, and where its data begin."""
+    if at + HEADER.itemsize > len(raw):
+        raise ValueError(f"{where}: the file ends within a header, at byte {len(raw)}")
+    head = bytes(raw[at : at + HEADER.itemsize])
+    orders: tuple[Literal["<", ">"], ...] = ("<", ">")
+    order = next((o for o in orders if np.frombuffer(head, f"{o}f8", 1)[0] in VERSIONS), None)
+    if order is None:
+        raise ValueError(f"{where}: no header of an SFT of version 2 or 3 at byte {at}")
+    header = np.frombuffer(head, HEADER.newbyteorder(order), 1)[0]
+    comment, n = int(header["comment_length"]), int(header["nsamples"])
+    if n <= 0 or not 0 <= comment <= MOST_COMMENT or comment % 8 or not header["tbase"] > 0:
+        raise ValueError(
+            f"{where}: nsamples={n}, comment_length={comment}, tbase={header['tbase']}: the header is damaged"
+        )
+    start = at + HEADER.itemsize + comment
+    if start + 8 * n > len(raw):
+        raise ValueError(f"{where}: the file ends {start + 8 * n - len(raw)} bytes before the end of the data")
+    if header["gps_nsec"]:
+        raise ValueError(f"{where}: starts {header['gps_nsec']} ns after a full second: expected whole GPS seconds")
+    return header, order, start
 
 
 def _check(where: str, head: bytes, rest: NDArray[np.uint8], expected: int) -> None:

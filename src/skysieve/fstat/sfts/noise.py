@@ -56,7 +56,9 @@ def noise_floor(sfts: SFTs, window: int = 101) -> NDArray[np.float64]:
     """
     from .cpu_median import running_medians
 
-    bias = median_bias(window)
+    if window != int(window) or window < 1 or window % 2 == 0:
+        raise ValueError(f"window={window!r}: expected an odd number of bins")
+    bias = median_bias(int(window))
     n, bins = sfts.data.shape
     if bins < window:
         raise ValueError(f"window={window}: {sfts.detector} has {bins} bins, expected at least as many")
