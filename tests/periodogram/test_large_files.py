@@ -107,6 +107,8 @@ FORMS = {
     "text ids": lambda t: t | {"objectid": np.char.add("ZTF", t["objectid"].astype(str))},
     "whole numbers": lambda t: t | {"mag": np.nan_to_num(100 * t["mag"]).astype(np.int16)},
     "numbered bands": lambda t: t | {"filter": np.unique(t["filter"], return_inverse=True)[1] - 3},
+    "a dictionary of bands": lambda t: t | {"filter": pa.array(t["filter"]).dictionary_encode()},
+    "dots": lambda t: {f"lc.{k}" if k in ("filter", "mag") else k: v for k, v in t.items()},
     "no errors": lambda t: {k: v for k, v in t.items() if k != "magerr"},
     "flux beside": lambda t: (
         {k: v for k, v in t.items() if k != "magerr"}
