@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
+from skysieve.core.errors import DeviceUnavailable
 from skysieve.periodogram.analysis import sampling
 from skysieve.periodogram.command import run as command
 from skysieve.periodogram.lightcurves import arrays, stream
@@ -355,6 +356,26 @@ def test_a_bad_column_is_named_at_once(small_pieces: None, tmp_path: Path) -> No
     path = write(tmp_path / "b.parquet", twice, 100)
     with pytest.raises(BadFile, match="2 columns of the name"):
         stream.open_stream(path, Wanted(mag="2"))
+
+
+def test_a_gpu_that_cannot_be_used_is_reported_by_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the thread that starts it while the file is opened."""
+    shown: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", shown.append)
+    path = write(tmp_path / "a.parquet", rows(), 100)
+
+    def broken(device: str) -> Any:
+        raise DeviceUnavailable(f"device={device!r} is broken", "Repair it")
+
+    monkeypatch.setattr("skysieve.core.device.resolve", broken)
+    monkeypatch.setattr("skysieve.periodogram.api.resolve", broken)
+    monkeypatch.setattr("skysieve.periodogram.multiband.resolve", broken)
+    result = run("period", path, *GRID, "--device", "cuda")
+    assert result.exit_code == 2
+    assert [line for line in result.stderr.splitlines() if "broken" in line] == [
+        "skysieve: device='cuda' is broken. Repair it"
+    ]
+    assert not shown
 
 
 # ---------------------------------------------------------------- many objects at once

@@ -56,8 +56,6 @@ class CurveStream:
         As in `LightCurves`.
     bands : numpy.ndarray
         Names of all bands, in order; the bands of pieces are positions among them.  One name, where one is wanted.
-    has_dy : bool
-        Whether there are errors.
     treat : callable
         Called with each piece.
     left_out, rows_missing : Counter
@@ -75,7 +73,6 @@ class CurveStream:
     value_name: str
     notes: list[str]
     bands: NDArray[Any]
-    has_dy: bool
     _file: _File
     _offsets: NDArray[np.int64] | None
     _band: int | None = None
@@ -459,7 +456,7 @@ def _opened(path: Path, wanted: Wanted, opened: Any, band: str | None) -> CurveS
         only, bands = int(named[0]), bands[named]
     return CurveStream(
         path, ids, n_rows, columns.taken(names), names[columns.mag], notes, bands,
-        "err" in roles or "flux_err" in roles, file, None if lists else offsets, only,
+        file, None if lists else offsets, only,
     )  # fmt: skip
 
 
