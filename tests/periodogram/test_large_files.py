@@ -74,7 +74,6 @@ def as_lists(table: dict[str, np.ndarray], struct: bool = False) -> Any:
     offsets = pa.array(ends, pa.int32())
     lists = {k: pa.ListArray.from_arrays(offsets, pa.array(v)) for k, v in table.items() if k != "objectid"}
     if struct:
-        del lists["catflags"]
         return pa.table({"objectid": ids, "lc": pa.StructArray.from_arrays(list(lists.values()), list(lists))})
     return pa.table({"objectid": ids, **lists})
 
@@ -328,6 +327,18 @@ def test_all_rows_flagged(small_pieces: None, tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "has no row left: all are flagged by catflags" in " ".join(result.stderr.split())
     assert not (tmp_path / "p.csv").exists()
+
+
+def test_flags_in_a_struct_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bits of ZTF's flags are known by the name of the field: others than 32768 keep a row."""
+    table = rows()
+    table["catflags"] = table["catflags"] | np.where(np.arange(len(table["mjd"])) % 3 == 0, 2, 0).astype(np.int32)
+    path = write(tmp_path / "a.parquet", as_lists(table, struct=True), 23)
+    bad = int(((table["catflags"] & 32768) > 0)[np.isfinite(table["mag"])].sum())
+    for fewest in (10**9, 0):
+        monkeypatch.setattr(stream, "FEWEST_ROWS", fewest)
+        result = run("period", path, *GRID)
+        assert f"{bad} flagged by lc.catflags (bit 32768: bad data of ZTF)" in " ".join(result.stderr.split())
 
 
 def test_one_band_that_is_not_there(small_pieces: None, tmp_path: Path) -> None:
