@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
+from skysieve.core.errors import DeviceUnavailable
 from skysieve.periodogram.analysis import sampling
 from skysieve.periodogram.command import run as command
 from skysieve.periodogram.lightcurves import arrays, stream
@@ -73,7 +74,6 @@ def as_lists(table: dict[str, np.ndarray], struct: bool = False) -> Any:
     offsets = pa.array(ends, pa.int32())
     lists = {k: pa.ListArray.from_arrays(offsets, pa.array(v)) for k, v in table.items() if k != "objectid"}
     if struct:
-        del lists["catflags"]
         return pa.table({"objectid": ids, "lc": pa.StructArray.from_arrays(list(lists.values()), list(lists))})
     return pa.table({"objectid": ids, **lists})
 
@@ -107,6 +107,8 @@ FORMS = {
     "text ids": lambda t: t | {"objectid": np.char.add("ZTF", t["objectid"].astype(str))},
     "whole numbers": lambda t: t | {"mag": np.nan_to_num(100 * t["mag"]).astype(np.int16)},
     "numbered bands": lambda t: t | {"filter": np.unique(t["filter"], return_inverse=True)[1] - 3},
+    "a dictionary of bands": lambda t: t | {"filter": pa.array(t["filter"]).dictionary_encode()},
+    "dots": lambda t: {f"lc.{k}" if k in ("filter", "mag") else k: v for k, v in t.items()},
     "no errors": lambda t: {k: v for k, v in t.items() if k != "magerr"},
     "flux beside": lambda t: (
         {k: v for k, v in t.items() if k != "magerr"}
@@ -327,6 +329,18 @@ def test_all_rows_flagged(small_pieces: None, tmp_path: Path) -> None:
     assert not (tmp_path / "p.csv").exists()
 
 
+def test_flags_in_a_struct_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bits of ZTF's flags are known by the name of the field: others than 32768 keep a row."""
+    table = rows()
+    table["catflags"] = table["catflags"] | np.where(np.arange(len(table["mjd"])) % 3 == 0, 2, 0).astype(np.int32)
+    path = write(tmp_path / "a.parquet", as_lists(table, struct=True), 23)
+    bad = int(((table["catflags"] & 32768) > 0)[np.isfinite(table["mag"])].sum())
+    for fewest in (10**9, 0):
+        monkeypatch.setattr(stream, "FEWEST_ROWS", fewest)
+        result = run("period", path, *GRID)
+        assert f"{bad} flagged by lc.catflags (bit 32768: bad data of ZTF)" in " ".join(result.stderr.split())
+
+
 def test_one_band_that_is_not_there(small_pieces: None, tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", rows(), 100)
     result = run("period", path, *GRID, "--band", "K")
@@ -353,6 +367,26 @@ def test_a_bad_column_is_named_at_once(small_pieces: None, tmp_path: Path) -> No
     path = write(tmp_path / "b.parquet", twice, 100)
     with pytest.raises(BadFile, match="2 columns of the name"):
         stream.open_stream(path, Wanted(mag="2"))
+
+
+def test_a_gpu_that_cannot_be_used_is_reported_by_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the thread that starts it while the file is opened."""
+    shown: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", shown.append)
+    path = write(tmp_path / "a.parquet", rows(), 100)
+
+    def broken(device: str) -> Any:
+        raise DeviceUnavailable(f"device={device!r} is broken", "Repair it")
+
+    monkeypatch.setattr("skysieve.core.device.resolve", broken)
+    monkeypatch.setattr("skysieve.periodogram.api.resolve", broken)
+    monkeypatch.setattr("skysieve.periodogram.multiband.resolve", broken)
+    result = run("period", path, *GRID, "--device", "cuda")
+    assert result.exit_code == 2
+    assert [line for line in result.stderr.splitlines() if "broken" in line] == [
+        "skysieve: device='cuda' is broken. Repair it"
+    ]
+    assert not shown
 
 
 # ---------------------------------------------------------------- many objects at once

@@ -198,6 +198,16 @@ def test_a_ragged_batch_with_bands_missing():
     np.testing.assert_allclose(by_id.power[np.argsort(by_id.ids)], batch.power, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("numbers", [[7, 0, 3], [-2, 5, 1], [10**12, 3, 4000], [4096, 1, 2]])
+def test_numbers_of_bands_small_or_not(numbers):
+    """Small ones are counted, others are sorted: the names and the powers are those of the same bands as text."""
+    t, y, bands, dy = curve(names="abc")
+    ranked = np.sort(numbers)[np.unique(bands, return_inverse=True)[1]]
+    as_text, as_numbers = (lombscargle_multiband(t, y, b, dy, device="cpu", **GRID) for b in (bands, ranked))
+    assert as_numbers.bands == tuple(sorted(numbers))
+    np.testing.assert_array_equal(as_numbers.power, as_text.power)
+
+
 def test_common_times_numbers_as_bands_and_quantities():
     t, y, bands, _ = curve()
     _, codes = np.unique(bands, return_inverse=True)

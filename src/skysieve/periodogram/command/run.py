@@ -291,7 +291,6 @@ class PeriodRun:
         curves = open_stream(file, wanted, band=self.treatment.band)
         if curves is not None:
             curves.treat = self._treated
-            curves.has_dy = (curves.has_dy or bool(self.treatment.jitter)) and not self.treatment.no_err
         return curves
 
     def _bad(self, text: str) -> None:

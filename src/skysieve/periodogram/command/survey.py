@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from skysieve.periodogram.lightcurves.stream import CurveStream
     from skysieve.periodogram.result.result import LombScargleResult
 
-FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.0, 20_000_000
+FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.0, 2_000_000
 """A chunk takes some seconds, so that Ctrl-C loses little.  The first has so many objects, or so many
-frequencies of them all together; every chunk is limited in rows."""
+frequencies of them all together; every chunk is limited in rows: its answers are made while the next is searched."""
 FINISHERS = 8
 """Most threads that make the answers of chunks."""
 METHOD_NAMES = np.array(["none", *METHODS])

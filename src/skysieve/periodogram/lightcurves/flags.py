@@ -125,8 +125,9 @@ class Flagged:
 
 def has_bits(name: str, mask: int | None, satellite: str) -> bool:
     """Whether bits of a column of whole numbers mark bad rows, so that each row can be judged by itself."""
-    rule = next((KNOWN[form] for form in forms(name) if form in KNOWN), None)
-    if rule is None and "quality" in forms(name):
+    spellings = forms(name.rpartition(".")[2])  # without the struct of a list
+    rule = next((KNOWN[form] for form in spellings if form in KNOWN), None)
+    if rule is None and "quality" in spellings:
         rule = QUALITY.get(satellite)
     return mask is not None or (rule is not None and rule.bits is not None)
 
@@ -150,12 +151,13 @@ def judge(name: str, values: NDArray[Any], mask: int | None, satellite: str, val
         Whether the user named the column: what it marks is then left out, however many rows that is.
     """
     numbers = whole(values)
-    rule = next((KNOWN[form] for form in forms(name) if form in KNOWN), None)
+    spellings = forms(name.rpartition(".")[2])  # without the struct of a list
+    rule = next((KNOWN[form] for form in spellings if form in KNOWN), None)
     if mask is not None:
         if numbers is None:
             raise BadFile(f"--quality-mask {mask}: column {name!r} holds no whole numbers")
         return Flagged(name, f"bits {mask}", (numbers & mask) != 0)
-    if rule is None and "quality" in forms(name):
+    if rule is None and "quality" in spellings:
         rule = QUALITY.get(satellite) if numbers is not None else WORDS
     if rule is not None and rule is not ANY:
         bad = _marked(rule, name, values, numbers, value)

@@ -172,9 +172,8 @@ def _is_list(kind: Any) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def list_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, dict[str, tuple[str, str | None]], list[str]]:
-    """Names of all columns of a file with one row for each object, those that are used, those that are lists (see
-    `_fields`), and notes.
+def list_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, dict[str, tuple[str, str | None]]]:
+    """Names of all columns of a file with one row for each object, those that are used, and the lists (see `_fields`).
 
     Raises
     ------
@@ -182,13 +181,12 @@ def list_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, dict[st
         As `read_light_curves`.
     """
     flat, lists = _fields(file.schema_arrow)
-    names, columns = _choose_nested(flat, lists, wanted)
-    return names, columns, lists, []
+    return *_choose_nested(flat, lists, wanted), lists
 
 
 def _nested(file: Any, wanted: Wanted) -> Read:
     """Read a file with one row for each object."""
-    names, columns, lists, _ = list_columns(file, wanted)
+    names, columns, lists = list_columns(file, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}
     table = file.read(columns=sorted({lists[n][0] if n in lists else n for n in roles.values()}))
     data: dict[str, NDArray[Any]] = {}

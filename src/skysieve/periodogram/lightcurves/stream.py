@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +56,6 @@ class CurveStream:
         As in `LightCurves`.
     bands : numpy.ndarray
         Names of all bands, in order; the bands of pieces are positions among them.  One name, where one is wanted.
-    has_dy : bool
-        Whether there are errors.
     treat : callable
         Called with each piece.
     left_out, rows_missing : Counter
@@ -74,7 +73,6 @@ class CurveStream:
     value_name: str
     notes: list[str]
     bands: NDArray[Any]
-    has_dy: bool
     _file: _File
     _offsets: NDArray[np.int64] | None
     _band: int | None = None
@@ -288,7 +286,7 @@ class _File:
 
     def _labels(self, columns: list[str]) -> list[str]:
         """Paths of the columns of text that are read as numbers of their values."""
-        if "band" not in self.roles or not self._is_text("band"):
+        if "band" not in self.roles or not self.text_bands:
             return []
         column, child = self.lists.get(self.roles["band"], (self.roles["band"], None))
         return self._paths(column, child) if column in columns else []
@@ -296,14 +294,20 @@ class _File:
     def _paths(self, column: str, child: str | None = None) -> list[str]:
         """Paths of a column, or of a field of its struct, in Parquet's schema."""
         schema = self.metadata.schema
-        paths = [schema.column(i).path for i in range(len(schema)) if schema.column(i).path.split(".")[0] == column]
-        return paths if child is None else [path for path in paths if child in path.split(".")]
+        paths = [schema.column(i).path for i in range(len(schema))]
+        own = [path for path in paths if path == column or path.startswith(f"{column}.")]
+        return own if child is None else [path for path in own if child in path.split(".")]
+
+    @cached_property
+    def schema(self) -> Any:
+        """Arrow types of the columns."""
+        return self.metadata.schema.to_arrow_schema()
 
     def type_of(self, role: str) -> Any:
         """Arrow type of the values of a role."""
-        schema, name = self.metadata.schema.to_arrow_schema(), self.roles[role]
+        name = self.roles[role]
         column, child = self.lists.get(name, (name, None))
-        kind = schema.field(column).type
+        kind = self.schema.field(column).type
         if name not in self.lists:
             return kind
         if child is None:
@@ -312,11 +316,10 @@ class _File:
         found = inner.field(child).type
         return found.value_type if hasattr(found, "value_type") else found
 
-    def _is_text(self, role: str) -> bool:
-        import pyarrow as pa
-
-        kind = self.type_of(role)
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    @cached_property
+    def text_bands(self) -> bool:
+        """Whether bands are text, which is read as numbers of its values."""
+        return _is_text(self.type_of("band"))
 
     def unpack(self, batch: _Batch) -> _Batch:
         """Decode lists: their lengths, which all columns must agree on, and their values."""
@@ -365,11 +368,19 @@ class _File:
     def _positions(self, chunk: Any) -> NDArray[np.int64]:
         """Positions of bands in ``band_names``."""
         assert self.band_names is not None
-        if not self._is_text("band"):
+        if not self.text_bands:
             return np.searchsorted(self.band_names, from_arrow(chunk))
         words = np.array(chunk.dictionary.to_pylist(), str)
         found: NDArray[np.int64] = np.searchsorted(self.band_names, words)[from_arrow(chunk.indices)]
         return found
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether an Arrow type is text, also as a dictionary."""
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def open_stream(path: Path, wanted: Wanted, *, band: str | None = None) -> CurveStream | None:
@@ -402,7 +413,8 @@ def _opened(path: Path, wanted: Wanted, opened: Any, band: str | None) -> CurveS
 
     metadata = opened.metadata
     if any(metadata.schema.column(i).max_repetition_level for i in range(len(metadata.schema))):
-        names, columns, lists, notes = list_columns(opened, wanted)
+        names, columns, lists = list_columns(opened, wanted)
+        notes: list[str] = []
     else:
         if metadata.num_rows < FEWEST_ROWS:
             raise _Whole
@@ -423,7 +435,7 @@ def _opened(path: Path, wanted: Wanted, opened: Any, band: str | None) -> CurveS
     for role in roles:
         kind = file.type_of(role)
         number = pa.types.is_integer(kind) or kind in (pa.float32(), pa.float64())
-        label = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        label = pa.types.is_integer(kind) or (_is_text(kind) and (role == "band" or not pa.types.is_dictionary(kind)))
         if role.startswith(FLAG):
             fits = pa.types.is_integer(kind) and has_bits(roles[role], wanted.quality_mask, file.satellite)
         else:
@@ -444,7 +456,7 @@ def _opened(path: Path, wanted: Wanted, opened: Any, band: str | None) -> CurveS
         only, bands = int(named[0]), bands[named]
     return CurveStream(
         path, ids, n_rows, columns.taken(names), names[columns.mag], notes, bands,
-        "err" in roles or "flux_err" in roles, file, None if lists else offsets, only,
+        file, None if lists else offsets, only,
     )  # fmt: skip
 
 
@@ -508,8 +520,8 @@ def _band_names(file: _File) -> NDArray[Any]:
             raise _Whole
         used: set[Any] = set()
         for chunk in values.chunks:
-            some = pc.unique(chunk.indices if file._is_text("band") else chunk)
-            used.update((chunk.dictionary.take(some) if file._is_text("band") else some).to_pylist())
+            some = pc.unique(chunk.indices if file.text_bands else chunk)
+            used.update((chunk.dictionary.take(some) if file.text_bands else some).to_pylist())
         batch.data = {"names": np.array(sorted(used))}
         return batch
 
