@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.checks import whole
-from skysieve.periodogram.api import LombScarglePlan
+from skysieve.periodogram.api import Borrowing
 from skysieve.periodogram.lightcurves.sources import light_curves
 from skysieve.periodogram.numerics.normalization import normalize
 
@@ -352,7 +352,7 @@ class LombScargle(Significance):
             grid = {"fmin": frequency[0], "fmax": frequency[-1], "nf": frequency.size}
         elif frequency.size == 1 and method in ("nufft", "finufft"):
             method = "auto"
-        with LombScarglePlan(
+        with Borrowing(
             fit_mean=bool(self.fit_mean),
             center_data=bool(self.center_data),
             nterms=self.nterms,
