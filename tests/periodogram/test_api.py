@@ -428,3 +428,29 @@ def test_a_list_of_frequencies_compiles_nothing_new() -> None:
     assert np.isfinite(lombscargle(t, y, frequency=frequency, device="cpu").power).all()
     assert search.search.signatures
     assert not any("readonly" in str(argument) for one in search.search.signatures for argument in one)
+
+
+@pytest.mark.parametrize("kind", ["float64", ">f8", "float32", "int32", "mixed", "readonly", "strided"])
+def test_lists_of_every_kind_are_the_flat_arrays(kind):
+    rng = np.random.default_rng(5)
+    curves = [[np.round(np.sort(rng.uniform(0, 999, n))), np.round(rng.normal(0, 99, n))] for n in (40, 7, 25)]
+    flat = [np.concatenate(column) for column in zip(*curves, strict=True)]
+    options = {"fmin": 0.01, "fmax": 0.2, "nf": 300, "device": "cpu"}
+    expected = skysieve.lombscargle(*flat, offsets=[0, 40, 47, 72], **options)
+    for i, curve in enumerate(curves):
+        for k, column in enumerate(curve):
+            if kind == "strided":
+                curve[k] = np.repeat(column, 2)[::2]
+            elif kind == "readonly":
+                column.flags.writeable = False
+            else:
+                curve[k] = column.astype("float32" if kind == "mixed" and i == 1 else kind.replace("mixed", "float64"))
+    t, y = (list(column) for column in zip(*curves, strict=True))
+    found = skysieve.lombscargle(t, tuple(y), **options)
+    np.testing.assert_array_equal(found.power, expected.power)
+
+
+def test_lists_of_unequal_lengths_name_the_light_curve():
+    t = [np.arange(9.0), np.arange(8.0)]
+    with pytest.raises(ValueError, match=r"t\[1\] has shape \(8,\) and y\[1\] has shape \(9,\)"):
+        skysieve.lombscargle(t, [np.ones(9), np.ones(9)], device="cpu")

@@ -457,3 +457,26 @@ def test_errors_of_a_sinusoid_are_those_of_theory() -> None:
         expected = np.sqrt(2 / n) * sigma
         assert found.amplitude_error[0] == pytest.approx(expected, rel=0.06)
         assert found.frequency_error[0] == pytest.approx(np.sqrt(3) / np.pi * expected / (0.5 * span), rel=0.06)
+
+
+@pytest.mark.parametrize("normalization", ["standard", "model", "log", "psd", "scargle"])
+@pytest.mark.parametrize("fit_mean", [True, False])
+@pytest.mark.parametrize("with_dy", [True, False])
+def test_one_frequency_is_that_of_a_grid(normalization, fit_mean, with_dy):
+    """Few frequencies are fitted without an engine; the direct sums of an engine are exact to 1e-12."""
+    rng = np.random.default_rng(8)
+    t = np.sort(rng.uniform(2_459_000, 2_459_050, 30))
+    y = 15 + np.sin(t) + rng.normal(0, 0.3, 30)
+    dy = rng.uniform(0.1, 0.4, 30) if with_dy else None
+    ls = skysieve.LombScargle(t, y, dy, fit_mean=fit_mean, normalization=normalization, device="cpu")
+    frequency = np.array([1e-4, 0.01, 0.159, 0.5, 0.73, 1.0, 2.9, 3.1, 7.7, 12.3])
+    expected = ls.power(frequency, method="direct")
+    found = [float(ls.power(f)) for f in frequency]
+    np.testing.assert_allclose(found, expected, rtol=3e-9, atol=1e-12)
+
+
+def test_one_frequency_of_what_cannot_be_fitted_is_refused():
+    with pytest.raises(ValueError, match="y is constant"):
+        skysieve.LombScargle(np.arange(9.0), np.ones(9), device="cpu").power(0.2)
+    with pytest.raises(ValueError, match=r"no such"):
+        skysieve.LombScargle(np.arange(9.0), np.arange(9.0), device="cpu").power(0.2, normalization="no such")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.checks import whole
-from skysieve.periodogram.api import LombScarglePlan
+from skysieve.periodogram.api import Borrowing
 from skysieve.periodogram.lightcurves.sources import light_curves
-from skysieve.periodogram.numerics.normalization import normalize
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS, normalize
 
 from .fit import weighted_mean
+from .least_squares import FEW, design_matrix
 from .light_curve import missing
 from .prewhiten import Prewhitened, prewhiten
 from .significance import Significance
@@ -45,6 +46,10 @@ METHODS = {
     "finufft": "finufft",
 }
 """Names of methods, astropy's among them, and what does that here."""
+FEW_FREQUENCIES = 8
+"""Most frequencies whose powers are fitted one by one with NumPy, without an engine."""
+INDEPENDENT = 1e-3
+"""Least determinant of a normal matrix, in parts of the product of its diagonal, with which that is done."""
 METHOD_KEYWORDS = frozenset({"use_fft", "oversampling", "trig_sum_kwds", "algorithm", "Mfft", "eps"})
 """Keywords of astropy's methods that set their accuracy; they have no effect here."""
 
@@ -352,7 +357,7 @@ class LombScargle(Significance):
             grid = {"fmin": frequency[0], "fmax": frequency[-1], "nf": frequency.size}
         elif frequency.size == 1 and method in ("nufft", "finufft"):
             method = "auto"
-        with LombScarglePlan(
+        with Borrowing(
             fit_mean=bool(self.fit_mean),
             center_data=bool(self.center_data),
             nterms=self.nterms,
@@ -374,7 +379,46 @@ class LombScargle(Significance):
             return np.empty(0, np.dtype(self.dtype))
         if len(self._rows()[0]) < (3 if self.fit_mean else 2):  # with fewer points than parameters every model fits
             return np.full(frequency.shape, np.nan, np.dtype(self.dtype))
+        if frequency.size <= FEW_FREQUENCIES and method in ("auto", "direct") and not self._needs_engine:
+            few = self._least_squares(frequency, normalization)
+            if few is not None:
+                return few
         return np.asarray(self._search(frequency, normalization, method, regular).power)
+
+    @property
+    def _needs_engine(self) -> bool:
+        """Whether options were given that only an engine can serve or refuse."""
+        defaults = self.dtype == "float64" and self.memory is None and self.threads is None
+        return not (defaults and isinstance(self.device, str) and self.device in ("auto", "cpu"))
+
+    def _least_squares(self, frequency: NDArray[Any], normalization: str) -> NDArray[Any] | None:
+        """Powers at few frequencies by one least-squares fit each; None where an engine has to answer.
+
+        Those are light curves without variation in times or values, and columns so similar that the normal equations
+        lose accuracy.
+        """
+        t, y, dy = self._rows()
+        if self.nterms != 1 or normalization not in NORMALIZATIONS or not frequency.max() < np.inf:
+            return None
+        if t.size * frequency.size > FEW or np.ptp(t) == 0 or np.ptp(y) == 0:
+            return None
+        weight = np.ones_like(y) if dy is None else dy**-2.0
+        total = weight.sum()
+        if self.fit_mean or self.center_data:
+            y = y - weight @ y / total
+        reference = weight @ (y * y)
+        t = t - 0.5 * (t.min() + t.max())  # smaller phases have smaller rounding errors
+        scaled = y if dy is None else y / dy
+        standard = np.empty(frequency.size)
+        for i, f in enumerate(frequency):
+            x = design_matrix(t, f, dy, self.fit_mean, 1)
+            normal, right = x.T @ x, x.T @ scaled
+            if not np.linalg.det(normal) > INDEPENDENT * np.prod(np.diagonal(normal)):
+                return None
+            standard[i] = right @ np.linalg.solve(normal, right)
+        if not 0 < reference < np.inf:
+            return None
+        return normalize(standard / reference, normalization, reference / total, total, t.size)
 
     def _at_zero(self, normalization: str) -> float:
         """Power at frequency 0, where the cosine is constant and the sine is 0."""

@@ -333,16 +333,17 @@ def exact(f, f_low, t, w, wy, n, bands, highest, fit, work):
         q = np.empty((columns + 1, rows))
     if highest > 0:
         turns(f, f_low, t, n, highest, work)
-    alone = np.int64(0)  # columns that are zero outside their band, and stay zero
-    while alone < columns and not fit.regularised and fit.column[alone, 0] >= 0:
+    alone = np.int64(0)  # columns of one band: zero in rows of other bands, and in the penalties of other bands
+    while alone < columns and fit.column[alone, 0] >= 0:
         alone += 1
+    size = alone // fit.bands  # columns of a band, which follow one another
     trace = 0.0
     for i in range(columns):
         b, m, sine = fit.column[i, 0], fit.column[i, 1], fit.column[i, 2]
         lo, hi = (bands[b], bands[b + 1]) if b >= 0 else (np.int64(0), n)
-        if i >= alone:
-            for j in range(rows):
-                q[i, j] = 0
+        first, last = (n + b * size, n + (b + 1) * size) if b >= 0 else (n, rows)
+        for j in range(first, min(last, rows)):
+            q[i, j] = 0
         for j in range(lo, hi):
             value = 1.0
             if m > 0:
@@ -358,25 +359,36 @@ def exact(f, f_low, t, w, wy, n, bands, highest, fit, work):
         b = fit.column[i, 0]
         if b >= 0 and bands[b] == bands[b + 1]:
             continue  # the columns of a band without rows are zero
-        lo, hi = (bands[b], bands[b + 1]) if i < alone else (np.int64(0), rows)
-        own = product(q, i, q, i, lo, hi)
+        lo, hi = (bands[b], bands[b + 1]) if b >= 0 else (np.int64(0), n)
+        # rows of the penalties follow those of the points; there are none without penalties
+        first, last = (n + b * size, n + (b + 1) * size) if b >= 0 else (n, rows)
+        last = min(last, rows)
+        own = product(q, i, q, i, lo, hi) + product(q, i, q, i, first, last)
         for _ in range(2):
-            for k in range(i):
-                at = fit.column[k, 0]
-                if i < alone and at != b:
-                    continue  # of another band
-                start, stop = (bands[at], bands[at + 1]) if k < alone else (lo, hi)
-                part = product(q, i, q, k, start, stop)
+            for k in range((b * size) if b >= 0 else 0, i):
+                c = fit.column[k, 0]
+                start, stop, top, end = lo, hi, first, last
+                if c >= 0:
+                    start, stop, top, end = bands[c], bands[c + 1], n + c * size, min(n + (c + 1) * size, rows)
+                    if start == stop:
+                        continue
+                part = product(q, i, q, k, start, stop) + product(q, i, q, k, top, end)
                 for j in range(start, stop):
                     q[i, j] -= part * q[k, j]
-        left = product(q, i, q, i, lo, hi)
+                for j in range(top, end):
+                    q[i, j] -= part * q[k, j]
+        left = product(q, i, q, i, lo, hi) + product(q, i, q, i, first, last)
         if not left > SINGULAR * own + COLUMN_NOISE * trace:
             return np.nan
         scale = 1 / np.sqrt(left)
         for j in range(lo, hi):
             q[i, j] *= scale
-        part = product(q, i, q, columns, lo, hi)
+        for j in range(first, last):
+            q[i, j] *= scale
+        part = product(q, i, q, columns, lo, hi) + product(q, i, q, columns, first, last)
         for j in range(lo, hi):
+            q[columns, j] -= part * q[i, j]
+        for j in range(first, last):
             q[columns, j] -= part * q[i, j]
         power += part * part
     return power

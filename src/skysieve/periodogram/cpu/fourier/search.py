@@ -73,12 +73,46 @@ def conclude(i, f0, df, nf, curves, bands, grid, fit, limit, distance, share, wo
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def sample(base, q, f0, df, values):
+    """Frequency of sample ``base + q`` as a sum of two numbers."""
+    if values.shape[0] > 0:
+        return values[base + q], 0.0
+    return grid_point(f0, df, np.float64(base + q))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fit_again(method, m, base, f0, df, values, t, w, wy, n, bands, highest, fit, work, limit):
+    """Compute powers that are NaN in ``work.block[:m]`` again: from direct sums, unless these were used before, then
+    from the columns themselves, which takes several times as long."""
+    outline()
+    f, low, power, where = np.zeros(WIDE), np.zeros(WIDE), np.zeros(WIDE), np.zeros(WIDE, np.int64)
+    count = 0
+    for q in range(m if method == NUFFT else 0):
+        if np.isnan(work.block[q]):
+            f[count], low[count] = sample(base, q, f0, df, values)
+            where[count] = q
+            count += 1
+        if count == WIDE or (count > 0 and q == m - 1):
+            direct(f, low, count, t, n, w, wy, bands, highest, fit, work, limit, power, 0)
+            for k in range(count):
+                work.block[where[k]] = power[k]
+            count = 0
+    for q in range(m):
+        if np.isnan(work.block[q]):
+            first, second = sample(base, q, f0, df, values)
+            work.block[q] = exact(first, second, t, w, wy, n, bands, highest, fit, work)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def search(
     method, which, first, last, length, n_combs, modes, curves, row_of_band, grid, fit, combs, work, answers, form,
-    limit, floating_mean,
+    limit, direct_limit, floating_mean,
 ):  # fmt: skip
     """Search the objects ``which``, in stretches of ``length`` samples; see ``cpu.search.search``.  Samples that their
-    sums hardly determine are fitted from the columns themselves.
+    sums hardly determine are fitted again (see `fit_again`).
+
+    ``limit`` and ``direct_limit`` bound the parameters that are trusted from the sums of ``method`` and from direct
+    sums, over the square root of the number of points (see ``series.LIMIT``).
 
     ``row_of_band[i]`` are the rows of each band of object ``i`` (first, and one past the last), from its own first one.
     """
@@ -119,13 +153,10 @@ def search(
                 work, own,
             )  # fmt: skip
             if flagged:
-                for q in range(m):
-                    if np.isnan(work.block[q]):
-                        if grid.values.shape[0] > 0:
-                            f, f_low = grid.values[base + q], 0.0
-                        else:
-                            f, f_low = grid_point(f0, df, np.float64(base + q))
-                        work.block[q] = exact(f, f_low, t, w, wy, n, bands, highest, fit, work)
+                fit_again(
+                    method, m, base, f0, df, grid.values, t, w, wy, n, bands, highest, fit, work,
+                    direct_limit * np.sqrt(np.float64(n)),
+                )  # fmt: skip
             found, count = deliver(
                 work.block, m, base, False, i, f0, df, curves, grid, form, floating_mean, distance, share, work,
                 answers, state, found, count, chosen,
@@ -134,7 +165,10 @@ def search(
                 seam[0], seam[1] = work.block[0], work.block[1]
         if last < 0:
             found, count = finish_candidates(nf, state, found, count)
-            conclude(i, f0, df, nf, curves, bands, grid, fit, own, distance, share, work, answers, found, count, chosen)
+            conclude(
+                i, f0, df, nf, curves, bands, grid, fit, direct_limit * np.sqrt(np.float64(n)), distance, share, work,
+                answers, found, count, chosen,
+            )  # fmt: skip
     if last >= 0:
         seam[2], seam[3] = state[LEFT], state[HERE]
         if first > 0 and count > 0 and found[0, 0] == first * length:

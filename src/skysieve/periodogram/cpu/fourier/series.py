@@ -205,7 +205,7 @@ class SeriesSearch:
         found, count, seam = search.search(
             method, which, first, last, length, combs, nufft.KERNELS[F64].modes, self.curves, self.row_of_band,
             self.grid, self.fit, _combs(combs if method == NUFFT else LANES, folds), work, self.answers,
-            self.engine.form, LIMIT[method], bool(self.engine.spec.fit_mean),
+            self.engine.form, LIMIT[method], LIMIT[DIRECT], bool(self.engine.spec.fit_mean),
         )  # fmt: skip
         return found[:count], count, seam
 
