@@ -11,6 +11,7 @@ from skysieve.core.device import resolve
 from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, MexicanHat, api
 from skysieve.sphere.cuda import engine as cuda
 from skysieve.sphere.cuda.multi_gpu import MultiGpuEngine
+from skysieve.sphere.grids.healpix import UNSEEN
 from skysieve.sphere.grids.polar_correction import polar_correction
 from tests.kernels.devices import another, one_order
 from tests.kernels.shim import shim_runtime
@@ -225,3 +226,28 @@ def test_plans_describe_themselves_with_the_same_keys_on_every_device(monkeypatc
     assert list(found) == list(expected)
     assert {k: type(v) for k, v in found.items()} == {k: type(v) for k, v in expected.items()}
     assert "cuda" in found["device"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "count"), [("forwards", 1), ("backwards", 1), ("forwards", 2)], indirect=["runtime"]
+)
+@pytest.mark.parametrize("quadrature", ["band", "ring"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("nest", [False, True])
+def test_bad_pixels_count_as_zero_and_keep_their_values(monkeypatch, runtime, count, quadrature, dtype, nest):
+    """The plan of `smoothing`, with a large mean, beside the CPU's; two runtimes share the rows of a map."""
+    pretend(monkeypatch, [runtime] * count)
+    nside = 16
+    x = np.random.default_rng(3).normal(size=(2, 12 * nside**2)) + 50
+    x[1, [0, 7, 900, -1]] = [np.nan, UNSEEN, np.inf, np.float32(UNSEEN)]
+    found = []
+    for device in ("cpu", "cuda"):
+        method = "direct" if device == "cpu" else "ring" if count > 1 else "direct"
+        options = {"quadrature": quadrature, "dtype": dtype, "device": device, "method": method, "eps": 1e-10}
+        with api.SmoothingPlan(Gaussian(fwhm=0.4), Healpix(nside, nest), **options) as plan:
+            found.append(np.stack([plan.execute(x[0]), plan.execute(x[1])]))
+    truth, ours = found
+    bad = ~np.isfinite(x) | (x < -1e30)
+    np.testing.assert_array_equal(ours[bad], x[bad].astype(dtype))
+    assert np.isfinite(ours[~bad]).all()
+    assert worst(ours[~bad], truth[~bad]) <= max(ERROR[dtype], 1e-8)

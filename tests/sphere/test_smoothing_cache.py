@@ -7,7 +7,8 @@ import pytest
 
 import skysieve
 from skysieve.core.engine_cache import ENGINES
-from skysieve.sphere import Gaussian, Window
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, Window
+from skysieve.sphere.grids.healpix import UNSEEN
 from skysieve.sphere.kernels.shapes import Function
 
 MAP = np.random.default_rng(1).standard_normal(12 * 32**2)
@@ -58,3 +59,54 @@ def test_a_kernel_with_a_function_is_set_up_at_every_call():
     scale[0] = 2.0
     np.testing.assert_allclose(smoothed(kernel), 2 * first, rtol=1e-9)
     assert len(ENGINES) == 0
+
+
+@pytest.mark.parametrize("dtype", [">f4", "f4", "f8", "i2"])
+@pytest.mark.parametrize("nest", [False, True])
+def test_bad_pixels_count_as_zero_and_keep_their_values(dtype, nest):
+    """As in a masked array of zeros there, whose bad pixels another part of the code handles."""
+    m = (1000 * MAP).astype(dtype)
+    bad = np.zeros(m.size, bool)
+    if m.dtype.kind == "f":
+        bad[[0, 5, 700, -1]] = True
+        m[bad] = [UNSEEN, np.nan, np.inf, np.float32(UNSEEN)]
+    before = m.copy()
+    found = skysieve.smoothing(m, 0.2, nest=nest, device="cpu")
+    truth = skysieve.smoothing(np.ma.MaskedArray(np.where(bad, 0, m), bad), 0.2, nest=nest, device="cpu")
+    np.testing.assert_array_equal(m, before)
+    assert found.dtype == (np.float32 if m.dtype.itemsize == 4 else np.float64)
+    np.testing.assert_array_equal(found[bad], m[bad].astype(found.dtype))
+    np.testing.assert_array_equal(found[~bad], np.asarray(truth)[~bad])
+
+
+def test_the_maps_of_a_batch_have_bad_pixels_of_their_own():
+    batch = np.stack([MAP, MAP, 3 * MAP])
+    batch[1, 17] = np.nan
+    found = smoothed_batch(batch)
+    for one, row in zip(found, batch, strict=True):
+        np.testing.assert_array_equal(one, smoothed_batch(row))
+    assert np.flatnonzero(np.isnan(found).any(axis=0)).tolist() == [17]
+
+
+def smoothed_batch(maps):
+    return skysieve.smoothing(maps, 0.2, pol=False, device="cpu")
+
+
+def test_polarised_batches_are_the_single_skies():
+    skies = np.random.default_rng(2).standard_normal((2, 3, MAP.size))
+    skies[1, 2, 9] = UNSEEN
+    found = skysieve.smoothing(skies, 0.2, device="cpu")
+    for one, sky in zip(found, skies, strict=True):
+        np.testing.assert_array_equal(one, skysieve.smoothing(sky, 0.2, device="cpu"))
+    assert found[1, 2, 9] == UNSEEN
+    assert np.abs(found[..., 10:]).max() < 10
+
+
+@pytest.mark.parametrize("method", ["direct", "ring", "harmonic"])
+def test_every_value_of_the_result_is_written(method):
+    if method == "harmonic":
+        pytest.importorskip("ducc0")
+    with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(32), method=method, device="cpu") as plan:
+        out = np.full(MAP.size, np.nan)
+        np.testing.assert_array_equal(plan.execute(MAP, out), plan.execute(MAP))
+        assert np.isfinite(out).all()

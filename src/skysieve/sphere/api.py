@@ -18,7 +18,7 @@ from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, format_by
 from skysieve.core.plan import Plan
 from skysieve.core.progress import Progress, Reporter, reporting
 from skysieve.sphere.grids.grid import QUADRATURES, Grid, Healpix, Quadrature
-from skysieve.sphere.grids.healpix import CHUNK, nest2ring, npix2nside, reorder
+from skysieve.sphere.grids.healpix import CHUNK, bad_pixels, nest2ring, npix2nside, reorder
 from skysieve.sphere.grids.polar_correction import add_mean, mean_of
 from skysieve.sphere.kernels.base import Kernel, check_eps
 from skysieve.sphere.kernels.radial import make_radial
@@ -232,7 +232,7 @@ class ConvolvePlan(Plan):
         extra = staged + (self._ones_response.nbytes if self._ones_response else 0)
         extra += 0 if self._factors is None else self._factors.nbytes
         extra += 0 if self._polar is None else self._polar.nbytes
-        copies = (1 + len(self.kernels) if grid.nest else int(self._band)) + (used is not None)
+        copies = (1 + len(self.kernels) if grid.nest else int(self._band)) + (used is not None) + self._skips_bad
         self._spec = Spec(
             self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra, options, copies,
             self._band, self._polar,
@@ -246,6 +246,9 @@ class ConvolvePlan(Plan):
             facts = self._engine.describe()
             size, seconds = format_bytes(facts["bytes"]), facts["seconds"]
             logger.info("%r on %s: %s, expected %.2g s for a map", self, facts["device"], size, seconds)
+
+    _skips_bad = False
+    """Whether bad pixels (UNSEEN, NaN, infinite) count as 0, and are copied into the result; for one kernel."""
 
     def __repr__(self) -> str:
         kernel = list(self.kernels) if self._many else self.kernels[0]
@@ -298,6 +301,16 @@ class ConvolvePlan(Plan):
         """
         with reporting(progress, "convolving maps") as report:
             return self._run(maps, self._table.weight, self._ones, out, report)
+
+    def empty(self, maps: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        """An array for results of this shape, where ``maps`` are; its values are not set."""
+        if is_device_array(maps):
+            with maps.device:
+                return array_module(maps).empty(shape, self.dtype)  # type: ignore[no-any-return]
+        if self.device.kind == "cuda":
+            gpu: Any = self._engine
+            return gpu.empty(shape)  # type: ignore[no-any-return]
+        return np.empty(shape, self.dtype)
 
     def adjoint(self, maps: Any, out: Any = None) -> NDArray[Any]:
         """Apply the transposed operator, ``r_q = w_q sum_p K(p . q) s_p``, of a plan with one kernel.
@@ -412,23 +425,18 @@ class ConvolvePlan(Plan):
         x = given.reshape(-1, *parts, self.npix)
         kernels = len(self.kernels)
         shape = (*batch, *((kernels,) if self._many else ()), *parts, self.npix)
-        if out is not None:
-            check_out(out, given, shape, self.dtype)
-            if self.device.kind == "cpu":
-                out[...] = 0  # the engine writes no ring outside the mask
-        elif is_device_array(given):
-            with given.device:
-                out = array_module(given).empty(shape, self.dtype)
+        if out is None:
+            out = self.empty(given, shape)
         else:
-            gpu: Any = self._engine
-            out = gpu.empty(shape) if self.device.kind == "cuda" else np.zeros(shape, self.dtype)
+            check_out(out, given, shape, self.dtype)
         result = out.reshape(len(x), kernels, *parts, self.npix)
         reporter = Reporter(report, len(x))
         if self.device.kind == "cuda":
             self._on_gpu(x, result, w_in, w_out)
             reporter.add(len(x))
             return out  # type: ignore[no-any-return]
-        result[...] = 0
+        if self._spec.rings is not None:
+            result[...] = 0  # the engine writes no ring outside the mask
         for i in range(len(x)):
             self._one(x[i], result[i : i + 1], w_in, w_out)
             reporter.add(1)
@@ -449,7 +457,7 @@ class ConvolvePlan(Plan):
         steady = self._device_ones_response if separate_mean else None
         gpu.run(
             x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=steady, offset=OFFSET,
-            transposed=w_out is not self._ones,
+            transposed=w_out is not self._ones, skip_bad=self._skips_bad,
         )  # fmt: skip
         with place:
             if factors is not None and w_out is not self._ones:
@@ -474,11 +482,16 @@ class ConvolvePlan(Plan):
         """Convolve one map ([2,] npix) on the CPU into ``out`` (1, K, [2,] npix), both in the order of the grid."""
         mean = 0.0
         transposed = w_out is not self._ones
-        if self._mask is None:
+        bad = bad_pixels(x, self.dtype) if self._skips_bad else None
+        given = x
+        if bad is not None:
+            x = np.where(bad, x.dtype.type(0), x)
+        if self._mask is None and not self._skips_bad:
             total = float(x.sum())
             if not math.isfinite(total) and not np.isfinite(x).all():
                 out[...] = np.nan
                 return
+        if self._mask is None:
             if self._band:
                 mean = mean_of(x, self.spin)
             elif self._ones_response is not None and not transposed:
@@ -509,6 +522,8 @@ class ConvolvePlan(Plan):
         if self.grid.nest:
             for row in out.reshape(-1, self.npix):
                 row[:] = reorder(row, to="nest")
+        if bad is not None:
+            np.copyto(out[0], given, where=bad, casting="unsafe")
 
     def _stage(self, x: NDArray[Any], mean: float, factors: NDArray[np.float64] | None) -> NDArray[Any]:
         """A copy of the map for the engine: in RING order, masked, less its mean, and of the plan's dtype."""
@@ -536,19 +551,28 @@ class ConvolvePlan(Plan):
         return Ones(self._table, self.kernels, float(self.eps), threads)
 
 
+class SmoothingPlan(ConvolvePlan):
+    """A plan of one kernel for which bad pixels (UNSEEN, NaN, infinite) count as 0 and keep their values."""
+
+    _skips_bad = True
+
+
 @contextlib.contextmanager
-def borrowed_plan(kernel: Kernel, grid: Healpix, **options: Any) -> Iterator[ConvolvePlan]:
+def borrowed_plan(
+    kernel: Kernel, grid: Healpix, kind: type[ConvolvePlan] = ConvolvePlan, **options: Any
+) -> Iterator[ConvolvePlan]:
     """A plan of the cache for one call of a function.
 
     Kernels that hold a Python function have plans of their own: a function may change between calls.
     """
     key = _key(kernel, grid, options)
     if key is None:
-        with ConvolvePlan(kernel, grid, **options) as plan:
+        with kind(kernel, grid, **options) as plan:
             yield plan
         return
+    key = (kind, key)
     device = devices_of(options.get("device", "auto"), resolve)[0]
-    with ENGINES.borrow(key, lambda: ConvolvePlan(kernel, grid, **options), device, ConvolvePlan.idle_bytes) as plan:
+    with ENGINES.borrow(key, lambda: kind(kernel, grid, **options), device, ConvolvePlan.idle_bytes) as plan:
         yield plan
 
 

@@ -18,23 +18,11 @@ from . import harmonic
 from .arkcos import ArkcosEngine
 from .direct import DirectEngine
 from .harmonic import HarmonicEngine, harmonic_seconds
-from .ring import NS_TRANSFORM, RingEngine
+from .ring import RingEngine, transform_seconds
 from .spin import SpinEngine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-def ring_seconds(spec: Spec) -> float:
-    """A lower limit of the seconds of one map by the ring engine on one core: its transforms."""
-    n = spec.table.n
-    return (
-        1e-9
-        * NS_TRANSFORM
-        * float((n * np.log2(np.maximum(n, 2))).sum())
-        * (1 + len(spec.kernels))
-        * (2 if spec.spin else 1)
-    )
 
 
 class Engine:
@@ -77,7 +65,11 @@ class Engine:
         return self._engine.nbytes + self.spec.extra
 
     def _choose(self, method: str) -> RingEngine | DirectEngine | HarmonicEngine | ArkcosEngine:
-        """The engine of the method, or the one that is expected to be the fastest; all are quick to set up."""
+        """The engine of the method, or the one that is expected to be the fastest.
+
+        The ring engine takes the longest to set up.  It is not set up if its transforms alone take longer than another
+        engine.
+        """
         if self.spec.compat:
             return ArkcosEngine(self.spec, self.pool)
         if method == "harmonic":
@@ -88,16 +80,17 @@ class Engine:
         best: RingEngine | DirectEngine | HarmonicEngine = direct(self.spec, self.pool)
         if method == "direct":
             return best
-        if ring_seconds(self.spec) < best.seconds():
+        cheap = harmonic.available() and all(isinstance(k, Harmonic) for k in self.spec.kernels)
+        lmax = max(k.bandlimit(harmonic.band_eps(self.spec)) for k in self.spec.kernels) if cheap else np.inf
+        by_harmonics = harmonic_seconds(self.spec, lmax)
+        if transform_seconds(self.spec) < min(best.seconds(), by_harmonics):
             try:
                 ring = RingEngine(self.spec, self.pool)
             except NotBandLimited:
                 pass
             else:
                 best = ring if ring.seconds() < best.seconds() else best
-        cheap = harmonic.available() and all(isinstance(k, Harmonic) for k in self.spec.kernels)
-        lmax = max(k.bandlimit(harmonic.band_eps(self.spec)) for k in self.spec.kernels) if cheap else np.inf
-        if harmonic_seconds(self.spec, lmax) < best.seconds():
+        if by_harmonics < best.seconds():
             return HarmonicEngine(self.spec, self.pool)
         return best
 

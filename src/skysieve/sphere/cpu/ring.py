@@ -157,6 +157,21 @@ def band(
                 )  # fmt: skip
 
 
+def transform_seconds(spec: Spec) -> float:
+    """Expected seconds of one map on one core without the sums over rings; known before the engine is set up."""
+    n, passes = spec.table.n, 1 + len(spec.kernels)
+    work = float((n * np.log2(np.maximum(n, 2))).sum()) * (2 if spec.spin else 1)
+    some = n[: (len(n) + 1) // 2] if spec.table.symmetric else n
+    lengths = np.diff(np.flatnonzero(np.concatenate([[True], some[1:] != some[:-1], [True]])))
+    runs = int((-(-lengths // ROWS)).sum())
+    return passes * (1e-9 * NS_TRANSFORM * _cost_factor(spec) * work + 8e-5 * runs)
+
+
+def _cost_factor(spec: Spec) -> float:
+    """Time relative to that of a scalar map in float32: wider numbers, and combining the sums of Q and U."""
+    return spec.dtype.itemsize / 4 * (TURN if spec.spin else 1.0)
+
+
 class RingEngine:
     """Ring transforms and sums over rings for all kernels of a `Spec`.
 
@@ -208,15 +223,8 @@ class RingEngine:
 
     def seconds(self) -> float:
         """Expected seconds of one map on one core."""
-        t = self.spec.table
-        wide = self.spec.dtype.itemsize / 4
-        transforms = float((t.n * np.log2(np.maximum(t.n, 2))).sum()) * (1 + len(self.tables))
-        transforms *= self.parts
         sums = self.parts * sum(k.multiplications for k in (*self.tables, *self.odd))
-        turns = TURN if self.parts == 2 else 1.0  # combining the sums of Q and U
-        return 1e-9 * wide * turns * (NS_TRANSFORM * transforms + NS_SUM * sums) + 8e-5 * len(self.runs) * (
-            1 + len(self.tables)
-        )
+        return transform_seconds(self.spec) + 1e-9 * NS_SUM * _cost_factor(self.spec) * sums
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """See `contract.Engine.convolve`."""

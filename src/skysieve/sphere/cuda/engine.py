@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from skysieve.core.device import Device
     from skysieve.sphere.contract import Spec
 
+FEW_BLOCKS = 4096
+"""Most blocks of threads that share the pixels of a map in a loop."""
 LOOKS, MOST_SEEN = 64, 1 << 16
 """Blocks of threads that estimate a map's mean and standard deviation, and most pixels that they read."""
 
@@ -207,7 +209,7 @@ class Engine:
     def run(
         self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any], *, nest: bool = False,
         mask: NDArray[np.bool_] | None = None, steady: Callable[[], Any] | None = None, offset: float = 8.0,
-        transposed: bool = False,
+        transposed: bool = False, skip_bad: bool = False,
     ) -> None:  # fmt: skip
         """Convolve maps (B, [2,] npix) of any real dtype into ``out`` (B, K, [2,] npix).
 
@@ -224,6 +226,8 @@ class Engine:
             standard deviations is then subtracted from a map and convolved separately.
         transposed : bool
             Whether this is the transposed operator, for which `Spec.band` corrects the result and not the map.
+        skip_bad : bool
+            Whether UNSEEN, NaN and infinite pixels count as 0 and are copied into the result, of one kernel.
         """
         if is_device_array(maps) and int(maps.device.id) != self.runtime.device.index:
             raise ValueError(
@@ -234,8 +238,10 @@ class Engine:
         with self._lock, on_device(self.runtime):
             weights = self._ring_weights(w_in, w_out)
             good = None if mask is None else self.runtime.xp.asarray(mask)
+            options = (weights, nest, good, steady, offset, transposed)
+            some = self._good_pixels if skip_bad else self._on_device_maps
             if is_device_array(maps) or self.runtime.xp is np:
-                self._on_device_maps(maps, out, weights, nest, good, steady, offset, transposed)
+                some(maps, out, *options)
                 return
             if self._pool is None and len(maps) > 1 and self._ahead:
                 self._pool = ThreadPoolExecutor(1, "skysieve-upload")
@@ -246,7 +252,7 @@ class Engine:
                     x = following() if callable(following) else following
                     following = self._upload(maps, b + 1) if self._ahead else None
                     y = self._buffer("result", (len(self.spec.radials), *maps.shape[1:]))
-                    self._on_device_maps(x[None], y[None], weights, nest, good, steady, offset, transposed)
+                    some(x[None], y[None], *options)
                     self.runtime.xp.cuda.get_current_stream().synchronize()
                     down.down(out[b].reshape(-1), y.reshape(-1))
                     if not self._ahead:
@@ -394,6 +400,24 @@ class Engine:
         if held is None or held.shape != shape:
             held = self._buffers[name] = self.runtime.xp.empty(shape, self.spec.dtype)
         return held
+
+    def _good_pixels(self, maps: Any, out: Any, *options: Any) -> None:
+        """Convolve maps on the device as `_on_device_maps` does; bad pixels count as 0 and are copied to the results.
+
+        The host does not wait to learn whether there are any: if not, `restore_bad` returns at once.
+        """
+        xp, dtype = self.runtime.xp, self.spec.dtype
+        found = xp.zeros(len(maps), np.int32)
+        for x, y, bad in zip(maps, out, found[:, None], strict=True):
+            x = xp.ascontiguousarray(x, dtype)
+            cleaned = self._buffer("cleaned", x.shape)
+            size, grid = np.int64(x.size), (min(FEW_BLOCKS, -(-x.size // 256)),)
+            self._maps.launch("clean", grid, (256,), (x, cleaned, bad, size))
+            self._on_device_maps(cleaned[None], y[None], *options)
+            target = y if y.dtype == dtype and y.flags.c_contiguous else xp.ascontiguousarray(y, dtype)
+            self._maps.launch("restore_bad", grid, (256,), (x, target, bad, size))
+            if target is not y:
+                y[...] = target
 
     def _on_device_maps(
         self, maps: Any, out: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, offset: float,

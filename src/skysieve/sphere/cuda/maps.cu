@@ -1,7 +1,7 @@
-// Means, deviations and the order of maps.
+// Means, deviations, bad pixels and the order of maps.
 //
 // Layout: look: blocks share some pixels; add_up, less_mean, add_mean: blocks share the map, 16 bytes per thread at a time;
-//   reorder: one thread per pixel.
+//   clean, restore_bad: the same, one pixel per thread at a time; reorder: one thread per pixel.
 // Cost: the map is read once and, except by `look` and `add_up`, written once; a few operations per pixel.
 // Limit: memory.
 // archs: 75 80 86 89 90 100 120
@@ -105,6 +105,34 @@ extern "C" __global__ void __launch_bounds__(256) add_mean(Vector* __restrict__ 
 #pragma unroll
     for (int p = 0; p < PIXELS; p++) t.v[p] += plus;
     out[k] = t;
+  }
+}
+
+// Whether a pixel is UNSEEN, NaN or infinite.
+DI bool is_bad(REAL v) {
+  REAL apart = v + (REAL)1.6375e30;
+  return !(v - v == 0) || (apart <= (REAL)1.6375e25 && apart >= (REAL)-1.6375e25);
+}
+
+// A map with bad pixels set to 0; `bad` becomes 1 if there are any.
+extern "C" __global__ void __launch_bounds__(256) clean(const REAL* __restrict__ in, REAL* __restrict__ out,
+    int* __restrict__ bad, i64 npix) {
+#pragma unroll 4
+  for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < npix; k += (i64)gridDim.x * 256) {
+    REAL v = in[k];
+    bool wrong = is_bad(v);
+    if (wrong) *bad = 1;
+    out[k] = wrong ? (REAL)0 : v;
+  }
+}
+
+// Bad pixels of a map, copied into its result; nothing if `clean` found none.
+extern "C" __global__ void __launch_bounds__(256) restore_bad(const REAL* __restrict__ in, REAL* __restrict__ out,
+    const int* __restrict__ bad, i64 npix) {
+  if (!*bad) return;
+  for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < npix; k += (i64)gridDim.x * 256) {
+    REAL v = in[k];
+    if (is_bad(v)) out[k] = v;
   }
 }
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from skysieve.core.arrays import is_device_array
 from skysieve.sphere.cuda.ring.engine import Piece, RingEngine
-from skysieve.sphere.grids.healpix import reorder
+from skysieve.sphere.grids.healpix import bad_pixels, reorder
 
 from .engine import Engine
 
@@ -114,25 +114,28 @@ class MultiGpuEngine:
     def run(
         self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any], *, nest: bool = False,
         mask: NDArray[np.bool_] | None = None, steady: Callable[[], Any] | None = None, offset: float = 8.0,
-        transposed: bool = False,
+        transposed: bool = False, skip_bad: bool = False,
     ) -> None:  # fmt: skip
         """See `cuda.engine.Engine.run`; maps in GPU memory are convolved on the GPU that holds them."""
         options: dict[str, Any] = {"nest": nest, "mask": mask, "steady": steady, "offset": offset}
         options["transposed"] = transposed
         if is_device_array(maps):
-            self._owner(maps).run(maps, out, w_in, w_out, **options)
+            self._owner(maps).run(maps, out, w_in, w_out, skip_bad=skip_bad, **options)
             return
         alive = self._alive()
         if len(maps) >= len(alive) or not isinstance(alive[0]._engine, RingEngine):
             step = max(1, min(MOST_MAPS, len(maps) // (2 * len(alive))))
 
             def some(engine: Engine, at: slice) -> None:
-                engine.run(maps[at], out[at], w_in, w_out, **options)
+                engine.run(maps[at], out[at], w_in, w_out, skip_bad=skip_bad, **options)
 
             self._deal([slice(a, min(a + step, len(maps))) for a in range(0, len(maps), step)], some)
             return
         for x, y in zip(maps, out, strict=True):
-            self._sky(x, y, w_in, w_out, options)
+            bad = bad_pixels(x, self.spec.dtype) if skip_bad else None
+            self._sky(x if bad is None else np.where(bad, x.dtype.type(0), x), y, w_in, w_out, options)
+            if bad is not None:
+                np.copyto(y[0], x, where=bad, casting="unsafe")
 
     # ------------------------------------------------------------------ inside
     def _alive(self) -> list[Engine]:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "ORDERINGS", "check_nside", "nearest", "nest2ring", "npix2nside", "ordering", "pix2ang", "reorder", "ring_table",
+    "ORDERINGS", "bad_pixels", "check_nside", "nearest", "nest2ring", "npix2nside", "ordering", "pix2ang", "reorder",
+    "ring_table",
 ]  # fmt: skip
 
 MAX_NSIDE = 2**29
@@ -26,6 +27,39 @@ ORDERINGS = {"RING": False, "NESTED": True, "NEST": True}
 """Orders of pixels, as in the card ORDERING, and whether the order is NESTED."""
 CHUNK = 1 << 15
 """Pixels that are renumbered at a time: their numbers fit in the cache."""
+
+
+def bad_pixels(maps: Any, dtype: Any) -> Any:
+    """Pixels that are UNSEEN, NaN or infinite as numbers of ``dtype``; None if there are none.
+
+    Parameters
+    ----------
+    maps : numpy.ndarray
+    dtype : numpy.dtype
+        float32 or float64.
+
+    Returns
+    -------
+    numpy.ndarray of bool or None
+
+    Examples
+    --------
+    >>> print(bad_pixels(np.array([1.0, UNSEEN, np.inf]), np.dtype(np.float32)), bad_pixels(np.ones(3), np.float64))
+    [False  True  True] None
+    """
+    flat = maps.reshape(-1)
+    least, most = 0.9 * UNSEEN, float(np.finfo(dtype).max)
+    with np.errstate(invalid="ignore"):
+        for a in range(0, len(flat), CHUNK):  # pieces that fit in the cache
+            piece = flat[a : a + CHUNK]
+            if not (piece.min() > least and piece.max() < most):  # NaN passes neither test
+                break
+        else:
+            return None
+    with np.errstate(over="ignore"):
+        x = maps.astype(dtype)
+    bad = ~np.isfinite(x) | (np.abs(x - x.dtype.type(UNSEEN)) <= 1e-5 * abs(UNSEEN))
+    return bad if bad.any() else None
 
 
 def ordering(nest: bool) -> str:

@@ -18,11 +18,15 @@ this last step on the CPU; `cuda.band_steps` has all steps on a GPU.
 from __future__ import annotations
 
 import functools
+import hashlib
+import logging
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from skysieve.core.files import written
+from skysieve.core.measured import cache_folder
 from skysieve.sphere.kernels.legendre import heat_kernel
 from skysieve.sphere.kernels.shapes import FWHM
 
@@ -30,12 +34,15 @@ from .healpix import ring_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from skysieve.sphere.kernels.base import Kernel
 
 __all__ = ["PolarCorrection", "polar_correction", "seam_weights"]
+
+logger = logging.getLogger("skysieve")
 
 LEAST_NSIDE = 8
 """Below this nside the rings around the poles reach the belt."""
@@ -49,6 +56,8 @@ _SEAM, _SEAM_NSIDE = 16, 256
 """Rings on each side of a seam that get weights, and the nside for which these are computed (w - 1 ~ 1 / nside)."""
 _NODES = 800
 """Angles at which the two functions of the angle are tabulated."""
+_CHECK = 16
+"""Bytes of the checksum of a stored matrix."""
 _ONE_THREAD = 200_000
 """Multiply-adds of a matrix product that the BLAS library computes in one thread."""
 
@@ -211,10 +220,49 @@ def _turned(rings: int, quarters: int) -> NDArray[np.int64]:
 
 @functools.lru_cache(maxsize=8)
 def polar_correction(nside: int) -> PolarCorrection | None:
-    """The correction of a grid, computed at its first use; None below `LEAST_NSIDE`."""
+    """The correction of a grid, computed at its first use on this machine; None below `LEAST_NSIDE`."""
     if nside < LEAST_NSIDE:
         return None
-    return PolarCorrection(nside, _matrix(nside))
+    path = _path(nside)
+    matrix = _read(path, nside)
+    if matrix is None:
+        matrix = _matrix(nside)
+        _write(path, matrix)
+    return PolarCorrection(nside, matrix)
+
+
+def _path(nside: int) -> Path:
+    """The file of a matrix in the user's cache folder; another version of the package has another file."""
+    from skysieve import __version__
+
+    return cache_folder() / f"polar-correction-{__version__}-{CHANGED}-{READ}-{WIDTH:g}-{nside}.bin"
+
+
+def _read(path: Path, nside: int) -> NDArray[np.float64] | None:
+    """The matrix in a file of `_write`; None if there is no such file, or if it is damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    check, data = content[:_CHECK], content[_CHECK:]
+    rings = min(READ, nside)
+    inner = min(CHANGED, rings)
+    shape = inner * (inner + 1) // 2, 2 * rings * (rings + 1)
+    if len(data) != 8 * shape[0] * shape[1] or hashlib.blake2b(data, digest_size=_CHECK).digest() != check:
+        logger.info("%s is damaged: the correction is computed again", path)
+        return None
+    return np.frombuffer(data, "<f8").astype(np.float64, copy=False).reshape(shape)
+
+
+def _write(path: Path, matrix: NDArray[np.float64]) -> None:
+    """Store a matrix behind its checksum; a folder that cannot be written is no error."""
+    data = matrix.astype("<f8").tobytes()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written(path) as part:
+            part.write_bytes(hashlib.blake2b(data, digest_size=_CHECK).digest() + data)
+    except OSError as error:
+        logger.info("%s cannot be written: the next process computes the correction again (%s)", path, error)
 
 
 @functools.lru_cache(maxsize=4)

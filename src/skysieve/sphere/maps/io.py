@@ -164,8 +164,12 @@ def read_maps(
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"{name}: fields={list(fields or ())}: a column is named twice")
         taken = tuple(names[i] for i in chosen)
-        maps = np.stack([_read_column(table, n, name, pixels) for n in taken])
-        maps = maps.astype(maps.dtype.newbyteorder("="))
+        read = [_read_column(table, n, name, pixels) for n in taken]
+        if len({len(column) for column in read}) > 1:
+            raise ValueError(f"{name}: columns {', '.join(taken)} have maps of different lengths")
+        maps = np.empty((len(read), len(read[0])), np.result_type(*read))  # of the machine's byte order
+        for row, column in zip(maps, read, strict=True):
+            row[:] = column
         cards = {k: header[k] for k in HEADER_CARDS if k in header}
         units = tuple(str(table.columns[n].unit or "") for n in taken)
         every = tuple(table.columns.names)

@@ -14,7 +14,7 @@ from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.checks import flag, one_of, real_dtype, thread_count, whole
 from skysieve.core.device import resolve
 from skysieve.core.progress import Progress, reporting
-from skysieve.sphere.api import borrowed_plan, host
+from skysieve.sphere.api import SmoothingPlan, borrowed_plan, host
 from skysieve.sphere.arguments import devices_of
 from skysieve.sphere.contract import METHODS, Method, RealType, Where
 from skysieve.sphere.grids.grid import QUADRATURES as RULES
@@ -212,6 +212,11 @@ def smoothing(
     chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_harmonics)
     if positive:
         _check_positive(chosen, by_harmonics, quadrature)
+    simple = masked == "zero" and flux == "none" and not positive and not by_harmonics
+    if chosen is not None and simple and not isinstance(map_in, np.ma.MaskedArray | list | tuple):
+        options |= {"method": method, "quadrature": "band" if quadrature is None else _pixel_sum(quadrature)}
+        with reporting(progress, "smoothing maps") as report:
+            return _in_one_pass(as_array(map_in), chosen, bool(pol), nest, dtype, options, report)
     # several GPUs share maps in host memory
     on_device = (
         None if by_harmonics or (len(devices) > 1 and not is_device_array(map_in)) else _to_device(map_in, found)
@@ -219,9 +224,7 @@ def smoothing(
     maps, good, bad_values, mask = _read(map_in if on_device is None else on_device, dtype)
     npix = maps.shape[-1]
     nside = check_nside(npix2nside(npix), nest)
-    polarised = bool(pol) and maps.ndim > 1 and maps.shape[-2] == 3
-    if pol and maps.ndim > 1 and maps.shape[-2] not in (1, 3):
-        raise ValueError(f"map_in holds {maps.shape[-2]} maps: expected 1 or 3 (I, Q, U), or pol=False")
+    polarised = _polarised(maps, pol)
     if positive and polarised:
         raise ValueError("positive=True: Q and U are of either sign, expected maps of I alone (or pol=False)")
     if positive and bool((maps < 0).any()):
@@ -414,13 +417,8 @@ def _read(map_in: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
         a = map_in if xp is not np else np.asarray(np.ma.getdata(map_in))
     except ValueError as error:
         raise ValueError(f"map_in: expected maps of one length ({error})") from None
-    if a.ndim < 1 or a.dtype.kind not in "buif":
-        raise TypeError(f"map_in has dtype {a.dtype} and shape {a.shape}, expected maps of real numbers")
-    a, mask = _whole(a), mask if mask is None else _whole(mask)
-    npix2nside(a.shape[-1])
-    if dtype is None:
-        dtype = np.float32 if a.dtype.newbyteorder("=") == np.float32 else np.float64
-    real = real_dtype(dtype)
+    a, mask = _checked(a), mask if mask is None else _whole(mask)
+    real = _real(a, dtype)
     maps = xp.array(a, real, order="C")
     bad = ~xp.isfinite(maps) | (xp.abs(maps - real.type(UNSEEN)) <= 1e-5 * abs(UNSEEN))
     if mask is not None:
@@ -430,6 +428,29 @@ def _read(map_in: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
     values = maps.copy()
     maps[bad] = 0
     return maps, ~bad, values, mask
+
+
+def _checked(a: Any) -> Any:
+    """Maps (..., npix) of real numbers."""
+    if a.ndim < 1 or a.dtype.kind not in "buif":
+        raise TypeError(f"map_in has dtype {a.dtype} and shape {a.shape}, expected maps of real numbers")
+    a = _whole(a)
+    npix2nside(a.shape[-1])
+    return a
+
+
+def _real(a: Any, dtype: Any) -> np.dtype[Any]:
+    """The type of arithmetic and result."""
+    if dtype is None:
+        dtype = np.float32 if a.dtype.newbyteorder("=") == np.float32 else np.float64
+    return real_dtype(dtype)
+
+
+def _polarised(maps: Any, pol: bool) -> bool:
+    """Whether maps (..., npix) are I, Q and U."""
+    if pol and maps.ndim > 1 and maps.shape[-2] not in (1, 3):
+        raise ValueError(f"map_in holds {maps.shape[-2]} maps: expected 1 or 3 (I, Q, U), or pol=False")
+    return bool(pol) and maps.ndim > 1 and maps.shape[-2] == 3
 
 
 def _whole(a: Any) -> Any:
@@ -466,6 +487,28 @@ def _check_width(kernel: Kernel, grid: Healpix, polarised: bool) -> None:
             "quadrature='healpy' smooths by harmonics",
             stacklevel=4,
         )
+
+
+def _in_one_pass(
+    given: Any, kernel: Kernel, pol: bool, nest: bool, dtype: Any, options: dict[str, Any], report: Progress | None
+) -> Any:
+    """Smooth maps whose bad pixels count as 0: the plan handles these pixels, and reads each map once."""
+    maps = _checked(given)
+    grid = Healpix(npix2nside(maps.shape[-1]), nest)
+    polarised = _polarised(maps, pol)
+    options = {**options, "dtype": _real(maps, dtype)}
+    _check_width(kernel, grid, polarised)
+    with borrowed_plan(kernel, grid, kind=SmoothingPlan, **options) as plan:
+        if not polarised:
+            return plan.execute(maps, progress=report or False).reshape(given.shape)
+        skies = maps.reshape(-1, 3, plan.npix)
+        out = plan.empty(maps, skies.shape)
+        total = 2 * len(skies)
+        with borrowed_plan(kernel, grid, kind=SmoothingPlan, spin=2, **options) as tensor:
+            for b, (x, y) in enumerate(zip(skies, out, strict=True)):
+                plan.execute(x[:1], y[:1], progress=_shifted(report, 2 * b, total))
+                tensor.execute(x[None, 1:], y[None, 1:], progress=_shifted(report, 2 * b + 1, total))
+        return out.reshape(given.shape)
 
 
 def _by_pixels(
