@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 from scipy.fft import irfft, rfft
 
+from skysieve.core.jit import njit
 from skysieve.core.simd import BYTES
 from skysieve.sphere.ring_pairs import Pairs, make_pairs
 
