@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from skysieve.core.jit import njit
 from skysieve.core.simd import BYTES, VectorBuilder
 
 

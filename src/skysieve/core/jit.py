@@ -1,7 +1,7 @@
 """Compile the CPU's kernels: `njit` for this package, with its own cache of compiled code.
 
-numba optimises and translates a function again in every function that calls it, and makes two wrappers for each.  Here a
-function that compiled code calls is only lowered to LLVM's language (a *part*); the function that Python calls (an
+numba optimises and translates a function again in every function that calls it, and makes two wrappers for each.  Here
+a function that compiled code calls is only lowered to LLVM's language (a *part*); the function that Python calls (an
 *entry*) is optimised and translated once, with all its parts.  The first compilation takes about half the time.
 
 Compiled entries are stored in `skysieve.core.measured.cache_folder`, in a folder for the present sources, versions and
@@ -55,29 +55,26 @@ _said: set[str] = set()
 """What this process has said already: each message comes once."""
 
 
-def njit(*signature: Any, cache: bool = True, **options: Any) -> Any:
-    """Decorate a function as `numba.njit` does; `cache` stores its code in the package's cache folder.
+def njit(*signature: Any, **options: Any) -> Any:
+    """Decorate a function as `numba.njit` does; its code is stored in the package's cache folder.
 
     Parameters
     ----------
     *signature
         Types of the arguments, to compile for them at once; or the function itself.
-    cache : bool
-        Store compiled code.
     **options
         Options of `numba.njit`.
     """
     if len(signature) == 1 and isinstance(signature[0], FunctionType):
-        return _decorate(signature[0], (), cache, options)
-    return lambda function: _decorate(function, signature, cache, options)
+        return _decorate(signature[0], (), options)
+    return lambda function: _decorate(function, signature, options)
 
 
-def _decorate(function: Callable[..., Any], signature: tuple[Any, ...], cache: bool, options: dict[str, Any]) -> Any:
+def _decorate(function: Callable[..., Any], signature: tuple[Any, ...], options: dict[str, Any]) -> Any:
     if config.DISABLE_JIT:
         return function
     kernel = _Kernel(function, targetoptions={"nopython": True, "boundscheck": None, **options})
-    if cache:
-        kernel.enable_caching()
+    kernel.enable_caching()
     for types in signature:
         kernel.compile(types)
         kernel.disable_compile()
