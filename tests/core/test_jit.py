@@ -7,13 +7,13 @@ import sys
 import numpy as np
 import pytest
 
-from skysieve.core import jit
-from skysieve.core.jit import njit
+from skysieve.core.cpu import jit
+from skysieve.core.cpu.jit import njit
 
 SCRIPT = """
 import logging, sys
 import numpy as np
-from skysieve.core import jit
+from skysieve.core.cpu import jit
 
 @jit.njit(nogil=True)
 def square(x):

@@ -7,8 +7,8 @@ import pytest
 from numba import types
 from numba.extending import intrinsic
 
-from skysieve.core.jit import njit
-from skysieve.core.simd import BYTES, VectorBuilder
+from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.simd import BYTES, VectorBuilder
 
 
 @intrinsic

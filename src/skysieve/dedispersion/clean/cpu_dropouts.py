@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 JIT = {"nogil": True, "error_model": "numpy"}
 SPREAD = math.sqrt(3.0) / 65536

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.dedispersion.contract import CLIP, NOISE, UNIT
 
 from .simd import WIDE, any_window

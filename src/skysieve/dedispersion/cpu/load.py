@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 from .simd import LANES, SIDE, halve_rows, turn_1, turn_2, turn_4, turn_8
 

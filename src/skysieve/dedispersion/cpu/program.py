@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 from .simd import LANES, accumulate_1, accumulate_2, accumulate_4, accumulate_8, add_rows, widen_rows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 JIT = {"nogil": True, "error_model": "numpy"}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.fstat.contract import FALLBACK, Bank, MapJob, Spec, TilePart
 from skysieve.fstat.inputs.window_kinds import Algorithm
 from skysieve.fstat.inputs.windows import Window, WindowSum

@@ -7,7 +7,7 @@ import math
 import numba
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 __all__ = ["DTERMS", "projections"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 
 @njit(nogil=True)

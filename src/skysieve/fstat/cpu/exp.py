@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 from .lanes import add_lanes, count_equal, exp_lanes, first_equal, flush, fstat_lanes, largest, rescale
 from .simd import ROWS, exp_block, plain_block, tail_block, tail_zero_block, zero_block

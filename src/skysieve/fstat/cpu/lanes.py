@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 LOG2E = math.log2(math.e)
 POLYNOMIAL: dict[Any, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 __all__ = ["crc64"]
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.core.tasks import TaskPool
 
 __all__ = ["running_medians"]

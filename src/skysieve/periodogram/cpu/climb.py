@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.cpu.direct import (
     COLUMN_NOISE,
     SINGULAR,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.cpu.direct import cos_sin
 from skysieve.periodogram.numerics.nufft import DEGREE, MAX_FOLDS, TAPS, M
 

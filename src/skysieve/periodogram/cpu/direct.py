@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 from .comb_simd import LANES, both_signs, direct_tile, fma, outline, power_lanes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.contract import Status
 
 EMPTY, TOO_FEW, BAD_ERRORS = int(Status.EMPTY), int(Status.TOO_FEW_POINTS), int(Status.BAD_ERRORS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.contract import METHODS
 from skysieve.periodogram.cpu.direct import exact_power, grid_point
 from skysieve.periodogram.numerics.normalization import LOGARITHM, RATIO

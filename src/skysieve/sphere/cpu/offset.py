@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.core.tasks import TaskPool
 from skysieve.sphere.contract import Spec
 from skysieve.sphere.kernels.base import Harmonic

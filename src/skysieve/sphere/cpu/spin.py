@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 from . import stencil as kernels
 from .direct import DirectEngine, DirectKernel

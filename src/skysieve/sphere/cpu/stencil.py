@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 from .simd import STENCIL_ROWS, dot_lanes, series_weights, stencil_sum
 from .tables import JIT, radial_value

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.jit import njit
-from skysieve.core.simd import BYTES
+from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.simd import BYTES
 from skysieve.sphere.ring_pairs import Pairs, chord_terms
 
 from .simd import BAND_VECTORS

@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.dedispersion.cpu.simd import Rows
 
 JIT = {"nogil": True, "error_model": "numpy"}

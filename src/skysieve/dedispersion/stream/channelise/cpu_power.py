@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 from .cpu_fft import LANES, transform
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 JIT = {"nogil": True, "error_model": "numpy"}
 HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, WHOLE, STATE = range(12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import types
 from numba.extending import intrinsic
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 
 JIT = {"nogil": True, "error_model": "numpy"}
 HEAD, TAIL, STOP, OVERFLOW, TRUNCATED, AT = range(6)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.contract import BAND_POINTS
 from skysieve.periodogram.cpu import state
 from skysieve.periodogram.cpu.engine import Engine

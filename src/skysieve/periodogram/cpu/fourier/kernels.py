@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.cpu.comb_simd import (
     LANES,
     dft16_cells,

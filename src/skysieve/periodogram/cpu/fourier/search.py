@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.jit import njit
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.cpu.comb_simd import outline
 from skysieve.periodogram.cpu.direct import grid_point
 from skysieve.periodogram.cpu.peaks import FULL, HERE, LEFT, begin, choose, copy_row, finish_candidates

@@ -38,9 +38,8 @@ from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
 
 import skysieve
-
-from .files import written
-from .measured import cache_folder
+from skysieve.core.files import written
+from skysieve.core.measured import cache_folder
 
 __all__ = ["njit", "stored_folder"]
 
