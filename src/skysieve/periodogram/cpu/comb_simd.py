@@ -1,6 +1,6 @@
 """Vector code of the comb NUFFT: 16-point transforms, direct sums and powers of several combs at once.
 
-A lane is a comb: a vector holds the same cell of ``LANES`` combs, and no data cross lanes.  See `skysieve.core.cpu.simd`
+A lane is a comb: a vector holds the same cell of ``LANES`` combs, and no data cross lanes.  See `core.cpu.simd`
 for why this is written for LLVM directly.
 
 Arrays of lanes hold, for each complex cell, ``LANES`` real parts and then ``LANES`` imaginary parts.

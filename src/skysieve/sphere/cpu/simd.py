@@ -1,6 +1,6 @@
 """Vector code of the convolution kernels.
 
-Vectors have 64 bytes: 16 lanes of float32 or 8 of float64.  See `skysieve.core.cpu.simd` for why this is written for LLVM
+Vectors have 64 bytes: 16 lanes of float32 or 8 of float64.  See `core.cpu.simd` for why this is written for LLVM
 directly.
 """
 
