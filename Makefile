@@ -55,7 +55,7 @@ test-lowest: $(VENV)/.made
 	$(LOWEST)/bin/python -m pip check
 	for command in period "fstat map" "fstat search" "dedisp search" "dedisp stream" smooth info; do \
 	  $(LOWEST)/bin/skysieve $$command --help >/dev/null || exit 1; done
-	NUMBA_CACHE_DIR=$(LOWEST)/numba $(LOWEST)/bin/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow" $(LOWEST_TESTS)
+	SKYSIEVE_CACHE_DIR=$(LOWEST)/cache $(LOWEST)/bin/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow" $(LOWEST_TESTS)
 
 test-gpu: $(VENV)/.tests
 	$(BIN)/python -m pytest -q -m gpu

@@ -44,9 +44,10 @@ ORDER = {
 
 HEAVY = {"astropy", "bokeh", "cupy", "dask", "h5py", "matplotlib", "numba", "pandas", "pyarrow"}
 """Packages that are imported inside the functions that need them.  numba may also stand at the top of a file in a
-folder ``cpu``, of one whose name starts with ``cpu_``, and of `SIMD`: these are loaded when a CPU engine is made."""
+folder ``cpu``, of one whose name starts with ``cpu_``, and of those in `WITH_NUMBA`:
+these are loaded when a CPU engine is made."""
 
-SIMD = "skysieve.core.simd"
+WITH_NUMBA = {"skysieve.core.cpu.jit", "skysieve.core.cpu.simd"}
 
 
 def modules() -> list[Path]:
@@ -153,7 +154,7 @@ def faults(name: str, tree: ast.AST, package: str = "") -> list[str]:
         elif rank(order, lower) == rank(order, upper) and lower != upper:
             found.append(f"{upper} imports {target}: the backends do not know each other")
     stem = name.rsplit(".", 1)[-1]
-    allowed = {"numba"} if "cpu" in name.split(".")[:-1] or stem.startswith("cpu_") or name == SIMD else set()
+    allowed = {"numba"} if "cpu" in name.split(".")[:-1] or stem.startswith("cpu_") or name in WITH_NUMBA else set()
     heavy = {i.split(".")[0] for i in imports(tree, package, top_only=True)} & HEAVY - allowed
     found += [f"{module} is imported when the module is" for module in sorted(heavy)]
     return found
@@ -243,7 +244,7 @@ def test_a_broken_rule_is_seen(name, source, message):
     ("name", "source"),
     [
         ("skysieve.periodogram.cpu.comb", "import numba\nfrom skysieve.core.memory import x"),
-        ("skysieve.core.simd", "from numba.core import cgutils"),
+        ("skysieve.core.cpu.simd", "from numba.core import cgutils"),
         ("skysieve.periodogram.api", "def f():\n    import astropy\n    from skysieve.periodogram.cpu import engine"),
         ("skysieve.periodogram.api", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import cupy"),
         ("skysieve.periodogram.command.cli", "from skysieve.periodogram.api import lombscargle"),

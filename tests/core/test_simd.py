@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-from skysieve.core.simd import BYTES, VectorBuilder
+from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.simd import BYTES, VectorBuilder
 
 
 @intrinsic

@@ -96,6 +96,13 @@ ProgressOption = Annotated[
 ]
 
 
+class _Lines(logging.Handler):
+    """Prints messages of a logger on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(f"skysieve: {record.getMessage()}", err=True)
+
+
 class Messages:
     """What a command prints beside its results: lines on standard error, and whether to draw a progress bar.
 
@@ -120,6 +127,13 @@ class Messages:
         if verbose:
             logging.basicConfig(format="%(name)s: %(message)s")
             logging.getLogger("skysieve").setLevel(logging.INFO)
+        compiling = logging.getLogger("skysieve.compile")
+        for handler in [h for h in compiling.handlers if isinstance(h, _Lines)]:
+            compiling.removeHandler(handler)
+        if not quiet:
+            compiling.addHandler(_Lines())
+        compiling.setLevel(logging.WARNING if quiet else logging.INFO)
+        compiling.propagate = quiet
 
     def say(self, text: str) -> None:
         """Print a line, unless the command is quiet."""

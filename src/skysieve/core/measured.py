@@ -28,7 +28,9 @@ _used: dict[str, Figures] = {}
 
 
 def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/skysieve``, or the folder for cached files that is usual on this system."""
+    """Return ``$SKYSIEVE_CACHE_DIR``; without it ``skysieve`` in the folder for cached files that is usual here."""
+    if own := os.environ.get("SKYSIEVE_CACHE_DIR"):
+        return Path(own)
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
     else:

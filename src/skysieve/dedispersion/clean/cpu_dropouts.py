@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+from skysieve.core.cpu.jit import njit
+
+JIT = {"nogil": True, "error_model": "numpy"}
 SPREAD = math.sqrt(3.0) / 65536
 """Scale of the sum of four 16-bit numbers to unit variance."""
 ROUGH = 4.0

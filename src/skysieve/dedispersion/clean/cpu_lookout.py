@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+from skysieve.core.cpu.jit import njit
+
+JIT = {"nogil": True, "error_model": "numpy"}
 
 
 @njit(**JIT)

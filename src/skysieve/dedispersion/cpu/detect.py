@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.dedispersion.contract import CLIP, NOISE, UNIT
 
 from .simd import WIDE, any_window
 
-JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+JIT = {"nogil": True, "error_model": "numpy"}
 BINS = 8192
 """Bins of a histogram of a block."""
 SEGMENT = 2048

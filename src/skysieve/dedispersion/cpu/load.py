@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from skysieve.core.cpu.jit import njit
 
 from .simd import LANES, SIDE, halve_rows, turn_1, turn_2, turn_4, turn_8
 
-JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+JIT = {"nogil": True, "error_model": "numpy"}
 TILE = 64
 """Samples and channels of a tile of the transposition."""
 

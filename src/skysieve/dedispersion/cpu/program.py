@@ -19,11 +19,12 @@ hundred KiB.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from skysieve.core.cpu.jit import njit
 
 from .simd import LANES, accumulate_1, accumulate_2, accumulate_4, accumulate_8, add_rows, widen_rows
 
-JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+JIT = {"nogil": True, "error_model": "numpy"}
 
 
 @njit(**JIT)

@@ -1,7 +1,7 @@
 """Vector code of de-dispersion: sums of rows, transposed squares of samples, and a first look for pulses.
 
 A row is a run of elements in a flat array.  Counts are in vectors of ``LANES`` elements: rows are padded, so that there
-are no remainders.  See `skysieve.core.simd` for why this is written for LLVM directly.
+are no remainders.  See `skysieve.core.cpu.simd` for why this is written for LLVM directly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from skysieve.core.simd import VectorBuilder, splat
+from skysieve.core.cpu.simd import VectorBuilder, splat
 
 LANES = 32
 """Elements of a vector: 64 bytes of uint16."""

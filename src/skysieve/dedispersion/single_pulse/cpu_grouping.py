@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from numba import njit
+from skysieve.core.cpu.jit import njit
 
-JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+JIT = {"nogil": True, "error_model": "numpy"}
 
 
 @njit(**JIT)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.fstat.contract import FALLBACK, Bank, MapJob, Spec, TilePart
 from skysieve.fstat.inputs.window_kinds import Algorithm
 from skysieve.fstat.inputs.windows import Window, WindowSum
@@ -35,7 +35,7 @@ TRANSFORMS = 9
 """Transforms of a column: of the weights, of their squares, and back for seven sums."""
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def weighted(x, first, starts, weights, squares, ends, S):
     """Sum the bins from ``first + starts`` (unsigned) on into ``S`` (7, rows), in the order of time.
 

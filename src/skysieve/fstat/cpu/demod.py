@@ -7,6 +7,8 @@ import math
 import numba
 import numpy as np
 
+from skysieve.core.cpu.jit import njit
+
 __all__ = ["DTERMS", "projections"]
 
 DTERMS = 8
@@ -37,7 +39,7 @@ def _sincos(x):
     return sine, cosine
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _phases(f0, f1, f2, delay, rate, lam, kappa, whole):
     """Phase at the middle of an SFT, turns within ``-0.5 ... 0.5``, and the frequency in bins: whole and the rest."""
     d2, d3 = 0.5 * delay * delay, delay * delay * delay / 6
@@ -51,7 +53,7 @@ def _phases(f0, f1, f2, delay, rate, lam, kappa, whole):
         lam[i] = x - np.floor(x + 0.5)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _sum(xr, xi, kappa, sr, si):
     """The sum over ``2 DTERMS`` bins for templates in one bin: one division for four bins."""
     one = np.float32(1)
@@ -70,7 +72,7 @@ def _sum(xr, xi, kappa, sr, si):
         sr[i], si[i] = s, t
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _finish(xr, xi, lam, kappa, sr, si, out_real, out_imag):
     """From the sums to projections: the factors of the Dirichlet kernel and of the phase."""
     one = np.float32(1)
@@ -91,7 +93,7 @@ def _finish(xr, xi, lam, kappa, sr, si, out_real, out_imag):
         out_imag[i] = lc * v + ls * u
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _all(real, imag, first_bin, delay, rate, tsft, f0, f1, f2, out):
     """Fill `out`; returns the first template that needs a bin that is not there, or -1."""
     n, bins = real.shape

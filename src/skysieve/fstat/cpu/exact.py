@@ -9,10 +9,11 @@ be neighbours.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from skysieve.core.cpu.jit import njit
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def step_up(total, w, decay, row, out):
     """``total += w row``, ``w *= decay``; 8 lanes, of which 7 are used."""
     for i in range(8):
@@ -21,7 +22,7 @@ def step_up(total, w, decay, row, out):
         out[i] = total[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def step_down(total, w, decay, row):
     """``total = row + decay total``, ``w *= decay``."""
     for i in range(8):
@@ -29,7 +30,7 @@ def step_down(total, w, decay, row):
         w[i] *= decay[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def block_sums(x, first, length, end, q, ahead, out):
     """``out[i, r] = sum_(j < length) q_i^j x[first[r] + j, i]`` for rising ``first``; bins from ``end`` on are empty.
 
@@ -60,7 +61,7 @@ def block_sums(x, first, length, end, q, ahead, out):
             at -= 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def fstat_exact(S, bound, F):
     """F of each lane from its sums ``S``, which are divided by the size of the antenna factors before products."""
     for j in range(F.size):

@@ -18,7 +18,8 @@ between two bins cancels in F and is left out.  Starts at different offsets from
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from skysieve.core.cpu.jit import njit
 
 from .lanes import add_lanes, count_equal, exp_lanes, first_equal, flush, fstat_lanes, largest, rescale
 from .simd import ROWS, exp_block, plain_block, tail_block, tail_zero_block, zero_block
@@ -38,21 +39,21 @@ AHEAD = 40.0
 """How far F may exceed the reference of its exponentials before the reference is raised: float32 can add exp(40)."""
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def decay(row, p, value):
     """``S <- S - p S + x`` on all lanes."""
     for j in range(row.size):
         row[j] = row[j] - p[j] * row[j] + value
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def decay_tail(row, p, value, w, tail):
     """The same, minus the bin that leaves the window."""
     for j in range(tail.size):
         row[j] = row[j] - p[j] * row[j] + value - w[j] * tail[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def tail_bins(x, at, length, tail):
     """The bins that leave the windows, for lengths without a common step."""
     source = x[at:]
@@ -60,7 +61,7 @@ def tail_bins(x, at, length, tail):
         tail[j] = source[length[j]]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@njit(nogil=True, error_model="numpy", fastmath={"contract"})
 def renew(x, pad, c, nearest, rows, length, weights, S):
     """In a gap, sum again the windows from bin ``c`` on in which as many bins are left as `LEFT` says.
 
@@ -85,35 +86,35 @@ def renew(x, pad, c, nearest, rows, length, weights, S):
             lane += 1
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def longer(row, w, tail, more, out):
     """Sums of windows that hold one bin more in the lanes where ``more`` is 1."""
     for j in range(row.size):
         out[j] = row[j] + more[j] * (w[j] * tail[j])
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def zero(row):
     """Set all values to zero."""
     for j in range(row.size):
         row[j] = 0
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def hide(F, count, value):
     """Write ``value`` to the first lanes, whose windows are too short."""
     for j in range(count):
         F[j] = value
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def add_rows(a, b, out):
     """``out = a + b``."""
     for j in range(a.size):
         out[j] = a[j] + b[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def march(x, fine, step, pad, c, n, inside, length, weights, occupied_from, keep_tail, S, Z):
     """Advance the sums ``S`` of all lanes from bin ``c + 1`` to bin ``c``; the first ``inside`` lanes lose a bin.
 
@@ -150,7 +151,7 @@ def march(x, fine, step, pad, c, n, inside, length, weights, occupied_from, keep
             renew(x, pad, c, nearest, 1, length, weights, S)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def exp_tile(
     x, fine, nearest, step, pad, n, rows, firsts, groups, length, more, skip, weights,
     bound, k, poly, S, T, Z, lines, bits, scale, keep, sums, out, n0, row_log, column_log, best,
@@ -226,7 +227,7 @@ def exp_tile(
     best[0], best[1], best[2], best[3], best[4] = top, top_row, top_lane, missed, ref + np.log(total)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def best_of_rows(F, lines, width, top, top_row, top_lane, work):
     """Update the best cell with the rows of F that are rows of the map; also returns their largest value."""
     high = work[0]
@@ -241,7 +242,7 @@ def best_of_rows(F, lines, width, top, top_row, top_lane, work):
     return top, top_row, top_lane, high
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def gather_tails(x, at, length, inside, room, thin):
     """The bins that leave windows of any lengths, in the layout of a block: ``thin[i, r, lane]`` of bin ``at - r``."""
     for i in range(7):
@@ -251,7 +252,7 @@ def gather_tails(x, at, length, inside, room, thin):
                 target[j] = source[length[j]] if length[j] < last else 0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def exp_blocks(
     x, fine, thin, nearest, step, pad, n, rows, firsts, length, width, skip, weights, bound, k, S, F, ends, places,
     work, lanes, keep, sums, out, n0, row_log, column_log, best,

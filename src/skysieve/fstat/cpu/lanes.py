@@ -9,7 +9,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from skysieve.core.cpu.jit import njit
 
 LOG2E = math.log2(math.e)
 POLYNOMIAL: dict[Any, Any] = {
@@ -25,7 +26,7 @@ CONSTANTS: dict[Any, Any] = {
 }
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@njit(nogil=True, error_model="numpy", fastmath={"contract"})
 def fstat_lanes(S, bound, k, F):
     """F of each lane from its sums ``S`` (rows A, B, C, Re Fa, Im Fa, Re Fb, Im Fb)."""
     A, B, C, ar, ai, br, bi = S[0], S[1], S[2], S[3], S[4], S[5], S[6]
@@ -39,7 +40,7 @@ def fstat_lanes(S, bound, k, F):
         F[j] = top / d if d > bound * s * s else fallback
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def fstat_lal(S, F):
     """F in LALPulsar's order of operations: float32, except one product and one difference in float64."""
     A, B, C, ar, ai, br, bi = S[0], S[1], S[2], S[3], S[4], S[5], S[6]
@@ -60,7 +61,7 @@ def fstat_lal(S, F):
             F[j] = np.float32(2.0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@njit(nogil=True, error_model="numpy", fastmath={"contract"})
 def exp_lanes(F, ref, k, poly, E, bits):
     """``exp(F - ref)`` for ``F <= ref``, as ``E`` times powers of two, whose bit patterns are written to ``bits``."""
     log2e, lowest, magic = k[0], k[1], k[2]
@@ -86,14 +87,14 @@ def exp_lanes(F, ref, k, poly, E, bits):
             bits[j] = (np.int64(whole) + np.int64(1023)) << np.int64(52)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def fold(a, b, out):
     """Write the larger of ``a`` and ``b`` to ``out``, lane by lane."""
     for j in range(b.size):
         out[j] = a[j] if a[j] > b[j] else b[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def largest(F, work):
     """The largest of F, by comparing halves, because LLVM does not vectorise a plain loop over one maximum."""
     width = F.size
@@ -112,7 +113,7 @@ def largest(F, work):
     return top
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def count_equal(F, value):
     """The number of lanes in which F is ``value``."""
     count = 0
@@ -121,7 +122,7 @@ def count_equal(F, value):
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def first_equal(F, value):
     """The first lane in which F is ``value``."""
     j = 0
@@ -130,7 +131,7 @@ def first_equal(F, value):
     return j
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+@njit(nogil=True, fastmath={"reassoc", "contract"})
 def add_lanes(E, scale, lanes):
     """Multiply ``E`` by its powers of two ``scale`` and add it to ``lanes``; returns the sum of E."""
     total = E[0] - E[0]
@@ -142,14 +143,14 @@ def add_lanes(E, scale, lanes):
     return total
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def add_times(E, times, sums):
     """``sums += times * E``."""
     for j in range(E.size):
         sums[j] += times * E[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def flush(lanes, sums):
     """Add the sums of a stretch of rows to their float64 totals."""
     for j in range(lanes.size):
@@ -157,7 +158,7 @@ def flush(lanes, sums):
         lanes[j] -= lanes[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def rescale(lanes, sums, factor):
     """Multiply all sums by ``factor``, after the reference was raised."""
     for j in range(lanes.size):

@@ -8,7 +8,8 @@ so far.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from skysieve.core.cpu.jit import njit
 
 from .exp import add_rows, longer, march, zero
 from .lanes import fstat_lanes, largest
@@ -17,21 +18,21 @@ from .rect import add_bin, add_scattered_bins, clear
 NONE = -1e300
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def copy_row(a, out):
     """``out = a``."""
     for j in range(a.size):
         out[j] = a[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def set_row(out, value):
     """``out = value``."""
     for j in range(out.size):
         out[j] = value
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def raise_row(M, FX, prior):
     """``M = max(M, FX + prior)``."""
     for j in range(M.size):
@@ -39,14 +40,14 @@ def raise_row(M, FX, prior):
         M[j] = y if y > M[j] else M[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def bound_row(F, M, slack, gauss, U):
     """``U = F - M`` plus a bound of the rounding errors of its parts."""
     for j in range(U.size):
         U[j] = F[j] - M[j] + slack * (abs(F[j]) + abs(M[j]) + gauss)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def cell_lines(F, FX, priors, j):
     """``ln B`` of lane ``j``; ``priors`` are those of the noise and of each detector's lines."""
     high = priors[0]
@@ -58,7 +59,7 @@ def cell_lines(F, FX, priors, j):
     return F[j] - high - np.log(total)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def lanes_of(T, total, bound, k, priors, slack, F, FX, M, U):
     """F of all detectors, of each, and the bounds U, from the sums ``T`` (D, 7, lanes)."""
     for i in range(7):
@@ -73,7 +74,7 @@ def lanes_of(T, total, bound, k, priors, slack, F, FX, M, U):
     bound_row(F, M, slack, k.dtype.type(abs(priors[0])), U)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def exp_lines(
     x, fine, nearest, step, pad, n, rows, firsts, groups, length, more, skip, weights, bound, k, priors, slack,
     S, Z, T, total, work, FX, n0, best,
@@ -124,7 +125,7 @@ def exp_lines(
     best[0], best[1], best[2] = top, top_row, n0 + top_lane
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def rect_lines(
     x, first, ends, rows, starts, length, n0, bound, k, priors, slack, S, total, work, FX, best
 ):  # fmt: skip

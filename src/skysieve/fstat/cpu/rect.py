@@ -8,7 +8,8 @@ of a tile (7 x 384) stay in the first-level cache.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from skysieve.core.cpu.jit import njit
 
 from .lanes import (
     add_lanes,
@@ -38,7 +39,7 @@ STRETCH = 64
 """Columns whose sums are added in the dtype of the map before they are added to float64 totals."""
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def add_bin(S, x, at):
     """Add bin ``at`` (and its neighbours, lane by lane) to the sums."""
     for i in range(7):
@@ -47,7 +48,7 @@ def add_bin(S, x, at):
             row[j] += source[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def add_scattered_bins(S, x, at, starts):
     """The same for rows whose first bins are not neighbours."""
     for i in range(7):
@@ -56,7 +57,7 @@ def add_scattered_bins(S, x, at, starts):
             row[j] += source[starts[j]]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def clear(S):
     """Set all values to zero."""
     for i in range(S.shape[0]):
@@ -65,7 +66,7 @@ def clear(S):
             row[j] -= row[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def store(out, rows, tile, n0, count):
     """Columns ``n0 : n0 + count`` of the map from a tile of gathered columns."""
     for j in range(rows.size):
@@ -74,7 +75,7 @@ def store(out, rows, tile, n0, count):
             target[i] = tile[i, j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def fill(out, rows, n0, F):
     """Write ``F`` to all columns from ``n0`` on."""
     for j in range(rows.size):
@@ -83,7 +84,7 @@ def fill(out, rows, n0, F):
             target[i] = F[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def rect_tile(
     x, first, ends, rows, starts, length, n0, bound, lal, k, poly, work, bits, scale, tile, keep, sums, out,
     row_log, column_log, best,
@@ -169,7 +170,7 @@ def rect_tile(
     best[0], best[1], best[2], best[3], best[4] = top, top_row, top_column, missed, ref + np.log(total)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def between(P, start, first, length, n, S):
     """Sums ``S`` of the bins from ``start`` to each window's end, as differences of the running sums ``P``."""
     for i in range(7):
@@ -180,7 +181,7 @@ def between(P, start, first, length, n, S):
             row[j] = source[end] - base
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def rect_rows(
     P, occupied, n, rows, firsts, groups, length, skips, bound, k, poly, S, lines, bits, scale, keep, sums, out,
     row_log, column_log, best,

@@ -1,7 +1,7 @@
 """Vector code of the recurrence for exponential windows.
 
 A lane is a duration.  Sums stay in registers for `ROWS` consecutive start times: one loop for each step of a cell would
-spend its time on loads and stores.  See `skysieve.core.simd` for why this is written for LLVM directly.
+spend its time on loads and stores.  See `skysieve.core.cpu.simd` for why this is written for LLVM directly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from skysieve.core.simd import BYTES, VectorBuilder, splat
+from skysieve.core.cpu.simd import BYTES, VectorBuilder, splat
 
 ROWS = 4
 """Start times of a block."""

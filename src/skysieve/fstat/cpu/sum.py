@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.fstat.inputs.windows import WindowSum
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ FEWEST = 64
 """Fewest bins after which they are recomputed."""
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def advance(M, scratch, value, gone, has_gone, q, enter, leave, shift):
     """Advance the moments ``M`` (rates, degrees) of one row of bins to the previous bin."""
     degrees = M.shape[1]
@@ -46,7 +46,7 @@ def advance(M, scratch, value, gone, has_gone, q, enter, leave, shift):
             M[k, d] = scratch[d]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def moment_sums(x, first, length, end, renew, q, enter, leave, shift, coefficients, out):
     """``out[r] = sum_(j < length) w_j x[first[r] + j]`` for rising ``first``; bins from ``end`` on are empty."""
     M = np.zeros(coefficients.shape, coefficients.dtype)

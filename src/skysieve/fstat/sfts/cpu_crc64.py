@@ -5,6 +5,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from skysieve.core.cpu.jit import njit
+
 __all__ = ["crc64"]
 
 POLYNOMIAL = 0xD800000000000000
@@ -31,7 +33,7 @@ TABLES = _tables()
 BYTES = numba.types.Array(numba.uint8, 1, "C", readonly=True)
 
 
-@numba.njit(numba.uint64(numba.uint64, BYTES, numba.uint64[:, ::1]), cache=True)
+@njit(numba.uint64(numba.uint64, BYTES, numba.uint64[:, ::1]))
 def _advance(crc, data, tables):
     whole = len(data) // 8 * 8
     for i in range(0, whole, 8):

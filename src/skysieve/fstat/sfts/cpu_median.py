@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-import numba
 import numpy as np
 
+from skysieve.core.cpu.jit import njit
 from skysieve.core.tasks import TaskPool
 
 __all__ = ["running_medians"]
@@ -15,7 +15,7 @@ ROWS = 256
 """Rows of a task."""
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _medians(values, order, width, out):
     n, bins = values.shape
     half = width // 2

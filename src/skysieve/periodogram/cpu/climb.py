@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.cpu.direct import (
     COLUMN_NOISE,
     SINGULAR,
@@ -38,17 +38,17 @@ power is under 1e-14."""
 MOST_TRIALS = 2 * int(np.ceil(1 / STEP)) + 1
 SHARE = least_share(STEP, 1.0, 1)
 """Fraction of the highest power that the best trial in the window of a further candidate must have."""
-share_of = njit(cache=True, nogil=True, error_model="numpy")(least_share)
+share_of = njit(nogil=True, error_model="numpy")(least_share)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def begin_climb(state, low, high, width):
     """Begin a climb between the offsets ``low`` and ``high`` from one sample."""
     state[BEST], state[POWER], state[SLOPE], state[CURVATURE] = 0.0, -np.inf, 0.0, np.nan
     state[LOW], state[HIGH], state[WIDTH], state[COUNT] = low, high, width, 0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def climb(state, x, power, slope, curvature):
     """Take the power and its derivatives at ``x``; returns where to evaluate next, or NaN at the end of the climb.
 
@@ -85,7 +85,7 @@ def climb(state, x, power, slope, curvature):
     return to if (to - best) * (to - bound) < 0.0 else 0.5 * (best + bound)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def window(j, nf, df, values, width):
     """How far a peak may move from sample ``j``: lowest and highest offset."""
     below, above, first, last = df, df, -j * df, (nf - 1 - j) * df
@@ -98,7 +98,7 @@ def window(j, nf, df, values, width):
     return max(low, first), min(high, last)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def vertex(left, here, right, j, df, values, low, high):
     """Offset of the vertex of the parabola through sample ``j`` and its neighbours: a first guess between ``low`` and
     ``high``."""
@@ -115,7 +115,7 @@ def vertex(left, here, right, j, df, values, low, high):
     return min(min(0.5 * above, high), max(max(-0.5 * below, low), -0.5 * slope / bend))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def trials(low, high, width, offset):
     """Write the offsets of trials in a window, the sample among them; returns their number, 0 for a narrow window."""
     if not high - low > WIDE * width:
@@ -126,13 +126,13 @@ def trials(low, high, width, offset):
     return below + above + 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def narrowed(best, n, offset, low, high):
     """The window between the neighbours of the best trial."""
     return (offset[best - 1] if best > 0 else low), (offset[best + 1] if best + 1 < n else high)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def highest(p, n, left_end, right_end):
     """Place of the highest maximum of ``p[:n]`` (the ends count where they are those of the grid), else of the highest
     value; -1 where all are NaN."""
@@ -162,7 +162,7 @@ class Candidates(NamedTuple):
     tried: Any  # whether trials were made
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def candidates(taken):
     """Room for ``taken`` candidates."""
     return Candidates(
@@ -171,13 +171,13 @@ def candidates(taken):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def sample_frequency(f0, df, j, values):
     """Frequency of sample ``j`` in two parts."""
     return (values[j], 0.0) if values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def set_candidate(peak, k, row, f0, df, nf, values, width):
     """Candidate ``k`` from a row of the candidates that the search found."""
     j = np.int64(row[0])
@@ -188,7 +188,7 @@ def set_candidate(peak, k, row, f0, df, nf, values, width):
     peak.start[k] = vertex(row[1], row[2], row[3], j, df, values, peak.low[k], peak.high[k])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def take_trials(peak, k, trial, m, offset):
     """Continue from the highest of ``m`` trials, between its neighbours."""
     peak.tried[k] = True
@@ -198,7 +198,7 @@ def take_trials(peak, k, trial, m, offset):
         peak.low[k], peak.high[k] = narrowed(best, m, offset, peak.low[k], peak.high[k])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def take_climb(peak, k, state, f, f_low, f0, df, nf, values):
     """Take the end of a climb from the sample at ``f + f_low``, if it found a power at all."""
     if state[POWER] == -np.inf:
@@ -209,7 +209,7 @@ def take_climb(peak, k, state, f, f_low, f0, df, nf, values):
         peak.frequency[k] = min(max(peak.frequency[k], f0), f0 + df * (nf - 1))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def cannot_be_highest(peak, k, best, nf, df, values, span, harmonics):
     """Whether no maximum beside candidate ``k`` can be higher than ``best``, by the power of its sample or trials."""
     if peak.tried[k]:
@@ -221,7 +221,7 @@ def cannot_be_highest(peak, k, best, nf, df, values, span, harmonics):
     return peak.power[k] < share_of(step, span, harmonics) * best
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def rank(peak, index, out_frequency, out_power, out_curvature):
     """Write the peaks to the answers in falling order, ties to the lower frequency: the first ones, and a further one
     if it is the highest of all.  Samples of -1 are no candidates; ``peak.sample`` is overwritten."""
@@ -250,7 +250,7 @@ def rank(peak, index, out_frequency, out_power, out_curvature):
         places[best] = -1
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def _slope_sums(t, w, wy, c, s, n, mc, ms, a, b, middle):
     rm, re, uu, wu, cu, su, vc, vs = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(n):
@@ -270,7 +270,7 @@ def _slope_sums(t, w, wy, c, s, n, mc, ms, a, b, middle):
     return rm, re, uu, wu, cu, su, vc, vs
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def exact_slopes(f, f_low, t, w, wy, n, fit_mean, middle, c, s):
     """Standard power at ``f + f_low`` as `exact_power` gives it, with its first and second derivative.
 
@@ -296,7 +296,7 @@ def exact_slopes(f, f_low, t, w, wy, n, fit_mean, middle, c, s):
     return a * yc + b * ys, 2 * rm, 2 * (more - uu - re)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, s, answers):
     """Refine the chosen candidates of object ``i`` and write the answers: `numerics.peaks`, rules 3 and 4, for one
     sinusoid."""

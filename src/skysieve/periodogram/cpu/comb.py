@@ -11,8 +11,8 @@ stay in the first two caches, so arithmetic limits it.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.cpu.direct import cos_sin
 from skysieve.periodogram.numerics.nufft import DEGREE, MAX_FOLDS, TAPS, M
 
@@ -36,7 +36,7 @@ GROUP = 16 * STEP
 """Elements of a complex cell of all lanes, of 16 of them, and of 256."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def comb_setup(t, n, df, combs, coefficients, work):
     """Cells and kernel weights of every point, on the circle of f and on that of 2f.
 
@@ -65,7 +65,7 @@ def comb_setup(t, n, df, combs, coefficients, work):
                 work.cell1[j] = aligned
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def strengths(f, f_low, shifted, w, wy, n, floating_mean, c, s, values):
     """``values[channel, re/im, point]``: w y and w turned by exp(2 pi i f t), w by twice that."""
     cos_sin(f, f_low, shifted, np.int64(0), n, c, s)
@@ -80,7 +80,7 @@ def strengths(f, f_low, shifted, w, wy, n, floating_mean, c, s, values):
             values[5, j] = w[j] * s[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def comb_band(f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work, floating_mean, guard, block):
     """Standard powers of the band round ``f + f_low`` into ``block[q * combs + r]``, NaN where
     CC SS - CS^2 <= guard; returns whether some are NaN."""
@@ -123,7 +123,7 @@ def comb_band(f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work,
     return low <= guard
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def first_stage(cells, re, size, folds, group, constants, scratch, k):
     """Fold the cells of one channel onto the circle and do the first 16-point transforms; output ``b`` of
     transform ``a`` goes to the cell ``16 b + a`` of part ``k`` of ``scratch``."""

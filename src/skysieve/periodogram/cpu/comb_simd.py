@@ -1,6 +1,6 @@
 """Vector code of the comb NUFFT: 16-point transforms, direct sums and powers of several combs at once.
 
-A lane is a comb: a vector holds the same cell of ``LANES`` combs, and no data cross lanes.  See `skysieve.core.simd`
+A lane is a comb: a vector holds the same cell of ``LANES`` combs, and no data cross lanes.  See `core.cpu.simd`
 for why this is written for LLVM directly.
 
 Arrays of lanes hold, for each complex cell, ``LANES`` real parts and then ``LANES`` imaginary parts.
@@ -22,7 +22,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from skysieve.core.simd import VectorBuilder
+from skysieve.core.cpu.simd import VectorBuilder
 
 LANES = 8
 """Combs of a vector: 64 bytes of float64, 32 of float32 (with more combs in float32, cells would fold more often)."""

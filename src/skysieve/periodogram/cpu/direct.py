@@ -10,7 +10,8 @@ Irregular grids: one sine and cosine per point and frequency, then centred sums.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from skysieve.core.cpu.jit import njit
 
 from .comb_simd import LANES, both_signs, direct_tile, fma, outline, power_lanes
 
@@ -29,7 +30,7 @@ FINE = FINE_VECTORS * LANES
 ROW = 4 * LANES
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def fine_table(df, t, top, m, work):
     """Lane vectors cos, sin at the fine frequencies, and at twice them, of points ``top:top + m``."""
     outline()
@@ -46,7 +47,7 @@ def fine_table(df, t, top, m, work):
             right[at + 3 * LANES] = 2.0 * c[j] * s[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def coarse_table(hi, lo, t, w, wy, top, m, floating_mean, work):
     """Strengths times cosine and sine of one coarse phase, of points ``top:top + m``."""
     outline()
@@ -64,7 +65,7 @@ def coarse_table(hi, lo, t, w, wy, top, m, floating_mean, work):
             left[at + 5] = w[p] * s[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def direct_range(f0, df, j0, n_coarse, t, w, wy, n, work, floating_mean, guard, block):
     """Standard powers of the ``n_coarse * PER_COARSE`` grid samples from ``j0`` on into ``block``, NaN where
     CC SS - CS^2 <= guard; returns whether some are NaN."""
@@ -122,7 +123,7 @@ COLUMN_NOISE = 1e-30
 """The same below this fraction of CC + SS: errors of the cosines squared (a column next to constant)."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def grid_point(f0, df, m):
     """``f0 + m df`` as an unevaluated sum of two float64: a day in ten years at 24/d is 1e5 cycles, and its
     rounding to one float64 would already turn phases by 1e-11."""
@@ -133,7 +134,7 @@ def grid_point(f0, df, m):
     return hi, (f0 - (hi - v)) + (p - v) + e
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def cos_sin(f, f_low, t, first, n, c, s):
     """``c[j], s[j] = cos, sin(2 pi (f + f_low) t[first + j])`` for ``j < n``; f t is exact before it is reduced.
 
@@ -171,7 +172,7 @@ def cos_sin(f, f_low, t, first, n, c, s):
         c[j] = -b if ((k + 1) & 2) != 0 else b
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def weighted_sums(w, wy, c, s, n):
     sc, ss, yc, ys = 0.0, 0.0, 0.0, 0.0
     for j in range(n):
@@ -182,7 +183,7 @@ def weighted_sums(w, wy, c, s, n):
     return sc, ss, yc, ys
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def centred_sums(w, wy, c, s, n, mc, ms):
     cc, ss, cs, yc, ys = 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(n):
@@ -195,7 +196,7 @@ def centred_sums(w, wy, c, s, n, mc, ms):
     return cc, ss, cs, yc, ys
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def exact_power(f, f_low, t, w, wy, n, fit_mean, c, s):
     """Standard power at ``f + f_low`` by two-pass centred sums in float64; ``c``, ``s`` are scratch of length n.
 

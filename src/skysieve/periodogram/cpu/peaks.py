@@ -14,7 +14,8 @@ have a share of the highest power, which can only rise as well.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from skysieve.core.cpu.jit import njit
 
 from .comb_simd import outline
 
@@ -27,21 +28,21 @@ LEFT, HERE, FLOOR, LIMIT = range(4)
 which candidates are dropped, and the number of candidates at which to drop some again."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def begin(state):
     """Set the state to that before the first sample."""
     state[LEFT] = state[HERE] = state[FLOOR] = -np.inf
     state[LIMIT] = FULL
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def copy_row(source, i, target, k):
     """Copy row ``i`` to row ``k``.  (Slice assignment would compile numba's formatting of shape errors: seconds.)"""
     for column in range(4):
         target[k, column] = source[i, column]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def grow(found):
     """A copy with room for twice as many rows."""
     n = found.shape[0]
@@ -51,7 +52,7 @@ def grow(found):
     return grown
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def find_candidates(block, n, base, state, found, count):
     """Add the candidates among ``block[:n]``, samples ``base..`` of one object, to ``found[count:]``.
 
@@ -85,7 +86,7 @@ def find_candidates(block, n, base, state, found, count):
     return found, count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def finish_candidates(end, state, found, count):
     """Judge the last sample of the grid (``end`` samples in all)."""
     closing = np.empty(1)
@@ -93,13 +94,13 @@ def finish_candidates(end, state, found, count):
     return find_candidates(closing, closing.shape[0], end, state, found, count)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def position(index, values):
     """Coordinate of a sample in the units of ``distance``."""
     return values[np.int64(index)] if values.shape[0] > 0 else index
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def choose(found, count, values, distance, wanted, share, chosen):
     """Choose rows of ``found`` greedily; writes their numbers to ``chosen`` and returns how many there are.
 
@@ -133,7 +134,7 @@ def choose(found, count, values, distance, wanted, share, chosen):
     return taken
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def drop_low(found, count, values, distance, wanted, share, chosen, state):
     """Drop candidates that cannot become peaks any more, and raise the floor; returns the number of the others."""
     outline()

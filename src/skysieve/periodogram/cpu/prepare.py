@@ -8,8 +8,8 @@ weights that sum to 1; y is centred and scaled so that sum(w y^2) = 1.  Values a
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.contract import Status
 
 EMPTY, TOO_FEW, BAD_ERRORS = int(Status.EMPTY), int(Status.TOO_FEW_POINTS), int(Status.BAD_ERRORS)
@@ -21,7 +21,7 @@ HUGE, SHRINK = 1e150, 2.0**-600
 """Values of y above this are scaled down before they are added or squared."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def scan_object(t, y, dy, has_dy, lo, hi, fewest, center):
     """Rows used, first time, span, status, whether the used times are sorted and no row is dropped.
 
@@ -59,7 +59,7 @@ def scan_object(t, y, dy, has_dy, lo, hi, fewest, center):
     return n, tmin, tmax - tmin, status, clean
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def scan(t, y, dy, has_dy, offsets, first, last, fewest, center, n_used, t_min, span, status):
     """:func:`scan_object` for objects ``first:last``."""
     for i in range(first, last):
@@ -67,7 +67,7 @@ def scan(t, y, dy, has_dy, offsets, first, last, fewest, center, n_used, t_min, 
         n_used[i], t_min[i], span[i], status[i], _ = scan_object(t, y, dy, has_dy, lo, hi, fewest, center)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def exact_origin(first, last):
     """The first time rounded down to the grid of the coarsest: t - origin is then exact for times of one sign.
 
@@ -79,7 +79,7 @@ def exact_origin(first, last):
     return origin if np.isfinite(origin) else first
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def sort_rows(t, a, b, lo, end):
     """Heapsort of rows ``lo:end`` of three arrays by ``t``, then ``a``, then ``b``: a unique order."""
     n = end - lo
@@ -102,7 +102,7 @@ def sort_rows(t, a, b, lo, end):
             root = child
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def before(t, a, b, i, j):
     """Whether row ``i`` sorts before row ``j``."""
     if t[i] != t[j]:
@@ -110,7 +110,7 @@ def before(t, a, b, i, j):
     return a[i] < a[j] or (a[i] == a[j] and b[i] < b[j])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def swap_rows(t, a, b, i, j):
     """Exchange rows ``i`` and ``j``."""
     t[i], t[j] = t[j], t[i]
@@ -118,7 +118,7 @@ def swap_rows(t, a, b, i, j):
     b[i], b[j] = b[j], b[i]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def prepare(t, y, dy, has_dy, offsets, first, last, fewest, center, tt, w, wy, n_used, t_min, span, status, yy, weight):
     """Clean objects ``first:last``; object ``i`` fills ``n_used[i]`` rows of tt, w, wy from ``offsets[i]`` on.
 

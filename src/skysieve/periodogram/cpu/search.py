@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.contract import METHODS
 from skysieve.periodogram.cpu.direct import exact_power, grid_point
 from skysieve.periodogram.numerics.normalization import LOGARITHM, RATIO
@@ -34,7 +34,7 @@ IRREGULAR_STRETCH = 1024
 DIRECT_STRETCH = COARSE * PER_COARSE
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def normalize(block, n, form, scale, out, at):
     """Write standard powers to ``out[at:]`` in a form of `numerics.normalization`, times the scale.
 
@@ -56,20 +56,20 @@ def normalize(block, n, form, scale, out, at):
             out[at + k] = block[k] * scale
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def fold_counts(combs, cycles):
     """:func:`skysieve.periodogram.cpu.cost.fold_counts`, compiled."""
     span = M * combs * cycles
     return int(np.ceil((span + TAPS + 1) / M)), int(np.ceil((2 * span + 1.5 * TAPS + 1) / M))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def least_distance(curves, grid, i, df):
     """Least distance of two peaks, 1/T: in samples, or in frequency for irregular grids."""
     return 1.0 / curves.span[i] if grid.values.shape[0] > 0 else np.ceil(1.0 / (curves.span[i] * df) - 1e-9)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def deliver(
     block,
     n,
@@ -110,28 +110,28 @@ def deliver(
     return found, count
 
 
-tries_of = njit(cache=True, nogil=True, error_model="numpy")(more_tries)
+tries_of = njit(nogil=True, error_model="numpy")(more_tries)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def room(answers):
     """Array for the chosen candidates of any object."""
     return np.empty(answers.index.shape[1] + MOST_TRIES, np.int64)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def part_of(space, n):
     """The part of that array for an object of ``n`` points."""
     return space[: space.shape[0] - MOST_TRIES + tries_of(n)]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def share_behind(curves, grid, i, df, harmonics):
     """Fraction of the power of the last peak that further candidates must have; 0 for a list of frequencies."""
     return 0.0 if grid.values.shape[0] > 0 else share_of(df, curves.span[i], harmonics)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def conclude(i, f0, df, nf, curves, grid, floating_mean, distance, share, c, s, answers, found, count, chosen):
     """Refine the best candidates of an object and write the answers; ``c`` and ``s`` are scratch."""
     outline()
@@ -139,7 +139,7 @@ def conclude(i, f0, df, nf, curves, grid, floating_mean, distance, share, c, s, 
     refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, s, answers)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def sums_to_powers(block, n, sums, scale, floating_mean, guard):
     """Standard powers from complex sums ``sums[w y, w at 2f, w]``; NaN where CC SS - CS^2 <= guard."""
     flagged = False
@@ -159,13 +159,13 @@ def sums_to_powers(block, n, sums, scale, floating_mean, guard):
     return flagged
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def guard_of(guard, n):
     """Least CC SS - CS^2 that is trusted for ``n`` points: sums of many points have smaller errors."""
     return guard / np.sqrt(np.float64(n))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):
     """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True if some must be computed again."""
     outline()
@@ -187,7 +187,7 @@ def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, wor
     return False
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def search(
     method, which, first, last, length, combs, modes, curves, grid, constants, work, answers, form, floating_mean, guard
 ):
@@ -254,7 +254,7 @@ def search(
     return found, count, seam
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard):
     """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given."""
     space = room(answers)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.simd import BYTES
+from skysieve.core.cpu.simd import BYTES
 from skysieve.sphere.ring_pairs import reach
 
 from . import stencil as kernels

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.core.tasks import TaskPool
 from skysieve.sphere.contract import Spec
 from skysieve.sphere.kernels.base import Harmonic

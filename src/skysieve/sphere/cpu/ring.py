@@ -15,10 +15,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 from scipy.fft import irfft, rfft
 
-from skysieve.core.simd import BYTES
+from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.simd import BYTES
 from skysieve.sphere.ring_pairs import Pairs, make_pairs
 
 from .simd import BAND_VECTORS, band_sum

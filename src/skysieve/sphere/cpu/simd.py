@@ -1,6 +1,6 @@
 """Vector code of the convolution kernels.
 
-Vectors have 64 bytes: 16 lanes of float32 or 8 of float64.  See `skysieve.core.simd` for why this is written for LLVM
+Vectors have 64 bytes: 16 lanes of float32 or 8 of float64.  See `core.cpu.simd` for why this is written for LLVM
 directly.
 """
 
@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from skysieve.core.simd import VectorBuilder
+from skysieve.core.cpu.simd import VectorBuilder
 
 BAND_VECTORS = 4
 """Vectors of modes that one call of `band_sum` covers."""

@@ -11,7 +11,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
+
+from skysieve.core.cpu.jit import njit
 
 from . import stencil as kernels
 from .direct import DirectEngine, DirectKernel

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from skysieve.core.cpu.jit import njit
 
 from .simd import STENCIL_ROWS, dot_lanes, series_weights, stencil_sum
 from .tables import JIT, radial_value

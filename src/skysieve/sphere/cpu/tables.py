@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
-from skysieve.core.simd import BYTES
+from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.simd import BYTES
 from skysieve.sphere.ring_pairs import Pairs, chord_terms
 
 from .simd import BAND_VECTORS
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from skysieve.sphere.grids.grid import RingTable
     from skysieve.sphere.kernels.radial import Radial
 
-JIT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
 @njit(**JIT)

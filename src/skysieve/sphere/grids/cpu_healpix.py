@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from numba import njit
+from skysieve.core.cpu.jit import njit
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _even_bits(v):
     """Bits 0, 2, 4, ... of a number, moved together."""
     v &= 0x5555555555555555
@@ -16,7 +16,7 @@ def _even_bits(v):
     return (v | (v >> 16)) & 0x00000000FFFFFFFF
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def ring_numbers(nside, pix, out):
     """RING numbers of NESTED ``pix`` into ``out``."""
     for i in range(len(pix)):

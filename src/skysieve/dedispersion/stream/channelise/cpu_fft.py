@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from skysieve.core.cpu.jit import njit
 from skysieve.dedispersion.cpu.simd import Rows
 
-JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+JIT = {"nogil": True, "error_model": "numpy"}
 LANES = 16
 """Floats of a vector; columns are padded to a multiple of it."""
 

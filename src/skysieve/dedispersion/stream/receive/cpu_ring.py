@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+from skysieve.core.cpu.jit import njit
+
+JIT = {"nogil": True, "error_model": "numpy"}
 HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, WHOLE, STATE = range(12)
 """Indices of a ring's state.  ``HIGHEST``: latest packet number; ``START``: first one; ``OPEN``: first one still held
 (those before have been taken); ``HELD``: packets in the ring; ``STALE``: consecutive packets that were late or too far

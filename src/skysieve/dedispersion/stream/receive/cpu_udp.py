@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+from skysieve.core.cpu.jit import njit
+
+JIT = {"nogil": True, "error_model": "numpy"}
 HEAD, TAIL, STOP, OVERFLOW, TRUNCATED, AT = range(6)
 """Indices of the state: datagrams published, datagrams given back, whether to stop, datagrams dropped, datagrams too
 long, slot that is written next.

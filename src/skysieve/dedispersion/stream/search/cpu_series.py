@@ -7,12 +7,12 @@ noise of its blocks is known.  Prefix sums wrap, so that their start does not af
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.dedispersion.cpu.detect import BINS, SEGMENT, block_noise, boxcars, fixed_points, peaks
 from skysieve.dedispersion.cpu.simd import WIDE, any_window
 
-JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+JIT = {"nogil": True, "error_model": "numpy"}
 
 
 @njit(**JIT)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.contract import BAND_POINTS
 from skysieve.periodogram.cpu import state
 from skysieve.periodogram.cpu.engine import Engine
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from skysieve.periodogram.contract import Output, Spec
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def prepare_bands(
     t, y, dy, has_dy, offsets, code, n_bands, fewest, first, last, tt, w, wy, row_of_band, n_used, t_min, span, status,
     yy, weight,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.cpu.climb import (
     CELLS,
     begin_climb,
@@ -29,7 +29,7 @@ SOUND = 1e-6
 the parameters: the error of the power is of second order in theirs."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def fill(f, f_low, t, w, n, bands, fit, work, q):
     """Write the columns of the fit at ``f + f_low``, divided by the errors, to rows of ``q``."""
     terms = np.int64(0)
@@ -48,13 +48,13 @@ def fill(f, f_low, t, w, n, bands, fit, work, q):
             q[i, j] = value * np.sqrt(w[j])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def rows_of(b, n, bands):
     """First row of a band, and one past its last; all rows for the base."""
     return (bands[b], bands[b + 1]) if b >= 0 else (np.int64(0), n)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def common(i, k, n, bands, fit):
     """Rows that two columns share."""
     a, b = fit.column[i, 0], fit.column[k, 0]
@@ -63,7 +63,7 @@ def common(i, k, n, bands, fit):
     return rows_of(max(a, b), n, bands)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def cholesky(q, n, bands, fit, r, penalty):
     """Upper triangle ``r`` with ``r.T r`` the normal matrix; False where a pivot is too small to be trusted.
 
@@ -90,7 +90,7 @@ def cholesky(q, n, bands, fit, r, penalty):
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def orthogonalise(q, n, bands, fit, r, penalty, trace):
     """`cholesky` by Gram-Schmidt, twice over, of the columns themselves, which it overwrites; False where a column is a
     combination of the ones before it."""
@@ -128,7 +128,7 @@ def orthogonalise(q, n, bands, fit, r, penalty, trace):
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def forward(r, x):
     """Solve ``r.T z = x`` in place (0 where a pivot is 0)."""
     for i in range(x.shape[0]):
@@ -137,7 +137,7 @@ def forward(r, x):
         x[i] = x[i] / r[i, i] if r[i, i] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def backward(r, x):
     """Solve ``r z = x`` in place (0 where a pivot is 0)."""
     k = x.shape[0]
@@ -147,14 +147,14 @@ def backward(r, x):
         x[i] = x[i] / r[i, i] if r[i, i] > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def add_column(y, factor, q, i, lo, hi):
     """``y += factor q[i]``."""
     for j in range(lo, hi):
         y[j] += factor * q[i, j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def dot(a, b, lo, hi):
     """Inner product of two vectors from ``lo`` to ``hi``."""
     total = 0.0
@@ -163,7 +163,7 @@ def dot(a, b, lo, hi):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def row_dot(q, i, b, lo, hi):
     """Inner product of a column and a vector."""
     total = 0.0
@@ -172,7 +172,7 @@ def row_dot(q, i, b, lo, hi):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def exact_slopes(f, f_low, t, w, wy, n, bands, fit, middle, work, q, rest, along, bent):
     """Standard power at ``f + f_low`` with its first and second derivative (see ``cpu.climb.exact_slopes``); NaN where
     columns depend on one another.  ``q`` has a row for each column; ``rest``, ``along`` and ``bent`` are scratch."""
@@ -235,7 +235,7 @@ def exact_slopes(f, f_low, t, w, wy, n, bands, fit, middle, work, q, rest, along
     return power, 2 * slope, 2 * (curl - square + dot(step, step, 0, k))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def look_over(f, f_low, offset, count, t, w, wy, n, bands, highest_sum, fit, work, limit, trial):
     """Powers at ``count`` offsets from ``f + f_low`` into ``trial``."""
     many, low = np.zeros(WIDE), np.zeros(WIDE)
@@ -247,7 +247,7 @@ def look_over(f, f_low, offset, count, t, w, wy, n, bands, highest_sum, fit, wor
                 trial[q] = exact(f, low[q], t, w, wy, n, bands, highest_sum, fit, work)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen, work, answers):
     """Refine the chosen candidates of object ``i`` and write the answers: `numerics.peaks`, rules 3 and 4, for a
     series."""

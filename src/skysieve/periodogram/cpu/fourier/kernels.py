@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.cpu.comb_simd import (
     LANES,
     dft16_cells,
@@ -96,7 +96,7 @@ class SeriesWork(NamedTuple):
     block: Any
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def points(t, n, df, combs, coefficients, highest, work):
     """Cells and kernel weights of every point on the circles of f, 2 f, ... (``cpu.comb.comb_setup``)."""
     outline()
@@ -119,13 +119,13 @@ def points(t, n, df, combs, coefficients, highest, work):
             work.cell[m * n + j] = aligned
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def circles(highest_cell, m):
     """Number of circles that the cells of harmonic ``m`` cover; ``highest_cell`` is the last point's at f."""
     return np.int64(np.ceil((m * highest_cell + 8.0 * m + 9.0) / M))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def turns(f, f_low, t, n, highest, work):
     """``re[m - 1, j], im[m - 1, j] = cos, sin(2 pi m (f + f_low) t[j])``."""
     cos_sin(f, f_low, t, np.int64(0), n, work.c, work.s)
@@ -139,7 +139,7 @@ def turns(f, f_low, t, n, highest, work):
             work.im[to + j] = work.re[last + j] * work.s[j] + work.im[last + j] * work.c[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def fold_and_transform(cells, re, im, folds, group, combs, scratch, out, spare):
     """Cells of one channel onto one circle, and the first 16-point transforms (``cpu.comb.first_stage``)."""
     outline()
@@ -158,7 +158,7 @@ def fold_and_transform(cells, re, im, folds, group, combs, scratch, out, spare):
             dft16_lanes(scratch, spare + a * CELL, STEP, combs.first, u, scratch, out + a * CELL, STEP, 0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def band(f, f_low, n, w, wy, bands, last_cell, n_combs, modes, fit, combs, work, limit, block):
     """Standard powers of the band of combs round ``f + f_low`` into ``block[q * n_combs + r]``, NaN where they are not
     trusted; ``bands`` are the rows of each band of the light curve (first, and one past the last)."""
@@ -210,7 +210,7 @@ def band(f, f_low, n, w, wy, bands, last_cell, n_combs, modes, fit, combs, work,
     return flagged
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def solve(fit, work, limit):
     """Powers of ``WIDE`` frequencies from ``work.values`` into ``work.small``: LDL^T of the normal matrix in its
     envelope, with the right-hand side as a last row, whose pivot is minus the power.
@@ -244,7 +244,7 @@ def solve(fit, work, limit):
     verdict(work.upper, fit.right + columns * WIDE, work.beta, columns, work.sound, limit, work.small)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def weights_of(w, bands, fit, work):
     """The last of ``work.values``: the sums of weights of each band and of all, and a zero; and the pivots of constants
     that stand first."""
@@ -265,7 +265,7 @@ def weights_of(w, bands, fit, work):
                 work.inverse[b * WIDE + i] = 1 / value if value > 0 else 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def underdetermined(n, bands, fit):
     """Whether an object has fewer points than nonzero columns, so that no frequency can be fitted."""
     if fit.regularised:
@@ -277,7 +277,7 @@ def underdetermined(n, bands, fit):
     return n < columns
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def weighted_sums(strength, re, im, top, lo, hi):
     """Sums of ``strength`` times cosine and sine of one harmonic (its rows begin at ``top``)."""
     x, y = 0.0, 0.0
@@ -287,7 +287,7 @@ def weighted_sums(strength, re, im, top, lo, hi):
     return x, y
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def direct(f, f_low, count, t, n, w, wy, bands, highest, fit, work, limit, block, to):
     """Standard powers of up to ``WIDE`` frequencies ``f + f_low`` by sums over all rows, into ``block[to:]``."""
     outline()
@@ -312,7 +312,7 @@ def direct(f, f_low, count, t, n, w, wy, bands, highest, fit, work, limit, block
     return flagged
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def product(a, i, b, j, lo, hi):
     """Inner product of two rows from ``lo`` to ``hi``."""
     total = 0.0
@@ -321,7 +321,7 @@ def product(a, i, b, j, lo, hi):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def exact(f, f_low, t, w, wy, n, bands, highest, fit, work):
     """Standard power at one frequency from the columns themselves, by Gram-Schmidt twice over; NaN where a column is a
     combination of the ones before it."""

@@ -7,8 +7,8 @@ peaks.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.cpu.comb_simd import outline
 from skysieve.periodogram.cpu.direct import grid_point
 from skysieve.periodogram.cpu.peaks import FULL, HERE, LEFT, begin, choose, copy_row, finish_candidates
@@ -30,7 +30,7 @@ from .simd import WIDE
 DIRECT_LENGTH = IRREGULAR_STRETCH
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def stretch(
     method, k, f0, df, nf, n_combs, modes, t, w, wy, bands, last_cell, highest, values, fit, combs, work, limit
 ):
@@ -55,7 +55,7 @@ def stretch(
     return flagged
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def terms_of(fit):
     """Highest multiple of the frequency in the model."""
     terms = np.int64(0)
@@ -64,7 +64,7 @@ def terms_of(fit):
     return terms
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def conclude(i, f0, df, nf, curves, bands, grid, fit, limit, distance, share, work, answers, found, count, chosen):
     """Refine the best candidates of an object and write the answers."""
     outline()
@@ -72,7 +72,7 @@ def conclude(i, f0, df, nf, curves, bands, grid, fit, limit, distance, share, wo
     refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen, work, answers)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def sample(base, q, f0, df, values):
     """Frequency of sample ``base + q`` as a sum of two numbers."""
     if values.shape[0] > 0:
@@ -80,7 +80,7 @@ def sample(base, q, f0, df, values):
     return grid_point(f0, df, np.float64(base + q))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def fit_again(method, m, base, f0, df, values, t, w, wy, n, bands, highest, fit, work, limit):
     """Compute powers that are NaN in ``work.block[:m]`` again: from direct sums, unless these were used before, then
     from the columns themselves, which takes several times as long."""
@@ -103,7 +103,7 @@ def fit_again(method, m, base, f0, df, values, t, w, wy, n, bands, highest, fit,
             work.block[q] = exact(first, second, t, w, wy, n, bands, highest, fit, work)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def search(
     method, which, first, last, length, n_combs, modes, curves, row_of_band, grid, fit, combs, work, answers, form,
     limit, direct_limit, floating_mean,
@@ -178,7 +178,7 @@ def search(
     return found, count, seam
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def join(i, found, limit, curves, row_of_band, grid, fit, work, answers):
     """Conclude an object whose candidates come from several stretches."""
     j = 0 if grid.shared else i

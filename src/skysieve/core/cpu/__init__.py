@@ -1,0 +1,1 @@
+"""Kernels of the CPU: compilation, stored code, vector instructions."""

@@ -1,0 +1,143 @@
+"""Kernels that are compiled in two ways, and the folder of their compiled code."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from skysieve.core.cpu import jit
+from skysieve.core.cpu.jit import njit
+
+SCRIPT = """
+import logging, sys
+import numpy as np
+from skysieve.core.cpu import jit
+
+@jit.njit(nogil=True)
+def square(x):
+    return x * x
+
+@jit.njit(nogil=True)
+def total(a):
+    s = 0.0
+    for x in a:
+        s += square(x)
+    return s
+
+print(total(np.arange(4.0)), sum(total.stats.cache_hits.values()))
+"""
+
+
+@njit(nogil=True)
+def double(x):
+    return 2 * x
+
+
+@njit(nogil=True)
+def doubled_sum(a):
+    total = 0.0
+    for x in a:
+        total += double(x)
+    return total
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A file of `SCRIPT`: numba reads the source of what it compiles."""
+    path = tmp_path_factory.mktemp("kernels") / "kernels.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def run(path, folder, **environment):
+    """Output of `SCRIPT` in a process of its own, which must not fail, and what it wrote to standard error."""
+    env = {**os.environ, "SKYSIEVE_CACHE_DIR": str(folder), **environment}
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def files(folder):
+    return sorted(folder.rglob("*.bin"))
+
+
+def test_a_function_serves_python_and_other_kernels():
+    assert doubled_sum(np.arange(4.0)) == 12.0
+    assert double(3) == 6
+    assert double(2.5) == 5.0
+
+
+def test_code_is_stored_and_loaded(path, tmp_path):
+    folder = tmp_path / "cache"
+    assert run(path, folder) == ("14.0 0\n", "")
+    (stored,) = files(folder)
+    assert stored.name.startswith("total-")  # one file: the callee is in it
+    assert run(path, folder) == ("14.0 1\n", "")
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", b"x" * 5000])
+def test_a_damaged_file_is_compiled_again(path, tmp_path, damage):
+    folder = tmp_path / "cache"
+    run(path, folder)
+    (stored,) = files(folder)
+    whole = stored.read_bytes()
+    for content in (damage, whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):
+        stored.write_bytes(content)
+        assert run(path, folder) == ("14.0 0\n", "")
+        assert run(path, folder) == ("14.0 1\n", "")
+
+
+def test_a_folder_that_cannot_be_made_is_replaced_with_one_warning(path, tmp_path):
+    obstacle = tmp_path / "file"
+    obstacle.write_text("")
+    other = tmp_path / "tmp"
+    other.mkdir()
+    out, err = run(path, obstacle / "cache", TMPDIR=str(other))
+    assert out == "14.0 0\n"
+    assert len(err.splitlines()) == 1
+    assert "cannot be stored" in err
+    assert "SKYSIEVE_CACHE_DIR" in err
+    assert run(path, obstacle / "cache", TMPDIR=str(other)) == ("14.0 1\n", "")
+
+
+def test_many_processes_share_a_folder(path, tmp_path):
+    folder = tmp_path / "cache"
+    env = {**os.environ, "SKYSIEVE_CACHE_DIR": str(folder)}
+    started = [
+        subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+        for _ in range(24)
+    ]
+    for process in started:
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        assert out.split()[0] == b"14.0"
+        assert err == b""
+    assert len(files(folder)) == 1
+    assert run(path, folder) == ("14.0 1\n", "")
+
+
+def test_another_source_file_means_another_folder(tmp_path, monkeypatch):
+    """A changed callee in another file of the domain, or in `core`, never runs old code."""
+    for name in ("core", "sphere", "fstat"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text("x = 1\n")
+    monkeypatch.setattr(jit, "_PACKAGE", tmp_path)
+    before = {d: jit._sources.__wrapped__(d) for d in ("sphere", "fstat")}
+    (tmp_path / "sphere" / "a.py").write_text("x = 2\n")
+    after = {d: jit._sources.__wrapped__(d) for d in ("sphere", "fstat")}
+    assert before["sphere"] != after["sphere"]
+    assert before["fstat"] == after["fstat"]
+    (tmp_path / "core" / "a.py").write_text("x = 2\n")
+    assert jit._sources.__wrapped__("fstat") != after["fstat"]
+
+
+def test_folders_that_were_not_used_for_a_month_are_removed(tmp_path):
+    old, recent, other = (tmp_path / name for name in ("sphere-old", "sphere-recent", "fstat-old"))
+    for folder in (old, recent, other):
+        folder.mkdir()
+    for folder in (old, other):
+        os.utime(folder, (1e9, 1e9))
+    jit._make(tmp_path / "sphere-new")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["fstat-old", "sphere-new", "sphere-recent"]
