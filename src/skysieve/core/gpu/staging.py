@@ -124,11 +124,6 @@ class Lane(ABC):
         nbytes = _claim(self._device_kinds, name, size, dtype)
         return self._grow(name, nbytes, zero)[:nbytes].view(dtype)[: int(size)]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the lane's buffers on the device."""
-        return sum(int(held.nbytes) for held in self._device.values())
-
     def reserve(self, name: str, nbytes: int) -> None:
         """Let the lane's buffer `name` on the device have at least `nbytes` bytes, for arrays of any dtype."""
         self._grow(name, nbytes, False)
