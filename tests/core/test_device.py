@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import pickle
@@ -170,3 +171,25 @@ def test_the_ratio_of_known_gpus():
             assert card.fast_doubles
         elif card.compute_capability in ((7, 5), (8, 6), (8, 9), (12, 0)):
             assert not card.fast_doubles
+
+
+@pytest.mark.parametrize(
+    ("gpus", "request_", "touched"), [(2, "cuda:all", 2), (2, "auto", 1), (0, "auto", 0), (2, "cuda:7", 0)]
+)
+def test_contexts_are_made_ahead(monkeypatch, driver, gpus, request_, touched):
+    driver(13000, gpus)
+    found = [Device("cuda", i, "GPU", 2**30) for i in range(gpus)]
+
+    def resolved(name):
+        if name == "cuda:7":
+            raise DeviceUnavailable("no such GPU", "2 found")
+        return found if name == "cuda:all" else found[:1]
+
+    calls = []
+    monkeypatch.setattr(device, "resolve", resolved)
+    monkeypatch.setattr(device, "current", lambda each: contextlib.nullcontext())
+    monkeypatch.setattr(device, "_touch_device", lambda: calls.append(1))
+    thread = device.begin(request_)
+    thread.join()
+    assert len(calls) == touched
+    assert device.begin("cpu") is None

@@ -7,7 +7,7 @@ import pytest
 from tests.dedispersion.test_formats import data, fil, psrfits
 from tests.truth import dedispersion as reference
 
-from skysieve.dedispersion import Filterbank, dedisperse
+from skysieve.dedispersion import Filterbank, dedisperse, write_fil
 from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.contract import Table
 from skysieve.dedispersion.cpu import engine as cpu
@@ -129,3 +129,19 @@ def test_binning_by_halves(kind, times):
     cpu_load.halve_often(x.reshape(-1), x.shape[1], 3, 40, times, out.reshape(-1), 80, 1, 4)
     assert np.array_equal(out[1:4, :40], x[1:4, 3 : 3 + 40 * b].reshape(3, 40, b).sum(axis=2))
     assert (out[[0, 4]] == 7).all()
+
+
+def test_several_threads_read_a_file_and_notice_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("skysieve.dedispersion.data.sigproc.THREAD_BYTES", 1000)
+    monkeypatch.setattr("skysieve.dedispersion.data.sigproc.usable_cores", lambda: 4)
+    x = np.random.default_rng(3).integers(0, 256, (16, 5000)).astype(np.uint8)
+    path = tmp_path / "a.fil"
+    write_fil(path, Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3))
+    with Filterbank.open(path) as fb:
+        assert np.array_equal(fb.read(), x)
+        assert np.array_equal(fb.block(7, 4001), x[:, 7:4008])
+        with open(path, "r+b") as file:
+            file.truncate(path.stat().st_size - 20_000)
+        with pytest.raises(ValueError, match="bytes early; it was cut off after it was opened"):
+            fb.read()
+        assert np.array_equal(fb.block(0, 3000), x[:, :3000])

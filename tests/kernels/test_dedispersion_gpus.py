@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.dedispersion import Filterbank, write_fil
 from skysieve.dedispersion.clean.masks import Cleaned
-from skysieve.dedispersion.contract import Detection
+from skysieve.dedispersion.contract import Detection, Table
 from skysieve.dedispersion.cpu import engine as cpu
 from skysieve.dedispersion.cuda import engine as cuda
 from tests.kernels.shim import shim_runtime
@@ -97,3 +98,35 @@ def test_an_error_of_one_gpu_waits_for_the_others():
         with pytest.raises(MemoryBudgetError):
             engine._each(work)
         assert ended == [1]
+
+
+@pytest.mark.parametrize("bits", [2, 8])
+def test_pieces_are_read_while_others_are_copied(tmp_path, monkeypatch, bits):
+    """Many pieces, an error in the reading thread, and a load after it; the bits are the CPU's."""
+    monkeypatch.setattr(cuda, "READ", 4096)
+    x = np.random.default_rng(5).integers(0, 2**bits, (16, 3000)).astype(np.uint8)
+    path = tmp_path / "a.fil"
+    write_fil(path, Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3, nbits=bits))
+    table = Table(np.arange(48, dtype=np.int32).reshape(3, 16))
+    expected = np.array([sum(x[c, n : n + 2900].astype(np.uint32) for c, n in enumerate(d)) for d in table.delays])
+    with Filterbank.open(path) as fb:
+        source = Cleaned(fb, None, 128)
+        made = cuda.Engine(source, [table], method="brute", capacity=3000, runtimes=[shim_runtime(sm=(7, 5))])
+        reads = []
+        read = made._read
+
+        def failing(start, count):
+            reads.append(start)
+            if len(reads) == 5:
+                raise OSError("the disk is gone")
+            return read(start, count)
+
+        made._read = failing
+        with pytest.raises(OSError, match="the disk is gone"):
+            made.load(0, 3000)
+        made.load(0, 3000)
+        assert len(reads) > 10
+        out = np.zeros((3, 2900), np.uint32)
+        made.sums(0, 0, 2900, out)
+        made.close()
+    assert np.array_equal(out, expected)

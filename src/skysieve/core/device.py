@@ -13,6 +13,7 @@ import logging
 import platform
 import re
 import sys
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from .errors import DeviceUnavailable
 from .memory import available_host_memory
 from .tasks import usable_cores
 
-__all__ = ["Device", "cuda_problem", "current", "driver_version", "resolve"]
+__all__ = ["Device", "begin", "cuda_problem", "current", "driver_version", "resolve"]
 
 logger = logging.getLogger("skysieve")
 
@@ -119,6 +120,43 @@ def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
     if index >= count:
         raise DeviceUnavailable(f"device={device!r}: no such GPU", f"{count} found: cuda:0 to cuda:{count - 1}")
     return (_cuda(index),)
+
+
+def begin(device: str) -> threading.Thread | None:
+    """Load CuPy and make the contexts of the GPUs of a request in another thread, while the caller does other work.
+
+    Commands call it before they read their input.  It raises no error: `resolve` reports what is wrong with `device`.
+
+    Returns
+    -------
+    threading.Thread or None
+        The thread; None if the request means the CPU.
+    """
+    if device == "cpu":
+        return None
+    thread = threading.Thread(target=_make_contexts, args=(device,), name="skysieve-device")
+    thread.start()
+    return thread
+
+
+def _make_contexts(device: str) -> None:
+    if not _ask_driver()[1]:
+        return
+    try:
+        devices = resolve(device)
+    except (ValueError, DeviceUnavailable) as error:
+        logger.info("no GPU was prepared ahead: %s", error)
+        return
+    for each in devices:
+        if each.kind == "cuda":
+            with current(each):
+                _touch_device()
+
+
+def _touch_device() -> None:
+    import cupy
+
+    cupy.cuda.runtime.deviceSynchronize()  # the first call of the runtime makes the context
 
 
 def current(device: Device) -> AbstractContextManager[Any]:

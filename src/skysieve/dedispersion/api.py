@@ -25,6 +25,7 @@ from .contract import METHODS, Engine, Method, Source, block_samples, sum_dtype
 from .dispatch import (
     EnginePlan,
     Kind,
+    cached_plan,
     chunk_samples,
     device_for,
     engine_that_fits,
@@ -382,10 +383,12 @@ def dedisperse(
     with opened(data) as fb:
         if mask is not None:
             check_mask(mask, fb)
-        with DedispersionPlan(
-            fb, dms, method=method, max_loss=max_loss, width=width, downsamp=downsamp, nsub=nsub, per_call=per_call,
-            ref_freq=ref_freq, dm_constant=dm_constant, device=device, memory=memory, threads=threads,
-        ) as plan:  # fmt: skip
+        options: dict[str, Any] = {
+            "method": method, "max_loss": max_loss, "width": width, "downsamp": downsamp, "nsub": nsub,
+            "per_call": per_call, "ref_freq": ref_freq, "dm_constant": dm_constant, "memory": memory,
+            "threads": threads,
+        }  # fmt: skip
+        with cached_plan(DedispersionPlan, fb, dms, device, options) as plan:
             found = plan.execute(fb, mask=mask, progress=progress)
     return found if isinstance(dms, DMPlan) else found[0]
 

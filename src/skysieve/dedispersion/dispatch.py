@@ -4,7 +4,9 @@ backends."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,19 +14,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from skysieve.core.device import Device, resolve
-from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.engine_cache import ENGINES
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.plan import Plan
 from skysieve.dedispersion.contract import Engine, Source, Table, sum_dtype
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
+from skysieve.dedispersion.dm_plan.plan import DMPlan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 logger = logging.getLogger("skysieve")
 R = TypeVar("R")
+P = TypeVar("P", bound="EnginePlan")
 
 LEAST_CHUNK = 8192
 """Fewest samples by which a chunk advances: with fewer, most of the work would be on the overlap."""
@@ -242,8 +247,83 @@ class EnginePlan(Plan):
             "dms": sum(len(one.table.delays) for one in made), "chunk": self._step,
         }  # fmt: skip
 
+    def _release_data(self) -> None:
+        """Forget the data that were read, which may be a large array or open files; copies cannot be made then."""
+        self._open_engine().rebind(NoData(self._kind))
+        self._arguments = (), {}
+
     def close(self) -> None:
         """Free threads and memory; the plan cannot be used any more."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+
+
+class NoData:
+    """A `contract.Source` without samples, which an idle engine holds instead of a user's data."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.dtype, self.maximum, self.nsamp, self.nchan = kind.dtype, kind.maximum, 0, kind.observation.nchan
+
+    def raw(self, start: int, count: int) -> Iterator[Any]:
+        """Return no samples."""
+        return iter(())
+
+    def packed(self, start: int, count: int) -> None:
+        """Return None: there are no packed samples."""
+
+    def fills(self, start: int, count: int) -> Iterator[Any]:
+        """Return no cells."""
+        return iter(())
+
+
+LIKE = 1.25
+"""Data whose lengths differ by at most about this factor share a cached plan; a longer one is searched in chunks."""
+
+
+@contextmanager
+def cached_plan(make: Callable[..., P], fb: Filterbank, dms: Any, device: str, options: dict[str, Any]) -> Iterator[P]:
+    """Lend ``make(fb, dms, device=device, **options)``, or an idle plan that an earlier call made from the same.
+
+    Arguments that are wrong have no cached plan: `make` refuses them.
+    """
+    try:
+        given = device_for(fb, device)
+        devices = resolve(given)
+        key = (make, devices, *_data_key(fb), _dms_key(dms), tuple((k, _plain(v)) for k, v in sorted(options.items())))
+        hash(key)
+    except (TypeError, ValueError, DeviceUnavailable):
+        with make(fb, dms, device=device, **options) as plan:
+            yield plan
+        return
+    with ENGINES.borrow(key, lambda: make(fb, dms, device=device, **options), devices[0], _idle_bytes) as plan:
+        yield plan
+        plan._release_data()
+
+
+def _data_key(fb: Filterbank) -> tuple[Hashable, ...]:
+    """What a plan takes from the data."""
+    o = fb.observation
+    length = round(math.log(max(1, fb.nsamp)) / math.log(LIKE))
+    return o.freqs.tobytes(), o.tsamp, o.nbits, o.dm, o.bandwidth, fb.dtype.str, fb.maximum, fb.gpu, length
+
+
+def _dms_key(dms: Any) -> Hashable:
+    if isinstance(dms, DMPlan):
+        return dms.to_json()
+    listed = np.asarray(dms)
+    if listed.dtype.kind not in "uif":
+        raise TypeError(f"dms has dtype {listed.dtype}")
+    return listed.shape, listed.dtype.str, listed.tobytes()
+
+
+def _plain(value: Any) -> Hashable:
+    """An option as part of a key; its type tells 1 from True."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return tuple(_plain(one) for one in value)
+    return type(value), value
+
+
+def _idle_bytes(plan: EnginePlan) -> int:
+    """Bytes that an idle plan holds on its device, or on each of several."""
+    return int(plan._open_engine().describe()["held"])

@@ -279,6 +279,7 @@ def search(
 
     Example: skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
     """
+    from skysieve.core.device import begin
     from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
     from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
@@ -290,6 +291,8 @@ def search(
         check_picture(plot, overwrite)
         check_cutouts(cutouts, overwrite)
         fb = stack.enter_context(data.open(files))
+        if begin(computation.device) is not None:
+            importlib.import_module("skysieve.dedispersion.clean.cpu_dropouts")  # loads numba meanwhile
         made = dms.plan(fb, plan_file)
         messages.detail(made.summary())
         clean, mask, every = cleaning.prepared(fb, messages, requantise)

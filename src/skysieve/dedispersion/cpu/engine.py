@@ -160,6 +160,7 @@ class Engine:
         """See `contract.Engine.describe`."""
         return {
             "device": "cpu", "threads": self.pool.workers, "method": self.method, "bytes": self.bytes,
+            "held": self.bytes + self._kept,
             "costs": [s.cost for s in self._shapes], "tiles": [(s.D, s.G, s.T) for s in self._shapes],
         }  # fmt: skip
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
-from skysieve.dedispersion.contract import Detection, Source, Table, sum_dtype
+from skysieve.dedispersion.contract import Detection, Packed, Source, Table, sum_dtype
 
 from .rows import READ
 from .worker import Worker, bytes_needed, ended, out_of_memory
@@ -74,6 +74,7 @@ class Engine:
             raise MemoryBudgetError(f"{capacity} samples of {source.nchan} channels on the GPU", need, budget)
         together = len(self.runtimes) > 1 and self.runtimes[0].xp is not np
         self._pool = ThreadPoolExecutor(len(self.runtimes), "skysieve-gpu") if together else None
+        self._ahead: ThreadPoolExecutor | None = None
         self.workers: list[Worker] = []
 
         built: dict[int, Worker] = {}
@@ -99,6 +100,8 @@ class Engine:
 
     def close(self) -> None:
         """Free threads and the memory of the devices."""
+        if self._ahead is not None:
+            self._ahead.shutdown(wait=True)
         if self._pool is not None:  # first, so that no thread uses memory that is freed
             self._pool.shutdown(wait=True)
         for worker in self.workers:
@@ -126,6 +129,7 @@ class Engine:
             "method": "brute",
             "kernels": self._kernels,
             "bytes": self._bytes,
+            "held": max((w.held for w in self.workers), default=0),
             "costs": [1.0] * len(self.tables),
         }
 
@@ -146,28 +150,43 @@ class Engine:
         most = max(128, READ // (self.source.nchan * self.source.dtype.itemsize) // 128 * 128)
         resident = getattr(self.source, "resident", None)  # only some sources have samples on a GPU
         at = have
-        while at < stop - start:
-            count = min(most, stop - start - at)
-            held = resident(start + at, count) if resident else None
-            for given, order in held or ():
+        ranges = [(first, min(most, stop - first)) for first in range(start + have, stop, most)]
+        for number, (first, count) in enumerate(ranges):
+            held = resident(first, count) if resident else None
+            if held is None:
+                self._load_host(ranges[number:], at)
+                break
+            for given, order in held:
                 self._each(lambda i, g=given, o=order, c=at: self.workers[i].store.put(g, o, c))  # type: ignore[misc]
                 at += len(given)
-            if held is not None:
-                continue
-            pieces = self.source.packed(start + at, count)
-            for p in pieces or ():
-                self._each(lambda i, p=p, c=at: self.workers[i].store.put_packed(p, c))  # type: ignore[misc]
-                at += len(p.data)
-            if pieces is not None:
-                continue
-            for rows, order in self.source.raw(start + at, count):
-                self._each(lambda i, r=rows, o=order, c=at: self.workers[i].store.put(r, o, c))  # type: ignore[misc]
-                at += len(rows)
         cells = np.array(list(self.source.fills(start + have, stop - start - have)), np.float64).reshape(-1, 4)
         if len(cells):
             cells[:, 1:3] += have
             self._each(lambda i: self.workers[i].store.fill(cells))
         self._each(lambda i: self.workers[i].store.wait())
+
+    def _load_host(self, ranges: list[tuple[int, int]], at: int) -> None:
+        """Copy ranges (first sample, count) to the GPUs from column ``at`` on; one is read while another is copied."""
+        if len(ranges) > 1 and self._ahead is None:
+            self._ahead = ThreadPoolExecutor(1, "skysieve-ahead")
+        coming: Future[list[Any]] | None = None
+        try:
+            for number, given in enumerate(ranges):
+                pieces = self._read(*given) if coming is None else coming.result()
+                coming = None
+                if number + 1 < len(ranges) and self._ahead is not None:
+                    coming = self._ahead.submit(self._read, *ranges[number + 1])
+                for piece in pieces:
+                    self._each(lambda i, p=piece, c=at: self.workers[i].store.put_host(p, c))  # type: ignore[misc]
+                    at += len(piece.data if isinstance(piece, Packed) else piece[0])
+        finally:
+            if coming is not None:  # the source belongs to the caller again
+                wait([coming])
+
+    def _read(self, start: int, count: int) -> list[Any]:
+        """Read samples: packed pieces, or pairs of an array and the order of its channels."""
+        packed = self.source.packed(start, count)
+        return list(self.source.raw(start, count) if packed is None else packed)
 
     # ------------------------------------------------------------------ work
     def sums(

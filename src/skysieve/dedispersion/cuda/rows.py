@@ -145,6 +145,13 @@ class Store:
             lane.to_device(piece, pinned)
             self.turn(piece, n, channels, by_time, self._inverse(order), column, lane.stream)
 
+    def put_host(self, piece: Packed | tuple[NDArray[Any], NDArray[np.int64]], column: int) -> None:
+        """Copy packed samples, or an array and the order of its channels, to the rows, from ``column`` on."""
+        if isinstance(piece, Packed):
+            self.put_packed(piece, column)
+        else:
+            self.put(*piece, column)
+
     def put_resident(self, rows: Resident, order: NDArray[np.int64], column: int) -> None:
         """Copy samples x channels that are on this GPU, or on another one, to the rows."""
         lane = self.lanes[self._pieces % len(self.lanes)]

@@ -124,6 +124,11 @@ class Worker:
         rows = sum(int(p.data.nbytes) for p in self.store.planes.values())
         return rows + sum(p.nbytes for p in self.plans if p is not None)
 
+    @property
+    def held(self) -> int:
+        """Bytes of all that the worker has on the device."""
+        return self.nbytes + sum(lane.nbytes for lane in self.lanes)
+
     def kernel(self, table: int) -> str:
         """The kernel that sums a table."""
         if self.real:

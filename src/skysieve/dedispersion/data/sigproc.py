@@ -6,12 +6,14 @@ import math
 import os
 import struct
 import warnings
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from skysieve.core.checks import one_of
+from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.contract import Packed, direction
 
 from .observation import (
@@ -48,6 +50,10 @@ FILTERBANK, TIME_SERIES, SUBBANDS = 1, 2, 6
 LONGEST_WORD = 255
 MOST_CHANNELS = 2**22
 SHORT_HEADER = 2**16
+THREAD_BYTES = 2 << 20
+"""Bytes that a thread reads at a time."""
+MOST_THREADS = 16
+"""Most threads that read a file; more do not copy from the page cache faster."""
 LONG_HEADER = SHORT_HEADER + 20 * MOST_CHANNELS
 """Most bytes of a header: a channel in a list takes 20."""
 
@@ -182,6 +188,8 @@ class SigprocReader:
     def __init__(self, path: str | os.PathLike[str], bit_order: str = "little", ifs: str | int = "sum") -> None:
         self.path = Path(path)
         self._file = open(self.path, "rb")  # noqa: SIM115 - closed by close()
+        self._pool: ThreadPoolExecutor | None = None
+        self._process = 0
         try:
             self._open(bit_order, ifs)
         except BaseException:
@@ -234,7 +242,10 @@ class SigprocReader:
         return head
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and end the threads that read it."""
+        if self._pool is not None and self._process == os.getpid():
+            self._pool.shutdown(wait=True)
+        self._pool = None
         self._file.close()
 
     def read(self, start: int, count: int) -> NDArray[Any]:
@@ -259,6 +270,24 @@ class SigprocReader:
         return raw
 
     def _fill(self, view: memoryview, offset: int) -> None:
+        """Read bytes from an offset of the file on; several threads share a long read."""
+        if len(view) < 2 * THREAD_BYTES or usable_cores() == 1:
+            self._fill_part(view, offset)
+            return
+        if self._pool is None or self._process != os.getpid():  # threads do not live on in a forked process
+            self._process = os.getpid()
+            self._pool = ThreadPoolExecutor(min(MOST_THREADS, usable_cores()), "skysieve-read")
+        parts = range(0, len(view), THREAD_BYTES)
+        work = [self._pool.submit(self._fill_part, view[at : at + THREAD_BYTES], offset + at) for at in parts]
+        try:
+            for one in work:
+                one.result()
+        finally:  # after an error or Ctrl-C no thread may write to the memory any more
+            for one in work:
+                one.cancel()
+            wait(work)
+
+    def _fill_part(self, view: memoryview, offset: int) -> None:
         fd = self._file.fileno()
         while len(view):
             got = os.preadv(fd, [view], offset)

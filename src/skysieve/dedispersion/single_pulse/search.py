@@ -41,6 +41,7 @@ from skysieve.dedispersion.dispatch import (
     EnginePlan,
     Kind,
     Target,
+    cached_plan,
     device_for,
     engine_that_fits,
     find_target,
@@ -498,11 +499,12 @@ def search(
     began = time.perf_counter()
     with opened(data) as fb:
         _check_given(fb, mask, losses)
-        with SearchPlan(
-            fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-            link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-            dm_constant=dm_constant, device=device, memory=memory, threads=threads,
-        ) as plan:  # fmt: skip
+        options: dict[str, Any] = {
+            "widths": widths, "threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer,
+            "block": block, "link_dm": link_dm, "link_time": link_time, "method": method, "max_loss": max_loss,
+            "ref_freq": ref_freq, "dm_constant": dm_constant, "memory": memory, "threads": threads,
+        }  # fmt: skip
+        with cached_plan(SearchPlan, fb, dms, device, options) as plan:
             found = plan.execute(fb, mask=mask, losses=losses, progress=progress)
     return replace(found, seconds=time.perf_counter() - began)
 
