@@ -429,9 +429,6 @@ def test_units_and_rules_under_a_header(tmp_path: Path) -> None:
         assert "err = e_mag" in found.taken
     path.write_bytes("\n".join(["mjd\tmag\terr", *rows]).encode("utf-16"))
     np.testing.assert_array_equal(read_light_curves(path).y, MAG)
-    path.write_text('{"time": [1, 2], "mag": [3, 4]}')
-    with pytest.raises(BadFile, match="looks like JSON"):
-        read_light_curves(path)
 
 
 # ---------------------------------------------------------------- the made files
@@ -442,7 +439,6 @@ LOST = {  # rows without a value for the search, of those that say more than "mi
 }  # fmt: skip
 REFUSED = {
     "12_rubin_forcedsource.parquet": "found no column of times; name it with --time",
-    "32_lc.json": "looks like JSON",
     "40_dupcols.csv": "both named 'mag'; choose one by its number",
 }
 

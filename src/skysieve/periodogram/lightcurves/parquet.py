@@ -25,16 +25,16 @@ from skysieve.periodogram.lightcurves.column_names import (
     plain,
 )
 
-from .table_columns import labels, numbers
+from .table_columns import count_limits, holds_dates, labels, numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]", list[str]]
+Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]", list[str], str, int]
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Read:
-    """Names of all columns, those that are used, their values by role, and notes.
+    """Names of all columns, those that are used, their values by role, notes, "dates" or "", and the number of limits.
 
     See `skysieve.periodogram.lightcurves.io.read_light_curves`.
 
@@ -51,9 +51,15 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
     try:
         file = pq.ParquetFile(path)
         schema = file.schema_arrow
-        if any(pa.types.is_nested(field.type) for field in schema):
-            return _nested(file, wanted)
-        names = list(schema.names)
+        names = [field.name for field in schema if not pa.types.is_nested(field.type)]
+        if any(_holds_lists(field.type) for field in schema):
+            try:
+                return _nested(file, wanted)
+            except MissingColumn as nested:
+                try:
+                    choose(names, wanted)  # lists beside the columns of a flat table
+                except MissingColumn:
+                    raise nested from None
         sample = _sampler(file, names)
         twice = [name for name in names if names.count(name) > 1]
         try:
@@ -72,7 +78,28 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
     except (OSError, pa.ArrowException) as e:
         raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
     data = {role: _values(table.column(names[i]), names[i], role) for role, i in columns.parts().items()}
-    return names, columns, data, notes
+    return names, columns, data, notes, _dates(table.column(names[columns.time])), _limits(table, names, columns)
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _dates(times: Any) -> str:
+    """The unit of a flat column of times: "dates" or ""."""
+    import pyarrow as pa
+
+    if pa.types.is_temporal(times.type) and not pa.types.is_duration(times.type):
+        return "dates"
+    return "dates" if _is_text(times.type) and holds_dates(times.slice(0, SAMPLE).to_numpy()) else ""
+
+
+def _limits(table: Any, names: list[str], columns: Columns) -> int:
+    """Number of rows with a limit in a column of text that holds values or errors."""
+    flat = [table.column(names[i]) for i in (columns.mag, columns.err) if i is not None]
+    return max((count_limits(column.to_numpy()) for column in flat if _is_text(column.type)), default=0)
 
 
 def _sampler(file: Any, names: list[str]) -> Any:
@@ -116,7 +143,13 @@ def _values(column: Any, name: str, role: str) -> NDArray[Any]:
     import pyarrow as pa
 
     if role not in LABELS and not role.startswith(FLAG):
-        return numbers(name, column.to_numpy())
+        if pa.types.is_null(column.type):
+            return np.full(len(column), np.nan)
+        if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us" if pa.types.is_date(column.type) else column.type.unit))
+        elif pa.types.is_decimal(column.type):
+            column = column.cast(pa.float64())
+        return numbers(name, column.to_numpy(), role)
     if column.null_count and pa.types.is_integer(column.type) and plain(name) in (STARS, MOVING):
         column = column.fill_null(0)
     elif column.null_count:
@@ -144,6 +177,12 @@ def _fields(schema: Any) -> tuple[list[str], dict[str, tuple[str, str | None]]]:
     return flat, lists
 
 
+def _holds_lists(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return _is_list(kind) or (pa.types.is_struct(kind) and any(_is_list(child.type) for child in kind))
+
+
 def _is_list(kind: Any) -> bool:
     import pyarrow as pa
 
@@ -158,7 +197,9 @@ def _nested(file: Any, wanted: Wanted) -> Read:
     table = file.read(columns=sorted({lists[n][0] if n in lists else n for n in roles.values()}))
     data: dict[str, NDArray[Any]] = {}
     counts: NDArray[np.int64] | None = None
-    first = ""
+    lists_of: dict[str, tuple[NDArray[np.int64], NDArray[Any]]] = {}
+    first = dates = ""
+    notes: list[str] = []
     for role, name in roles.items():
         if name not in lists:
             continue
@@ -166,12 +207,22 @@ def _nested(file: Any, wanted: Wanted) -> Read:
         length, values = _flattened(table.column(column).combine_chunks(), child)
         if counts is None:
             counts, first = length, name
-        elif not np.array_equal(counts, length):
-            i = int(np.argmax(counts != length))
-            raise BadFile(f"row {i + 1}: {first!r} holds {counts[i]} values, {name!r} holds {length[i]}")
-        data[role] = _values(values, name, role)
+            good = np.ones(len(counts), bool)
+        elif (uneven := good & (counts != length)).any():
+            i = int(np.argmax(uneven))
+            note = f"row {i + 1}: {first!r} holds {counts[i]} values, {name!r} holds {length[i]}"
+            good &= ~uneven
+            if not good[counts > 0].any():
+                raise BadFile(note)
+            more = int(uneven.sum()) - 1
+            notes.append(f"{note}; it was left out" + (f", and {more:,} like it" if more else ""))
+        lists_of[role] = length, _values(values, name, role)
+        dates = _dates(values) if role == "time" else dates
     if counts is None:
         raise MissingColumn(f"the lists hold neither times nor values; the columns are: {', '.join(names)}")
+    for role, (length, flat_values) in lists_of.items():
+        data[role] = flat_values if good.all() else flat_values[np.repeat(good, length)]
+    counts = np.where(good, counts, 0)
     for role, name in roles.items():
         if name in lists:
             continue
@@ -179,8 +230,9 @@ def _nested(file: Any, wanted: Wanted) -> Read:
         data[role] = np.repeat(whole, counts)
     if "id" not in data:
         data["id"] = np.repeat(np.arange(len(counts)), counts)
-    empty = int((counts == 0).sum())
-    return names, columns, data, [f"{empty:,} row{'s' * (empty > 1)} of empty lists left out"] if empty else []
+    empty = int((good & (counts == 0)).sum())
+    notes += [f"{empty:,} row{'s' * (empty > 1)} of empty lists left out"] if empty else []
+    return names, columns, data, notes, dates, 0
 
 
 def _choose_nested(
@@ -208,7 +260,7 @@ def _choose_nested(
 
 
 def _flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:
-    """Length of each row's list, and all values one after another."""
+    """Number of values in each row's list, and all values one after another; lists in lists are joined."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -217,4 +269,11 @@ def _flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:
         child = None
     lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     values = pc.list_flatten(column)
-    return lengths, pa.chunked_array([values if child is None else pc.struct_field(values, child)])
+    if child is not None:
+        values = pc.struct_field(values, child)
+    if _is_list(values.type):
+        inner, values = _flattened(values, None)
+        edges = np.concatenate([[0], np.cumsum(inner)])
+        lengths = np.diff(edges[np.concatenate([[0], np.cumsum(lengths)])])
+        return lengths, values
+    return lengths, values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])

@@ -81,6 +81,18 @@ def unit_of(x: Any) -> Any:
     return unit if isinstance(unit, UnitBase) else None
 
 
+MJD_EPOCH = np.datetime64("1858-11-17", "us")
+
+
+def mjd(dates: Any) -> Any:
+    """Modified Julian Dates (float64) of NumPy dates; NaN for NaT.
+
+    >>> float(mjd(np.datetime64("2018-07-09T12:00")))
+    58308.5
+    """
+    return (np.asarray(dates) - MJD_EPOCH) / np.timedelta64(1, "D")
+
+
 def is_date(x: Any) -> bool:
     """Whether ``x`` is an astropy Time or TimeDelta."""
     return type(x).__module__.startswith("astropy.time")
