@@ -165,12 +165,12 @@ def _fields(schema: Any) -> tuple[list[str], dict[str, tuple[str, str | None]]]:
     lists: dict[str, tuple[str, str | None]] = {}
     for field in schema:
         kind = field.type
-        if _is_list(kind) and pa.types.is_struct(kind.value_type):
+        if is_list(kind) and pa.types.is_struct(kind.value_type):
             lists |= {f"{field.name}.{child.name}": (field.name, child.name) for child in kind.value_type}
-        elif _is_list(kind):
+        elif is_list(kind):
             lists[field.name] = (field.name, None)
         elif pa.types.is_struct(kind):
-            children = [child for child in kind if _is_list(child.type)]
+            children = [child for child in kind if is_list(child.type)]
             lists |= {f"{field.name}.{child.name}": (field.name, child.name) for child in children}
         elif not pa.types.is_nested(kind):
             flat.append(field.name)
@@ -180,10 +180,11 @@ def _fields(schema: Any) -> tuple[list[str], dict[str, tuple[str, str | None]]]:
 def _holds_lists(kind: Any) -> bool:
     import pyarrow as pa
 
-    return _is_list(kind) or (pa.types.is_struct(kind) and any(_is_list(child.type) for child in kind))
+    return is_list(kind) or (pa.types.is_struct(kind) and any(is_list(child.type) for child in kind))
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type is a list, of any kind."""
     import pyarrow as pa
 
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
@@ -204,7 +205,7 @@ def _nested(file: Any, wanted: Wanted) -> Read:
         if name not in lists:
             continue
         column, child = lists[name]
-        length, values = _flattened(table.column(column).combine_chunks(), child)
+        length, values = flattened(table.column(column).combine_chunks(), child)
         if counts is None:
             counts, first = length, name
             good = np.ones(len(counts), bool)
@@ -259,7 +260,7 @@ def _choose_nested(
     raise refused or MissingColumn(f"found no lists of times and values. There are: {', '.join([*flat, *lists])}")
 
 
-def _flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:
+def flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:
     """Number of values in each row's list, and all values one after another; lists in lists are joined."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -271,8 +272,8 @@ def _flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:
     values = pc.list_flatten(column)
     if child is not None:
         values = pc.struct_field(values, child)
-    if _is_list(values.type):
-        inner, values = _flattened(values, None)
+    if is_list(values.type):
+        inner, values = flattened(values, None)
         edges = np.concatenate([[0], np.cumsum(inner)])
         lengths = np.diff(edges[np.concatenate([[0], np.cumsum(lengths)])])
         return lengths, values
