@@ -164,7 +164,8 @@ def _nullable(x: Any) -> Any:
     try:
         return x.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError):
-        return x.to_numpy()
+        of_arrow = type(x).__module__ == "pyarrow.lib" and type(x).__name__ != "ChunkedArray"
+        return x.to_numpy(zero_copy_only=False) if of_arrow else x.to_numpy()
 
 
 def _checked(array: Any, name: str) -> Any:

@@ -293,7 +293,7 @@ def _width(values: Any) -> int:
 
 def _some(values: Any) -> NDArray[Any]:
     """A sample of the values of a column; empty for a column of arrays."""
-    if getattr(values, "ndim", 0) != 1 or hasattr(values, "mjd"):
+    if getattr(values, "ndim", 0) != 1 or hasattr(values, "mjd") or is_ragged(values):
         return np.empty(0)
     bare = getattr(values, "value", values)[sampled(len(values))]
     if isinstance(bare, np.ma.MaskedArray):
@@ -372,6 +372,7 @@ SENTINELS = np.array(
     + [29.999]
 )
 """Magnitudes that surveys write for missing values."""
+LEAST_ERROR = 9.9
 
 
 def _marked(
@@ -404,9 +405,25 @@ def _marked(
             example = float(data["mag"][known][0])
             left_out[f"with {example:.7g} for a magnitude"] = int(known.sum())
             bad |= known
+        bad |= _no_error(data.get("err"), present & ~bad, left_out)
     if bad.any():
         data["mag"] = np.where(bad, np.nan, data["mag"])
     return left_out, tuple(used)
+
+
+def _no_error(
+    error: NDArray[np.float64] | None, present: NDArray[np.bool_], left_out: dict[str, int]
+) -> NDArray[np.bool_]:
+    """Rows whose error is a number that surveys write for a missing one: ASAS-SN's 99.99 marks a magnitude that is a
+    limit."""
+    if error is None:
+        return np.zeros(len(present), bool)
+    known = np.abs(error) > LEAST_ERROR
+    known[known] = np.isin(np.round(error[known], 4), [*SENTINELS, 9.99, 9.999])
+    known &= present
+    if known.any():
+        left_out[f"with {float(error[known][0]):.7g} for an error"] = int(known.sum())
+    return known
 
 
 def _group(

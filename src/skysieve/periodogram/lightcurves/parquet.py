@@ -147,8 +147,6 @@ def _values(column: Any, name: str, role: str) -> NDArray[Any]:
             return np.full(len(column), np.nan)
         if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("us" if pa.types.is_date(column.type) else column.type.unit))
-        elif pa.types.is_decimal(column.type):
-            column = column.cast(pa.float64())
         return numbers(name, column.to_numpy(), role)
     if column.null_count and pa.types.is_integer(column.type) and plain(name) in (STARS, MOVING):
         column = column.fill_null(0)

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "--", "-", "...", "nat", "<na>"})
 """Words for a missing value, in lower case; a cell of asterisks, Fortran's overflow, is missing too."""
 DATE = re.compile(
-    r"(\d{4})([-/ ])(\d\d)\2(\d\d)(\.\d+|[T ]\d\d(:\d\d(:\d\d(\.\d*)?)?)?)?( ?(Z|UTC?|[-+]\d\d(:?\d\d)?))?"
-    r"|(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d(\.\d*)?)?Z?"
+    r"(?P<year>\d{4})(?P<sep>[-/ ])(?P<month>\d\d)(?P=sep)(?P<day>\d\d)"
+    r"(?P<part>\.\d+)?([T ](?P<clock>\d\d(:\d\d(:\d\d(\.\d*)?)?)?)( ?(Z|UTC?|(?P<zone>[-+]\d\d(:?\d\d)?)))?)?Z?"
 )
+COMPACT_DATE = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d(\.\d*)?)?Z?")
 """A date with the year first, as ISO 8601 writes it and in forms near to that."""
 CLOCK = re.compile(r"\d\d?:\d\d(:\d\d(\.\d*)?)?Z?")
 COMMA = re.compile(r"[-+]?(\d+,\d*|,\d+)([eE][-+]?\d+)?")
@@ -61,23 +62,20 @@ def date_of(cell: str) -> float | None:
     >>> date_of("2018-07-09T12:00:00Z"), date_of("2018/07/09.5"), date_of("2018-07-09 14:00+02:00"), date_of("9.7.2018")
     (58308.5, 58308.5, 58308.5, None)
     """
+    compact = COMPACT_DATE.fullmatch(cell)
+    if compact is not None:
+        year, month, day, hour, minute, second = compact.groups()[:6]
+        cell = f"{year}-{month}-{day}T{hour}:{minute}:{second or '00'}"
     found = DATE.fullmatch(cell)
-    if found is None:
+    if found is None or (found["part"] and found["clock"]):
         return None
-    year, _, month, day, rest, _, _, zone, _ = found.groups()[:9]
-    days = 0.0
-    if year is None:
-        year, month, day, *clock = found.groups()[8:13]
-        rest = "T" + ":".join(part for part in clock if part)
-    elif zone and zone[0] in "+-":
-        sign = -1 if zone[0] == "-" else 1
-        days -= sign * (int(zone[1:3]) * 60 + int(zone[-2:] if len(zone) > 3 else 0)) / 1440
-    rest = rest or ""
-    if rest[:1] == ".":
-        days += float(rest)
-        rest = ""
+    days = float(found["part"] or 0)
+    if zone := found["zone"]:
+        minutes = int(zone[1:3]) * 60 + int(zone[-2:] if len(zone) > 3 else 0)
+        days += minutes / 1440 if zone[0] == "-" else -minutes / 1440
+    date = "-".join(found[name] for name in ("year", "month", "day")) + (f"T{found['clock']}" if found["clock"] else "")
     try:
-        return float(mjd(np.datetime64(f"{year}-{month}-{day}{rest.replace(' ', 'T')}", "us"))) + days
+        return float(mjd(np.datetime64(date, "us"))) + days
     except ValueError:  # such as the 30th of February
         return None
 

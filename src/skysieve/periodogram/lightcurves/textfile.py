@@ -412,7 +412,7 @@ def _by_arrow(
     }  # fmt: skip
     try:
         with unpacked(path) as f:
-            table = arrow_csv.read_csv(pa.PythonFile(f) if isinstance(f, gzip.GzipFile) else str(path), **options)
+            table = arrow_csv.read_csv(pa.PythonFile(f, "r") if isinstance(f, gzip.GzipFile) else str(path), **options)
     except pa.ArrowInvalid:
         return None
     data: dict[str, NDArray[np.generic]] = {}
