@@ -232,6 +232,11 @@ def test_json(tmp_path: Path) -> None:
         found = read_light_curves(write(tmp_path / "a.json", text))
         check(found)
         assert found.ids.tolist() == ["a", "b"], name
+    curves.insert(1, {"star": "c", "mjd": [1, 2], "mag": [1], "err": [1]})  # a bad object costs itself
+    found = read_light_curves(write(tmp_path / "a.json", "\n".join(map(json.dumps, curves))))
+    check(found)
+    assert found.ids.tolist() == ["a", "b"]
+    assert found.notes == ["record 2: 'mjd' holds 2 values, 'mag' holds 1; it was left out"]
     records[3]["mag"], records[5]["mag"] = None, ">16"
     del records[4]["err"]
     found = read_light_curves(write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, records))))
@@ -343,6 +348,11 @@ def test_gaia_arrays(tmp_path: Path) -> None:
         assert found.offsets.tolist() == edges
         lost = bad if name == "a.fits" else np.zeros(N, bool)
         check(found, T, np.where(lost, np.nan, MAG), None)
+    short = np.array([MAG[:25], MAG[25:59]], object)
+    Table({"source_id": [5, 6], **parts, "g_transit_mag": short}).write(tmp_path / "c.vot", format="votable")
+    found = read_light_curves(tmp_path / "c.vot")  # a bad object costs itself
+    check(found, T[:25], MAG[:25], None)
+    assert found.notes == ["row 2: 'g_transit_time' holds 35 values, 'g_transit_mag' holds 34; it was left out"]
     flat = Table({"source_id": [5, 6], "g_transit_time": T.reshape(2, 30), "g_transit_mag": MAG.reshape(2, 30)})
     flat.write(tmp_path / "b.vot", format="votable")
     check(read_light_curves(tmp_path / "b.vot"), T, MAG, None)

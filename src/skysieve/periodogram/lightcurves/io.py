@@ -42,6 +42,7 @@ from .table_columns import (
     is_ragged,
     joined_cells,
     labels,
+    left_out_note,
     numbers,
     tidy_labels,
     unit_of_times,
@@ -246,19 +247,29 @@ def _beginning(path: Path) -> tuple[bytes, bool]:
         raise BadFile(f"is a damaged gzip file ({e})") from None
 
 
-def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[str, NDArray[Any]], int]:
-    """Values of the columns by role, and the number of rows with limits.  A row may hold a whole light curve."""
+def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[str, NDArray[Any]], int, list[str]]:
+    """Values of the columns by role, the number of rows with limits, and notes.  A row may hold a whole light curve."""
     data: dict[str, NDArray[Any]] = {}
     limits = 0
-    time = column(names[columns.time])
+    parts = columns.parts()
+    table = {at: column(names[at]) for at in parts.values()}
+    time = table[columns.time]
     width = _width(time)
-    counts = joined_cells(time)[0] if is_ragged(time) else None
-    for role, at in columns.parts().items():
-        values = column(names[at])
+    counts, notes = None, list[str]()
+    if is_ragged(time):
+        counts = joined_cells(time)[0]
+        even, notes = _even_rows(names, columns.time, table, counts)
+        table, counts = {at: values[even] for at, values in table.items()}, counts[even]
+    for role, at in parts.items():
+        values = table[at]
         if width > 1 and _width(values) in (1, width):  # a light curve a row
             values = values.ravel() if _width(values) == width else np.repeat(np.ma.asarray(values), width)
+        elif counts is not None and is_ragged(values):
+            unit = getattr(values, "unit", None) if role == "time" else None
+            values = joined_cells(values)[1]
+            values = values if unit is None else np.ma.filled(values.astype(np.float64), np.nan) * unit
         elif counts is not None:
-            values = _spread(names, columns, at, values, counts)
+            values = np.repeat(np.ma.asarray(values), counts)
         if role in LABELS or role.startswith(FLAG):
             data[role] = labels(values)
         else:
@@ -268,21 +279,25 @@ def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[
         data["id"] = np.repeat(np.arange(len(data["time"]) // width), width)
     elif counts is not None and columns.id is None and len(counts) > 1:
         data["id"] = np.repeat(np.arange(len(counts)), counts)
-    return data, limits
+    return data, limits, notes
 
 
-def _spread(names: Sequence[str], columns: Columns, at: int, values: Any, counts: NDArray[np.int64]) -> Any:
-    """All values of a column whose cells are lists as long as those of the times, or one value for each list."""
-    if not is_ragged(values):
-        return np.repeat(np.ma.asarray(values), counts)
-    lengths, flat = joined_cells(values)
-    if not np.array_equal(lengths, counts):
-        i = int(np.argmax(lengths != counts))
-        raise BadFile(
-            f"row {i + 1}: {names[columns.time]!r} holds {counts[i]} values, {names[at]!r} holds {lengths[i]}"
-        )
-    unit = getattr(values, "unit", None)
-    return flat if unit is None else np.ma.filled(flat.astype(np.float64), np.nan) * unit
+def _even_rows(
+    names: Sequence[str], time: int, table: dict[int, Any], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], list[str]]:
+    """Rows whose lists are all as long as that of the times, and a note on the others."""
+    uneven: dict[int, str] = {}
+    for at, values in table.items():
+        if is_ragged(values):
+            lengths = joined_cells(values)[0]
+            for i in np.flatnonzero(lengths != counts).tolist():
+                what = f"row {i + 1}: {names[time]!r} holds {counts[i]} values, {names[at]!r} holds {lengths[i]}"
+                uneven.setdefault(i, what)
+    if uneven and len(uneven) == len(counts):
+        raise BadFile(uneven[0])
+    even = np.ones(len(counts), bool)
+    even[list(uneven)] = False
+    return even, left_out_note(list(uneven.values()))
 
 
 def _width(values: Any) -> int:
@@ -351,10 +366,10 @@ def _read_astropy(
             return _some(table[names[i]])
 
         columns = choose(names, wanted, sample)
-        data, limits = _collect(names, columns, table.__getitem__)
+        data, limits, uneven = _collect(names, columns, table.__getitem__)
         times = table[names[columns.time]]
         unit = unit_of_times(times) or ("dates" if holds_dates(times) else "")
-        notes = hints_of(names, columns, sample, wanted)
+        notes = [*uneven, *hints_of(names, columns, sample, wanted)]
         if unread:
             notes.append(f"the file holds {unread + 1} tables, of which the first is read")
         return names, columns, data, unit, satellite, notes, limits

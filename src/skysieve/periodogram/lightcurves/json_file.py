@@ -15,7 +15,7 @@ import numpy as np
 from .choose_columns import choose, hints_of
 from .column_names import FLAG, LABELS, BadFile, Columns, MissingColumn, Wanted
 from .lookalike import sampled
-from .table_columns import BadCell, as_text, mixed_dates, text_numbers, tidy_labels
+from .table_columns import BadCell, as_text, left_out_note, mixed_dates, text_numbers, tidy_labels
 from .textfile import TextTable, encoding_of, open_text, unpacked
 
 if TYPE_CHECKING:
@@ -51,9 +51,10 @@ def read_json(path: Path, wanted: Wanted) -> TextTable:
         return np.array([as_text(cells[k]) for k in sampled(len(cells))], dtype=str)
 
     columns = choose(names, wanted, sample)
-    data, limits, dates = _values(table, names, columns, nested)
-    notes = tuple(hints_of(names, columns, sample, wanted)) if not nested else ()
-    return TextTable(names, columns, data, limits, "dates" if dates else "", notes)
+    data, limits, dates, notes = _values(table, names, columns, nested)
+    if not nested:
+        notes = hints_of(names, columns, sample, wanted)
+    return TextTable(names, columns, data, limits, "dates" if dates else "", tuple(notes))
 
 
 def _columns(text: str) -> dict[str, list[Any]]:
@@ -122,20 +123,28 @@ def _of_lists(whole: dict[str, Any]) -> dict[str, list[Any]]:
 
 def _values(
     table: dict[str, list[Any]], names: list[str], columns: Columns, nested: set[str]
-) -> tuple[dict[str, NDArray[Any]], int, bool]:
-    """Values by role, the number of rows with limits, and whether the times are dates."""
+) -> tuple[dict[str, NDArray[Any]], int, bool, list[str]]:
+    """Values by role, the number of rows with limits, whether the times are dates, and notes on uneven records."""
     parts = columns.parts()
     counts: list[int] | None = None
+    uneven: dict[int, str] = {}
     if nested:
         inside = [names[at] for role, at in parts.items() if names[at] in nested]
         if names[columns.time] not in nested or names[columns.mag] not in nested:
             raise MissingColumn(f"found no lists of times and values. There are: {', '.join(names)}")
-        counts = [len(cell) if isinstance(cell, list) else 0 for cell in table[names[columns.time]]]
+        first = names[columns.time]
+        counts = [len(cell) if isinstance(cell, list) else 0 for cell in table[first]]
         for name in inside:
-            for i, (cell, n) in enumerate(zip(table[name], counts, strict=True)):
-                if (size := len(cell) if isinstance(cell, list) else 0) != n:
-                    first = names[columns.time]
-                    raise BadFile(f"record {i + 1}: {first!r} holds {n} values, {name!r} holds {size}")
+            for i, cell in enumerate(table[name]):
+                size = len(cell) if isinstance(cell, list) else 0
+                if size != counts[i] and i not in uneven:
+                    uneven[i] = f"record {i + 1}: {first!r} holds {counts[i]} values, {name!r} holds {size}"
+        if uneven:
+            if len(uneven) == len(counts):
+                raise BadFile(min(uneven.items())[1])
+            keep = [i for i in range(len(counts)) if i not in uneven]
+            table = {name: [cells[i] for i in keep] for name, cells in table.items()}
+            counts = [counts[i] for i in keep]
     data: dict[str, NDArray[Any]] = {}
     limits = np.zeros(sum(counts) if counts is not None else len(table[names[columns.time]]), bool)
     n_dates = 0
@@ -160,4 +169,4 @@ def _values(
         raise mixed_dates(names[columns.time])
     if counts is not None and columns.id is None and len(counts) > 1:
         data["id"] = np.repeat(np.arange(len(counts)), counts)
-    return data, int(limits.sum()), n_dates > 0
+    return data, int(limits.sum()), n_dates > 0, left_out_note(list(uneven.values()))

@@ -264,6 +264,18 @@ def joined_cells(values: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
     return lengths, np.ma.concatenate([cell for cell in cells if len(cell)] or [np.ma.empty(0)])
 
 
+def left_out_note(uneven: Sequence[str]) -> list[str]:
+    """A note on the rows whose lists differ in length, from a description of each.
+
+    >>> left_out_note(["row 2: 't' holds 1 values, 'y' holds 2"])
+    ["row 2: 't' holds 1 values, 'y' holds 2; it was left out"]
+    """
+    if not uneven:
+        return []
+    more = len(uneven) - 1
+    return [f"{uneven[0]}; it was left out" + (f", and {more:,} like it" if more else "")]
+
+
 def unit_of_times(values: Any) -> str:
     """Unit of a column of times, or ""; `numbers` converts to days."""
     if hasattr(values, "mjd"):
