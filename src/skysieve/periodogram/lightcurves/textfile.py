@@ -331,7 +331,7 @@ def _look(path: Path, layout: Layout, n: int, count: bool = False) -> tuple[bool
     large = not count and path.stat().st_size > LARGE and delimiter is not None and _has_arrow()
     if large and layout.encoding in BYTES and not _packed(path):
         return None, _cells(_seek_rows(path, layout), n, delimiter)
-    kept: list[list[str]] = []
+    blocks: list[list[str]] = []
     stride, even = 1, True
     with open_text(path, layout.encoding) as f:
         for k, line in enumerate(_data(f, layout)):
@@ -340,13 +340,13 @@ def _look(path: Path, layout: Layout, n: int, count: bool = False) -> tuple[bool
             if block % stride:
                 continue
             if row == 0:
-                if len(kept) == 2 * BLOCKS:
-                    kept, stride = kept[::2], 2 * stride
+                if len(blocks) == 2 * BLOCKS:
+                    blocks, stride = blocks[::2], 2 * stride
                     if block % stride:
                         continue
-                kept.append([])
-            kept[-1].append(line)
-    rows = _cells([line for block in kept for line in block], n, delimiter)
+                blocks.append([])
+            blocks[-1].append(line)
+    rows = _cells([line for block in blocks for line in block], n, delimiter)
     return (None if large else even), rows
 
 
