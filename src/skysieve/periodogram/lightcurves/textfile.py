@@ -277,8 +277,8 @@ def _read(path: Path, wanted: Wanted, encoding: str) -> TextTable:
     data = None
     if clock is None:
         if even is None and (found := _by_arrow(path, layout, names, columns)) is not None:
-            data, dates = found
-            return TextTable(names, columns, data, 0, "dates" if dates else _scaled(data, scale), tuple(notes))
+            data, limits, dates = found
+            return TextTable(names, columns, data, limits, "dates" if dates else _scaled(data, scale), tuple(notes))
         if even is None:
             even = _look(path, layout, len(names), count=True)[0]
         data = _fast(path, layout, columns) if even else None
@@ -385,11 +385,12 @@ def _is_label(role: str) -> bool:
 
 def _by_arrow(
     path: Path, layout: Layout, names: list[str], columns: Columns
-) -> tuple[dict[str, NDArray[np.generic]], bool] | None:
-    """Read the file by pyarrow; None if it has rows that pyarrow refuses.  Also whether the times are dates."""
+) -> tuple[dict[str, NDArray[np.generic]], int, bool] | None:
+    """Read the file by pyarrow; None if it has rows that pyarrow refuses.  Returns what `_careful` returns."""
     import pyarrow as pa
-    from pyarrow import csv as arrow_csv
 
+    if layout.encoding not in BYTES or _has_comments(path, layout.skip):
+        return None
     parts = columns.parts()
     first = layout.first
     number, text = pa.float64(), pa.dictionary(pa.int32(), pa.string())
@@ -397,12 +398,46 @@ def _by_arrow(
     dates = columns.time < len(first) and DATE.fullmatch(first[columns.time]) is not None
     if dates:
         types[str(columns.time)] = pa.timestamp("ns", "UTC" if first[columns.time].endswith("Z") else None)
-    if layout.encoding not in BYTES or _has_comments(path, layout.skip):
+    table = _arrow_table(path, layout, len(names), types)
+    if table is None:  # perhaps limits: values and errors as text
+        types |= {str(parts[role]): text for role in ("mag", "err") if role in parts}
+        table = _arrow_table(path, layout, len(names), types)
+    if table is None:
         return None
+    data: dict[str, NDArray[np.generic]] = {}
+    limits = np.zeros(table.num_rows, bool)
+    for role, at in parts.items():
+        column = table.column(str(at))
+        table = table.drop_columns(str(at))  # the memory of Arrow's copy is free once the column is converted
+        if types[str(at)] != text:
+            values = column.to_numpy()
+            data[role] = mjd(values) if values.dtype.kind == "M" else values
+            continue
+        whole = column.unify_dictionaries().combine_chunks()
+        whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+        words, codes = np.char.strip(np.array(whole.dictionary.to_pylist(), dtype=str)), whole.indices.to_numpy()
+        if _is_label(role):
+            if np.char.startswith(words, "#").any() or (np.char.find(words, '"') >= 0).any():
+                return None  # a comment behind spaces, or a quote behind a space
+            data[role] = tidy_labels(words)[codes] if len(words) else words
+            continue
+        try:
+            found = text_numbers(names[at], words, role, layout.delimiter != "," or layout.comma)
+        except BadCell:
+            return None
+        data[role] = found.values[codes]
+        limits |= found.limits[codes]
+    return data, int(limits.sum()), dates
+
+
+def _arrow_table(path: Path, layout: Layout, width: int, types: dict[str, Any]) -> Any:
+    """Columns of these types, which are named by their positions; None if pyarrow refuses the file."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
     options = {
         "read_options": arrow_csv.ReadOptions(
-            skip_rows=layout.skip, column_names=[str(i) for i in range(len(names))],
-            encoding=BYTES[layout.encoding],
+            skip_rows=layout.skip, column_names=[str(i) for i in range(width)], encoding=BYTES[layout.encoding]
         ),
         "parse_options": arrow_csv.ParseOptions(delimiter=layout.delimiter),
         "convert_options": arrow_csv.ConvertOptions(
@@ -412,24 +447,9 @@ def _by_arrow(
     }  # fmt: skip
     try:
         with unpacked(path) as f:
-            table = arrow_csv.read_csv(pa.PythonFile(f, "r") if isinstance(f, gzip.GzipFile) else str(path), **options)
+            return arrow_csv.read_csv(pa.PythonFile(f, "r") if isinstance(f, gzip.GzipFile) else str(path), **options)
     except pa.ArrowInvalid:
         return None
-    data: dict[str, NDArray[np.generic]] = {}
-    for role, at in parts.items():
-        column = table.column(str(at))
-        table = table.drop_columns(str(at))  # the memory of Arrow's copy is free once the column is converted
-        if not _is_label(role):
-            values = column.to_numpy()
-            data[role] = mjd(values) if values.dtype.kind == "M" else values
-            continue
-        whole = column.unify_dictionaries().combine_chunks()
-        whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-        words = np.char.strip(np.array(whole.dictionary.to_pylist(), dtype=str))
-        if len(words) and (np.char.startswith(words, "#").any() or (np.char.find(words, '"') >= 0).any()):
-            return None  # a comment behind spaces, or a quote behind a space
-        data[role] = tidy_labels(words)[whole.indices.to_numpy()] if len(words) else np.empty(0, str)
-    return data, dates
 
 
 def _has_comments(path: Path, skip: int) -> bool:
