@@ -10,7 +10,7 @@ from tests.gpu.batches import BAND_MODELS, FlatSource, bands_engine
 
 from skysieve.core.gpu.runtime import CudaRuntime
 from skysieve.periodogram.contract import Output
-from skysieve.periodogram.lightcurves.banded import BandedSource
+from skysieve.periodogram.lightcurves.sources import BandedSource
 
 
 def bands(bench: Any, batch: FlatSource, grids: Any) -> None:

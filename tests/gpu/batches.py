@@ -56,7 +56,7 @@ def batch(lengths, span=120.0, seed=1, offset=0.0, errors=True):
 
 def in_bands(source, bands=3, seed=3, codes=None):
     """The same light curves with a band for each row, at random unless ``codes`` are given."""
-    from skysieve.periodogram.lightcurves.banded import BandedSource
+    from skysieve.periodogram.lightcurves.sources import BandedSource
 
     codes = np.random.default_rng(seed).integers(0, bands, len(source.t)) if codes is None else codes
     return BandedSource(source, np.asarray(codes, np.int64))

@@ -253,6 +253,6 @@ def test_columns_that_are_no_real_numbers(tmp_path: Path) -> None:
         with pytest.raises(BadFile, match=message):
             read_light_curves(path)
     text = tmp_path / "a.csv"
-    text.write_bytes("t,mag,id\n1,2,\xe9\n".encode("latin-1"))
-    with pytest.raises(BadFile, match="not a text table in UTF-8"):
+    text.write_bytes(b"t,mag,id\n1,2,\xe9\x01\n")
+    with pytest.raises(BadFile, match="is not a text table"):
         read_light_curves(text)

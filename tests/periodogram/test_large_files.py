@@ -78,6 +78,29 @@ def as_lists(table: dict[str, np.ndarray], struct: bool = False) -> Any:
     return pa.table({"objectid": ids, **lists})
 
 
+def uneven(table: Any, struct: bool = False) -> Any:
+    """As lists, of which four rows have two lengths: two neighbours, one without times, and one by its errors."""
+    lists = as_lists(table)
+    for name, at in (("mag", (8, 9, 30)), ("mjd", (21,)), ("magerr", (12,))):
+        cells = lists.column(name).to_pylist()
+        for i in at:
+            cells[i] = [] if name == "mjd" else [*cells[i], 1.0]
+        lists = lists.set_column(lists.column_names.index(name), name, pa.array(cells, lists.column(name).type))
+    if struct:
+        names = ["mjd", "mag", "magerr", "filter"]
+        packed = pa.StructArray.from_arrays([lists.column(name).combine_chunks() for name in names], names)
+        return pa.table({"objectid": lists.column("objectid"), "lc": packed})
+    return lists
+
+
+def beside(table: dict[str, Any]) -> Any:
+    """Rows with columns that are not flat before and behind the others, and magnitudes of another kind."""
+    n = len(table["mjd"])
+    position = pa.array([{"ra": None, "dec": None}] * n, pa.struct([("ra", pa.float64()), ("dec", pa.float64())]))
+    cutout = pa.array([[1.0, 2.0]] * n)
+    return pa.table({"position": position, **table, "cutout": cutout, "psfMag": table["mag"]})
+
+
 def write(path: Path, table: Any, rows_a_group: int) -> Path:
     parquet.write_table(table if isinstance(table, pa.Table) else pa.table(table), path, row_group_size=rows_a_group)
     return path
@@ -116,6 +139,11 @@ FORMS = {
     ),
     "lists": as_lists,
     "struct of lists": lambda t: as_lists(t, struct=True),
+    "uneven lists": uneven,
+    "uneven struct of lists": lambda t: uneven(t, struct=True),
+    "lists beside": beside,
+    "large text": lambda t: t | {"filter": pa.array(t["filter"], pa.large_string())},
+    "missing errors": lambda t: t | {"magerr": np.where(np.arange(len(t["mag"])) % 9 == 4, 99.99, t["magerr"])},
 }
 
 
@@ -142,7 +170,7 @@ def test_as_if_read_whole(
     monkeypatch.setattr(stream, "PIECE_ROWS", 64)
     opened = stream.open_stream(path, Wanted())
     assert opened is not None
-    assert len(opened) == N + form.endswith("lists")
+    assert len(opened) == N + form.endswith(" lists") + (form == "lists")
     with opened.pieces() as found:
         parts = list(found)
     assert len(parts) > 5
@@ -152,7 +180,7 @@ def test_as_if_read_whole(
         assert pieces.read_text() == whole.read_text()
     else:  # the bands of a piece set the order of the sums
         same_tables(pieces, whole)
-    notes = [sorted(re.findall(r"^note: .* rows left out.*$|^\d+ rows.*$", r.stderr, re.M)) for r in (first, second)]
+    notes = [sorted(re.findall(r"^note: .* left out.*$|^\d+ rows.*$", r.stderr, re.M)) for r in (first, second)]
     assert notes[0] == notes[1] != []
 
 
@@ -171,7 +199,10 @@ def test_pieces_are_the_rows_of_the_file(small_pieces: None, tmp_path: Path) -> 
     assert opened.n_rows == whole.n_rows
 
 
-@pytest.mark.parametrize("odd", ["unsorted", "no id", "dates", "text flags", "null ids", "Rubin", "repeated list"])
+ODD = ["unsorted", "no id", "text flags", "null ids", "Rubin", "repeated list", "lists of lists"]
+
+
+@pytest.mark.parametrize("odd", ODD)
 def test_other_files_are_read_whole(odd: str, small_pieces: None, tmp_path: Path) -> None:
     """Where rows of an object stand apart, or columns need a look at all of them."""
     table: Any = rows()
@@ -180,7 +211,6 @@ def test_other_files_are_read_whole(odd: str, small_pieces: None, tmp_path: Path
     table = {
         "unsorted": lambda: {k: v[order] for k, v in table.items()},
         "no id": lambda: {k: v for k, v in table.items() if k != "objectid"},
-        "dates": lambda: table | {"mjd": pa.array((1e6 * table["mjd"]).astype("datetime64[us]"))},
         "text flags": lambda: table | {"catflags": np.where(table["catflags"] > 0, "bad", "good")},
         "null ids": lambda: table | {"objectid": pa.array(table["objectid"], mask=order < 3)},
         "Rubin": lambda: (
@@ -188,8 +218,59 @@ def test_other_files_are_read_whole(odd: str, small_pieces: None, tmp_path: Path
             | {"diaObjectId": np.where(table["objectid"] == table["objectid"][0], 0, table["objectid"])}
         ),
         "repeated list": lambda: pa.concat_tables([as_lists(table)] * 2),
+        "lists of lists": lambda: pa.table(
+            {"objectid": [1, 2], **{name: [[table[name][:9], table[name][9:20]]] * 2 for name in ("mjd", "mag")}}
+        ),
     }[odd]()
     assert stream.open_stream(write(tmp_path / "a.parquet", table, 100), Wanted()) is None
+
+
+EPOCH = np.datetime64("1858-11-17", "us")
+
+
+@pytest.mark.parametrize("form", ["timestamps", "time zone", "text", "limits", "lists of dates", "lists of limits"])
+def test_dates_and_limits_are_read_whole(form: str, small_pieces: None, tmp_path: Path) -> None:
+    """The table is that of the same numbers in pieces, and the times are days, whatever ``--time-unit`` says."""
+    table = rows()
+    dates = EPOCH + (table["mjd"] * 86400e6).astype("timedelta64[us]")
+    table["mjd"] = (dates - EPOCH) / np.timedelta64(1, "D")
+    limits = np.isnan(table["mag"])
+    assert limits.sum() > 5
+    texts = [">16.2" if limit else repr(float(m)) for limit, m in zip(limits, table["mag"], strict=True)]
+    odd: dict[str, Any] = {
+        "timestamps": {"mjd": pa.array(dates)},
+        "time zone": {"mjd": pa.array(dates).cast(pa.timestamp("us", "America/Lima"))},
+        "text": {"mjd": dates.astype(str)},
+        "limits": {"mag": texts},
+        "lists of dates": {"mjd": pa.array(dates)},
+        "lists of limits": {"mag": np.array(texts)},
+    }[form]
+    made: Any = table | odd
+    if form.startswith("lists"):
+        made, table = as_lists(made), as_lists(table)
+    numbers, path = write(tmp_path / "b.parquet", table, 23), write(tmp_path / "a.parquet", made, 23)
+    assert stream.open_stream(numbers, Wanted()) is not None
+    assert stream.open_stream(path, Wanted()) is None
+    hours = ("--time-unit", "h") if "mjd" in odd else ()
+    for file, options in ((path, hours), (numbers, ())):
+        result = run("period", file, *options, *GRID, "--multiband", "none", "-o", file.with_suffix(".csv"))
+        assert result.exit_code == 0, result.stderr
+        assert bool(options) == ("the file gives its times in dates" in result.stderr)
+        assert (form == "limits" and file == path) == (f"{limits.sum()} with a limit instead" in result.stderr)
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+def test_empty_columns_beside_fields(small_pieces: None, tmp_path: Path) -> None:
+    """An empty column is not taken, wherever the fields of other columns stand in the file."""
+    table = beside(rows())
+    first = stream.open_stream(write(tmp_path / "a.parquet", table, 100), Wanted())
+    assert first is not None
+    assert "mag = mag," in first.taken
+    at = table.column_names.index("mag")
+    empty = table.set_column(at, "mag", pa.nulls(len(table), pa.float64()))
+    second = stream.open_stream(write(tmp_path / "b.parquet", empty, 100), Wanted())
+    assert second is not None
+    assert second.taken == first.taken.replace("mag = mag,", "mag = psfMag,")
 
 
 def test_an_unsorted_file_gives_what_a_sorted_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,21 +319,26 @@ def test_a_damaged_row_group_costs_its_objects(small_pieces: None, tmp_path: Pat
     assert out.read_text().splitlines() == expected
 
 
-def test_lists_of_unequal_length(small_pieces: None, tmp_path: Path) -> None:
-    """What was searched before is written beside the output."""
-    table = as_lists(rows())
-    mags = table.column("mag").to_pylist()
-    mags[30] = mags[30][:-1]
-    table = table.set_column(table.column_names.index("mag"), "mag", pa.array(mags))
-    path = write(tmp_path / "a.parquet", table, 10)
-    result = run("period", path, *GRID, "-o", tmp_path / "p.csv")
-    assert result.exit_code == 2
+def test_rows_of_unequal_lists(small_pieces: None, tmp_path: Path) -> None:
+    """They cost themselves, also where they are all rows of a piece; a file of nothing else is refused."""
+    table = rows()
+    path, out = write(tmp_path / "a.parquet", uneven(table), 2), tmp_path / "p.csv"
+    result = run("period", path, *GRID, "--multiband", "none", "-o", out)
+    assert result.exit_code == 0
     told = " ".join(result.stderr.split())
-    assert re.search(r"row 31: 'mjd' holds \d+ values, 'mag' holds \d+", told)
-    done = re.search(r"the periods of the (\d+) objects that were done are in", told)
-    assert done is not None, told
-    assert 0 < int(done[1]) < 30
-    assert len((tmp_path / "p.partial.csv").read_text().splitlines()) == 1 + int(done[1])
+    assert re.search(r"note: row 9: 'mjd' holds \d+ values, 'mag' holds \d+; it was left out, and 3 like it", told)
+    assert re.search(r"note: row 13: 'mjd' holds \d+ values, 'magerr' holds \d+; it was left out note", told)
+    good = tmp_path / "good.csv"
+    even = write(tmp_path / "b.parquet", as_lists(table), 2)
+    assert run("period", even, *GRID, "--multiband", "none", "-q", "-o", good).exit_code == 0
+    ids = as_lists(table).column("objectid").to_pylist()
+    gone = {str(ids[i]) for i in (8, 9, 12, 21, 30)}
+    expected = [line for line in good.read_text().splitlines() if line.split(",")[0] not in gone]
+    assert out.read_text().splitlines() == expected
+    nothing = uneven(table).take([8, 9])
+    result = run("period", write(tmp_path / "c.parquet", nothing, 2), *GRID, "-o", tmp_path / "c.csv")
+    assert result.exit_code == 2
+    assert re.search(r"row 1: 'mjd' holds \d+ values, 'mag' holds \d+", " ".join(result.stderr.split()))
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, skysieve.core.errors.SkysieveError])
@@ -319,6 +405,20 @@ def test_a_table_that_is_written_during_the_search(
         assert first.schema.equals(other.schema_arrow, check_metadata=True)
         for name in first.column_names:
             np.testing.assert_array_equal(first.column(name).to_numpy(), other.read().column(name).to_numpy())
+
+
+@pytest.mark.parametrize("fewest", [0, 10**9])
+def test_marks_without_flags_leave_an_answer(fewest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the last rows without a flag have no error either, no option keeps them, in pieces or not."""
+    monkeypatch.setattr(stream, "FEWEST_ROWS", fewest)
+    monkeypatch.setattr(stream, "PIECE_ROWS", 64)
+    table = rows()
+    flags = np.where(np.arange(len(table["mjd"])) % 2, 32768, 0).astype(np.int32)
+    path = write(tmp_path / "a.parquet", table | {"catflags": flags, "magerr": np.full(len(flags), 99.99)}, 100)
+    result = run("period", path, *GRID, "-o", tmp_path / "p.csv")
+    assert result.exit_code == 0, result.stderr
+    assert "with 99.99 for an error" in result.stderr
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 1 + N
 
 
 def test_all_rows_flagged(small_pieces: None, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_votable_with_units_and_masks(tmp_path: Path) -> None:
     assert np.isnan(got.y).tolist() == [False, True, False, False]
     assert got.ids.tolist() == ["p", "q"]
     path.write_text('<?xml version="1.0"?><VOTABLE></VOTABLE>')
-    with pytest.raises(BadFile, match="cannot be read as VOTable"):
+    with pytest.raises(BadFile, match="is a VOTable without a table"):
         read_light_curves(path)
 
 
@@ -149,7 +149,11 @@ def test_bad_lists(tmp_path: Path) -> None:
 
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"t": [[1.0, 2], [3.0]], "y": [[1.0, 2], [3.0, 4]]}), path)
-    with pytest.raises(BadFile, match="row 2: 't' holds 1 values, 'y' holds 2"):
+    found = read_light_curves(path)  # a bad object costs itself
+    assert found.ids.tolist() == [0]
+    assert found.notes == ["row 2: 't' holds 1 values, 'y' holds 2; it was left out"]
+    parquet.write_table(pa.table({"t": [[1.0, 2], [3.0]], "y": [[1.0], [3.0, 4]]}), path)
+    with pytest.raises(BadFile, match="row 1: 't' holds 2 values, 'y' holds 1"):
         read_light_curves(path)
     parquet.write_table(pa.table({"a": [1.0], "z": [[1.0, 2]]}), path)
     with pytest.raises(MissingColumn, match="times"):

@@ -184,9 +184,10 @@ def lombscargle(
     id : array_like or str, optional
         Object of each row of flat `t`, `y`, `dy`; rows of an object need not stand together.
     data : Table, TimeSeries, DataFrame, dict or path, optional
-        Where `t`, `y`, `dy` and `id` are column names.  Of a file (CSV, text, Parquet, FITS, ECSV, VOTable) columns
-        that are not named are found by their usual names, as by ``skysieve period``; times are then in days, rows
-        that quality flags mark as bad are left out, and a file without a column of ids is one light curve.
+        Where `t`, `y`, `dy` and `id` are column names, or ``"column.field"`` of a nested column.  Of a file (CSV, text,
+        JSON, Parquet, FITS, ECSV, VOTable) columns that are not named are found by their usual names, as by
+        ``skysieve period``; times are then in days, rows that quality flags mark as bad are left out, and a file
+        without a column of ids is one light curve.
     memory : str or float, optional
         Working memory: "80%" of what is free, "2 GiB", or bytes.
     threads : int, optional

@@ -13,9 +13,8 @@ from skysieve.core.device import resolve
 from skysieve.core.errors import SkysieveError
 from skysieve.core.plan import Plan
 from skysieve.periodogram.lightcurves import checks
-from skysieve.periodogram.lightcurves.banded import with_bands
 from skysieve.periodogram.lightcurves.checks import PlanOptions
-from skysieve.periodogram.lightcurves.sources import light_curves
+from skysieve.periodogram.lightcurves.sources import light_curves, with_bands
 from skysieve.periodogram.numerics.fourier import Model
 from skysieve.periodogram.result.result import LombScargleResult
 

@@ -61,7 +61,7 @@ def period(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Files of light curves: CSV, text, Parquet, FITS, ECSV or VOTable. - is standard input.",
+            help="Files of light curves: CSV, text, JSON, Parquet, FITS, ECSV or VOTable. - is standard input.",
         ),
     ],
     id_: Annotated[

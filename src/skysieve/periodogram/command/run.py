@@ -391,9 +391,8 @@ class PeriodRun:
         with curves.pieces() as pieces:
             first = next(pieces, None)
             if first is None:
-                raise BadFile(
-                    "has no rows" if isinstance(curves, LightCurves) else "; ".join(curves.lost) or "has no rows"
-                )
+                lines = [] if isinstance(curves, LightCurves) else [*curves.lost, *curves.notes_on_rows()]
+                raise BadFile("; ".join(lines) or "has no rows")
             searched, notes = range_of(first, self.request, len(curves))
             what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {curves.n_rows:,} rows"
             self.say("; ".join(filter(None, (f"{file}: {what}", searched, curves.taken))))
@@ -407,15 +406,16 @@ class PeriodRun:
         if not isinstance(curves, LightCurves):
             if curves.n_other:
                 self.say(f"note: {curves.n_other:,} rows of other bands than {self.treatment.band} left out")
-            for line in left_out(curves.missing(), curves.n_rows - curves.n_empty - curves.n_other):
+            for line in left_out(curves.missing(), curves.n_read):
                 self.say(f"note: {line}")
-            if curves.n_empty:
-                self.say(f"note: {curves.n_empty:,} row{'s' * (curves.n_empty > 1)} of empty lists left out")
+            for line in curves.notes_on_rows():
+                self.say(f"note: {line}")
             for line in curves.lost:
                 self._bad(f"{file}: {line}")
-            if curves.left_out and not any(f.n_used.any() for _, f in self.found[before:]):
+            flagged = {why: n for why, n in curves.left_out.items() if why.startswith("flagged")}
+            if flagged and sum(flagged.values()) + curves.missing().get("without a value", 0) == curves.n_read:
                 del self.found[before:]
-                reasons = ", ".join(curves.left_out)
+                reasons = ", ".join(flagged)
                 raise BadFile(f"has no row left: all are {reasons}; --quality-mask none keeps them")
             self._add_rows(1)
         self.flagged.update(curves.left_out)

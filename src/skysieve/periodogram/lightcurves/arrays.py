@@ -1,12 +1,14 @@
 """Conversion of the columns of light curves, in every form that is accepted, to arrays of real numbers.
 
-Copies are made only of masked arrays, nullable pandas columns and lists of numbers.
+Copies are made only of masked arrays, nullable pandas columns, columns of Python objects and lists of numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from importlib.util import find_spec
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ _KINDS = {
     "c": "complex numbers",
     "b": "booleans",
     "O": "Python objects",
-    "M": "dates (give an astropy Time instead)",
+    "M": "dates",
     "m": "time differences (give an astropy TimeDelta instead)",
 }
 
@@ -50,11 +52,42 @@ def pick(table: Any, column: Any, argument: str) -> Any:
         return column
     names = column_names(table)
     outer, _, inner = column.partition(".")
-    if column not in names and outer in names and hasattr(table[outer], "nest"):  # nested-pandas: "lc.mjd"
-        return table[outer].nest.to_lists([inner])[inner]
+    if column not in names and outer in names:  # a field of a nested column, such as "lc.mjd"
+        nested = table[outer]
+        if hasattr(nested, "nest"):
+            return nested.nest.to_lists([inner])[inner]
+        lists = _field(nested, inner)
+        if lists is not None:
+            return lists
     if column not in names:
         raise ValueError(f"{argument}={column!r} is not a column of data: expected one of {', '.join(names)}")
     return table[column]
+
+
+def _field(column: Any, name: str) -> list[Any] | None:
+    """A field of a column of structs, as an array for each row; None if the column holds no such field."""
+    if type(column).__module__.partition(".")[0] == "pandas":
+        if column.dtype == object and len(column) and all(isinstance(cell, Mapping) for cell in column):
+            return [np.asarray(cell[name]) for cell in column] if name in column.iloc[0] else None
+        if not hasattr(column.array, "__arrow_array__"):
+            return None
+        column = column.array.__arrow_array__()
+    kind = getattr(column, "type", None)
+    if kind is None:
+        return None
+    import pyarrow as pa
+
+    from .parquet import flattened, is_list
+
+    of_structs = is_list(kind) and pa.types.is_struct(kind.value_type)
+    struct = kind.value_type if of_structs else kind
+    if not pa.types.is_struct(struct) or struct.get_field_index(name) < 0:
+        return None
+    if not of_structs and not is_list(struct.field(name).type):
+        return None
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    lengths, values = flattened(whole, name)
+    return np.split(values.to_numpy(), np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
 def pieces(x: Any) -> Any:
@@ -68,20 +101,25 @@ def pieces(x: Any) -> Any:
         return _arrow_pieces(x.array.__arrow_array__())
     if x.dtype != object or not len(x) or not any(np.ndim(value) > 0 for value in x.array):
         return x
-    return [np.empty(0) if value is None or np.ndim(value) == 0 else np.asarray(value) for value in x.array]
+    return [np.empty(0) if value is None or np.ndim(value) == 0 else _joined(np.asarray(value)) for value in x.array]
+
+
+def _joined(value: Any) -> Any:
+    """A list of lists as one array; any other array unchanged."""
+    if value.dtype == object and value.size and all(np.ndim(part) for part in value):
+        return np.concatenate([_joined(np.asarray(part)) for part in value])
+    return value
 
 
 def _arrow_pieces(x: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    from .parquet import flattened, is_list
+    from .units import without_dates
 
     kind = getattr(x, "type", None)
-    if kind is None or not (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    ):
+    if kind is None or not is_list(kind):
         return x
-    lengths = pc.list_value_length(x).fill_null(0).to_numpy()
-    values = numeric(pa.chunked_array([pc.list_flatten(x)]) if isinstance(x, pa.Array) else pc.list_flatten(x), "list")
+    lengths, flat = flattened(x, None)
+    values = numeric(without_dates(flat), "list")
     return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
@@ -127,16 +165,33 @@ def _nullable(x: Any) -> Any:
     try:
         return x.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError):
-        return x.to_numpy()
+        of_arrow = type(x).__module__ == "pyarrow.lib" and type(x).__name__ != "ChunkedArray"
+        return x.to_numpy(zero_copy_only=False) if of_arrow else x.to_numpy()
 
 
 def _checked(array: Any, name: str) -> Any:
     if array.size == 0 and array.dtype.kind in "fO":
         return array.astype(np.float64)
+    if array.dtype.kind == "O" and array.ndim:
+        return _real_numbers(array, name)
     if array.dtype.kind not in _PLAIN:
         kind = _KINDS.get(array.dtype.kind, "records")
         raise TypeError(f"{name} holds {kind} ({array.dtype}); real numbers are expected")
     return array
+
+
+def _real_numbers(array: Any, name: str) -> np.ndarray[Any, Any]:
+    """Python's numbers as float64, with NaN for None and pandas' NA."""
+    out = np.empty(array.shape)
+    for i, value in np.ndenumerate(array):
+        if value is None or value is np.ma.masked or type(value).__name__ == "NAType":
+            out[i] = np.nan
+        elif isinstance(value, Real | Decimal) and not isinstance(value, bool):
+            out[i] = float(value)
+        else:
+            row = i[0] if len(i) == 1 else i
+            raise TypeError(f"{name} holds Python objects (row {row} is {value!r:.50}); real numbers are expected")
+    return out
 
 
 def time_resolution(t: Any) -> float:

@@ -1,8 +1,12 @@
 """Columns of quality flags, and which of their values mark bad rows.
 
 What is known of a survey's flags is written once, in `KNOWN`.  Bits of TESS and Kepler are those that lightkurve
-leaves out by default (``TessQualityFlags`` and ``KeplerQualityFlags``, ``DEFAULT_BITMASK``); those of ZTF are from the
-explanatory supplement of its data releases, and those of the others from the descriptions of their columns.
+leaves out by default (``TessQualityFlags`` and ``KeplerQualityFlags``, ``DEFAULT_BITMASK``).  ZTF: the explanatory
+supplement of its data releases (``catflags``), and Masci et al. 2023 (arXiv:2305.16279), section 6.1 (``infobitssci``
+below 33554432).  Rubin: "Flag use examples" of its data products, for the tables ForcedSource, DiaSource and
+ForcedSourceOnDiaObject.  Gaia: the descriptions of ``light_curve`` and ``epoch_photometry`` in its archive's data
+model.  WISE: the explanatory supplement of NEOWISE, section II.3.  Those of others are from the descriptions of their
+columns.
 """
 
 from __future__ import annotations
@@ -57,10 +61,12 @@ KNOWN = {
     "rejectedbyvariability": ANY,
     "rejectedbyvariabilityprocessing": ANY,
     "invalidpsfflag": ANY,
-    "pixelflagsbad": ANY,
-    "pixelflagsedge": ANY,
-    "pixelflagsnodata": ANY,
+    "variabilityflaggreject": ANY,
+    "variabilityflagbpreject": ANY,
+    "variabilityflagrpreject": ANY,
     "pixelflagssaturatedcenter": ANY,
+    "diffpixelflagsnodatacenter": ANY,
+    "isdipole": ANY,
     "grade": Rule("D: the worst data of ASAS", words=("d",)),
     "validationflag": Rule("T or D: discrepant observations of AAVSO", words=("t", "d")),
     "valflag": Rule("T or D: discrepant observations of AAVSO", words=("t", "d")),
@@ -70,6 +76,13 @@ KNOWN = {
     "moonmasked": Rule("not 0: moonlight in WISE", places=True),
 }
 """By the plain name of the column."""
+VALUES = {
+    "variabilityflaggreject": "^g",
+    "variabilityflagbpreject": "^bp",
+    "variabilityflagrpreject": "^rp",
+    "diffpixelflagsnodatacenter": "diff",
+}
+"""Flags that concern values of some names only: a pattern in these."""
 QUALITY = {"tess": Rule(f"bits {TESS}, lightkurve's default for TESS", bits=TESS), "kepler": KNOWN["sapquality"]}
 WORDS = Rule("B: bad images of ASAS-SN", words=("b", "bad", "poor"))
 
@@ -98,7 +111,10 @@ def find(names: Sequence[str], taken: Sequence[int], value: str) -> tuple[int, .
     free = [i for i in range(len(names)) if i not in taken]
     own = {plain(value) + end for end in ("flag", "flags")}
     have = {form for name in names for form in forms(name)}
-    known = [i for i in free if any(form in KNOWN or form in own for form in forms(names[i]))]
+    known = [
+        i for i in free
+        if any(form in own or (form in KNOWN and _concerns(form, value)) for form in forms(names[i]))
+    ]  # fmt: skip
     if {"ujy", "dujy"} <= have or {"m", "dm"} <= have:  # ATLAS: the error code of its photometry
         known += [i for i in free if plain(names[i]) == "err"]
     if any(plain(names[i]) == "sapquality" for i in known):
@@ -111,6 +127,11 @@ def find(names: Sequence[str], taken: Sequence[int], value: str) -> tuple[int, .
             if name in forms(names[i]):
                 return (i,)
     return ()
+
+
+def _concerns(flag: str, value: str) -> bool:
+    """Whether a flag of `KNOWN` concerns the values of this name."""
+    return flag not in VALUES or any(re.search(VALUES[flag], form) is not None for form in forms(value))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Readers of light-curve files: delimited and whitespace text, Parquet (also with lists of rows), FITS, ECSV, VOTable.
+"""Readers of light-curve files: text, JSON, Parquet (also with lists of rows), FITS, ECSV, VOTable.
 
 A file is read whole, but only the columns that are needed; its objects are then searched a chunk at a time.  The
 command reads large Parquet files in pieces (`stream`).
@@ -33,13 +33,24 @@ from skysieve.periodogram.lightcurves.column_names import (
     Wanted,
     plain,
 )
-from skysieve.periodogram.lightcurves.textfile import read_text, tidy_labels
+from skysieve.periodogram.lightcurves.textfile import read_text
 
 from .arrays import group_rows
 from .flags import judge, mission
+from .json_file import read_json
 from .lookalike import repeated_times, sampled
 from .parquet import read_parquet
-from .table_columns import labels, numbers, unit_of_times
+from .table_columns import (
+    count_limits,
+    holds_dates,
+    is_ragged,
+    joined_cells,
+    labels,
+    left_out_note,
+    numbers,
+    tidy_labels,
+    unit_of_times,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,8 +150,9 @@ def read_light_curves(
     Parameters
     ----------
     path : path
-        CSV, whitespace or other delimited text, ECSV, FITS table or VOTable (each also gzipped), or Parquet, where
-        a row may hold a whole light curve as lists.  The content decides, not the suffix.
+        CSV, whitespace or other delimited text, JSON (a list of records, one record a line, or lists by name), ECSV,
+        FITS table or VOTable (each also gzipped), or Parquet.  A row of JSON, FITS, VOTable and Parquet may hold a
+        whole light curve as lists.  The content decides, not the suffix.
     wanted : Wanted, optional
         Columns by name, or by number from 1.  Those not named are found by their usual names; a
         file without a header by its number of columns.  Values of rows that quality flags mark as bad become NaN
@@ -173,26 +185,26 @@ def read_light_curves(
     magic, packed = _beginning(path)
     if not magic:
         raise BadFile("is empty")
-    time_unit = satellite = ""
-    notes: list[str] = []
+    satellite = ""
     left_out: dict[str, int] = {}
     try:
-        if magic[:4] == b"PAR1":
+        kind = _kind(path, magic)
+        if kind == "Parquet":
             if packed:
                 raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
-            names, columns, data, notes = read_parquet(path, wanted)
-        elif (kind := _kind(path, magic)) != "text":
-            names, columns, data, time_unit, satellite, notes = _read_astropy(path, wanted, kind)
-        else:
-            table = read_text(path, wanted)
+            names, columns, data, notes, time_unit, limits = read_parquet(path, wanted)
+        elif kind in ("text", "JSON"):
+            table = read_text(path, wanted) if kind == "text" else read_json(path, wanted)
             names, columns, data, notes = table.names, table.columns, table.data, list(table.notes)
-            time_unit = "dates" if table.dates else ""
-            if table.limits:
-                left_out["with a limit instead of a value"] = table.limits
+            time_unit, limits = table.time_unit, table.limits
+        else:
+            names, columns, data, time_unit, satellite, notes, limits = _read_astropy(path, wanted, kind)
     except (gzip.BadGzipFile, EOFError, zlib.error) as e:
         raise BadFile(f"is a damaged gzip file ({e})") from None
     if len(data["time"]) == 0:
         raise BadFile("has no rows")
+    if limits:
+        left_out["with a limit instead of a value"] = limits
     if wanted.quality_mask is not None and not columns.flags:
         raise MissingColumn(
             f"--quality-mask {wanted.quality_mask}: found no column of flags; name it with --flag-column. "
@@ -211,15 +223,49 @@ def read_stream(stream: BinaryIO, wanted: Wanted | None = None, *, band: str | N
         return replace(read_light_curves(path, wanted, band=band), path=Path(path.name))
 
 
+OTHERS = {
+    b"PK\x03\x04": "is a ZIP archive or a spreadsheet: unpack it, or save it as CSV",
+    b"BZh": "is packed by bzip2: unpack it first, or pack it by gzip",
+    b"\xfd7zXZ": "is packed by xz: unpack it first, or pack it by gzip",
+    b"\x28\xb5\x2f\xfd": "is packed by zstd: unpack it first, or pack it by gzip",
+    b"\x89HDF": "is HDF5: save its table as Parquet or CSV",
+    b"CDF\x01": "is netCDF: save its table as Parquet or CSV",
+    b"ARROW1": "is an Arrow (Feather) file: save it as Parquet",
+    b"FEA1": "is a Feather file: save it as Parquet",
+    b"\x93NUMPY": "is an array of NumPy: save it as CSV or Parquet",
+    b"\x80\x04\x95": "is a pickle of Python: save its table as CSV or Parquet",
+    b"SQLite format": "is a database of SQLite: save its table as CSV or Parquet",
+    b"%PDF": "is a PDF: its table is needed as CSV or text",
+    b"Obj\x01": "is Avro: save it as Parquet or CSV",
+}
+"""What to do with a file of another kind, by its first bytes."""
+
+
 def _kind(path: Path, magic: bytes) -> str:
-    """The format of a file by its first bytes: one that astropy reads, or text."""
+    """The format of a file by its first bytes: Parquet, JSON, one that astropy reads, or text.
+
+    Raises
+    ------
+    BadFile
+        A known format that is not read; the message says what to do.
+    """
     suffix = path.suffix.lower()
-    if b"<VOTABLE" in magic or (magic.lstrip().startswith(b"<?xml") and suffix != ".csv"):
+    start = magic.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if magic[:4] == b"PAR1":
+        return "Parquet"
+    for beginning, advice in OTHERS.items():
+        if magic.startswith(beginning):
+            raise BadFile(advice)
+    if b"<VOTABLE" in magic or (start.startswith(b"<?xml") and suffix != ".csv"):
         return "VOTable"
+    if start[:14].lower().startswith((b"<!doctype html", b"<html")):
+        raise BadFile("is a page of HTML, perhaps an error of a server: download the table again")
     if magic[:9] == b"SIMPLE  =":
         return "FITS"
     if magic.startswith(b"# %ECSV") or suffix == ".ecsv":
         return "ECSV"
+    if start[:1] in (b"{", b"["):
+        return "JSON"
     return "IPAC" if magic[:1] in (b"\\", b"|") else "text"
 
 
@@ -236,17 +282,57 @@ def _beginning(path: Path) -> tuple[bytes, bool]:
         raise BadFile(f"is a damaged gzip file ({e})") from None
 
 
-def _collect(names: Sequence[str], columns: Columns, column: Any) -> dict[str, NDArray[Any]]:
+def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[str, NDArray[Any]], int, list[str]]:
+    """Values of the columns by role, the number of rows with limits, and notes.  A row may hold a whole light curve."""
     data: dict[str, NDArray[Any]] = {}
-    width = _width(column(names[columns.time]))
-    for role, at in columns.parts().items():
-        values = column(names[at])
+    limits = 0
+    parts = columns.parts()
+    table = {at: column(names[at]) for at in parts.values()}
+    time = table[columns.time]
+    width = _width(time)
+    counts, notes = None, list[str]()
+    if is_ragged(time):
+        counts = joined_cells(time)[0]
+        even, notes = _even_rows(names, columns.time, table, counts)
+        table, counts = {at: values[even] for at, values in table.items()}, counts[even]
+    for role, at in parts.items():
+        values = table[at]
         if width > 1 and _width(values) in (1, width):  # a light curve a row
             values = values.ravel() if _width(values) == width else np.repeat(np.ma.asarray(values), width)
-        data[role] = labels(values) if role in LABELS or role.startswith(FLAG) else numbers(names[at], values)
+        elif counts is not None and is_ragged(values):
+            unit = getattr(values, "unit", None) if role == "time" else None
+            values = joined_cells(values)[1]
+            values = values if unit is None else np.ma.filled(values.astype(np.float64), np.nan) * unit
+        elif counts is not None:
+            values = np.repeat(np.ma.asarray(values), counts)
+        if role in LABELS or role.startswith(FLAG):
+            data[role] = labels(values)
+        else:
+            data[role] = numbers(names[at], values, role)
+            limits = max(limits, count_limits(values)) if role in ("mag", "err") else limits
     if width > 1 and columns.id is None:
         data["id"] = np.repeat(np.arange(len(data["time"]) // width), width)
-    return data
+    elif counts is not None and columns.id is None and len(counts) > 1:
+        data["id"] = np.repeat(np.arange(len(counts)), counts)
+    return data, limits, notes
+
+
+def _even_rows(
+    names: Sequence[str], time: int, table: dict[int, Any], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], list[str]]:
+    """Rows whose lists are all as long as that of the times, and a note on the others."""
+    uneven: dict[int, str] = {}
+    for at, values in table.items():
+        if is_ragged(values):
+            lengths = joined_cells(values)[0]
+            for i in np.flatnonzero(lengths != counts).tolist():
+                what = f"row {i + 1}: {names[time]!r} holds {counts[i]} values, {names[at]!r} holds {lengths[i]}"
+                uneven.setdefault(i, what)
+    if uneven and len(uneven) == len(counts):
+        raise BadFile(uneven[0])
+    even = np.ones(len(counts), bool)
+    even[list(uneven)] = False
+    return even, left_out_note(list(uneven.values()))
 
 
 def _width(values: Any) -> int:
@@ -257,7 +343,7 @@ def _width(values: Any) -> int:
 
 def _some(values: Any) -> NDArray[Any]:
     """A sample of the values of a column; empty for a column of arrays."""
-    if getattr(values, "ndim", 0) != 1 or hasattr(values, "mjd"):
+    if getattr(values, "ndim", 0) != 1 or hasattr(values, "mjd") or is_ragged(values):
         return np.empty(0)
     bare = getattr(values, "value", values)[sampled(len(values))]
     if isinstance(bare, np.ma.MaskedArray):
@@ -269,15 +355,16 @@ def _some(values: Any) -> NDArray[Any]:
 
 def _read_astropy(
     path: Path, wanted: Wanted, kind: str
-) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str, str, list[str]]:
-    """Names of all columns, those that are used, their values, the unit of the times, the satellite, and notes."""
+) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str, str, list[str], int]:
+    """Names of all columns, those that are used, their values, the unit of the times, the satellite, notes, and the
+    number of rows with limits."""
     import warnings
 
     from astropy.io import fits as pyfits
     from astropy.table import Table
     from astropy.utils.exceptions import AstropyWarning
 
-    satellite = ""
+    satellite, unread = "", 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AstropyWarning)
         try:
@@ -293,7 +380,12 @@ def _read_astropy(
                 satellite = mission([], cards)
                 table = Table.read(path, format="fits", hdu=tables[0], unit_parse_strict="silent")
             elif kind == "VOTable":
-                table = Table.read(path, format="votable", table_id=0)
+                from astropy.io import votable
+
+                found = [t for t in votable.parse(path).iter_tables() if t.fields]
+                if not found:
+                    raise BadFile("is a VOTable without a table")
+                table, unread = found[0].to_table(), len(found) - 1
             elif kind == "IPAC":
                 table = Table.read(path, format="ascii.ipac")
             else:
@@ -309,9 +401,13 @@ def _read_astropy(
             return _some(table[names[i]])
 
         columns = choose(names, wanted, sample)
-        data = _collect(names, columns, table.__getitem__)
-        unit = unit_of_times(table[names[columns.time]])
-        return names, columns, data, unit, satellite, hints_of(names, columns, sample, wanted)
+        data, limits, uneven = _collect(names, columns, table.__getitem__)
+        times = table[names[columns.time]]
+        unit = unit_of_times(times) or ("dates" if holds_dates(times) else "")
+        notes = [*uneven, *hints_of(names, columns, sample, wanted)]
+        if unread:
+            notes.append(f"the file holds {unread + 1} tables, of which the first is read")
+        return names, columns, data, unit, satellite, notes, limits
 
 
 def _named_twice(names: Sequence[str]) -> str | None:
@@ -327,6 +423,7 @@ SENTINELS = np.array(
 )
 """Magnitudes that surveys write for missing values."""
 LEAST_SENTINEL = 29.99
+LEAST_ERROR = 9.9
 
 
 def marked(
@@ -364,9 +461,25 @@ def marked(
             example = float(data["mag"][known][0])
             left_out[f"with {example:.7g} for a magnitude"] = int(known.sum())
             bad |= known
+        bad |= _no_error(data.get("err"), present & ~bad, left_out)
     if bad.any():
         data["mag"] = np.where(bad, np.nan, data["mag"])
     return left_out, tuple(used)
+
+
+def _no_error(
+    error: NDArray[np.float64] | None, present: NDArray[np.bool_], left_out: dict[str, int]
+) -> NDArray[np.bool_]:
+    """Rows whose error is a number that surveys write for a missing one: ASAS-SN's 99.99 marks a magnitude that is a
+    limit."""
+    if error is None:
+        return np.zeros(len(present), bool)
+    known = np.abs(error) > LEAST_ERROR
+    known[known] = np.isin(np.round(error[known], 4), [*SENTINELS, 9.99, 9.999])
+    known &= present
+    if known.any():
+        left_out[f"with {float(error[known][0]):.7g} for an error"] = int(known.sum())
+    return known
 
 
 def _group(

@@ -6,9 +6,10 @@ in which nested-pandas and LSDB write them.  The fields of a struct are named ``
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,16 +27,18 @@ from skysieve.periodogram.lightcurves.column_names import (
     plain,
 )
 
-from .table_columns import labels, numbers
+from .table_columns import count_limits, holds_dates, labels, numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]", list[str]]
+Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]", list[str], str, int]
+Lists = dict[str, tuple[str, str | None]]
+"""Columns of lists by name: the column of the file, and the field of its struct."""
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Read:
-    """Names of all columns, those that are used, their values by role, and notes.
+    """Names of all columns, those that are used, their values by role, notes, "dates" or "", and the number of limits.
 
     See `skysieve.periodogram.lightcurves.io.read_light_curves`.
 
@@ -51,27 +54,58 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         raise BadFile("is Parquet, which needs pyarrow: pip install 'skysieve[tables]'") from None
     try:
         file = pq.ParquetFile(path)
-        schema = file.schema_arrow
-        if any(pa.types.is_nested(field.type) for field in schema):
-            return _nested(file, wanted)
-        names, columns, notes = chosen_columns(file, wanted)
+        names, columns, lists, notes = chosen_columns(file, wanted)
+        if lists:
+            return _nested(file, names, columns, lists)
         needed = list(dict.fromkeys(names[i] for i in columns.parts().values()))
         table = file.read(columns=needed)
     except (OSError, pa.ArrowException) as e:
         raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
     data = {role: _values(table.column(names[i]), names[i], role) for role, i in columns.parts().items()}
-    return names, columns, data, notes
+    return names, columns, data, notes, _dates(table.column(names[columns.time])), _limits(table, names, columns)
 
 
-def chosen_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, list[str]]:
-    """Names of all columns of a file with one row an observation, those that are used, and notes on the others.
+def _is_text(kind: Any) -> bool:
+    """Whether an Arrow type is text."""
+    import pyarrow as pa
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _dates(times: Any) -> str:
+    """The unit of a flat column of times: "dates" or ""."""
+    import pyarrow as pa
+
+    if pa.types.is_temporal(times.type) and not pa.types.is_duration(times.type):
+        return "dates"
+    return "dates" if _is_text(times.type) and holds_dates(from_arrow(times.slice(0, SAMPLE))) else ""
+
+
+def _limits(table: Any, names: list[str], columns: Columns) -> int:
+    """Number of rows with a limit in a column of text that holds values or errors."""
+    flat = [table.column(names[i]) for i in (columns.mag, columns.err) if i is not None]
+    return max((count_limits(from_arrow(column)) for column in flat if _is_text(column.type)), default=0)
+
+
+def chosen_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, Lists, list[str]]:
+    """Names of the columns of a file, those that are used, the lists among them, and notes on those that are not used.
+
+    There are no lists where each row is an observation: only flat columns are then named.
 
     Raises
     ------
     BadFile, MissingColumn
         As `read_light_curves`.
     """
-    names = list(file.schema_arrow.names)
+    names, lists = _fields(file.schema_arrow)
+    if lists:
+        try:
+            return *_choose_nested(names, lists, wanted), lists, []
+        except MissingColumn as nested:
+            try:
+                choose(names, wanted)  # lists beside the columns of a flat table
+            except MissingColumn:
+                raise nested from None
     sample = _sampler(file, names)
     twice = [name for name in names if names.count(name) > 1]
     try:
@@ -84,19 +118,20 @@ def chosen_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, list[
         if names[i] in twice:
             raise BadFile(f"has {names.count(names[i])} columns of the name {names[i]!r}")
     times = sample(columns.time, fractions=True)
-    return names, columns, hints_of(names, columns, lambda i: times if i == columns.time else sample(i), wanted)
+    return names, columns, {}, hints_of(names, columns, lambda i: times if i == columns.time else sample(i), wanted)
 
 
 def _sampler(file: Any, names: list[str]) -> Any:
-    """Some rows of a column by its position: of the first part of the file, and of one in its middle."""
+    """Some rows of a flat column by its position in ``names``: of the first part of the file, and of its middle."""
     import pyarrow as pa
 
     held: dict[int, NDArray[Any]] = {}
     groups = sorted({0, file.num_row_groups // 2} & set(range(file.num_row_groups)))
+    floats = {field.name for field in file.schema_arrow if pa.types.is_floating(field.type)}
 
     def sample(i: int, fractions: bool = False) -> NDArray[Any]:
-        if i not in held and not fractions and pa.types.is_floating(file.schema_arrow.field(i).type):
-            held[i] = _without_rows(file, i)
+        if i not in held and not fractions and names[i] in floats:
+            held[i] = _without_rows(file, names[i])
         if i not in held or fractions:
             parts = []
             for group in groups:
@@ -118,11 +153,13 @@ def _middle(file: Any, group: int, name: str) -> NDArray[Any]:
     return np.empty(0)
 
 
-def _without_rows(file: Any, i: int) -> NDArray[Any]:
+def _without_rows(file: Any, name: str) -> NDArray[Any]:
     """A column of floats only matters by whether it has values: NaN if not, an empty array if it has."""
+    leaves = [file.schema.column(i) for i in range(len(file.schema))]
+    at = next(i for i, leaf in enumerate(leaves) if leaf.path == leaf.name == name)
     for group in range(file.num_row_groups):
         part = file.metadata.row_group(group)
-        known = part.column(i).statistics
+        known = part.column(at).statistics
         if known is None or not known.has_null_count or known.null_count < part.num_rows:
             return np.empty(0)
     return np.array([np.nan])
@@ -138,7 +175,11 @@ def _values(column: Any, name: str, role: str) -> NDArray[Any]:
     import pyarrow as pa
 
     if role not in LABELS and not role.startswith(FLAG):
-        return numbers(name, from_arrow(column))
+        if pa.types.is_null(column.type):
+            return np.full(len(column), np.nan)
+        if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us" if pa.types.is_date(column.type) else column.type.unit))
+        return numbers(name, from_arrow(column), role)
     if column.null_count and pa.types.is_integer(column.type) and plain(name) in (STARS, MOVING):
         column = column.fill_null(0)
     elif column.null_count:
@@ -146,79 +187,111 @@ def _values(column: Any, name: str, role: str) -> NDArray[Any]:
     return labels(from_arrow(column))
 
 
-def _fields(schema: Any) -> tuple[list[str], dict[str, tuple[str, str | None]]]:
+def _fields(schema: Any) -> tuple[list[str], Lists]:
     """Names of flat columns, and of lists: the place of each list, ``(column, field of its struct)``."""
     import pyarrow as pa
 
     flat: list[str] = []
-    lists: dict[str, tuple[str, str | None]] = {}
+    lists: Lists = {}
     for field in schema:
         kind = field.type
-        if _is_list(kind) and pa.types.is_struct(kind.value_type):
+        if is_list(kind) and pa.types.is_struct(kind.value_type):
             lists |= {f"{field.name}.{child.name}": (field.name, child.name) for child in kind.value_type}
-        elif _is_list(kind):
+        elif is_list(kind):
             lists[field.name] = (field.name, None)
         elif pa.types.is_struct(kind):
-            children = [child for child in kind if _is_list(child.type)]
+            children = [child for child in kind if is_list(child.type)]
             lists |= {f"{field.name}.{child.name}": (field.name, child.name) for child in children}
         elif not pa.types.is_nested(kind):
             flat.append(field.name)
     return flat, lists
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type is a list, of any kind."""
     import pyarrow as pa
 
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def list_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, dict[str, tuple[str, str | None]]]:
-    """Names of all columns of a file with one row for each object, those that are used, and the lists (see `_fields`).
-
-    Raises
-    ------
-    MissingColumn
-        As `read_light_curves`.
-    """
-    flat, lists = _fields(file.schema_arrow)
-    return *_choose_nested(flat, lists, wanted), lists
-
-
-def _nested(file: Any, wanted: Wanted) -> Read:
+def _nested(file: Any, names: list[str], columns: Columns, lists: Lists) -> Read:
     """Read a file with one row for each object."""
-    names, columns, lists = list_columns(file, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}
     table = file.read(columns=sorted({lists[n][0] if n in lists else n for n in roles.values()}))
-    data: dict[str, NDArray[Any]] = {}
-    counts: NDArray[np.int64] | None = None
-    first = ""
+    rows = unpacked(table, roles, lists)
+    if rows.uneven and not rows.counts.any():
+        raise BadFile(list(rows.uneven.values())[-1].text)
+    data = {role: _values(values, roles[role], role) for role, values in rows.values.items()}
     for role, name in roles.items():
         if name not in lists:
-            continue
-        column, child = lists[name]
-        length, values = flattened(table.column(column).combine_chunks(), child)
-        if counts is None:
-            counts, first = length, name
-        elif not np.array_equal(counts, length):
-            i = int(np.argmax(counts != length))
-            raise BadFile(f"row {i + 1}: {first!r} holds {counts[i]} values, {name!r} holds {length[i]}")
-        data[role] = _values(values, name, role)
-    if counts is None:
-        raise MissingColumn(f"the lists hold neither times nor values; the columns are: {', '.join(names)}")
+            data[role] = np.repeat(_values(table.column(name), name, role), rows.counts)
+    if "id" not in data:
+        data["id"] = np.repeat(np.arange(len(rows.counts)), rows.counts)
+    return names, columns, data, notes_on_rows(rows.uneven.values(), rows.n_empty), _dates(rows.values["time"]), 0
+
+
+class Uneven(NamedTuple):
+    """Rows that were left out because a list is not as long as that of the times: the first of them in words, their
+    number, and the number of their times as Parquet counts them, one for an empty list."""
+
+    text: str
+    n_rows: int
+    n_times: int
+
+
+@dataclass
+class ListRows:
+    """Rows with lists."""
+
+    counts: NDArray[np.int64]
+    """Number of observations of each row; 0 where its lists differ in length."""
+    values: dict[str, Any]
+    """All values of each role, as Arrow's chunked arrays."""
+    n_empty: int
+    """Number of rows whose lists are empty."""
+    uneven: dict[str, Uneven]
+    """Rows that were left out, by the role of the list that is not as long as that of the times."""
+
+
+def unpacked(table: Any, roles: dict[str, str], lists: Lists, start: int = 0) -> ListRows:
+    """Join the lists of a table, of which rows with lists of several lengths are left out.
+
+    ``roles``: names of the columns by role; those in ``lists`` are unpacked.  ``start``: position in the file of the
+    table's first row.
+    """
+    import pyarrow as pa
+
+    held: dict[str, tuple[NDArray[np.int64], Any]] = {}
     for role, name in roles.items():
         if name in lists:
-            continue
-        whole = _values(table.column(name), name, role)
-        data[role] = np.repeat(whole, counts)
-    if "id" not in data:
-        data["id"] = np.repeat(np.arange(len(counts)), counts)
-    empty = int((counts == 0).sum())
-    return names, columns, data, [f"{empty:,} row{'s' * (empty > 1)} of empty lists left out"] if empty else []
+            column, child = lists[name]
+            held[role] = flattened(table.column(column).combine_chunks(), child)
+    counts = held["time"][0]
+    good = np.ones(len(counts), bool)
+    uneven: dict[str, Uneven] = {}
+    for role, (lengths, _) in held.items():
+        differ = good & (counts != lengths)
+        if differ.any():
+            i = int(np.argmax(differ))
+            what = f"{roles['time']!r} holds {counts[i]} values, {roles[role]!r} holds {lengths[i]}"
+            n_times = int(np.maximum(counts[differ], 1).sum())
+            uneven[role] = Uneven(f"row {start + i + 1}: {what}", int(differ.sum()), n_times)
+            good &= ~differ
+    values = {role: flat for role, (_, flat) in held.items()}
+    if uneven:
+        values = {role: flat.filter(pa.array(np.repeat(good, lengths))) for role, (lengths, flat) in held.items()}
+    return ListRows(np.where(good, counts, 0), values, int((good & (counts == 0)).sum()), uneven)
 
 
-def _choose_nested(
-    flat: list[str], lists: dict[str, tuple[str, str | None]], wanted: Wanted
-) -> tuple[list[str], Columns]:
+def notes_on_rows(uneven: Iterable[Uneven], n_empty: int) -> list[str]:
+    """Notes on rows of lists that are left out."""
+    notes = []
+    for text, n_rows, _ in uneven:
+        notes.append(f"{text}; it was left out" + (f", and {n_rows - 1:,} like it" if n_rows > 1 else ""))
+    return notes + ([f"{n_empty:,} row{'s' * (n_empty > 1)} of empty lists left out"] if n_empty else [])
+
+
+def _choose_nested(flat: list[str], lists: Lists, wanted: Wanted) -> tuple[list[str], Columns]:
     """The columns of the first group of lists that holds a light curve, or of the group that has the user's names."""
     groups: dict[str, list[str]] = {}
     for name, (column, child) in lists.items():
@@ -241,7 +314,7 @@ def _choose_nested(
 
 
 def flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:
-    """Length of each row's list, and all values one after another."""
+    """Number of values in each row's list, and all values one after another; lists in lists are joined."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -250,4 +323,11 @@ def flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:
         child = None
     lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     values = pc.list_flatten(column)
-    return lengths, pa.chunked_array([values if child is None else pc.struct_field(values, child)])
+    if child is not None:
+        values = pc.struct_field(values, child)
+    if is_list(values.type):
+        inner, values = flattened(values, None)
+        edges = np.concatenate([[0], np.cumsum(inner)])
+        lengths = np.diff(edges[np.concatenate([[0], np.cumsum(lengths)])])
+        return lengths, values
+    return lengths, values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])

@@ -18,10 +18,10 @@ import numpy as np
 from skysieve.core.arrays import from_arrow
 from skysieve.core.tasks import Ahead, in_parallel, usable_cores
 
-from .column_names import FLAG, MOVING, STARS, BadFile, Columns, Wanted, plain
+from .column_names import FLAG, MOVING, STARS, Columns, Wanted, plain
 from .flags import has_bits, mission
 from .io import LightCurves, error_of_flux, marked, same_times
-from .parquet import chosen_columns, flattened, list_columns
+from .parquet import ListRows, Lists, Uneven, chosen_columns, flattened, is_list, notes_on_rows, unpacked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,6 +62,8 @@ class CurveStream:
         Rows whose value was replaced by NaN, and all that are not searched, by the reason, of the pieces read so far.
     lost : list of str
         What could not be read, of the pieces read so far.
+    uneven : dict
+        Rows of lists that differ in length, of the pieces read so far; see `ListRows`.
     n_lost, n_empty, n_other : int
         Objects that could not be read, lists that were empty, and rows of other bands than the one that is wanted.
     """
@@ -80,6 +82,7 @@ class CurveStream:
     left_out: Counter[str] = field(default_factory=Counter)
     rows_missing: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
+    uneven: dict[str, Uneven] = field(default_factory=dict)
     n_lost: int = 0
     n_empty: int = 0
     n_other: int = 0
@@ -91,6 +94,15 @@ class CurveStream:
     def several_bands(self) -> bool:
         """Whether there are rows of more than one band."""
         return len(self.bands) > 1
+
+    @property
+    def n_read(self) -> int:
+        """Number of rows of the objects and the band that are searched, once all pieces were read."""
+        return self.n_rows - self.n_empty - self.n_other - sum(rows.n_times for rows in self.uneven.values())
+
+    def notes_on_rows(self) -> list[str]:
+        """Notes on rows of lists that are left out, of the pieces read so far."""
+        return notes_on_rows(self.uneven.values(), self.n_empty)
 
     def missing(self) -> dict[str, int]:
         """Number of rows that are not searched, by the reason, of the pieces read so far."""
@@ -140,10 +152,12 @@ class CurveStream:
         return ids[filled], np.append(0, np.cumsum(counts[filled])), data
 
     def _renamed(self, counts: dict[str, int]) -> dict[str, int]:
-        """Reasons in the words of earlier pieces: that of missing magnitudes names the first one found."""
-        end = " for a magnitude"
-        known = next((why for why in self.left_out if why.endswith(end)), None)
-        return {known if known is not None and why.endswith(end) else why: n for why, n in counts.items()}
+        """Reasons in the words of earlier pieces: that of missing magnitudes, or errors, names the first one found."""
+        for end in (" for a magnitude", " for an error"):
+            known = next((why for why in self.left_out if why.endswith(end)), None)
+            if known is not None:
+                counts = {known if why.endswith(end) else why: n for why, n in counts.items()}
+        return counts
 
     def _objects(self) -> Iterator[Objects]:
         return self._of_lists() if self._offsets is None else self._of_rows(self._offsets)
@@ -187,12 +201,15 @@ class CurveStream:
             if batch.error:
                 self._lose(batch, batch.stop - batch.start)
                 continue
-            assert batch.counts is not None
-            filled = batch.counts > 0
-            self.n_empty += int((~filled).sum())
+            assert batch.rows is not None
+            filled = batch.rows.counts > 0
+            self.n_empty += batch.rows.n_empty
+            for role, more in batch.rows.uneven.items():
+                known = self.uneven.get(role, Uneven(more.text, 0, 0))
+                self.uneven[role] = Uneven(known.text, known.n_rows + more.n_rows, known.n_times + more.n_times)
             ids = self.ids[batch.start : batch.stop]
             if filled.any():
-                offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(batch.counts[filled])])
+                offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(batch.rows.counts[filled])])
                 yield (ids if filled.all() else ids[filled]), offsets, batch.data
 
     def _lose(self, batch: _Batch, objects: int) -> None:
@@ -212,8 +229,8 @@ class _Batch:
     error: str = ""
     data: dict[str, NDArray[Any]] = field(default_factory=dict)
     """Values by role."""
-    counts: NDArray[np.int64] | None = None
-    """Lengths of lists."""
+    rows: ListRows | None = None
+    """Lists, without their values."""
 
 
 @dataclass
@@ -227,8 +244,7 @@ class _File:
     columns: Columns
     roles: dict[str, str]
     """Name of the column of each role."""
-    lists: dict[str, tuple[str, str | None]]
-    """Columns of lists: the column of the file, and the field of its struct."""
+    lists: Lists
     rows_an_object: float
     satellite: str
     band_names: NDArray[Any] | None = None
@@ -310,11 +326,9 @@ class _File:
         kind = self.schema.field(column).type
         if name not in self.lists:
             return kind
-        if child is None:
-            return kind.value_type
-        inner = kind.value_type if hasattr(kind, "value_type") else kind
-        found = inner.field(child).type
-        return found.value_type if hasattr(found, "value_type") else found
+        if not is_list(kind):
+            return kind.field(child).type.value_type
+        return kind.value_type if child is None else kind.value_type.field(child).type
 
     @cached_property
     def text_bands(self) -> bool:
@@ -322,25 +336,13 @@ class _File:
         return _is_text(self.type_of("band"))
 
     def unpack(self, batch: _Batch) -> _Batch:
-        """Decode lists: their lengths, which all columns must agree on, and their values."""
-        first = ""
-        for role, name in self.roles.items():
-            if name not in self.lists:
-                continue
-            column, child = self.lists[name]
-            lengths, values = flattened(batch.table.column(column).combine_chunks(), child)
-            if batch.counts is None:
-                batch.counts, first = lengths, name
-            elif not np.array_equal(batch.counts, lengths):
-                i = int(np.argmax(batch.counts != lengths))
-                raise BadFile(
-                    f"row {batch.start + i + 1}: {first!r} holds {batch.counts[i]} values, {name!r} holds {lengths[i]}"
-                )
-            batch.data[role] = self._converted(role, values)
-        assert batch.counts is not None
+        """Decode lists."""
+        rows = unpacked(batch.table, self.roles, self.lists, batch.start)
+        batch.data = {role: self._converted(role, values) for role, values in rows.values.items()}
         for role, name in self.roles.items():
             if name not in self.lists and role != "id":
-                batch.data[role] = np.repeat(self.values(role, batch), batch.counts)
+                batch.data[role] = np.repeat(self.values(role, batch), rows.counts)
+        batch.rows = replace(rows, values={})
         batch.table = None
         return batch
 
@@ -412,14 +414,10 @@ def _opened(path: Path, wanted: Wanted, opened: Any, band: str | None) -> CurveS
     import pyarrow as pa
 
     metadata = opened.metadata
-    if any(metadata.schema.column(i).max_repetition_level for i in range(len(metadata.schema))):
-        names, columns, lists = list_columns(opened, wanted)
-        notes: list[str] = []
-    else:
-        if metadata.num_rows < FEWEST_ROWS:
-            raise _Whole
-        names, columns, notes = chosen_columns(opened, wanted)
-        lists = {}
+    repeated = any(metadata.schema.column(i).max_repetition_level for i in range(len(metadata.schema)))
+    if metadata.num_rows < FEWEST_ROWS and not repeated:
+        raise _Whole
+    names, columns, lists, notes = chosen_columns(opened, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}
     file = _File(path, wanted, metadata, names, columns, roles, lists, 1.0, mission(names))
     n_rows = metadata.num_rows
@@ -430,7 +428,7 @@ def _opened(path: Path, wanted: Wanted, opened: Any, band: str | None) -> CurveS
         if n_rows < FEWEST_ROWS:
             raise _Whole
         file.rows_an_object = max(1.0, n_rows / max(1, metadata.num_rows))
-    elif columns.id is None:
+    elif columns.id is None or n_rows < FEWEST_ROWS:
         raise _Whole
     for role in roles:
         kind = file.type_of(role)

@@ -81,9 +81,45 @@ def unit_of(x: Any) -> Any:
     return unit if isinstance(unit, UnitBase) else None
 
 
+MJD_EPOCH = np.datetime64("1858-11-17", "us")
+
+
+def mjd(dates: Any) -> Any:
+    """Modified Julian Dates (float64) of NumPy dates; NaN for NaT.
+
+    >>> float(mjd(np.datetime64("2018-07-09T12:00")))
+    58308.5
+    """
+    return (np.asarray(dates) - MJD_EPOCH) / np.timedelta64(1, "D")
+
+
 def is_date(x: Any) -> bool:
     """Whether ``x`` is an astropy Time or TimeDelta."""
     return type(x).__module__.startswith("astropy.time")
+
+
+def without_dates(x: Any) -> Any:
+    """NumPy's, pandas' and Arrow's dates as Modified Julian Dates; anything else unchanged.
+
+    Dates with a time zone are converted to UTC.
+    """
+    package = type(x).__module__.partition(".")[0]
+    if package == "pyarrow":
+        import pyarrow as pa
+
+        if not (pa.types.is_timestamp(x.type) or pa.types.is_date(x.type)):
+            return x
+        unit = x.type.unit if pa.types.is_timestamp(x.type) else "us"
+        values = x.cast(pa.timestamp(unit))
+        return mjd(values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False))
+    dtype = getattr(x, "dtype", None)
+    if package == "pandas" and str(dtype).startswith(("datetime64[", "timestamp[", "date32", "date64")):
+        return mjd(x.to_numpy(dtype="datetime64[ns]"))
+    if isinstance(dtype, np.dtype) and dtype.kind == "M":
+        if isinstance(x, np.ma.MaskedArray):
+            x = np.where(np.ma.getmaskarray(x), np.datetime64("NaT"), x.data)
+        return mjd(x)
+    return x
 
 
 def strip(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
@@ -112,9 +148,12 @@ def strip(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
 
 
 def strip_times(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
-    """As `strip`; a Time becomes days since its first entry, a TimeDelta days (float64, from both its parts)."""
+    """As `strip`; a Time becomes days since its first entry, a TimeDelta days (float64, from both its parts).
+
+    Dates of NumPy, pandas and Arrow become Modified Julian Dates, without a unit.
+    """
     if not is_date(x):
-        return strip(x, name, unit)
+        return strip(without_dates(x), name, unit)
     from astropy import units
     from astropy.time import TimeDelta
 

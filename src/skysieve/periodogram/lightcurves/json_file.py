@@ -1,0 +1,172 @@
+"""Light curves of a JSON file: a list of records, one record a line, or an object with a list for each column.
+
+A record is a row, or an object whose rows are lists.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .choose_columns import choose, hints_of
+from .column_names import FLAG, LABELS, BadFile, Columns, MissingColumn, Wanted
+from .lookalike import sampled
+from .table_columns import BadCell, as_text, left_out_note, mixed_dates, text_numbers, tidy_labels
+from .textfile import TextTable, encoding_of, open_text, unpacked
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+EXPECTED = "a list of records, one record a line, or an object with a list for each column is expected"
+
+
+def read_json(path: Path, wanted: Wanted) -> TextTable:
+    """Read the columns of a JSON file that a light curve needs.
+
+    Raises
+    ------
+    BadFile
+        No JSON, JSON of another form, or a cell that is not a number; the message names the line or the record.
+    MissingColumn
+        A column does not exist.
+    """
+    with unpacked(path) as head:
+        encoding = encoding_of(head.read(65536))
+    try:
+        with open_text(path, encoding) as f:
+            table = _columns(f.read())
+    except UnicodeError:
+        raise BadFile("is JSON, but not in UTF-8") from None
+    names = list(table)
+    nested = {name for name, cells in table.items() if any(isinstance(cell, list) for cell in cells)}
+
+    def sample(i: int) -> NDArray[Any]:
+        if names[i] in nested:
+            return np.empty(0)
+        cells = table[names[i]]
+        return np.array([as_text(cells[k]) for k in sampled(len(cells))], dtype=str)
+
+    columns = choose(names, wanted, sample)
+    data, limits, dates, notes = _values(table, names, columns, nested)
+    if not nested:
+        notes = hints_of(names, columns, sample, wanted)
+    return TextTable(names, columns, data, limits, "dates" if dates else "", tuple(notes))
+
+
+def _columns(text: str) -> dict[str, list[Any]]:
+    """Columns by name, whatever the form of the JSON text."""
+    try:
+        whole = json.loads(text)
+    except json.JSONDecodeError as e:
+        if not e.msg.startswith("Extra data"):
+            raise BadFile(f"is damaged JSON: line {e.lineno}: {e.msg}") from None
+        return _of_records(_lines(text))
+    if isinstance(whole, dict) and not any(isinstance(value, list | dict) for value in whole.values()):
+        whole = [whole]  # one line
+    if isinstance(whole, dict):
+        lists = [v for v in whole.values() if isinstance(v, list)]
+        if len(lists) == 1 and lists[0] and all(isinstance(r, dict) for r in lists[0]):  # {"data": [records]}
+            whole = lists[0]
+    if isinstance(whole, list):
+        return _of_records(whole)
+    return _of_lists(whole)
+
+
+def _lines(text: str) -> Iterable[Any]:
+    for n, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as e:
+            raise BadFile(f"line {n} is damaged JSON: {e.msg}") from None
+
+
+def _of_records(records: Iterable[Any]) -> dict[str, list[Any]]:
+    """Columns of records; a record without a name has no value there."""
+    table: dict[str, list[Any]] = {}
+    n = 0
+    for n, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise BadFile(f"is JSON of another form: {EXPECTED}")
+        for name, value in record.items():
+            if name not in table:
+                table[name] = [None] * (n - 1)
+            table[name].append(value)
+        if len(record) < len(table):
+            for cells in table.values():
+                cells.extend([None] * (n - len(cells)))
+    if n == 0:
+        raise BadFile("has no rows")
+    return table
+
+
+def _of_lists(whole: dict[str, Any]) -> dict[str, list[Any]]:
+    """Columns of an object of lists, or of objects with the same keys, as pandas writes a table."""
+    dicts = {name: value for name, value in whole.items() if isinstance(value, dict)}
+    if dicts and len(dicts) == len(whole) and len({tuple(value) for value in dicts.values()}) == 1:
+        return {name: list(value.values()) for name, value in dicts.items()}
+    lists = {name: value for name, value in whole.items() if isinstance(value, list)}
+    if not lists:
+        raise BadFile(f"is JSON of another form: {EXPECTED}")
+    sizes = {len(value) for value in lists.values()}
+    if len(sizes) > 1:
+        some = ", ".join(f"{name!r} {len(value)}" for name, value in list(lists.items())[:4])
+        raise BadFile(f"holds lists of different lengths ({some}): {EXPECTED}")
+    n = sizes.pop()
+    return {name: value if name in lists else [value] * n for name, value in whole.items()}
+
+
+def _values(
+    table: dict[str, list[Any]], names: list[str], columns: Columns, nested: set[str]
+) -> tuple[dict[str, NDArray[Any]], int, bool, list[str]]:
+    """Values by role, the number of rows with limits, whether the times are dates, and notes on uneven records."""
+    parts = columns.parts()
+    counts: list[int] | None = None
+    uneven: dict[int, str] = {}
+    if nested:
+        inside = [names[at] for role, at in parts.items() if names[at] in nested]
+        if names[columns.time] not in nested or names[columns.mag] not in nested:
+            raise MissingColumn(f"found no lists of times and values. There are: {', '.join(names)}")
+        first = names[columns.time]
+        counts = [len(cell) if isinstance(cell, list) else 0 for cell in table[first]]
+        for name in inside:
+            for i, cell in enumerate(table[name]):
+                size = len(cell) if isinstance(cell, list) else 0
+                if size != counts[i] and i not in uneven:
+                    uneven[i] = f"record {i + 1}: {first!r} holds {counts[i]} values, {name!r} holds {size}"
+        if uneven:
+            if len(uneven) == len(counts):
+                raise BadFile(min(uneven.items())[1])
+            keep = [i for i in range(len(counts)) if i not in uneven]
+            table = {name: [cells[i] for i in keep] for name, cells in table.items()}
+            counts = [counts[i] for i in keep]
+    data: dict[str, NDArray[Any]] = {}
+    limits = np.zeros(sum(counts) if counts is not None else len(table[names[columns.time]]), bool)
+    n_dates = 0
+    for role, at in parts.items():
+        cells = table[names[at]]
+        if counts is not None and names[at] in nested:
+            cells = [value for cell in cells if isinstance(cell, list) for value in cell]
+        elif counts is not None:
+            cells = [value for value, n in zip(cells, counts, strict=True) for _ in range(n)]
+        text = [as_text(cell) for cell in cells]
+        if role in LABELS or role.startswith(FLAG):
+            data[role] = tidy_labels(np.array(text, dtype=str))
+            continue
+        try:
+            found = text_numbers(names[at], text, role)
+        except BadCell as e:
+            raise BadFile(f"record {e.row + 1}: {e}" if counts is None else str(e)) from None
+        data[role] = found.values
+        limits |= found.limits
+        n_dates += found.n_dates
+    if 0 < n_dates < np.isfinite(data["time"]).sum():
+        raise mixed_dates(names[columns.time])
+    if counts is not None and columns.id is None and len(counts) > 1:
+        data["id"] = np.repeat(np.arange(len(counts)), counts)
+    return data, int(limits.sum()), n_dates > 0, left_out_note(list(uneven.values()))
