@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=15
 help:
 	@echo "make demo      run 'skysieve demo'"
 	@echo "make test      ruff, mypy and the tests that take minutes"
-	@echo "make test-all  the slow tests and every CUDA architecture too"
+	@echo "make test-all  the slow tests, every build of the CUDA files and every architecture too"
 	@echo "make test-lowest  the tests with the lowest versions that pyproject.toml allows, in an environment of their own"
 	@echo "make test-gpu  the tests that need a GPU (and CuPy); writes tests/gpu_record.json"
 	@echo "make soak      an hour of the live pipeline with everything going wrong"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -46,14 +45,24 @@ def test_a_mistake_of_the_package_is_not_hidden():
         raise KeyError("x")
 
 
+@pytest.fixture
+def usual_signals():
+    """The handlers of a shell's foreground process; a process in the background is started with SIGINT ignored."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_interrupts(number, capsys):
+def test_a_signal_interrupts(number, usual_signals, capsys):
     steps = []
 
     def work():
         try:
-            os.kill(os.getpid(), number)
-            time.sleep(60)
+            signal.raise_signal(number)
+            steps.append("not interrupted")
         finally:
             steps.append("cleaned up")
 

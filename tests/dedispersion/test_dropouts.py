@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from tests.dedispersion.test_cli import run
@@ -52,6 +54,14 @@ def noise(kind, seed):
     return np.clip(np.rint(x * sigma + mean), 0, 2**bits - 1).astype(np.uint8), bits
 
 
+@cache
+def with_pulses(kind):
+    """Read-only samples with pulses, their bits, and what a search finds in them."""
+    x, bits = noise(kind + " pulses", 2)
+    x.flags.writeable = False
+    return x, bits, search(bank(x, nbits=bits), DMS, threshold=6.5)
+
+
 def rectangles(rects, shape):
     cells = np.zeros(shape, bool)
     for first, last, low, high in rects.tolist():
@@ -92,10 +102,9 @@ def test_noise_and_pulses_are_no_dropouts(kind, pulses):
     ids=["zeros", "ones", "start", "end", "held", "some channels", "some at the start"],
 )
 def test_a_stretch_is_found_and_gives_no_candidates(kind, where, rows, value):
-    x, bits = noise(kind + " pulses", 2)
+    x, bits, clean = with_pulses(kind)
     truth = np.zeros(x.shape, bool)
     truth[rows, where] = True
-    clean = search(bank(x, nbits=bits), DMS, threshold=6.5)
     y = x.copy()
     y[rows, where] = x[rows, where.start][:, None] if value == "hold" else value
     found = search(bank(y, nbits=bits), DMS, threshold=6.5)

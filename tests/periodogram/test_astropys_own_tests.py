@@ -60,6 +60,7 @@ def run(folder: Path, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_method(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(REGISTER)
     (tmp_path / "test_it.py").write_text(installed("test_lombscargle").read_text())

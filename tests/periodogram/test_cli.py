@@ -462,6 +462,8 @@ def test_demo_fails_below_the_stated_rate(tmp_path: Path, monkeypatch: pytest.Mo
         return whole(t, y, dy, **options)
 
     monkeypatch.setattr(skysieve, "lombscargle", shuffled)
+    monkeypatch.setattr(demo, "_star", lambda *_: [])
+    monkeypatch.setattr(demo, "_draws", lambda: False)
     result = run("demo", "-o", tmp_path / "d")
     assert result.exit_code == 1
     assert re.search(r"FAILED: asteroids with 100 points or more: \d+\.\d% recovered, 95% expected", result.stdout)

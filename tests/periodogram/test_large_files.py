@@ -150,7 +150,16 @@ FORMS = {
 @pytest.mark.parametrize(
     ("form", "group", "options"),
     [
-        *((form, group, (*GRID, "--multiband", "none")) for form in FORMS for group in (23, 100_000)),
+        *((form, 23, (*GRID, "--multiband", "none")) for form in FORMS),
+        *(
+            pytest.param(
+                form,
+                100_000,
+                (*GRID, "--multiband", "none"),
+                marks=() if form in ("rows", "lists") else pytest.mark.slow,
+            )
+            for form in FORMS
+        ),
         *(
             (form, 23, options)
             for form in ("rows", "lists")
