@@ -21,7 +21,7 @@ LIKE = {"a": 1.0, "b": 2.0}
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
     """A process that has used nothing yet, and an empty cache folder."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
     monkeypatch.setattr(measured, "_used", {})
 
 
@@ -123,7 +123,7 @@ def test_a_full_disk_leaves_no_litter(monkeypatch):
 @pytest.mark.parametrize("named", [None, ""])
 def test_a_user_without_a_home(monkeypatch, named):
     """As in a container under a number that no list of users has: it costs a measurement a process."""
-    for variable in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+    for variable in ("SKYSIEVE_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(variable, raising=False)
         if named is not None:
             monkeypatch.setenv(variable, named)

@@ -218,7 +218,7 @@ def test_figure(tmp_path):
 
 
 def test_plan_describes_and_reports(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
     seen = []
     with TransientPlan(SMALL, window="exp", dtype="float32", device="cpu", threads=1) as plan:
         facts = plan.describe(ATOMS)

@@ -214,7 +214,7 @@ def test_a_search_result_is_loaded_as_it_was(tmp_path):
 
 
 def test_a_search_plan_predicts_its_work(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
     with SearchPlan(device="cpu", threads=1) as plan:
         one, three = plan.describe(ATOMS[0]), plan.describe(ATOMS)
         assert one["method"] == "running sums, recurrence"

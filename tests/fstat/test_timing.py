@@ -52,7 +52,7 @@ def test_more_work_is_predicted_to_take_longer(window):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The cache folder, for a process that has used no constants yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
     monkeypatch.setattr(measured, "_used", {})
     return tmp_path / "skysieve"
 

@@ -51,7 +51,7 @@ def test_searches_with_all_windows():
 @pytest.mark.parametrize("window", ["rect", "exp", "two rates", "function"])
 def test_predicted_times(window, tmp_path, monkeypatch):
     """Constants are measured on the device and stored; more work takes longer."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
     with TransientPlan(window=WINDOWS.get(window, window), dtype="float32", device="cuda", keep_map=False) as plan:
         short, long = (plan.describe(synth_atoms(T0, n * T)) for n in (48, 4000))
         monkeypatch.setattr(timing, "measure", lambda cases: pytest.fail("measured again"))

@@ -204,7 +204,7 @@ def test_several_gpus(runtime):
 
 
 def test_costs_are_measured_once_and_kept(runtime, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
     monkeypatch.setattr(measured, "_used", {})
     monkeypatch.setattr(calibrate, "WITHIN", 1e9)  # other tests may use the GPU too
     monkeypatch.setattr(calibrate, "plausible", lambda found, defaults: True)

@@ -189,7 +189,7 @@ def test_more_detectors_than_a_gpu_takes_are_refused():
 )
 def test_predicted_times(runtime, monkeypatch, tmp_path, window, options):
     """The constants are measured on the device and stored: a second engine measures nothing."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
     monkeypatch.setattr(measured, "_used", {})
     monkeypatch.setattr(timing, "GPU_SETUPS", ((12, 1, 1, 1), (24, 1, 1, 1), (24, 1, 1, 2)))
     monkeypatch.setattr(timing, "GPU_SETUPS_ALONE", ((12, 1, 1, 1), (24, 1, 1, 1)))

@@ -52,7 +52,7 @@ class FakeGpu:
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
     """Makes a GPU for a process that has used no figures yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
 
     def make(*args, **kwargs):
         monkeypatch.setattr(kept, "_used", {})

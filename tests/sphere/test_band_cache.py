@@ -10,7 +10,7 @@ from skysieve.sphere.grids import polar_correction as module
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
     monkeypatch.setattr(module, "cache_folder", lambda: tmp_path / "skysieve")
     module.polar_correction.cache_clear()
     yield tmp_path / "skysieve"
