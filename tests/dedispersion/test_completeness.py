@@ -132,7 +132,7 @@ def test_times_at_another_frequency_and_a_plan_with_its_own_constant():
     stages = plan(OBS, 400, step=4.0, downsamp=1, dm_constant=other)
     found = completeness(RECEIVER, stages, **common)
     assert found.trials["found"].all()
-    assert (np.abs(found.trials["dm_error"]) < 0.05 * found.trials["dm"]).all()
+    assert np.abs(found.trials["dm_error"]).max() < 10  # with the other constant, up to 10% of 340
 
 
 def test_intervals_are_those_of_binomial_and_poisson_counts():
