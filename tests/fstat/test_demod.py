@@ -293,5 +293,5 @@ def test_a_band_narrower_than_the_orbital_shift_leaves_every_template_out():
         assert set(batch.errors) == set(batch.faults()) == {0, 1}
         assert "too narrow" in batch.errors[1]
         assert not batch.Fa.any()
-        with pytest.raises(ValueError, match="template 0, H1.*too narrow"):
+        with pytest.raises(ValueError, match=r"template 0, H1.*too narrow"):
             demodulator.first(TemplateBank([1000.0, 1000.001]))
