@@ -166,6 +166,6 @@ def test_lines_against_the_truth(grid, window):
 
 def test_a_folder_does_not_stand_for_its_hidden_files(tmp_path):
     """Such as those that another process is writing at the moment."""
-    for name in ("b.npz", "a.dat", ".b-0123abcd.npz", "notes.txt"):
+    for name in ("b.npz", "a.dat", ".b-0123abcd.npz", "notes.md"):
         (tmp_path / name).touch()
     assert expand([tmp_path]) == [tmp_path / "a.dat", tmp_path / "b.npz"]
