@@ -171,3 +171,9 @@ def test_words():
     column = Words(np.array([2, 0, 2], np.uint8), np.array(["", "no", "yes"]))
     assert column.text.tolist() == to_arrow(column).to_pylist() == ["yes", "", "yes"]
     assert len(column) == 3
+
+
+def test_a_column_of_arrow_has_one_dimension():
+    pytest.importorskip("pyarrow")
+    with pytest.raises(ValueError, match=r"\(3, 2\)"):
+        to_arrow(np.zeros((3, 2)))

@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import pickle
 import sys
+import threading
 import types
 
 import pytest
@@ -193,3 +194,19 @@ def test_contexts_are_made_ahead(monkeypatch, driver, gpus, request_, touched):
     thread.join()
     assert len(calls) == touched
     assert device.begin("cpu") is None
+
+
+def test_a_context_that_cannot_be_made_ahead_raises_nothing_in_the_thread(monkeypatch, driver):
+    """`resolve`, or the search, reports the GPU; a traceback of a thread would only confuse."""
+    driver(13000, 1)
+    monkeypatch.setattr(device, "resolve", lambda name: [Device("cuda", 0, "GPU", 2**30)])
+    monkeypatch.setattr(device, "current", lambda each: contextlib.nullcontext())
+    raised = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+
+    def full():
+        raise RuntimeError("cudaErrorMemoryAllocation: out of memory")
+
+    monkeypatch.setattr(device, "_touch_device", full)
+    device.begin("auto").join()
+    assert raised == []

@@ -12,7 +12,7 @@ import pytest
 from scipy.signal import fftconvolve
 from scipy.special import ndtr
 
-from skysieve.dedispersion import DM_CONSTANT, Completeness, Noise, completeness, search
+from skysieve.dedispersion import DM_CONSTANT, Completeness, Noise, completeness, plan, search
 from skysieve.dedispersion.injections.pulses import Pulse, record
 from skysieve.dedispersion.injections.result import TRIALS
 
@@ -119,6 +119,22 @@ def test_candidates_of_the_data_themselves_are_not_false(tmp_path):
     assert len(found.false) == 0
     assert found.trials["found"].mean() > 0.8  # those on top of the file's own pulse may be lost in it
     np.testing.assert_array_equal(search(own, DMS, threads=1).time, [pytest.approx(9.0, abs=5e-3)])
+
+
+def test_times_at_another_frequency_and_a_plan_with_its_own_constant():
+    """`Candidates.time` is that at ``ref_freq``, and a `DMPlan` has its own dispersion constant."""
+    common = {"n": 6, "snr": (25,), "dm": (60, 340), "width": (4e-3, 1e-2), "seed": 3, "threads": 1}
+    expected = completeness(RECEIVER, DMS, **common).trials
+    assert expected["found"].all()
+    for ref in ("bottom", "infinity", 1400.0):
+        found = completeness(RECEIVER, DMS, ref_freq=ref, **common)
+        assert len(found.false) == 0
+        np.testing.assert_allclose(found.trials["time_error"], expected["time_error"], atol=4 * RECEIVER.tsamp)
+    other = 1.1 * DM_CONSTANT  # would move a pulse by more than its width
+    stages = plan(OBS, 400, step=4.0, downsamp=1, dm_constant=other)
+    found = completeness(RECEIVER, stages, **common)
+    assert found.trials["found"].all()
+    assert np.abs(found.trials["dm_error"]).max() < 10  # with the other constant, up to 10% of 340
 
 
 def test_intervals_are_those_of_binomial_and_poisson_counts():

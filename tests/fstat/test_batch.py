@@ -9,6 +9,7 @@ from tests.truth import fstat as reference
 from skysieve.fstat import Atoms, AtomsBatch, Grid, Injection, WindowSum, synth_atoms
 from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.inputs.bins import Bins, bin_atoms
+from skysieve.fstat.inputs.files import expand
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import bin_batch, groups
 
@@ -161,3 +162,10 @@ def test_lines_against_the_truth(grid, window):
         scale = max(1, np.nanmax(maps[0].F))
         assert out.line_max[i] == pytest.approx(np.nanmax(truth), abs=3e-4 * scale)  # the bound of F in float32
         assert truth.ravel()[out.line_index[i]] >= np.nanmax(truth) - 3e-4 * scale
+
+
+def test_a_folder_does_not_stand_for_its_hidden_files(tmp_path):
+    """Such as those that another process is writing at the moment."""
+    for name in ("b.npz", "a.dat", ".b-0123abcd.npz", "notes.md"):
+        (tmp_path / name).touch()
+    assert expand([tmp_path]) == [tmp_path / "a.dat", tmp_path / "b.npz"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from skysieve.fstat import search, transient_map
+from skysieve.fstat.demod.bank import TemplateBank
 from skysieve.fstat.demod.barycentre import SPANS, barycentre
 from skysieve.fstat.demod.demodulator import Demodulator
 from skysieve.fstat.demod.simulate import Signal, simulate_sfts
@@ -279,3 +280,18 @@ def test_sidereal_time_is_that_of_erfa():
     expected = erfa.gmst82(*erfa.taiutc(np.full(len(t), 2_444_244.5), (t + 19) / 86400))
     off = np.remainder(sidereal_angle(t) - expected + np.pi, 2 * np.pi) - np.pi
     assert np.abs(off).max() < 1e-9
+
+
+def test_a_band_narrower_than_the_orbital_shift_leaves_every_template_out():
+    """Over a year, the Doppler shift of a line at 1 kHz is wider than these SFTs; no template has atoms."""
+    rng = np.random.default_rng(5)
+    n, bins = 60, 150
+    data = (rng.normal(size=(n, bins)) + 1j * rng.normal(size=(n, bins))).astype(np.complex64)
+    narrow = SFTs("H1", 1_000_000_000 + np.arange(n) * 6 * 86_400, 1800.0, 1_800_000 - bins // 2, data)
+    with Demodulator([narrow], 0.5, 1.0, barycentre="builtin", device="cpu") as demodulator:
+        (batch,) = demodulator.batch([1000.0, 1000.001], strict=False)
+        assert set(batch.errors) == set(batch.faults()) == {0, 1}
+        assert "too narrow" in batch.errors[1]
+        assert not batch.Fa.any()
+        with pytest.raises(ValueError, match=r"template 0, H1.*too narrow"):
+            demodulator.first(TemplateBank([1000.0, 1000.001]))

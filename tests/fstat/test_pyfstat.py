@@ -319,6 +319,13 @@ def test_a_map_that_is_read_later_is_the_map_of_its_atoms():
     assert np.array_equal(pickle.loads(pickle.dumps(F)), truth)
     F[0, 0] = 7
     assert np.asarray(F, np.float64)[0, 0] == 7
+    same = F
+    F *= 2  # as an array: in place
+    assert F is same
+    assert (F[0, 0], F[5, 6]) == (14, 2 * truth[5, 6])
+    target = np.empty(F.shape, np.float32)
+    assert np.add(F, 1, out=target) is target
+    assert target[0, 0] == 15
 
 
 def test_transient_mcmc(pyfstat, sfts, tmp_path, monkeypatch):

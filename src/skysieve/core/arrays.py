@@ -199,6 +199,8 @@ def to_arrow(values: NDArray[Any] | Words) -> Any:
 
     if isinstance(values, Words):
         return to_arrow(values.words).take(to_arrow(values.codes))
+    if values.ndim != 1:
+        raise ValueError(f"values have shape {values.shape}, expected one dimension")
     native = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
     if values.dtype.kind in "iuf" and values.dtype.itemsize <= 8 and values.dtype != np.float16:
         kind = pa.from_numpy_dtype(native.dtype)

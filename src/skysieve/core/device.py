@@ -149,8 +149,11 @@ def _make_contexts(device: str) -> None:
         return
     for each in devices:
         if each.kind == "cuda":
-            with current(each):
-                _touch_device()
+            try:
+                with current(each):
+                    _touch_device()
+            except (RuntimeError, MemoryError) as error:  # a GPU that is full, or that another process has to itself
+                logger.info("no context was made ahead on %s: %s", each, error)
 
 
 def _touch_device() -> None:

@@ -258,8 +258,14 @@ class LazyMap(NDArrayOperatorsMixin):
         return np.array(self.values, dtype) if copy else np.asarray(self.values, dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = [x.values if isinstance(x, LazyMap) else x for x in inputs]
-        return getattr(ufunc, method)(*plain, **options)
+        def plain(given: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(x.values if isinstance(x, LazyMap) else x for x in given)
+
+        out = options.get("out", ())
+        if out:
+            options["out"] = plain(out)
+        found = getattr(ufunc, method)(*plain(inputs), **options)
+        return out[0] if len(out) == 1 else found
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

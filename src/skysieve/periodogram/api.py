@@ -99,7 +99,10 @@ class BorrowedEngine:
     def close(self) -> None:
         """Give the engine back; after an error it is closed."""
         error = self._error
-        self._loan.__exit__(None if error is None else type(error), error, None)
+        if error is None:
+            self._loan.__exit__(None, None, None)
+        else:
+            self._loan.__exit__(type(error), error, error.__traceback__)
 
 
 def lombscargle(

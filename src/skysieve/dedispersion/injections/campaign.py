@@ -13,8 +13,9 @@ import numpy as np
 from skysieve.core.progress import reporting
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import Filterbank, opened
-from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation, regular_freqs
+from skysieve.dedispersion.data.observation import Observation, regular_freqs
 from skysieve.dedispersion.data.simulate import LEVELS, NoiseReader, PulseReader, robust_sigma, whole_reader
+from skysieve.dedispersion.dm_plan.arguments import stages_of
 from skysieve.dedispersion.single_pulse.search import SearchPlan
 
 from .pulses import Pulse, Recorded, record
@@ -163,7 +164,7 @@ def completeness(
         SearchPlan(first, dms, **options) as plan,
     ):
         own = () if isinstance(data, Noise) else tuple(_boxes(plan.execute(first)))
-        constant = options.get("dm_constant") or DM_CONSTANT
+        constant = stages_of(first, dms, options.get("dm_constant"))[1]
         while done < n:
             fb = data.segment(seed + segments) if isinstance(data, Noise) else first
             segments += 1
@@ -267,9 +268,17 @@ def _reach(pulse: Pulse, wide: float, found: Candidates, per_dm: float) -> float
     return min(smeared, searched) / 2 + wide
 
 
+def _times(found: Candidates) -> NDArray[np.float64]:
+    """Seconds at which candidates arrive at the top of the band; `Candidates.time` is that at ``ref_freq``."""
+    late = delay_seconds(found.observation.top, found.dm, found.ref_freq, found.dm_constant)
+    times: NDArray[np.float64] = found.time + late
+    return times
+
+
 def _boxes(found: Candidates) -> Iterator[tuple[float, float, float]]:
+    times = _times(found)
     for i in range(len(found)):
-        yield float(found.time[i]), float(found.dm[i]), float(found.width[i])
+        yield float(times[i]), float(found.dm[i]), float(found.width[i])
 
 
 def _same(candidate: tuple[float, float, float], box: tuple[float, float, float]) -> bool:
@@ -283,23 +292,23 @@ def _match(
 ) -> tuple[list[tuple[Any, ...]], list[tuple[float, float, float]], float]:
     """A row for each pulse, the candidates of no pulse, and the seconds that are near a pulse."""
     per_dm = constant * (float(obs.freqs.min()) ** -2 - obs.top**-2)
-    taken = np.zeros(len(found), bool)
+    times, taken = _times(found), np.zeros(len(found), bool)
     rows, near = [], 0.0
     for one in placed:
         wide = one.made.length * obs.tsamp
         middle = (one.made.begin + one.made.length / 2) * obs.tsamp
-        own = np.abs(found.time - middle) <= 2 * wide
+        own = np.abs(times - middle) <= 2 * wide
         own &= np.abs(found.dm - one.pulse.dm) <= wide / per_dm
         reach = wide + _reach(one.pulse, wide, found, per_dm)
-        close = np.abs(found.time - middle) <= reach
+        close = np.abs(times - middle) <= reach
         near += 2 * reach
         best = int(np.flatnonzero(own)[np.argmax(found.snr[own])]) if own.any() else -1
         rows.append((
             one.pulse.snr, one.pulse.dm, middle, one.pulse.width, wide, one.pulse.scatter, one.known, best >= 0,
             found.snr[best] if best >= 0 else math.nan, found.dm[best] - one.pulse.dm if best >= 0 else math.nan,
-            found.time[best] - middle if best >= 0 else math.nan, found.width[best] if best >= 0 else math.nan,
+            times[best] - middle if best >= 0 else math.nan, found.width[best] if best >= 0 else math.nan,
             int((own | close).sum()),
         ))  # fmt: skip
         taken |= own | close
-    spare = [(float(found.snr[i]), float(found.dm[i]), float(found.time[i])) for i in np.flatnonzero(~taken)]
+    spare = [(float(found.snr[i]), float(found.dm[i]), float(times[i])) for i in np.flatnonzero(~taken)]
     return rows, spare, near

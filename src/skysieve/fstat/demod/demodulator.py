@@ -263,16 +263,32 @@ class Demodulator:
         return stream([self], bank)
 
     def _projected(self, k: int, inside: Sequence[Any], errors: dict[int, str]) -> tuple[Any, Any, int]:
-        """Fa and Fb of templates in one detector, and the first template that needs bins outside its data, or -1.
+        """Fa and Fb of templates in one detector, and a template that needs bins outside its data, or -1.
 
-        Templates of `errors` are computed in the middle of the band, so that they fail no more.
+        Templates of `errors` get the numbers of another template; if there is no other, zeros.
         """
-        one = self.sfts[k]
+        count = len(inside[0])
+        other = next((i for i in range(count) if i not in errors), -1)
+        if other < 0:
+            return *self._zeros(k, count), -1
         if errors:
             rows = sorted(errors)
             inside = [np.array(x) for x in inside]
-            for x, value in zip(inside, ((one.first_bin + one.data.shape[1] // 2) / self.tsft, 0.0, 0.0), strict=True):
-                x[rows] = value
+            for x in inside:
+                x[rows] = x[other]
+        Fa, Fb, failed = self._computed(k, inside)
+        return Fa, Fb, other if failed in errors else failed
+
+    def _zeros(self, k: int, count: int) -> list[Any]:
+        """Fa and Fb of templates without atoms."""
+        shape = count, len(self.sfts[k])
+        if self._projectors:
+            return [self._projectors[k].zeros(shape) for _ in range(2)]
+        return [np.zeros(shape, np.complex64) for _ in range(2)]
+
+    def _computed(self, k: int, inside: Sequence[Any]) -> tuple[Any, Any, int]:
+        """Fa and Fb of templates in one detector, and the first template that needs bins outside its data, or -1."""
+        one = self.sfts[k]
         if self._projectors:
             found: tuple[Any, Any, int] = self._projectors[k].project(*inside)
             return found

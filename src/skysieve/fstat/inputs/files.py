@@ -326,7 +326,8 @@ def expand(names: Iterable[PathLike], endings: Sequence[str] | None = None) -> l
     Parameters
     ----------
     names : iterable of path
-        Files; folders, which stand for their files with one of `endings`; and patterns with ``*``, ``?`` or ``[``.
+        Files; folders, which stand for their files with one of `endings` but not for hidden ones; and patterns with
+        ``*``, ``?`` or ``[``.
     endings : sequence of str, optional
         Endings of file names; by default those of files of atoms.
 
@@ -340,7 +341,8 @@ def expand(names: Iterable[PathLike], endings: Sequence[str] | None = None) -> l
     for name in names:
         path, text = Path(name), os.fspath(name)
         if path.is_dir():
-            found = sorted(one for one in path.iterdir() if one.suffix.lower() in wanted)
+            seen = (one for one in path.iterdir() if not one.name.startswith("."))  # not files that are being written
+            found = sorted(one for one in seen if one.suffix.lower() in wanted)
         elif glob.has_magic(text) and not path.exists():
             found = sorted(map(Path, glob.glob(text)))
         else:

@@ -91,6 +91,11 @@ class Projector:
             first = int(failed[0])
         return found[0], found[1], first if first < m else -1
 
+    def zeros(self, shape: tuple[int, ...]) -> Any:
+        """An array of zeros, as those of `project`."""
+        with on_device(self.runtime):
+            return self.xp.zeros(shape, np.complex64)
+
     def close(self) -> None:
         """Free the device's memory."""
         self.data, self.times, self.factors = None, [], []
