@@ -20,7 +20,7 @@ from tests.truth import periodogram as reference
 import skysieve
 from skysieve.core import device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, SkysieveError
-from skysieve.periodogram.api import LombScarglePlan, lombscargle
+from skysieve.periodogram.api import Borrowing, LombScarglePlan, lombscargle
 from skysieve.periodogram.contract import Status
 
 GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 600}
@@ -363,6 +363,20 @@ def test_the_function_uses_its_engine_again(standin):
     assert standin["engine"] is not first
     skysieve.clear_cache()
     assert first.closed
+
+
+def test_an_engine_of_all_cores_is_not_used_again_when_the_number_of_cores_changes(standin, monkeypatch):
+    t, y, _ = curve()
+    engines = []
+    for cores, threads in ((2, None), (1, None), (2, None), (2, 3), (1, 3)):
+        monkeypatch.setattr("skysieve.periodogram.api.usable_cores", lambda cores=cores: cores)
+        with Borrowing(**GRID, threads=threads) as plan:
+            plan.execute(t, y)
+            engines.append(plan._engine._engine)
+    assert engines[0] is engines[2]
+    assert engines[1] is not engines[0]
+    assert engines[3] is engines[4]
+    assert engines[3] is not engines[0]
 
 
 def test_an_engine_whose_search_raises_is_closed(standin, monkeypatch):

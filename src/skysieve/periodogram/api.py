@@ -15,6 +15,7 @@ from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import SkysieveError
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
+from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.analysis.sampling import highest_frequencies
 from skysieve.periodogram.lightcurves import checks
 from skysieve.periodogram.lightcurves.sources import CurveSet, light_curves
@@ -61,8 +62,9 @@ class BorrowedEngine:
         self, spec: Spec, devices: tuple[Device, ...], memory: str | float | None, threads: int | None
     ) -> None:
         self._error: BaseException | None = None
+        cores = usable_cores() if threads is None else threads  # an engine of all cores has one thread for each
         self._loan = ENGINES.borrow(
-            ("periodogram", spec, devices, memory, threads),
+            ("periodogram", spec, devices, memory, threads, cores),
             lambda: make_engine(spec, devices, memory, threads),
             devices[0],
             lambda engine: engine.idle_bytes,
