@@ -18,6 +18,7 @@ from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.analysis.sampling import highest_frequencies
 from skysieve.periodogram.lightcurves import checks
+from skysieve.periodogram.lightcurves.banded import read_once
 from skysieve.periodogram.lightcurves.sources import CurveSet, light_curves
 from skysieve.periodogram.lightcurves.units import Units, one_time_unit, strip_frequency
 from skysieve.periodogram.numerics.grid import GridRule, grid_warnings, make_rule, refusal
@@ -464,12 +465,16 @@ class LombScarglePlan(Plan):
             self._rules[key] = make_rule(**bounds, **self._rule_options)
         return self._rules[key]
 
+    def _scans(self, curves: CurveSet) -> bool:
+        """Whether the light curves are read once before the search."""
+        return curves.single or self._rule(curves.units).needs_spans or self._nan_policy == "raise"
+
     def _grids(self, engine: Engine, curves: CurveSet) -> tuple[Grids, Scan | None]:
         """Grids for these light curves, and the first look at them if one was taken."""
         rule = self._rule(curves.units)
         scan = None
         span, n_used = np.empty(0), np.empty(0, np.int64)
-        if curves.single or rule.needs_spans or self._nan_policy == "raise":
+        if self._scans(curves):
             scan = engine.scan(curves.source)
             if self._nan_policy == "raise":
                 checks.refuse_missing(curves, scan)
@@ -493,6 +498,8 @@ class LombScarglePlan(Plan):
         engine, spec = self._open(), self._spec
         if curves.on_device and self._device.kind == "cpu":
             raise TypeError("t, y or dy is on a GPU, but the search runs on the CPU; use device='cuda' or NumPy arrays")
+        if self._scans(curves):
+            curves = read_once(curves)
         grids, scan = self._grids(engine, curves)
         rule, n = self._rule(curves.units), curves.source.n_objects
         listed = rule.frequencies

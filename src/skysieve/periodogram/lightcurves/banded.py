@@ -10,7 +10,7 @@ import numpy as np
 from skysieve.core.arrays import to_host
 
 from .arrays import is_ragged
-from .sources import CurveSet, FlatSource, ListSource
+from .sources import CurveSet, FlatSource, JoinedSource, ListSource, joined
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,6 +54,14 @@ class BandedSource:
         return codes
 
 
+def read_once(curves: CurveSet) -> CurveSet:
+    """Light curves whose lists are joined, see `joined`."""
+    source = curves.source
+    if isinstance(source, BandedSource):
+        return replace(curves, source=replace(source, source=joined(source.source)))
+    return replace(curves, source=joined(source))
+
+
 SMALL_NUMBERS = 4096
 """Bands that are whole numbers below this are counted; others are sorted, which takes longer."""
 
@@ -79,7 +87,7 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
     """
     source = curves.source
     rows = int(source.offsets[-1])
-    if isinstance(source, ListSource) and (is_ragged(bands) or _lists_among(bands)):
+    if isinstance(source, ListSource | JoinedSource) and (is_ragged(bands) or _lists_among(bands)):
         if len(bands) != source.n_objects:
             raise ValueError(f"bands has {len(bands)} light curves, y has {source.n_objects}")
         for i, (one, size) in enumerate(zip(bands, np.diff(source.offsets), strict=True)):
