@@ -501,6 +501,15 @@ def test_the_object_has_data_of_its_own():
             column[0] = 3.0
 
 
+def test_rows_that_are_masked_later_are_left_out():
+    t, y, _ = curve()
+    ls = skysieve.LombScargle(t, np.ma.array(y))
+    before = ls.power(0.4)
+    ls.y[5] = np.ma.masked
+    left = np.arange(len(t)) != 5
+    assert ls.power(0.4) == skysieve.LombScargle(t[left], y[left]).power(0.4) != before
+
+
 def test_new_columns_and_options_of_an_object_count_at_once():
     t, y, dy = curve()
     ls = skysieve.LombScargle(t, y, dy)

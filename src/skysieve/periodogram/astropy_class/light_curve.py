@@ -23,6 +23,8 @@ class Rows:
     ----------
     columns : tuple
         The columns of the light curve from which the rows were taken.
+    masked : bool
+        Whether one of them is a masked array.
     t, y, dy : numpy.ndarray
         Finite times and values, errors above 0; `dy` may be None.
 
@@ -34,6 +36,7 @@ class Rows:
 
     def __init__(self, columns: tuple[Any, Any, Any]) -> None:
         self.columns = columns
+        self.masked = any(isinstance(x, np.ma.MaskedArray) for x in columns)
         t, y = plain(columns[0]), plain(columns[1])
         dy = None if columns[2] is None else plain(columns[2])
         good = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
@@ -112,10 +115,10 @@ class Curve:
 
     @property
     def _usable(self) -> Rows:
-        """The usable rows; they are checked once for each set of columns."""
+        """The usable rows; they are checked once for each set of columns, but again where a mask may have changed."""
         columns = (self._relative, self.y, self.dy)
         found = self._checked
-        if found is None or not all(map(is_, found.columns, columns)):
+        if found is None or found.masked or not all(map(is_, found.columns, columns)):
             found = self._checked = Rows(columns)
         return found
 

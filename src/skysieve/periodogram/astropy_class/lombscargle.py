@@ -57,7 +57,7 @@ class LombScargle(Significance):
     """Lomb-Scargle periodogram of one light curve, with the methods of ``astropy.timeseries.LombScargle``.
 
     Arguments, units, absolute and relative times, grids and normalisations mean the same as in astropy.  Rows in
-    which something is not finite or masked are left out.
+    which something is not finite or masked are left out.  The object has read-only copies of the data.
 
     Parameters
     ----------
