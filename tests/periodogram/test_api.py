@@ -20,8 +20,9 @@ from tests.truth import periodogram as reference
 import skysieve
 from skysieve.core import device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, SkysieveError
-from skysieve.periodogram.api import LombScarglePlan, lombscargle
+from skysieve.periodogram.api import Borrowing, LombScarglePlan, lombscargle
 from skysieve.periodogram.contract import Status
+from skysieve.periodogram.lightcurves import sources
 
 GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 600}
 TOLERANCE = 1e-9
@@ -365,6 +366,20 @@ def test_the_function_uses_its_engine_again(standin):
     assert first.closed
 
 
+def test_an_engine_of_all_cores_is_not_used_again_when_the_number_of_cores_changes(standin, monkeypatch):
+    t, y, _ = curve()
+    engines = []
+    for cores, threads in ((2, None), (1, None), (2, None), (2, 3), (1, 3)):
+        monkeypatch.setattr("skysieve.periodogram.api.usable_cores", lambda cores=cores: cores)
+        with Borrowing(**GRID, threads=threads) as plan:
+            plan.execute(t, y)
+            engines.append(plan._engine._engine)
+    assert engines[0] is engines[2]
+    assert engines[1] is not engines[0]
+    assert engines[3] is engines[4]
+    assert engines[3] is not engines[0]
+
+
 def test_an_engine_whose_search_raises_is_closed(standin, monkeypatch):
     def fail(*_args: object) -> None:
         raise RuntimeError("the GPU is lost")
@@ -454,3 +469,95 @@ def test_lists_of_unequal_lengths_name_the_light_curve():
     t = [np.arange(9.0), np.arange(8.0)]
     with pytest.raises(ValueError, match=r"t\[1\] has shape \(8,\) and y\[1\] has shape \(9,\)"):
         skysieve.lombscargle(t, [np.ones(9), np.ones(9)], device="cpu")
+
+
+def test_lists_are_joined_once_for_grids_of_their_own(standin, monkeypatch):
+    """The first look and the search read the same joined arrays; lists that are too long are joined each time."""
+    joins = []
+    read = sources.ListSource.read
+
+    def counted(self, start, stop):
+        joins.append((start, stop))
+        return read(self, start, stop)
+
+    monkeypatch.setattr(sources.ListSource, "read", counted)
+    columns = list(zip(*(curve(n) for n in (60, 45, 80)), strict=True))
+    t, y, dy = map(list, columns)
+    once = lombscargle(t, y, dy, nyquist_factor=0.5)
+    assert joins == [(0, 3)]
+    monkeypatch.setattr(sources, "MOST_JOINED", 100)
+    often = lombscargle(t, y, dy, nyquist_factor=0.5)
+    assert len(joins) > 1 + 3
+    np.testing.assert_array_equal(once.period, often.period)
+    monkeypatch.setattr(sources, "MOST_JOINED", 2**30)
+    y[1] = np.where(np.arange(45) == 7, np.nan, y[1])
+    with pytest.raises(ValueError, match="y of row 7 of object 1"):
+        lombscargle(t, y, dy, nyquist_factor=0.5, nan_policy="raise")
+
+
+def arrow_columns(kind):
+    """Arrow lists of three light curves, and the same as lists of arrays."""
+    pa = pytest.importorskip("pyarrow")
+    lists = [list(column) for column in zip(*(curve(n) for n in (60, 45, 80)), strict=True)]
+    if kind == "float32":
+        lists[1:] = [[x.astype(np.float32) for x in column] for column in lists[1:]]
+    columns = []
+    for column in lists:
+        flat = pa.array(np.concatenate(column))
+        made = pa.LargeListArray if kind == "large" else pa.ListArray
+        columns.append(made.from_arrays([0, 60, 105, 185], flat))
+    if kind == "chunks":
+        columns = [pa.chunked_array([column[:1], column[1:]]) for column in columns]
+    if kind == "pandas":
+        pd = pytest.importorskip("pandas")
+        columns = [pd.Series(column, dtype=pd.ArrowDtype(column.type)) for column in columns]
+    if kind == "objects":
+        pd = pytest.importorskip("pandas")
+        columns = [pd.Series(column) for column in lists]
+    return columns, lists
+
+
+@pytest.mark.parametrize("kind", ["plain", "large", "chunks", "float32", "pandas", "objects"])
+def test_columns_of_lists_are_searched_as_lists(kind, standin):
+    columns, lists = arrow_columns(kind)
+    for error in (columns[2], 0.1, None):
+        theirs = lists[2] if error is columns[2] else None if error is None else 0.1
+        found = lombscargle(*columns[:2], error, **GRID)
+        expected = lombscargle(*lists[:2], theirs, **GRID)
+        np.testing.assert_array_equal(found.power, expected.power)
+        np.testing.assert_array_equal(found.period, expected.period)
+
+
+def test_arrow_lists_are_not_copied():
+    (t, y, _), _ = arrow_columns("plain")
+    source = sources.light_curves(t, y).source
+    assert source.read(0, 3)[1].__array_interface__["data"][0] == y.values.buffers()[1].address
+    later = sources.light_curves(t[1:], y[1:]).source
+    assert later.read(1, 2)[0].__array_interface__["data"][0] == t.values.buffers()[1].address + 105 * 8
+    np.testing.assert_array_equal(later.offsets, [0, 45, 125])
+
+
+def test_missing_lists_and_values_in_arrow_columns(standin):
+    pa = pytest.importorskip("pyarrow")
+    t, y, _ = curve()
+    values = y.tolist()
+    values[7] = None
+    data = pa.table({"t": pa.array([t.tolist(), None, t.tolist()]), "y": pa.array([values, None, y.tolist()])})
+    found = lombscargle("t", "y", data=data, **GRID)
+    assert found.status.tolist() == [Status.OK, Status.EMPTY, Status.OK]
+    assert found.n_dropped.tolist() == [1, 0, 0]
+    with pytest.raises(ValueError, match="y of row 7 of object 0"):
+        lombscargle("t", "y", data=data, **GRID, nan_policy="raise")
+    with pytest.raises(ValueError, match=r"t\[1\] has shape \(2,\) and y\[1\] has shape \(1,\)"):
+        lombscargle(pa.array([[1.0, 2.0], [1.0, 2.0]]), pa.array([[1.0, 2.0], [1.0]]), **GRID)
+    with pytest.raises(TypeError, match="real numbers are expected"):
+        lombscargle(pa.array([["a", "b"]]), pa.array([["a", "b"]]), **GRID)
+
+
+def test_bands_of_arrow_lists():
+    (t, y, dy), lists = arrow_columns("plain")
+    bands = [np.array(["g", "r"])[np.arange(len(x)) % 2].tolist() for x in lists[0]]
+    options = {"fmin": 0.5, "fmax": 2.0, "nf": 100, "device": "cpu"}
+    expected = skysieve.lombscargle_multiband(*lists[:2], bands, lists[2], **options)
+    found = skysieve.lombscargle_multiband(t, y, bands, dy, **options)
+    np.testing.assert_allclose(found.period, expected.period, rtol=1e-12)

@@ -480,3 +480,69 @@ def test_one_frequency_of_what_cannot_be_fitted_is_refused():
         skysieve.LombScargle(np.arange(9.0), np.ones(9), device="cpu").power(0.2)
     with pytest.raises(ValueError, match=r"no such"):
         skysieve.LombScargle(np.arange(9.0), np.arange(9.0), device="cpu").power(0.2, normalization="no such")
+
+
+def test_the_object_has_data_of_its_own():
+    """Changes of the user's arrays change no answer, and its own arrays cannot be written to."""
+    t, y, dy = curve()
+    ls = skysieve.LombScargle(t, y, dy)
+    before = ls.power(0.4), ls.model(t, 0.4), ls.false_alarm_probability(0.2)
+    frequency, times, values, errors = 0.4, t.copy(), y.copy(), dy.copy()
+    t *= 1.5
+    y += 1
+    dy *= 2
+    fresh = skysieve.LombScargle(times, values, errors)
+    for ours in (ls, fresh):
+        assert ours.power(frequency) == before[0]
+        np.testing.assert_array_equal(ours.model(times, frequency), before[1])
+        assert ours.false_alarm_probability(0.2) == before[2]
+    for column in (ls.y, ls.dy):
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 3.0
+
+
+def test_rows_that_are_masked_later_are_left_out():
+    t, y, _ = curve()
+    ls = skysieve.LombScargle(t, np.ma.array(y))
+    before = ls.power(0.4)
+    ls.y[5] = np.ma.masked
+    left = np.arange(len(t)) != 5
+    assert ls.power(0.4) == skysieve.LombScargle(t[left], y[left]).power(0.4) != before
+
+
+def test_new_columns_and_options_of_an_object_count_at_once():
+    t, y, dy = curve()
+    ls = skysieve.LombScargle(t, y, dy)
+    assert ls.offset() == pytest.approx(np.average(y, weights=dy**-2))
+    ls.power(0.4)
+    ls.y = y**2
+    ls.center_data = False
+    new = skysieve.LombScargle(t, y**2, dy, center_data=False)
+    assert ls.power(0.4) == new.power(0.4)
+    assert ls.offset() == 0
+    np.testing.assert_array_equal(ls.model(t, 0.4), new.model(t, 0.4))
+
+
+@pytest.mark.parametrize("fit_mean", [False, True])
+@pytest.mark.parametrize("center_data", [False, True])
+@pytest.mark.parametrize("errors", [False, True])
+@pytest.mark.parametrize("normalization", ["standard", "model", "log", "psd"])
+def test_few_frequencies_have_the_powers_of_astropy(fit_mean, center_data, errors, normalization):
+    t, y, dy = curve()
+    options = (fit_mean, center_data, 1, normalization)
+    f = np.array([0.31, 0.05, 2.7])
+    ours = skysieve.LombScargle(t, y + 5, dy if errors else None, *options).power(f)
+    theirs = Astropy(t, y + 5, dy if errors else None, *options).power(f, method="slow")
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+def test_ends_of_the_rule_are_those_of_the_grid():
+    t, y, dy = curve()
+    ls = skysieve.LombScargle(t, y, dy)
+    for options in ({}, {"maximum_frequency": 2.0}, {"minimum_frequency": 0.2, "samples_per_peak": 3}):
+        grid = ls.autofrequency(**options)
+        for full in (True, False):
+            found = ls.false_alarm_probability(0.2, **options, full_band=full)
+            assert found == ls.false_alarm_probability(0.2, frequency=grid, full_band=full)
+    with pytest.raises(ValueError, match="there are none"):
+        ls.false_alarm_probability(0.2, minimum_frequency=5.0, maximum_frequency=1.0)

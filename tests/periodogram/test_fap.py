@@ -163,8 +163,8 @@ def test_a_part_of_the_band():
     t, y, dy = noise()
     ls = skysieve.LombScargle(t, y, dy, device="cpu")
     band = {"minimum_frequency": 3.0, "maximum_frequency": 4.0}
-    tau = ls._noise(np.array([3.0, 4.0]), "standard", False).tau(0.3)
-    assert tau == pytest.approx(ls._noise(np.array([4.0]), "standard", True).tau(0.3) / 4)
+    tau = ls._noise((3.0, 4.0), "standard", False).tau(0.3)
+    assert tau == pytest.approx(ls._noise((4.0, 4.0), "standard", True).tau(0.3) / 4)
     assert ls.false_alarm_probability(0.3, full_band=False, **band) < ls.false_alarm_probability(0.3, **band)
 
 

@@ -15,9 +15,10 @@ from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import SkysieveError
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
+from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.analysis.sampling import highest_frequencies
 from skysieve.periodogram.lightcurves import checks
-from skysieve.periodogram.lightcurves.sources import CurveSet, light_curves
+from skysieve.periodogram.lightcurves.sources import CurveSet, light_curves, read_once
 from skysieve.periodogram.lightcurves.units import Units, one_time_unit, strip_frequency
 from skysieve.periodogram.numerics.grid import GridRule, grid_warnings, make_rule, refusal
 from skysieve.periodogram.result.assemble import assemble, settle
@@ -61,8 +62,9 @@ class BorrowedEngine:
         self, spec: Spec, devices: tuple[Device, ...], memory: str | float | None, threads: int | None
     ) -> None:
         self._error: BaseException | None = None
+        cores = usable_cores() if threads is None else threads  # an engine of all cores has one thread for each
         self._loan = ENGINES.borrow(
-            ("periodogram", spec, devices, memory, threads),
+            ("periodogram", spec, devices, memory, threads, cores),
             lambda: make_engine(spec, devices, memory, threads),
             devices[0],
             lambda engine: engine.idle_bytes,
@@ -466,12 +468,16 @@ class LombScarglePlan(Plan):
             self._rules[key] = make_rule(**bounds, **self._rule_options)
         return self._rules[key]
 
+    def _scans(self, curves: CurveSet) -> bool:
+        """Whether the light curves are read once before the search."""
+        return curves.single or self._rule(curves.units).needs_spans or self._nan_policy == "raise"
+
     def _grids(self, engine: Engine, curves: CurveSet) -> tuple[Grids, Scan | None]:
         """Grids for these light curves, and the first look at them if one was taken."""
         rule = self._rule(curves.units)
         scan = None
         span, n_used = np.empty(0), np.empty(0, np.int64)
-        if curves.single or rule.needs_spans or self._nan_policy == "raise":
+        if self._scans(curves):
             scan = engine.scan(curves.source)
             if self._nan_policy == "raise":
                 checks.refuse_missing(curves, scan)
@@ -495,6 +501,8 @@ class LombScarglePlan(Plan):
         engine, spec = self._open(), self._spec
         if curves.on_device and self._device.kind == "cpu":
             raise TypeError("t, y or dy is on a GPU, but the search runs on the CPU; use device='cuda' or NumPy arrays")
+        if self._scans(curves):
+            curves = read_once(curves)
         grids, scan = self._grids(engine, curves)
         rule, n = self._rule(curves.units), curves.source.n_objects
         listed = rule.frequencies

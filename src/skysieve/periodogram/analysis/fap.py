@@ -81,7 +81,7 @@ def single(z: ArrayLike, n: Any, normalization: str = "standard", parameters: in
     0.0009765625
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        half = 0.5 * np.maximum(n - parameters, 0)
+        half = 0.5 * max(n - parameters, 0) if isinstance(n, int) else 0.5 * np.maximum(n - parameters, 0)
         return normalization_named(normalization).single(np.asarray(z, np.float64), half)
 
 
@@ -147,6 +147,8 @@ class Noise:
         Infinite where the model has as many parameters as there are points and the formula has no value.
         """
         tau = self._tau(z)
+        if isinstance(self.n, int) and self.n > MODEL_PARAMETERS:
+            return tau
         return np.asarray(np.where(np.isnan(tau) & ~np.isnan(z) & (self.n <= MODEL_PARAMETERS), np.inf, tau))
 
     def _tau(self, z: ArrayLike) -> NDArray[Any]:
@@ -280,5 +282,8 @@ def invert(
     for _ in range(200):
         middle = 0.5 * (low + high)
         above = probability(middle) > p
+        before = low, high
         low, high = np.where(above, middle, low), np.where(above, high, middle)
+        if np.array_equal(low, before[0]) and np.array_equal(high, before[1]):  # the ends are neighbouring numbers
+            break
     return np.asarray(0.5 * (low + high))

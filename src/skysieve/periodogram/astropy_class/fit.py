@@ -27,8 +27,7 @@ class FittedCurve(Curve):
 
     def offset(self) -> Any:
         """Weighted mean of `y`, or 0 without `center_data`."""
-        _, y, dy = self._rows()
-        return (weighted_mean(y, dy) if self.center_data else 0) * unit_of(self.y)
+        return (self._usable.mean if self.center_data else 0) * unit_of(self.y)
 
     def design_matrix(self, frequency: Any, t: Any = None) -> NDArray[np.float64]:
         """Columns of the model: 1 with `fit_mean`, then sin and cos of each term.
@@ -59,10 +58,13 @@ class FittedCurve(Curve):
         units : bool
             With the unit of `y`.
         """
-        t, y, dy = self._rows()
-        centre = weighted_mean(y, dy) if self.center_data else 0.0
-        theta = fit(t, y - centre, dy, self._one_frequency(frequency), self.fit_mean, self.nterms)
+        theta = self._parameters(self._one_frequency(frequency))
         return theta * unit_of(self.y) if units else theta
+
+    def _parameters(self, f: float) -> NDArray[np.float64]:
+        rows = self._usable
+        y = rows.centred if self.center_data else rows.y
+        return fit(rows.t, y, rows.dy, f, self.fit_mean, self.nterms)
 
     def model(self, t: Any, frequency: Any) -> Any:
         """The fitted model at other times.
@@ -83,10 +85,10 @@ class FittedCurve(Curve):
         """
         f = self._one_frequency(frequency)
         times = self._times(t)
-        rows, y, dy = self._rows()
-        centre = weighted_mean(y, dy) if self.center_data else 0.0
-        theta = fit(rows, y - centre, dy, f, self.fit_mean, self.nterms)
-        return (centre + design_matrix(times, f, None, self.fit_mean, self.nterms) @ theta) * unit_of(self.y)
+        values = design_matrix(times, f, None, self.fit_mean, self.nterms) @ self._parameters(f)
+        if self.center_data:
+            values += self._usable.mean
+        return values * self.y.unit if has_unit(self.y) else values
 
     def window(self, frequency: Any) -> NDArray[np.float64]:
         """Spectral window function: ``|sum w exp(2 pi i f t)|^2`` with the weights of the errors, 1 at frequency 0.
@@ -143,23 +145,28 @@ class FittedCurve(Curve):
         ValueError
             If the times are all equal.
         """
-        t = self._relative
-        good = np.isfinite(np.asarray(t, np.float64))
-        if not np.any(good) or np.ptp(np.asarray(t, np.float64)[good]) == 0:
-            raise ValueError("the times t are all equal; a time span above 0 is needed")
-        for name, end in (("minimum_frequency", minimum_frequency), ("maximum_frequency", maximum_frequency)):
-            _refuse_unit(name, end, self._relative)
-        baseline = t[good].max() - t[good].min()
-        step = 1.0 / baseline / samples_per_peak
-        low = 0.5 * step if minimum_frequency is None else minimum_frequency
-        if maximum_frequency is None:
-            high = nyquist_factor * (0.5 * int(good.sum()) / baseline)
-        else:
-            high = maximum_frequency
-        count = 1 + round(float((high - low) / step))
+        low, step, count = self._rule(samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency)
         if return_freq_limits:
             return low, low + step * (count - 1)
         return low + step * np.arange(count)
+
+    def _rule(
+        self, samples_per_peak: float, nyquist_factor: float, minimum_frequency: Any, maximum_frequency: Any
+    ) -> tuple[Any, Any, int]:
+        """First frequency, step and number of frequencies of `autofrequency`."""
+        if self._sampling is None:
+            t = self._relative
+            good = np.isfinite(np.asarray(t, np.float64))
+            if not np.any(good) or np.ptp(np.asarray(t, np.float64)[good]) == 0:
+                raise ValueError("the times t are all equal; a time span above 0 is needed")
+            self._sampling = int(good.sum()), t[good].max() - t[good].min()
+        for name, end in (("minimum_frequency", minimum_frequency), ("maximum_frequency", maximum_frequency)):
+            _refuse_unit(name, end, self._relative)
+        n, baseline = self._sampling
+        step = 1.0 / baseline / samples_per_peak
+        low = 0.5 * step if minimum_frequency is None else minimum_frequency
+        high = nyquist_factor * (0.5 * n / baseline) if maximum_frequency is None else maximum_frequency
+        return low, step, 1 + round(float((high - low) / step))
 
     def _power_unit(self, normalization: str) -> Any:
         if not has_unit(self.y):
@@ -176,9 +183,3 @@ def _refuse_unit(name: str, frequency: Any, t: Any) -> None:
     if has_unit(t):
         raise UnitConversionError(f"{name}={frequency!r} has no unit, but t is in {t.unit}; give it one such as 1/d")
     raise UnitConversionError(f"{name} has the unit {frequency.unit}, but t has none; give both a unit or neither")
-
-
-def weighted_mean(y: NDArray[Any], dy: NDArray[Any] | None) -> float:
-    """Mean of ``y`` with the weights ``dy**-2``."""
-    weight = np.ones_like(y) if dy is None else dy**-2.0
-    return float(weight @ y / weight.sum())

@@ -2,15 +2,88 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.arrays import is_device_array
+from skysieve.periodogram.analysis.fap import Noise
 from skysieve.periodogram.lightcurves.units import is_date
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+class Rows:
+    """The usable rows of a light curve without units, and the sums over them that its methods share.
+
+    Attributes
+    ----------
+    columns : tuple
+        The columns of the light curve from which the rows were taken.
+    masked : bool
+        Whether one of them is a masked array.
+    t, y, dy : numpy.ndarray
+        Finite times and values, errors above 0; `dy` may be None.
+
+    Raises
+    ------
+    ValueError
+        If no row is usable, or an error is not positive.
+    """
+
+    def __init__(self, columns: tuple[Any, Any, Any]) -> None:
+        self.columns = columns
+        self.masked = any(isinstance(x, np.ma.MaskedArray) for x in columns)
+        t, y = plain(columns[0]), plain(columns[1])
+        dy = None if columns[2] is None else plain(columns[2])
+        good = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
+        if not good.any():
+            names = "t and y" if dy is None else "t, y and dy"
+            raise ValueError(f"t and y have no usable row: of {len(t)} none is finite in {names}")
+        if dy is not None and (dy[good] <= 0).any():
+            odd = int(np.argmax(good & (dy <= 0)))
+            raise ValueError(f"dy[{odd}] is {dy[odd]:g}; every error must be positive")
+        if not good.all():
+            t, y, dy = t[good], y[good], None if dy is None else dy[good]
+        self.t, self.y, self.dy = t, y, dy
+
+    @cached_property
+    def weight(self) -> NDArray[np.float64]:
+        """``dy**-2``, or 1 without errors."""
+        return np.ones_like(self.y) if self.dy is None else self.dy**-2.0
+
+    @cached_property
+    def total(self) -> float:
+        """Sum of the weights."""
+        return float(self.weight.sum())
+
+    @cached_property
+    def mean(self) -> float:
+        """Weighted mean of the values."""
+        return float(self.weight @ self.y / self.total)
+
+    @cached_property
+    def centred(self) -> NDArray[np.float64]:
+        """Values less their weighted mean."""
+        return self.y - self.mean
+
+    @cached_property
+    def from_middle(self) -> NDArray[np.float64]:
+        """Times since the middle of the time span, whose small phases have small rounding errors."""
+        return np.asarray(self.t - 0.5 * (self.t.min() + self.t.max()))
+
+    @cached_property
+    def varies(self) -> bool:
+        """Whether neither all times nor all values are equal."""
+        return bool(np.ptp(self.t) > 0 and np.ptp(self.y) > 0)
+
+    @cached_property
+    def noise(self) -> Noise:
+        """What the formulas of false-alarm probabilities need, for a bandwidth of 1."""
+        return Noise.of(self.t, self.dy, 1.0, "standard")
 
 
 class Curve:
@@ -21,7 +94,7 @@ class Curve:
     t : array, Quantity or Time
         As given (a TimeDelta in days).
     y, dy : numpy.ndarray or Quantity
-        `dy` may be None.
+        Read-only copies of what was given; `dy` may be None.
     """
 
     def __init__(self, t: Any, y: Any, dy: Any = None) -> None:
@@ -34,22 +107,25 @@ class Curve:
         self.t = _days(t)
         self._start = self.t[0] if _is_absolute(self.t) else None
         relative = self.t if self._start is None else _days(self.t - self._start)
-        self._relative, self.y, self.dy = _together(relative, y, dy)
+        relative, y, dy = _together(relative, y, dy)
+        self._relative, self.y = _frozen(relative), _frozen(y)
+        self.dy = None if dy is None else _frozen(dy)
+        self._checked: Rows | None = None
+        self._sampling: tuple[int, Any] | None = None
+
+    @property
+    def _usable(self) -> Rows:
+        """The usable rows; they are checked once for each set of columns, but again where a mask may have changed."""
+        columns = (self._relative, self.y, self.dy)
+        found = self._checked
+        if found is None or found.masked or not all(map(is_, found.columns, columns)):
+            found = self._checked = Rows(columns)
+        return found
 
     def _rows(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
         """Bare finite rows: times since the start of a Time (as they are otherwise), values, errors above 0."""
-        t, y = plain(self._relative), plain(self.y)
-        dy = None if self.dy is None else plain(self.dy)
-        good = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
-        if not good.any():
-            names = "t and y" if dy is None else "t, y and dy"
-            raise ValueError(f"t and y have no usable row: of {len(t)} none is finite in {names}")
-        if dy is not None and (dy[good] <= 0).any():
-            odd = int(np.argmax(good & (dy <= 0)))
-            raise ValueError(f"dy[{odd}] is {dy[odd]:g}; every error must be positive")
-        if good.all():
-            return t, y, dy
-        return t[good], y[good], None if dy is None else dy[good]
+        rows = self._usable
+        return rows.t, rows.y, rows.dy
 
     def _frequency(self, frequency: Any) -> Any:
         """Frequencies in 1/unit(t)."""
@@ -97,6 +173,13 @@ class Curve:
         if times.ndim != 1:
             raise ValueError(f"t has shape {times.shape}; a 1-D array of times is expected")
         return np.asarray(getattr(times, "value", times), np.float64)
+
+
+def _frozen(x: Any) -> Any:
+    """A read-only copy, so that results of earlier calls stay valid."""
+    copy = x.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 def has_unit(x: Any) -> bool:

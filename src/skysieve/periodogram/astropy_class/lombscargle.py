@@ -12,8 +12,7 @@ from skysieve.periodogram.api import Borrowing
 from skysieve.periodogram.lightcurves.sources import light_curves
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS, normalize
 
-from .fit import weighted_mean
-from .least_squares import FEW, design_matrix
+from .least_squares import FEW
 from .light_curve import missing
 from .prewhiten import Prewhitened, prewhiten
 from .significance import Significance
@@ -58,7 +57,7 @@ class LombScargle(Significance):
     """Lomb-Scargle periodogram of one light curve, with the methods of ``astropy.timeseries.LombScargle``.
 
     Arguments, units, absolute and relative times, grids and normalisations mean the same as in astropy.  Rows in
-    which something is not finite or masked are left out.
+    which something is not finite or masked are left out.  The object has read-only copies of the data.
 
     Parameters
     ----------
@@ -213,11 +212,12 @@ class LombScargle(Significance):
             if not (regular or _is_regular(flat)):
                 raise ValueError(f"method={method!r}: frequency must be a regular grid")
             regular = True
-        regular &= not (np.any(bare < 0) and np.any(bare > 0))  # absolute values of both signs are no regular grid
-        zero = flat == 0
-        if not zero.any():
+        if regular:
+            regular = not (np.any(bare < 0) and np.any(bare > 0))  # absolute values of both signs are no regular grid
+        if np.count_nonzero(flat) == flat.size:
             power = self._powers(flat, shape, chosen, regular)
         else:
+            zero = flat == 0
             power = np.full(flat.shape, self._at_zero(shape), np.dtype(self.dtype))
             if not zero.all():
                 power[~zero] = self._powers(flat[~zero], shape, "direct" if chosen == "direct" else "auto", False)
@@ -377,7 +377,7 @@ class LombScargle(Significance):
     def _powers(self, frequency: NDArray[Any], normalization: str, method: str, regular: bool) -> NDArray[Any]:
         if frequency.size == 0:
             return np.empty(0, np.dtype(self.dtype))
-        if len(self._rows()[0]) < (3 if self.fit_mean else 2):  # with fewer points than parameters every model fits
+        if len(self._usable.t) < (3 if self.fit_mean else 2):  # with fewer points than parameters every model fits
             return np.full(frequency.shape, np.nan, np.dtype(self.dtype))
         if frequency.size <= FEW_FREQUENCIES and method in ("auto", "direct") and not self._needs_engine:
             few = self._least_squares(frequency, normalization)
@@ -397,28 +397,33 @@ class LombScargle(Significance):
         Those are light curves without variation in times or values, and columns so similar that the normal equations
         lose accuracy.
         """
-        t, y, dy = self._rows()
-        if self.nterms != 1 or normalization not in NORMALIZATIONS or not frequency.max() < np.inf:
+        rows, f = self._usable, frequency.tolist()
+        if self.nterms != 1 or normalization not in NORMALIZATIONS or not all(map(math.isfinite, f)):
             return None
-        if t.size * frequency.size > FEW or np.ptp(t) == 0 or np.ptp(y) == 0:
+        if rows.t.size * len(f) > FEW or not rows.varies:
             return None
-        weight = np.ones_like(y) if dy is None else dy**-2.0
-        total = weight.sum()
-        if self.fit_mean or self.center_data:
-            y = y - weight @ y / total
-        reference = weight @ (y * y)
-        t = t - 0.5 * (t.min() + t.max())  # smaller phases have smaller rounding errors
-        scaled = y if dy is None else y / dy
-        standard = np.empty(frequency.size)
-        for i, f in enumerate(frequency):
-            x = design_matrix(t, f, dy, self.fit_mean, 1)
-            normal, right = x.T @ x, x.T @ scaled
-            if not np.linalg.det(normal) > INDEPENDENT * np.prod(np.diagonal(normal)):
+        weight, total = rows.weight, rows.total
+        if not 0 < total < math.inf:
+            return None
+        columns = np.empty((3, rows.t.size))
+        columns[2] = rows.centred if self.fit_mean or self.center_data else rows.y
+        standard = np.empty(len(f))
+        for i, one in enumerate(f):
+            phase = rows.from_middle * (2 * math.pi * one)
+            np.cos(phase, out=columns[0])
+            np.sin(phase, out=columns[1])
+            weighted = columns * weight
+            (cc, cs, cy), (_, ss, sy), (_, _, yy) = (weighted @ columns.T).tolist()
+            least = INDEPENDENT * cc * ss
+            if self.fit_mean:  # take the weighted means off the columns
+                c, s, y = weighted.sum(axis=1).tolist()
+                cc, cs, ss = cc - c * c / total, cs - c * s / total, ss - s * s / total
+                cy, sy = cy - c * y / total, sy - s * y / total
+            determinant = cc * ss - cs * cs
+            if not (determinant > least and 0 < yy < math.inf):
                 return None
-            standard[i] = right @ np.linalg.solve(normal, right)
-        if not 0 < reference < np.inf:
-            return None
-        return normalize(standard / reference, normalization, reference / total, total, t.size)
+            standard[i] = (cy * cy * ss + sy * sy * cc - 2 * cy * sy * cs) / determinant / yy
+        return normalize(standard, normalization, yy / total, total, rows.t.size)
 
     def _at_zero(self, normalization: str) -> float:
         """Power at frequency 0, where the cosine is constant and the sine is 0."""
@@ -426,10 +431,10 @@ class LombScargle(Significance):
             return 0.0
         if self.fit_mean:
             return math.nan
-        _, y, dy = self._rows()
-        weight = np.ones_like(y) if dy is None else dy**-2.0
-        y = y - weighted_mean(y, dy) if self.center_data else y
-        total, reference = weight.sum(), float(weight @ y**2)
+        rows = self._usable
+        weight, total = rows.weight, rows.total
+        y = rows.centred if self.center_data else rows.y
+        reference = float(weight @ y**2)
         with np.errstate(divide="ignore", invalid="ignore"):
             standard = (weight @ y) ** 2 / total / np.float64(reference)
         return float(normalize(standard, normalization, reference / total, total, len(y)))

@@ -152,7 +152,8 @@ def make_peaks(
         chance = exceeding(maxima, power)
     elif false_alarm is not None and not reason:
         no_keywords(false_alarm, keywords)
-        chance = curve._noise(grid, normalization, True).probability(power, false_alarm)
+        ends = float(grid.min()), float(grid.max())
+        chance = curve._noise(ends, normalization, True).probability(power, false_alarm)
     flags_of: dict[str, Any] = {"alias": None, "alias_of": None, "alias_text": None}
     if aliases:
         scale = days_in(getattr(curve._relative, "unit", None))

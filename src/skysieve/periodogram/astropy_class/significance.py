@@ -97,12 +97,13 @@ class Significance(FittedCurve, ABC):
         if not self._formula_holds(method, self.normalization):
             return None
         z = np.asarray(power, np.float64)
-        bare = self._grid(frequency, grid)
         if method == "bootstrap":
+            bare = self._grid(frequency, grid)
             maxima = self._maxima(bare, self.normalization, frequency is None, dict(method_kwds or {}))
             return exceeding(maxima, z)
         no_keywords(method, method_kwds)
-        found = self._noise(bare, self.normalization, full_band).probability(z, method)[()]
+        ends = self._ends(frequency, grid)
+        found = self._noise(ends, self.normalization, full_band).probability(z, method)[()]
         return self._dimensionless(found, method)
 
     def false_alarm_level(
@@ -138,13 +139,14 @@ class Significance(FittedCurve, ABC):
         if not self._formula_holds(method, self.normalization):
             return None
         p = fap.checked(false_alarm_probability)
-        bare = self._grid(frequency, grid)
         if method == "bootstrap":
+            bare = self._grid(frequency, grid)
             maxima = self._maxima(bare, self.normalization, frequency is None, dict(method_kwds or {}))
             position = np.clip(np.floor((1 - p) * len(maxima)).astype(int), 0, len(maxima) - 1)
             return maxima[position] * self._power_unit(self.normalization)
         no_keywords(method, method_kwds)
-        return self._noise(bare, self.normalization, full_band).level(p, method)[()]
+        ends = self._ends(frequency, grid)
+        return self._noise(ends, self.normalization, full_band).level(p, method)[()]
 
     @abstractmethod
     def _search(
@@ -177,12 +179,26 @@ class Significance(FittedCurve, ABC):
             warnings.warn(reason, fap.NoFormulaWarning, stacklevel=stacklevel)
         return reason is None
 
-    def _noise(self, frequency: NDArray[Any], normalization: str, full_band: bool) -> fap.Noise:
-        t, _, dy = self._rows()
-        if len(t) < 2:
+    def _ends(self, frequency: Any, rule: tuple[Any, ...]) -> tuple[float, float]:
+        """Lowest and highest frequency of `_grid`."""
+        if frequency is None:
+            low, step, count = self._rule(*rule)
+            if count >= 1:
+                first, last = low, low + step * (count - 1)
+                if has_unit(self._relative):
+                    first, last = self._frequency(first).value, self._frequency(last).value
+                return float(first), float(last)
+        grid = self._grid(frequency, rule)
+        return float(grid.min()), float(grid.max())
+
+    def _noise(self, ends: tuple[float, float], normalization: str, full_band: bool) -> fap.Noise:
+        """The noise for a search between two frequencies."""
+        rows = self._usable
+        if len(rows.t) < 2:
             raise ValueError("t and y have 1 usable row; at least 2 are needed")
-        band = float(frequency.max()) - (0.0 if full_band else float(frequency.min()))
-        return fap.Noise.of(t, dy, band, normalization)
+        noise = rows.noise
+        band = ends[1] - (0.0 if full_band else ends[0])
+        return fap.Noise(noise.n, noise.span, noise.effective_span, band, normalization)
 
     def _maxima(
         self, frequency: NDArray[Any], normalization: str, regular: bool, keywords: dict[str, Any]

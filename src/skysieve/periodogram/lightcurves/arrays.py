@@ -92,16 +92,18 @@ def _field(column: Any, name: str) -> list[Any] | None:
 
 def pieces(x: Any) -> Any:
     """A column of lists (pyarrow, pandas, nested-pandas) as a list of arrays; anything else unchanged."""
-    package = type(x).__module__.partition(".")[0]
-    if package == "pyarrow":
-        return _arrow_pieces(x)
-    if package not in ("pandas", "nested_pandas") or not hasattr(x, "array"):
+    lists = arrow_lists(x)
+    if lists is not None:
+        values, offsets = lists
+        return np.split(values, offsets[1:-1]) if len(offsets) > 1 else []
+    if type(x).__module__.partition(".")[0] not in ("pandas", "nested_pandas") or not hasattr(x, "array"):
         return x
-    if hasattr(x.array, "__arrow_array__") and str(x.dtype).startswith(("list<", "large_list<", "fixed_size_list<")):
-        return _arrow_pieces(x.array.__arrow_array__())
     if x.dtype != object or not len(x) or not any(np.ndim(value) > 0 for value in x.array):
         return x
-    return [np.empty(0) if value is None or np.ndim(value) == 0 else _joined(np.asarray(value)) for value in x.array]
+    values = x.to_numpy().tolist()
+    if set(map(type, values)) == {np.ndarray} and all(value.dtype != object for value in values):
+        return values
+    return [np.empty(0) if value is None or np.ndim(value) == 0 else _joined(np.asarray(value)) for value in values]
 
 
 def _joined(value: Any) -> Any:
@@ -111,16 +113,27 @@ def _joined(value: Any) -> Any:
     return value
 
 
-def _arrow_pieces(x: Any) -> Any:
-    from .parquet import flattened, is_list
+def arrow_lists(x: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
+    """The numbers of a column of Arrow lists one after another, and the offsets of the lists; None for anything else.
+
+    The numbers are a view of Arrow's memory where that is in one piece without missing values.
+    """
+    if type(x).__module__.partition(".")[0] in ("pandas", "nested_pandas"):
+        if not hasattr(getattr(x, "array", None), "__arrow_array__") or not str(x.dtype).startswith(_ARROW_LISTS):
+            return None
+        x = x.array.__arrow_array__()
+    if type(x).__module__.partition(".")[0] != "pyarrow" or not str(getattr(x, "type", "")).startswith(_ARROW_LISTS):
+        return None
+    from .parquet import flattened
     from .units import without_dates
 
-    kind = getattr(x, "type", None)
-    if kind is None or not is_list(kind):
-        return x
     lengths, flat = flattened(x, None)
-    values = numeric(without_dates(flat), "list")
-    return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return numeric(without_dates(flat), "list"), offsets
+
+
+_ARROW_LISTS = ("list<", "large_list<", "fixed_size_list<")
 
 
 def is_ragged(x: Any) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from skysieve.core.arrays import array_module, is_device_array, to_host
 
-from .arrays import group_rows, is_ragged, is_table, numeric, pick, pieces, time_resolution
+from .arrays import arrow_lists, group_rows, is_ragged, is_table, numeric, pick, pieces, time_resolution
 from .units import Units, strip, strip_times
 
 if TYPE_CHECKING:
@@ -98,6 +98,15 @@ class FlatSource:
 
 
 @dataclass(frozen=True)
+class JoinedSource(FlatSource):
+    """Lists of one array per object that are one after another in memory."""
+
+    def row(self, i: int, j: int) -> int:
+        """The user's number of row ``j`` of object ``i``."""
+        return j
+
+
+@dataclass(frozen=True)
 class ListSource:
     """One array per object."""
 
@@ -155,6 +164,22 @@ class CurveSet:
         if self.single:
             return "the light curve"
         return f"object {i}" if self.ids is None else f"object {self.ids[i]!s} (number {i})"
+
+
+MOST_JOINED = 2**30
+"""Bytes of lists that are joined at once; longer ones are joined a range of objects at a time, each time that they are
+read."""
+
+
+def joined(source: Source) -> Source:
+    """Lists in one piece of memory if they are on the host and not too long, for a source that is read twice."""
+    if not isinstance(source, ListSource) or source.on_device:
+        return source
+    columns = 3 if source.has_dy else 2
+    if int(source.offsets[-1]) * columns * 8 > MOST_JOINED:
+        return source
+    t, y, dy, offsets = source.read(0, source.n_objects)
+    return JoinedSource(t, y, dy, offsets)
 
 
 def light_curves(
@@ -223,6 +248,10 @@ def _from_file(path: str | os.PathLike[str], columns: dict[str, Any]) -> CurveSe
 
 def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
     """Arrays, Quantities, columns of tables, or lists of them."""
+    if offsets is None and id is None:
+        found = _from_arrow_lists(t, y, dy)
+        if found is not None:
+            return found
     t, y, dy = pieces(t), pieces(y), pieces(dy)
     for name, x in (("t", t), ("y", y), ("dy", dy), ("id", id)):
         if isinstance(x, str):
@@ -259,6 +288,24 @@ def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
             raise ValueError(f"id has {bounds[-1]} rows, t and y have {times.size}")
     flat = FlatSource(times, values, errors, bounds, order)
     return CurveSet(flat, units, False, False, ids, resolution, on_device is not None)
+
+
+def _from_arrow_lists(t: Any, y: Any, dy: Any) -> CurveSet | None:
+    """Columns of Arrow lists of equal lengths (`dy` may be one number), without a copy; None for anything else."""
+    times, values = arrow_lists(t), arrow_lists(y)
+    if times is None or values is None or len(values[1]) == 1 or not np.array_equal(times[1], values[1]):
+        return None
+    errors = None
+    if dy is not None:
+        listed = arrow_lists(dy)
+        if listed is not None and np.array_equal(listed[1], values[1]):
+            errors = listed[0]
+        elif isinstance(dy, int | float):
+            errors = np.broadcast_to(_errors(dy, None), values[0].shape)
+        else:
+            return None
+    source = JoinedSource(times[0], values[0], errors, values[1])
+    return CurveSet(source, Units(), resolution=time_resolution(times[0]))
 
 
 def _errors(dy: Any, y_unit: Any, name: str = "dy") -> Any:
@@ -350,7 +397,7 @@ def _plain_lists(t: Any, y: Any, dy: Any) -> CurveSet | None:
     for x in columns:
         if type(x) not in (list, tuple) or set(map(type, x)) != {np.ndarray}:
             return None
-        if set(map(_KIND, x)) != {(np.dtype(np.float64), 1)}:
+        if set(map(_DTYPE, x)) != {np.dtype(np.float64)} or set(map(_NDIM, x)) != {1}:
             return None
     sizes = list(map(len, y))
     if any(list(map(len, x)) != sizes for x in columns):
@@ -360,7 +407,7 @@ def _plain_lists(t: Any, y: Any, dy: Any) -> CurveSet | None:
     return CurveSet(ListSource(t, y, dy, offsets), Units())
 
 
-_KIND = attrgetter("dtype", "ndim")
+_DTYPE, _NDIM = attrgetter("dtype"), attrgetter("ndim")
 
 
 def _has_items(x: Any) -> bool:
@@ -442,6 +489,14 @@ def _unmasked(name: str, bands: Any) -> NDArray[Any]:
     return found
 
 
+def read_once(curves: CurveSet) -> CurveSet:
+    """Light curves whose lists are joined, see `joined`."""
+    source = curves.source
+    if isinstance(source, BandedSource):
+        return replace(curves, source=replace(source, source=joined(source.source)))
+    return replace(curves, source=joined(source))
+
+
 def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]:
     """Names of the bands, and the light curves with the band of each row.
 
@@ -454,7 +509,7 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
     """
     source = curves.source
     rows = int(source.offsets[-1])
-    if isinstance(source, ListSource) and (is_ragged(bands) or _lists_among(bands)):
+    if isinstance(source, ListSource | JoinedSource) and (is_ragged(bands) or _lists_among(bands)):
         if len(bands) != source.n_objects:
             raise ValueError(f"bands has {len(bands)} light curves, y has {source.n_objects}")
         for i, (one, size) in enumerate(zip(bands, np.diff(source.offsets), strict=True)):

@@ -12,6 +12,7 @@ sinusoid and a constant against a constant.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -77,7 +78,10 @@ class Normalization:
 
         It is 1 where there are as many parameters as points.
         """
-        return np.where((half == 0) & ~np.isnan(z), 1.0, np.exp(self._log_single(z, half)))
+        found = np.exp(self._log_single(z, half))
+        if isinstance(half, float) and half != 0:
+            return np.asarray(found)
+        return np.where((half == 0) & ~np.isnan(z), 1.0, found)
 
     def _log_single(self, z: NDArray[np.float64], half: Any) -> NDArray[np.float64]:
         raise self._unknown()
@@ -280,6 +284,15 @@ def normalize(standard: Any, normalization: str, mean_square: Any, weight: Any, 
 
 def _log_gamma_factor(n: Any) -> Any:
     """Logarithm of ``sqrt(2/n) Gamma(n/2) / Gamma((n-1)/2)``."""
+    return _log_gamma_factor_of_one(n) if isinstance(n, int) else _log_gamma_factors(n)
+
+
+@lru_cache(64)
+def _log_gamma_factor_of_one(n: int) -> Any:
+    return _log_gamma_factors(n)
+
+
+def _log_gamma_factors(n: Any) -> Any:
     from scipy.special import gammaln
 
     return 0.5 * np.log(np.divide(2.0, n)) + gammaln(n / 2) - gammaln((n - 1) / 2)

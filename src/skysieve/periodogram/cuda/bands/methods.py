@@ -42,7 +42,7 @@ SPREADING = 4.0
 
 LIMIT = 10.0
 """Square sum of the parameters over the root of the number of points, up to which a fit by combs is trusted: as
-``cpu.fourier.job.LIMIT``."""
+``cpu.fourier.series.LIMIT``."""
 GRID = ("offsets*", "info*", "order*", "tasks*")
 FREQUENCIES = ("f0*", "df*", "nf*")
 _TABLES = ("first*", "second*", "fold*", "deconvolve*")
