@@ -271,7 +271,7 @@ def warm_up(
                 failed.append(one.name)
                 typer.echo(f"skysieve: {one.name} on {one.device} failed: {one.error}", err=True)
             elif not quiet:
-                typer.echo(f"{one.name:28} {one.device:8} {one.seconds:6.1f} s")
+                typer.echo(f"{one.name:36} {one.device:8} {one.seconds:6.1f} s")
         if not quiet:
             for kind, folder in code_folders(devices).items():
                 typer.echo(f"{kind} code is stored in {folder}")

@@ -1,22 +1,27 @@
 """Typical uses of the periodogram on small made data, for ``skysieve warm-up``.
 
-Small data and large data run the same compiled functions; only the methods and the types differ.
+Each use calls functions that share compiled code: two processes would compile that code twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.periodogram.api import lombscargle
 from skysieve.periodogram.multiband import lombscargle_multiband
 
+if TYPE_CHECKING:
+    from typing import Literal
+
 __all__ = ["USES"]
 
-POINTS, OBJECTS, FREQUENCIES = 60, 4, 100_000
-"""So many frequencies are divided among threads; the threads' results are joined by a compiled function."""
+POINTS, OBJECTS = 60, 4
+LONG_GRID = {"fmin": 0.01, "fmax": 10.0, "nf": 100_000}
+"""One curve with so many frequencies is divided among threads, whose results a further compiled function joins."""
 
 
 def _curves(objects: int) -> dict[str, Any]:
@@ -27,43 +32,27 @@ def _curves(objects: int) -> dict[str, Any]:
     return {"t": t, "y": rng.standard_normal(t.size), "dy": np.full(t.size, 0.1), "offsets": offsets}
 
 
-def _search(objects: int, device: str, **options: Any) -> None:
-    lombscargle(**_curves(objects), fmin=0.01, fmax=10, n_peaks=5, device=device, threads=2, **options)
+def sinusoid(device: str, dtype: Literal["float64", "float32"]) -> None:
+    """Search one light curve on a long grid, and a batch on the grids that the function chooses."""
+    given: dict[str, Any] = {"n_peaks": 5, "device": device, "dtype": dtype, "threads": 2}
+    lombscargle(**_curves(1), **LONG_GRID, **given)
+    lombscargle(**_curves(OBJECTS), return_power=False, **given)
 
 
-def curve(device: str) -> None:
-    """Compute the periodogram of one light curve."""
-    _search(1, device, nf=FREQUENCIES)
-
-
-def batch(device: str) -> None:
-    """Search a batch of light curves for peaks."""
-    _search(OBJECTS, device, nf=1000, return_power=False)
-
-
-def single_precision(device: str) -> None:
-    """Do both in float32."""
-    _search(1, device, nf=FREQUENCIES, dtype="float32")
-    _search(OBJECTS, device, nf=1000, return_power=False, dtype="float32")
-
-
-def terms(device: str) -> None:
-    """Fit several terms."""
-    _search(1, device, nf=FREQUENCIES, nterms=2)
-    _search(OBJECTS, device, nf=1000, nterms=4, return_power=False)
-
-
-def bands(device: str) -> None:
-    """Search light curves of two bands."""
-    for objects, nf, power in ((1, FREQUENCIES, True), (OBJECTS, 1000, False)):
+def series(device: str) -> None:
+    """Fit several terms, then two bands, in the same two ways."""
+    given: dict[str, Any] = {"n_peaks": 5, "device": device, "threads": 2}
+    lombscargle(**_curves(1), nterms=2, **LONG_GRID, **given)
+    lombscargle(**_curves(OBJECTS), nterms=4, return_power=False, **given)
+    for objects, more in ((1, LONG_GRID), (OBJECTS, {"return_power": False})):
         made = _curves(objects)
         made["bands"] = np.arange(len(made["t"])) % 2
-        lombscargle_multiband(
-            **made, fmin=0.01, fmax=10, nf=nf, n_peaks=5, return_power=power, device=device, threads=2
-        )
+        lombscargle_multiband(**made, **more, **given)
 
 
 USES: dict[str, Callable[[str], None]] = {
-    "curve": curve, "batch": batch, "float32": single_precision, "terms": terms, "bands": bands,
-}  # fmt: skip
+    "one term": partial(sinusoid, dtype="float64"),
+    "one term, float32": partial(sinusoid, dtype="float32"),
+    "several terms and bands": series,
+}
 """Name of each use, and the function that runs it on a device."""
