@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from skysieve.fstat.api import transient_map
 from skysieve.fstat.demod.bank import TemplateBank
 from skysieve.fstat.demod.search import search_sfts
@@ -35,7 +37,7 @@ def templates(device: str) -> None:
 def sfts(device: str) -> None:
     """Demodulate SFTs and search two templates."""
     made = simulate_sfts(BAND, START, DAY, ephemeris="builtin")
-    bank = TemplateBank([FREQUENCY, FREQUENCY + 1e-5])
+    bank = TemplateBank(np.array([FREQUENCY, FREQUENCY + 1e-5]))
     search_sfts(made, 0.5, 1.0, bank, barycentre="builtin", device=device)
 
 

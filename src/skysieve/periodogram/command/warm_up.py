@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["USES"]
 
 POINTS, OBJECTS = 60, 4
-LONG_GRID = {"fmin": 0.01, "fmax": 10.0, "nf": 100_000}
+LONG_GRID: dict[str, Any] = {"fmin": 0.01, "fmax": 10.0, "nf": 100_000}
 """One curve with so many frequencies is divided among threads, whose results a further compiled function joins."""
 
 
