@@ -11,8 +11,7 @@ import numpy as np
 from skysieve.sphere.maps.smoothing import smoothing
 
 if TYPE_CHECKING:
-    from skysieve.core.checks import RealType
-    from skysieve.sphere.contract import Method
+    from skysieve.sphere.contract import Method, RealType
 
 __all__ = ["USES"]
 
