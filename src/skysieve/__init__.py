@@ -12,6 +12,7 @@ from skysieve.core.lazy import lazy_names
 if TYPE_CHECKING:
     from skysieve import dedispersion, fstat, periodogram, sphere
     from skysieve.core.engine_cache import clear_cache
+    from skysieve.first_use import warm_up
     from skysieve.periodogram import LombScargle, LombScarglePlan, lombscargle, lombscargle_multiband
     from skysieve.sphere import smoothing
 
@@ -19,7 +20,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LombScargle", "LombScarglePlan", "__version__", "clear_cache", "dedispersion", "fstat", "lombscargle",
-    "lombscargle_multiband", "periodogram", "smoothing", "sphere",
+    "lombscargle_multiband", "periodogram", "smoothing", "sphere", "warm_up",
 ]  # fmt: skip
 
 _HOMES = {
@@ -33,6 +34,7 @@ _HOMES = {
     "fstat": "skysieve.fstat",
     "periodogram": "skysieve.periodogram",
     "sphere": "skysieve.sphere",
+    "warm_up": "skysieve.first_use",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""The command line: mounts the domains' commands; ``skysieve info``, ``skysieve demo``."""
+"""The command line: mounts the domains' commands; ``skysieve info``, ``demo`` and ``warm-up``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import typer
 
 from skysieve import __version__
 from skysieve.core.command import (
+    COMPUTATION,
     FAILED_SOME,
     OUTPUT,
     DeviceOption,
     OverwriteOption,
+    QuietOption,
     check_output,
     option,
     report_errors,
@@ -214,6 +216,69 @@ def demo(
     console.print(f"[bold green]All as expected.[/] Plots are in {output}{'' if output.is_absolute() else '/'}")
 
 
+def warm_up(
+    only: Annotated[
+        list[str] | None,
+        option(
+            "--only",
+            help="Compile this domain alone: periodogram, sphere, dedispersion or fstat. May be repeated. The default "
+            "is all.",
+            panel=COMPUTATION,
+            metavar="DOMAIN",
+        ),
+    ] = None,
+    device: Annotated[
+        str,
+        option(
+            "--device",
+            help="What to compile for: auto, cpu, cuda, cuda:1 or cuda:all. The default is auto, the CPU and a GPU if "
+            "there is one.",
+            panel=COMPUTATION,
+            metavar="DEVICE",
+        ),
+    ] = "auto",
+    threads: Annotated[
+        int | None,
+        option(
+            "--threads",
+            help="Processes that compile at a time. The default is one for each core.",
+            panel=COMPUTATION,
+            metavar="N",
+            min=1,
+        ),
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Compile the code of typical searches ahead of their first use, for container images and clusters.
+
+    The code is for the kind of processor and of GPU of this machine. It is stored in the folder that the environment
+    variable SKYSIEVE_CACHE_DIR names, that of a GPU in CUPY_CACHE_DIR. A use that fails does not stop the others; the
+    exit code is then 1.
+
+    Examples:
+
+    - skysieve warm-up
+    - SKYSIEVE_CACHE_DIR=/opt/skysieve skysieve warm-up --device cpu --only fstat
+    """
+    from skysieve.first_use import code_folders, warm_each
+
+    failed: list[str] = []
+    devices: dict[str, None] = {}
+    with report_errors("interrupted; the code that is compiled so far is stored"):
+        for one in warm_each(only or None, device, threads):
+            devices[one.device] = None
+            if one.error:
+                failed.append(one.name)
+                typer.echo(f"skysieve: {one.name} on {one.device} failed: {one.error}", err=True)
+            elif not quiet:
+                typer.echo(f"{one.name:36} {one.device:8} {one.seconds:6.1f} s")
+        if not quiet:
+            for kind, folder in code_folders(devices).items():
+                typer.echo(f"{kind} code is stored in {folder}")
+    if failed:
+        raise typer.Exit(FAILED_SOME)
+
+
 def application(only: str | None = None) -> typer.Typer:
     """The command line.
 
@@ -231,13 +296,14 @@ def application(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     line.callback()(_root)
-    known = {*COMMANDS, *GROUPS, "info", "demo"}
+    known = {*COMMANDS, *GROUPS, "info", "demo", "warm-up"}
     wanted = {only} if only in known else known
     for name, place in COMMANDS.items():
         if name in wanted:
             line.command(name)(_load(place))
     line.command("info")(info)
     line.command("demo")(demo)
+    line.command("warm-up")(warm_up)
     for name, (group, *commands) in GROUPS.items():
         if name in wanted:
             loaded = _load(group)

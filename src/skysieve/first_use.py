@@ -1,0 +1,168 @@
+"""Compile ahead of the first search: `warm_up` runs typical uses of every domain on small made data.
+
+Each use runs in a process of its own, because numba compiles under one lock.  What is compiled goes into the usual
+cache folders, where later processes find it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from skysieve.core.device import cuda_problem, resolve
+from skysieve.core.measured import cache_folder
+from skysieve.core.tasks import usable_cores
+
+__all__ = ["DOMAINS", "Warmed", "code_folders", "warm_each", "warm_up"]
+
+DOMAINS = ("periodogram", "sphere", "dedispersion", "fstat")
+"""Packages whose module ``command.warm_up`` holds typical uses."""
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """A typical use that was run.
+
+    Attributes
+    ----------
+    name : str
+        Domain and use.
+    device : str
+        Where it ran.
+    seconds : float
+        Time of its process.
+    error : str
+        Why it failed; empty if it did not.
+    """
+
+    name: str
+    device: str
+    seconds: float
+    error: str = ""
+
+
+def warm_up(domains: Iterable[str] | None = None, device: str = "auto", threads: int | None = None) -> list[Warmed]:
+    """Compile and store the code of typical searches, so that their first use is as fast as later ones.
+
+    Parameters
+    ----------
+    domains : iterable of str, optional
+        Some of "periodogram", "sphere", "dedispersion" and "fstat"; all by default.
+    device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"}
+        What to compile for.  "auto" is the CPU, and the GPU as well if there is one.
+    threads : int, optional
+        Processes at a time; one for each core by default.
+
+    Returns
+    -------
+    list of Warmed
+        What was run, and its seconds.
+
+    Raises
+    ------
+    ValueError
+        An argument is none of these values.
+    DeviceUnavailable
+        `device` names a GPU that cannot be used.
+    OSError
+        The cache folder cannot be written.
+    RuntimeError
+        Uses failed, after all others were run; the message names them.
+
+    Notes
+    -----
+    The compiled code is for the kind of processor, or of GPU, on which this runs.  It is stored in the folder
+    ``$SKYSIEVE_CACHE_DIR``, by default in the user's cache folder; that of a GPU in CuPy's, ``$CUPY_CACHE_DIR``.
+
+    Examples
+    --------
+    >>> import skysieve
+    >>> for one in skysieve.warm_up(["fstat"], device="cpu"):  # doctest: +SKIP
+    ...     print(one.name, one.seconds)
+    """
+    done = list(warm_each(domains, device, threads))
+    failed = [f"{one.name} on {one.device}: {one.error}" for one in done if one.error]
+    if failed:
+        raise RuntimeError("these uses could not be compiled: " + "; ".join(failed))
+    return done
+
+
+def warm_each(
+    domains: Iterable[str] | None = None, device: str = "auto", threads: int | None = None
+) -> Iterator[Warmed]:
+    """Yield each use of `warm_up` when it has ended; one that fails has an `error`."""
+    chosen = DOMAINS if domains is None else tuple(dict.fromkeys([domains] if isinstance(domains, str) else domains))
+    for domain in chosen:
+        if domain not in DOMAINS:
+            raise ValueError(f"domains: {domain!r}: expected some of {', '.join(DOMAINS)}")
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads={threads}: expected at least 1, or None for one for each core")
+    if device == "auto":
+        devices = ["cpu"] if cuda_problem() else ["cpu", "cuda"]
+    else:
+        resolve(device)
+        devices = [device]
+    _check_folder(cache_folder())
+    work = [(domain, use, where) for where in devices for domain in chosen for use in _uses(domain)]
+    pool = ThreadPoolExecutor(threads or usable_cores(), "skysieve-warm-up")
+    try:
+        for future in as_completed([pool.submit(_run, *one) for one in work]):
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def code_folders(devices: Iterable[str]) -> dict[str, Path]:
+    """Return where the compiled code for these devices is stored."""
+    found = {}
+    for device in devices:
+        if device == "cpu":
+            found["CPU"] = cache_folder() / "compiled"
+        else:
+            found["GPU"] = Path(os.environ.get("CUPY_CACHE_DIR") or "~/.cupy/kernel_cache").expanduser()
+    return found
+
+
+def _uses(domain: str) -> dict[str, Callable[[str], None]]:
+    found: dict[str, Callable[[str], None]] = importlib.import_module(f"skysieve.{domain}.command.warm_up").USES
+    return found
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a cache folder that cannot be written: the code would not last."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot store compiled code: {error.strerror}; set SKYSIEVE_CACHE_DIR to a folder that can "
+            "be written", str(folder),
+        ) from error  # fmt: skip
+
+
+def _run(domain: str, use: str, device: str) -> Warmed:
+    """Run one use in a process of its own."""
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "skysieve.first_use", domain, use, device],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
+        check=False,
+    )  # fmt: skip
+    error = ""
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        error = lines[-1] if lines else f"its process ended with code {done.returncode}"
+    return Warmed(f"{domain} {use}", device, time.perf_counter() - started, error)
+
+
+if __name__ == "__main__":
+    _uses(sys.argv[1])[sys.argv[2]](sys.argv[3])
