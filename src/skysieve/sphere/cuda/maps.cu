@@ -116,7 +116,7 @@ DI bool is_bad(REAL v) {
 
 // A map with bad pixels set to 0; `bad` becomes 1 if there are any.
 extern "C" __global__ void __launch_bounds__(256) clean(const REAL* __restrict__ in, REAL* __restrict__ out,
-    int* __restrict__ bad, i64 npix) {
+                                                        int* __restrict__ bad, i64 npix) {
 #pragma unroll 4
   for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < npix; k += (i64)gridDim.x * 256) {
     REAL v = in[k];
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(256) clean(const REAL* __restrict__
 
 // Bad pixels of a map, copied into its result; nothing if `clean` found none.
 extern "C" __global__ void __launch_bounds__(256) restore_bad(const REAL* __restrict__ in, REAL* __restrict__ out,
-    const int* __restrict__ bad, i64 npix) {
+                                                              const int* __restrict__ bad, i64 npix) {
   if (!*bad) return;
   for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < npix; k += (i64)gridDim.x * 256) {
     REAL v = in[k];
