@@ -12,7 +12,8 @@ import pytest
 from scipy.signal import fftconvolve
 from scipy.special import ndtr
 
-from skysieve.dedispersion import DM_CONSTANT, Completeness, Noise, completeness, plan, search
+from skysieve.dedispersion import DM_CONSTANT, Completeness, Noise, completeness, fake, plan, search
+from skysieve.dedispersion.injections.campaign import _already_there, _match, _Placed
 from skysieve.dedispersion.injections.pulses import Pulse, record
 from skysieve.dedispersion.injections.result import TRIALS
 
@@ -110,8 +111,6 @@ def test_pulses_are_two_sweeps_apart(found):
 
 def test_candidates_of_the_data_themselves_are_not_false(tmp_path):
     """A file with a pulse of its own, found with every injection."""
-    from skysieve.dedispersion import fake
-
     own = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[9.0], width=5e-3, snr=30, seed=1,
                path=tmp_path / "a.fil")  # fmt: skip
     assert len(search(own, DMS, threads=1)) == 1
@@ -135,6 +134,20 @@ def test_times_at_another_frequency_and_a_plan_with_its_own_constant():
     found = completeness(RECEIVER, stages, **common)
     assert found.trials["found"].all()
     assert np.abs(found.trials["dm_error"]).max() < 10  # with the other constant, up to 10% of 340
+
+
+def test_a_candidate_of_the_data_is_no_find():
+    """A faint pulse on the place of a loud one that the data have: only a change of the S/N would be a find."""
+    own = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[9.0], width=5e-3, snr=30, seed=1)
+    data = search(own, DMS, threads=1)
+    placed = [
+        _Placed(Pulse(200, 9.0, 5e-3, 1.0), record(OBS, Pulse(200, 9.0, 5e-3, 1.0), np.ones(64), DM_CONSTANT), 0.0)
+    ]
+    for before, find in ((data, False), (None, True)):
+        known = _already_there(data, before)
+        (row,), false, _ = _match(own.observation, data, placed, DM_CONSTANT, known)
+        assert row[TRIALS.names.index("found")] == find
+        assert false == []
 
 
 def test_intervals_are_those_of_binomial_and_poisson_counts():

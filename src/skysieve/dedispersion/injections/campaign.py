@@ -50,7 +50,7 @@ class Noise:
     nbits : int
         Bits of a sample.
     duration : float
-        Seconds of noise that are searched at a time; every such segment has noise of its own.
+        Seconds of noise that are searched at a time; each segment has different noise.
     """
 
     nchan: int = 256
@@ -94,9 +94,9 @@ def completeness(
 ) -> Completeness:
     """Measure which pulses a search finds.
 
-    Pulses of known S/N are added to the data, two sweeps apart at least, and the data are searched without knowledge of
-    them.  A candidate belongs to a pulse if its time is within two effective widths ``w`` of the pulse and its DM
-    within ``w / (K (f_low^-2 - f_high^-2))``; ``w`` is the length of the ideal boxcar.
+    Pulses of known S/N are added to the data, separated by at least two sweeps, and the data are searched without
+    knowledge of them.  A candidate belongs to a pulse if its time is within two effective widths ``w`` of the pulse and
+    its DM within ``w / (K (f_low^-2 - f_high^-2))``; ``w`` is the length of the ideal boxcar.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def completeness(
         reporting(progress, "injecting pulses") as report,
         SearchPlan(first, dms, **options) as plan,
     ):
-        own = () if isinstance(data, Noise) else tuple(_boxes(plan.execute(first)))
+        own = None if isinstance(data, Noise) else plan.execute(first)
         constant = stages_of(first, dms, options.get("dm_constant"))[1]
         while done < n:
             fb = data.segment(seed + segments) if isinstance(data, Noise) else first
@@ -175,9 +175,9 @@ def completeness(
             pulses = [(one.made.first, _counts(fb, one.made)) for one in placed]
             with_pulses = Filterbank([PulseReader(whole_reader(fb), pulses, analog=isinstance(data, Noise))])
             found = plan.execute(with_pulses)
-            matched, spare, near = _match(fb.observation, found, placed, constant)
+            matched, spare, near = _match(fb.observation, found, placed, constant, _already_there(found, own))
             rows += matched
-            false += [c for c in spare if not any(_same(c, box) for box in own)]
+            false += spare
             hours += max(0.0, fb.nsamp * fb.tsamp - near) / 3600
             done += len(placed)
             if report is not None:
@@ -275,32 +275,36 @@ def _times(found: Candidates) -> NDArray[np.float64]:
     return times
 
 
-def _boxes(found: Candidates) -> Iterator[tuple[float, float, float]]:
-    times = _times(found)
-    for i in range(len(found)):
-        yield float(times[i]), float(found.dm[i]), float(found.width[i])
-
-
-def _same(candidate: tuple[float, float, float], box: tuple[float, float, float]) -> bool:
-    """Whether a candidate (S/N, DM, time) is one that the data have without pulses."""
-    when, _, wide = box
-    return abs(candidate[2] - when) <= 2 * wide
+def _already_there(found: Candidates, data: Candidates | None) -> NDArray[np.bool_]:
+    """Which candidates the data have without pulses: the same time and DM, and an S/N within 5%."""
+    out = np.zeros(len(found), bool)
+    if data is None:
+        return out
+    now, before = _times(found), _times(data)
+    for i in range(len(data)):
+        same = np.abs(now - before[i]) <= data.width[i]
+        same &= (found.dm_low <= data.dm[i]) & (data.dm[i] <= found.dm_high)
+        out |= same & (np.abs(found.snr / data.snr[i] - 1) <= 0.05)
+    return out
 
 
 def _match(
-    obs: Observation, found: Candidates, placed: list[_Placed], constant: float
+    obs: Observation, found: Candidates, placed: list[_Placed], constant: float, known: NDArray[np.bool_]
 ) -> tuple[list[tuple[Any, ...]], list[tuple[float, float, float]], float]:
-    """A row for each pulse, the candidates of no pulse, and the seconds that are near a pulse."""
+    """A row for each pulse, the candidates of no pulse, and the seconds that are near a pulse.
+
+    ``known`` candidates, which the data have without pulses, belong to no pulse and are not false.
+    """
     per_dm = constant * (float(obs.freqs.min()) ** -2 - obs.top**-2)
-    times, taken = _times(found), np.zeros(len(found), bool)
+    times, taken = _times(found), known.copy()
     rows, near = [], 0.0
     for one in placed:
         wide = one.made.length * obs.tsamp
         middle = (one.made.begin + one.made.length / 2) * obs.tsamp
-        own = np.abs(times - middle) <= 2 * wide
+        own = ~known & (np.abs(times - middle) <= 2 * wide)
         own &= np.abs(found.dm - one.pulse.dm) <= wide / per_dm
         reach = wide + _reach(one.pulse, wide, found, per_dm)
-        close = np.abs(times - middle) <= reach
+        close = ~known & (np.abs(times - middle) <= reach)
         near += 2 * reach
         best = int(np.flatnonzero(own)[np.argmax(found.snr[own])]) if own.any() else -1
         rows.append((
