@@ -7,7 +7,7 @@ import json
 from contextlib import ExitStack
 from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -15,11 +15,13 @@ from skysieve.core.command import (
     OUTPUT,
     STDIO,
     USER_ERROR,
+    ClusterOption,
     FormatOption,
     MemoryOption,
     Messages,
     OverwriteOption,
     QuietOption,
+    ResumeOption,
     check_output,
     check_picture,
     option,
@@ -272,13 +274,21 @@ def search(
     most: Annotated[
         int, option("--most", help="Number of cut-outs. The default is 10.", panel=OUTPUT, metavar="N", min=1)
     ] = 10,
+    cluster: ClusterOption = None,
+    resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
     reports: Reports,
 ) -> None:  # fmt: skip
     """Search files for dispersed single pulses: from data to candidates and pictures.
 
+    With --cluster every file is searched by itself, and the table has a column of files.
+
     Example: skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
+
+    Example: skysieve dedisp search night/*.fil --dm-max 500 -o night.parquet --cluster local:4
     """
+    if cluster is not None:
+        divide(cluster, dict(locals()))
     from skysieve.core.device import begin
     from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
@@ -314,6 +324,22 @@ def search(
         if cutouts is not None:
             paths = write_cutouts(clean, found, cutouts, most=most, mask=every, memory=computation.memory)
             messages.wrote(cutouts, f"{len(paths)} files")
+
+
+def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
+    """Search files one by one by ``--cluster``."""
+    from skysieve.cluster.command import launch
+
+    code, reports = 0, given["reports"]
+    with report_errors("interrupted; --resume continues from the finished files"):
+        if given["plot"] is not None or given["cutouts"] is not None:
+            raise ValueError("--cluster goes with neither --plot nor --cutouts")
+        if given["output"] not in (None, STDIO):
+            check_output(given["output"], given["overwrite"] or given["resume"], folder=not given["output"].suffix)
+        computation = given.pop("computation")
+        shared = {"threads": computation.threads, "memory": computation.memory, "device": computation.device}
+        code = launch("dedisp search", cluster, given | shared, reports.messages())
+    raise typer.Exit(code)
 
 
 def show(found: Candidates, most: int = 10) -> None:
