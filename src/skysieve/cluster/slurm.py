@@ -42,15 +42,18 @@ SCRIPT = """\
 #SBATCH --requeue
 #SBATCH --signal=B:USR2@{warning}
 again=no
-trap 'again=yes; kill -USR2 $child' USR2
-trap 'kill -TERM $child' TERM
+told=no
+trap 'again=yes; told=yes; kill -USR2 $child' USR2
+trap 'told=yes; kill -TERM $child' TERM
 {command} task {folder} "$SLURM_ARRAY_TASK_ID" {tasks} {resources} &
 child=$!
 wait $child
 code=$?
-while kill -0 $child 2>/dev/null; do
+while [ $told = yes ]; do  # the signal has ended bash's wait, not the task
+    told=no
     wait $child
-    code=$?
+    last=$?
+    [ $last -eq 127 ] || code=$last
 done
 if [ $code -eq {checkpoint} ] && [ $again = yes ]; then
     scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}"
