@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cluster.slurm_node import AVAILABLE, slurm_node
+from tests.cluster.toy import TOY
 
 from skysieve import cluster
 from skysieve.cluster.slurm import CHECKPOINT
-
-from tests.cluster.slurm_node import AVAILABLE, slurm_node
-from tests.cluster.toy import TOY
 
 pytest.importorskip("pyarrow")
 ROOT = Path(__file__).resolve().parents[2]

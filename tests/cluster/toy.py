@@ -19,7 +19,8 @@ class Toy:
     """Partition ``k`` has the rows ``k * rows ...``; ``options`` say which partitions do something else.
 
     Options: ``n``, ``rows``, ``bad`` (partitions that raise), ``kill`` (that kill their worker the first time),
-    ``always`` (that kill it each time), ``full`` (that find the disk full), ``seconds``, ``faults``.
+    ``always`` (that kill it each time), ``full`` (that find the disk full), ``hungry`` (that take 2.5 GiB), ``texts``
+    (whose ``x`` is text), ``seconds``, ``faults``.
     """
 
     def __init__(self, job: Job, resources: Resources) -> None:
@@ -42,6 +43,10 @@ class Toy:
         if k in o.get("always", ()) or (k in o.get("kill", ()) and not mark.exists()):
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if k in o.get("hungry", ()):
+            held = [np.ones(2**23) for _ in range(40)]
+            time.sleep(20)
+            del held
         rows = o.get("rows", 3)
         x = np.arange(k * rows, (k + 1) * rows)
         faults = [f"row {k}: bad"] if k in o.get("faults", ()) else []

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .folder import Outcome
     from .description import Job, Part, Prepared, Resources, job
+    from .folder import Outcome
     from .launchers import run
     from .slurm import submit
 

@@ -11,7 +11,6 @@ import importlib
 import inspect
 import json
 import os
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,13 +24,16 @@ from skysieve.core.command import flat_options
 if TYPE_CHECKING:
     from .folder import Parts
 
-__all__ = ["KINDS", "Job", "OutputError", "Part", "Prepared", "Resources", "Work", "compute", "job"]
+__all__ = ["KINDS", "Job", "OutputError", "Part", "Prepared", "Resources", "Work", "job"]
 
 KINDS = {
     "period": ("skysieve.periodogram.command.partitions:PeriodWork", "skysieve.periodogram.command.cli:period"),
     "fstat search": ("skysieve.fstat.command.partitions:SearchWork", "skysieve.fstat.command.cli:search"),
     "smooth": ("skysieve.sphere.command.partitions:SmoothWork", "skysieve.sphere.command.cli:smooth"),
-    "dedisp search": ("skysieve.dedispersion.command.partitions:DedispWork", "skysieve.dedispersion.command.cli:search"),
+    "dedisp search": (
+        "skysieve.dedispersion.command.partitions:DedispWork",
+        "skysieve.dedispersion.command.cli:search",
+    ),
 }
 """Commands that can be divided: the class that does the work, and the function with the options and their defaults."""
 
@@ -247,40 +249,3 @@ def job(command: str, output: str | PathLike[str], **options: Any) -> Job:
         command, given, fspath(output), prepared.partitions, prepared.inputs, prepared.plan,
         given.get("device") or "auto", notes=tuple(prepared.notes),
     )  # fmt: skip
-
-
-_working = threading.Lock()
-"""A process computes one partition at a time."""
-_last: dict[tuple[str, str, Resources], tuple[Job, Work]] = {}
-"""The work of the job that this process computed last."""
-
-
-def compute(folder: str, key: str, number: int, resources: Resources) -> dict[str, Any]:
-    """Compute a partition and write its file, unless the file exists: what a task of Dask or SLURM does.
-
-    Returns
-    -------
-    dict
-        ``rows``, ``counts``, ``faults`` and ``environment`` of the partition.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
-    Exception
-        The partition cannot be computed.
-    """
-    from .folder import read_manifest, store, stored
-
-    with _working:
-        if (found := stored(Path(folder), number, key)) is not None:
-            return found
-        at = (folder, key, resources)
-        if at not in _last:
-            job = Job(**read_manifest(Path(folder))["job"])
-            if job.key != key:
-                raise ValueError(f"{folder}: belongs to another job now")
-            _last.clear()
-            _last[at] = job, job.kind(job, resources)
-        job, work = _last[at]
-        return store(Path(folder), number, key, work.compute(job.partitions[number]))

@@ -11,6 +11,8 @@ import functools
 import json
 import os
 import platform
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -129,6 +131,15 @@ def fail(folder: Path, number: int, error: str) -> None:
         path.write_text(json.dumps({"error": error}), encoding="utf-8")
 
 
+def in_slurm(numbers: list[str]) -> bool:
+    """Whether SLURM still has one of the jobs; not, where there is no SLURM to ask."""
+    if shutil.which("squeue") is None:
+        return False
+    asked = ["squeue", "--noheader", "--jobs", ",".join(numbers)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.returncode == 0 and bool(done.stdout.strip())
+
+
 @dataclass
 class Outcome:
     """The outcome of a job.
@@ -228,10 +239,8 @@ class RunFolder:
         self.write_manifest("running")
 
     def _check_slurm(self, found: dict[str, Any]) -> None:
-        from .slurm import active
-
         others = [number for number in found.get("slurm", ()) if number != os.environ.get("SLURM_JOB_ID")]
-        if others and active(others):
+        if others and in_slurm(others):
             raise InUse(f"{self.folder} is in use by job {others[0]} of SLURM; wait until it ends, or scancel it")
 
     def _clear(self) -> None:

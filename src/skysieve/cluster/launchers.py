@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from skysieve.core.device import resolve
-from skysieve.core.errors import DeviceLost, one_line
+from skysieve.core.errors import DeviceLost
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
 
+from .description import Job, OutputError, Resources
 from .folder import Outcome, RunFolder, environment, fail
-from .description import Job, OutputError, Resources, compute
+from .task import Step, compute, in_this_process, in_words
 
 if TYPE_CHECKING:
     from distributed import Client, SpecCluster
@@ -32,9 +32,6 @@ AHEAD = 4
 """Tasks that the scheduler has for each thread of a worker."""
 LOST_GPU = 75
 """Exit code of a worker whose GPU does not respond; Dask's nanny starts another."""
-
-Step = Callable[[int, dict[str, Any] | None, str], None]
-"""``step(number, facts, error)``: a partition is done, or has failed."""
 
 
 def launcher(text: str) -> tuple[str, str]:
@@ -139,35 +136,13 @@ def run(
         if dask is None:
             in_this_process(folder.folder, folder.job.key, missing, resources, step)
         else:
-            _check_workers(dask)
+            _check_workers(dask, environment())
             _by_dask(dask, folder, missing, resources, step)
         outcome.failed = dict(sorted(outcome.failed.items()))
         if len(outcome.environments) > 1:
             note("workers had different versions or processors: bits may differ from those of one process")
         folder.finish(outcome)
         return outcome
-
-
-FAULTS = (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError)
-"""Errors that cost a partition, in a process without Dask; Dask catches all."""
-
-
-def in_this_process(folder: Path, key: str, numbers: Iterable[int], resources: Resources, step: Step) -> None:
-    """Compute partitions one after the other."""
-    for number in numbers:
-        try:
-            facts = compute(str(folder), key, number, resources)
-        except (OutputError, DeviceLost):
-            raise
-        except FAULTS as error:
-            step(number, None, _in_words(error))
-        else:
-            step(number, facts, "")
-
-
-def _in_words(error: BaseException) -> str:
-    lines = one_line(error).splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _connected(client: str | Client | None, job: Job, stack: ExitStack) -> tuple[Client | None, int | None]:
@@ -195,7 +170,7 @@ def _connected(client: str | Client | None, job: Job, stack: ExitStack) -> tuple
         what = "has no workers" if "worker" in str(error).lower() else "cannot be reached"
         raise ConnectionError(f"the Dask scheduler at {rest} {what}") from error
     except (OSError, ValueError) as error:
-        raise ConnectionError(f"the Dask scheduler at {rest} cannot be reached: {_in_words(error)}") from error
+        raise ConnectionError(f"the Dask scheduler at {rest} cannot be reached: {in_words(error)}") from error
     return found, None
 
 
@@ -214,19 +189,19 @@ def _local(workers: int | None, device: str) -> tuple[SpecCluster, int | None]:
             count = workers or usable_cores()
             made = LocalCluster(
                 n_workers=count, threads_per_worker=1, memory_limit=MEMORY_LIMIT // count, host="127.0.0.1",
-                dashboard_address=None, **quiet,
+                dashboard_address="127.0.0.1:0", **quiet,
             )  # fmt: skip
             return made, count
         cards = resolve("cuda:all")[:workers]
         try:
-            from dask_cuda import LocalCUDACluster
+            from dask_cuda import LocalCUDACluster  # type: ignore[import-not-found]
         except ModuleNotFoundError:
             options = quiet | {"nthreads": 1, "memory_limit": MEMORY_LIMIT // len(cards)}
             spec = {
                 card.index: {"cls": Nanny, "options": options | {"env": {"CUDA_VISIBLE_DEVICES": str(card.index)}}}
                 for card in cards
             }
-            scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard_address": None}}
+            scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}}
             return SpecCluster(spec, scheduler, **quiet), None
         return LocalCUDACluster(n_workers=len(cards), threads_per_worker=1, **quiet), None
 
@@ -251,14 +226,15 @@ def _share(job: Job, given: Resources, workers: int | None) -> Resources:
     return Resources(threads, memory)
 
 
-def _check_workers(dask: Client) -> None:
-    """Refuse workers with other versions."""
-    own = environment()
+def _check_workers(dask: Client, own: dict[str, str]) -> None:
+    """Refuse workers with other versions than `own`."""
     for address, found in dask.run(environment).items():
         for name, version in own.items():
             if name != "processor" and found.get(name) != version:
                 other = found.get(name, "none")
-                raise ValueError(f"worker {address} has {name} {other}, expected {version} as here: the same bits need it")
+                raise ValueError(
+                    f"worker {address} has {name} {other}, expected {version} as here: the same bits need it"
+                )
 
 
 def _task(folder: str, key: str, number: int, resources: Resources) -> dict[str, Any]:
@@ -319,4 +295,4 @@ def _reason(error: BaseException) -> str:
             "its worker died each time, perhaps for want of memory: take fewer workers, smaller partitions, or give "
             "--memory"
         )
-    return _in_words(error)
+    return in_words(error)

@@ -19,8 +19,9 @@ from skysieve.core.files import written
 
 from .description import Job, Resources
 from .folder import Outcome, RunFolder, fail, read_manifest
+from .task import in_this_process
 
-__all__ = ["CHECKPOINT", "active", "finish", "submit", "task"]
+__all__ = ["CHECKPOINT", "finish", "submit", "task"]
 
 CHECKPOINT = 85
 """Exit code of a task that was told to stop and is to be started again: what is done is stored."""
@@ -159,8 +160,8 @@ def submit(
     finally:
         folder.close()
     return [
-        f"submitted {len(missing):,} of {outcome.partitions:,} partitions to SLURM: job {first} of {count:,} tasks, and "
-        f"job {last}, which writes {job.output} when they have ended",
+        f"submitted {len(missing):,} of {outcome.partitions:,} partitions to SLURM: job {first} of {count:,} tasks, "
+        f"and job {last}, which writes {job.output} when they have ended",
         f"their messages are in {folder.folder}/slurm-*.log; should it fail: "
         f"{sys.executable} -m skysieve.cluster finish {folder.folder}",
     ]
@@ -178,15 +179,6 @@ def _sbatch(arguments: list[str]) -> str:
     return done.stdout.strip().partition(";")[0]
 
 
-def active(numbers: list[str]) -> bool:
-    """Whether SLURM still has one of the jobs; not, where there is no SLURM to ask."""
-    if shutil.which("squeue") is None:
-        return False
-    asked = ["squeue", "--noheader", "--jobs", ",".join(numbers)]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return done.returncode == 0 and bool(done.stdout.strip())
-
-
 def task(folder: Path, number: int, tasks: int, resources: Resources) -> int:
     """Compute every partition of a task: `number`, `number` + `tasks` ... of those that are not done.
 
@@ -200,7 +192,6 @@ def task(folder: Path, number: int, tasks: int, resources: Resources) -> int:
     After SIGTERM, SIGUSR2 or SIGINT the process ends at once with the exit code `CHECKPOINT`: partitions that are
     done are stored, and the one that it works on is computed again.
     """
-    from .launchers import in_this_process
 
     def stop(signum: int, _frame: Any) -> None:
         print(f"skysieve: {signal.Signals(signum).name}; finished partitions are stored", file=sys.stderr, flush=True)

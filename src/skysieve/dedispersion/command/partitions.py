@@ -6,7 +6,7 @@ import csv
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from .options import Cleaning, DataOptions, DmOptions
 if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts
 
+G = TypeVar("G")
 FORMATS = ("parquet", "csv")
 """Formats with a column of files."""
 FILES = ("plan_file", "mask")
@@ -35,9 +36,7 @@ class DedispWork:
     def __init__(self, job: Job, resources: Resources) -> None:
         self.job = job
         self.options = o = job.options | {name: _at(job, job.options[name]) for name in FILES}
-        self.dms, self.data, self.cleaning = (
-            kind(**{f.name: o[f.name] for f in fields(kind)}) for kind in (DmOptions, DataOptions, Cleaning)
-        )
+        self.dms, self.data, self.cleaning = _group(DmOptions, o), _group(DataOptions, o), _group(Cleaning, o)
         same = ("threshold", "noise", "detector", "buffer", "block", "method")
         self.given: dict[str, Any] = {name: o[name] for name in same}
         self.given |= {"device": job.device, "threads": resources.threads, "memory": resources.memory}
@@ -85,6 +84,10 @@ class DedispWork:
                 for name, *row in zip(names, *columns, strict=True):
                     cells = [format(value, c.text) for c, value in zip(Candidates.COLUMNS, row, strict=True)]
                     rows.writerow([name, *cells, repr(facts["dm_constant"])])
+
+
+def _group(kind: type[G], options: dict[str, Any]) -> G:
+    return kind(**{f.name: options[f.name] for f in fields(kind)})  # type: ignore[arg-type]
 
 
 def _at(job: Job, name: str | None) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +64,13 @@ class PeriodWork:
                 first = first or _schema(stream)
                 if _schema(stream) != first:
                     raise ValueError(
-                        f"the columns of {file} are {_schema(stream)}; those of the files before it are {first}: search "
-                        "them apart"
+                        f"the columns of {file} are {_schema(stream)}; those of the files before it are {first}; "
+                        "search them apart"
                     )
             edges = [] if stream is None else stream.edges(objects, ROWS)
             if stream is not None and len(edges) > 2:
                 banded = asked.request.banded(stream)
-                partitions += [[number, [low, high], banded] for low, high in zip(edges, edges[1:], strict=False)]
+                partitions += [[number, [low, high], banded] for low, high in pairwise(edges)]
                 continue
             size += file.stat().st_size if file.exists() else 0
             together.append(number)
@@ -124,9 +125,7 @@ class PeriodWork:
             held = stream
         banded = asked.request.banded(held) if banded is None else banded
         with held.pieces() as pieces:
-            answers = list(
-                search(pieces, asked.request, total=len(held), banded=banded, prepare=self.run.correction())
-            )
+            answers = list(search(pieces, asked.request, total=len(held), banded=banded, prepare=self.run.correction()))
         if isinstance(held, CurveStream):
             faults += [f"{file}: {line}" for line in held.lost]
         if not answers:
