@@ -69,8 +69,8 @@ def report(outcome: Outcome, say: Callable[[str], None]) -> int:
         _complain(f"partition {number}: {why}")
     if outcome.failed:
         _complain(
-            f"{len(outcome.failed):,} of {_count(outcome.partitions, 'partition')} failed; --resume computes them again "
-            f"({outcome.folder})"
+            f"{len(outcome.failed):,} of {_count(outcome.partitions, 'partition')} failed; --resume computes them "
+            f"again ({outcome.folder})"
         )
     counts = ", ".join(f"{n:,} {what}" for what, n in outcome.counts.items())
     say(f"wrote {outcome.output}: {_count(outcome.rows, 'row')}" + (f" ({counts})" if counts else ""))
