@@ -175,6 +175,9 @@ def _extent(patterns: list[str]) -> Extent:
     if not found:
         raise ValueError(faults[0])
     t, tsft, first, bins = np.array(found).T
+    lengths, counts = np.unique(tsft, return_counts=True)
+    usual = tsft == lengths[np.argmax(counts)]  # read_sfts leaves out the others
+    t, tsft, first, bins = (x[usual] for x in (t, tsft, first, bins))
     return Extent(
         float((t + tsft).max() - t.min()), float(tsft[0]), float((first / tsft).max()),
         float(((first + bins - 1) / tsft).min()),
