@@ -196,7 +196,7 @@ def test_filterbank_files_are_searched_one_by_one(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_light_curves(tmp_path):
-    """100,000 light curves, and ten times fewer, in partitions of 2,000: the peaks of memory differ by the ids alone."""
+    """100,000 light curves, and ten times fewer: the peaks of memory differ by the ids alone."""
     code = (
         "import re, sys\n"
         "from pathlib import Path\n"
