@@ -92,6 +92,25 @@ def test_another_run_is_not_continued_or_overwritten_by_chance(tmp_path):
     assert len(list((tmp_path / "a").glob("part-*"))) == 2
 
 
+def test_a_finished_table_is_not_overwritten_by_chance(tmp_path):
+    cluster.run(toy(tmp_path / "a.parquet"))
+    for resume in (False, True):
+        with pytest.raises(FileExistsError, match=r"a\.parquet: exists; use --overwrite"):
+            cluster.run(toy(tmp_path / "a.parquet"), resume=resume)
+    assert cluster.run(toy(tmp_path / "a.parquet", n=2), overwrite=True).rows == 6
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        cluster.run(toy(tmp_path / "none" / "a.parquet"))
+
+
+def test_the_device_of_the_first_run_is_that_of_later_ones(tmp_path, monkeypatch):
+    cluster.run(toy(tmp_path / "a"))
+    recorded = json.loads((tmp_path / "a" / "manifest.json").read_text())["job"]["device"]
+    assert recorded in ("cpu", "cuda")
+    monkeypatch.setattr("skysieve.cluster.launchers._kind_of_device", lambda: "other")
+    cluster.run(toy(tmp_path / "a"), resume=True)
+    assert json.loads((tmp_path / "a" / "manifest.json").read_text())["job"]["device"] == recorded
+
+
 def test_two_launchers_do_not_share_a_folder(tmp_path):
     held = RunFolder(toy(tmp_path / "a.parquet"))
     with pytest.raises(InUse, match=r"a\.parquet\.parts is in use by process \d+"):
@@ -160,6 +179,10 @@ def test_exit_codes_and_lines_of_the_command(tmp_path, capsys):
     assert lines[1] == "skysieve: partition 0: partition 0 is bad"
     assert len(lines) == 22
     assert lines[-1].startswith("skysieve: 25 of 30 partitions failed; --resume computes them again")
+    none = options | {"n": 2, "bad": [0, 1], "output": tmp_path / "b.parquet"}
+    assert launch(TOY, "serial", none, Messages()) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "skysieve: nothing was written"
+    assert not (tmp_path / "b.parquet").exists()
     with pytest.raises(ValueError, match="--cluster needs -o"):
         launch(TOY, "serial", options | {"output": None}, Messages())
 

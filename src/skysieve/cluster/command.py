@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from skysieve.core.command import FAILED_SOME, STDIO, Messages
+from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages
 
 from .description import job
-from .folder import Outcome
+from .folder import Outcome, check_place
 from .launchers import launcher, run
 from .slurm import submit
 
@@ -42,6 +43,7 @@ def launch(command: str, cluster: str, options: Mapping[str, Any], messages: Mes
     output = options["output"]
     if output is None or output == STDIO:
         raise ValueError("--cluster needs -o: results are stored as they come")
+    check_place(Path(output), options["resume"], options["overwrite"])
     made = job(command, output, **{key: value for key, value in options.items() if key != "output"})
     for line in made.notes:
         messages.say(f"note: {line}")
@@ -72,6 +74,9 @@ def report(outcome: Outcome, say: Callable[[str], None]) -> int:
             f"{len(outcome.failed):,} of {_count(outcome.partitions, 'partition')} failed; --resume computes them "
             f"again ({outcome.folder})"
         )
+    if not outcome.tables:
+        _complain("nothing was written")
+        return USER_ERROR
     counts = ", ".join(f"{n:,} {what}" for what, n in outcome.counts.items())
     say(f"wrote {outcome.output}: {_count(outcome.rows, 'row')}" + (f" ({counts})" if counts else ""))
     return FAILED_SOME if outcome.failed or outcome.n_faults else 0

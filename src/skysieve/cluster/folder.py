@@ -15,13 +15,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skysieve import __version__
 from skysieve.core.arrays import from_arrow
+from skysieve.core.command import check_output
 from skysieve.core.files import remove_leftovers, write_parquet, written
 from skysieve.core.parts import InUse, Lock, parts_folder, read_json
 
@@ -32,7 +33,18 @@ if TYPE_CHECKING:
 
     import pyarrow
 
-__all__ = ["Outcome", "Parts", "RunFolder", "environment", "fail", "folder_of", "read_manifest", "store", "stored"]
+__all__ = [
+    "Outcome",
+    "Parts",
+    "RunFolder",
+    "check_place",
+    "environment",
+    "fail",
+    "folder_of",
+    "read_manifest",
+    "store",
+    "stored",
+]
 
 MANIFEST, LOCK = "manifest.json", "lock"
 VERSIONS = ("numpy", "numba", "finufft", "ducc0", "pyarrow")
@@ -64,6 +76,19 @@ def folder_of(output: str | os.PathLike[str]) -> Path:
     return path if path.is_dir() or not path.suffix else parts_folder(path)
 
 
+def check_place(output: Path, resume: bool, overwrite: bool) -> None:
+    """Refuse, before any work, an output that exists already or cannot be written.
+
+    Raises
+    ------
+    OSError
+        As `skysieve.core.command.check_output`.
+    """
+    folder = folder_of(output)
+    continues = resume and (folder / MANIFEST).exists()
+    check_output(output, overwrite or continues, folder=folder == output)
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a folder.
 
@@ -90,6 +115,7 @@ def store(folder: Path, number: int, key: str, part: Part) -> dict[str, Any]:
     """Write the result of a partition; returns its facts."""
     facts = {
         "key": key, "number": number, "rows": len(next(iter(part.columns.values()), ())), "counts": part.counts,
+        "columns": len(part.columns),
         "faults": part.faults[:MOST_FAULTS], "n_faults": len(part.faults), "facts": part.facts, "files": part.files,
         "environment": environment(),
     }  # fmt: skip
@@ -157,6 +183,8 @@ class Outcome:
     n_faults : int
     counts : dict of str to int
         What the command counts, such as objects.
+    tables : int
+        Partitions with a table: one has none if all of its inputs were left out.
     environments : list of dict
         Versions and processors of the workers; results have the same bits where there is one.
     """
@@ -170,11 +198,13 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
     n_faults: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    tables: int = 0
     environments: list[dict[str, str]] = field(default_factory=list)
 
     def enter(self, facts: dict[str, Any]) -> None:
         """Add a partition that is done."""
         self.rows += facts["rows"]
+        self.tables += facts["columns"] > 0
         self.n_faults += facts["n_faults"]
         self.faults += facts["faults"][: max(0, MOST_FAULTS - len(self.faults))]
         for name, count in facts["counts"].items():
@@ -205,6 +235,7 @@ class RunFolder:
 
     def __init__(self, job: Job, resume: bool = False, overwrite: bool = False) -> None:
         self.job, self.folder = job, folder_of(job.at(job.output))
+        check_place(job.at(job.output), resume, overwrite)
         self.lock = Lock(self.folder / LOCK)
         try:
             self._open(resume, overwrite)
@@ -219,7 +250,7 @@ class RunFolder:
             self._check_slurm(found)
             if Job(**found["job"]).key == self.job.key and resume:
                 if self.job.device == "auto":
-                    self.job = Job(**self.job.facts() | {"device": found["job"]["device"]})
+                    self.job = replace(self.job, device=found["job"]["device"])
             elif overwrite:
                 self._clear()
             elif not resume:
@@ -274,14 +305,14 @@ class RunFolder:
     def finish(self, outcome: Outcome) -> None:
         """Write the output and the last manifest; remove the folder where it is complete and not the output."""
         done = [n for n in range(outcome.partitions) if n not in outcome.failed]
-        if self.folder != outcome.output:
+        if self.folder != outcome.output and outcome.tables:
             self.job.kind.finish(self.job, Parts([_part(self.folder, n) for n in done]), outcome.output)
         self.write_manifest(
             "failed" if outcome.failed else "finished", rows=outcome.rows, counts=outcome.counts,
             failed=outcome.failed, n_faults=outcome.n_faults, faults=outcome.faults,
             environments=outcome.environments, partitions=[_part(self.folder, n).name for n in done],
         )  # fmt: skip
-        if self.folder != outcome.output and not outcome.failed:
+        if self.folder != outcome.output and outcome.tables and not outcome.failed:
             self._clear()
             self.close()
             with suppress(OSError):  # other files are there

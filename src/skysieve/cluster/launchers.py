@@ -114,8 +114,10 @@ def run(
     """
     with ExitStack() as stack:
         dask, workers = _connected(client, job, stack)
-        folder = RunFolder(_with_device(job, dask), resume, overwrite)
+        folder = RunFolder(job, resume, overwrite)
         stack.callback(folder.close)
+        folder.job = _with_device(folder.job, dask)
+        folder.write_manifest("running")
         if folder.lock.note:
             note(folder.lock.note)
         outcome, missing = folder.outcome()

@@ -334,8 +334,6 @@ def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
     with report_errors("interrupted; --resume continues from the finished files"):
         if given["plot"] is not None or given["cutouts"] is not None:
             raise ValueError("--cluster goes with neither --plot nor --cutouts")
-        if given["output"] not in (None, STDIO):
-            check_output(given["output"], given["overwrite"] or given["resume"], folder=not given["output"].suffix)
         computation = given.pop("computation")
         shared = {"threads": computation.threads, "memory": computation.memory, "device": computation.device}
         code = launch("dedisp search", cluster, given | shared, reports.messages())

@@ -486,7 +486,6 @@ def search(
 
             if checkpoint is not None or plot is not None:
                 raise ValueError("--cluster goes with neither --checkpoint (use --resume) nor --plot")
-            check_output(output, overwrite or resume)
             code = launch("fstat search", cluster, given, Messages(quiet, verbose, progress))
         raise typer.Exit(code)
     with report_errors():

@@ -408,7 +408,8 @@ def period(
         if run is None:
             typer.echo("skysieve: interrupted; nothing was written", err=True)
         else:
-            run.complain(run.keep_finished())
+            divided = "interrupted; --resume continues from the finished partitions"
+            run.complain(run.keep_finished() if cluster is None else divided)
         code = INTERRUPTED
     finally:
         if run is not None:

@@ -207,11 +207,11 @@ class PeriodRun:
         if options["plot"] is not None:
             raise UserError("--cluster and --plot do not go together; draw pictures in a run of their own")
         if options["output"] not in (None, STDIO) and options["output"].suffix:
-            self._check_table(options["output"], options["format_"], options["overwrite"] or options["resume"])
+            self._check_table(options["output"], options["format_"], overwrite=True)
         try:
             return launch("period", cluster, options, self.messages)
         except (ValueError, OSError, RuntimeError, ImportError) as e:
-            raise UserError(one_line(e).splitlines()[0]) from e
+            raise UserError(one_line(e) or type(e).__name__) from e
 
     def close(self) -> None:
         """Release the lock of the output."""
