@@ -11,6 +11,7 @@ import threading
 import time
 
 import numpy as np
+import psutil
 import pytest
 from tests.cluster.toy import TOY
 
@@ -139,4 +140,36 @@ def test_a_scheduler_that_ends_stops_the_run_and_resume_continues(tmp_path):
     process.communicate()
     done = cluster.run(toy(tmp_path / "a.parquet", seconds=1), "local:2", resume=True)
     assert done.before >= 1
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_launcher_ends_its_workers_and_resume_continues(sent, tmp_path):
+    cluster.run(toy(tmp_path / "one.parquet"))
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from skysieve.cluster.command import launch\n"
+        "from skysieve.core.command import Messages, report_errors\n"
+        "if __name__ == '__main__':\n"
+        "    options = dict(output=Path(sys.argv[1]), resume=False, overwrite=False, threads=None, memory=None)\n"
+        "    with report_errors('interrupted'):\n"
+        f"        launch({TOY!r}, 'local:2', options | dict(n=12, seconds=1, device='cpu'), Messages())\n"
+    )
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, str(script), str(tmp_path / "a.parquet")]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=paths)
+    end = time.monotonic() + 60
+    while not (tmp_path / "a.parquet.parts" / "part-000001.parquet").exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(sent)
+    assert "skysieve: interrupted\n" in process.communicate(timeout=60)[1]
+    gone, alive = psutil.wait_procs(workers, timeout=20)
+    assert (process.returncode != 0, len(gone) >= 2, alive) == (True, True, [])
+    done = cluster.run(toy(tmp_path / "a.parquet", seconds=1), resume=True)
+    assert 2 <= done.before < 12
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
