@@ -225,7 +225,7 @@ def smooth(
     divided = cluster is not None or (output is not None and (len(files) > 1 or output.is_dir()))
     with report_errors("interrupted; nothing was written" if not divided else "interrupted; --resume continues"):
         messages = Messages(quiet, verbose, progress)
-        if not divided and (len(files) == 1) == (output is None):
+        if output is None and len(files) != 2 and not divided:
             raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
         o = flat_options(given)
         read_kernel(kernels_of(o))
