@@ -170,14 +170,14 @@ def nothing(number: int) -> int:
     return number
 
 
-def tasks(report: Report) -> None:
+def tasks(report: Report, scale: float) -> None:
     """Cost of a partition: through Dask's scheduler alone, and of a whole empty partition with its file."""
     from distributed import Client, LocalCluster, as_completed
 
     from skysieve import cluster
 
     report.title("cost of a partition")
-    n = 1_000 if report.quick else 100_000
+    n = max(1_000, round(100_000 * scale))
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as local,
         Client(local) as client,
@@ -200,12 +200,12 @@ def tasks(report: Report) -> None:
             report.row("empty partitions", n=few, ms_wall=1e3 * (time.perf_counter() - start) / few)
 
 
-def deaths(report: Report) -> None:
+def deaths(report: Report, scale: float) -> None:
     """A twentieth of the partitions kill their worker, once each."""
     from skysieve import cluster
 
     report.title("workers that die")
-    n = 100 if report.quick else 1_000
+    n = max(40, round(1_000 * scale))
     doomed = np.random.default_rng(1).choice(n, n // 20, replace=False).tolist()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -231,12 +231,13 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="size of the jobs; below 1 nothing is required")
     given = parser.parse_args()
     report = Report("cluster", PACKAGES, given.quick)
+    scale = 0.02 if given.quick else given.scale
     if given.only in (None, "jobs"):
-        jobs(report, given.job or list(JOBS), given.turns, 0.02 if given.quick else given.scale)
+        jobs(report, given.job or list(JOBS), given.turns, scale)
     if given.only in (None, "tasks"):
-        tasks(report)
+        tasks(report, scale)
     if given.only in (None, "deaths"):
-        deaths(report)
+        deaths(report, scale)
     report.write("" if given.only is None and given.job is None else "-part")
     raise SystemExit(report.failed)
 

@@ -109,6 +109,13 @@ def test_the_device_of_the_first_run_is_that_of_later_ones(tmp_path, monkeypatch
     monkeypatch.setattr("skysieve.cluster.launchers._kind_of_device", lambda: "other")
     cluster.run(toy(tmp_path / "a"), resume=True)
     assert json.loads((tmp_path / "a" / "manifest.json").read_text())["job"]["device"] == recorded
+    with pytest.raises(ValueError, match="partitions of a run with other "):
+        cluster.run(toy(tmp_path / "a", device="cuda:1"), resume=True)
+
+
+def test_a_run_that_has_finished_nothing_is_begun_anew(tmp_path):
+    assert cluster.run(toy(tmp_path / "a", bad=list(range(6)))).tables == 0
+    assert cluster.run(toy(tmp_path / "a")).rows == 18
 
 
 def test_two_launchers_do_not_share_a_folder(tmp_path):

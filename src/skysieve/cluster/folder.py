@@ -248,18 +248,20 @@ class RunFolder:
         if begun:
             found = read_manifest(self.folder)
             self._check_slurm(found)
-            if Job(**found["job"]).key == self.job.key and resume:
-                if self.job.device == "auto":
-                    self.job = replace(self.job, device=found["job"]["device"])
-            elif overwrite:
-                self._clear()
+            before = Job(**found["job"])
+            if self.job.device == "auto":
+                self.job = replace(self.job, device=before.device)
+            continues = resume and (before.key, before.device) == (self.job.key, self.job.device)
+            if overwrite or not any(self.folder.glob("part-*.parquet")):
+                if not continues:
+                    self._clear()
             elif not resume:
                 raise FileExistsError(
                     f"{self.folder} holds partitions of a run; use --resume to continue it, or --overwrite"
                 )
-            else:
-                old, new = Job(**found["job"]).facts(), json.loads(json.dumps(self.job.facts()))
-                names = [n for n in new if n not in ("output", "device", "cwd") and old.get(n) != new[n]]
+            elif not continues:
+                old, new = before.facts(), json.loads(json.dumps(self.job.facts()))
+                names = [n for n in new if n not in ("output", "cwd") and old.get(n) != new[n]]
                 if names == ["options"]:
                     names = sorted(n for n in new["options"] if old["options"].get(n) != new["options"][n])
                 raise ValueError(
@@ -275,8 +277,9 @@ class RunFolder:
             raise InUse(f"{self.folder} is in use by job {others[0]} of SLURM; wait until it ends, or scancel it")
 
     def _clear(self) -> None:
-        for path in [*self.folder.glob("part-*"), *self.folder.glob("slurm-*"), self.folder / MANIFEST]:
-            path.unlink()
+        for pattern in ("part-*", ".part-*", "slurm-*", "condor*", MANIFEST):
+            for path in self.folder.glob(pattern):
+                path.unlink()
 
     def write_manifest(self, state: str, **facts: Any) -> None:
         """Write the manifest: the job, its state and further facts."""

@@ -114,6 +114,8 @@ def run(
     """
     with ExitStack() as stack:
         dask, workers = _connected(client, job, stack)
+        if dask is not None:
+            _check_workers(dask, environment())
         folder = RunFolder(job, resume, overwrite)
         stack.callback(folder.close)
         folder.job = _with_device(folder.job, dask)
@@ -138,7 +140,6 @@ def run(
         if dask is None:
             in_this_process(folder.folder, folder.job.key, missing, resources, step)
         else:
-            _check_workers(dask, environment())
             _by_dask(dask, folder, missing, resources, step)
         outcome.failed = dict(sorted(outcome.failed.items()))
         if len(outcome.environments) > 1:

@@ -185,7 +185,7 @@ def task(folder: Path, number: int, tasks: int, resources: Resources) -> int:
     Returns
     -------
     int
-        The exit code: 0, 1 if partitions have failed, 2 if results cannot be written.
+        The exit code: 0, 1 if partitions have failed, 2 if results cannot be written or a GPU is lost.
 
     Notes
     -----
@@ -217,7 +217,7 @@ def task(folder: Path, number: int, tasks: int, resources: Resources) -> int:
     def work() -> None:
         try:
             in_this_process(folder, job.key, range(number, len(job.partitions), tasks), resources, step)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # a full disk, a lost GPU
             errors.append(error)
 
     # Signals are handled in the main thread, which must not be in a long computation.
