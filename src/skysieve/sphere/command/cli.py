@@ -236,6 +236,8 @@ def smooth(
                 raise ValueError("--plot goes with one file of maps, without --cluster")
             if output is None or output == STDIO:
                 raise ValueError("--cluster needs -o, the folder of the smoothed maps")
+            if output.suffix and not output.is_dir():
+                raise ValueError(f"-o {output}: expected one file to write for one file of maps, for several a folder")
             for file in files if output.is_dir() and not resume else ():
                 check_output(output / file.name, overwrite)
             code = launch("smooth", cluster or "serial", given, messages)
