@@ -165,6 +165,12 @@ def jobs(report: Report, names: list[str], turns: int, scale: float) -> None:
                 report.row(name, kind=kind, **facts, more=least["local:2"][at] - best, ratio=ratio, **bound)
 
 
+def processor() -> float:
+    """Processor seconds of this process and of those that it has started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
 def nothing(number: int) -> int:
     """An empty task."""
     return number
@@ -176,7 +182,15 @@ def tasks(report: Report, scale: float) -> None:
 
     from skysieve import cluster
 
-    report.title("cost of a partition")
+    report.title("cost of a cluster and of a partition")
+    start = time.perf_counter()
+    before = processor()
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as local,
+        Client(local) as client,
+    ):
+        client.wait_for_workers(2)
+    report.row("start and end", workers=2, seconds=time.perf_counter() - start, processor=processor() - before)
     n = max(1_000, round(100_000 * scale))
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as local,
@@ -195,9 +209,10 @@ def tasks(report: Report, scale: float) -> None:
         few = n // 50
         with tempfile.TemporaryDirectory() as place:
             job = cluster.job("tests.cluster.toy:Toy", Path(place) / "a.parquet", n=few, device="cpu")
-            start = time.perf_counter()
+            start, own = time.perf_counter(), time.process_time()
             cluster.run(job, client)
-            report.row("empty partitions", n=few, ms_wall=1e3 * (time.perf_counter() - start) / few)
+            wall, own = time.perf_counter() - start, time.process_time() - own
+            report.row("empty partitions", n=few, ms_wall=1e3 * wall / few, ms_launcher=1e3 * own / few)
 
 
 def deaths(report: Report, scale: float) -> None:
