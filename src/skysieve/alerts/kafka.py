@@ -271,7 +271,7 @@ class KafkaSource:
         if 0 <= wanted < low:
             self._lost += low - wanted
         self._say(
-            f"partition {part} of {self._topic} has the messages {low} to {high - 1}, but not number {wanted}, which is next; "
+            f"partition {part} of {self._topic} has the messages {low} to {high - 1}, but not the next, {wanted}; "
             f"going on at {at}"
         )
         self._next[part] = at

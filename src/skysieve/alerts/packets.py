@@ -6,7 +6,7 @@ import bz2
 import json
 import lzma
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ MAGIC = b"Obj\x01"
 """The first bytes of an object container file."""
 SYNC = 16
 """Bytes of the marker behind each block of a file."""
-CODECS = {
+CODECS: dict[str, Callable[[bytes], bytes]] = {
     "null": bytes,
     "deflate": lambda data: zlib.decompress(data, -15),
     "bzip2": bz2.decompress,
@@ -166,10 +166,9 @@ class Decoder:
                 raw, at, len(raw), program.nodes, program.children, self._whole, self._real, self._kinds, row, found
             )
             if error == self._full and len(self._whole) < len(raw) + 4096:
-                kept = self._whole, self._real, self._kinds
-                self._room(4 * len(self._whole))
-                for old, new_one in zip(kept, (self._whole, self._real, self._kinds), strict=True):
-                    new_one[:row] = old[:row]
+                whole, real, kinds = self._whole, self._real, self._kinds
+                self._room(4 * len(whole))
+                self._whole[:row], self._real[:row], self._kinds[:row] = whole[:row], real[:row], kinds[:row]
                 continue
             if error:
                 bad.append((f"the record {self._errors[error]}", data[start:]))

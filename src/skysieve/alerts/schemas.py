@@ -227,8 +227,8 @@ class _Compiler:
         return self._new([SIMPLE[kind], 0, 0, goal])
 
     def check(self, names: set[str]) -> None:
-        """Refuse a schema without a value that is needed; all are but the exposure.  `names` are the packet's fields."""
-        needed = {("object",): ".".join(self.survey.object)}
+        """Refuse a schema without a value that is needed; all are but the exposure."""
+        needed: dict[tuple[Any, ...], str] = {("object",): ".".join(self.survey.object)}
         for source, kind in self.survey.sources.items():
             if source in names:
                 fields = self.survey.fields[kind].items()

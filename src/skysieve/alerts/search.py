@@ -66,7 +66,7 @@ class PeriodSearch:
     ) -> None:
         if not 0 < min_period < max_period < float("inf"):
             raise ValueError(
-                f"min_period={min_period:g}, max_period={max_period:g}: expected positive numbers, the first below the second"
+                f"min_period={min_period:g}, max_period={max_period:g}: expected 0 < min_period < max_period"
             )
         self.settings = {
             "min_period": min_period, "max_period": max_period, "samples_per_peak": samples_per_peak,

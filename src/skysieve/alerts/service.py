@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -151,7 +152,7 @@ class Service:
         started = self._busy_since = time.monotonic()
         batch, objects, rows, owners, used = self._collect(units)
         self._merge(batch, objects, rows, owners)
-        self._store_patiently(lambda: self._store.commit(batch))
+        self._store_patiently(partial(self._store.commit, batch))
         with self._lock:
             self._places |= batch.places
         for name, value in batch.totals.items():
@@ -223,7 +224,7 @@ class Service:
             stored = self._store.rows(objects)
             _, rows, offsets = merge(stored, np.empty(0, ROW), np.empty(0, np.int64))
             periods = self._search.search(objects, rows, offsets)
-            self._store_patiently(lambda o=objects, p=periods: self._store.commit_again(o, p))
+            self._store_patiently(partial(self._store.commit_again, objects, periods))
             done += len(objects)
         if done:
             self._say(f"searched {done:,} stored objects again, because the settings changed")
