@@ -49,9 +49,10 @@ nDiaSources:i
 PRV_CANDIDATE = """
 jd:d fid:i pid:l diffmaglim:f? pdiffimfilename:s? programpi:s? programid:i candid:l? isdiffpos:s? tblid:l? nid:i?
 rcid:i? field:i? xpos:f? ypos:f? ra:d? dec:d? magpsf:f? sigmapsf:f? chipsf:f? magap:f? sigmagap:f? distnr:f? magnr:f?
-sigmagnr:f? chinr:f? sharpnr:f? sky:f? magdiff:f? fwhm:f? classtar:f? mindtoedge:f? magfromlim:f? seeratio:f? aimage:f? bimage:f?
-aimagerat:f? bimagerat:f? elong:f? nneg:i? nbad:i? rb:f? ssdistnr:f? ssmagnr:f? ssnamenr:s? sumrat:f? magapbig:f?
-sigmagapbig:f? ranr:d? decnr:d? scorr:d? magzpsci:f? magzpsciunc:f? magzpscirms:f? clrcoeff:f? clrcounc:f? rbversion:s
+sigmagnr:f? chinr:f? sharpnr:f? sky:f? magdiff:f? fwhm:f? classtar:f? mindtoedge:f? magfromlim:f? seeratio:f?
+aimage:f? bimage:f? aimagerat:f? bimagerat:f? elong:f? nneg:i? nbad:i? rb:f? ssdistnr:f? ssmagnr:f? ssnamenr:s?
+sumrat:f? magapbig:f? sigmagapbig:f? ranr:d? decnr:d? scorr:d? magzpsci:f? magzpsciunc:f? magzpscirms:f? clrcoeff:f?
+clrcounc:f? rbversion:s
 """
 SURE = ("candid:l", "isdiffpos:s", "ra:d", "dec:d", "magpsf:f", "sigmapsf:f", "ranr:d", "decnr:d")
 """Fields of `candidate` that are never null."""

@@ -232,7 +232,7 @@ class _Compiler:
         for source, kind in self.survey.sources.items():
             if source in names:
                 fields = self.survey.fields[kind].items()
-                needed |= {(key, kind): f"{source}.{name}" for key, name in fields if key != "exposure"}
+                needed = {(key, kind): f"{source}.{name}" for key, name in fields if key != "exposure"} | needed
         for key, name in needed.items():
             if key not in self.seen:
                 raise SchemaError(f"the schema of {self.survey.name} has no field {name}")
