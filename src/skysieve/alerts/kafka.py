@@ -135,13 +135,29 @@ class KafkaSource:
             logger=_quiet(),
         )
         try:
-            about = self._consumer.list_topics(topic, timeout=START_SECONDS).topics.get(topic)
-        except self._kafka.KafkaException as error:
+            self._wait_for_topic(brokers)
+        except OSError:
             self._consumer.close()
-            raise OSError(f"--kafka {brokers}: no broker answered in {START_SECONDS:g} s ({_text(error)})") from None
-        if about is None or about.error is not None or not about.partitions:
-            self._consumer.close()
-            raise OSError(f"--topic {topic}: the brokers {brokers} have no such topic")
+            raise
+
+    def _wait_for_topic(self, brokers: str) -> None:
+        """Wait until a broker answers and has the topic, which its first use may make."""
+        until, answered = time.monotonic() + START_SECONDS, False
+        while (left := until - time.monotonic()) > 0:
+            try:
+                about = self._consumer.list_topics(self._topic, timeout=left).topics.get(self._topic)
+            except self._kafka.KafkaException as error:
+                if error.args[0].fatal():
+                    raise OSError(f"--kafka {brokers}: {error.args[0].str()}") from None
+                continue
+            answered = True
+            if about is not None and about.error is None and about.partitions:
+                self._error = ""
+                return
+            time.sleep(0.2)
+        if answered:
+            raise OSError(f"--topic {self._topic}: the brokers {brokers} have no such topic")
+        raise OSError(f"--kafka {brokers}: no broker answered in {START_SECONDS:g} s")
 
     @property
     def fault(self) -> str:
@@ -275,7 +291,7 @@ class KafkaSource:
             f"going on at {at}"
         )
         self._next[part] = at
-        self._consumer.seek(kafka.TopicPartition(self._topic, part, at))
+        self._consumer.assign([kafka.TopicPartition(self._topic, p, self._next[p]) for p in self._assigned])
 
 
 class KafkaSink:
@@ -360,10 +376,6 @@ class KafkaSink:
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else str(value)
-
-
-def _text(error: Any) -> str:
-    return str(error.args[0].str() if error.args and hasattr(error.args[0], "str") else error)
 
 
 def _quiet() -> Any:
