@@ -78,9 +78,9 @@ def throughput(report: Report, source: Path, work: Path, n: int, device: str) ->
     )  # fmt: skip
 
 
-def latency(report: Report, source: Path, work: Path, seconds: float, device: str, every: float) -> None:
+def latency(report: Report, source: Path, work: Path, seconds: float, rate: float, device: str, every: float) -> None:
     """Packets that arrive at a steady rate, as files that are moved into a folder that the command watches."""
-    n = int(RATE * seconds)
+    n = int(rate * seconds) // 100 * 100
     arrivals, store = work / "arrivals", work / "live.db"
     arrivals.mkdir()
     files = [f for k in range(1, n + 1, 100) for f in sorted((source / f"{k:07d}").iterdir())]
@@ -96,7 +96,7 @@ def latency(report: Report, source: Path, work: Path, seconds: float, device: st
 
     def feed() -> None:
         for i, file in enumerate(files):
-            time.sleep(max(0.0, start + i * PER_FILE / RATE - time.time()))
+            time.sleep(max(0.0, start + i * PER_FILE / rate - time.time()))
             os.link(file, arrivals / f"{i:06d}.avro")
             came[i * PER_FILE : (i + 1) * PER_FILE] = time.time()
 
@@ -114,7 +114,7 @@ def latency(report: Report, source: Path, work: Path, seconds: float, device: st
     answered = dict(base.execute("SELECT id, searched FROM periods"))
     waits = np.array([answered.get(k + 1, np.inf) - came[k] for k in range(n)])
     report.row(
-        f"{RATE} packets/s for {seconds:g} s", every=every, median=float(np.median(waits)),
+        f"{rate:g} packets/s for {seconds:g} s", every=every, median=float(np.median(waits)),
         p99=float(np.quantile(waits, SHARE, method="higher")), longest=float(waits.max()),
         reached=bool(np.mean(waits <= ANSWER) >= SHARE), wanted=ANSWER,
     )  # fmt: skip
@@ -124,6 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--packets", type=int, default=10_000, help="a multiple of 100")
     parser.add_argument("--seconds", type=float, default=40.0, help="duration of the steady stream")
+    parser.add_argument("--rate", type=float, default=RATE, help="packets a second of the steady stream")
     parser.add_argument("--every", type=float, default=5.0, help="--every of the steady stream")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", type=Path, help="keep the packets here")
@@ -138,9 +139,9 @@ def main() -> None:
         make(folder, max(n, 100))
         report.title("from Avro files to periods")
         throughput(report, folder, Path(work), n, given.device)
-        if RATE * seconds <= n:
+        if 100 <= given.rate * seconds <= n:
             report.title("steady stream")
-            latency(report, folder, Path(work), seconds, given.device, given.every)
+            latency(report, folder, Path(work), seconds, given.rate, given.device, given.every)
     report.write(given.suffix)
     sys.exit(report.failed)
 

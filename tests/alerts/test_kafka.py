@@ -127,8 +127,8 @@ def test_killed_at_any_moment(broker, tmp_path, processes, kills):
 def test_partitions_move_between_consumers(broker, tmp_path, processes):
     """Two processes of a group, each with a store of its own; when one ends the other reads on where it was."""
     stores = tmp_path / "a.db", tmp_path / "b.db"
-    processes.append(start(*arguments(broker, stores[0])))
     broker.send("alerts", messages(1, 20))
+    processes.append(start(*arguments(broker, stores[0])))
     wait_for(lambda: total(stores[0]) == 20)
     processes.append(start(*arguments(broker, stores[1])))
     number = 20
@@ -168,9 +168,9 @@ def metrics_address(process: subprocess.Popen[str]) -> str:
 
 def test_brokers_that_go_away(broker, tmp_path, processes):
     store = tmp_path / "a.db"
+    broker.send("alerts", messages(1, 4))
     processes.append(start(*arguments(broker, store, "--metrics", "0")))
     address = metrics_address(processes[0])
-    broker.send("alerts", messages(1, 4))
     wait_for(lambda: total(store) == 4)
     assert health(address) == (200, "ok\n")
     broker.pause()
@@ -192,6 +192,8 @@ def test_brokers_and_topics_that_do_not_exist(broker, tmp_path, monkeypatch):
     given = ("--topic", "alerts", "--store", tmp_path / "a.db", *QUICK)
     text = run("--kafka", "127.0.0.1:9", *given, code=2)
     assert "--kafka 127.0.0.1:9: no broker answered in 1 s" in text
+    text = run("--kafka", broker.address, *given, code=2)
+    assert f"--topic alerts: the brokers {broker.address} have no such topic" in text
 
 
 @pytest.mark.slow
