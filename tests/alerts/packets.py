@@ -5,7 +5,10 @@ Of `candidate` of ZTF the fields that `prv_candidate` has, too, are made.  Cut-o
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -238,6 +241,90 @@ def confluent(packet: dict[str, Any], schema: dict[str, Any], number: int) -> by
     file.seek(5)
     fastavro.schemaless_writer(file, fastavro.parse_schema(schema), packet)
     return file.getvalue()
+
+
+def _varint(value: int) -> bytes:
+    """A whole number as Avro writes it."""
+    left, out = (value << 1) ^ (value >> 63), bytearray()
+    while left > 127:
+        out.append(left & 127 | 128)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+def encode(schema: Any, value: Any, known: dict[str, Any]) -> bytes:
+    """A value as Avro writes it; `known` are the named types."""
+    if isinstance(schema, list):
+        if value is None:
+            return _varint(schema.index("null"))
+        branch = next(k for k, kind in enumerate(schema) if kind != "null")
+        return _varint(branch) + encode(schema[branch], value, known)
+    kind = schema if isinstance(schema, str) else schema["type"]
+    if kind == "record":
+        known[schema["name"]] = schema
+        return b"".join(encode(field["type"], value[field["name"]], known) for field in schema["fields"])
+    if kind == "array":
+        items = b"".join(encode(schema["items"], item, known) for item in value)
+        return (_varint(len(value)) + items if value else b"") + b"\0"
+    plain = {
+        "null": lambda: b"", "boolean": lambda: bytes([value]), "int": lambda: _varint(value),
+        "long": lambda: _varint(value), "float": lambda: struct.pack("<f", value),
+        "double": lambda: struct.pack("<d", value), "bytes": lambda: _varint(len(value)) + value,
+        "string": lambda: _varint(len(value.encode())) + value.encode(),
+    }  # fmt: skip
+    return plain[kind]() if kind in plain else encode(known[kind], value, known)
+
+
+def fast_lsst_packets(stars: Sequence[Star], cutout: int = 20_000) -> list[bytes]:
+    """The bytes of `lsst_packet` for the last visits of stars, 30 times as fast as by fastavro.
+
+    The fields of a source that are equal in all stand as bytes between those that differ.
+    """
+    schema, known = lsst_schema(), dict[str, Any]()
+    fields = {field["name"]: field["type"] for field in schema["fields"]}
+    changing = ("diaSourceId", "visit", "diaObjectId", "midpointMjdTai", "psfFlux", "psfFluxErr", "band")
+    pieces, piece = list[bytes](), b""
+    for field in fields["diaSource"]["fields"]:
+        if field["name"] in changing:
+            pieces.append(piece + (b"\x02" if isinstance(field["type"], list) else b""))
+            piece = b""
+        else:
+            piece += encode(field["type"], _SOURCE[field["name"]], known)
+    a, b, c, d, e, f, g = pieces
+    out = []
+    for s in stars:
+        name = _varint(s.number)
+        head, tail = [c + name + d, e, f, g], piece
+        bands = [_varint(1) + letter.encode() for letter in LSST_BANDS]
+        sources = [
+            a + _varint(s.source_id(i)) + b + _varint(2_000_000 + i) + head[0] + struct.pack("<d", t)
+            + head[1] + struct.pack("<f", y) + head[2] + struct.pack("<f", dy) + head[3] + bands[k] + tail
+            for i, (t, y, dy, k) in enumerate(
+                zip(s.mjd.tolist(), s.flux.tolist(), s.error.tolist(), s.band.tolist(), strict=True)
+            )
+        ]  # fmt: skip
+        last = len(sources) - 1
+        packet = lsst_packet(star(s.number, 1), 0, cutout=0)
+        rng = np.random.default_rng([s.number, last])
+        about = _OBJECT | {"diaObjectId": s.number, "nDiaSources": last + 1}
+        earlier = _varint(1) + _varint(last) + b"".join(sources[:-1]) + b"\0" if last else _varint(0)
+        parts = [
+            encode(fields[key], packet[key], known) for key in ("observation_reason", "target_name")
+        ]  # fmt: skip
+        out.append(
+            _varint(s.source_id(last)) + b"".join(parts) + sources[last] + earlier + _varint(0)
+            + encode(fields["diaObject"], about, known)
+            + b"".join(_varint(1) + _varint(cutout) + rng.bytes(cutout) for _ in range(3))
+        )  # fmt: skip
+    return out
+
+
+def fast_container(records: Sequence[bytes], schema: dict[str, Any]) -> bytes:
+    """A container file with a block for each record."""
+    text, sync = json.dumps(schema).encode(), hashlib.md5(records[0]).digest()
+    header = b"Obj\x01" + _varint(1) + _varint(11) + b"avro.schema" + _varint(len(text)) + text + b"\0" + sync
+    return header + b"".join(_varint(1) + _varint(len(r)) + r + sync for r in records)
 
 
 def write_files(folder: Path, stars: Sequence[Star], per_file: int, **options: Any) -> list[Path]:

@@ -215,6 +215,24 @@ def test_files_that_cannot_be_read_cost_themselves_alone(tmp_path):
     assert content(store)["totals"]["packets"] >= 8
 
 
+def test_a_file_that_is_replaced(tmp_path):
+    """Another file of the same name is read from its beginning; what was set aside of the first remains."""
+    path, store = tmp_path / "a.avro", tmp_path / "a.db"
+    for k in (1, 2):
+        data = bytearray(container([lsst_packet(star(k, n=25), cutout=10)], lsst_schema()))
+        data[-100:-16] = b"\xff" * 84
+        path.write_bytes(data)
+        run(path, "--store", store, *QUICK, code=1)
+        path.write_bytes(container([lsst_packet(star(k, n=25), cutout=10)], lsst_schema()))
+        run(path, "--store", store, *QUICK)
+    base = sqlite3.connect(store)
+    assert len(content(store)["periods"]) == 2
+    found = base.execute("SELECT place, number, bytes FROM set_aside").fetchall()
+    assert len({place for place, _, _ in found}) == 1
+    assert [number for _, number, _ in found] == [0, 1]
+    assert len({raw for _, _, raw in found}) == 2
+
+
 def test_new_files_are_seen(tmp_path):
     folder, store = tmp_path / "in", tmp_path / "a.db"
     folder.mkdir()

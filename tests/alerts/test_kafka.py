@@ -96,6 +96,12 @@ def test_both_formats_and_bytes_that_are_no_packet(broker, tmp_path):
     assert content(tmp_path / "b.db")["rows"] == found["rows"]
     assert ": 0 packets, 0 new rows, 0 searches" in run(*given)
     assert content(store) == found
+    text = run(*given, "--schema", f"8={schema}", "--retry")
+    assert "read 1 of the packets that were set aside; 2 remain" in text
+    later = content(store)
+    assert later["rows"] == found["rows"]
+    assert later["totals"]["packets"] == 8
+    assert later["totals"]["set_aside"] == len(later["set_aside"]) == 2
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(15, marks=pytest.mark.slow)])

@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.alerts.packets import confluent, container, lsst_packet, lsst_schema, star, ztf_packet, ztf_schema
+from tests.alerts.packets import (
+    confluent,
+    container,
+    fast_container,
+    fast_lsst_packets,
+    lsst_packet,
+    lsst_schema,
+    star,
+    ztf_packet,
+    ztf_schema,
+)
 
 from skysieve.alerts.packets import BadPacket, Decoder, read_header
 from skysieve.alerts.schemas import SchemaError, compile_schema, read_schema
@@ -47,6 +57,15 @@ def test_lsst_packets_are_read_as_fastavro_reads_them(codec):
     assert found.objects == [p["diaObject"]["diaObjectId"] for p in expected]
     assert ours(found) == [row for p in expected for row in lsst_rows(p)]
     assert found.counts == [len(lsst_rows(p)) for p in expected]
+
+
+def test_packets_that_the_benchmark_makes():
+    """Those that are written without fastavro are equal to those that it writes."""
+    stars = [star(k, n=1 + 3 * k) for k in range(3)]
+    read = list(fastavro.reader(io.BytesIO(fast_container(fast_lsst_packets(stars, 50), lsst_schema()))))
+    assert read == list(
+        fastavro.reader(io.BytesIO(container([lsst_packet(s, cutout=50) for s in stars], lsst_schema())))
+    )
 
 
 def test_ztf_packets_are_signed_fluxes():

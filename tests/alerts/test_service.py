@@ -13,6 +13,7 @@ from tests.alerts.packets import star, write_files
 
 from skysieve.alerts.files import FileSource
 from skysieve.alerts.intake import Intake
+from skysieve.alerts.metrics import METRICS
 from skysieve.alerts.packets import Decoder
 from skysieve.alerts.search import PeriodSearch
 from skysieve.alerts.service import Service
@@ -127,7 +128,7 @@ def test_a_batch_that_takes_for_ever_is_reported(tmp_path, night, search, monkey
     reached, go_on = threading.Event(), threading.Event()
 
     class Slow:
-        settings: dict[str, Any] = {}
+        settings = ()
 
         def search(self, *arguments: Any) -> dict[str, Any]:
             reached.set()
@@ -176,6 +177,14 @@ def test_a_store_is_open_once(tmp_path):
         store.commit(Batch(totals={"packets": 1}))
     with Store(tmp_path / "a.db") as store:
         assert store.totals() == {"packets": 1}
+
+
+def test_every_metric_is_documented(tmp_path, search):
+    text = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
+    for metric in METRICS:
+        assert f"| `{metric.exported}` | {metric.kind} | {metric.help} |" in text
+    with Store(tmp_path / "a.db") as store:
+        assert set(Service(store, search).metrics()) < {metric.exported for metric in METRICS}
 
 
 def test_a_transaction_that_fails_adds_nothing(tmp_path):

@@ -82,6 +82,14 @@ def alerts(
             metavar="ID=FILE",
         ),
     ] = None,
+    retry: Annotated[
+        bool,
+        option(
+            "--retry",
+            help="First read messages again that were set aside, with the schemas given now. The default is not to.",
+            panel=PACKETS,
+        ),
+    ] = False,
     kafka_option: Annotated[
         list[str] | None,
         option(
@@ -268,9 +276,11 @@ def alerts(
                 }
                 server = stack.enter_context(PageServer(pages, *address))
                 messages.say(f"metrics are on http://{format_address(address[0], server.port)}/metrics")
+            before = service.totals
+            if retry:
+                service.retry(decoder)
             intake = Intake(source, service.places, 2 * batch)
             stack.callback(intake.close)
-            before = service.totals
             service.run(intake)
         except sqlite3.Error as error:
             raise OSError(f"{store}: {describe_error(error)}") from None
@@ -278,11 +288,11 @@ def alerts(
         messages.wrote(
             store, f"{new['packets']:,} packets, {new['rows_added']:,} new rows, {new['searches']:,} searches"
         )
-        if new["set_aside"]:
+        if new["set_aside"] > 0:
             messages.say(f"{new['set_aside']:,} packets could not be read; they are in the table set_aside of {store}")
         if output is not None and output.exists():
             messages.wrote(output)
-    if failed or new["set_aside"]:
+    if failed or new["set_aside"] > 0:
         raise typer.Exit(FAILED_SOME)
 
 

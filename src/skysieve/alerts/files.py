@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from .intake import Unit
-from .packets import MAGIC, SYNC, BadPacket, Decoder, Header, Packets, read_header, read_long, unpacked
+from .packets import MAGIC, SYNC, BadPacket, Decoder, EndsEarly, Header, Packets, read_header, read_long, unpacked
 
 if TYPE_CHECKING:
     from .store import Place
 
 __all__ = ["FileSource"]
 
-HEADER_BYTES = 2**20
-"""Bytes of a file in which its header is looked for."""
+HEADER_BYTES = 2**16, 2**24
+"""Bytes of a file in which its header is looked for, first and if it is longer."""
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PIECE = 2**20
 
@@ -113,10 +113,7 @@ class FileSource:
             yield from self._archive(path, place, known)
             return
         with path.open("rb") as file:
-            start = file.read(HEADER_BYTES)
-            if not start:
-                raise BadPacket("is empty")
-            header = read_header(start, self._decoder)
+            header = self._header(file)
             mark = header.sync.hex()
             at = known[0] if known[1] == mark else header.size
             size = os.fstat(file.fileno()).st_size
@@ -124,6 +121,19 @@ class FileSource:
                 unit = self._block(file, at, size, header, place)
                 yield unit
                 at = unit.following
+
+    def _header(self, file: BinaryIO) -> Header:
+        for size in HEADER_BYTES:
+            file.seek(0)
+            start = file.read(size)
+            if not start:
+                raise BadPacket("is empty")
+            try:
+                return read_header(start, self._decoder)
+            except EndsEarly:
+                if len(start) < size:
+                    raise
+        raise BadPacket(f"has a header of more than {HEADER_BYTES[-1]} bytes")
 
     def _block(self, file: BinaryIO, at: int, size: int, header: Header, place: Place) -> Unit:
         """The block at a place of a file; what is damaged up to the next marker counts as one."""

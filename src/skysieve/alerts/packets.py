@@ -18,7 +18,18 @@ from .surveys import ROW
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["CODECS", "MAGIC", "SYNC", "BadPacket", "Decoder", "Header", "Packets", "read_header", "read_long"]
+__all__ = [
+    "CODECS",
+    "MAGIC",
+    "SYNC",
+    "BadPacket",
+    "Decoder",
+    "EndsEarly",
+    "Header",
+    "Packets",
+    "read_header",
+    "read_long",
+]
 
 MAGIC = b"Obj\x01"
 """The first bytes of an object container file."""
@@ -37,7 +48,7 @@ class BadPacket(ValueError):
     """Bytes that are no packet of a survey."""
 
 
-class _Ends(ValueError):
+class EndsEarly(ValueError):
     """Bytes that end too early."""
 
 
@@ -195,8 +206,8 @@ def read_long(data: bytes | memoryview, at: int) -> tuple[int, int]:
     ------
     BadPacket
         It is longer than ten bytes.
-    ValueError
-        The bytes end too early.
+    EndsEarly
+        The bytes end in the middle of it.
 
     Examples
     --------
@@ -206,7 +217,7 @@ def read_long(data: bytes | memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
-            raise _Ends("ends in the middle of a value")
+            raise EndsEarly("ends in the middle of a value")
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift
@@ -220,7 +231,7 @@ def _text(data: bytes | memoryview, at: int) -> tuple[bytes, int]:
     if size < 0:
         raise BadPacket("holds a negative length")
     if at + size > len(data):
-        raise _Ends("ends in the middle of a value")
+        raise EndsEarly("ends in the middle of a value")
     return bytes(data[at : at + size]), at + size
 
 
@@ -233,7 +244,7 @@ def read_header(data: bytes | memoryview, decoder: Decoder) -> Header:
         It is not such a file, or has a codec that is not known.
     SchemaError
         Its schema is not that of an alert.
-    ValueError
+    EndsEarly
         The bytes end before the header does.
     """
     if data[:4] != MAGIC:
@@ -251,7 +262,7 @@ def read_header(data: bytes | memoryview, decoder: Decoder) -> Header:
             key, at = _text(data, at)
             facts[key], at = _text(data, at)
     if at + SYNC > len(data):
-        raise _Ends("ends in the middle of its header")
+        raise EndsEarly("ends in the middle of its header")
     codec = facts.get(b"avro.codec", b"null").decode("utf-8", "backslashreplace")
     if codec not in CODECS:
         raise BadPacket(f"is packed by {codec!r}: expected one of {', '.join(CODECS)}")

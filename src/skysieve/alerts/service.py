@@ -15,12 +15,14 @@ import numpy as np
 from skysieve.periodogram.result.table_files import write_table
 
 from .history import merge
+from .intake import Unit
 from .metrics import METRICS, TOTALS
 from .store import Batch, Place, Store, describe_error, passing
 from .surveys import ROW
 
 if TYPE_CHECKING:
-    from .intake import Intake, Unit
+    from .intake import Intake
+    from .packets import Decoder
     from .search import PeriodSearch
 
 __all__ = ["Publisher", "Service"]
@@ -29,8 +31,8 @@ RETRY_SECONDS = 2.0
 """Pause before a transaction that failed is tried again."""
 STALLED_SECONDS = 300.0
 """A batch that takes longer is reported as a fault."""
-AGAIN = 2000
-"""Objects of a batch that is searched again."""
+AGAIN, AT_ONCE = 2000, 200
+"""Objects of a batch that is searched again, and packets that were set aside that are read at a time."""
 
 
 class Publisher(Protocol):
@@ -147,10 +149,28 @@ class Service:
             self._publisher.send(self._store, 30.0)
         self._write_table(last=True)
 
-    def process(self, units: Sequence[Unit]) -> None:
-        """Search the objects of units that the store does not have, and store everything in one transaction."""
+    def retry(self, decoder: Decoder) -> None:
+        """Read messages again that were set aside, for example because a schema was not known."""
+        found, after = 0, (("", -1), -1, -1)
+        while waiting := self._store.set_aside(after, AT_ONCE):
+            read = [(place, at, number, decoder.message(raw)) for place, at, number, raw in waiting]
+            good = [(place, at, number, packets) for place, at, number, packets in read if not packets.bad]
+            if good:
+                units = [Unit(place, at, -1, "", packets, time.time()) for place, at, _, packets in good]
+                self.process(units, [(place, at, number) for place, at, number, _ in good])
+            found += len(good)
+            after = waiting[-1][:3]
+        self._say(f"read {found:,} of the packets that were set aside; {self._totals['set_aside']:,} remain")
+
+    def process(self, units: Sequence[Unit], recovered: Sequence[tuple[Place, int, int]] = ()) -> None:
+        """Search the objects of units that the store does not have, and store everything in one transaction.
+
+        Units without a place that follows are packets that were set aside; `recovered` says which.
+        """
         started = self._busy_since = time.monotonic()
         batch, objects, rows, owners, used = self._collect(units)
+        batch.recovered = list(recovered)
+        batch.totals["set_aside"] -= len(recovered)
         self._merge(batch, objects, rows, owners)
         self._store_patiently(partial(self._store.commit, batch))
         with self._lock:
@@ -176,17 +196,17 @@ class Service:
         totals, staged, used = batch.totals, dict(self._places), []
         pieces, numbers, counts = [], list[int](), list[int]()
         for unit in units:
-            known, mark = staged.get(unit.place, (0, unit.mark))
-            if mark == unit.mark and unit.at < known:
-                continue  # read again after the source went back
+            if unit.following >= 0:
+                known, mark = staged.get(unit.place, (0, unit.mark))
+                if mark == unit.mark and unit.at < known:
+                    continue  # read again after the source went back
+                staged[unit.place] = batch.places[unit.place] = unit.following, unit.mark
             used.append(unit)
-            staged[unit.place] = batch.places[unit.place] = unit.following, unit.mark
             found = unit.packets
             totals["packets"] += len(found.objects)
             totals["rows_left_out"] += found.left_out
             totals["set_aside"] += len(found.bad)
-            for number, (reason, raw) in enumerate(found.bad):
-                batch.set_aside.append((unit.place, unit.at, number, reason, raw))
+            batch.set_aside += [(unit.place, unit.at, reason, raw) for reason, raw in found.bad]
             if any(o is None for o in found.objects):
                 totals["without_object"] += sum(o is None for o in found.objects)
             numbers += [-1 if o is None else objects.setdefault(o, len(objects)) for o in found.objects]

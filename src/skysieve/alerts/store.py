@@ -56,8 +56,10 @@ class Batch:
     n_rows : list of int
     periods : mapping of str to array
         Columns of the table of periods: ``id``, of some of the objects, and others.
-    set_aside : list of (Place, int, int, str, bytes)
-        Packets that cannot be read: where they stand, a number if several stand there, why, the bytes.
+    set_aside : list of (Place, int, str, bytes)
+        Packets that cannot be read: where they stand, why, the bytes.  The store numbers those of one place.
+    recovered : list of (Place, int, int)
+        Packets that were set aside and can be read now: where they stand, and the number.
     totals : dict of str to int
         What is added to the totals.
     """
@@ -67,7 +69,8 @@ class Batch:
     rows: list[bytes] = field(default_factory=list)
     n_rows: list[int] = field(default_factory=list)
     periods: Mapping[str, Any] = field(default_factory=dict)
-    set_aside: list[tuple[Place, int, int, str, bytes]] = field(default_factory=list)
+    set_aside: list[tuple[Place, int, str, bytes]] = field(default_factory=list)
+    recovered: list[tuple[Place, int, int]] = field(default_factory=list)
     totals: dict[str, int] = field(default_factory=dict)
 
 
@@ -228,8 +231,13 @@ class Store:
                 [(*place, following, mark) for place, (following, mark) in batch.places.items()],
             )
             base.executemany(
-                "INSERT INTO set_aside VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(*place, at, number, reason, raw, now) for place, at, number, reason, raw in batch.set_aside],
+                "INSERT INTO set_aside SELECT ?1, ?2, ?3, (SELECT coalesce(max(number) + 1, 0) FROM set_aside "
+                "WHERE source = ?1 AND part = ?2 AND place = ?3), ?4, ?5, ?6",
+                [(*place, at, reason, raw, now) for place, at, reason, raw in batch.set_aside],
+            )
+            base.executemany(
+                "DELETE FROM set_aside WHERE source = ? AND part = ? AND place = ? AND number = ?",
+                [(*place, at, number) for place, at, number in batch.recovered],
             )
             base.executemany(
                 "INSERT INTO objects VALUES (?, 1, 1, 0, ?, ?) ON CONFLICT DO UPDATE SET version = version + 1, "
@@ -296,11 +304,14 @@ class Store:
         with self._transaction():
             self._base.executemany("UPDATE objects SET sent = ?2 WHERE object = ?1 AND sent < ?2", list(delivered))
 
-    def set_aside(self) -> list[tuple[str, int, int, int, str, bytes]]:
-        """Packets that could not be read: source, partition, place, number, reason, bytes."""
-        return self._base.execute(
-            "SELECT source, part, place, number, reason, bytes FROM set_aside ORDER BY source, part, place, number"
-        ).fetchall()
+    def set_aside(self, after: tuple[Place, int, int], limit: int) -> list[tuple[Place, int, int, bytes]]:
+        """Packets that could not be read, behind one of them: where they stand, the number, the bytes."""
+        query = (
+            "SELECT source, part, place, number, bytes FROM set_aside "
+            "WHERE (source, part, place, number) > (?, ?, ?, ?) ORDER BY source, part, place, number LIMIT ?"
+        )
+        found = self._base.execute(query, (*after[0], *after[1:], limit))
+        return [((source, part), place, number, raw) for source, part, place, number, raw in found]
 
 
 def describe_error(error: sqlite3.Error) -> str:
