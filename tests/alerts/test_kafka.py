@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.alerts.broker import Broker
 from tests.alerts.packets import confluent, container, lsst_packet, lsst_schema, star
-from tests.alerts.test_command import QUICK, content, run, start
+from tests.alerts.test_command import QUICK, content, run, start, total
 
 pytest.importorskip("fastavro")
 pytest.importorskip("confluent_kafka")
@@ -53,17 +53,6 @@ def packets(first: int, n: int) -> list[dict[str, Any]]:
 
 def messages(first: int, n: int) -> list[bytes]:
     return [container([p], lsst_schema()) for p in packets(first, n)]
-
-
-def total(store: Path, name: str = "packets") -> int:
-    """A total of a store that a process may be writing."""
-    if not store.exists():
-        return 0
-    try:
-        row = sqlite3.connect(store).execute("SELECT value FROM totals WHERE name = ?", (name,)).fetchone()
-    except sqlite3.OperationalError:  # it has no tables yet
-        return 0
-    return 0 if row is None else row[0]
 
 
 def wait_for(condition: Any, seconds: float = 40.0) -> None:
