@@ -174,7 +174,7 @@ def owner_of(store: Path) -> int:
     return int(lock.read_text() or 0) if lock.exists() else 0
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.slow)])
 def test_killed_at_any_moment(tmp_path, kills):
     """SIGKILL loses and repeats nothing: packets, rows and packets that were set aside are those of one run."""
     paths = some_night(tmp_path / "night")
@@ -234,6 +234,20 @@ def test_files_that_cannot_be_read_cost_themselves_alone(tmp_path):
     short.write_bytes(good.read_bytes())  # the rest arrives
     assert "4 packets" not in run(short, "--store", store, *QUICK)
     assert content(store)["totals"]["packets"] >= 8
+
+
+def test_too_many_packets_that_cannot_be_read(tmp_path):
+    """The run ends before it stores them: the disk does not fill with packets of a schema that is not known."""
+    archive, store = tmp_path / "a.tar", tmp_path / "a.db"
+    (tmp_path / "bad.avro").write_bytes(b"no packet")
+    with tarfile.open(archive, "w") as tar:
+        for number in range(5):
+            tar.add(tmp_path / "bad.avro", f"{number}.avro")
+    text = run(archive, "--store", store, *QUICK, "--max-set-aside", 4, code=2)
+    assert "5 packets could not be read, the last: 4.avro is not an Avro container file" in text
+    assert total(store, "set_aside") == 0
+    run(archive, "--store", store, *QUICK, "--max-set-aside", 5, code=1)
+    assert total(store, "set_aside") == 5
 
 
 def test_a_file_that_is_replaced(tmp_path):

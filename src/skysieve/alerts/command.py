@@ -90,6 +90,16 @@ def alerts(
             panel=PACKETS,
         ),
     ] = False,
+    max_set_aside: Annotated[
+        int,
+        option(
+            "--max-set-aside",
+            help="End when more packets than this cannot be read. The default is 1000.",
+            panel=PACKETS,
+            metavar="N",
+            min=0,
+        ),
+    ] = 1000,
     kafka_option: Annotated[
         list[str] | None,
         option(
@@ -267,7 +277,8 @@ def alerts(
                 stack.callback(sink.close)
             service = Service(
                 kept, search, every=every, most=batch, table=output, table_format=format_, table_every=table_every,
-                publisher=sink, patient=watch or kafka is not None, say=messages.say, detail=messages.detail,
+                publisher=sink, most_set_aside=max_set_aside, patient=watch or kafka is not None,
+                say=messages.say, detail=messages.detail,
             )  # fmt: skip
             if address is not None:
                 pages: dict[str, Any] = {

@@ -79,7 +79,7 @@ class FileSource:
         done = dict(places())
         seen: dict[Path, tuple[int, int]] = {}
         while True:
-            new = False
+            new, started = False, time.monotonic()
             for path in self._files():
                 if stop.is_set():
                     return
@@ -97,12 +97,13 @@ class FileSource:
                     self._fail(path, error)
             if not self._watch:
                 return
-            if not new:
-                stop.wait(0.2)
+            if not new:  # looking for files takes a fifth of a core at most
+                stop.wait(max(0.2, 4 * (time.monotonic() - started)))
 
     def _fail(self, path: Path, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        if self.failed.get(str(path)) != reason:
+        growing = self._watch and isinstance(error, EndsEarly)  # someone may be writing it
+        if self.failed.get(str(path)) != reason and not growing:
             self._say(f"{path}: {reason}")
         self.failed[str(path)] = reason
 
@@ -156,7 +157,7 @@ class FileSource:
                 return Unit(place, at, end + SYNC, header.sync.hex(), packets, time.time())
         found = _find(file, at, header.sync)
         if found < 0:
-            raise BadPacket(f"ends in the middle of a block, at byte {at} of {size}; what is complete was read")
+            raise EndsEarly(f"ends in the middle of a block, at byte {at} of {size}; what is complete was read")
         file.seek(at)
         bad = Packets(bad=[("a damaged block", file.read(found - at))])
         return Unit(place, at, found + SYNC, header.sync.hex(), bad, time.time())

@@ -114,6 +114,7 @@ class KafkaSource:
         self._ended: set[int] = set()
         self._assigned: set[int] = set()
         self._next: dict[int, int] = {}
+        self._marks: dict[int, str] = {}
         self._behind: dict[int, int] = {}
         self._lost = 0
         self._last_answer = time.monotonic()
@@ -196,6 +197,7 @@ class KafkaSource:
                 start = kafka.OFFSET_END if self._from_end else kafka.OFFSET_BEGINNING
                 p.offset = known[0] if known is not None else group if group >= 0 else start
                 self._next[p.partition] = p.offset
+                self._marks[p.partition] = "" if known is None else known[1]
             self._assigned |= {p.partition for p in partitions}
             self._ended -= {p.partition for p in partitions}
             consumer.assign(partitions)
@@ -218,7 +220,7 @@ class KafkaSource:
                         self._ended.discard(part)
                         stamp = message.timestamp()[1]
                         yield Unit(
-                            (self._topic, part), message.offset(), message.offset() + 1, "",
+                            (self._topic, part), message.offset(), message.offset() + 1, self._marks.get(part, ""),
                             self._decoder.message(message.value() or b""),
                             stamp / 1000 if stamp > 0 else time.time(),
                         )  # fmt: skip
@@ -283,13 +285,17 @@ class KafkaSource:
             low = high = -1
         if low < 0:
             return
-        at = low if wanted < low else high
-        if 0 <= wanted < low:
+        if wanted < low:
             self._lost += low - wanted
+            why = f"{low - wanted} messages were deleted before they were read"
+        else:  # offsets begin anew: they say no longer what is in the store
+            self._marks[part] = f"since {time.time():.3f}"
+            why = "the topic was made anew or lost its end"
         self._say(
-            f"partition {part} of {self._topic} has the messages {low} to {high - 1}, but not the next, {wanted}; "
-            f"going on at {at}"
+            f"partition {part} of {self._topic} has the messages {low} to {high - 1}, but not the next, {wanted}: "
+            f"{why}; going on at {low}"
         )
+        at = low
         self._next[part] = at
         self._consumer.assign([kafka.TopicPartition(self._topic, p, self._next[p]) for p in self._assigned])
 

@@ -62,6 +62,8 @@ class Service:
     table_every : float
         Seconds between two writes of it.
     publisher : Publisher, optional
+    most_set_aside : int
+        More packets that cannot be read end the run.
     patient : bool
         Whether a full disk or a locked store is waited for; else it ends the run.
     say, detail : callable
@@ -79,12 +81,14 @@ class Service:
         table_format: str | None = None,
         table_every: float = 60.0,
         publisher: Publisher | None = None,
+        most_set_aside: int = 1000,
         patient: bool = False,
         say: Callable[[str], None] = print,
         detail: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store, self._search = store, search
         self._every, self._most = every, most
+        self._most_set_aside, self._set_aside = most_set_aside, 0
         self._table, self._table_format, self._table_every = table, table_format, table_every
         self._publisher, self._patient, self._say, self._detail = publisher, patient, say, detail
         self._places = store.places()
@@ -136,15 +140,21 @@ class Service:
             The store cannot be written, and it is not waited for.
         OSError
             The table cannot be written at the end.
+        RuntimeError
+            Too many packets cannot be read.
         """
         self._intake = intake
         self.search_again()
-        while (units := intake.take(self._every, self._most)) is not None:
-            if units:
-                self.process(units)
-            if self._publisher is not None:
-                self._publisher.send(self._store, 0.0)
-            self._write_table()
+        try:
+            while (units := intake.take(self._every, self._most)) is not None:
+                if units:
+                    self.process(units)
+                if self._publisher is not None:
+                    self._publisher.send(self._store, 0.0)
+                self._write_table()
+        except KeyboardInterrupt:
+            self._write_table(last=True)
+            raise
         if self._publisher is not None:
             self._publisher.send(self._store, 30.0)
         self._write_table(last=True)
@@ -169,6 +179,7 @@ class Service:
         """
         started = self._busy_since = time.monotonic()
         batch, objects, rows, owners, used = self._collect(units)
+        self._refuse_too_many(batch)
         batch.recovered = list(recovered)
         batch.totals["set_aside"] -= len(recovered)
         self._merge(batch, objects, rows, owners)
@@ -215,6 +226,15 @@ class Service:
         rows = np.concatenate(pieces) if pieces else np.empty(0, ROW)
         owners = np.repeat(np.array(numbers, np.int64), counts)
         return batch, objects, rows[owners >= 0], owners[owners >= 0], used
+
+    def _refuse_too_many(self, batch: Batch) -> None:
+        """Stop before the disk fills with packets of a schema that is not known."""
+        self._set_aside += len(batch.set_aside)
+        if self._set_aside > self._most_set_aside:
+            raise RuntimeError(
+                f"{self._set_aside:,} packets could not be read, the last: {batch.set_aside[-1][2]}; the last "
+                f"batch was not stored (--max-set-aside {self._most_set_aside})"
+            )
 
     def _merge(self, batch: Batch, objects: dict[Any, int], rows: np.ndarray, owners: np.ndarray) -> None:
         """Join rows to the stored ones, and search the objects that changed."""
