@@ -54,6 +54,7 @@ METHODS = {
 
 PACKAGES = (
     "numpy", "scipy", "numba", "finufft", "astropy", "matplotlib", "pyarrow", "h5py", "ducc0", "bokeh", "cupy",
+    "confluent_kafka",
 )  # fmt: skip
 
 

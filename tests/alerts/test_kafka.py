@@ -172,9 +172,9 @@ def test_brokers_that_go_away(broker, tmp_path, processes):
     wait_for(lambda: health(address)[0] == 503)
     assert "no broker can be reached" in health(address)[1]
     broker.go_on()
+    wait_for(lambda: health(address) == (200, "ok\n"))
     broker.send("alerts", messages(5, 4))
     wait_for(lambda: total(store) == 8)
-    wait_for(lambda: health(address) == (200, "ok\n"))
     broker.close()
     wait_for(lambda: health(address)[0] == 503)
     processes[0].send_signal(signal.SIGTERM)

@@ -236,12 +236,22 @@ class KafkaSource:
                         raise OSError(f"Kafka: {error.str()}")
                     else:
                         self._failed(error)
+                if self._error:
+                    self._ask()
                 self._inform(places(), told)
                 self._measure()
                 if self._stop_at_end and self._assigned and self._assigned <= self._ended:
                     return
         finally:
             consumer.close()
+
+    def _ask(self) -> None:
+        """See whether a broker answers again: a topic without new messages does not say so."""
+        try:
+            self._consumer.list_topics(self._topic, timeout=1.0)
+        except self._kafka.KafkaException:
+            return
+        self._recovered()
 
     def _recovered(self) -> None:
         if self._error:
