@@ -55,7 +55,7 @@ def messages(first: int, n: int) -> list[bytes]:
     return [container([p], lsst_schema()) for p in packets(first, n)]
 
 
-def wait_for(condition: Any, seconds: float = 40.0) -> None:
+def wait_for(condition: Any, seconds: float = 180.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until

@@ -99,7 +99,7 @@ class Service:
         )
         self._fault, self._busy_since = "", 0.0
         self._intake: Intake | None = None
-        self._table_written = time.monotonic()
+        self._table_written, self._table_seconds = time.monotonic(), 0.0
         self._table_old = True
 
     def places(self) -> dict[Place, tuple[int, str]]:
@@ -293,8 +293,9 @@ class Service:
         """Write the table of periods if it is time and something changed."""
         if self._table is None or not self._table_old:
             return
-        if not last and time.monotonic() - self._table_written < self._table_every:
+        if not last and time.monotonic() - self._table_written < max(self._table_every, 10 * self._table_seconds):
             return
+        started = time.monotonic()
         columns = self._store.periods()
         if not columns:
             return
@@ -307,6 +308,7 @@ class Service:
                 raise
             self._say(f"the table cannot be written: {error}; it is tried again")
         self._table_written = time.monotonic()
+        self._table_seconds = self._table_written - started
 
 
 def table_units(columns: dict[str, Any]) -> dict[str, str]:

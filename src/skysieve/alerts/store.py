@@ -11,9 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Batch", "Place", "Store", "StoreInUse", "describe_error", "passing"]
 
@@ -21,6 +24,8 @@ FORM = 1
 """Version of the tables."""
 BUSY_SECONDS = 10.0
 """How long a transaction waits for another process that writes."""
+ROWS_AT_ONCE = 10_000
+"""Rows of the table of periods that stand in memory as Python's objects."""
 TABLES = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -271,26 +276,30 @@ class Store:
             zip(*values, [now] * len(values[0]), strict=True),
         )
 
-    def periods(self, where: str = "1", values: Sequence[Any] = ()) -> dict[str, Any]:
+    def periods(self) -> dict[str, Any]:
         """The table of periods, sorted by object; empty before anything was searched."""
-        if not self._base.execute("SELECT count(*) FROM sqlite_master WHERE name = 'periods'").fetchone()[0]:
+        if not self._has_periods():
             return {}
-        about = self._base.execute("PRAGMA table_info(periods)").fetchall()
-        rows = self._base.execute(f"SELECT * FROM periods WHERE {where} ORDER BY id", values).fetchall()
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(about)
-        out: dict[str, Any] = {}
-        for (_, name, kind, *_), column in zip(about, columns, strict=True):
-            if kind == "REAL":
-                out[name] = np.array(column, np.float64)  # None becomes NaN
-            elif kind == "INTEGER" or (name == "id" and all(isinstance(x, int) for x in column)):
-                out[name] = np.array(column, np.int64)
-            else:
-                out[name] = np.array([str(x) for x in column], dtype=object if column else str)
-        return out
+        about = [(name, kind) for _, name, kind, *_ in self._base.execute("PRAGMA table_info(periods)")]
+        cursor = self._base.execute("SELECT * FROM periods ORDER BY id")
+        pieces: dict[str, list[NDArray[Any]]] = {name: [] for name, _ in about}
+        while rows := cursor.fetchmany(ROWS_AT_ONCE):
+            for (name, kind), column in zip(about, zip(*rows, strict=True), strict=True):
+                dtype = {"REAL": np.float64, "INTEGER": np.int64}.get(kind, object)
+                pieces[name].append(np.array(column, dtype))  # NULL becomes NaN
+        if not pieces["id"]:
+            return {}
+        columns = {name: np.concatenate(parts) for name, parts in pieces.items()}
+        ids = columns["id"].tolist()
+        whole = all(isinstance(x, int) for x in ids)
+        return columns | {"id": np.array(ids, np.int64) if whole else np.array(list(map(str, ids)), object)}
+
+    def _has_periods(self) -> bool:
+        return self._base.execute("SELECT 1 FROM sqlite_master WHERE name = 'periods'").fetchone() is not None
 
     def unsent(self, limit: int) -> list[tuple[Any, int, dict[str, Any]]]:
         """Objects whose periods were not sent yet: object, version and the row of the table of periods."""
-        if not self._base.execute("SELECT count(*) FROM sqlite_master WHERE name = 'periods'").fetchone()[0]:
+        if not self._has_periods():
             return []
         cursor = self._base.execute(
             "SELECT o.object AS object_, o.version AS version_, p.* FROM objects o JOIN periods p ON p.id = o.object "
