@@ -25,6 +25,7 @@ from skysieve.core.command import (
 COMMANDS = {
     "period": "skysieve.periodogram.command.cli:period",
     "smooth": "skysieve.sphere.command.cli:smooth",
+    "alerts": "skysieve.alerts.command:alerts",
 }
 """Commands of the domains; the module of one is imported when it runs, or when help on all is asked for."""
 
@@ -53,6 +54,7 @@ METHODS = {
 
 PACKAGES = (
     "numpy", "scipy", "numba", "finufft", "astropy", "matplotlib", "pyarrow", "h5py", "ducc0", "bokeh", "cupy",
+    "confluent_kafka",
 )  # fmt: skip
 
 

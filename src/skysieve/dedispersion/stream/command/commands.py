@@ -32,6 +32,7 @@ from skysieve.core.command import (
     option,
     report_errors,
 )
+from skysieve.core.metrics.server import format_address, parse_address
 from skysieve.dedispersion.contract import NOISE
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS
 from skysieve.dedispersion.stream.receive.formats import FORMATS
@@ -54,27 +55,6 @@ else:  # typer takes choices from enumerations
 BLOCK = 0.25
 """Seconds of a noise block, unless the search needs a longer one."""
 INPUT, VOLTAGES, SEARCH, RUN = "Input", "Voltages", "Search", "Running"
-
-
-def parse_address(text: str, name: str) -> tuple[str, int]:
-    """Read ``HOST:PORT``, or ``PORT`` of the loopback interface.
-
-    >>> parse_address("[::1]:5000", "--listen"), parse_address("5000", "--listen")
-    (('::1', 5000), ('127.0.0.1', 5000))
-    """
-    host, colon, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535 or (colon and not host):
-        raise ValueError(f"{name} {text}: expected HOST:PORT")
-    return (host.strip("[]") if colon else "127.0.0.1"), int(port)
-
-
-def format_address(host: str, port: int) -> str:
-    """The inverse of `parse_address`.
-
-    >>> format_address("::1", 5000)
-    '[::1]:5000'
-    """
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_rate(text: str) -> float:
