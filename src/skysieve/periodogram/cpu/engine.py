@@ -51,13 +51,13 @@ KEPT_BYTES = 32 << 20
 
 
 @dataclass
-class _Spent:
-    """What first answers have taken."""
+class Spent:
+    """Time that this process has taken for first answers: sums by themselves, while faster methods are not compiled."""
 
     seconds: float = 0.0
 
 
-_first = _Spent()
+first_answers = Spent()
 _scratch = threading.local()
 """Scratch of each thread, which is used again in later calls: new pages cost more than a small search."""
 NUFFT, DIRECT, FINUFFT = (METHODS.index(m) for m in ("nufft", "direct", "finufft"))
@@ -236,8 +236,10 @@ class Engine:
         if not job.plain and self.spec.method == "auto" and not self.fast:
             slow = self._plain_seconds(curves.n_used[ok], nf)
             spent = float(slow.sum()) / self.pool.workers
-            if _first.seconds + spent <= PLAIN_SECONDS and not job.is_compiled(int(method[0]), int(combs[0]), ok[:1]):
-                _first.seconds += spent
+            if first_answers.seconds + spent <= PLAIN_SECONDS and not job.is_compiled(
+                int(method[0]), int(combs[0]), ok[:1]
+            ):
+                first_answers.seconds += spent
                 job.plain = True
                 method, combs, seconds = np.full_like(method, DIRECT), np.full_like(combs, LANES), slow
             else:
