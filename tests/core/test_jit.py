@@ -202,3 +202,24 @@ def test_a_process_that_cannot_start_is_done_without(tmp_path, monkeypatch):
     jit.compile_together((kernels[0], (1.5,)), (kernels[1], (np.arange(3.0),)))
     assert kernels[0](1.5) == 3.0
     assert kernels[1](np.arange(3.0)) == 6.0
+
+
+def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "usable_cores", lambda: 2)
+    from skysieve.periodogram.cpu import direct
+
+    kernel = njit(nogil=True, error_model="numpy")(direct.grid_point.py_func)
+    use = "from skysieve.periodogram.cpu.direct import grid_point; grid_point(0.1, 0.2, 3.0)"
+    jit.compile_beside(kernel, use)
+    jit.compile_beside(kernel, use)  # one process is enough
+    assert len(jit._beside) == 1
+    assert kernel(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)
+    assert jit._beside == {}
+    assert sum(kernel.stats.cache_hits.values()) == 1
+    (stored,) = files(tmp_path)
+    stored.unlink()
+    again = njit(nogil=True, error_model="numpy")(direct.grid_point.py_func)
+    jit.compile_beside(again, "raise SystemExit(1)")
+    assert again(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)  # the process failed: compiled here
+    assert sum(again.stats.cache_misses.values()) == 1

@@ -50,7 +50,7 @@ from skysieve.core.files import written
 from skysieve.core.measured import cache_folder
 from skysieve.core.tasks import usable_cores
 
-__all__ = ["compile_together", "interpreted_if_small", "is_compiled", "njit", "stored_folder"]
+__all__ = ["compile_beside", "compile_together", "interpreted_if_small", "is_compiled", "njit", "stored_folder"]
 
 logger = logging.getLogger("skysieve.compile")
 
@@ -65,7 +65,11 @@ INTERPRETED_SECONDS = 0.3
 """Time that a function may take in the interpreter, in one process, before it is compiled: compiling takes longer."""
 WAIT_SECONDS = 120.0
 """Time after which a process that compiles is not waited for."""
+_HELPER = "SKYSIEVE_COMPILES_FOR_ANOTHER_PROCESS"
+"""Environment variable of processes that compile for another one: they start no further ones."""
 _together = threading.Lock()
+_beside: dict[Callable[..., Any], subprocess.Popen[bytes]] = {}
+"""Processes of `compile_beside`."""
 _said: set[str] = set()
 """What this process has said already: each message comes once."""
 
@@ -285,7 +289,7 @@ def compile_together(*calls: tuple[Any, Sequence[Any]]) -> None:
     *calls : tuple of function of `njit` and arguments
         What is called next.
     """
-    if all(kernel.__class__ is not _Kernel or kernel.overloads for kernel, _ in calls) or usable_cores() < 2:
+    if all(kernel.__class__ is not _Kernel or kernel.overloads for kernel, _ in calls) or not _may_start():
         return
     with _together:  # one thread starts processes; others find the code
         typed = [
@@ -300,36 +304,71 @@ def compile_together(*calls: tuple[Any, Sequence[Any]]) -> None:
 def _compile_in_processes(typed: list[tuple[Any, Any]]) -> None:
     (kernel, types), *others = typed
     number = min(len(others), usable_cores() - 1)
-    helpers = [_start([(k.__module__, k.__name__, t) for k, t in others[i::number]]) for i in range(number)]
+    helpers = []
+    for i in range(number):
+        helper = _start("from skysieve.core.cpu.jit import _serve; _serve()")
+        if helper is not None:
+            assert helper.stdin is not None
+            with suppress(BrokenPipeError), helper.stdin as pipe:
+                pickle.dump([(k.__module__, k.__name__, t) for k, t in others[i::number]], pipe)
+            helpers.append(helper)
     try:
         kernel.compile(types)
         for helper in helpers:
-            if helper is not None:
-                with suppress(subprocess.TimeoutExpired):  # what is still missing then is compiled here
-                    helper.wait(WAIT_SECONDS)
+            _wait(helper)  # what is still missing then is compiled here
     finally:
         for helper in helpers:
-            if helper is not None and helper.poll() is None:
-                helper.kill()
-                helper.wait()
+            _end(helper)
 
 
-def _start(work: list[tuple[str, str, Any]]) -> subprocess.Popen[bytes] | None:
-    """Start a process that compiles; None if no process can be started."""
+def compile_beside(kernel: Any, code: str) -> None:
+    """Start a process that runs a use of a function, while this process does what comes before.
+
+    The function waits for that process when it is called.  Nothing happens if code of the function is stored.
+
+    Parameters
+    ----------
+    kernel : function of `njit`
+    code : str
+        Python code that calls the function, with arguments of the types that come.
+    """
+    if kernel.__class__ is not _Kernel or kernel.overloads or not _may_start():
+        return
+    with _together:
+        if kernel.py_func not in _beside and not kernel._cache.holds_any():
+            helper = _start(code)
+            if helper is not None and helper.stdin is not None:
+                helper.stdin.close()
+                _beside[kernel.py_func] = helper
+
+
+def _may_start() -> bool:
+    return usable_cores() > 1 and _HELPER not in os.environ
+
+
+def _start(code: str) -> subprocess.Popen[bytes] | None:
+    """Start a process that runs Python code; None if no process can be started."""
     path = os.pathsep.join(folder for folder in sys.path if folder)
     try:
-        helper = subprocess.Popen(
-            [sys.executable, "-c", "from skysieve.core.cpu.jit import _serve; _serve()"],
+        return subprocess.Popen(
+            [sys.executable, "-c", code],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", _HELPER: "1"},
         )  # fmt: skip
     except OSError as error:
         logger.debug("no process for compiling: %s", error)
         return None
-    assert helper.stdin is not None
-    with suppress(BrokenPipeError), helper.stdin as pipe:
-        pickle.dump(work, pipe)
-    return helper
+
+
+def _wait(helper: subprocess.Popen[bytes]) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        helper.wait(WAIT_SECONDS)
+
+
+def _end(helper: subprocess.Popen[bytes]) -> None:
+    if helper.poll() is None:
+        helper.kill()
+        helper.wait()
 
 
 def _serve() -> None:
@@ -383,13 +422,26 @@ class _Cache(NullCache):  # type: ignore[misc]
         if not self._enabled:
             return None
         name = self._file(sig, target_context)
+        data = self._stored(name)
+        helper = _beside.pop(self._function, None)
+        if helper is not None:
+            if data is None:
+                _wait(helper)
+                data = self._stored(name)
+            _end(helper)
+        if data is not None:
+            return CompileResult._rebuild(target_context, *pickle.loads(data))
+        _say(f"compiling for this processor; this happens once, the code is stored in {cache_folder()}")
+        logger.debug("compiling %s.%s", self._function.__module__, self._function.__qualname__)
+        return None
+
+    def _stored(self, name: str) -> bytes | None:
+        """Return the content of a file of the cache; None if there is none, or only a damaged one."""
         for folder in _places(self._domain):
             data = _read(folder / name)
             if data is not None:
                 _touch(folder)
-                return CompileResult._rebuild(target_context, *pickle.loads(data))
-        _say(f"compiling for this processor; this happens once, the code is stored in {cache_folder()}")
-        logger.debug("compiling %s.%s", self._function.__module__, self._function.__qualname__)
+                return data
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from skysieve.core.device import Device
+from skysieve.fstat.template_search.ahead import compile_exponential
 from skysieve.fstat.template_search.search import Devices, devices_of, search
 
 from .bank import TemplateBank
@@ -67,6 +68,7 @@ def search_sfts(
     True
     """
     devices = devices_of(device, options.get("threads"))
+    compile_exponential(options.get("windows", ("rect", "exp")), devices, options.get("dtype", "float32"))
     with Demodulator(sfts, ra, dec, tref, barycentre=barycentre) as host, demodulators(host, devices) as several:
         facts = host.facts(bank) | dict(options.pop("facts", None) or {})
         return search(stream(several, bank), device=device, facts=facts, **{"total": len(bank), **options})
