@@ -307,7 +307,7 @@ class Again:
 
 def deliver(job: ChunkJob, settings: RunSettings, output: Output, again: Again) -> None:
     """Write a finished chunk's answers except the powers, and note which objects have to be searched again."""
-    info, objects = job.results["told"], job.objects
+    info, objects = job.results["host_info"], job.objects
     status, method = info["status"], job.codes
     index = job.results["index"].reshape(-1, settings.spec.n_peaks)
     over, none = job.results["flags"] != 0, index[:, 0] < 0

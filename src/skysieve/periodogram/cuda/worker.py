@@ -324,7 +324,7 @@ class Worker(ABC):
         """The best candidates of every object, refined: the answers, which kernels write to the host."""
         lane, job, data, info, values = chunk.lane, chunk.job, chunk.data, chunk.info, chunk.values
         n, k, m = job.n_objects, self.spec.n_peaks, tries(self.spec)
-        about = {"told": lane.pinned("told", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
+        about = {"host_info": lane.pinned("host_info", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
         kinds = {"index": np.int32, "frequency": np.float64, "best": np.float64, "curvature": np.float64}
         answers = {name: lane.pinned(name, n * k, dtype) for name, dtype in kinds.items()}
         found = {
