@@ -439,3 +439,11 @@ def test_auto_takes_the_cpu_for_small_maps(monkeypatch):
         with pytest.raises(RuntimeError, match="no engine"):
             transient_map(atoms, **options)
     assert chosen == ["cpu", "cuda", "cuda", "cpu", "cpu", "cuda"]
+
+
+@pytest.mark.parametrize("window", ["rect", "exp"])
+def test_a_plan_on_the_cpu_counts_the_tables_of_its_grid(window):
+    with TransientPlan(window=window, device="cpu") as plan:
+        assert plan.idle_bytes() == 0
+        rows = plan.execute(ATOMS, grid=SMALL).F.shape[0]
+        assert 8 * rows <= plan.idle_bytes() <= 1000 * rows

@@ -172,8 +172,12 @@ def transient_map(
         with make() as plan:
             return plan.execute(found, grid=grid, progress=progress)
     key = (TransientPlan, *options.items())
-    with ENGINES.borrow(key, make, chosen, TransientPlan.idle_bytes) as plan:
-        return plan.execute(found, grid=grid, progress=progress)
+
+    def compute() -> TransientResult:
+        with ENGINES.borrow(key, make, chosen, TransientPlan.idle_bytes) as plan:
+            return plan.execute(found, grid=grid, progress=progress)
+
+    return ENGINES.retried(chosen, compute)
 
 
 class TransientPlan(Plan):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,14 +61,15 @@ class BorrowedEngine:
     def __init__(
         self, spec: Spec, devices: tuple[Device, ...], memory: str | float | None, threads: int | None
     ) -> None:
-        self._error: BaseException | None = None
         cores = usable_cores() if threads is None else threads  # an engine of all cores has one thread for each
-        self._loan = ENGINES.borrow(
-            ("periodogram", spec, devices, memory, threads, cores),
-            lambda: make_engine(spec, devices, memory, threads),
-            devices[0],
-            lambda engine: engine.idle_bytes,
-        )
+        self._key = ("periodogram", spec, devices, memory, threads, cores)
+        self._make = lambda: make_engine(spec, devices, memory, threads)
+        self._device = devices[0]
+        self._borrow()
+
+    def _borrow(self) -> None:
+        self._error: BaseException | None = None
+        self._loan = ENGINES.borrow(self._key, self._make, self._device, lambda engine: engine.idle_bytes)
         self._engine = self._loan.__enter__()
 
     def scan(self, source: Source) -> Scan:
@@ -77,7 +78,17 @@ class BorrowedEngine:
             return self._engine.scan(source)
 
     def execute(self, source: Source, grids: Grids, output: Output, progress: Any = None) -> None:
-        """See `contract.Engine.execute`."""
+        """See `contract.Engine.execute`; once more, with a new engine, where idle engines hold memory that is short."""
+        others = ENGINES.has_idle(self._device)
+        try:
+            with self._noticing():
+                return self._engine.execute(source, grids, output, progress)
+        except MemoryError:
+            if not others:
+                raise
+            with suppress(MemoryError):
+                self.close()
+            self._borrow()
         with self._noticing():
             self._engine.execute(source, grids, output, progress)
 

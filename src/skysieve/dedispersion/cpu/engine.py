@@ -307,7 +307,10 @@ class Engine:
         fin = np.empty(D * C // shape.G, np.int64)
         seg = np.empty((C // shape.G, levels + 1), np.int64)
         need = np.zeros(3, np.int64)
-        k, cost = program.make_program(n, rows, shape.G, shape.NB, shape.T, stride, shape.T // 2, ops, fin, seg, need)
+        work = program.program_scratch(D, shape.G)
+        k, cost = program.make_program(
+            n, rows, shape.G, shape.NB, shape.T, stride, shape.T // 2, work, ops, fin, seg, need
+        )
         return ops[:k].copy(), fin, seg, need, cost
 
     def _padded(self, table: Table, m: int, D: int, multiple: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

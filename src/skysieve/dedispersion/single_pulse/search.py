@@ -41,11 +41,11 @@ from skysieve.dedispersion.dispatch import (
     EnginePlan,
     Kind,
     Target,
-    cached_plan,
     device_for,
     engine_that_fits,
     find_target,
     make_engine,
+    with_cached_plan,
 )
 from skysieve.dedispersion.dm_plan.arguments import Stages, check_binning, stages_of, tabled
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
@@ -504,8 +504,10 @@ def search(
             "block": block, "link_dm": link_dm, "link_time": link_time, "method": method, "max_loss": max_loss,
             "ref_freq": ref_freq, "dm_constant": dm_constant, "memory": memory, "threads": threads,
         }  # fmt: skip
-        with cached_plan(SearchPlan, fb, dms, device, options) as plan:
-            found = plan.execute(fb, mask=mask, losses=losses, progress=progress)
+        found: Candidates = with_cached_plan(
+            SearchPlan, fb, dms, device, options,
+            lambda plan: plan.execute(fb, mask=mask, losses=losses, progress=progress),
+        )  # fmt: skip
     return replace(found, seconds=time.perf_counter() - began)
 
 

@@ -77,8 +77,11 @@ class Engine:
 
     @property
     def nbytes(self) -> int:
-        """See `contract.Engine.nbytes`; the tables of a grid are small beside its map."""
-        return 0
+        """See `contract.Engine.nbytes`: the tables of the last grid."""
+        held = [] if self._march_of is None else list(vars(self._march_of[1]).values())
+        held += [] if self._live is None else list(vars(self._live[1]).values())
+        own = sum(one.nbytes for one in held if isinstance(one, np.ndarray))
+        return own + sum(other.nbytes for other in self._others.values())
 
     def close(self) -> None:
         """Free the threads."""

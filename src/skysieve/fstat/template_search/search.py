@@ -25,6 +25,7 @@ from skysieve.fstat.inputs.files import PathLike
 from skysieve.fstat.inputs.grid import Grid, Times
 from skysieve.fstat.inputs.windows import Window, WindowLike, WindowSum, resolve_window
 
+from .ahead import compile_exponential
 from .batch import AtomsBatch, groups, is_path, read_files
 from .bsgl import BSGL
 from .checkpoint import Checkpoint, State
@@ -239,6 +240,7 @@ class SearchPlan(Plan):
             _width(band, band_width), bsgl, float(rhohatmax), bool(strict),
         )  # fmt: skip
         self.devices = devices_of(device, threads)
+        compile_exponential(windows, self.devices, self.options.dtype)
         make = partial(_engine, memory=memory)
         self._workers: list[SearchWorker] | None = [SearchWorker(self.options, d, make) for d in self.devices]
 
