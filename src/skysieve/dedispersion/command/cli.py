@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from contextlib import ExitStack
+from dataclasses import asdict
 from math import isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +28,7 @@ from skysieve.core.command import (
     table_format,
 )
 from skysieve.core.files import save_figure, written
+from skysieve.dedispersion.data.readers import FILE_FORMATS
 
 from .options import (
     DATA,
@@ -52,6 +54,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from skysieve.dedispersion.clean.masks import Mask
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.dm_plan.plan import DMPlan
     from skysieve.dedispersion.single_pulse.candidates import Candidates
@@ -226,8 +229,20 @@ def dedisperse(
 @dedisp.command()
 @grouped
 def search(
-    files: Files,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE|DIR|PATTERN...",
+            help=f"The data: {', '.join(f.name for f in FILE_FORMATS)}. Several files are joined by their times, "
+            "unless --each is given; '-' reads one from standard input. The files of a folder (.fil, .fits, .sf) and "
+            "of a quoted pattern are searched one by one, as with --each.",
+            show_default=False,
+        ),
+    ],
     *,
+    each: Annotated[
+        bool, option("--each", help="Search each file by itself. A file that is damaged costs itself.", panel=DATA)
+    ] = False,
     dms: DmOptions,
     plan_file: PlanFile = None,
     data: DataOptions,
@@ -258,8 +273,9 @@ def search(
         Path | None,
         option(
             "-o", "--output",
-            help="Candidates: .csv, .ecsv, .json, .parquet, .singlepulse (PRESTO) or .cand (Heimdall); '-' is standard "
-            "output.",
+            help="Candidates: .csv, .ecsv, .json, .parquet, .singlepulse (PRESTO) or .cand (Heimdall); '-' is "
+            "standard output. With --each a table with a column of files; or, if the name has no ending, a folder for "
+            "a table of each.",
             panel=OUTPUT, metavar="OUT",
         ),
     ] = None,
@@ -272,35 +288,84 @@ def search(
     most: Annotated[
         int, option("--most", help="Number of cut-outs. The default is 10.", panel=OUTPUT, metavar="N", min=1)
     ] = 10,
+    resume: Annotated[
+        bool,
+        option(
+            "--resume", help="With --each: note which files are done, and continue where an interrupted run ended.",
+            panel=OUTPUT,
+        ),
+    ] = False,
     overwrite: OverwriteOption = False,
     reports: Reports,
 ) -> None:  # fmt: skip
     """Search files for dispersed single pulses: from data to candidates and pictures.
 
     Example: skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
+
+    Example: skysieve dedisp search night "older/*.fil" --dm-max 500 -o night.csv --resume
     """
     from skysieve.core.device import begin
+    from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
     from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
 
-    with report_errors(), ExitStack() as stack:
+    from .several import Outputs, expand, search_each, stands_for_files
+
+    interrupted = "interrupted; the same command continues after the files that are done" if resume else "interrupted"
+    with report_errors(interrupted), ExitStack() as stack:
         messages = reports.messages()
+        dms.check(plan_file)
+
+        def find(fb: Filterbank) -> tuple[Filterbank, Candidates, Mask | None]:
+            made = dms.plan(fb, plan_file)
+            messages.detail(made.summary())
+            clean, mask, every = cleaning.prepared(fb, messages, requantise)
+            found = single_pulses.search(
+                clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
+                method=method, mask=mask, device=computation.device, threads=computation.threads,
+                memory=computation.memory, progress=messages.progress,
+            )  # fmt: skip
+            return clean, found, every
+
+        def load_numba() -> None:
+            if begin(computation.device) is not None:
+                importlib.import_module("skysieve.dedispersion.clean.cpu_dropouts")  # loads numba meanwhile
+
+        if each or any(map(stands_for_files, files)):
+            if STDIO in files or plan_file == STDIO:
+                raise ValueError("'-' (standard input) is read once: expected names of files when each is searched")
+            listed = expand(files)
+            folder = output is not None and output != STDIO and (output.is_dir() or not output.suffix)
+            chosen = "" if output is None else table_format(STDIO if folder else output, form, TABLE_FORMATS)
+            if output is not None and not folder and TABLE_FORMATS[chosen].several is None:
+                raise ValueError(f"--output {output}: {chosen} has no column for files; expected the name of a folder")
+            if cutouts is not None:
+                importlib.import_module("h5py")
+            asked = {
+                "dms": asdict(dms), "plan": None if plan_file is None else plan_file.read_text(encoding="utf-8"),
+                "data": asdict(data), "cleaning": asdict(cleaning), "requantise": requantise, "threshold": threshold,
+                "noise": noise, "detector": detector, "buffer": buffer, "block": block, "method": method,
+                "format": chosen,
+            }  # fmt: skip
+            load_numba()
+            outputs = Outputs(output, chosen, folder, plot, cutouts, most, resume, overwrite)
+            if code := search_each(listed, data.open, find, outputs, asked, messages):
+                raise typer.Exit(code)
+            return
+        if resume:
+            raise ValueError("--resume goes with --each, with folders or with patterns")
         chosen = "" if output is None else table_format(output, form, TABLE_FORMATS)
         check_output(output, overwrite)
         check_picture(plot, overwrite)
         check_cutouts(cutouts, overwrite)
-        fb = stack.enter_context(data.open(files))
-        if begin(computation.device) is not None:
-            importlib.import_module("skysieve.dedispersion.clean.cpu_dropouts")  # loads numba meanwhile
-        made = dms.plan(fb, plan_file)
-        messages.detail(made.summary())
-        clean, mask, every = cleaning.prepared(fb, messages, requantise)
-        found = single_pulses.search(
-            clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block, method=method,
-            mask=mask, device=computation.device, threads=computation.threads, memory=computation.memory,
-            progress=messages.progress,
-        )  # fmt: skip
+        try:
+            fb = stack.enter_context(data.open(files))
+        except BadFile as error:
+            hint = "; --each searches every file by itself" if len(files) > 1 else ""
+            raise ValueError(f"{error}{hint}") from None
+        load_numba()
+        clean, found, every = find(fb)
         if output != STDIO and not messages.quiet:
             show(found)
         messages.say(speed(found.rate, found.realtime, found.method, found.device, found.seconds))

@@ -333,6 +333,17 @@ class DmOptions:
             min=1,
         ),
     ] = None
+    stages: Annotated[
+        str | None,
+        option(
+            "--stages",
+            help="A survey plan, instead of a rule: rows of low DM, high DM, step, binning and (with --nsub) spacing "
+            "of nominal DMs, with ';' between the rows and ',' between the numbers; or a text file with a row in each "
+            "line.",
+            panel=DMS,
+            metavar="ROWS|FILE",
+        ),
+    ] = None
     dm_constant: Annotated[
         float | None,
         option(
@@ -341,37 +352,85 @@ class DmOptions:
         ),
     ] = None  # fmt: skip
 
+    def check(self, saved: Path | None = None) -> None:
+        """Refuse options that contradict each other, or that name no DMs; this needs no data."""
+        if saved is not None:
+            ignored = ("max_loss", "tol", "width")
+            if any(getattr(self, f.name) != f.default for f in fields(self) if f.name not in ignored):
+                raise ValueError(
+                    "--plan goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, --scattering, "
+                    "--downsamp, --stages and --dm-constant: the plan has them"
+                )
+            return
+        if self.stages is not None:
+            others = (self.dm_max, self.dm_step, self.num_dms, self.rule, self.downsamp)
+            if any(value is not None for value in others) or self.dm_min != 0 or self.scattering:
+                raise ValueError(
+                    "--stages goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --scattering and "
+                    "--downsamp: the rows have them"
+                )
+            self.stage_rows()
+        if self.num_dms is not None and self.dm_max is not None:
+            raise ValueError("--num-dms goes without --dm-max: --dm-min, --dm-step and --num-dms give the highest DM")
+        if self.rule is not None and (self.num_dms is not None or self.dm_step is not None):
+            raise ValueError("--rule goes without --dm-step and --num-dms: it chooses the steps")
+        if self.num_dms is not None and self.num_dms > 1 and self.dm_step is None:
+            raise ValueError("--num-dms needs --dm-step")
+
+    def stage_rows(self) -> list[list[float]]:
+        """The rows of the option --stages."""
+        text = self.stages or ""
+        name = f"--stages {text}"
+        try:
+            file = Path(text).is_file()
+        except (OSError, ValueError):  # rows can be longer than a file's name may be
+            file = False
+        if file:
+            lines = [line.partition("#")[0] for line in Path(text).read_text(encoding="utf-8").splitlines()]
+        elif not any(c in text for c in ",; ") and not text.replace(".", "").isdigit():
+            raise FileNotFoundError(f"{name}: there is no such file, and these are no rows")
+        else:
+            lines = text.split(";")
+        rows = []
+        for line in lines:
+            words = line.replace(",", " ").split()
+            try:
+                row = [float(word) for word in words]
+            except ValueError:
+                row = []
+            if words and len(row) not in (4, 5):
+                raise ValueError(
+                    f"{name}: '{line.strip()}' is no row of low DM, high DM, step, binning and (with --nsub) nominal "
+                    "spacing"
+                )
+            if row:
+                rows.append(row)
+        if not rows or len({len(row) for row in rows}) > 1:
+            raise ValueError(f"{name}: expected one or more rows of equal length")
+        return rows
+
     def plan(self, fb: Filterbank, saved: Path | None = None) -> DMPlan:
         """The plan of the options, or the one that was saved."""
         from skysieve.dedispersion.data.observation import DM_CONSTANT
         from skysieve.dedispersion.dm_plan.plan import DMPlan
         from skysieve.dedispersion.dm_plan.plan import plan as make
 
+        self.check(saved)
         if saved is not None:
-            ignored = ("max_loss", "tol", "width")
-            if any(getattr(self, f.name) != f.default for f in fields(self) if f.name not in ignored):
-                raise ValueError(
-                    "--plan goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, --scattering, "
-                    "--downsamp and --dm-constant: the plan has them"
-                )
             return DMPlan.from_json(sys.stdin.read(), "--plan -") if saved == STDIO else DMPlan.load(saved)
-        if self.num_dms is not None and self.dm_max is not None:
-            raise ValueError("--num-dms goes without --dm-max: --dm-min, --dm-step and --num-dms give the highest DM")
-        if self.rule is not None and (self.num_dms is not None or self.dm_step is not None):
-            raise ValueError("--rule goes without --dm-step and --num-dms: it chooses the steps")
         k = DM_CONSTANT if self.dm_constant is None else self.dm_constant
+        if self.stages is not None:
+            return make(fb, stages=self.stage_rows(), nsub=self.nsub, dm_constant=k)
         if fb.observation.dm is not None and (self.dm_max, self.num_dms, self.dm_step) == (None,) * 3:
             return make(fb, dms=[0.0], downsamp=self.downsamp or 1, dm_constant=k)
         common: dict[str, Any] = {
             "nsub": self.nsub, "scattering": "bhat2004" if self.scattering else None, "dm_constant": k,
         }  # fmt: skip
         if self.num_dms is not None:
-            if self.dm_step is None and self.num_dms > 1:
-                raise ValueError("--num-dms needs --dm-step")
             values = [round(self.dm_min + i * (self.dm_step or 0.0), 9) for i in range(self.num_dms)]
             return make(fb, dms=values, downsamp=self.downsamp or 1, **common)
         if self.dm_max is None:
-            raise ValueError("--dm-max (or --num-dms with --dm-step, or --plan) is needed: how far to search")
+            raise ValueError("--dm-max (or --num-dms with --dm-step, --stages or --plan) is needed: how far to search")
         if self.dm_step is not None:
             step = self.dm_step
             return make(fb, self.dm_max, dm_min=self.dm_min, step=step, downsamp=self.downsamp or 1, **common)
