@@ -61,7 +61,7 @@ def write_candidates(found: Candidates, path: str | os.PathLike[str], format: st
 
 
 def write_several(found: Sequence[tuple[str, Candidates]], path: str | os.PathLike[str], format: str) -> None:
-    """Write the candidates of several searches, each with its name, as one table with a column ``file``.
+    """Write the candidates of one or more searches, each with its name, as one table with a column ``file``.
 
     Raises
     ------
@@ -100,11 +100,9 @@ def _csv(found: Candidates, path: Path) -> None:
 
 
 def _csv_several(found: Sequence[tuple[str, Candidates]], path: Path) -> None:
-    from .candidates import Candidates
-
     with open(path, "w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["file", *(c.name for c in Candidates.COLUMNS), "dm_constant"])
+        rows.writerow(["file", *(c.name for c in found[0][1].COLUMNS), "dm_constant"])
         for name, one in found:
             rows.writerows([name, *cells] for cells in _cells(one))
 
@@ -144,12 +142,11 @@ def _json_several(found: Sequence[tuple[str, Candidates]], path: Path) -> None:
 
 
 def _parquet_several(found: Sequence[tuple[str, Candidates]], path: Path) -> None:
-    from .candidates import Candidates
-
-    units = {c.name: c.unit for c in Candidates.COLUMNS if c.unit}
+    listed = found[0][1].COLUMNS
+    units = {c.name: c.unit for c in listed if c.unit}
     codes = np.repeat(np.arange(len(found)), [len(one) for _, one in found])
     columns: dict[str, Any] = {"file": Words(codes, np.array([name for name, _ in found]))}
-    columns |= {c.name: np.concatenate([one.columns()[c.name] for _, one in found]) for c in Candidates.COLUMNS}
+    columns |= {c.name: np.concatenate([one.columns()[c.name] for _, one in found]) for c in listed}
     facts = json.dumps([{"file": name, **{k: str(v) for k, v in one.facts().items()}} for name, one in found])
     write_parquet(columns, path, units=units, facts={"files": facts})
 
