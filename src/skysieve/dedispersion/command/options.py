@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from skysieve.core.checks import one_of
 from skysieve.core.command import (
     OUTPUT,
     STDIO,
@@ -35,6 +36,7 @@ from skysieve.dedispersion.contract import DETECTORS, NOISE, SUMMATIONS
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.data.sigproc import BIT_ORDERS
 from skysieve.dedispersion.dm_plan.rules import RULES
+from skysieve.dedispersion.injections.interference import KINDS
 from skysieve.dedispersion.result import SERIES_FORMATS
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.data.sigproc import BitOrder as BitOrderName
     from skysieve.dedispersion.dm_plan.plan import DMPlan
     from skysieve.dedispersion.dm_plan.rules import Rule as RuleName
+    from skysieve.dedispersion.injections.grid import PulseGrid
+    from skysieve.dedispersion.injections.noise import Noise
     from skysieve.dedispersion.result import SeriesFormat as SeriesName
 else:
 
@@ -438,6 +442,99 @@ class DmOptions:
             fb, self.dm_max, dm_min=self.dm_min, rule=self.rule or "loss", max_loss=self.max_loss, tol=self.tol,
             width=self.width, downsamp="auto" if self.downsamp is None else self.downsamp, **common,
         )  # fmt: skip
+
+
+@dataclass
+class Injected:
+    """Which pulses are injected."""
+
+    grid: Annotated[
+        str | None,
+        option(
+            "--grid",
+            help="Pulses: NAME=VALUES with ';' between names. Of values with commas between them every combination is "
+            "injected; LOW:HIGH is a range to draw from. Names: snr, dm, width (FWHM, s), scatter (s at mid band), "
+            "index (spectral), band (LOW:HIGH, parts from 0, the bottom, to 1, the top), time (s; 'inject' only). "
+            "Names that are not given: snr=7,8,9,10;dm=10% to 90% of those searched;width=0.001:0.01;scatter=0;index=0;"
+            "band=0:1.",
+            panel=PULSE, metavar="GRID",
+        ),
+    ] = None  # fmt: skip
+    pulses: Annotated[int | None, option("--pulses", panel=PULSE, metavar="N", min=1, help="Number of pulses. The "
+                                         "default of 'completeness' is 1000, that of 'inject' one of each combination.")
+    ] = None  # fmt: skip
+    interference: Annotated[
+        str | None,
+        option(
+            "--interference",
+            help="Kinds of interference to add, with commas between, or all: "
+            f"{'; '.join(f'{name} ({kind.help})' for name, kind in KINDS.items())}. The default is none.",
+            panel=PULSE, metavar="KINDS",
+        ),
+    ] = None  # fmt: skip
+    seed: Annotated[
+        int,
+        option("--seed", help="Seed of the random numbers. The default is 0.", panel=PULSE, metavar="N", min=0),
+    ] = 0
+
+    def pulse_grid(self, dms: tuple[float, float]) -> PulseGrid:
+        """The grid; DMs are drawn between ``dms`` if it has none."""
+        from skysieve.dedispersion.injections.grid import PulseGrid
+
+        try:
+            return PulseGrid.parse(self.grid or "", dm=dms)
+        except ValueError as error:
+            raise ValueError(f"--grid: {error}") from None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of interference."""
+        if self.interference is None:
+            return ()
+        if self.interference == "all":
+            return tuple(KINDS)
+        names = tuple(name.strip() for name in self.interference.split(","))
+        for name in names:
+            one_of("--interference", name, KINDS)
+        return names
+
+
+@dataclass
+class Receiver:
+    """The receiver of simulated noise."""
+
+    nchan: Annotated[
+        int, option("--nchan", help="Channels of noise. The default is 256.", panel=DATA, metavar="N", min=1)
+    ] = 256
+    fch1: Annotated[
+        float,
+        option("--fch1", help="Centre of the first channel in MHz. The default is 1500.", panel=DATA, metavar="F"),
+    ] = 1500.0
+    foff: Annotated[
+        float,
+        option(
+            "--foff", help="Step from channel to channel in MHz. The default is -1.171875.", panel=DATA, metavar="F"
+        ),
+    ] = -1.171875
+    tsamp: Annotated[
+        float, option("--tsamp", help="Sampling time in seconds. The default is 256e-6.", panel=DATA, metavar="S")
+    ] = 256e-6
+    nbits: Annotated[int, option("--nbits", help="Bits of a sample. The default is 8.", panel=DATA, metavar="N")] = 8
+    duration: Annotated[
+        float,
+        option(
+            "--duration", help="Seconds of noise; 'completeness' searches so many at a time. The default is 60.",
+            panel=DATA, metavar="S",
+        ),
+    ] = 60.0  # fmt: skip
+
+    def noise(self, files: object) -> Noise:
+        """The receiver, unless there are files."""
+        from skysieve.dedispersion.injections.noise import Noise
+
+        if files and self != Receiver():
+            raise ValueError("--nchan, --fch1, --foff, --tsamp, --nbits and --duration describe noise; there are files")
+        return Noise(**vars(self))
 
 
 PlanFile = Annotated[
