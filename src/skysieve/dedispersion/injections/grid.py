@@ -134,6 +134,11 @@ class PulseGrid:
         return max(self._values("dm"))
 
     @property
+    def widest(self) -> float:
+        """The largest width or scattering time that can be drawn, seconds."""
+        return max(*self._values("width"), *self._values("scatter"))
+
+    @property
     def combinations(self) -> int:
         """Number of the combinations of all values."""
         return len(self._combinations())

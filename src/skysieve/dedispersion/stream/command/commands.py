@@ -347,6 +347,22 @@ def stream(
         option("--ignore", help="Channels to leave out, such as 0,5:9; channel 0 has the highest frequency. The "
                "default is none.", panel=SEARCH, metavar="LIST"),
     ] = None,
+    inject_every: Annotated[
+        float | None,
+        option("--inject-every", help="Add a pulse of known S/N to the samples of each beam every so many seconds on "
+               "average. Its candidates are marked and never trigger; injections.csv says which pulses were found. The "
+               "default is to add none.", panel=SEARCH, metavar="S"),
+    ] = None,
+    inject_grid: Annotated[
+        str | None,
+        option("--inject-grid", help="With --inject-every: which pulses, as --grid of 'skysieve dedisp completeness'. "
+               "The default is snr=8,10,15,30 and the DMs of the search.", panel=SEARCH, metavar="GRID"),
+    ] = None,
+    inject_seed: Annotated[
+        int,
+        option("--inject-seed", help="Seed of the injected pulses. The default is 0.", panel=SEARCH, metavar="N",
+               min=0),
+    ] = 0,
     source: Annotated[
         str, option("--source", help="Name of the field, for headers and VOEvents. The default is none.", panel=OUTPUT,
                     metavar="NAME")
@@ -426,6 +442,7 @@ def stream(
     - skysieve dedisp stream --dada-key dada --dm-max 500 -o found --trigger voevent:http://broker.example/
     """
     from skysieve.dedispersion.dm_plan.plan import DMPlan
+    from skysieve.dedispersion.injections.grid import PulseGrid
     from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
     from skysieve.dedispersion.stream.intake import DadaFeed, Feed, FileFeed, Intake, SocketFeed
     from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
@@ -467,8 +484,24 @@ def stream(
             "threshold": threshold, "noise": str(noise), "block": block, "usual_block": BLOCK, "ignore": ignored,
             "device": device, "step": step, "threads": threads, "memory": memory,
         }  # fmt: skip
+        loaded = None if plan is None else DMPlan.load(plan)
+        inject = None
+        if inject_every is not None:
+            highest = float(loaded.dms.max()) if loaded is not None else dm_max or 0.0
+            usual = {"snr": (8.0, 10.0, 15.0, 30.0), "dm": (0.1 * highest, 0.9 * highest)}
+            try:
+                grid = PulseGrid.parse(inject_grid or "", **usual)
+            except ValueError as error:
+                raise ValueError(f"--inject-grid: {error}") from None
+            if grid.time is not None or not inject_every > 0:
+                raise ValueError(
+                    f"--inject-every {inject_every:g}: expected seconds, above 0, and a grid without times"
+                )
+            inject = {"every": inject_every, "grid": grid, "seed": inject_seed}
+        elif inject_grid is not None or inject_seed:
+            raise ValueError("--inject-grid and --inject-seed go with --inject-every")
         options = Options(
-            plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,
+            plan=loaded, dm_max=dm_max, inject=inject, window=window, ring=ring, gulp=gulp,
             policy=str(policy) if listen else "block", growing=bool(listen),  # type: ignore[arg-type]
             channelise={
                 "channels": channels, "taps": taps, "window": str(pfb_window), "integrate": integrate, "sideband":
@@ -666,4 +699,8 @@ def show(summary: dict[str, Any]) -> None:
         bad = {name.removeprefix(f"{what}_"): v for name, v in s.items() if name.startswith(f"{what}_") and v}
         if bad:
             typer.echo(f"{what}: {s[what]}, " + ", ".join(f"{number} {state}" for state, number in bad.items()))
+    if s["injections"]:
+        typer.echo(
+            f"injected pulses: {s['injections_found']} of {s['injections']} found, with {s['injected']} candidates"
+        )
     typer.echo(f"{s['candidates']} candidates, {s['written']} written, {s['flagged']} flagged")
