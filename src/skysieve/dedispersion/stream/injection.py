@@ -34,7 +34,8 @@ MOST_MISSING = 0.1
 MARGIN = 0.05
 """Part of the time between two pulses that stays free beside the two sweeps."""
 LOUDER = 1.3, 3.0
-"""A candidate is not that of an injected pulse if its S/N exceeds this factor of the injected one, plus this number."""
+"""A candidate is not that of an injected pulse if its S/N exceeds this factor of that of the pulse at its DM, plus this
+number."""
 
 
 @dataclass
@@ -235,9 +236,10 @@ class LiveInjector:
         for one in self._pulses:
             wide = one.made.length * self.observation.tsamp
             late, error = time - self._middle(one), dm - one.pulse.dm
-            if snr > LOUDER[0] * one.pulse.snr + LOUDER[1]:
-                continue
             early, reach = -per_dm * error, 2 * wide + width / 2  # the bow tie of the pulse at a wrong DM
+            left = math.sqrt(wide / (wide + abs(early)))  # of the S/N, in a window as long as the smeared pulse
+            if snr > LOUDER[0] * one.pulse.snr * left + LOUDER[1]:
+                continue
             if not min(early, 0.0) - reach <= late <= max(early, 0.0) + reach:
                 continue
             own = abs(late) <= 2 * wide and abs(error) <= wide / per_dm

@@ -39,7 +39,10 @@ from skysieve.dedispersion.stream.records import POLICIES
 from skysieve.dedispersion.stream.report.triggers import TRIGGERS
 
 if TYPE_CHECKING:
+    from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.stream.pipeline import Pipeline
+    from skysieve.dedispersion.stream.receive.dada_file import DadaFile
+    from skysieve.dedispersion.stream.receive.voltages import Voltages
 
     PolicyChoice = str
     NoiseChoice = str
@@ -151,6 +154,17 @@ def emulate(
     beam: Annotated[
         int, option("--beam", help="Number of the beam. The default is 0.", panel=INPUT, metavar="N", min=0, max=65535)
     ] = 0,
+    voltages: Annotated[
+        int | None,
+        option("--voltages", help="Send voltages whose power is that of a filterbank, in subbands of this many "
+               "channels; the receiver needs --channels with the same number. The default is to send power.",
+               panel=VOLTAGES, metavar="C", min=1),
+    ] = None,
+    spectra: Annotated[
+        int,
+        option("--spectra", help="With --voltages: spectra for each sample of the file; the receiver needs --integrate "
+               "with the same number. The default is 1.", panel=VOLTAGES, metavar="N", min=1),
+    ] = 1,
     first: Annotated[
         int,
         option("--first", help="Number of the first sample, rounded down to whole packets. The default is 0.",
@@ -176,9 +190,8 @@ def emulate(
 
     - skysieve dedisp emulate a.fil --to 127.0.0.1:5000 --rate 1x --loss 0.01
     - skysieve dedisp emulate a.fil --to dada:dada
+    - skysieve dedisp emulate a.fil --to 127.0.0.1:5000 --voltages 8
     """
-    from skysieve.dedispersion.stream.receive.file_source import open_source
-
     from . import emulate as sender
 
     with report_errors():
@@ -193,14 +206,14 @@ def emulate(
             if beam or first:
                 raise ValueError("--beam, --first: expected 0, because a ring has one beam that begins at sample 0")
             key = key_of(to.removeprefix("dada:"), "--to")
-            source = open_source(file)
+            source = opened_source(file, voltages, spectra, seed)
             messages.detail(f"{source.nsamp} samples to PSRDADA ring {key:x}")
             done = emulate_ring(source, key, rate=parse_rate(rate), repeat=repeat, seconds=seconds)
             speed = 8e-6 * done.bytes / max(done.seconds, 1e-9)
             messages.say(f"sent {done.sent} blocks in {done.seconds:.2f} s: {speed:.1f} Mbit/s")
             return
         host, port = parse_address(to, "--to")
-        source = open_source(file)
+        source = opened_source(file, voltages, spectra, seed)
         messages.detail(f"{source.nsamp} samples to {format_address(host, port)}")
         done = sender.emulate(
             source, host, port, rate=parse_rate(rate), loss=loss, reorder=reorder, duplicate=duplicate, reach=reach,
@@ -213,6 +226,22 @@ def emulate(
         )
         if done.refused:
             typer.echo(f"skysieve: {done.refused} packets were refused: is anything listening on {to}?", err=True)
+
+
+def opened_source(file: Path, channels: int | None, spectra: int, seed: int) -> Filterbank | DadaFile | Voltages:
+    """The file to send, or voltages with its power."""
+    from skysieve.dedispersion.data.filterbank import Filterbank
+    from skysieve.dedispersion.stream.receive.file_source import open_source
+    from skysieve.dedispersion.stream.receive.voltages import Voltages
+
+    source = open_source(file)
+    if channels is None:
+        if spectra != 1:
+            raise ValueError("--spectra goes with --voltages")
+        return source
+    if not isinstance(source, Filterbank):
+        raise ValueError(f"--voltages: expected a filterbank; {file} is a PSRDADA file, whose samples are sent")
+    return Voltages(source, channels, spectra, seed)
 
 
 def stream(
