@@ -281,6 +281,18 @@ def test_a_silent_stretch_of_a_file_is_counted():
         completeness(dead, DMS, n=2, threads=1)
 
 
+@pytest.mark.parametrize("nbits", [1, 2, 4, 8])
+def test_files_of_few_bits_have_the_injected_signal_to_noise(nbits):
+    """Quartiles of 2 bits would give a sigma that is half as large again."""
+    fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, nbits=nbits, seed=nbits)
+    found = completeness(fb, DMS, n=8, snr=(14,), dm=(60, 340), width=(4e-3, 1e-2), seed=6, threads=1)
+    t = found.trials
+    assert t["found"].all()
+    # the mean of 8 detections of unit noise is uncertain by 0.35
+    assert abs((t["snr_known"] - 14).mean()) < 4 / math.sqrt(8)
+    assert np.median(t["snr_found"] / 14) == pytest.approx(1, abs=0.15)
+
+
 def test_saturated_samples_are_counted():
     fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, nbits=2)
     found = completeness(fb, DMS, n=6, snr=(8, 300), dm=(60, 340), width=(4e-3, 5e-3), threads=1)

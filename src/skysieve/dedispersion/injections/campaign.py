@@ -15,14 +15,14 @@ from skysieve.dedispersion.clean.masks import Mask
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import Filterbank, opened
 from skysieve.dedispersion.data.observation import Observation
-from skysieve.dedispersion.data.simulate import NoiseReader, PulseReader, whole_reader
+from skysieve.dedispersion.data.simulate import PulseReader, whole_reader
 from skysieve.dedispersion.dm_plan.arguments import stages_of
 from skysieve.dedispersion.single_pulse.search import SearchPlan
 
 from .grid import Axis, PulseGrid
 from .interference import InterferenceReader
-from .noise import Noise, levels
-from .pulses import Pulse, Recorded, record
+from .noise import LEAST_ROOM, Levels, Noise, clipped_moments, levels
+from .pulses import Pulse, Recorded, record, whole_counts
 from .result import TRIALS, Completeness
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["completeness"]
 
+AROUND = 2048
+"""Samples before and after a pulse from which the level of data is measured."""
 MARGIN = 0.5
 """Most seconds before the first pulse and between pulses, beside two sweeps."""
 
@@ -168,22 +170,23 @@ def completeness(
         own = None if noise is not None else execute(plan, first)
         lost = np.empty((0, 4), np.int64) if own is None else own.dropped
         constant = stages_of(first, dms, options.get("dm_constant"))[1]
-        level, sigma = levels(first, noise)
+        known = levels(first, noise)
+        analog = noise is not None and noise.analog
         while done < n:
             fb = first if noise is None else noise.segment(seed, number)
-            placed = list(place(fb, wanted[done:], sigma, constant, grid.highest_dm, rng))
+            placed = list(place(fb, wanted[done:], known.sigma, constant, grid.highest_dm, rng))
             if not placed:
                 raise ValueError(
                     f"dm={grid.highest_dm:g}: the data last {fb.nsamp * fb.tsamp:g} s, too short for such a pulse"
                 )
-            pulses = [(one.made.first, counts_of(fb, one.made)) for one in placed]
-            searched = Filterbank([PulseReader(whole_reader(fb), pulses, analog=noise is not None)])
+            pulses = [(one.made.first, counts_of(fb, one.made, known, analog)) for one in placed]
+            searched = Filterbank([PulseReader(whole_reader(fb), pulses, analog=analog)])
             reader = None
             if kinds:
                 reader = InterferenceReader(searched, kinds, seed * 1_000_003 + number, strength)
                 searched = Filterbank([reader])
-            for one in placed:
-                ideal(one, fb, reader, lost, level, sigma)
+            for one, (_, counts) in zip(placed, pulses, strict=True):
+                ideal(one, fb, counts, reader, lost, known, analog)
             found = execute(plan, searched)
             matched, spare, near = _match(fb.observation, found, placed, constant, _already_there(found, own))
             rows += matched
@@ -228,21 +231,24 @@ def place(
         at = pulse.time + 2 * sweep + margin + 4 * made.length * obs.tsamp
 
 
-def counts_of(fb: Filterbank, made: Recorded) -> NDArray[Any]:
-    """What is added to the samples: whole counts of integers of a file, whose fractions are carried on."""
-    if fb.dtype.kind == "f" or isinstance(whole_reader(fb), NoiseReader):
+def counts_of(fb: Filterbank, made: Recorded, known: Levels, analog: bool) -> NDArray[Any]:
+    """What is added to the samples: whole counts of integers of a file, whose fractions are carried on.
+
+    Where a sample has its largest value already, nothing can be added; the others get more.
+    """
+    if analog or fb.dtype.kind == "f":
         return made.counts.astype(np.float32)
-    running = np.rint(np.cumsum(made.counts))
-    return np.diff(running, prepend=0.0).reshape(made.counts.shape).astype(np.int32)
+    return whole_counts(made.counts / np.maximum(known.room, LEAST_ROOM)[:, None])
 
 
 def ideal(
-    one: Placed, fb: Filterbank, reader: InterferenceReader | None, lost: NDArray[np.int64],
-    level: NDArray[np.float64], sigma: NDArray[np.float64],
+    one: Placed, fb: Filterbank, counts: NDArray[Any], reader: InterferenceReader | None, lost: NDArray[np.int64],
+    known: Levels, analog: bool,
 ) -> None:  # fmt: skip
     """What a detector sees that knows DM, time and width: the sum over the window of the ideal boxcar.
 
-    Samples that interference covers and samples that the data lack do not count.
+    Samples that interference covers and samples that the data lack do not count.  The level of data, which drifts, is
+    measured around the pulse.
     """
     made, length = one.made, one.made.length
     begin = made.begin + made.delays
@@ -250,10 +256,23 @@ def ideal(
     begin = np.clip(begin, low, high - length)  # a delay that is rounded can end a sample after the pulse
     at = (begin - low)[:, None] + np.arange(length)
     rows = np.arange(fb.nchan)[:, None]
-    values = fb.block(low, high - low)[rows, at].astype(np.float64)
+    level, sigma = known.level, known.sigma
+    if not analog:
+        first, last = max(0, low - AROUND), min(fb.nsamp, high + AROUND)
+        block = fb.block(first, last - first)
+        level = clipped_moments(block)[0]
+        block = block[:, low - first : high - first]
+    else:
+        block = fb.block(low, high - low)
+    values = block[rows, at].astype(np.float64)
     steps = at + low - made.first[:, None]
-    inside = (steps >= 0) & (steps < made.counts.shape[1])
-    counts = np.where(inside, made.counts[rows, np.clip(steps, 0, made.counts.shape[1] - 1)], 0.0)
+    inside = (steps >= 0) & (steps < counts.shape[1])
+    steps = np.clip(steps, 0, counts.shape[1] - 1)
+    wanted, added = (np.where(inside, x[rows, steps], 0.0) for x in (made.counts, counts))
+    if fb.dtype.kind != "f":
+        info = np.iinfo(fb.dtype)
+        added = np.minimum(added, (fb.maximum or info.max) - values)
+    one.clipped = max(0.0, 1 - float(np.nansum(added)) / float(wanted.sum()))
     good = np.isfinite(values)
     if reader is not None:
         good &= ~reader.write(low, high - low)[1].T[rows, at]
@@ -262,12 +281,8 @@ def ideal(
     one.left = float(good.mean())
     spread = math.sqrt(float((good * sigma[:, None] ** 2).sum()))
     if spread > 0:
-        one.known = float(((values - level[:, None] + counts)[good]).sum()) / spread
-        one.snr_left = float(counts[good].sum()) / spread
-    if fb.dtype.kind != "f" and counts.sum() > 0:
-        info = np.iinfo(fb.dtype)
-        over = np.maximum(values + counts - (fb.maximum or info.max), 0.0)
-        one.clipped = float(np.minimum(over, counts).sum() / counts.sum())
+        one.known = float(((values - level[:, None] + added)[good]).sum()) / spread
+        one.snr_left = float(wanted[good].sum()) / spread
 
 
 def _reach(pulse: Pulse, wide: float, found: Candidates, per_dm: float) -> float:

@@ -10,11 +10,11 @@ import numpy as np
 
 from skysieve.dedispersion.data.filterbank import Filterbank, as_filterbank
 from skysieve.dedispersion.data.observation import DM_CONSTANT
-from skysieve.dedispersion.data.simulate import NoiseReader, PulseReader, whole_reader
+from skysieve.dedispersion.data.simulate import PulseReader, whole_reader
 
 from .campaign import Placed, counts_of, ideal, place
 from .grid import PulseGrid
-from .noise import Noise, levels
+from .noise import Levels, Noise, levels
 from .pulses import Pulse, record
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def inject_pulses(
     [10.0, 20.0]
     """
     fb = as_filterbank(data)
-    level, sigma = levels(fb, None)
+    known = levels(fb, None)
     placed = []
     for pulse in pulses:
-        made = record(fb.observation, pulse, sigma, dm_constant)
+        made = record(fb.observation, pulse, known.sigma, dm_constant)
         if made.first.min() < 0 or int(made.first.max()) + made.counts.shape[1] > fb.nsamp:
             raise ValueError(
                 f"{pulse}: it covers samples {made.first.min()} to {int(made.first.max()) + made.counts.shape[1]}, "
@@ -82,7 +82,7 @@ def inject_pulses(
     for a, b in pairwise(placed):
         if (a.made.first + a.made.counts.shape[1] > b.made.first).any():
             raise ValueError(f"{b.pulse} overlaps {a.pulse}")
-    return _added(fb, placed, level, sigma, False)
+    return _added(fb, placed, known, False)
 
 
 def inject_grid(
@@ -124,25 +124,22 @@ def inject_grid(
         return inject_pulses(fb, [Pulse(time=t, **one) for t, one in zip(times, wanted, strict=True)],
                              dm_constant=dm_constant)  # fmt: skip
     noise = data if isinstance(data, Noise) else None
-    level, sigma = levels(fb, noise)
-    placed = list(place(fb, wanted, sigma, dm_constant, grid.highest_dm, rng))
+    known = levels(fb, noise)
+    placed = list(place(fb, wanted, known.sigma, dm_constant, grid.highest_dm, rng))
     if len(placed) < count:
         raise ValueError(
             f"grid: {count} pulses up to DM {grid.highest_dm:g}, two sweeps apart, need more than the "
             f"{fb.duration:g} s of the data; {len(placed)} fit"
         )
-    return _added(fb, placed, level, sigma, noise is not None)
+    return _added(fb, placed, known, noise is not None and noise.analog)
 
 
-def _added(
-    fb: Filterbank, placed: list[Placed], level: NDArray[np.float64], sigma: NDArray[np.float64], analog: bool
-) -> tuple[Filterbank, NDArray[Any]]:
+def _added(fb: Filterbank, placed: list[Placed], known: Levels, analog: bool) -> tuple[Filterbank, NDArray[Any]]:
     """The data with pulses, and the table of truths."""
-    analog = analog and isinstance(whole_reader(fb), NoiseReader)
-    added = [(one.made.first, counts_of(fb, one.made)) for one in placed]
+    added = [(one.made.first, counts_of(fb, one.made, known, analog)) for one in placed]
     rows = []
-    for one in placed:
-        ideal(one, fb, None, np.empty((0, 4), np.int64), level, sigma)
+    for one, (_, counts) in zip(placed, added, strict=True):
+        ideal(one, fb, counts, None, np.empty((0, 4), np.int64), known, analog)
         p, middle = one.pulse, (one.made.begin + one.made.length / 2) * fb.tsamp
         rows.append((
             p.snr, p.dm, middle, fb.observation.tstart + middle / 86400, p.width, one.made.length * fb.tsamp,

@@ -10,13 +10,17 @@ import numpy as np
 
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import Observation, regular_freqs
-from skysieve.dedispersion.data.simulate import LEVELS, NoiseReader, robust_sigma
+from skysieve.dedispersion.data.simulate import LEVELS, NoiseReader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Noise", "levels"]
+__all__ = ["LEAST_ROOM", "Levels", "Noise", "clipped_moments", "levels", "measured"]
 
+CLIP = 4.0
+"""Sigmas beyond which samples do not count for level and sigma."""
+LEAST_ROOM = 0.05
+"""At least this fraction of the samples of a channel is taken to have room for more."""
 PIECES, PIECE = 16, 1024
 """Pieces of data, and samples of each, from which level and sigma of each channel are taken."""
 
@@ -52,6 +56,11 @@ class Noise:
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected seconds, above 0")
 
+    @property
+    def analog(self) -> bool:
+        """Whether pulses are added before the noise is rounded; samples of 1 and 2 bits are too coarse for that."""
+        return self.nbits >= 4
+
     def segment(self, seed: int, number: int = 0) -> Filterbank:
         """Noise that depends on the seed and the number of the segment: any other pair has other noise."""
         freqs = np.sort(regular_freqs(self.fch1, self.foff, self.nchan))[::-1]
@@ -61,25 +70,59 @@ class Noise:
         return Filterbank([NoiseReader(obs, nsamp, int(high) << 64 | int(low), *LEVELS[self.nbits])])
 
 
-def levels(fb: Filterbank, noise: Noise | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Level and sigma of each channel: those of simulated noise, rounding included; of data from quartiles.
+@dataclass(frozen=True)
+class Levels:
+    """What the noise of each channel is, in counts; arrays of float64, shape (nchan,).
+
+    Attributes
+    ----------
+    level, sigma
+        Mean and standard deviation.
+    room
+        Fraction of the samples that are below the largest value, so that something can be added to them.
+    """
+
+    level: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    room: NDArray[np.float64]
+
+
+def levels(fb: Filterbank, noise: Noise | None) -> Levels:
+    """Level and sigma of each channel: those of simulated noise, rounding included; of data measured.
 
     Pieces in which a channel does not vary, because the beam is silent there, do not count.
     """
-    if noise is not None:
+    if noise is not None and noise.analog:
         level, sigma = LEVELS[noise.nbits]
         rounding = 0.0 if noise.nbits == 32 else 1 / 12
-        return np.full(fb.nchan, level), np.full(fb.nchan, math.sqrt(sigma**2 + rounding))
+        ones = np.ones(fb.nchan)
+        return Levels(level * ones, math.sqrt(sigma**2 + rounding) * ones, ones)
     count = min(fb.nsamp, PIECE)
-    found: list[Any] = []
-    for start in np.unique(np.linspace(0, fb.nsamp - count, PIECES).astype(int)):
-        block = fb.block(int(start), count).astype(np.float64)
-        good = [row[np.isfinite(row)] for row in block]
-        found.append([(np.median(row) if len(row) else 0.0, robust_sigma(row)) for row in good])
-    pieces = np.array(found)
-    varies = pieces[:, :, 1] > 0
-    pieces[~varies] = np.nan
+    starts = np.unique(np.linspace(0, fb.nsamp - count, PIECES).astype(int))
+    pieces = np.array([measured(fb.block(int(start), count), fb.maximum) for start in starts])
+    varies = pieces[:, 1] > 0
     some = varies.any(axis=0)
-    out = np.zeros((2, fb.nchan))
-    out[:, some] = np.nanmedian(pieces[:, some], axis=0).T
-    return out[0], out[1]
+    pieces = np.where(varies[:, None], pieces, np.nan)
+    out = np.zeros((3, fb.nchan))
+    out[:, some] = np.nanmedian(pieces[:, :, some], axis=0)
+    return Levels(*out)
+
+
+def measured(block: NDArray[Any], maximum: int) -> NDArray[np.float64]:
+    """Level, sigma and room of each row, shape (3, nchan); see `Levels`."""
+    room = (block < maximum).mean(axis=1) if maximum else np.ones(len(block))
+    return np.array([*clipped_moments(block), room])
+
+
+def clipped_moments(block: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of each row, without values beyond `CLIP` sigma of the median.
+
+    Quartiles alone are too coarse for samples of few bits.
+    """
+    x = block.astype(np.float64)
+    x[~np.isfinite(x)] = np.nan
+    low, middle, high = np.nanquantile(x, (0.25, 0.5, 0.75), axis=1)
+    spread = (high - low) / 1.3489795
+    wide = np.where(spread > 0, CLIP * np.maximum(spread, 1.0 if block.dtype.kind != "f" else 0.0), np.inf)
+    x[np.abs(x - middle[:, None]) > wide[:, None]] = np.nan
+    return np.nanmean(x, axis=1), np.nanstd(x, axis=1)

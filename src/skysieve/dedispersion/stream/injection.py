@@ -15,9 +15,9 @@ import numpy as np
 from skysieve.core.arrays import array_module, to_host
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import DM_CONSTANT
-from skysieve.dedispersion.data.simulate import robust_sigma
 from skysieve.dedispersion.injections.grid import PulseGrid
-from skysieve.dedispersion.injections.pulses import Pulse, Recorded, record
+from skysieve.dedispersion.injections.noise import LEAST_ROOM, measured
+from skysieve.dedispersion.injections.pulses import Pulse, Recorded, record, whole_counts
 from skysieve.dedispersion.stream.records import Injection
 
 if TYPE_CHECKING:
@@ -187,17 +187,15 @@ class LiveInjector:
         [parameters] = self.grid.draw(1, rng)
         when = number * self.interval * o.tsamp + self._lead + self._free * float(rng.uniform())
         pulse = Pulse(time=when, **parameters)
-        good = self._window.astype(np.float64).T
-        sigma = np.array([robust_sigma(row[np.isfinite(row)]) for row in good])
+        _, sigma, room = measured(self._window.T, 0 if self.real else self._range[1])
         try:
             made = record(o, pulse, sigma, self.dm_constant)
         except ValueError:  # the beam is silent
             self.skipped += 1
             return
-        counts = made.counts.astype(np.float32)
+        counts: NDArray[Any] = made.counts.astype(np.float32)
         if not self.real:
-            running = np.rint(np.cumsum(made.counts))
-            counts = np.diff(running, prepend=0.0).reshape(made.counts.shape).astype(np.int32)
+            counts = whole_counts(made.counts / np.maximum(room, LEAST_ROOM)[:, None])
         self._pulses.append(_Added(number + 1, pulse, made, counts))
 
     def _added(self, one: _Added, start: int, rows: Any, rects: NDArray[np.int64]) -> Any:
