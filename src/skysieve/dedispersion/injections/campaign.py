@@ -21,7 +21,7 @@ from skysieve.dedispersion.single_pulse.search import SearchPlan
 
 from .grid import Axis, PulseGrid
 from .interference import InterferenceReader
-from .noise import LEAST_ROOM, Levels, Noise, clipped_moments, levels
+from .noise import LEAST_ROOM, Levels, Noise, level_near, levels
 from .pulses import Pulse, Recorded, record, whole_counts
 from .result import TRIALS, Completeness
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["completeness"]
 
-AROUND = 2048
-"""Samples before and after a pulse from which the level of data is measured."""
+AROUND = 256
+"""Least samples before and after a pulse from which the level of data is measured."""
 MARGIN = 0.5
 """Most seconds before the first pulse and between pulses, beside two sweeps."""
 
@@ -258,9 +258,11 @@ def ideal(
     rows = np.arange(fb.nchan)[:, None]
     level, sigma = known.level, known.sigma
     if not analog:
-        first, last = max(0, low - AROUND), min(fb.nsamp, high + AROUND)
+        more = max(AROUND, 2 * length)
+        first, last = max(0, low - more), min(fb.nsamp, high + more)
         block = fb.block(first, last - first)
-        level = clipped_moments(block)[0]
+        near = (begin - first)[:, None] + np.arange(-more, length + more)
+        level = level_near(block[rows, np.clip(near, 0, last - first - 1)], known)
         block = block[:, low - first : high - first]
     else:
         block = fb.block(low, high - low)

@@ -120,9 +120,24 @@ def clipped_moments(block: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[n
     Quartiles alone are too coarse for samples of few bits.
     """
     x = block.astype(np.float64)
-    x[~np.isfinite(x)] = np.nan
-    low, middle, high = np.nanquantile(x, (0.25, 0.5, 0.75), axis=1)
+    finite = np.isfinite(x)
+    quantile: Any = np.quantile if finite.all() else np.nanquantile  # the latter is ten times slower
+    x[~finite] = np.nan
+    low, middle, high = quantile(x, (0.25, 0.5, 0.75), axis=1)
     spread = (high - low) / 1.3489795
     wide = np.where(spread > 0, CLIP * np.maximum(spread, 1.0 if block.dtype.kind != "f" else 0.0), np.inf)
     x[np.abs(x - middle[:, None]) > wide[:, None]] = np.nan
     return np.nanmean(x, axis=1), np.nanstd(x, axis=1)
+
+
+def level_near(block: NDArray[Any], known: Levels) -> NDArray[np.float64]:
+    """Mean of each row without values beyond `CLIP` sigma of it: the level of data that drift."""
+    x = block.astype(np.float32)
+    good = np.isfinite(x)
+    x[~good] = 0.0
+    level = x.sum(axis=1, dtype=np.float64) / np.maximum(good.sum(axis=1), 1)
+    for _ in range(2):
+        some = good & (np.abs(x - level[:, None]) <= CLIP * known.sigma[:, None])
+        count = some.sum(axis=1)
+        level = np.where(count > 0, (x * some).sum(axis=1, dtype=np.float64) / np.maximum(count, 1), level)
+    return level
