@@ -262,6 +262,8 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
+    except typer.Exit:  # a RuntimeError
+        raise
     except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError) as error:
         text = one_line(error)
         if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:
