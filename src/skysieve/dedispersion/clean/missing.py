@@ -260,19 +260,18 @@ def kept_events(
         rows[
             (part >= LEAST_LIVE)
             & (rows[:, 1] * t.table.downsamp >= first)
-            & ~_changing(t, rows, boxes, block, joins, what.valid)
+            & ~_changing(t, rows, boxes, block, joins, what)
         ]
         for t, rows, part, what in zip(made, raw, live, looked, strict=True)
     ]
 
 
 def _changing(
-    t: Tabled, rows: NDArray[np.float64], boxes: Sequence[int], block: int, joins: Sequence[int],
-    valid: NDArray[np.int64],
+    t: Tabled, rows: NDArray[np.float64], boxes: Sequence[int], block: int, joins: Sequence[int], what: Detection,
 ) -> NDArray[np.bool_]:  # fmt: skip
     """Whether each event's window reaches into a noise block whose level changes because channels become known.
 
-    ``valid`` is the number of samples of each series.
+    The baseline of a block depends on its neighbours, which then count as well.
     """
     found = np.zeros(len(rows), bool)
     if not len(joins) or not len(rows):
@@ -280,10 +279,10 @@ def _changing(
     number = rows[:, 0].astype(np.int64)
     delays, width = t.table.delays[number], np.array(boxes)[rows[:, 2].astype(np.int64)]
     begin = rows[:, 1] - width // 2
-    each = block // t.table.downsamp
+    each, more = block // t.table.downsamp, int(what.parts > 0)
     for join in joins:
-        low = (join // t.table.downsamp - delays.max(axis=1)) // each * each
-        high = -(-(join // t.table.downsamp - delays.min(axis=1)) // each) * each
-        short = 4 * (valid[number] - high) < each
+        low = ((join // t.table.downsamp - delays.max(axis=1)) // each - more) * each
+        high = (-(-(join // t.table.downsamp - delays.min(axis=1)) // each) + more) * each
+        short = 4 * (what.valid[number] - high) < each
         found |= ((begin < high) | short) & (begin + width > low)
     return found

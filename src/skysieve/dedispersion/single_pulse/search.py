@@ -22,6 +22,7 @@ from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_event
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
+    CONTEXT,
     DETECTORS,
     METHODS,
     MOST_WIDTH,
@@ -32,6 +33,7 @@ from skysieve.dedispersion.contract import (
     Method,
     Noise,
     Table,
+    block_parts,
     check_events,
 )
 from skysieve.dedispersion.data.delays import Reference, reference_frequency
@@ -88,6 +90,8 @@ class Job:
     link_dm : int
     length : int
         Samples of a noise block, not binned.
+    baseline : bool
+        Whether the level of a block follows from the running baseline.
     """
 
     stages: Stages
@@ -101,6 +105,12 @@ class Job:
     link_time: float
     length: int
     tsamp: float
+    baseline: bool
+
+    @property
+    def context(self) -> int:
+        """Samples, not binned, before and after those whose events are wanted, on which these depend."""
+        return self.length * (CONTEXT if self.baseline else 1)
 
     @property
     def overlap(self) -> int:
@@ -115,25 +125,25 @@ class Job:
     def detections(self, nsamp: int) -> list[Detection]:
         """What the series of each table are searched for, in data of ``nsamp`` samples."""
         found = []
+        parts = block_parts(self.length, self.tsamp) if self.baseline else 0
         for t in self.made:
             table = t.table
             valid = nsamp // table.downsamp - table.delays.max(axis=1).astype(np.int64)
-            found.append(
-                Detection(self.length // table.downsamp, self.boxes, self.threshold, self.noise, self.every, valid)
-            )
+            block = self.length // table.downsamp
+            found.append(Detection(block, self.boxes, self.threshold, self.noise, self.every, valid, parts=parts))
         return found
 
     def look(
         self, engine: Engine, looked: list[Detection], low: int, step: int, nsamp: int,
-        report: Callable[[int], object] | None = None,
+        report: Callable[[int], object] | None = None, begin: int = 0,
     ) -> list[NDArray[np.float64]]:  # fmt: skip
         """Events of each table that are centred on samples ``low : low + step`` of ``nsamp``; ``low`` begins a block.
 
-        Loads the samples from the block before ``low`` to the end of the block after ``low + step``, plus the delay of
-        the highest DM.  ``report`` is called with the number of DMs of each table that is done.
+        Loads these samples with their context before and after, no sample before ``begin``, plus the delay of the highest
+        DM.  ``report`` is called with the number of DMs of each table that is done.
         """
-        first = max(0, low - self.length)
-        stop = min(nsamp, low + step + self.length)
+        first = max(begin, low - self.context)
+        stop = min(nsamp, low + step + self.context)
         engine.load(first, min(nsamp, stop + self.overlap))
         parts = []
         for i, (t, what) in enumerate(zip(self.made, looked, strict=True)):
@@ -171,7 +181,7 @@ class Job:
 def prepare(
     fb: Filterbank, dms: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
     buffer: int | None, block: float | None, link_dm: int, link_time: float | None, method: str, max_loss: float,
-    ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS,
+    ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS, baseline: bool = True,
 ) -> Job:  # fmt: skip
     """Check the arguments of `search` and make the tables of delays; no data are read.
 
@@ -192,7 +202,7 @@ def prepare(
     gap = 3 * fb.tsamp if link_time is None else float(link_time)
     return Job(
         stages, made, constant, float(threshold), boxes, kind, DETECTORS[detector].every, int(link_dm), gap, length,
-        fb.tsamp,
+        fb.tsamp, bool(baseline) and detector == "boxcar",
     )  # fmt: skip
 
 
@@ -204,7 +214,7 @@ class SearchPlan(EnginePlan):
     data : Filterbank, path or sequence of paths
         The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.
         Give a path if the plan is to be pickled: open files cannot be.
-    dms, widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+    dms, widths, threshold, noise, detector, buffer, block, baseline, link_dm, link_time, method, max_loss, ref_freq, dm_constant
         As for `search`.
     device, memory, threads
         As for `search`.
@@ -236,6 +246,7 @@ class SearchPlan(EnginePlan):
         detector: Detector = "boxcar",
         buffer: int | None = None,
         block: float | None = None,
+        baseline: bool = True,
         link_dm: int = 5,
         link_time: float | None = None,
         method: Method = "auto",
@@ -251,7 +262,7 @@ class SearchPlan(EnginePlan):
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
                 link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-                dm_constant=dm_constant,
+                dm_constant=dm_constant, baseline=baseline,
             )  # fmt: skip
             self._detector, self._ref_freq, self._threads = detector, ref_freq, threads
             self._most = parse_budget(memory, available_host_memory()) // EVENT_BYTES
@@ -263,7 +274,7 @@ class SearchPlan(EnginePlan):
             step = _chunk_blocks(source, tables, job, self._target, workers) * job.length
 
             def make(step: int) -> Engine:
-                capacity = step + 2 * job.length + job.overlap
+                capacity = step + 2 * job.context + job.overlap
                 how = "brute" if method == "brute" else job.how
                 return make_engine(
                     source, tables, method=how, device=self._target, capacity=capacity, threads=threads
@@ -409,6 +420,7 @@ def search(
     detector: Detector = "boxcar",
     buffer: int | None = None,
     block: float | None = None,
+    baseline: bool = True,
     link_dm: int = 5,
     link_time: float | None = None,
     method: Method = "auto",
@@ -446,6 +458,9 @@ def search(
         Seconds of the blocks from which noise is estimated.  Blocks are anchored at sample 0 of the data.  A block has
         at least 1024 samples and twice the widest boxcar, as binned in the coarsest stage.  The default is 2 s, or this
         minimum if it is longer.
+    baseline : bool
+        Remove drifts of the level that are slower than the widest boxcar.  False takes the level of each block from its
+        noise estimator alone.
     link_dm : int
         Events belong to one candidate if their DMs are at most so many places apart in the list of DMs ...
     link_time : float, optional
@@ -501,7 +516,7 @@ def search(
         _check_given(fb, mask, losses)
         options: dict[str, Any] = {
             "widths": widths, "threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer,
-            "block": block, "link_dm": link_dm, "link_time": link_time, "method": method, "max_loss": max_loss,
+            "block": block, "baseline": baseline, "link_dm": link_dm, "link_time": link_time, "method": method, "max_loss": max_loss,
             "ref_freq": ref_freq, "dm_constant": dm_constant, "memory": memory, "threads": threads,
         }  # fmt: skip
         with cached_plan(SearchPlan, fb, dms, device, options) as plan:
@@ -609,7 +624,7 @@ def _chunk_blocks(source: Cleaned, tables: list[Table], job: Job, target: Target
     nsamp, length = source.nsamp, job.length
 
     def need(blocks: int) -> int:
-        samples = (blocks + 2) * length
+        samples = blocks * length + 2 * job.context
         series = 0 if target.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
         return target.bytes_needed(source, tables, samples + job.overlap) + series
 
