@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.dedispersion.contract import CONTEXT
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 
@@ -187,8 +188,9 @@ class FilledReader:
             if not f.ready and end <= self.nsamp:
                 self.losses = replace(self.losses, start=max(self.losses.start, end))
         begin = self.losses.start // self.block
-        if 0 < begin < len(self._levels):  # a short last block takes the noise of the block before it
-            self._levels[begin - 1] = self._levels[begin]
+        if begin < len(self._levels):  # the level of a block depends on its context
+            for number in range(max(0, begin - CONTEXT), begin):
+                self._levels[number] = self._levels[begin]
 
     def _part(self, start: int, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         rows = np.array(self.fb.block(start, count).T, order="C")

@@ -225,7 +225,9 @@ def normalise(y, count, block, noise, parts, kind, counts, spare, flat, levels, 
     whole = 0
     if parts:
         for b in range(blocks):
-            whole += part_means(y, b * block, min(block, count - b * block), block, parts, means[(b + 1) * parts :], lanes)
+            whole += part_means(
+                y, b * block, min(block, count - b * block), block, parts, means[(b + 1) * parts :], lanes
+            )
     for b in range(blocks):
         first = b * block
         n = min(block, count - first)

@@ -430,7 +430,7 @@ class StreamSearch(Plan):
         """Begin the stream, with zeros from the start of the block before its first one."""
         self.start = start
         self.low = start // self.length * self.length
-        base = self._base = self._loaded = max(0, self.low - self.length)
+        base = self._base = self._loaded = max(0, self.low - self.job.context)
         self._held.begin(base)
         if self.series is not None:
             self.series.begin(base, self.low)
@@ -471,7 +471,7 @@ class StreamSearch(Plan):
     def _begin_at(self, low: int) -> None:
         """Leave out a first block with too few samples to give a level: the stream starts at its end, ``low``."""
         self.start = self.low = low
-        self.filled = self._loaded = self._base = low - self.length
+        self.filled = self._loaded = self._base = max(0, low - self.job.context)
         if self.series is not None:
             self.series.begin(self.filled, low)
         self._pending = [np.array([[self.filled, low, 0, self.observation.nchan]])]
@@ -479,7 +479,8 @@ class StreamSearch(Plan):
     def _fill_first(self, end: int) -> None:
         """At the end of the first block with data, fill what is missing in it with its own level and scatter.
 
-        The block before it is filled too, because a short last block takes the noise of the block before.
+        The context before it is filled too, because the baseline depends on it, and a short last block takes the noise of
+        the block before.
         """
         view = self._held.view(self.filled, end)
         self._filler.hide(view)
