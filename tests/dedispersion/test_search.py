@@ -126,7 +126,8 @@ def test_a_prefix_of_the_data_gives_the_same_events(pulses):
 
 def drifting(period, amplitude, width=8e-3, snr=25.0, kind="uint8", times=(2.0, 4.5, 7.2, 9.4)):
     """Pulses in noise whose level in every channel is a sine of ``amplitude`` sigma."""
-    made = fake(nchan=64, duration=12, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=times, width=width, snr=snr, seed=5)
+    band = {"nchan": 64, "duration": 12, "tsamp": 1e-3, "fch1": 1500, "foff": -4}
+    made = fake(dm=200, times=times, width=width, snr=snr, seed=5, **band)
     x = made.read().astype(np.float64) + 16 * amplitude * np.sin(2 * np.pi * np.arange(made.nsamp) * 1e-3 / period)
     x = np.clip(np.rint(x), 0, 255) - (96 if kind == "int8" else 0)
     return Filterbank.from_array(x.astype(kind), freqs=made.freqs, tsamp=1e-3)

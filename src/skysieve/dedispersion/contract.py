@@ -115,6 +115,8 @@ REREAD = 16
 
 UNIT, CLIP = 64.0, float(2**18)
 """Fixed-point samples of a search: units of one sigma, and the largest value."""
+THRESHOLD = 6.7
+"""Least S/N of an event: 500 DMs of noise, 256 us and 26 boxcars give less than one false candidate per hour."""
 MOST_WIDTH = 4096
 """Widest boxcar: the sum of so many clipped samples fits 31 bits."""
 
@@ -321,8 +323,8 @@ BLOCK_SECONDS = 2.0
 
 
 CONTEXT = 2
-"""Blocks before and after the ones that are searched, on which their events depend: those that a window reaches, and the
-neighbours of these, for the baseline."""
+"""Blocks before and after the ones that are searched, on which their events depend: those that a window reaches, and
+the neighbours of these, for the baseline."""
 PART_SECONDS, LEAST_PARTS, MOST_PARTS = 1 / 32, 16, 256
 """Length of the parts of a block from which the baseline follows, and their least and largest number."""
 

@@ -27,6 +27,7 @@ from skysieve.core.command import (
     table_format,
 )
 from skysieve.core.files import save_figure, written
+from skysieve.dedispersion.contract import THRESHOLD
 
 from .options import (
     DATA,
@@ -39,7 +40,9 @@ from .options import (
     DmOptions,
     Files,
     FilOutput,
+    MaxWidthOption,
     MethodOption,
+    NoBaselineOption,
     NoiseOption,
     PlanFile,
     Reports,
@@ -234,8 +237,9 @@ def search(
     cleaning: Cleaning,
     requantise: Requantise = False,
     threshold: Annotated[
-        float, option("-t", "--threshold", help="Least S/N of an event. The default is 6.5.", panel=SEARCH, metavar="X")
-    ] = 6.5,
+        float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
+               metavar="X")
+    ] = THRESHOLD,
     noise: NoiseOption = "robust",
     detector: DetectorOption = "boxcar",
     buffer: Annotated[
@@ -252,6 +256,8 @@ def search(
             panel=SEARCH, metavar="S",
         ),
     ] = None,
+    max_width: MaxWidthOption = None,
+    no_baseline: NoBaselineOption = False,
     method: MethodOption = "auto",
     computation: Computation,
     output: Annotated[
@@ -297,7 +303,8 @@ def search(
         messages.detail(made.summary())
         clean, mask, every = cleaning.prepared(fb, messages, requantise)
         found = single_pulses.search(
-            clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block, method=method,
+            clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
+            max_width=max_width, baseline=not no_baseline, method=method,
             mask=mask, device=computation.device, threads=computation.threads, memory=computation.memory,
             progress=messages.progress,
         )  # fmt: skip
@@ -504,8 +511,10 @@ def completeness(
                       metavar="S")
     ] = 60.0,
     threshold: Annotated[
-        float, option("-t", "--threshold", help="Least S/N of an event. The default is 6.5.", panel=SEARCH, metavar="X")
-    ] = 6.5,
+        float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
+               metavar="X")
+    ] = THRESHOLD,
+    max_width: MaxWidthOption = None,
     noise: NoiseOption = "robust",
     computation: Computation,
     output: Annotated[
@@ -540,8 +549,8 @@ def completeness(
             dm=fallback if dm_range is None else _pair("--dm-range", dm_range),
             width=_pair("--width-range", width_range), scatter=_pair("--scatter-range", scatter_range),
             index=_pair("--index-range", index_range), band=_pair("--band", band), seed=seed, threshold=threshold,
-            noise=noise, device=computation.device, threads=computation.threads, memory=computation.memory,
-            progress=messages.progress,
+            max_width=max_width, noise=noise, device=computation.device, threads=computation.threads,
+            memory=computation.memory, progress=messages.progress,
         )  # fmt: skip
         if output != STDIO and not messages.quiet:
             typer.echo("\n".join(found.summary()))

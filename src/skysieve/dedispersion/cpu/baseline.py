@@ -1,21 +1,21 @@
 """The running baseline of a series: one level for a block, or a smooth line where the level drifts (numba).
 
-A block is divided into *parts* of about 1/32 s, anchored as blocks are.  All rules work on the means of the parts of a block
-and of its two neighbours, so that the result depends on these three blocks alone, and on no chunk:
+A block is divided into *parts* of about 1/32 s, anchored as blocks are.  All rules work on the means of the parts of a
+block and of its two neighbours, so that the result depends on these three blocks alone, and on no chunk:
 
 - The scatter that white noise gives to the means follows from their third differences, in which drifts cancel.
-- If the means of eighths of a block scatter by less than `DRIFTS` times that, there is no drift: the level of the block is the
-  mean of all parts of the three blocks, without those beyond `OUTLIER` sigma.
+- If the means of eighths of a block scatter by less than `DRIFTS` times that, there is no drift: the level of the block
+  is the mean of all parts of the three blocks, without those beyond `OUTLIER` sigma.
 - Otherwise a line is fitted to the means of ``d`` parts: at each of them the middle of a cubic through it and `REACH`
-  neighbours on each side (Savitzky and Golay 1964), without those that are beyond `OUTLIER` sigma of the line, as pulses are;
-  they are replaced by the line and the fit is repeated.  ``d`` is 16, 4 or 1: the first after which the means of the block
-  scatter as noise does.
+  neighbours on each side (Savitzky and Golay 1964), without those that are beyond `OUTLIER` sigma of the line, as
+  pulses are; they are replaced by the line and the fit is repeated.  ``d`` is 16, 4 or 1: the first after which the
+  means of the block scatter as noise does.
 
 The line is joined by straight pieces and subtracted from the samples of the block.  Sums of integers stay integers: the
 line is rounded with a different fraction at each sample, so that the roundings of a window average out.
 
-Cost: an addition for a sample; a subtraction more where the level drifts.  The CUDA kernels (``cuda/baseline.cu``) do the
-same operations in the same order.
+Cost: an addition for a sample; a subtraction more where the level drifts.  The CUDA kernels (``cuda/baseline.cu``) do
+the same operations in the same order.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def median(values, n, space):
 
 @njit(**JIT)
 def fit_cubics(x, low, high, out, padded):
-    """The middle of the cubic around each of ``x[low:high]``; before and after them the data are mirrored in their ends."""
+    """The middle of the cubic around each of ``x[low:high]``; beyond them the data are mirrored in their ends."""
     n = high - low
     left = right = 0.0
     for i in range(EDGE):  # of a straight line, half a step beyond the end
@@ -234,7 +234,7 @@ def take_line(y, first, start, stop, at, value, step, kind, out):
 
 @njit(**JIT)
 def subtract_line(y, first, n, block, parts, low, high, d, fit, kind, out):
-    """Subtract a fitted line from the ``n`` samples of a block; unsigned sums then lie around `FLAT`, others around 0."""
+    """Subtract a fitted line from the ``n`` samples of a block; unsigned sums then lie around `FLAT`, others at 0."""
     last = high // d - 2
     i, j = 0, min(max(-(-low // d), parts // d - 1), last)
     while i < n:
@@ -252,7 +252,7 @@ def level_block(y, first, n, block, parts, m, low, high, kind, fit, work, level,
     """Write the level of a block to ``level[0]``; returns whether it drifts.
 
     Then the samples less the line go to the same place of ``out``, which may be ``y``, and have that level.
-    ``y[first : first + n]`` are the samples of the block, ``m[low:high]`` the means of parts of three blocks that are known.
+    ``y[first : first + n]`` are the samples of the block, ``m[low:high]`` the known means of parts of three blocks.
     """
     if high <= low:
         level[0] = strided_sum(y, first, n, np.empty(LANES)) / np.float64(n)

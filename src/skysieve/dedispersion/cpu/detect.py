@@ -213,8 +213,8 @@ def fixed_points(y, first, n, level, sigma, total, prefix, at):
 def normalise(y, count, block, noise, parts, kind, counts, spare, flat, levels, prefix):
     """Prefix sums of the fixed-point samples of a row that begins with a block.
 
-    With a baseline (``parts``), blocks whose level drifts are copied to ``flat`` without it.  A last block of less than a
-    quarter takes the noise of the block before it.
+    With a baseline (``parts``), blocks whose level drifts are copied to ``flat`` without it.  A last block of less than
+    a quarter takes the noise of the block before it.
     """
     out = np.zeros(3)
     prefix[0] = 0

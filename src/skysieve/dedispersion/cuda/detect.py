@@ -36,7 +36,7 @@ LONG = 20_000
 PIECES = 16
 """Blocks of threads for each multiprocessor that examine the pieces on a list."""
 PARTS_WARPS, PARTS_MARGIN = 8, 22
-"""Of ``baseline.cu``: parts of a block of threads, and means in shared memory beside five times those of three blocks."""
+"""Of ``baseline.cu``: parts of a block of threads; room in shared memory beside 5 times the means of 3 blocks."""
 EDGES = 4
 """Edges of noise blocks that a block of threads examines."""
 EVENT = np.dtype([("row", np.int32), ("column", np.int32), ("width", np.int32), ("snr", np.float32)])
@@ -165,6 +165,8 @@ class Detector:
         rows, blocks, subs = (int(j[name][0]) for name in ("rows", "blocks", "subs"))
         widths, _, reached, needed = constants
         number = held[rows:].view(np.uint32)
+        args: tuple[Any, ...]
+        grid: tuple[int, ...]
         with lane:
             if what.parts:
                 line = self.runtime.module(PACKAGE, "baseline.cu", BUILDS[self.kind])
@@ -174,7 +176,7 @@ class Detector:
                 args = (sums, held, means, levels, j[0])
                 line.launch("baseline", (blocks, rows), (128,), args, shared_mem=shared, stream=lane.stream)
             if subs:
-                args: tuple[Any, ...] = (sums, held, levels, widths, reached, needed, *lists, number, j[0])
+                args = (sums, held, levels, widths, reached, needed, *lists, number, j[0])
                 shared, long = glance_bytes(what), what.block > LONG and self.kind == "u"
                 first = self.runtime.module(PACKAGE, "glance.cu", BUILDS[self.kind] + ("-long" if long else ""))
                 block = (512 if long else 256,)

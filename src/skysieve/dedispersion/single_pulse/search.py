@@ -27,6 +27,7 @@ from skysieve.dedispersion.contract import (
     METHODS,
     MOST_WIDTH,
     NOISE,
+    THRESHOLD,
     Detection,
     Detector,
     Engine,
@@ -139,8 +140,8 @@ class Job:
     ) -> list[NDArray[np.float64]]:  # fmt: skip
         """Events of each table that are centred on samples ``low : low + step`` of ``nsamp``; ``low`` begins a block.
 
-        Loads these samples with their context before and after, no sample before ``begin``, plus the delay of the highest
-        DM.  ``report`` is called with the number of DMs of each table that is done.
+        Loads these samples with their context before and after, no sample before ``begin``, plus the delay of the
+        highest DM.  ``report`` is called with the number of DMs of each table that is done.
         """
         first = max(begin, low - self.context)
         stop = min(nsamp, low + step + self.context)
@@ -182,6 +183,7 @@ def prepare(
     fb: Filterbank, dms: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
     buffer: int | None, block: float | None, link_dm: int, link_time: float | None, method: str, max_loss: float,
     ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS, baseline: bool = True,
+    max_width: float | None = None,
 ) -> Job:  # fmt: skip
     """Check the arguments of `search` and make the tables of delays; no data are read.
 
@@ -191,6 +193,8 @@ def prepare(
     stages, constant = stages_of(fb, dms, dm_constant)
     check_series(fb.observation, np.concatenate([listed for listed, *_ in stages]))
     one_of("method", method, METHODS)
+    if max_width is not None and detector == "boxcar":
+        widths = boxcars(fb, max_width, widths, min(binning for _, binning, _, _ in stages))
     boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
     common = math.lcm(*(binning for _, binning, _, _ in stages))
     length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages),
@@ -214,7 +218,8 @@ class SearchPlan(EnginePlan):
     data : Filterbank, path or sequence of paths
         The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.
         Give a path if the plan is to be pickled: open files cannot be.
-    dms, widths, threshold, noise, detector, buffer, block, baseline, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+    dms, widths, max_width, threshold, noise, detector, buffer, block, baseline, link_dm, link_time, method, max_loss, \
+    ref_freq, dm_constant
         As for `search`.
     device, memory, threads
         As for `search`.
@@ -241,7 +246,8 @@ class SearchPlan(EnginePlan):
         dms: ArrayLike | DMPlan,
         *,
         widths: Sequence[int] | None = None,
-        threshold: float = 6.5,
+        max_width: float | None = None,
+        threshold: float = THRESHOLD,
         noise: Noise = "robust",
         detector: Detector = "boxcar",
         buffer: int | None = None,
@@ -262,7 +268,7 @@ class SearchPlan(EnginePlan):
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
                 link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-                dm_constant=dm_constant, baseline=baseline,
+                dm_constant=dm_constant, baseline=baseline, max_width=max_width,
             )  # fmt: skip
             self._detector, self._ref_freq, self._threads = detector, ref_freq, threads
             self._most = parse_budget(memory, available_host_memory()) // EVENT_BYTES
@@ -415,7 +421,8 @@ def search(
     dms: ArrayLike | DMPlan,
     *,
     widths: Sequence[int] | None = None,
-    threshold: float = 6.5,
+    max_width: float | None = None,
+    threshold: float = THRESHOLD,
     noise: Noise = "robust",
     detector: Detector = "boxcar",
     buffer: int | None = None,
@@ -444,6 +451,8 @@ def search(
         DMs and binnings, from `plan`; or DMs, pc / cm^3.
     widths : sequence of int, optional
         Boxcars in binned samples, rising, at most 4096 and half a block; by default 26 from 1 to 308.
+    max_width : float, optional
+        Seconds of the widest boxcar of the stage with the least binning, instead of ``widths``.
     threshold : float
         Least S/N of an event.
     noise : {"robust", "moments", "clipped"}
@@ -515,9 +524,10 @@ def search(
     with opened(data) as fb:
         _check_given(fb, mask, losses)
         options: dict[str, Any] = {
-            "widths": widths, "threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer,
-            "block": block, "baseline": baseline, "link_dm": link_dm, "link_time": link_time, "method": method, "max_loss": max_loss,
-            "ref_freq": ref_freq, "dm_constant": dm_constant, "memory": memory, "threads": threads,
+            "widths": widths, "max_width": max_width, "threshold": threshold, "noise": noise, "detector": detector,
+            "buffer": buffer, "block": block, "baseline": baseline, "link_dm": link_dm, "link_time": link_time,
+            "method": method, "max_loss": max_loss, "ref_freq": ref_freq, "dm_constant": dm_constant,
+            "memory": memory, "threads": threads,
         }  # fmt: skip
         with cached_plan(SearchPlan, fb, dms, device, options) as plan:
             found = plan.execute(fb, mask=mask, losses=losses, progress=progress)
@@ -583,6 +593,20 @@ def _check(
     if not whole or not boxes or list(boxes) != sorted(set(boxes)) or boxes[0] < 1 or boxes[-1] > MOST_WIDTH:
         raise ValueError(f"widths={widths!r}: expected rising whole numbers from 1 to {MOST_WIDTH}")
     return boxes, noise
+
+
+def boxcars(fb: Filterbank, longest: float, given: Sequence[int] | None, binning: int) -> tuple[int, ...]:
+    """Boxcars up to ``longest`` seconds, of samples of the least binning: those of `WIDTHS`, and on as they rise."""
+    if given is not None:
+        raise ValueError("max_width: widths name the widest boxcar already")
+    most = longest / (fb.tsamp * binning) if math.isfinite(longest) else math.inf
+    if not 1 <= most <= MOST_WIDTH:
+        low, high = (n * fb.tsamp * binning for n in (1, MOST_WIDTH))
+        raise ValueError(f"max_width={longest!r}: expected seconds from {low:.6g} to {high:.6g}")
+    found = list(WIDTHS)
+    while found[-1] < most:
+        found.append(min(math.ceil(most), int(1.205 * found[-1])))
+    return tuple(w for w in found if w <= math.ceil(most))
 
 
 def _check_reach(fb: Filterbank, job: Job, looked: list[Detection]) -> None:

@@ -1,7 +1,8 @@
 """The search of a stream: samples in pieces of any length in, candidates out, with the same bits as `search` of a file.
 
-On a CPU each sample is summed once (`series`), and a noise block is searched when the next one and the delay of its DMs are
-complete; on a GPU when the block after that is complete too.  A candidate is returned when no later event can belong to it.
+On a CPU each sample is summed once (`series`), and a noise block is searched when the next one and the delay of its DMs
+are complete; on a GPU when the block after that is complete too.  A candidate is returned when no later event can
+belong to it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from skysieve.core.plan import Plan
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
-from skysieve.dedispersion.contract import BLOCK_SECONDS, REREAD
+from skysieve.dedispersion.contract import BLOCK_SECONDS, REREAD, THRESHOLD
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
@@ -73,7 +74,8 @@ class StreamSearch(Plan):
         Noise blocks to search at a time; more need less work and give more latency.
     history : int
         Samples to keep for `recent`.
-    widths, threshold, noise, detector, buffer, block, baseline, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+    widths, max_width, threshold, noise, detector, buffer, block, baseline, link_dm, link_time, method, max_loss, \
+    ref_freq, dm_constant
         As for `skysieve.dedispersion.search`.
     usual_block : float
         Seconds of the noise blocks if ``block`` is not given; they become longer if the search needs that.
@@ -127,7 +129,8 @@ class StreamSearch(Plan):
         step: int = 1,
         history: int = 0,
         widths: Sequence[int] | None = None,
-        threshold: float = 6.5,
+        max_width: float | None = None,
+        threshold: float = THRESHOLD,
         noise: Noise = "robust",
         detector: Detector = "boxcar",
         buffer: int | None = None,
@@ -163,7 +166,7 @@ class StreamSearch(Plan):
         self.job = prepare(
             fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
             link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-            dm_constant=dm_constant, usual_block=usual_block, baseline=baseline,
+            dm_constant=dm_constant, usual_block=usual_block, baseline=baseline, max_width=max_width,
         )  # fmt: skip
         self.observation, self.length = observation, self.job.length
         self.dtype, self.maximum = kind.name, most
@@ -479,8 +482,8 @@ class StreamSearch(Plan):
     def _fill_first(self, end: int) -> None:
         """At the end of the first block with data, fill what is missing in it with its own level and scatter.
 
-        The context before it is filled too, because the baseline depends on it, and a short last block takes the noise of
-        the block before.
+        The context before it is filled too, because the baseline depends on it, and a short last block takes the noise
+        of the block before.
         """
         view = self._held.view(self.filled, end)
         self._filler.hide(view)

@@ -1,8 +1,8 @@
 """De-dispersed series that continue from call to call of a stream's search, so that each sample is summed once.
 
-The noise of a block is known at the end of the next one, for its baseline, and an event when the widest window around it is
-complete.  So the events of a block are returned at the end of the next one, except those of its last samples, which follow a
-block later.
+The noise of a block is known at the end of the next one, for its baseline, and an event when the widest window around
+it is complete.  So the events of a block are returned at the end of the next one, except those of its last samples,
+which follow a block later.
 """
 
 from __future__ import annotations
