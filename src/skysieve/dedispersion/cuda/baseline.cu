@@ -35,7 +35,8 @@
 #define FRACTION 2.3283064365386963e-10  // 2^-32
 
 // Sum of n values in interleaved parts, a lane each; the same in every lane.
-template <class V> __device__ double strided_sum(const V* y, int n) {
+template <class V>
+__device__ double strided_sum(const V* y, int n) {
   const int lane = threadIdx.x & 31;
   double t = 0;
   for (int i = lane; i < n; i += 32) t = __dadd_rn(t, (double)y[i]);
@@ -50,7 +51,8 @@ __device__ __forceinline__ i64 part_start(int k, const Job& j) {
 }
 
 // means[row][block][part] of parts that are whole.
-extern "C" __global__ void __launch_bounds__(PARTS_THREADS) parts(const SUM* sums, const int* valid, double* means, Job j) {
+extern "C" __global__ void __launch_bounds__(PARTS_THREADS) parts(const SUM* sums, const int* valid, double* means,
+                                                                  Job j) {
   const int row = blockIdx.y, part = blockIdx.x * (PARTS_THREADS / 32) + (threadIdx.x >> 5);
   if (part >= j.blocks * j.parts) return;
   const i64 low = part_start(part, j), high = part_start(part + 1, j);

@@ -243,7 +243,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
           b = a + (upper + 1 << shift) - 1;
           a += lower << shift;
         }
-        const double sigma = spread * (1 / IQR), above = (j.parts ? levels[2 * here] : level) - (double)(SUM)(base + s.least);
+        const double sigma = spread * (1 / IQR),
+                     above = (j.parts ? levels[2 * here] : level) - (double)(SUM)(base + s.least);
         int shift = 0;
         while ((s.most - s.least) >> shift > MOST_Z) shift++;
         const double unit = (double)(1 << shift), parts = 1 / unit;
