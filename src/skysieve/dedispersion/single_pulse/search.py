@@ -456,8 +456,9 @@ def search(
     threshold : float
         Least S/N of an event.
     noise : {"robust", "moments", "clipped"}
-        How level and sigma of each block of each series are estimated: median and quartiles; mean and standard
-        deviation; mean and standard deviation of the samples within 3 sigma, five times over.
+        How sigma of each block of each series is estimated, and its level if ``baseline`` is False: median and
+        quartiles; mean and standard deviation; mean and standard deviation of the samples within 3 sigma, five times
+        over.
     detector : {"boxcar", "threshold"}
         "threshold" is that of the paper: every sample that lies ``threshold`` sigma above the mean of its ``buffer``.
         It has no boxcars, and ``noise="moments"``.
@@ -468,8 +469,8 @@ def search(
         at least 1024 samples and twice the widest boxcar, as binned in the coarsest stage.  The default is 2 s, or this
         minimum if it is longer.
     baseline : bool
-        Remove drifts of the level that are slower than the widest boxcar.  False takes the level of each block from its
-        noise estimator alone.
+        Take the level of a block from the block and its neighbours, and subtract a smooth line where it drifts.  False
+        takes the level of each block from its noise estimator alone.
     link_dm : int
         Events belong to one candidate if their DMs are at most so many places apart in the list of DMs ...
     link_time : float, optional
@@ -509,7 +510,7 @@ def search(
     that a pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative
     to the DM that it has.  Masked channels add no noise: sigma is that of the other channels.  The result does not
     depend on chunks or threads, nor on the length of the data, except that a last block of less than a quarter takes
-    the noise of the one before it.  An event is final one block after its own, plus the delay of its DM.
+    the noise of the one before it.  An event is final two blocks after its own, plus the delay of its DM.
 
     Examples
     --------
