@@ -31,6 +31,7 @@ from skysieve.core.command import (
 )
 from skysieve.core.errors import one_line
 from skysieve.core.files import save_figure, written
+from skysieve.dedispersion.contract import THRESHOLD
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 
 from .options import (
@@ -45,7 +46,9 @@ from .options import (
     Files,
     FilOutput,
     Injected,
+    MaxWidthOption,
     MethodOption,
+    NoBaselineOption,
     NoiseOption,
     PlanFile,
     Receiver,
@@ -254,8 +257,9 @@ def search(
     cleaning: Cleaning,
     requantise: Requantise = False,
     threshold: Annotated[
-        float, option("-t", "--threshold", help="Least S/N of an event. The default is 6.5.", panel=SEARCH, metavar="X")
-    ] = 6.5,
+        float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
+               metavar="X")
+    ] = THRESHOLD,
     noise: NoiseOption = "robust",
     detector: DetectorOption = "boxcar",
     buffer: Annotated[
@@ -272,6 +276,8 @@ def search(
             panel=SEARCH, metavar="S",
         ),
     ] = None,
+    max_width: MaxWidthOption = None,
+    no_baseline: NoBaselineOption = False,
     method: MethodOption = "auto",
     computation: Computation,
     output: Annotated[
@@ -328,8 +334,8 @@ def search(
             clean, mask, every = cleaning.prepared(fb, messages, requantise)
             found = single_pulses.search(
                 clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-                method=method, mask=mask, device=computation.device, threads=computation.threads,
-                memory=computation.memory, progress=messages.progress,
+                max_width=max_width, baseline=not no_baseline, method=method, mask=mask, device=computation.device,
+                threads=computation.threads, memory=computation.memory, progress=messages.progress,
             )  # fmt: skip
             return clean, found, every
 
@@ -351,7 +357,7 @@ def search(
                 "dms": asdict(dms), "plan": None if plan_file is None else plan_file.read_text(encoding="utf-8"),
                 "data": asdict(data), "cleaning": asdict(cleaning), "requantise": requantise, "threshold": threshold,
                 "noise": noise, "detector": detector, "buffer": buffer, "block": block, "method": method,
-                "format": chosen,
+                "max_width": max_width, "baseline": not no_baseline, "format": chosen,
             }  # fmt: skip
             load_numba()
             outputs = Outputs(output, chosen, folder, plot, cutouts, most, resume, overwrite)
@@ -589,8 +595,10 @@ def completeness(
         ),
     ] = "snr",
     threshold: Annotated[
-        float, option("-t", "--threshold", help="Least S/N of an event. The default is 6.5.", panel=SEARCH, metavar="X")
-    ] = 6.5,
+        float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
+               metavar="X")
+    ] = THRESHOLD,
+    max_width: MaxWidthOption = None,
     noise: NoiseOption = "robust",
     computation: Computation,
     output: Annotated[
@@ -640,8 +648,8 @@ def completeness(
                             scatter=grid.scatter, index=grid.index, band=grid.band, interference=kinds,
                             prepare=None if not cleaning.given() else
                             lambda fb: cleaning.prepared(fb, Messages(quiet=True), False)[:2],
-                            seed=injected.seed + 1_000_000_007 * i, threshold=threshold, noise=noise,
-                            device=computation.device, threads=computation.threads, memory=computation.memory,
+                            seed=injected.seed + 1_000_000_007 * i, threshold=threshold, max_width=max_width,
+                            noise=noise, device=computation.device, threads=computation.threads, memory=computation.memory,
                             progress=messages.progress,
                         ))  # fmt: skip
             except (OSError, ValueError, ArithmeticError) as error:

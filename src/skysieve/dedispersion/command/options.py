@@ -557,6 +557,16 @@ NoiseOption = Annotated[
 DetectorOption = Annotated[
     DetectorName, option("--detector", help=f"Detector: {listed(DETECTORS)}. The default is boxcar.", panel=SEARCH)
 ]
+MaxWidthOption = Annotated[
+    float | None,
+    option(
+        "--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 samples.",
+        panel=SEARCH, metavar="S",
+    ),
+]  # fmt: skip
+NoBaselineOption = Annotated[
+    bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
+]
 SeriesOption = Annotated[
     SeriesName, option("--format", help=f"Format of the series: {listed(SERIES_FORMATS)}. The default is dat.",
                        panel=OUTPUT)

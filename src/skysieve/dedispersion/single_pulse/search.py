@@ -22,16 +22,19 @@ from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_event
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
+    CONTEXT,
     DETECTORS,
     METHODS,
     MOST_WIDTH,
     NOISE,
+    THRESHOLD,
     Detection,
     Detector,
     Engine,
     Method,
     Noise,
     Table,
+    block_parts,
     check_events,
 )
 from skysieve.dedispersion.data.delays import Reference, reference_frequency
@@ -88,6 +91,8 @@ class Job:
     link_dm : int
     length : int
         Samples of a noise block, not binned.
+    baseline : bool
+        Whether the level of a block follows from the running baseline.
     """
 
     stages: Stages
@@ -101,6 +106,12 @@ class Job:
     link_time: float
     length: int
     tsamp: float
+    baseline: bool
+
+    @property
+    def context(self) -> int:
+        """Samples, not binned, before and after those whose events are wanted, on which these depend."""
+        return self.length * (CONTEXT if self.baseline else 1)
 
     @property
     def overlap(self) -> int:
@@ -115,25 +126,25 @@ class Job:
     def detections(self, nsamp: int) -> list[Detection]:
         """What the series of each table are searched for, in data of ``nsamp`` samples."""
         found = []
+        parts = block_parts(self.length, self.tsamp) if self.baseline else 0
         for t in self.made:
             table = t.table
             valid = nsamp // table.downsamp - table.delays.max(axis=1).astype(np.int64)
-            found.append(
-                Detection(self.length // table.downsamp, self.boxes, self.threshold, self.noise, self.every, valid)
-            )
+            block = self.length // table.downsamp
+            found.append(Detection(block, self.boxes, self.threshold, self.noise, self.every, valid, parts=parts))
         return found
 
     def look(
         self, engine: Engine, looked: list[Detection], low: int, step: int, nsamp: int,
-        report: Callable[[int], object] | None = None,
+        report: Callable[[int], object] | None = None, begin: int = 0,
     ) -> list[NDArray[np.float64]]:  # fmt: skip
         """Events of each table that are centred on samples ``low : low + step`` of ``nsamp``; ``low`` begins a block.
 
-        Loads the samples from the block before ``low`` to the end of the block after ``low + step``, plus the delay of
-        the highest DM.  ``report`` is called with the number of DMs of each table that is done.
+        Loads these samples with their context before and after, no sample before ``begin``, plus the delay of the
+        highest DM.  ``report`` is called with the number of DMs of each table that is done.
         """
-        first = max(0, low - self.length)
-        stop = min(nsamp, low + step + self.length)
+        first = max(begin, low - self.context)
+        stop = min(nsamp, low + step + self.context)
         engine.load(first, min(nsamp, stop + self.overlap))
         parts = []
         for i, (t, what) in enumerate(zip(self.made, looked, strict=True)):
@@ -171,7 +182,8 @@ class Job:
 def prepare(
     fb: Filterbank, dms: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
     buffer: int | None, block: float | None, link_dm: int, link_time: float | None, method: str, max_loss: float,
-    ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS,
+    ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS, baseline: bool = True,
+    max_width: float | None = None,
 ) -> Job:  # fmt: skip
     """Check the arguments of `search` and make the tables of delays; no data are read.
 
@@ -181,6 +193,8 @@ def prepare(
     stages, constant = stages_of(fb, dms, dm_constant)
     check_series(fb.observation, np.concatenate([listed for listed, *_ in stages]))
     one_of("method", method, METHODS)
+    if max_width is not None and detector == "boxcar":
+        widths = boxcars(fb, max_width, widths, min(binning for _, binning, _, _ in stages))
     boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
     common = math.lcm(*(binning for _, binning, _, _ in stages))
     length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages),
@@ -192,7 +206,7 @@ def prepare(
     gap = 3 * fb.tsamp if link_time is None else float(link_time)
     return Job(
         stages, made, constant, float(threshold), boxes, kind, DETECTORS[detector].every, int(link_dm), gap, length,
-        fb.tsamp,
+        fb.tsamp, bool(baseline) and detector == "boxcar",
     )  # fmt: skip
 
 
@@ -204,7 +218,8 @@ class SearchPlan(EnginePlan):
     data : Filterbank, path or sequence of paths
         The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.
         Give a path if the plan is to be pickled: open files cannot be.
-    dms, widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+    dms, widths, max_width, threshold, noise, detector, buffer, block, baseline, link_dm, link_time, method, max_loss, \
+    ref_freq, dm_constant
         As for `search`.
     device, memory, threads
         As for `search`.
@@ -231,11 +246,13 @@ class SearchPlan(EnginePlan):
         dms: ArrayLike | DMPlan,
         *,
         widths: Sequence[int] | None = None,
-        threshold: float = 6.5,
+        max_width: float | None = None,
+        threshold: float = THRESHOLD,
         noise: Noise = "robust",
         detector: Detector = "boxcar",
         buffer: int | None = None,
         block: float | None = None,
+        baseline: bool = True,
         link_dm: int = 5,
         link_time: float | None = None,
         method: Method = "auto",
@@ -251,7 +268,7 @@ class SearchPlan(EnginePlan):
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
                 link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-                dm_constant=dm_constant,
+                dm_constant=dm_constant, baseline=baseline, max_width=max_width,
             )  # fmt: skip
             self._detector, self._ref_freq, self._threads = detector, ref_freq, threads
             self._most = parse_budget(memory, available_host_memory()) // EVENT_BYTES
@@ -263,7 +280,7 @@ class SearchPlan(EnginePlan):
             step = _chunk_blocks(source, tables, job, self._target, workers) * job.length
 
             def make(step: int) -> Engine:
-                capacity = step + 2 * job.length + job.overlap
+                capacity = step + 2 * job.context + job.overlap
                 how = "brute" if method == "brute" else job.how
                 return make_engine(
                     source, tables, method=how, device=self._target, capacity=capacity, threads=threads
@@ -404,11 +421,13 @@ def search(
     dms: ArrayLike | DMPlan,
     *,
     widths: Sequence[int] | None = None,
-    threshold: float = 6.5,
+    max_width: float | None = None,
+    threshold: float = THRESHOLD,
     noise: Noise = "robust",
     detector: Detector = "boxcar",
     buffer: int | None = None,
     block: float | None = None,
+    baseline: bool = True,
     link_dm: int = 5,
     link_time: float | None = None,
     method: Method = "auto",
@@ -432,11 +451,14 @@ def search(
         DMs and binnings, from `plan`; or DMs, pc / cm^3.
     widths : sequence of int, optional
         Boxcars in binned samples, rising, at most 4096 and half a block; by default 26 from 1 to 308.
+    max_width : float, optional
+        Seconds of the widest boxcar of the stage with the least binning, instead of ``widths``.
     threshold : float
         Least S/N of an event.
     noise : {"robust", "moments", "clipped"}
-        How level and sigma of each block of each series are estimated: median and quartiles; mean and standard
-        deviation; mean and standard deviation of the samples within 3 sigma, five times over.
+        How sigma of each block of each series is estimated, and its level if ``baseline`` is False: median and
+        quartiles; mean and standard deviation; mean and standard deviation of the samples within 3 sigma, five times
+        over.
     detector : {"boxcar", "threshold"}
         "threshold" is that of the paper: every sample that lies ``threshold`` sigma above the mean of its ``buffer``.
         It has no boxcars, and ``noise="moments"``.
@@ -446,6 +468,9 @@ def search(
         Seconds of the blocks from which noise is estimated.  Blocks are anchored at sample 0 of the data.  A block has
         at least 1024 samples and twice the widest boxcar, as binned in the coarsest stage.  The default is 2 s, or this
         minimum if it is longer.
+    baseline : bool
+        Take the level of a block from the block and its neighbours, and subtract a smooth line where it drifts.  False
+        takes the level of each block from its noise estimator alone.
     link_dm : int
         Events belong to one candidate if their DMs are at most so many places apart in the list of DMs ...
     link_time : float, optional
@@ -485,7 +510,7 @@ def search(
     that a pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative
     to the DM that it has.  Masked channels add no noise: sigma is that of the other channels.  The result does not
     depend on chunks or threads, nor on the length of the data, except that a last block of less than a quarter takes
-    the noise of the one before it.  An event is final one block after its own, plus the delay of its DM.
+    the noise of the one before it.  An event is final two blocks after its own, plus the delay of its DM.
 
     Examples
     --------
@@ -500,9 +525,10 @@ def search(
     with opened(data) as fb:
         _check_given(fb, mask, losses)
         options: dict[str, Any] = {
-            "widths": widths, "threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer,
-            "block": block, "link_dm": link_dm, "link_time": link_time, "method": method, "max_loss": max_loss,
-            "ref_freq": ref_freq, "dm_constant": dm_constant, "memory": memory, "threads": threads,
+            "widths": widths, "max_width": max_width, "threshold": threshold, "noise": noise, "detector": detector,
+            "buffer": buffer, "block": block, "baseline": baseline, "link_dm": link_dm, "link_time": link_time,
+            "method": method, "max_loss": max_loss, "ref_freq": ref_freq, "dm_constant": dm_constant,
+            "memory": memory, "threads": threads,
         }  # fmt: skip
         found: Candidates = with_cached_plan(
             SearchPlan, fb, dms, device, options,
@@ -572,6 +598,20 @@ def _check(
     return boxes, noise
 
 
+def boxcars(fb: Filterbank, longest: float, given: Sequence[int] | None, binning: int) -> tuple[int, ...]:
+    """Boxcars up to ``longest`` seconds, of samples of the least binning: those of `WIDTHS`, and on as they rise."""
+    if given is not None:
+        raise ValueError("max_width: widths name the widest boxcar already")
+    most = longest / (fb.tsamp * binning) if math.isfinite(longest) else math.inf
+    if not 1 <= most <= MOST_WIDTH:
+        low, high = (n * fb.tsamp * binning for n in (1, MOST_WIDTH))
+        raise ValueError(f"max_width={longest!r}: expected seconds from {low:.6g} to {high:.6g}")
+    found = list(WIDTHS)
+    while found[-1] < most:
+        found.append(min(math.ceil(most), int(1.205 * found[-1])))
+    return tuple(w for w in found if w <= math.ceil(most))
+
+
 def _check_reach(fb: Filterbank, job: Job, looked: list[Detection]) -> None:
     """Refuse DMs whose delay is longer than the data: nothing would be searched there."""
     dms = np.concatenate([dms for dms, *_ in job.stages])
@@ -611,7 +651,7 @@ def _chunk_blocks(source: Cleaned, tables: list[Table], job: Job, target: Target
     nsamp, length = source.nsamp, job.length
 
     def need(blocks: int) -> int:
-        samples = (blocks + 2) * length
+        samples = blocks * length + 2 * job.context
         series = 0 if target.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
         return target.bytes_needed(source, tables, samples + job.overlap) + series
 

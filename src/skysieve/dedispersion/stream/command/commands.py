@@ -33,7 +33,7 @@ from skysieve.core.command import (
     report_errors,
 )
 from skysieve.core.metrics.server import format_address, parse_address
-from skysieve.dedispersion.contract import NOISE
+from skysieve.dedispersion.contract import NOISE, THRESHOLD
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS
 from skysieve.dedispersion.stream.receive.formats import FORMATS
 from skysieve.dedispersion.stream.records import POLICIES
@@ -329,8 +329,9 @@ def stream(
         option("--dm-max", help="Highest DM of the plan that is made; or give --plan.", panel=SEARCH, metavar="DM"),
     ] = None,
     threshold: Annotated[
-        float, option("-t", "--threshold", help="Least S/N of an event. The default is 6.5.", panel=SEARCH, metavar="X")
-    ] = 6.5,
+        float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
+               metavar="X")
+    ] = THRESHOLD,
     noise: Annotated[
         NoiseChoice,
         option("--noise", panel=SEARCH,
@@ -341,6 +342,14 @@ def stream(
         option("--block", help="Seconds of a noise block. The default is 0.25, or more if the search needs it.",
                panel=SEARCH, metavar="S"),
     ] = None,
+    max_width: Annotated[
+        float | None,
+        option("--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 "
+               "samples.", panel=SEARCH, metavar="S"),
+    ] = None,
+    no_baseline: Annotated[
+        bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
+    ] = False,
     step: Annotated[
         int,
         option("--step", help="Blocks to search at a time; more need less work and give more latency. The default is "
@@ -491,7 +500,8 @@ def stream(
         ignored = number_list(ignore, "--ignore", MOST_CHANNELS, "channel numbers") if ignore else []
         search = {
             "threshold": threshold, "noise": str(noise), "block": block, "usual_block": BLOCK, "ignore": ignored,
-            "device": device, "step": step, "threads": threads, "memory": memory,
+            "max_width": max_width, "baseline": not no_baseline, "device": device, "step": step,
+            "threads": threads, "memory": memory,
         }  # fmt: skip
         loaded = None if plan is None else DMPlan.load(plan)
         inject = None
