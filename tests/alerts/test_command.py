@@ -337,6 +337,7 @@ def test_a_store_that_another_program_has_locked(tmp_path, monkeypatch):
         (("x", "--every", "0"), "--every 0, --table-every 60: expected positive"),
         (("x", "--min-period", "60"), "min_period=60, max_period=50: expected 0 < min_period < max_period"),
         (("x", "--schema", "a"), "--schema a: expected ID=FILE"),
+        (("x", "-o", "-"), "--output -: expected the name of a file"),
         (("x", "-o", "a.txt"), "--output a.txt: expected one of csv"),
         (("x", "--store", "no/a.db"), "there is no folder no"),
         (("x", "--kafka-option", "enable.auto.commit=true"), "is set by this command"),

@@ -12,6 +12,7 @@ import typer
 from skysieve.core.command import (
     FAILED_SOME,
     OUTPUT,
+    STDIO,
     DeviceOption,
     FormatOption,
     MemoryOption,
@@ -32,7 +33,7 @@ PACKETS, SEARCH, RUN = "Packets", "Search", "Run"
 def alerts(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE...]", help="More files, as of --avro.", show_default=False),
+        typer.Argument(metavar="FILE...", help="More files, as of --avro.", show_default=False),
     ] = None,
     avro: Annotated[
         list[Path] | None,
@@ -247,6 +248,8 @@ def alerts(
             raise ValueError(f"--every {every:g}, --table-every {table_every:g}: expected positive numbers of seconds")
         address = None if metrics is None else parse_address(metrics, "--metrics")
         if output is not None:
+            if output == STDIO:
+                raise ValueError("--output -: expected the name of a file, which is replaced while the command runs")
             check_output(output, overwrite=True)
             format_ = table_format(output, format_, FORMATS)
             check_format(output, format_)
