@@ -649,8 +649,8 @@ def completeness(
                             prepare=None if not cleaning.given() else
                             lambda fb: cleaning.prepared(fb, Messages(quiet=True), False)[:2],
                             seed=injected.seed + 1_000_000_007 * i, threshold=threshold, max_width=max_width,
-                            noise=noise, device=computation.device, threads=computation.threads, memory=computation.memory,
-                            progress=messages.progress,
+                            noise=noise, device=computation.device, threads=computation.threads,
+                            memory=computation.memory, progress=messages.progress,
                         ))  # fmt: skip
             except (OSError, ValueError, ArithmeticError) as error:
                 if len(each) == 1 or not group:
