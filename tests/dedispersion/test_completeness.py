@@ -343,14 +343,18 @@ def test_injections_that_cannot_be_are_named():
 
 @pytest.mark.slow
 def test_500_injections():
-    """As the issue's receiver: recall within 5 points of the detector that knows everything (binomial scatter 2.2)."""
+    """Recall not below that of the detector that knows everything, on the same noise, within three sigma.
+
+    Where both see the same noise only pulses near the threshold differ: about 7 of 125, so that 8 points are 3.8 sigma.
+    At S/N 10 the boxcars lose at most 5% of a pulse and the largest of neighbouring windows adds up to half a sigma; the
+    median of 125 is uncertain by 1%.
+    """
     receiver = Noise(nchan=256, fch1=1500, foff=-300 / 256, tsamp=512e-6, duration=60)
     found = completeness(receiver, plan(receiver.segment(0), 500), n=500, seed=1)
     table = found.recall()
     assert table["pulses"].tolist() == [125] * 4
     assert (table["recall"] >= table["known"] - 0.08).all()
-    good = found.trials[found.trials["found"]]
-    assert 0.97 < np.median(good["snr_found"] / good["snr"]) < 1.06
+    assert 0.92 < table["ratio"][3] < 1.08
 
 
 def run(*words, code=0):
