@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -147,8 +149,32 @@ def test_damaged_sfts_cost_only_themselves(tmp_path):
     assert len(faults) == 4
     for text, part in zip(sorted(faults), expected, strict=True):
         assert part in text
-    with pytest.raises(ValueError, match="no SFT in these files"):
+    with pytest.raises(ValueError, match="ends 9 bytes before"):
         read_sfts(tmp_path / "short.sft", faults=[])
+
+
+def test_sfts_that_differ_from_most_cost_only_themselves(tmp_path):
+    """Another length, other bins, an overlap, a band too narrow: each is named and left out."""
+    good = made(n=6)
+    write_sfts(tmp_path / "good.sft", good)
+    start = good.t[-1] + 100_000
+    write_sfts(tmp_path / "long.sft", SFTs("H1", [start], 3600, good.first_bin, good.data[:1]))
+    write_sfts(tmp_path / "fewer.sft", SFTs("H1", [start + 10_000], 1800, good.first_bin, good.data[:1, :-3]))
+    write_sfts(tmp_path / "over.sft", SFTs("H1", [good.t[2] + 900], 1800, good.first_bin, good.data[:1]))
+    faults = []
+    (found,) = read_sfts(tmp_path, faults=faults)
+    assert np.array_equal(found.t, good.t)
+    assert np.array_equal(found.data, good.data)
+    text = "\n".join(sorted(faults))
+    assert re.search(
+        r"fewer\.sft.*other bins.*\n.*long\.sft.*is 3600 s long, most are 1800.*\n.*over\.sft.*overlaps.*good\.sft",
+        text,
+    )
+    high = (good.first_bin + good.data.shape[1] - 2) / 1800
+    faults = []
+    (found,) = read_sfts(tmp_path, (good.first_bin / 1800, high), faults=faults)
+    assert np.array_equal(found.t, good.t)
+    assert any("fewer.sft" in one and "too narrow" in one for one in faults), faults
 
 
 def test_wrong_sets_are_named(tmp_path):

@@ -418,7 +418,7 @@ def search(
         int, option("--topk", help="Number of templates to list for each window. The default is 1000.", panel=STATISTIC)
     ] = 1000,
     dtype: Annotated[
-        Dtype, option("--dtype", help="Type of the computation. The default is float32.", panel=COMPUTATION)
+        Dtype, option("--dtype", help="Type of demodulation and search. The default is float32.", panel=COMPUTATION)
     ] = Dtype.float32,
     device: DeviceOption = "auto", threads: ThreadsOption = None, memory: MemoryOption = None,
     checkpoint: Annotated[
@@ -500,6 +500,7 @@ def search(
                 templates,
                 inject or (),
                 left_out,
+                dtype.value,
             )
             for text in left_out:
                 typer.echo(f"skysieve: {text}", err=True)

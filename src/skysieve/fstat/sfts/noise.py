@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -95,6 +95,6 @@ def noise_weights(floors: Sequence[NDArray[np.float64]], window: int = 101) -> l
     return [one / mean for one in inverse]
 
 
-def normalized(sfts: SFTs, floor: NDArray[np.float64]) -> NDArray[np.complex64]:
+def normalized(sfts: SFTs, floor: NDArray[np.float64], dtype: Any = np.complex64) -> NDArray[Any]:
     """Data in units of their noise: of mean square 1 in pure noise."""
-    return (sfts.data * np.sqrt(2 / (sfts.tsft * floor))).astype(np.complex64)
+    return (sfts.data * np.sqrt(2 / (sfts.tsft * floor))).astype(dtype)
