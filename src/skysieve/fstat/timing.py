@@ -10,16 +10,17 @@ call and the second counts the bins of one template, since a march through the b
 
 from __future__ import annotations
 
-import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.measured import Figures, figures
+from skysieve import __version__
+from skysieve.core.measured import store, stored
 from skysieve.fstat.inputs.bins import Bins
 from skysieve.fstat.inputs.grid import Grid, Schedule
 from skysieve.fstat.inputs.window_kinds import Algorithm
@@ -48,7 +49,7 @@ WARM, REPEATS = 2, 3
 """Calls before a measurement, and calls of which the fastest counts."""
 COUNTED = ("call", "sfts", "sums", "cells")
 """Names of the constants, in the order of `terms`."""
-FORMAT = 3
+FORMAT = 4
 """Version of the stored constants; raise it when the kernels change enough to make old ones wrong."""
 
 
@@ -69,31 +70,40 @@ def terms(job: MapJob, exponential: bool, templates: int = 1) -> NDArray[np.floa
     return np.array([1.0, job.n, templates * steps(job.schedule, exponential), float(rows) * columns * templates])
 
 
-def processor() -> str:
-    """Name of the host's processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 Cases = Iterable[tuple["NDArray[np.float64]", "Callable[[], object]"]]
 """Pairs of the counts of a call (see `terms`) and the call to be timed."""
 
 
-def constants(name: str, cases: Callable[[], Cases]) -> NDArray[np.float64]:
-    """The constants of `name` (a device, an algorithm, a type): read from the cache, or measured and stored there."""
+_measuring: ContextVar[bool] = ContextVar("measuring", default=False)
 
-    def measured() -> Figures:
-        return dict(zip(COUNTED, measure(cases()).tolist(), strict=True))
 
-    found = figures(f"fstat {name} {FORMAT}", measured, dict.fromkeys(COUNTED, 0.0))
+@contextmanager
+def measuring() -> Iterator[None]:
+    """Within it, `constants` measures and stores; elsewhere it only reads what is stored."""
+    token = _measuring.set(True)
+    try:
+        yield
+    finally:
+        _measuring.reset(token)
+
+
+def constants(
+    name: str, cases: Callable[[], Cases], clock: Callable[[], float] = time.process_time
+) -> NDArray[np.float64] | None:
+    """The constants of `name` (a device, an algorithm, a type) that are stored; None if they were not measured.
+
+    `clock` is the processor time of a CPU, or the time of day for a GPU.
+    """
+    known = f"fstat {name} {__version__} {FORMAT}"
+    if _measuring.get():
+        store(known, dict(zip(COUNTED, measure(cases(), clock).tolist(), strict=True)))
+    found = stored(known)
+    if found is None or set(found) != set(COUNTED):
+        return None
     return np.array([found[counted] for counted in COUNTED])
 
 
-def measure(cases: Cases) -> NDArray[np.float64]:
+def measure(cases: Cases, clock: Callable[[], float] = time.process_time) -> NDArray[np.float64]:
     """Time a few maps and `fit` the constants."""
     table, seconds = [], []
     for counts, call in cases:
@@ -101,9 +111,9 @@ def measure(cases: Cases) -> NDArray[np.float64]:
             call()
         best = np.inf
         for _ in range(REPEATS):
-            start = time.perf_counter()
+            start = clock()
             call()
-            best = min(best, time.perf_counter() - start)
+            best = min(best, clock() - start)
         table.append(counts)
         seconds.append(best)
     return fit(np.array(table), np.array(seconds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -32,8 +33,8 @@ def method_of(spec: Spec, job: MapJob) -> str:
 
 def predicted(
     spec: Spec, job: MapJob, device: Device, xp: Any, make: Callable[[Spec, bool | None], Any], on_device: bool
-) -> float:  # fmt: skip
-    """Seconds of a job by the model of `timing`.
+) -> dict[str, float | None]:  # fmt: skip
+    """Seconds of a job by the model of `timing`; None without measured constants.
 
     Parameters
     ----------
@@ -75,7 +76,9 @@ def predicted(
             finally:
                 engine.close()
 
-    return float(timing.constants(name, cases) @ counts(spec, job, None))
+    found = timing.constants(name, cases, time.perf_counter)
+    seconds = None if found is None else float(found @ counts(spec, job, None))
+    return {"seconds": seconds, "processor_seconds": None}
 
 
 def detail(window: Window) -> str:

@@ -1,0 +1,94 @@
+"""The jobs by which ``skysieve info --measure`` measures the rates of F-statistic maps, searches and demodulation."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core import rates
+from skysieve.fstat.api import TransientPlan
+from skysieve.fstat.demod.demodulator import Demodulator
+from skysieve.fstat.demod.simulate import simulate_sfts
+from skysieve.fstat.inputs.grid import Grid
+from skysieve.fstat.inputs.simulate import synth_atoms
+from skysieve.fstat.inputs.windows import WindowSum
+from skysieve.fstat.template_search.batch import AtomsBatch
+from skysieve.fstat.template_search.search import SearchPlan
+from skysieve.fstat.timing import measuring
+
+if TYPE_CHECKING:
+    from skysieve.core.device import Device
+
+__all__ = ["measure"]
+
+T0, T = 1_000_000_000, 1800
+MAPS: tuple[tuple[Any, Any, bool, bool], ...] = tuple(
+    (window, dtype, keep_map, aligned)
+    for window in ("rect", "exp")
+    for dtype in ("float64", "float32")
+    for keep_map, aligned in ((False, True), (True, True), (False, False))
+)
+"""Window, type, whether the whole map is returned, and whether the start times lie on the bins."""
+SEARCHES = ((400, 24), (400, 96), (60, 960))
+"""Templates and SFTs of the searches by which the work around the maps is timed."""
+PROJECTIONS = (4000, 96)
+"""Templates and SFTs that are demodulated."""
+
+
+def measure(device: Device) -> None:
+    """Measure the rates of a device, and store them; `OSError` if they cannot be stored."""
+    atoms = synth_atoms(T0, 40 * T)
+    for window, dtype, keep_map, aligned in MAPS:
+        off = Grid(t0=T0 + 100, t0_band=20 * T, dt0=T + 50, tau=4 * T)
+        grid = None if aligned else off
+        for posteriors in (False, True) if device.kind == "cuda" else (False,):
+            options: dict[str, Any] = {"keep_map": keep_map, "posteriors": posteriors, "device": device}
+            with TransientPlan(grid, window=window, dtype=dtype, **options) as plan, measuring():
+                plan.describe(atoms)
+    if device.kind == "cuda":  # searches give the kernels many templates, which take other constants than one
+        for kind in (np.float64, np.float32):
+            with SearchPlan(None, windows=("rect", "exp"), dtype=np.dtype(kind), device=device) as search, measuring():
+                search.describe(_batch(4, 48))
+    found = {}
+    if device.kind == "cpu":
+        with TransientPlan(window=WindowSum([(1, 1), (-1, 5)]), dtype="float32", keep_map=False, device=device) as plan:
+            many = synth_atoms(T0, 300 * T)
+            took = rates.timed(device, partial(plan.execute, many))
+            rates.keep("fstat", device, {"weights": 1.0})
+            found["weights"] = took / float(plan.describe(many)["processor_seconds"])
+    name = "processor_seconds" if device.kind == "cpu" else "seconds"
+    rates.keep("fstat", device, found | {"templates": 0.0, "atoms": 0.0})  # then only the maps are predicted
+    works, took_each = [], []
+    for templates, sfts in SEARCHES:
+        batch = _batch(templates, sfts)
+        grid = Grid(t0=T0, t0_band=0, dt0=T, tau=2 * T, tau_band=0, dtau=T)
+        with SearchPlan(grid, windows=("rect",), device=device) as search:
+            maps = search.describe(batch)[name]
+            seconds = rates.timed(device, partial(_searched, search, batch))
+            works.append(search.work_of(templates, templates * sfts))
+            took_each.append(max(seconds - maps, 0.1 * seconds))
+    found |= rates.fit(works, took_each)
+    templates, sfts_count = PROJECTIONS
+    made = simulate_sfts((100.0, 100.2), T0, sfts_count * T, detectors=("H1",), ephemeris="builtin")
+    with Demodulator(made, 0.5, 1.0, barycentre="builtin", device=device) as host:
+        f0 = np.linspace(100.09, 100.11, templates)
+        seconds = rates.timed(device, partial(host.batch, f0))
+    found["projections"] = seconds / (templates * sfts_count)
+    rates.keep("fstat", device, found)
+
+
+def _searched(search: SearchPlan, batch: list[AtomsBatch]) -> None:
+    """Search a batch as a stream."""
+    search.execute(iter([batch]))
+
+
+def _batch(templates: int, sfts: int) -> list[AtomsBatch]:
+    """Atoms of noise of one detector."""
+    [one] = synth_atoms(T0, sfts * T, detectors=("H1",))
+    rng = np.random.default_rng(1)
+    shape = templates, len(one)
+    Fa, Fb = ((rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(np.complex64) for _ in range(2))
+    params = {"f0": np.linspace(100, 101, templates)}
+    return [AtomsBatch(one.t, one.a2, one.b2, one.ab, Fa, Fb, one.tatom, one.detector, params)]
