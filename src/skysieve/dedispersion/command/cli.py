@@ -15,6 +15,7 @@ from skysieve.core.command import (
     OUTPUT,
     STDIO,
     USER_ERROR,
+    DryRunOption,
     FormatOption,
     MemoryOption,
     Messages,
@@ -254,6 +255,7 @@ def search(
     ] = None,
     method: MethodOption = "auto",
     computation: Computation,
+    dry_run: DryRunOption = False,
     output: Annotated[
         Path | None,
         option(
@@ -295,6 +297,10 @@ def search(
             importlib.import_module("skysieve.dedispersion.clean.cpu_dropouts")  # loads numba meanwhile
         made = dms.plan(fb, plan_file)
         messages.detail(made.summary())
+        if dry_run:
+            how = {"threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer, "block": block}
+            predict(fb, made, cleaning.given() or requantise, computation, method=method, **how)
+            return
         clean, mask, every = cleaning.prepared(fb, messages, requantise)
         found = single_pulses.search(
             clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block, method=method,
@@ -314,6 +320,21 @@ def search(
         if cutouts is not None:
             paths = write_cutouts(clean, found, cutouts, most=most, mask=every, memory=computation.memory)
             messages.wrote(cutouts, f"{len(paths)} files")
+
+
+def predict(fb: Filterbank, made: DMPlan, cleaned: bool, computation: Computation, **how: Any) -> None:
+    """Print what a search would take, as ``--dry-run`` does; cleaning is not predicted."""
+    from skysieve.core.command import show_prediction
+    from skysieve.core.rates import missing
+    from skysieve.dedispersion.single_pulse.search import SearchPlan
+
+    with SearchPlan(
+        fb, made, device=computation.device, threads=computation.threads, memory=computation.memory, **how
+    ) as plan:
+        facts = plan.describe()
+        unknown = missing("dedispersion", plan.device, facts["work"])
+    what = f"{fb.nsamp:,} samples of {fb.nchan} channels, {facts['dms']:,} DMs"
+    show_prediction({**facts, "missing": unknown}, what + (" (masks and filters are not predicted)" if cleaned else ""))
 
 
 def show(found: Candidates, most: int = 10) -> None:

@@ -57,6 +57,8 @@ from .candidates import Candidates, Events, group_events
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from skysieve.core.device import Device
+
 __all__ = ["WIDTHS", "SearchPlan", "search"]
 
 R = TypeVar("R")
@@ -394,11 +396,16 @@ class SearchPlan(EnginePlan):
         facts = self._facts(job.made)
         workers = len(self._target.devices) if self._target.gpu else self._open_engine().describe()["threads"]
         work, moved = self._work(self._nsamp)
-        times = rates.predicted("dedispersion", self._target.devices[0], work, workers)
+        times = rates.predicted("dedispersion", self.device, work, workers)
         return {
             **facts, **times, "work": work, "moved": moved, "block": job.length, "noise": job.noise,
             "detector": self._detector, "widths": job.boxes,
         }  # fmt: skip
+
+    @property
+    def device(self) -> Device:
+        """The device, or the first of several."""
+        return self._target.devices[0]
 
     def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
         """The work of a search of so many samples, without cleaning, for `core.rates`; and bytes of samples loaded."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core import rates
+from skysieve.core.command import show_prediction
+from skysieve.core.device import resolve
 from skysieve.fstat.api import TransientPlan
 from skysieve.fstat.demod.demodulator import Demodulator
 from skysieve.fstat.demod.simulate import simulate_sfts
@@ -20,8 +23,10 @@ from skysieve.fstat.timing import measuring
 
 if TYPE_CHECKING:
     from skysieve.core.device import Device
+    from skysieve.fstat.demod.bank import TemplateBank
+    from skysieve.fstat.inputs.atoms import Atoms
 
-__all__ = ["measure"]
+__all__ = ["measure", "predicted_search", "show_search"]
 
 T0, T = 1_000_000_000, 1800
 MAPS: tuple[tuple[Any, Any, bool, bool], ...] = tuple(
@@ -76,7 +81,75 @@ def measure(device: Device) -> None:
         f0 = np.linspace(100.09, 100.11, templates)
         seconds = rates.timed(device, partial(host.batch, f0))
     found["projections"] = seconds / (templates * sfts_count)
+    wide = simulate_sfts((100.0, 101.0), T0, 300 * T, detectors=("H1",), ephemeris="builtin")
+    made_anew = partial(Demodulator, wide, 0.5, 1.0, barycentre="builtin", device=device)
+    found["sft values"] = rates.timed(device, made_anew) / wide[0].data.size
     rates.keep("fstat", device, found)
+
+
+SAMPLED = 256
+"""Most templates of which the time stands for that of all."""
+
+
+def show_search(
+    plan: SearchPlan,
+    first: list[Atoms],
+    host: Demodulator | None,
+    bank: TemplateBank | None,
+    total: int,
+    read: Callable[[], object],
+) -> None:
+    """Print what a search would take, as ``--dry-run`` does.
+
+    Parameters
+    ----------
+    plan : SearchPlan
+    first : list of Atoms
+        Of the first template.
+    host, bank : Demodulator and TemplateBank, optional
+        For a search of SFTs.
+    total : int
+        Number of templates.
+    read : callable
+        Reads the file of one template.
+    """
+    facts = predicted_search(plan, first, host, bank, total, read)
+    show_prediction(facts, f"{total:,} templates, windows {', '.join(plan.options.windows)}")
+
+
+def predicted_search(
+    plan: SearchPlan,
+    first: list[Atoms],
+    host: Demodulator | None,
+    bank: TemplateBank | None,
+    total: int,
+    read: Callable[[], object],
+) -> dict[str, Any]:
+    """The prediction that `show_search` prints."""
+    device, shared = plan.devices[0], len(plan.devices)
+    if host is not None and bank is not None:
+        batch: Any = host.batch(*bank.part(0, min(total, SAMPLED)).values(), strict=False)
+    else:
+        batch = first
+    facts = plan.describe(batch)
+    whole = total / facts["templates"]
+    for name in ("seconds", "processor_seconds"):
+        facts[name] = None if facts[name] is None else facts[name] * whole
+    if facts["processor_seconds"] is not None:  # the threads share the templates of all batches
+        facts["seconds"] = facts["processor_seconds"] / min(total, shared)
+    work, once = {}, 0.0
+    if host is not None:
+        work["projections"] = float(total * sum(len(one) for one in host.sfts))
+        work["sft values"] = float(sum(one.data.size for one in host.sfts))
+    else:
+        once = total * rates.timed(resolve("cpu")[0], read, 1)
+    around = rates.predicted("fstat", device, work)
+    for name in ("seconds", "processor_seconds"):
+        each = facts[name], around[name]
+        facts[name] = None if each[0] is None or each[1] is None else each[0] + each[1] + once
+    missing = rates.missing("fstat", device, plan.work_of(1, 1) | work)
+    windows = [] if missing else ["the maps of these windows"]
+    return facts | {"moved": round(facts["moved"] * whole), "missing": missing or windows, "threads": shared}
 
 
 def _searched(search: SearchPlan, batch: list[AtomsBatch]) -> None:

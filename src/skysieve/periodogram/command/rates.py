@@ -87,8 +87,15 @@ def _answers(rows: int, objects: int, peaks: int) -> dict[str, float]:
     return {"rows answered": float(rows), "peaks answered": float(objects * peaks)}
 
 
-def prediction(curves: LightCurves | CurveStream, request: Request) -> dict[str, Any]:
+def prediction(curves: LightCurves | CurveStream, request: Request, read: float) -> dict[str, Any]:
     """Predict the search of the objects of a file, which is read as far as its first piece.
+
+    Parameters
+    ----------
+    curves : LightCurves or CurveStream
+    request : Request
+    read : float
+        Processor seconds that reading the file took; of a stream, opening it.
 
     Returns
     -------
@@ -96,10 +103,14 @@ def prediction(curves: LightCurves | CurveStream, request: Request) -> dict[str,
         ``method``, ``device``, ``bytes`` (of one chunk), ``moved``, ``seconds``, ``processor_seconds``, ``work``,
         ``missing`` (work for which there is no rate).  Objects of later pieces are taken to be like those of the first.
     """
-    started = time.process_time()
-    with curves.pieces() as pieces:
-        first = next(pieces)
-        read = 0.0 if isinstance(curves, LightCurves) else time.process_time() - started
+    for _ in range(2):  # the first time imports and compiles
+        started = time.process_time()
+        with curves.pieces() as pieces:
+            first = next(pieces)
+    streamed = not isinstance(curves, LightCurves)
+    whole_file = len(curves) / len(first)
+    if streamed:
+        read += (time.process_time() - started) * whole_file
     banded = request.banded(curves)
     part = first.part(0, first.stop_after(0, max(first_chunk(first, request), SEEN), MAX_ROWS))
     if banded and part.band is not None and part.band.dtype.kind not in "iu":
@@ -114,14 +125,14 @@ def prediction(curves: LightCurves | CurveStream, request: Request) -> dict[str,
         facts = plan.describe(*arrays, offsets=part.offsets)
         device = plan._device if not banded else plan._checked._device
     whole = len(curves) / len(part)
-    rows = round(part.n_rows * whole) if not isinstance(curves, LightCurves) else curves.n_rows
+    rows = curves.n_rows
     work = {name: count * whole for name, count in facts["work"].items() if name != "calls"}
     work |= {"calls": whole} | _answers(rows, len(curves), int(request.arguments["n_peaks"]))
     threads = facts["threads"]
     times = rates.predicted("periodogram", device, work, threads)
-    for name, share in (("seconds", threads if read else 1), ("processor_seconds", 1)):
+    for name, share in (("seconds", threads if streamed else 1), ("processor_seconds", 1)):
         if times[name] is not None:
-            times[name] += read * whole / share  # type: ignore[operator]
+            times[name] += read / share  # type: ignore[operator]
     return {
         "method": facts["method"], "device": facts["device"], "bytes": facts["bytes"], **times,
         "moved": round(facts["moved"] * whole), "work": work, "threads": threads,
