@@ -82,6 +82,9 @@ JOBS: dict[str, tuple[str, Callable[[], None], str]] = {
     "fstat search, 20 days, 1 mHz": (
         "cpu", lambda: sfts(20), f"{SEARCH} --freq-band 0.001 --dt0 7200 --dtau 7200 -o loudest.csv"
     ),
+    "fstat search, 30 days, 0.4 mHz": (
+        "cpu", lambda: sfts(30), f"{SEARCH} --freq-band 0.0004 --dt0 10800 --dtau 7200 -o loudest.csv"
+    ),
     "period, 200,000 light curves": (
         "cuda", lambda: survey(200_000, 4), "period survey.parquet --fmin 0.01 --fmax 20 -o periods.parquet"
     ),
@@ -123,12 +126,13 @@ def main() -> None:
     parser.add_argument("--predict", action="store_true")
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--only", default="", help="Jobs whose name holds this text.")
     given = parser.parse_args()
     held: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     device = resolve(given.device)[0]
     name = "processor_seconds" if given.device == "cpu" else "seconds"
     for job, (where, make, command) in JOBS.items():
-        if where != given.device:
+        if where != given.device or given.only not in job:
             continue
         entry = held.setdefault(job, {"device": where, "command": f"skysieve {command}"})
         with tempfile.TemporaryDirectory() as folder, chdir(folder):

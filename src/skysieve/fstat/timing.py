@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -32,25 +32,49 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TATOM = 1800
-SETUPS = ((48, 1, 1), (240, 1, 1), (240, 5, 1), (240, 1, 6), (720, 1, 1), (720, 3, 2), (720, 12, 8), (1440, 1, 1))
+SETUPS = ((48, 1, 1), (240, 1, 1), (240, 1, 6), (720, 1, 1), (720, 1, 8), (1440, 1, 1))
 """Maps that are timed on a CPU: bins, and steps of t0 and tau in bins.  They take some 60 milliseconds on one core."""
-MAP_SETUPS = ((240, 1, 1), (720, 1, 1), (720, 12, 8), (1440, 1, 1), (3000, 1, 1), (3000, 1, 3))
-"""The same where the whole map is returned.  One has 36 MB: the system clears memory of that size at each call."""
+STEP_SETUPS = ((48, 2, 2), (240, 5, 1), (480, 4, 4), (720, 3, 2), (720, 8, 6), (1440, 2, 2), (1440, 6, 6))
+"""The same for grids whose steps of t0 are longer than a bin: their rows do not begin in neighbouring bins, and sums
+over them take twice as long."""
+SPARSE_SETUPS = ((240, 2, 20), (480, 5, 40), (720, 12, 24), (1440, 8, 48), (1440, 2, 60))
+"""The same for grids that have many more bins in their rows than cells."""
+MAP_SETUPS = ((240, 1, 1), (720, 1, 1), (720, 1, 8), (1440, 1, 1), (3000, 1, 1), (3000, 1, 3))
+"""The same as `SETUPS` where the whole map is returned.  One has 36 MB: the system clears memory of that size at each
+call."""
+STEP_MAP_SETUPS = ((240, 2, 1), (720, 3, 2), (720, 8, 6), (1440, 2, 2), (4300, 2, 1))
+"""The same as `STEP_SETUPS` where the whole map is returned."""
 GPU_SETUPS = (
-    (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 2, 2, 1), (480, 1, 1, 16), (1440, 1, 1, 16),
-    (1440, 4, 4, 16), (1440, 1, 1, 64),
+    (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (480, 1, 1, 16), (1440, 1, 1, 16), (1440, 1, 4, 16),
+    (1440, 1, 1, 64),
 )  # fmt: skip
 """The same on a GPU, with the number of templates.  They take some milliseconds, after seconds of compilation."""
-GPU_SETUPS_ALONE = ((48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 2, 2, 1), (5760, 1, 1, 1), (8640, 3, 3, 1))
-"""The same for calls with one template, which leave most of a GPU idle and so have constants of their own."""
+GPU_STEP_SETUPS = (
+    (48, 2, 1, 1), (480, 4, 4, 1), (2880, 2, 2, 1), (480, 2, 2, 16), (1440, 4, 4, 16), (1440, 2, 1, 64),
+    (1440, 4, 4, 64),
+)  # fmt: skip
+"""The same for grids whose steps of t0 are longer than a bin."""
+GPU_SETUPS_ALONE = (
+    (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 1, 2, 1), (5760, 1, 1, 1), (17_520, 1, 1, 1),
+)  # fmt: skip
+"""The same for calls with one template, which leave most of a GPU idle and so have constants of their own: up to a
+year, because the time of small maps says little about that of large ones."""
+GPU_STEP_SETUPS_ALONE = ((48, 2, 1, 1), (480, 4, 4, 1), (2880, 2, 2, 1), (5760, 4, 2, 1), (17_520, 3, 3, 1))
+"""Both."""
 LONGEST_UNALIGNED = 480
 """Most bins that are timed for functions on grids whose start times lie at many offsets from the bins."""
 WARM, REPEATS = 2, 3
 """Calls before a measurement, and calls of which the fastest counts."""
 COUNTED = ("call", "sfts", "sums", "cells")
 """Names of the constants, in the order of `terms`."""
-FORMAT = 4
+FORMAT = 5
 """Version of the stored constants; raise it when the kernels change enough to make old ones wrong."""
+
+
+def stepped(s: Schedule) -> bool:
+    """Whether the rows of a schedule do not begin in neighbouring bins."""
+    first = s.first[~s.late]
+    return bool((np.diff(first) != 1).any())
 
 
 def steps(s: Schedule, exponential: bool) -> float:
@@ -70,6 +94,7 @@ def terms(job: MapJob, exponential: bool, templates: int = 1) -> NDArray[np.floa
     return np.array([1.0, job.n, templates * steps(job.schedule, exponential), float(rows) * columns * templates])
 
 
+Kind = Literal["", "steps", "sparse"]
 Cases = Iterable[tuple["NDArray[np.float64]", "Callable[[], object]"]]
 """Pairs of the counts of a call (see `terms`) and the call to be timed."""
 
@@ -129,8 +154,9 @@ def fit(counts: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np
 
 
 def host_cases(
-    window: Window, dtype: Any, execute: Callable[[MapJob], object], unaligned: bool = False, keep_map: bool = False
-) -> Cases:
+    window: Window, dtype: Any, execute: Callable[[MapJob], object], unaligned: bool = False, keep_map: bool = False,
+    kind: Kind = "",
+) -> Cases:  # fmt: skip
     """Maps of noise to be timed on a CPU.
 
     Parameters
@@ -143,8 +169,15 @@ def host_cases(
         Put the start times at several offsets from the bins, which needs other kernels.
     keep_map : bool
         Whether `execute` returns whole maps.
+    kind : {"", "steps", "sparse"}
+        Take grids whose rows do not begin in neighbouring bins, or that have few cells.
     """
-    for n, dt0, dtau in MAP_SETUPS if keep_map else SETUPS:
+    setups = {
+        "": (SETUPS, MAP_SETUPS),
+        "steps": (STEP_SETUPS, STEP_MAP_SETUPS),
+        "sparse": (SPARSE_SETUPS, SPARSE_SETUPS),
+    }
+    for n, dt0, dtau in setups[kind][keep_map]:
         job = sample(n, dt0, dtau, window, dtype, unaligned)
         yield terms(job, window.algorithm == Algorithm.RECURRENCE), partial(execute, job)
 

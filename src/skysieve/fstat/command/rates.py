@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["measure", "predicted_search", "show_search"]
 
 T0, T = 1_000_000_000, 1800
-MAPS: tuple[tuple[Any, Any, bool, bool], ...] = tuple(
-    (window, dtype, keep_map, aligned)
-    for window in ("rect", "exp")
-    for dtype in ("float64", "float32")
-    for keep_map, aligned in ((False, True), (True, True), (False, False))
+GRIDS = (
+    Grid(t0=T0, t0_band=20 * T, dt0=T, tau=4 * T),
+    Grid(t0=T0, t0_band=20 * T, dt0=2 * T, tau=4 * T),
+    Grid(t0=T0, t0_band=20 * T, dt0=T, tau=2 * T, tau_band=30 * T, dtau=15 * T),
+    Grid(t0=T0, t0_band=20 * T, dt0=T + 50, tau=4 * T),
 )
-"""Window, type, whether the whole map is returned, and whether the start times lie on the bins."""
+"""Start times in every bin, and in some; far fewer cells than bins; start times within bins."""
 SEARCHES = ((400, 24), (400, 96), (60, 960))
 """Templates and SFTs of the searches by which the work around the maps is timed."""
 PROJECTIONS = (4000, 96)
@@ -45,17 +46,21 @@ PROJECTIONS = (4000, 96)
 def measure(device: Device) -> None:
     """Measure the rates of a device, and store them; `OSError` if they cannot be stored."""
     atoms = synth_atoms(T0, 40 * T)
-    for window, dtype, keep_map, aligned in MAPS:
-        off = Grid(t0=T0 + 100, t0_band=20 * T, dt0=T + 50, tau=4 * T)
-        grid = None if aligned else off
-        for posteriors in (False, True) if device.kind == "cuda" else (False,):
+    maps = [False, True]
+    window: Any
+    dtype: Any
+    for window, dtype, keep_map, grid in product(("rect", "exp"), ("float64", "float32"), maps, GRIDS):
+        if grid is GRIDS[3] and keep_map:
+            continue
+        for posteriors in maps if device.kind == "cuda" else [False]:
             options: dict[str, Any] = {"keep_map": keep_map, "posteriors": posteriors, "device": device}
             with TransientPlan(grid, window=window, dtype=dtype, **options) as plan, measuring():
                 plan.describe(atoms)
     if device.kind == "cuda":  # searches give the kernels many templates, which take other constants than one
         for kind in (np.float64, np.float32):
-            with SearchPlan(None, windows=("rect", "exp"), dtype=np.dtype(kind), device=device) as search, measuring():
-                search.describe(_batch(4, 48))
+            for grid in GRIDS[:2]:
+                with SearchPlan(grid, dtype=np.dtype(kind), device=device) as search, measuring():
+                    search.describe(_batch(4, 48))
     found = {}
     if device.kind == "cpu":
         with TransientPlan(window=WindowSum([(1, 1), (-1, 5)]), dtype="float32", keep_map=False, device=device) as plan:

@@ -115,18 +115,19 @@ class Engine:
         """
         spec = self.spec
         aligned = bool((job.schedule.group == job.schedule.group[0]).all())
-        name = ", ".join(
-            [rates.processor(), spec.window.algorithm + " groups" * (not aligned) + " map" * spec.keep_map,
-             str(self.typed.dtype)]
-        )  # fmt: skip
+        counts = timing.terms(job, spec.window.algorithm == Algorithm.RECURRENCE)
+        kind: timing.Kind = "steps" if aligned and timing.stepped(job.schedule) else ""
+        if spec.window.algorithm == Algorithm.RUNNING_SUMS and self.typed.dtype == np.float32:
+            kind = "sparse" if counts[2] > rect.SPARSE * counts[3] else kind
+        words = [spec.window.algorithm, "groups" * (not aligned), kind, "map" * spec.keep_map]
+        name = f"{rates.processor()}, {' '.join(filter(None, words))}, {self.typed.dtype}"
         engine = Engine(Spec(spec.window, spec.dtype, keep_map=spec.keep_map), threads=1)
-        constants = timing.constants(
-            name,
-            lambda: timing.host_cases(spec.window, self.typed.dtype, engine.execute, not aligned, spec.keep_map),
+        cases = partial(
+            timing.host_cases, spec.window, self.typed.dtype, engine.execute, not aligned, spec.keep_map, kind
         )
+        constants = timing.constants(name, cases)
         if constants is None:
             return {"seconds": None, "processor_seconds": None}
-        counts = timing.terms(job, spec.window.algorithm == Algorithm.RECURRENCE)
         each, work = float(constants[0] * counts[0]), float(constants[1:] @ counts[1:])
         workers = self.pool.workers
         apart = job.n_templates >= 2 * workers  # then a template is the work of one thread
