@@ -85,6 +85,11 @@ JOBS: dict[str, tuple[str, Callable[[], None], str]] = {
     "fstat search, 30 days, 0.4 mHz": (
         "cpu", lambda: sfts(30), f"{SEARCH} --freq-band 0.0004 --dt0 10800 --dtau 7200 -o loudest.csv"
     ),
+    "fstat search, 15 days, 1 mHz": (
+        "cpu",
+        lambda: sfts(15),
+        f"{SEARCH} --freq-band 0.001 --dt0 5400 --dtau 5400 -o loudest.csv",
+    ),
     "period, 200,000 light curves": (
         "cuda", lambda: survey(200_000, 4), "period survey.parquet --fmin 0.01 --fmax 20 -o periods.parquet"
     ),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +23,7 @@ from skysieve.core.tasks import usable_cores
 if TYPE_CHECKING:
     from skysieve.core.device import Device
 
-__all__ = ["ADVICE", "ALONE", "fit", "keep", "missing", "predicted", "processor", "rates_of", "timed"]
+__all__ = ["ADVICE", "ALONE", "fit", "keep", "missing", "others_busy", "predicted", "processor", "rates_of", "timed"]
 
 ADVICE = "times are not predicted: skysieve info --measure measures this machine"
 """What to say where there are no rates."""
@@ -125,6 +127,31 @@ def missing(domain: str, device: Device, work: Mapping[str, float]) -> list[str]
     """Names of the work for which there is no rate."""
     rates = rates_of(domain, device)
     return [name for name, count in work.items() if count and name not in rates]
+
+
+@contextmanager
+def others_busy() -> Iterator[None]:
+    """Keep all cores but that of the caller busy: in a search by all threads a core is slower than alone.
+
+    Threads of one core share its units, and all cores share caches, memory and the clock rate.
+    """
+    done = Event()
+
+    def work() -> None:
+        x = np.linspace(0.0, 1.0, 20_000)
+        out = np.empty_like(x)
+        while not done.is_set():
+            np.exp(x, out=out)
+
+    threads = [Thread(target=work, name="skysieve-busy", daemon=True) for _ in range(usable_cores() - 1)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
 
 
 def timed(device: Device, call: Callable[[], object], runs: int = 2) -> float:

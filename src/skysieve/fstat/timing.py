@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +21,7 @@ import numpy as np
 
 from skysieve import __version__
 from skysieve.core.measured import store, stored
+from skysieve.core.rates import others_busy
 from skysieve.fstat.inputs.bins import Bins
 from skysieve.fstat.inputs.grid import Grid, Schedule
 from skysieve.fstat.inputs.window_kinds import Algorithm
@@ -113,22 +114,23 @@ def measuring() -> Iterator[None]:
 
 
 def constants(
-    name: str, cases: Callable[[], Cases], clock: Callable[[], float] = time.process_time
+    name: str, cases: Callable[[], Cases], clock: Callable[[], float] = time.thread_time
 ) -> NDArray[np.float64] | None:
     """The constants of `name` (a device, an algorithm, a type) that are stored; None if they were not measured.
 
-    `clock` is the processor time of a CPU, or the time of day for a GPU.
+    `clock` is the processor time of the calling thread for a CPU, or the time of day for a GPU.
     """
     known = f"fstat {name} {__version__} {FORMAT}"
     if _measuring.get():
-        store(known, dict(zip(COUNTED, measure(cases(), clock).tolist(), strict=True)))
+        with others_busy() if clock is time.thread_time else nullcontext():
+            store(known, dict(zip(COUNTED, measure(cases(), clock).tolist(), strict=True)))
     found = stored(known)
     if found is None or set(found) != set(COUNTED):
         return None
     return np.array([found[counted] for counted in COUNTED])
 
 
-def measure(cases: Cases, clock: Callable[[], float] = time.process_time) -> NDArray[np.float64]:
+def measure(cases: Cases, clock: Callable[[], float] = time.thread_time) -> NDArray[np.float64]:
     """Time a few maps and `fit` the constants."""
     table, seconds = [], []
     for counts, call in cases:
