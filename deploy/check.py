@@ -22,8 +22,9 @@ HERE = Path(__file__).resolve().parent
 OTHER_NAMES = {"python-finufft": "finufft"}
 """Packages of conda-forge that have another name in the package index."""
 NOT_PACKAGES = ("python", "pip")
-LIGHT_CURVE = """import math
-rows = [f"{1.37 * k % 40:.4f},{math.sin(2 * math.pi * (1.37 * k % 40) / 0.7):.4f}" for k in range(200)]
+LIGHT_CURVE = """import math, random
+times = sorted(random.Random(1).uniform(0, 40) for _ in range(200))
+rows = [f"{t:.4f},{math.sin(2 * math.pi * t / 0.7):.4f}" for t in times]
 open("star.csv", "w").write("mjd,mag\\n" + "\\n".join(rows))"""
 
 
