@@ -18,6 +18,7 @@ from skysieve.core.command import (
     OUTPUT,
     STDIO,
     USER_ERROR,
+    DryRunOption,
     FormatOption,
     MemoryOption,
     Messages,
@@ -280,6 +281,7 @@ def search(
     no_baseline: NoBaselineOption = False,
     method: MethodOption = "auto",
     computation: Computation,
+    dry_run: DryRunOption = False,
     output: Annotated[
         Path | None,
         option(
@@ -344,6 +346,10 @@ def search(
                 importlib.import_module("skysieve.dedispersion.clean.cpu_dropouts")  # loads numba meanwhile
 
         if each or any(map(stands_for_files, files)):
+            if dry_run:
+                raise ValueError(
+                    "--dry-run: expected files that are searched as one, not --each, a folder or a pattern"
+                )
             if STDIO in files or plan_file == STDIO:
                 raise ValueError("'-' (standard input) is read once: expected names of files when each is searched")
             listed = expand(files)
@@ -376,6 +382,12 @@ def search(
             hint = "; --each searches every file by itself" if len(files) > 1 else ""
             raise ValueError(f"{error}{hint}") from None
         load_numba()
+        if dry_run:
+            made = dms.plan(fb, plan_file)
+            messages.detail(made.summary())
+            how = {"threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer, "block": block}
+            predict(fb, made, cleaning.given() or requantise, computation, method=method, **how)
+            return
         clean, found, every = find(fb)
         if output != STDIO and not messages.quiet:
             show(found)
@@ -390,6 +402,21 @@ def search(
         if cutouts is not None:
             paths = write_cutouts(clean, found, cutouts, most=most, mask=every, memory=computation.memory)
             messages.wrote(cutouts, f"{len(paths)} files")
+
+
+def predict(fb: Filterbank, made: DMPlan, cleaned: bool, computation: Computation, **how: Any) -> None:
+    """Print what a search would take, as ``--dry-run`` does; cleaning is not predicted."""
+    from skysieve.core.command import show_prediction
+    from skysieve.core.rates import missing
+    from skysieve.dedispersion.single_pulse.search import SearchPlan
+
+    with SearchPlan(
+        fb, made, device=computation.device, threads=computation.threads, memory=computation.memory, **how
+    ) as plan:
+        facts = plan.describe()
+        unknown = missing("dedispersion", plan.device, facts["work"])
+    what = f"{fb.nsamp:,} samples of {fb.nchan} channels, {facts['dms']:,} DMs"
+    show_prediction({**facts, "missing": unknown}, what + (" (masks and filters are not predicted)" if cleaned else ""))
 
 
 def show(found: Candidates, most: int = 10) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from skysieve.core import rates
 from skysieve.core.checks import one_of
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
@@ -58,6 +59,8 @@ from .candidates import Candidates, Events, group_events
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+    from skysieve.core.device import Device
 
 __all__ = ["WIDTHS", "SearchPlan", "search"]
 
@@ -273,7 +276,7 @@ class SearchPlan(EnginePlan):
             self._detector, self._ref_freq, self._threads = detector, ref_freq, threads
             self._most = parse_budget(memory, available_host_memory()) // EVENT_BYTES
             self._looked(fb)
-            self._kind = Kind.of(fb)
+            self._kind, self._nsamp = Kind.of(fb), fb.nsamp
             self._target = find_target(device_for(fb, device), memory)
             workers = usable_cores() if threads is None else max(1, threads)
             source, tables = Cleaned(fb, None, job.length), [t.table for t in job.made]
@@ -400,15 +403,46 @@ class SearchPlan(EnginePlan):
         Returns
         -------
         dict
-            ``method``, ``device``, ``dtype`` (of the series), ``bytes`` (of memory that the plan holds), ``seconds``
-            (None: times are not predicted), ``dms`` (their number), ``chunk`` (samples at a time), ``block`` (samples
-            of a noise block), ``noise``, ``detector``, ``widths``.
+            ``method``, ``device``, ``dtype`` (of the series), ``bytes`` (of memory that the plan holds), ``dms`` (their
+            number), ``chunk`` (samples at a time), ``block`` (samples of a noise block), ``noise``, ``detector``,
+            ``widths``; and of data as long as those for which the plan was made: ``moved`` (bytes of samples that are
+            read, more than once where chunks overlap), ``seconds`` on an idle machine and ``processor_seconds`` of all
+            threads (None before ``skysieve info --measure``), and the ``work`` from which they are predicted.
         """
         job = self._job
         facts = self._facts(job.made)
+        workers = len(self._target.devices) if self._target.gpu else self._open_engine().describe()["threads"]
+        work, moved = self._work(self._nsamp)
+        times = rates.predicted("dedispersion", self.device, work, workers)
         return {
-            **facts, "block": job.length, "noise": job.noise, "detector": self._detector, "widths": job.boxes
+            **facts, **times, "work": work, "moved": moved, "block": job.length, "noise": job.noise,
+            "detector": self._detector, "widths": job.boxes,
         }  # fmt: skip
+
+    @property
+    def device(self) -> Device:
+        """The device, or the first of several."""
+        return self._target.devices[0]
+
+    def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
+        """The work of a search of so many samples, without cleaning, for `core.rates`; and bytes of samples loaded."""
+        job, costs = self._job, self._open_engine().describe()["costs"]
+        additions = series = boxcars = 0.0
+        loaded = 0
+        for low in range(0, nsamp, self._step):
+            first, stop = max(0, low - job.length), min(nsamp, low + self._step + job.length)
+            loaded += min(nsamp, stop + job.overlap) - first
+            for made, cost in zip(job.made, costs, strict=True):
+                b, dms = made.table.downsamp, len(made.table.delays)
+                count = dms * (stop // b - first // b)
+                series += count
+                additions += cost * self._kind.observation.nchan * count
+                boxcars += len(job.boxes) * dms * (min(low + self._step, nsamp) // b - low // b)
+        kind = self._kind.dtype.name
+        work = {"calls": 1.0, f"additions {kind}": additions, f"series {job.noise}": series}
+        work[f"widths {self._detector}"] = boxcars
+        work[f"samples {kind}"] = float(self._kind.observation.nchan) * loaded
+        return work, self._kind.observation.nchan * loaded * self._kind.dtype.itemsize
 
     def __repr__(self) -> str:
         state = ", closed" if self._engine is None else ""
