@@ -7,6 +7,9 @@ import re
 import numpy as np
 import pytest
 
+from skysieve.core.tasks import TaskPool
+from skysieve.fstat import Demodulator, simulate_sfts
+from skysieve.fstat.sfts import cpu_median
 from skysieve.fstat.sfts.cpu_crc64 import crc64
 from skysieve.fstat.sfts.cpu_median import running_medians
 from skysieve.fstat.sfts.files import HEADER, block_of, read_sfts, write_sfts
@@ -259,3 +262,12 @@ def test_running_medians_are_the_plain_ones(bins, width):
     inner = np.median(np.lib.stride_tricks.sliding_window_view(values, width, axis=1), axis=-1)
     expected = np.pad(inner, ((0, 0), (width // 2, width // 2)), mode="edge")
     assert np.array_equal(running_medians(values, width), expected)
+    assert np.array_equal(running_medians(values, width, threads=1), expected)
+
+
+def test_the_noise_floor_uses_the_threads_that_are_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(cpu_median, "TaskPool", lambda threads: asked.append(threads) or TaskPool(threads))
+    made = simulate_sfts((100, 100.2), 1_000_000_000, 7200, ephemeris="builtin")
+    Demodulator(made, 0.5, 1.0, barycentre="builtin", threads=1).close()
+    assert asked == [1, 1]  # of each detector

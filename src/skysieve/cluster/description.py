@@ -37,7 +37,9 @@ KINDS = {
 }
 """Commands that can be divided: the class that does the work, and the function with the options and their defaults."""
 
-NO_MATTER = {"cluster", "resume", "overwrite", "quiet", "verbose", "progress", "threads", "memory", "output"}
+NO_MATTER = {
+    "cluster", "dry_run", "each", "memory", "output", "overwrite", "progress", "quiet", "resume", "threads", "verbose",
+}  # fmt: skip
 """Options on which the results do not depend."""
 
 

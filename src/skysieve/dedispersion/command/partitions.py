@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +18,7 @@ from skysieve.dedispersion.single_pulse.candidates import Candidates
 from skysieve.dedispersion.single_pulse.search import search
 
 from .options import Cleaning, DataOptions, DmOptions
+from .several import expand, labels
 
 if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts
@@ -49,12 +49,17 @@ class DedispWork:
             raise ValueError("--cluster needs files, not standard input")
         if Path(output).suffix:
             table_format(Path(output), options["form"], FORMATS)
+        files = expand(files)
         listed = [Path(options[name]) for name in FILES if options[name]]
-        return Prepared(list(range(len(files))), files_of([*files, *listed]), {"labels": _labels(files)})
+        return Prepared(
+            list(range(len(files))),
+            files_of([*files, *listed]),
+            {"labels": labels(files), "files": list(map(str, files))},
+        )
 
     def compute(self, partition: int) -> Part:
         """Search a file."""
-        file = self.job.at(self.options["files"][partition])
+        file = self.job.at(self.job.plan["files"][partition])
         quiet = Messages(quiet=True)
         try:
             with self.data.open([file]) as fb:
@@ -92,10 +97,3 @@ def _group(kind: type[G], options: dict[str, Any]) -> G:
 
 def _at(job: Job, name: str | None) -> Path | None:
     return None if name is None else job.at(name)
-
-
-def _labels(files: list[Path]) -> list[str]:
-    """Short names that differ: paths below the folder that all files share."""
-    whole = [Path(os.path.abspath(file)) for file in files]
-    common = os.path.commonpath([file.parent for file in whole])
-    return [file.relative_to(common).as_posix() for file in whole]

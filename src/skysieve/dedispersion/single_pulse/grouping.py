@@ -8,6 +8,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+STEPS = 10
+"""Operations of the grouping on a pair of events, at most."""
 
 
 def friends(
@@ -33,13 +35,16 @@ def friends(
     n = len(time)
     if n == 0:
         return np.empty(0, np.int64)
+    from skysieve.core.cpu.jit import interpreted_if_small
+
     from .cpu_grouping import join
 
     order = np.lexsort((time, dm_index))
     d = dm_index[order]
     starts = np.append(np.flatnonzero(np.diff(d, prepend=d[0] - 1)), n)
     root = np.arange(n)
-    join(d[starts[:-1]], starts, time[order], width[order], link_dm, link_time, root)
+    run = interpreted_if_small(join, STEPS * float(n) ** 2)
+    run(d[starts[:-1]], starts, time[order], width[order], link_dm, link_time, root)
     groups = np.empty(n, np.int64)
     groups[order] = root
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)

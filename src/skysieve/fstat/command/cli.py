@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -20,6 +21,7 @@ from skysieve.core.command import (
     STDIO,
     ClusterOption,
     DeviceOption,
+    DryRunOption,
     Dtype,
     FormatOption,
     MemoryOption,
@@ -252,10 +254,12 @@ def make_grid(
 def describe(messages: Messages, facts: dict[str, Any]) -> None:
     """Say what a plan will do."""
     from skysieve.core.errors import format_bytes
+    from skysieve.core.rates import ADVICE
 
     messages.detail(
         f"{facts['method']} on {facts['device']}, {facts['dtype']}: {facts['cells']:,} cells, "
-        f"{format_bytes(facts['bytes'])}, about {facts['seconds']:.3g} s"
+        f"{format_bytes(facts['bytes'])}"
+        + (f", about {facts['seconds']:.3g} s" if facts["seconds"] is not None else f"; {ADVICE}")
     )
 
 
@@ -429,6 +433,7 @@ def search(
         Dtype, option("--dtype", help="Type of demodulation and search. The default is float32.", panel=COMPUTATION)
     ] = Dtype.float32,
     device: DeviceOption = "auto", threads: ThreadsOption = None, memory: MemoryOption = None,
+    dry_run: DryRunOption = False,
     checkpoint: Annotated[
         Path | None,
         option(
@@ -484,8 +489,8 @@ def search(
         with report_errors("interrupted; --resume continues from the finished partitions"):
             from skysieve.cluster.command import launch
 
-            if checkpoint is not None or plot is not None:
-                raise ValueError("--cluster goes with neither --checkpoint (use --resume) nor --plot")
+            if checkpoint is not None or plot is not None or dry_run:
+                raise ValueError("--cluster goes with none of --checkpoint (use --resume), --plot and --dry-run")
             code = launch("fstat search", cluster, given, Messages(quiet, verbose, progress))
         raise typer.Exit(code)
     with report_errors():
@@ -506,6 +511,12 @@ def search(
             messages.say(f"{source.total:,} templates, {', '.join(map(repr, source.host.sfts))}")
         with ExitStack() as stack:
             plan = stack.enter_context(plan_of(o, source.grid(o), source.total))
+            if dry_run:
+                from .rates import show_search
+
+                some = partial(_first, source.names, tatom, detectors)
+                show_search(plan, source.first, source.host, source.bank, source.total, some)
+                return
             if verbose:
                 describe(messages, plan.describe(source.first))
             batches = source.batches(stack, plan, lambda path: read(path, tatom, detectors))

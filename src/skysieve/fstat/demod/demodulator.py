@@ -65,6 +65,8 @@ class Demodulator:
         Precision of the normalised SFTs, of the sums over bins and of the atoms.  Phases are always float64.
     device : {"cpu", "cuda", "cuda:N", "auto"} or Device
         Where projections are made, and where atoms live.  A demodulator may be used by several threads on a CPU.
+    threads : int, optional
+        CPU threads that measure the noise; one for each core by default.
 
     Raises
     ------
@@ -92,7 +94,7 @@ class Demodulator:
     def __init__(
         self, sfts: SFTs | Sequence[SFTs], ra: float, dec: float, tref: float | None = None, *,
         barycentre: str | dict[str, tuple[Any, Any]] = "auto", window: int = 101, dtype: Dtype = "float32",
-        device: str | Device = "cpu",
+        device: str | Device = "cpu", threads: int | None = None,
     ) -> None:  # fmt: skip
         many = [sfts] if isinstance(sfts, SFTs) else list(sfts)
         if not many:
@@ -128,7 +130,7 @@ class Demodulator:
             else:
                 delay, rate = _given(barycentre, one)
             self._times.append((at - self.middle + delay, rate))
-        floors = [noise_floor(one, window) for one in many]
+        floors = [noise_floor(one, window, threads) for one in many]
         roots = [np.sqrt(weight) for weight in noise_weights(floors, window)]
         self.dtype = real_dtype(dtype)
         complex_ = np.result_type(self.dtype, np.complex64)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from skysieve.core.device import Device
 from skysieve.fstat.contract import Dtype
+from skysieve.fstat.template_search.ahead import compile_exponential
 from skysieve.fstat.template_search.search import Devices, devices_of, search
 
 from .bank import TemplateBank
@@ -71,8 +72,9 @@ def search_sfts(
     True
     """
     devices = devices_of(device, options.get("threads"))
+    compile_exponential(options.get("windows", ("rect", "exp")), devices, dtype)
     with (
-        Demodulator(sfts, ra, dec, tref, barycentre=barycentre, dtype=dtype) as host,
+        Demodulator(sfts, ra, dec, tref, barycentre=barycentre, dtype=dtype, threads=options.get("threads")) as host,
         demodulators(host, devices) as several,
     ):
         facts = host.facts(bank) | dict(options.pop("facts", None) or {})

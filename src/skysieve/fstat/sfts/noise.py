@@ -35,7 +35,7 @@ def median_bias(n: int) -> float:
     return float(((-1.0) ** (k + 1) / k).sum())
 
 
-def noise_floor(sfts: SFTs, window: int = 101) -> NDArray[np.float64]:
+def noise_floor(sfts: SFTs, window: int = 101, threads: int | None = None) -> NDArray[np.float64]:
     """One-sided power spectral density of the noise in every bin of every SFT.
 
     Parameters
@@ -43,6 +43,8 @@ def noise_floor(sfts: SFTs, window: int = 101) -> NDArray[np.float64]:
     sfts : SFTs
     window : int
         Bins of the running median, odd.  The bins at the ends take the median nearest to them.
+    threads : int, optional
+        CPU threads; all usable cores by default.
 
     Returns
     -------
@@ -68,7 +70,7 @@ def noise_floor(sfts: SFTs, window: int = 101) -> NDArray[np.float64]:
         scale = np.abs(data.view(np.float32)).max(axis=1, keepdims=True).astype(np.float64)
         _refuse(sfts, start, ~np.isfinite(scale), "holds NaN or infinite values")
         _refuse(sfts, start, scale == 0, "holds zeros")
-        median = running_medians(np.abs(data / scale) ** 2, window)
+        median = running_medians(np.abs(data / scale) ** 2, window, threads)
         _refuse(sfts, start, median.min(axis=1) <= 0, f"holds zeros in more than half of {window} bins")
         floor[start : start + ROWS] = median * (2 * scale**2 / (bias * sfts.tsft))
     return floor

@@ -15,6 +15,7 @@ from skysieve.core.command import (
     USER_ERROR,
     ClusterOption,
     DeviceOption,
+    DryRunOption,
     Dtype,
     FormatOption,
     MemoryOption,
@@ -360,6 +361,7 @@ def period(
         ),
     ] = None,
     cluster: ClusterOption = None,
+    dry_run: DryRunOption = False,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -394,8 +396,11 @@ def period(
             code = run.divide(cluster, given)
         else:
             outputs = Outputs(output, format_, plot, plot_all, resume, partition, overwrite)
+            if dry_run:
+                outputs = Outputs(output, format_, overwrite=overwrite or resume)
+                partition = None
             run.prepare(files, asked.request, asked.treatment, outputs, asked.facts(partition))
-            code = run.search_all(files, asked.wanted)
+            code = run.predict(files, asked.wanted) if dry_run else run.search_all(files, asked.wanted)
     except UserError as e:
         if run is None:
             typer.echo(f"skysieve: {e}", err=True)

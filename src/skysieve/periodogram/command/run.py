@@ -206,6 +206,8 @@ class PeriodRun:
 
         if options["plot"] is not None:
             raise UserError("--cluster and --plot do not go together; draw pictures in a run of their own")
+        if options["dry_run"]:
+            raise UserError("--cluster and --dry-run do not go together")
         if options["output"] not in (None, STDIO) and options["output"].suffix:
             self._check_table(options["output"], options["format_"], overwrite=True)
         try:
@@ -222,6 +224,37 @@ class PeriodRun:
         """Search the files in turn, and write what was found; returns the exit code."""
         with ExitStack() as stack:
             return self._search_all(files, wanted, stack)
+
+    def predict(self, files: list[Path], wanted: Wanted) -> int:
+        """Print what the search of each file would take, and search nothing; returns the exit code.
+
+        A file that is searched while it is read is read as far as its first piece, others are read.
+        """
+        from skysieve.core.command import show_prediction
+        from skysieve.core.errors import SkysieveError
+        from skysieve.periodogram.lightcurves.column_names import MissingColumn
+        from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves
+
+        from .rates import prediction
+
+        for file in files:
+            if file == STDIO:
+                raise UserError("--dry-run needs files, not standard input")
+            started = time.process_time()
+            try:
+                curves = self._streamed(file, wanted) or self.treated(
+                    read_light_curves(file, wanted, band=self.treatment.band)
+                )
+                facts = prediction(curves, self.request, time.process_time() - started)
+            except (BadFile, MissingColumn, ValueError, SkysieveError) as e:
+                self._bad(f"{file}: {str(e).splitlines()[0]}")
+                continue
+            except OSError as e:
+                self._bad(f"{file}: {e.strerror or e}")
+                continue
+            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {curves.n_rows:,} rows"
+            show_prediction(facts, f"{file}: {what}")
+        return FAILED_SOME if self.bad_files else 0
 
     def _search_all(self, files: list[Path], wanted: Wanted, stack: ExitStack) -> int:
         """As `search_all`; a table that is written during the search is closed by ``stack``."""

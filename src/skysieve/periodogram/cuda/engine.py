@@ -201,12 +201,18 @@ class Engine:
         cycles, nf = self._most_cycles(source, grids), int(np.max(grids.nf))
         mean = float(offsets[-1]) / max(1, n)
         method = settings.methods.typical(nf, cycles, mean)
+        expected = settings.methods.expected(method, n, nf, mean, len(self.workers))
+        seconds = expected.pop("seconds")
+        kind = self.spec.dtype.name if self.spec.sinusoid else "bands" if self.spec.model is not None else "terms"
+        work = {"calls": 1.0, f"{METHODS[method.code]} {kind}": np.nan if seconds is None else seconds}
         return {
             "method": METHODS[method.code],
             "device": ", ".join(str(w.runtime.device) for w in self.workers),
             "bytes": int(offsets[-1]) * settings.row_bytes() + n * int(settings.object_bytes(nf, cycles)),
             "layout": None if method.direct else method,
-            **settings.methods.expected(method, n, nf, mean, len(self.workers)),
+            "work": work,
+            "threads": 1,
+            **expected,
         }
 
     @property

@@ -17,6 +17,7 @@ from skysieve.core.command import (
     STDIO,
     ClusterOption,
     DeviceOption,
+    DryRunOption,
     MemoryOption,
     Messages,
     OverwriteOption,
@@ -205,6 +206,7 @@ def smooth(
             metavar="FILE",
         ),
     ] = None,
+    dry_run: DryRunOption = False,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -234,6 +236,8 @@ def smooth(
 
             if plot is not None:
                 raise ValueError("--plot goes with one file of maps, without --cluster")
+            if dry_run:
+                raise ValueError("--dry-run goes with one file of maps, without --cluster")
             if output is None or output == STDIO:
                 raise ValueError("--cluster needs -o, the folder of the smoothed maps")
             if output.suffix and not output.is_dir():
@@ -262,9 +266,23 @@ def smooth_one(
     given = kernels_of(o)
     kernel = read_kernel(given)
     columns = None if o["fields"] is None else [f.strip() for f in o["fields"].split(",")]
+    began = time.process_time()
     sky = read_maps(read_stdin() if source == STDIO else source, columns, o["hdu"], auxiliary=False)
+    read = time.process_time() - began
     if o["pixwin"]:
         kernel = with_pixels(kernel, sky.nside, o["nside_out"], sky.polarised)
+    if o.get("dry_run"):
+        from skysieve.core.command import show_prediction
+
+        from .rates import prediction
+
+        other = o["masked"] != "zero" or o["flux"] != "none" or o["positive"] or o["nside_out"] is not None
+        other = other or o["quadrature"] == "healpy" or (o["iterations"], o["lmax"]) != (None, None)
+        how = ("method", "eps", "quadrature", "dtype", "device", "memory", "threads")
+        simple = not other and o["method"] != "harmonic"
+        facts = prediction(sky, kernel, simple, read, **{name: o[name] for name in how})
+        show_prediction(facts, f"{source}: {len(sky.maps)} map{'s' * (len(sky.maps) > 1)} of nside {sky.nside}")
+        return sky
     start = time.perf_counter()
     same = ("method", "eps", "lmax", "masked", "flux", "threads", "memory", "nside_out", "device", "positive", "dtype",
             "quadrature")  # fmt: skip
