@@ -407,7 +407,7 @@ def search(
 def predict(fb: Filterbank, made: DMPlan, cleaned: bool, computation: Computation, **how: Any) -> None:
     """Print what a search would take, as ``--dry-run`` does; cleaning is not predicted."""
     from skysieve.core.command import show_prediction
-    from skysieve.core.rates import missing
+    from skysieve.core.machine.rates import missing
     from skysieve.dedispersion.single_pulse.search import SearchPlan
 
     with SearchPlan(

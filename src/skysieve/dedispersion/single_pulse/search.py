@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from skysieve.core import rates
 from skysieve.core.checks import one_of
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.machine import rates
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
@@ -425,7 +425,7 @@ class SearchPlan(EnginePlan):
         return self._target.devices[0]
 
     def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
-        """The work of a search of so many samples, without cleaning, for `core.rates`; and bytes of samples loaded."""
+        """The work of a search of so many samples, without cleaning (`core.machine.rates`), and bytes of samples."""
         job, costs = self._job, self._open_engine().describe()["costs"]
         additions = series = boxcars = 0.0
         loaded = 0

@@ -162,7 +162,7 @@ class Engine:
         }
 
     def _work(self, method: NDArray[np.uint8], seconds: NDArray[np.float64]) -> dict[str, float]:
-        """The seconds of the cost model, of each method, for `core.rates`: each has a rate of its own."""
+        """The seconds of the cost model, of each method, for `core.machine.rates`: each has a rate of its own."""
         if self.model is None:
             kind = self.dtype.name
         else:
