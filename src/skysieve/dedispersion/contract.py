@@ -162,6 +162,8 @@ class Detection:
         Binned samples of each series, from sample 0 on, for which all channels have data.
     most : int
         Largest number of events that memory holds.
+    dip : float
+        Fall of the S/N between two peaks of a window that makes them two events; see `cpu.detect.split`.
     """
 
     block: int
@@ -171,6 +173,7 @@ class Detection:
     every: bool
     valid: NDArray[np.int64]
     most: int = 2**62
+    dip: float = np.inf
 
     @property
     def noise_code(self) -> int:
@@ -186,6 +189,18 @@ def check_events(count: int, what: Detection) -> None:
     """Stop a search that finds more events than memory holds: its threshold lies in the noise."""
     if count > what.most:
         raise ValueError(f"threshold={what.threshold!r}: more than {what.most} events; raise it, or memory")
+
+
+def sorted_events(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows of (DM, sample, width, S/N) in the order of the first three, each once.
+
+    Two windows that overlap may both hold a peak that is resolved.
+
+    >>> sorted_events(np.array([[1, 7, 0, 9.0], [0, 8, 0, 7.0], [1, 7, 0, 9.0]])).tolist()
+    [[0.0, 8.0, 0.0, 7.0], [1.0, 7.0, 0.0, 9.0]]
+    """
+    rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+    return rows[np.append(True, (np.diff(rows[:, :3], axis=0) != 0).any(axis=1))[: len(rows)]]
 
 
 @dataclass(frozen=True)
@@ -272,6 +287,7 @@ class Engine(Protocol):
     ) -> NDArray[np.float64]:
         """Events whose windows are centred on binned samples ``low : high``; the series stay on the backend.
 
+        A window that holds several peaks is replaced by events that lie up to three quarters of its width away.
         ``first : first + count`` are the samples to sum; ``first`` begins a block.  They hold the block before ``low``,
         and samples after ``high`` for the widest window and for the noise there.
 

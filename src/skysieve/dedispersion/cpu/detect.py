@@ -256,11 +256,97 @@ def boxcars(prefix, count, start, stop, widths, scales, best, which):
 
 
 @njit(**JIT)
-def peaks(best, which, start, low, high, widths, threshold, every, row, found, n_found):
+def next_crest(prefix, s, stop, w, scale, threshold, dip, out):
+    """Whether windows of ``w`` samples that begin at ``s`` or later, and end by ``stop``, have a peak.
+
+    A peak reaches the threshold, and the S/N falls by more than ``dip`` after it.  ``out`` gets the middle of that fall
+    and the sample from which to look for the next peak; ``stop`` twice if there is none.
+    """
+    rising, high = True, False
+    top, bottom, cut = np.float32(-np.inf), np.float32(np.inf), s
+    for u in range(s, stop - w + 1):
+        f = np.float32(np.int32(prefix[u + w] - prefix[u])) * scale
+        if rising:
+            if f > top:
+                top = f
+            elif f < top - dip:
+                rising, bottom, cut, high = False, f, u, top >= threshold
+        elif f < bottom:
+            bottom, cut = f, u
+        elif f > bottom + dip:
+            if high:
+                out[0], out[1] = cut + w // 2, u
+                return True
+            rising, top = True, f
+    out[0] = out[1] = stop
+    return top >= threshold if rising else high
+
+
+@njit(**JIT)
+def best_within(prefix, first, stop, widths, scales, out):
+    """Highest S/N of the windows within samples ``first : stop``; ``out`` gets the window's centre and width number."""
+    best = np.float32(-np.inf)
+    for k in range(len(widths)):
+        w = widths[k]
+        for s in range(first, stop - w + 1):
+            f = np.float32(np.int32(prefix[s + w] - prefix[s])) * scales[k]
+            if f > best:
+                best = f
+                out[0], out[1] = s + w // 2, k
+    return best
+
+
+@njit(**JIT)
+def split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_found):
+    """Events in place of the window of width number ``k`` around sample ``t``, if it holds peaks that are resolved.
+
+    Peaks are resolved if the S/N of shorter windows falls by more than ``dip`` between them.  Windows from a sixteenth
+    to a third as long are tried on the window and a quarter of its width on both sides; those that show the most peaks
+    count, of equals the longest.  The data are divided at the dips, and the best window of each part is an event.
+    Returns the new number of events; it is unchanged if there are not two.
+    """
+    w = widths[k]
+    first = max(0, t - w // 2 - w // 4)
+    stop = min(count, t - w // 2 + w + w // 4)
+    out = np.empty(2, np.int64)
+    most, which = 1, 0
+    for j in range(k - 1, -1, -1):
+        v = widths[j]
+        if 3 * v > w:
+            continue
+        if 16 * v < w:
+            break
+        n, s = 0, first
+        while s + v <= stop:
+            n += next_crest(prefix, s, stop, v, scales[j], threshold, dip, out)
+            s = out[1]
+        if n > most:
+            most, which = n, j
+    if most < 2:
+        return n_found
+    v, s, begin, n = widths[which], first, first, n_found
+    while s + v <= stop:
+        crest = next_crest(prefix, s, stop, v, scales[which], threshold, dip, out)
+        end, s = out[0], out[1]
+        if crest:
+            f = best_within(prefix, begin, end, widths, scales, out)
+            if f >= threshold:
+                if n < len(found):
+                    found[n, 0], found[n, 1], found[n, 2], found[n, 3] = row, out[0], out[1], f
+                n += 1
+        begin = end
+    return n if n >= n_found + 2 else n_found
+
+
+@njit(**JIT)
+def peaks(
+    best, which, start, low, high, widths, threshold, every, row, found, n_found, prefix, count, scales, dip
+):  # fmt: skip
     """Samples of ``low : high`` that reach the threshold and are the highest within half their width; all if ``every``.
 
-    ``best[0]`` belongs to sample ``start``; of equals the earliest counts.  Returns the new number of events, also if
-    ``found`` is too short for all.
+    ``best[0]`` belongs to sample ``start``; of equals the earliest counts.  A window with several peaks that are
+    resolved gives an event for each, see `split`.  ``prefix[i]`` is the sum of the samples before ``i``.  Returns the
+    new number of events, also if ``found`` is too short for all.
     """
     last = start + len(best)
     for t in range(low, high):
@@ -279,6 +365,12 @@ def peaks(best, which, start, low, high, widths, threshold, every, row, found, n
                     if best[u - start] > f:
                         top = False
                         break
+        if top and not every and widths[which[t - start]] > 2:
+            before = n_found
+            n_found = split(
+                prefix, count, t, which[t - start], widths, scales, threshold, dip, row, found, n_found
+            )  # fmt: skip
+            top = n_found == before
         if top:
             if n_found < len(found):
                 found[n_found, 0] = row
@@ -290,7 +382,7 @@ def peaks(best, which, start, low, high, widths, threshold, every, row, found, n
 
 
 @njit(**JIT)
-def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold, every, spare, levels, found):
+def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold, every, dip, spare, levels, found):
     """Events in the rows of a tile, for windows centred on columns ``low : high``; column 0 begins a block.
 
     Row ``i`` has ``valid[i]`` columns.  ``found`` gets (row, column, index of the width, S/N); returns their number.
@@ -315,5 +407,8 @@ def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold,
                 continue  # no window reaches the threshold, as in most segments
             a, b = max(0, t - reach), min(count, min(high, t + SEGMENT) + reach)
             boxcars(prefix, count, a, b, widths, scales, best, which)
-            n = peaks(best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, i, found, n)
+            n = peaks(
+                best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, i, found, n, prefix, count, scales,
+                dip,
+            )  # fmt: skip
     return n

@@ -51,7 +51,8 @@ from skysieve.dedispersion.dm_plan.arguments import Stages, check_binning, stage
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
 
-from .candidates import Candidates, Events, group_events
+from .candidates import Candidates, Events, columns_of, event_order
+from .grouping import Response
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -64,6 +65,8 @@ WIDTHS = (
     1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 48, 58, 70, 84, 101, 122, 147, 177, 213, 256, 308,
 )  # fmt: skip
 """Boxcars, binned samples: from 5 on each is at most 1.21 times the one before; a top-hat pulse loses at most 5%."""
+EXCESS, DIP = 4.0, 7.0
+"""Default S/N of `search` by which an event may exceed the response, and by which it falls between two peaks."""
 LEAST_BLOCK = 1024
 """Fewest samples of a noise block: quartiles of fewer are uncertain."""
 EVENT_BYTES = 320
@@ -79,13 +82,12 @@ class Job:
     stages : list of (DMs, binning, subbands, DMs that share subbands)
     made : list of Tabled
         Delays of each stage.
-    dm_constant, threshold, link_time, tsamp : float
+    dm_constant, threshold, excess, dip, tsamp : float
     boxes : tuple of int
         Widths of the boxcars, binned samples.
     noise : str
     every : bool
         See `contract.Detection`.
-    link_dm : int
     length : int
         Samples of a noise block, not binned.
     """
@@ -97,8 +99,8 @@ class Job:
     boxes: tuple[int, ...]
     noise: str
     every: bool
-    link_dm: int
-    link_time: float
+    excess: float
+    dip: float
     length: int
     tsamp: float
 
@@ -119,9 +121,20 @@ class Job:
             table = t.table
             valid = nsamp // table.downsamp - table.delays.max(axis=1).astype(np.int64)
             found.append(
-                Detection(self.length // table.downsamp, self.boxes, self.threshold, self.noise, self.every, valid)
+                Detection(
+                    self.length // table.downsamp, self.boxes, self.threshold, self.noise, self.every, valid,
+                    dip=self.dip,
+                )  # fmt: skip
             )
         return found
+
+    def response(self, obs: Observation, ref_freq: float) -> Response:
+        """What groups the events."""
+        dms = np.unique(np.concatenate([dms for dms, *_ in self.stages]))
+        widest = max(t.table.downsamp for t in self.made) * self.boxes[-1] * self.tsamp
+        return Response.of(
+            obs, dms, ref_freq, self.dm_constant, widest, self.boxes[-1], self.threshold, self.excess, self.every
+        )
 
     def look(
         self, engine: Engine, looked: list[Detection], low: int, step: int, nsamp: int,
@@ -164,13 +177,13 @@ class Job:
             ))  # fmt: skip
             offset += len(dms)
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        order = np.lexsort((columns[6], columns[3], columns[0]))
+        order = event_order(*(columns[i] for i in (0, 3, 6, 7)))
         return Events(*(c[order] for c in columns)), dms_all + base
 
 
 def prepare(
     fb: Filterbank, dms: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
-    buffer: int | None, block: float | None, link_dm: int, link_time: float | None, method: str, max_loss: float,
+    buffer: int | None, block: float | None, excess: float, dip: float, method: str, max_loss: float,
     ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS,
 ) -> Job:  # fmt: skip
     """Check the arguments of `search` and make the tables of delays; no data are read.
@@ -181,7 +194,7 @@ def prepare(
     stages, constant = stages_of(fb, dms, dm_constant)
     check_series(fb.observation, np.concatenate([listed for listed, *_ in stages]))
     one_of("method", method, METHODS)
-    boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
+    boxes, kind = _check(widths, threshold, noise, detector, excess, dip)
     common = math.lcm(*(binning for _, binning, _, _ in stages))
     length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages),
                            usual_block)  # fmt: skip
@@ -189,10 +202,9 @@ def prepare(
     for listed, binning, nsub, call in stages:
         check_binning(fb, binning)
         made.append(tabled(fb, listed, binning, method, max_loss, None, nsub, call, ref_freq, constant))
-    gap = 3 * fb.tsamp if link_time is None else float(link_time)
     return Job(
-        stages, made, constant, float(threshold), boxes, kind, DETECTORS[detector].every, int(link_dm), gap, length,
-        fb.tsamp,
+        stages, made, constant, float(threshold), boxes, kind, DETECTORS[detector].every, float(excess), float(dip),
+        length, fb.tsamp,
     )  # fmt: skip
 
 
@@ -204,7 +216,7 @@ class SearchPlan(EnginePlan):
     data : Filterbank, path or sequence of paths
         The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.
         Give a path if the plan is to be pickled: open files cannot be.
-    dms, widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+    dms, widths, threshold, noise, detector, buffer, block, excess, dip, method, max_loss, ref_freq, dm_constant
         As for `search`.
     device, memory, threads
         As for `search`.
@@ -236,8 +248,8 @@ class SearchPlan(EnginePlan):
         detector: Detector = "boxcar",
         buffer: int | None = None,
         block: float | None = None,
-        link_dm: int = 5,
-        link_time: float | None = None,
+        excess: float = EXCESS,
+        dip: float = DIP,
         method: Method = "auto",
         max_loss: float = 0.0,
         ref_freq: Reference | float = "top",
@@ -250,8 +262,7 @@ class SearchPlan(EnginePlan):
         with opened(data) as fb:
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-                link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-                dm_constant=dm_constant,
+                excess=excess, dip=dip, method=method, max_loss=max_loss, ref_freq=ref_freq, dm_constant=dm_constant,
             )  # fmt: skip
             self._detector, self._ref_freq, self._threads = detector, ref_freq, threads
             self._most = parse_budget(memory, available_host_memory()) // EVENT_BYTES
@@ -345,7 +356,8 @@ class SearchPlan(EnginePlan):
             raw = kept_events(made, raw, job.boxes, lost, length, joins, looked)
         events, dms_all = job.events(raw, fb.observation)
         ref = reference_frequency(fb.freqs, self._ref_freq)
-        columns, group = group_events(events, fb.observation, ref, job.dm_constant, job.link_dm, job.link_time)
+        head = job.response(fb.observation, ref).group(events).head
+        columns, group = columns_of(events, head, fb.observation, ref, job.dm_constant)
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
         size = ((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()
@@ -409,8 +421,8 @@ def search(
     detector: Detector = "boxcar",
     buffer: int | None = None,
     block: float | None = None,
-    link_dm: int = 5,
-    link_time: float | None = None,
+    excess: float = EXCESS,
+    dip: float = DIP,
     method: Method = "auto",
     max_loss: float = 0.0,
     ref_freq: Reference | float = "top",
@@ -446,10 +458,12 @@ def search(
         Seconds of the blocks from which noise is estimated.  Blocks are anchored at sample 0 of the data.  A block has
         at least 1024 samples and twice the widest boxcar, as binned in the coarsest stage.  The default is 2 s, or this
         minimum if it is longer.
-    link_dm : int
-        Events belong to one candidate if their DMs are at most so many places apart in the list of DMs ...
-    link_time : float, optional
-        ... and their windows overlap or are at most so many seconds apart (3 samples by default).
+    excess : float
+        S/N by which an event may lie above what a stronger burst explains; beyond, it is a candidate of its own.  See
+        Notes.
+    dip : float
+        Two peaks of a window are two events if the S/N falls by more than this between them.  In noise, 7 is exceeded
+        in fewer than one of a thousand windows.
     mask : Mask, optional
         Cells to leave out.  Channels that are masked throughout add nothing; other cells are replaced by values drawn
         from the good samples of their channel and block.
@@ -481,7 +495,10 @@ def search(
     The S/N of a window of w samples is ``sum(y - level) / (sigma sqrt(w))``, with level and sigma of the block of each
     sample, so that w binned samples have the S/N of the window that is not binned.  Normalised samples are rounded to
     1/64 sigma and limited to 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest
-    among those that are centred within half its width.  At each DM the series ends where its lowest channel does, so
+    among those that are centred within half its width, or one of several peaks in such a window (``dip``).  A pulse has
+    events at many DMs: they fill a bow tie around it.  The strongest event is a candidate; a weaker one belongs to a
+    stronger one if its S/N is at most 1.4 times the response of a pulse (Cordes & McLaughlin 2003) plus ``excess``; see
+    `grouping.Response`.  At each DM the series ends where its lowest channel does, so
     that a pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative
     to the DM that it has.  Masked channels add no noise: sigma is that of the other channels.  The result does not
     depend on chunks or threads, nor on the length of the data, except that a last block of less than a quarter takes
@@ -501,8 +518,8 @@ def search(
         _check_given(fb, mask, losses)
         options: dict[str, Any] = {
             "widths": widths, "threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer,
-            "block": block, "link_dm": link_dm, "link_time": link_time, "method": method, "max_loss": max_loss,
-            "ref_freq": ref_freq, "dm_constant": dm_constant, "memory": memory, "threads": threads,
+            "block": block, "excess": excess, "dip": dip, "method": method, "max_loss": max_loss, "ref_freq": ref_freq,
+            "dm_constant": dm_constant, "memory": memory, "threads": threads,
         }  # fmt: skip
         with cached_plan(SearchPlan, fb, dms, device, options) as plan:
             found = plan.execute(fb, mask=mask, losses=losses, progress=progress)
@@ -548,17 +565,16 @@ def _until(job: Job, looked: list[Detection]) -> NDArray[np.float64]:
 
 
 def _check(
-    widths: Sequence[int] | None, threshold: float, noise: str, detector: str, link_dm: int, link_time: float | None
+    widths: Sequence[int] | None, threshold: float, noise: str, detector: str, excess: float, dip: float
 ) -> tuple[tuple[int, ...], str]:
     """Check arguments; the widths and the noise estimator."""
     if not (math.isfinite(threshold) and threshold > 0):
         raise ValueError(f"threshold={threshold!r}: expected a number above 0")
     one_of("noise", noise, NOISE)
     one_of("detector", detector, DETECTORS)
-    if not isinstance(link_dm, (int, np.integer)) or link_dm < 0:
-        raise ValueError(f"link_dm={link_dm!r}: expected a whole number of at least 0")
-    if link_time is not None and not (math.isfinite(link_time) and link_time >= 0):
-        raise ValueError(f"link_time={link_time!r}: expected seconds, at least 0")
+    for name, value in (("excess", excess), ("dip", dip)):
+        if not value > 0:
+            raise ValueError(f"{name}={value!r}: expected an S/N above 0; inf is allowed")
     if (only := DETECTORS[detector].noise) is not None:
         if widths is not None:
             raise ValueError("widths: the threshold detector has no boxcars")
