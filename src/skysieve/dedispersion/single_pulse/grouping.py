@@ -199,6 +199,13 @@ class Response:
         dm = self.dms[events.dm_index]
         return events.time + k * (top - ref) * dm, events.time + k * (bottom - ref) * dm
 
+    def ends(self, frontiers: NDArray[np.float64]) -> tuple[float, float]:
+        """Seconds at the top and at the bottom of the band before which no more events arrive; see `Known`."""
+        k, ref, top, bottom = self.band
+        return float((frontiers + k * (top - ref) * self.dms).min()), float(
+            (frontiers + k * (bottom - ref) * self.dms).min()
+        )
+
     def _group_runs(self, events: Events, known: Known | None) -> Groups:
         """Groups of single samples: runs of them are the events, with the S/N of the whole run."""
         first = np.ones(len(events), bool)

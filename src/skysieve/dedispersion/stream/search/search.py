@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.ndimage import minimum_filter1d
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory
@@ -24,12 +23,12 @@ from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.dispatch import find_target, make_engine
-from skysieve.dedispersion.single_pulse.candidates import Events, group_events
-from skysieve.dedispersion.single_pulse.grouping import friends
-from skysieve.dedispersion.single_pulse.search import prepare
+from skysieve.dedispersion.single_pulse.candidates import columns_of
+from skysieve.dedispersion.single_pulse.grouping import Known
+from skysieve.dedispersion.single_pulse.search import DIP, EXCESS, prepare
 
 from .history import ENDLESS, History, LiveSource
-from .result import StreamCandidates, merge_events, select_events
+from .result import StreamCandidates, Waiting, select_events
 from .series import RunningSeries, by_table, dm_ranges
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ MOST_WAITING = 200_000
 LONG_BLOCK = 0.3
 """Seconds.  Longer blocks are summed in parts of at most this length, as samples arrive."""
 LONGEST = 30.0
-"""Longest group in seconds; longer ones (from radars, for example) are returned in pieces."""
+"""Longest time in seconds that an event waits for others of its group; then the group is returned as it is."""
 
 
 class StreamSearch(Plan):
@@ -73,7 +72,7 @@ class StreamSearch(Plan):
         Noise blocks to search at a time; more need less work and give more latency.
     history : int
         Samples to keep for `recent`.
-    widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+    widths, threshold, noise, detector, buffer, block, excess, dip, method, max_loss, ref_freq, dm_constant
         As for `skysieve.dedispersion.search`.
     usual_block : float
         Seconds of the noise blocks if ``block`` is not given; they become longer if the search needs that.
@@ -133,8 +132,8 @@ class StreamSearch(Plan):
         buffer: int | None = None,
         block: float | None = None,
         usual_block: float = BLOCK_SECONDS,
-        link_dm: int = 5,
-        link_time: float | None = None,
+        excess: float = EXCESS,
+        dip: float = DIP,
         method: Method = "auto",
         max_loss: float = 0.0,
         ref_freq: str | float = "top",
@@ -161,8 +160,8 @@ class StreamSearch(Plan):
         fb = Filterbank([self._held])
         self.job = prepare(
             fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-            link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-            dm_constant=dm_constant, usual_block=usual_block,
+            excess=excess, dip=dip, method=method, max_loss=max_loss, ref_freq=ref_freq, dm_constant=dm_constant,
+            usual_block=usual_block,
         )  # fmt: skip
         self.observation, self.length = observation, self.job.length
         self.dtype, self.maximum = kind.name, most
@@ -193,8 +192,8 @@ class StreamSearch(Plan):
         if resident:
             self._move_to_gpu()
         self._resident = resident
-        self.widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
-        self._reach = round((LONGEST + 2 * self.widest) / observation.tsamp)
+        self._response = self.job.response(observation, self.ref_freq)
+        self._reach = round((LONGEST + 2 * self._response.widest) / observation.tsamp)
         self._closed = False
         self._loaded = -1
         self.reset()
@@ -220,7 +219,7 @@ class StreamSearch(Plan):
         self._decided = 0
         self._joins: list[int] = []
         self._pending: list[NDArray[np.int64]] = []
-        self._waiting: Events | None = None
+        self._waiting = Waiting.none()
         self.start = self.low = self.filled = self._loaded = -1
         self.events = self.forced = self.dropped = self.equal = 0
         self.equal_since = -1.0
@@ -421,9 +420,8 @@ class StreamSearch(Plan):
     @property
     def settled(self) -> float:
         """Seconds before which all candidates have been returned."""
-        if self._waiting is None or not len(self._waiting):
-            return self.frontier
-        return min(self.frontier, float((self._waiting.time - self._waiting.width / 2).min()))
+        events, done = self._waiting.events, self._waiting.done
+        return min(self.frontier, float((events.time - events.width / 2)[~done].min(initial=np.inf)))
 
     def _begin(self, start: int) -> None:
         """Begin the stream, with zeros from the start of the block before its first one."""
@@ -521,9 +519,8 @@ class StreamSearch(Plan):
         )
         events, _ = self.job.events(raw, self.observation)
         self.events += len(events)
-        if self._waiting is not None:
-            events = merge_events(self._waiting, events)
-        return self._complete_groups(events, last)
+        self._waiting = self._waiting.merge(events)
+        return self._complete_groups(last)
 
     def _loudest(self, raw: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """At most as many events as may wait: in a storm of interference the loudest."""
@@ -546,37 +543,45 @@ class StreamSearch(Plan):
         starts = np.concatenate([np.full(len(t.table.delays), t.start) for t in self.job.made])
         if self.series is not None:
             every = np.repeat(self.series.searched, [one.stop - one.first for one in self._ranges])
+        # a window that is divided gives events up to three quarters of its width before its middle
+        before = 0 if self.job.every else -(-3 * self.job.boxes[-1] // 4) + 1
         rank = np.unique(np.concatenate([dms for dms, *_ in self.job.stages]), return_inverse=True)[1]
         found = np.full(int(rank.max()) + 1, np.inf)
-        np.minimum.at(found, rank, (every // binnings + starts) * binnings * self.observation.tsamp)
+        ends = (every // binnings + starts - before) * binnings * self.observation.tsamp
+        np.minimum.at(found, rank, ends)
         return found
 
-    def _complete_groups(self, events: Events, last: bool) -> list[StreamCandidates]:
-        """The candidates of the groups that are complete: no later event at a nearby DM can join them."""
+    def _complete_groups(self, last: bool) -> list[StreamCandidates]:
+        """The candidates of the groups that are complete: no later event can change them."""
+        events, done = self._waiting.events, self._waiting.done
         frontiers = self._frontiers()
         frontier = np.inf if last else float(frontiers.min())
-        self._waiting = None
-        if not len(events):
+        if done.all():
+            self._waiting = Waiting.none()
             return []
-        job = self.job
-        group = friends(events.dm_index, events.time, events.width, job.link_dm, job.link_time)
-        count = int(group.max()) + 1
-        until = events.time + np.maximum((events.width + self.widest) / 2, job.link_time) * 1.001
-        near = minimum_filter1d(frontiers, 2 * job.link_dm + 1, mode="nearest")
-        over = np.full(count, True)
-        np.logical_and.at(over, group, (until < near[events.dm_index]) | last)
-        since = np.full(count, np.inf)
-        np.minimum.at(since, group, events.time)
-        long = ~over & ((since < frontier - LONGEST) | (len(events) > MOST_WAITING))
-        self.forced += int(long.sum())
-        out = (over | long)[group]
-        if not out.all():
-            self._waiting = select_events(events, ~out)
+        if last:
+            frontiers = np.full(len(frontiers), np.inf)
+        groups = self._response.group(events, Known(frontiers, done, self._waiting.own))
+        over = np.full(len(events), True)
+        np.logical_and.at(over, groups.head, ~groups.open)
+        since = np.full(len(events), np.inf)
+        np.minimum.at(since, groups.head, events.time)
+        long = ~over & ((since < frontier - LONGEST) | (np.count_nonzero(~done) > MOST_WAITING))
+        self.forced += int(np.count_nonzero(long[groups.head[~done]]))
+        out = (over | long)[groups.head] & ~done
+        done = done | out
+        # events of candidates that were returned can still be part of the explanation of those that wait
+        keep = ~done
+        for arrival, ends in zip(self._response.arrivals(events), self._response.ends(frontiers), strict=True):
+            earliest = min(ends, float(arrival[~done].min(initial=np.inf)))
+            keep |= arrival + self._response.reach(events.width) >= earliest
+        keep &= ~done | (events.time >= frontier - LONGEST)
+        self._waiting = Waiting(events, done, groups.own).select(keep)
         if not out.any():
             return []
-        ready = select_events(events, out)
-        columns, number = group_events(
-            ready, self.observation, self.ref_freq, job.dm_constant, job.link_dm, job.link_time
+        ready, place = select_events(events, out), np.cumsum(out) - 1
+        columns, number = columns_of(
+            ready, place[groups.head[out]], self.observation, self.ref_freq, self.job.dm_constant
         )
         columns["live"] = self._live(columns)
         return [StreamCandidates(columns, ready, number)]
@@ -616,9 +621,7 @@ class StreamSearch(Plan):
                 found += self._group(by_table(self._ranges, raw, len(self.job.made)), False)
         while self.series is None and self.low < nsamp:
             found += self._look(nsamp)
-        if self._waiting is not None:
-            found += self._complete_groups(self._waiting, True)
-        return found
+        return found + self._complete_groups(True)
 
     def recent(self, start: int, stop: int) -> tuple[int, NDArray[Any]]:
         """The samples of a range that are still held: the first number, and a copy, shape (samples, channels)."""
