@@ -15,6 +15,11 @@ SOFT = 0.25
 """Part of the narrower of two windows by which the response is widened: pulses are no top-hats."""
 REACH = 12.0
 """Most widths of an event over which the DM error between it and a stronger event smears a pulse."""
+FAR, RIDGE_FAR = 2.0, 4.0
+"""Largest DM error at which an event explains others, relative to that at which its pulse falls to the threshold: by
+the response, and along a ridge."""
+WIDE = 0.25
+"""Least width of an event, relative to the widest boxcar, that a pulse wider than this boxcar may explain."""
 RIDGE = 0.1
 """Part of the S/N by which the S/N along a ridge of events may fall without dividing it: DMs and widths are steps."""
 NARROW, SHARE = 0.7, 0.25
@@ -48,7 +53,7 @@ def response(snr, w0, wide0, w, dt, d, band):
     """
     small = min(w, w0)
     near, far = abs(w - w0) / 2, (w + w0) / 2
-    if wide0:
+    if wide0 and w >= WIDE * w0:
         near = far = far + w0 / 2
     near, far = near + SOFT * small, far + SOFT * small
     part = share(dt - near, dt + near, d, band) + share(dt - far, dt + far, d, band)
@@ -143,6 +148,8 @@ def explain(row, dms, starts, widest, time, width, wide, snr, band, excess, thre
                     if best >= 0 and (snr[j] < snr[best] or (snr[j] == snr[best] and j > best)):
                         continue
                     dt = time[i] - time[j]
+                    if smear > (RIDGE_FAR if ridge else FAR) * width[j] * (snr[j] / threshold) ** 2:
+                        continue
                     if ridge:
                         far = (width[i] + width[j]) / 2
                         if dt < low - far or dt > high + far or smear > REACH * width[j]:

@@ -80,8 +80,8 @@ class Response:
     ref_freq : float
         MHz, or inf.
     dm_constant : float
-    widest : float
-        Seconds of the widest boxcar.
+    widest : numpy.ndarray of float64
+        For each DM, seconds of the widest boxcar.
     box : int
         The widest boxcar in binned samples.
     threshold, excess : float
@@ -103,15 +103,15 @@ class Response:
     high: float
     ref_freq: float
     dm_constant: float
-    widest: float
+    widest: NDArray[np.float64]
     box: int
     threshold: float
     excess: float
     every: bool = False
 
     @classmethod
-    def of(cls, obs: Observation, dms: NDArray[np.float64], ref_freq: float, dm_constant: float, widest: float,
-           box: int, threshold: float, excess: float, every: bool) -> Response:  # fmt: skip
+    def of(cls, obs: Observation, dms: NDArray[np.float64], ref_freq: float, dm_constant: float,
+           widest: NDArray[np.float64], box: int, threshold: float, excess: float, every: bool) -> Response:  # fmt: skip
         """That of an observation; arguments as the attributes."""
         half = abs(obs.foff) / 2 if obs.nchan > 1 else 0.0
         low, high = float(obs.freqs.min()) - half, float(obs.freqs.max()) + half
@@ -140,14 +140,16 @@ class Response:
 
         n, ndm = len(time), len(self.dms)
         done = np.zeros(n, bool) if known is None else known.done
-        safe = np.ones(n, bool) if known is None else done | self._safe(row, time, width, wide, snr, known.frontiers)
         parent, head, waits = np.full(n, -1), np.empty(n, np.int64), np.zeros(n, np.uint8)
         starts = np.searchsorted(row, np.arange(ndm + 1))
         widest = np.zeros(ndm)
         np.maximum.at(widest, row, width)
         given = (row, self.dms, starts, widest, time, width, wide, snr, self.band, self.excess, self.threshold)
-        for ridge in (False, True):
-            cpu_grouping.explain(*given, ridge, done, parent)
+        cpu_grouping.explain(*given, False, done, parent)
+        safe = np.ones(n, bool)
+        if known is not None:
+            safe = done | self._safe(row, time, width, wide, snr, parent, known.frontiers)
+        cpu_grouping.explain(*given, True, done, parent)
         own = parent < 0 if known is None else np.where(done, known.own, parent < 0)
         heads = np.flatnonzero(own)
         heads = heads[np.argsort(time[heads], kind="stable")]
@@ -159,39 +161,40 @@ class Response:
 
     def _safe(
         self, row: NDArray[np.int64], time: NDArray[np.float64], width: NDArray[np.float64], wide: NDArray[np.bool_],
-        snr: NDArray[np.float64], frontiers: NDArray[np.float64],
+        snr: NDArray[np.float64], parent: NDArray[np.int64], frontiers: NDArray[np.float64],
     ) -> NDArray[np.bool_]:  # fmt: skip
         """Whether no later event can explain an event or be explained by it.
 
         Events that explain each other have arrival times at the top, or at the bottom, of the band that differ by the
         widths of their windows, or one arrives first at the top and the other one at the bottom.
         """
-        from .cpu_grouping import REACH, SLACK
+        from .cpu_grouping import FAR, REACH, RIDGE_FAR
 
         k, ref, top, bottom = self.band
         span = k * (bottom - top)
-        # the response at most: the channels of the densest part of the band, in both windows
-        dense = max(1.0, self.high**3 * (bottom - top) / (2 * (self.high - self.low))) if span > 0 else 1.0
-        faint = (self.threshold - self.excess) / SLACK
-        reach = np.full(len(time), np.inf)
-        if faint > 0:
-            reach = np.where(wide, 4.0, 1.5) * dense * snr * np.sqrt(width * self.widest) / faint
-        reach = np.where(wide, np.inf, np.maximum(reach, REACH * width))
+        loud = (snr / self.threshold) ** 2
+        far = np.maximum(FAR * loud, np.minimum(REACH, RIDGE_FAR * loud)) * width  # the smearing of those it explains
+        alone = np.where(wide, np.inf, REACH * width)  # and of those that may explain it, if none does so yet
+        far = np.where(parent < 0, np.maximum(far, alone), far)
         last = np.full(len(time), len(self.dms) - 1)
         if span > 0:
-            last = np.searchsorted(self.dms, self.dms[row] + reach / span, side="right") - 1
-        near = self.reach(width)
+            last = np.searchsorted(self.dms, self.dms[row] + far / span, side="right") - 1
+        # only an event with a nearer DM could take the place of the one that explains it
+        other = np.where(parent < 0, row, row[parent])
+        last = np.maximum(last, np.minimum(row + np.abs(row - other), len(self.dms) - 1))
+        near = self.reach(width, np.maximum.accumulate(self.widest)[last])
         safe = np.ones(len(time), bool)
         for y in (top, bottom):
             late = k * (y - ref) * self.dms
             safe &= np.minimum.accumulate(frontiers + late)[last] > time + late[row] + near
         return safe
 
-    def reach(self, width: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds between the middles of a window and of the farthest one that it can explain, or be explained by."""
-        from .cpu_grouping import SOFT
+    def reach(self, width: NDArray[np.float64], widest: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        """Seconds between the middles of a window and of the farthest one that it explains, or that explains it."""
+        from .cpu_grouping import SOFT, WIDE
 
-        return (1 + SOFT) * (width + self.widest) / 2 + np.maximum(width, self.widest) / 2
+        near = (width + widest) / 2 + SOFT * np.minimum(width, widest)
+        return near + np.where(width >= WIDE * widest, widest / 2, 0.0)
 
     def arrivals(self, events: Events) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """When events arrive at the top and at the bottom of the band, seconds."""

@@ -130,8 +130,10 @@ class Job:
 
     def response(self, obs: Observation, ref_freq: float) -> Response:
         """What groups the events."""
-        dms = np.unique(np.concatenate([dms for dms, *_ in self.stages]))
-        widest = max(t.table.downsamp for t in self.made) * self.boxes[-1] * self.tsamp
+        dms, rank = np.unique(np.concatenate([dms for dms, *_ in self.stages]), return_inverse=True)
+        widest = np.zeros(len(dms))
+        binnings = np.concatenate([np.full(len(dms), binning) for dms, binning, *_ in self.stages])
+        np.maximum.at(widest, rank, binnings * self.boxes[-1] * self.tsamp)
         return Response.of(
             obs, dms, ref_freq, self.dm_constant, widest, self.boxes[-1], self.threshold, self.excess, self.every
         )

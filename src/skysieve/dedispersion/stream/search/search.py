@@ -193,7 +193,8 @@ class StreamSearch(Plan):
             self._move_to_gpu()
         self._resident = resident
         self._response = self.job.response(observation, self.ref_freq)
-        self._reach = round((LONGEST + 2 * self._response.widest) / observation.tsamp)
+        self.widest = float(self._response.widest.max())
+        self._reach = round((LONGEST + 2 * self.widest) / observation.tsamp)
         self._closed = False
         self._loaded = -1
         self.reset()
@@ -574,7 +575,7 @@ class StreamSearch(Plan):
         keep = ~done
         for arrival, ends in zip(self._response.arrivals(events), self._response.ends(frontiers), strict=True):
             earliest = min(ends, float(arrival[~done].min(initial=np.inf)))
-            keep |= arrival + self._response.reach(events.width) >= earliest
+            keep |= arrival + self._response.reach(events.width, self.widest) >= earliest
         keep &= ~done | (events.time >= frontier - LONGEST)
         self._waiting = Waiting(events, done, groups.own).select(keep)
         if not out.any():
