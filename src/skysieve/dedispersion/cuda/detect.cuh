@@ -31,6 +31,7 @@ struct Job {
   int smaller, pairs,
       region;  // of glance.cu: windows below two stretches, room for pairs of those, bytes before samples
   float threshold;
+  float dip;  // fall of the S/N between two peaks of a window that makes them two events
 };
 
 __device__ __forceinline__ int valid_of(const Job& j, const int* valid, int row) { return min(valid[row], j.columns); }

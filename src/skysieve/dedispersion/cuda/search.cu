@@ -27,6 +27,7 @@
 
 #define THREADS 256
 #define LIST 1024  // stretches that may hold a window over the threshold
+#define INF __int_as_float(0x7f800000)
 
 #ifdef REAL
 __device__ __forceinline__ u32 key_of(float v) {
@@ -193,6 +194,86 @@ __device__ float best_of(const int* p, int origin, int t, int count, const Job& 
   return best;
 }
 
+// Whether windows of w samples from s : stop have a peak, as `next_crest` in cpu/detect.py; *end gets the middle of the fall
+// after it, *next the sample from which to look on.  Samples are those of p.
+__device__ __noinline__ bool next_crest(const int* p, int s, int stop, int w, float scale, float threshold, float dip,
+                                        int* end, int* next) {
+  bool rising = true, high = false;
+  float top = -INF, bottom = INF;
+  int cut = s;
+  for (int u = s; u <= stop - w; u++) {
+    const float f = __fmul_rn((float)window(p + u, w), scale);
+    if (rising) {
+      if (f > top) {
+        top = f;
+      } else if (f < __fsub_rn(top, dip)) {
+        rising = false;
+        bottom = f;
+        cut = u;
+        high = top >= threshold;
+      }
+    } else if (f < bottom) {
+      bottom = f;
+      cut = u;
+    } else if (f > __fadd_rn(bottom, dip)) {
+      if (high) {
+        *end = cut + w / 2;
+        *next = u;
+        return true;
+      }
+      rising = true;
+      top = f;
+    }
+  }
+  *end = *next = stop;
+  return rising ? top >= threshold : high;
+}
+
+// Events in place of the window of width k around sample t, if it holds peaks that are resolved: `split` in
+// cpu/detect.py.  Returns whether there are any.
+__device__ __noinline__ bool split(const int* p, int origin, int count, int row, int t, int k, const int* widths,
+                                   const float* scales, Event* found, u32* number, const Job& j) {
+  const int w = widths[k], first = max(0, t - w / 2 - w / 4) - origin;
+  const int stop = min(count, t - w / 2 + w + w / 4) - origin;
+  int most = 1, which = 0, end, next;
+  for (int i = k - 1; i >= 0 && 16 * widths[i] >= w; i--) {
+    const int v = widths[i];
+    if (3 * v > w) continue;
+    int n = 0;
+    for (int s = first; s + v <= stop; s = next)
+      n += next_crest(p, s, stop, v, scales[i], j.threshold, j.dip, &end, &next);
+    if (n > most) {
+      most = n;
+      which = i;
+    }
+  }
+  if (most < 2) return false;
+  const int v = widths[which];
+  Event held;  // the first event, until there is a second one
+  int n = 0, begin = first;
+  for (int s = first; s + v <= stop; s = next) {
+    const bool crest = next_crest(p, s, stop, v, scales[which], j.threshold, j.dip, &end, &next);
+    if (crest) {
+      Event e = {row, 0, 0, -INF};
+      for (int i = 0; i < j.widths; i++)
+        for (int u = begin; u <= end - widths[i]; u++) {
+          const float f = __fmul_rn((float)window(p + u, widths[i]), scales[i]);
+          if (f > e.snr) e = Event{row, origin + u + widths[i] / 2, i, f};
+        }
+      if (e.snr >= j.threshold) {
+        n++;
+        for (int i = n == 2 ? 0 : 1; n > 1 && i < 2; i++) {
+          const u32 at = atomicAdd(number, 1u);
+          if (at < (u32)j.room) found[at] = i ? e : held;
+        }
+        held = e;
+      }
+    }
+    begin = end;
+  }
+  return n > 1;
+}
+
 // Events of a series around the samples from : to.  `reached`: sums from which a window of each width reaches the
 // threshold.
 __device__ void look(const SUM* sums, int count, const double* levels, const int* widths, const float* scales,
@@ -323,6 +404,8 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
       for (int u = max(a, t - r); peak && u < t; u++) peak = best[u - a] < f;
       for (int u = t + 1; peak && u < min(b, t + r + 1); u++) peak = best[u - a] <= f;
     }
+    if (peak && !j.every && widths[which] > 2)
+      peak = !split(p, origin, count, row, t, which, widths, scales, found, number, j);
     if (peak) {
       const u32 at = atomicAdd(number, 1u);
       if (at < (u32)j.room) found[at] = Event{row, t, which, f};
