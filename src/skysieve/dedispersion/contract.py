@@ -105,6 +105,17 @@ DETECTORS = {
 }
 """Detectors: names of `Detector`."""
 
+EXCESS, DIP = 4.0, 7.0
+"""Default S/N by which an event may exceed the response of a stronger one, and by which it falls between two peaks."""
+EXCESS_HELP = (
+    "S/N by which an event may exceed what a stronger burst explains at its DM, time and width; beyond, it is a "
+    f"candidate of its own. The default is {EXCESS:g}."
+)
+DIP_HELP = (
+    "Depth in sigma of the dip between two peaks of a window that makes them two events; inf never divides a window. "
+    f"The default is {DIP:g}."
+)
+
 # ---------------------------------------------------------------- limits
 
 MOST_BINNED = 128

@@ -39,6 +39,7 @@ from .options import (
     DmOptions,
     Files,
     FilOutput,
+    Grouping,
     MethodOption,
     NoiseOption,
     PlanFile,
@@ -252,6 +253,7 @@ def search(
             panel=SEARCH, metavar="S",
         ),
     ] = None,
+    grouping: Grouping,
     method: MethodOption = "auto",
     computation: Computation,
     output: Annotated[
@@ -299,7 +301,7 @@ def search(
         found = single_pulses.search(
             clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block, method=method,
             mask=mask, device=computation.device, threads=computation.threads, memory=computation.memory,
-            progress=messages.progress,
+            excess=grouping.excess, dip=grouping.dip, progress=messages.progress,
         )  # fmt: skip
         if output != STDIO and not messages.quiet:
             show(found)

@@ -7,7 +7,8 @@
 // detect: fixed-point samples and their prefix sums in shared memory (32 bits that wrap: differences are exact).  First it
 //   finds whether any window reaches the threshold: short ones one by one; for longer ones, the largest and smallest prefix
 //   sums of stretches of 16 bound them, and the few stretches that may are examined.  Only where a window does, it computes
-//   the best S/N over the widths of every sample, and the peaks.  Only events are written to memory.
+//   the best S/N over the widths of every sample, and the peaks; a window with several peaks is divided by one thread.  Only
+//   events are written to memory.
 //   Layout: a block of threads for a piece of a series (all pieces, or those that glance.cu listed).
 //
 // Cost: per sample, where all pieces are examined, 4 bytes read twice; about 40 instructions for the noise, 40 for prefix sums
@@ -20,9 +21,9 @@
 // build: f32 -DSUM=float -DREAL
 // budget: u32 kernel=noise spills<=64
 // budget: i32 kernel=noise spills<=64
-// budget: u32 kernel=detect spills<=32
-// budget: i32 kernel=detect spills<=32
-// budget: f32 kernel=detect spills<=32
+// budget: u32 kernel=detect spills<=64
+// budget: i32 kernel=detect spills<=64
+// budget: f32 kernel=detect spills<=64
 #include "detect.cuh"
 
 #define THREADS 256

@@ -47,9 +47,9 @@ def share(low, high, d, band):
 
 @njit(**JIT)
 def response(snr, w0, wide0, w, dt, d, band):
-    """S/N of a pulse of S/N ``snr`` and width ``w0`` in a window of width ``w``, ``dt`` later and at a DM higher by ``d``.
+    """S/N in a window of width ``w`` that is ``dt`` later, and at a DM higher by ``d``, than a pulse.
 
-    The pulse is a top-hat with a flat spectrum.  One that fills the widest window (``wide0``) may be twice as wide.
+    The pulse has the S/N ``snr`` and the width ``w0``.  It is a top-hat with a flat spectrum.  One that fills the widest window (``wide0``) may be twice as wide.
     """
     small = min(w, w0)
     near, far = abs(w - w0) / 2, (w + w0) / 2
@@ -157,8 +157,7 @@ def explain(row, dms, starts, widest, time, width, wide, snr, band, excess, thre
                         most = snr[j] * math.sqrt(min(width[i], width[j]) / max(width[i], width[j]))
                         least = (1 - RIDGE) * snr[i] - excess
                         if snr[i] > SLACK * most + excess or (
-                            least > threshold
-                            and not on_ridge(i, j, row, dms, starts, widest, time, width, snr, least)
+                            least > threshold and not on_ridge(i, j, row, dms, starts, widest, time, width, snr, least)
                         ):
                             continue
                     elif snr[i] > SLACK * response(snr[j], width[j], wide[j], width[i], dt, d, band) + excess:

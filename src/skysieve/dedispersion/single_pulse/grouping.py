@@ -110,8 +110,10 @@ class Response:
     every: bool = False
 
     @classmethod
-    def of(cls, obs: Observation, dms: NDArray[np.float64], ref_freq: float, dm_constant: float,
-           widest: NDArray[np.float64], box: int, threshold: float, excess: float, every: bool) -> Response:  # fmt: skip
+    def of(
+        cls, obs: Observation, dms: NDArray[np.float64], ref_freq: float, dm_constant: float,
+        widest: NDArray[np.float64], box: int, threshold: float, excess: float, every: bool,
+    ) -> Response:  # fmt: skip
         """That of an observation; arguments as the attributes."""
         half = abs(obs.foff) / 2 if obs.nchan > 1 else 0.0
         low, high = float(obs.freqs.min()) - half, float(obs.freqs.max()) + half

@@ -23,6 +23,8 @@ from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
     DETECTORS,
+    DIP,
+    EXCESS,
     METHODS,
     MOST_WIDTH,
     NOISE,
@@ -65,8 +67,6 @@ WIDTHS = (
     1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 48, 58, 70, 84, 101, 122, 147, 177, 213, 256, 308,
 )  # fmt: skip
 """Boxcars, binned samples: from 5 on each is at most 1.21 times the one before; a top-hat pulse loses at most 5%."""
-EXCESS, DIP = 4.0, 7.0
-"""Default S/N of `search` by which an event may exceed the response, and by which it falls between two peaks."""
 LEAST_BLOCK = 1024
 """Fewest samples of a noise block: quartiles of fewer are uncertain."""
 EVENT_BYTES = 320
@@ -122,9 +122,14 @@ class Job:
             valid = nsamp // table.downsamp - table.delays.max(axis=1).astype(np.int64)
             found.append(
                 Detection(
-                    self.length // table.downsamp, self.boxes, self.threshold, self.noise, self.every, valid,
+                    self.length // table.downsamp,
+                    self.boxes,
+                    self.threshold,
+                    self.noise,
+                    self.every,
+                    valid,
                     dip=self.dip,
-                )  # fmt: skip
+                )
             )
         return found
 

@@ -18,14 +18,14 @@ from skysieve.core.plan import Plan
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
-from skysieve.dedispersion.contract import BLOCK_SECONDS, REREAD
+from skysieve.dedispersion.contract import BLOCK_SECONDS, DIP, EXCESS, REREAD
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.dispatch import find_target, make_engine
 from skysieve.dedispersion.single_pulse.candidates import columns_of
 from skysieve.dedispersion.single_pulse.grouping import Known
-from skysieve.dedispersion.single_pulse.search import DIP, EXCESS, prepare
+from skysieve.dedispersion.single_pulse.search import prepare
 
 from .history import ENDLESS, History, LiveSource
 from .result import StreamCandidates, Waiting, select_events
