@@ -22,6 +22,8 @@ WIDE = 0.25
 """Least width of an event, relative to the widest boxcar, that a pulse wider than this boxcar may explain."""
 RIDGE = 0.1
 """Part of the S/N by which the S/N along a ridge of events may fall without dividing it: DMs and widths are steps."""
+NEAR = 4
+"""DMs on each side of an event that are looked at first."""
 NARROW, SHARE = 0.7, 0.25
 """Of events that add up to a wider one: largest width, and least part of its S/N, relative to those of the wide one."""
 
@@ -30,7 +32,8 @@ NARROW, SHARE = 0.7, 0.25
 def share(low, high, d, band):
     """Fraction of the channels that a DM error ``d`` shifts by ``low : high`` seconds.
 
-    ``band`` is (K, y at the reference frequency, at the top and at the bottom of the band), with ``y = f^-2``.
+    ``band`` is (K, y at the reference frequency, at the top and at the bottom of the band, width of the band in MHz,
+    density of the channels at its top over the mean), with ``y = f^-2``.
     """
     k, ref, top, bottom = band[0], band[1], band[2], band[3]
     if d == 0.0 or not bottom > top:
@@ -42,14 +45,15 @@ def share(low, high, d, band):
     a, b = max(a, top), min(b, bottom)
     if not b > a:
         return 0.0
-    return (1 / math.sqrt(a) - 1 / math.sqrt(b)) / (1 / math.sqrt(top) - 1 / math.sqrt(bottom))
+    return (1 / math.sqrt(a) - 1 / math.sqrt(b)) / band[4]
 
 
 @njit(**JIT)
 def response(snr, w0, wide0, w, dt, d, band):
     """S/N in a window of width ``w`` that is ``dt`` later, and at a DM higher by ``d``, than a pulse.
 
-    The pulse has the S/N ``snr`` and the width ``w0``.  It is a top-hat with a flat spectrum.  One that fills the widest window (``wide0``) may be twice as wide.
+    The pulse is a top-hat of S/N ``snr`` and width ``w0``, with a flat spectrum.  One that fills the widest window
+    (``wide0``) may be twice as wide.
     """
     small = min(w, w0)
     near, far = abs(w - w0) / 2, (w + w0) / 2
@@ -95,11 +99,45 @@ def on_ridge(i, j, row, dms, starts, widest, time, width, snr, least):
 
 
 @njit(**JIT)
-def explain(row, dms, starts, widest, time, width, wide, snr, band, excess, threshold, ridge, known, parent):
+def explains(j, i, row, dms, starts, widest, time, width, wide, snr, band, excess, threshold, ridge):
+    """Whether event ``j`` explains the weaker event ``i``; see `explain`."""
+    d = dms[row[i]] - dms[row[j]]
+    smear = abs(d) * band[0] * (band[3] - band[2])
+    if smear > REACH * width[i] and (ridge or not wide[i]):
+        return False
+    if smear > (RIDGE_FAR if ridge else FAR) * width[j] * (snr[j] / threshold) ** 2:
+        return False
+    dt = time[i] - time[j]
+    a, b = -band[0] * d * (band[2] - band[1]), -band[0] * d * (band[3] - band[1])
+    far = (width[i] + width[j]) / 2
+    most = far if ridge else (1 + SOFT) * far + (width[j] / 2 if wide[j] else 0.0)
+    if dt < min(a, b) - most or dt > max(a, b) + most:
+        return False
+    # the response at most, without the shares of the channels
+    limit = SLACK * snr[j] * math.sqrt(min(width[i], width[j]) / max(width[i], width[j]))
+    if snr[i] > limit + excess:
+        return False
+    if not ridge:
+        broad = (4.0 if wide[j] else 1.5) * band[5] * max(width[i], width[j])
+        if smear > broad and snr[i] > limit * broad / smear + excess:
+            return False
+        return snr[i] <= SLACK * response(snr[j], width[j], wide[j], width[i], dt, d, band) + excess
+    if row[i] == row[j] or smear > REACH * width[j]:
+        return False
+    least = (1 - RIDGE) * snr[i] - excess
+    return least <= threshold or on_ridge(i, j, row, dms, starts, widest, time, width, snr, least)
+
+
+@njit(**JIT)
+def explain(
+    row, dms, starts, widest, time, width, wide, snr, band, excess, threshold, by_time, rows, when, broad, loud, ridge,
+    known, parent
+):  # fmt: skip
     """Write to ``parent`` the event that explains each event, or -1.
 
     Of the stronger events that explain an event, the one with the nearest DM is its parent; of several, the strongest.
-    Among equally strong events, the first counts as stronger.
+    Among equally strong events, the first counts as stronger.  Events are compared DM by DM, outwards; or, where there
+    are fewer events in the time in question than DMs, one by one.
 
     Parameters
     ----------
@@ -108,66 +146,74 @@ def explain(row, dms, starts, widest, time, width, wide, snr, band, excess, thre
     dms, starts, widest : (ndm,), (ndm + 1,), (ndm,)
         All DMs, the first event of each, and the greatest width of its events.
     time, width, wide, snr : (n,)
-    band : float64 (4,)
+    band : float64 (6,)
         See `share`.
     excess, threshold : float
+    by_time, rows, when, broad, loud : (n,)
+        Order of the events by time, and DM numbers, times, widths and S/N in this order.
     ridge : bool
         Whether to follow ridges: bursts that fill a part of the band.  Otherwise only the response counts.
-    known : uint8 (n,)
+    known : bool (n,)
         Events whose parent is known already: it stays.
     """
-    ndm = len(dms)
+    n, ndm = len(time), len(dms)
     span = band[0] * (band[3] - band[2])
-    for i in range(len(time)):
+    top, bottom = band[0] * (band[2] - band[1]), band[0] * (band[3] - band[1])
+    most = widest.max()
+    for i in range(n):
         if known[i] or (ridge and parent[i] >= 0):
             continue
-        parent[i] = -1
-        for r in range(1 if ridge else 0, ndm):
-            best = -1
-            alive = False
-            for side in range(2 if r else 1):
-                q = row[i] + r if side else row[i] - r
-                if q < 0 or q >= ndm:
+        best = -1
+        low, high = 0, ndm
+        if span > 0 and (ridge or not wide[i]):
+            low = first_after(dms, 0, ndm, dms[row[i]] - 1.001 * REACH * width[i] / span)
+            high = first_after(dms, 0, ndm, dms[row[i]] + 1.001 * REACH * width[i] / span)
+        for r in range(ndm):
+            if row[i] - r < low and row[i] + r >= high:
+                break
+            if r == NEAR:  # nothing near: look at the events of the time, if they are fewer than the DMs
+                side = max(dms[row[i]] - dms[low], dms[high - 1] - dms[row[i]])
+                reach = side * max(abs(top), abs(bottom)) + (1 + SOFT) * (width[i] + most) / 2 + most / 2
+                a, b = first_after(when, 0, n, time[i] - reach), first_after(when, 0, n, time[i] + reach)
+                if b - a < 4 * (high - low):
+                    away = ndm
+                    for k in range(a, b):
+                        if loud[k] < snr[i]:
+                            continue
+                        d, dt = dms[row[i]] - dms[rows[k]], time[i] - when[k]
+                        far = (0.5 + SOFT) * (width[i] + broad[k]) + broad[k] / 2
+                        if dt < min(-d * top, -d * bottom) - far or dt > max(-d * top, -d * bottom) + far:
+                            continue
+                        j = by_time[k]
+                        if snr[j] == snr[i] and j >= i:
+                            continue
+                        off = abs(row[j] - row[i])
+                        if off > away or (off == away and (snr[j] < snr[best] or (snr[j] == snr[best] and j > best))):
+                            continue
+                        if explains(
+                            j, i, row, dms, starts, widest, time, width, wide, snr, band, excess, threshold, ridge
+                        ):
+                            best, away = j, off
+                    break
+            for q in (row[i] - r, row[i] + r):
+                if q < low or q >= high or starts[q] == starts[q + 1] or (r == 0 and best >= 0):
                     continue
                 d = dms[row[i]] - dms[q]
-                smear = abs(d) * span
-                if smear > REACH * width[i] and (ridge or not wide[i]):
-                    continue
-                alive = True
-                if starts[q] == starts[q + 1]:
-                    continue
-                low, high = -band[0] * d * (band[2] - band[1]), -band[0] * d * (band[3] - band[1])
-                if low > high:
-                    low, high = high, low
                 reach = (1 + SOFT) * (width[i] + widest[q]) / 2 + widest[q] / 2
-                for j in range(first_after(time, starts[q], starts[q + 1], time[i] - high - reach), starts[q + 1]):
-                    if time[j] > time[i] - low + reach:
+                first = time[i] - max(-d * top, -d * bottom) - reach
+                last = time[i] - min(-d * top, -d * bottom) + reach
+                for j in range(first_after(time, starts[q], starts[q + 1], first), starts[q + 1]):
+                    if time[j] > last:
                         break
                     if snr[j] < snr[i] or (snr[j] == snr[i] and j >= i):
                         continue
                     if best >= 0 and (snr[j] < snr[best] or (snr[j] == snr[best] and j > best)):
                         continue
-                    dt = time[i] - time[j]
-                    if smear > (RIDGE_FAR if ridge else FAR) * width[j] * (snr[j] / threshold) ** 2:
-                        continue
-                    if ridge:
-                        far = (width[i] + width[j]) / 2
-                        if dt < low - far or dt > high + far or smear > REACH * width[j]:
-                            continue
-                        most = snr[j] * math.sqrt(min(width[i], width[j]) / max(width[i], width[j]))
-                        least = (1 - RIDGE) * snr[i] - excess
-                        if snr[i] > SLACK * most + excess or (
-                            least > threshold and not on_ridge(i, j, row, dms, starts, widest, time, width, snr, least)
-                        ):
-                            continue
-                    elif snr[i] > SLACK * response(snr[j], width[j], wide[j], width[i], dt, d, band) + excess:
-                        continue
-                    best = j
+                    if explains(j, i, row, dms, starts, widest, time, width, wide, snr, band, excess, threshold, ridge):
+                        best = j
             if best >= 0:
-                parent[i] = best
                 break
-            if not alive:
-                break
+        parent[i] = best
 
 
 @njit(**JIT)

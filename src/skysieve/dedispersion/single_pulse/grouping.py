@@ -123,7 +123,10 @@ class Response:
     def band(self) -> NDArray[np.float64]:
         """See `cpu_grouping.share`."""
         ref = 0.0 if math.isinf(self.ref_freq) else self.ref_freq**-2
-        return np.array([self.dm_constant, ref, self.high**-2, self.low**-2])
+        top, bottom = self.high**-2, self.low**-2
+        wide = self.high - self.low
+        dense = self.high**3 * (bottom - top) / (2 * wide) if wide > 0 else 1.0
+        return np.array([self.dm_constant, ref, top, bottom, wide, dense])
 
     def group(self, events: Events, known: Known | None = None) -> Groups:
         """The groups of events, which are sorted by DM and time; of a stream if ``known`` is given."""
@@ -146,7 +149,11 @@ class Response:
         starts = np.searchsorted(row, np.arange(ndm + 1))
         widest = np.zeros(ndm)
         np.maximum.at(widest, row, width)
-        given = (row, self.dms, starts, widest, time, width, wide, snr, self.band, self.excess, self.threshold)
+        by_time = np.argsort(time, kind="stable")
+        given = (
+            row, self.dms, starts, widest, time, width, wide, snr, self.band, self.excess, self.threshold, by_time,
+            row[by_time], time[by_time], width[by_time], snr[by_time],
+        )  # fmt: skip
         cpu_grouping.explain(*given, False, done, parent)
         safe = np.ones(n, bool)
         if known is not None:
@@ -172,7 +179,7 @@ class Response:
         """
         from .cpu_grouping import FAR, REACH, RIDGE_FAR
 
-        k, ref, top, bottom = self.band
+        k, ref, top, bottom = self.band[:4]
         span = k * (bottom - top)
         loud = (snr / self.threshold) ** 2
         far = np.maximum(FAR * loud, np.minimum(REACH, RIDGE_FAR * loud)) * width  # the smearing of those it explains
@@ -200,13 +207,13 @@ class Response:
 
     def arrivals(self, events: Events) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """When events arrive at the top and at the bottom of the band, seconds."""
-        k, ref, top, bottom = self.band
+        k, ref, top, bottom = self.band[:4]
         dm = self.dms[events.dm_index]
         return events.time + k * (top - ref) * dm, events.time + k * (bottom - ref) * dm
 
     def ends(self, frontiers: NDArray[np.float64]) -> tuple[float, float]:
         """Seconds at the top and at the bottom of the band before which no more events arrive; see `Known`."""
-        k, ref, top, bottom = self.band
+        k, ref, top, bottom = self.band[:4]
         return float((frontiers + k * (top - ref) * self.dms).min()), float(
             (frontiers + k * (bottom - ref) * self.dms).min()
         )

@@ -12,7 +12,7 @@ import numpy as np
 
 from skysieve.core.files import written
 from skysieve.core.result import Result
-from skysieve.dedispersion.single_pulse.candidates import Events, event_order
+from skysieve.dedispersion.single_pulse.candidates import Events
 from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS
 
 if TYPE_CHECKING:
@@ -137,42 +137,3 @@ _NAMES = tuple(n for n in _COLUMNS if n not in ("beam", "segment", "beams", "fla
 def select_events(events: Events, mask: NDArray[np.bool_]) -> Events:
     """The events for which `mask` is True."""
     return Events(*(getattr(events, f.name)[mask] for f in fields(Events)))
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Events that wait for the end of their group, and those of earlier groups that may explain some of them.
-
-    Attributes
-    ----------
-    events : Events
-    done, own : numpy.ndarray of bool
-        See `skysieve.dedispersion.single_pulse.grouping.Known`.
-    """
-
-    events: Events
-    done: NDArray[np.bool_]
-    own: NDArray[np.bool_]
-
-    @classmethod
-    def none(cls) -> Waiting:
-        """No events."""
-        kinds = {"snr": np.float32, "dm": np.float64, "time": np.float64, "width": np.float64}
-        events = Events(**{f.name: np.empty(0, kinds.get(f.name, np.int64)) for f in fields(Events)})  # type: ignore[arg-type]
-        return cls(events, np.empty(0, bool), np.empty(0, bool))
-
-    def select(self, mask: NDArray[np.bool_]) -> Waiting:
-        """Those for which `mask` is True."""
-        return Waiting(select_events(self.events, mask), self.done[mask], self.own[mask])
-
-    def merge(self, events: Events) -> Waiting:
-        """These and new ones, in the order of DM, time and width, each once."""
-        if not len(events):
-            return self
-        more = np.zeros(len(events), bool)
-        columns = {
-            f.name: np.concatenate([getattr(self.events, f.name), getattr(events, f.name)]) for f in fields(Events)
-        }
-        order = event_order(*(columns[n] for n in ("dm_index", "time", "width_samples", "downsamp")))
-        done, own = (np.concatenate([a, more])[order] for a in (self.done, self.own))
-        return Waiting(Events(**{n: c[order] for n, c in columns.items()}), done, own)

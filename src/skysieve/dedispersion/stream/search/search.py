@@ -24,12 +24,12 @@ from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.dispatch import find_target, make_engine
 from skysieve.dedispersion.single_pulse.candidates import columns_of
-from skysieve.dedispersion.single_pulse.grouping import Known
 from skysieve.dedispersion.single_pulse.search import prepare
 
 from .history import ENDLESS, History, LiveSource
-from .result import StreamCandidates, Waiting, select_events
+from .result import StreamCandidates
 from .series import RunningSeries, by_table, dm_ranges
+from .waiting import LONGEST, Waiting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,12 +42,10 @@ __all__ = ["StreamSearch"]
 
 FAR = 2**45
 """Sample at which an engine is tried before the stream begins, far from all real samples."""
-MOST_WAITING = 200_000
-"""Most events of a step, and most events that may wait for the end of their group; of more, the loudest are used."""
+MOST_EVENTS = 200_000
+"""Most events of a step; of more, the loudest are used."""
 LONG_BLOCK = 0.3
 """Seconds.  Longer blocks are summed in parts of at most this length, as samples arrive."""
-LONGEST = 30.0
-"""Longest time in seconds that an event waits for others of its group; then the group is returned as it is."""
 
 
 class StreamSearch(Plan):
@@ -421,8 +419,7 @@ class StreamSearch(Plan):
     @property
     def settled(self) -> float:
         """Seconds before which all candidates have been returned."""
-        events, done = self._waiting.events, self._waiting.done
-        return min(self.frontier, float((events.time - events.width / 2)[~done].min(initial=np.inf)))
+        return min(self.frontier, self._waiting.first)
 
     def _begin(self, start: int) -> None:
         """Begin the stream, with zeros from the start of the block before its first one."""
@@ -526,12 +523,12 @@ class StreamSearch(Plan):
     def _loudest(self, raw: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """At most as many events as may wait: in a storm of interference the loudest."""
         count = sum(map(len, raw))
-        if count <= MOST_WAITING:
+        if count <= MOST_EVENTS:
             return raw
-        self.dropped += count - MOST_WAITING
+        self.dropped += count - MOST_EVENTS
         snr = np.concatenate([rows[:, 3] for rows in raw])
         keep = np.zeros(count, bool)
-        keep[np.argsort(-snr, kind="stable")[:MOST_WAITING]] = True
+        keep[np.argsort(-snr, kind="stable")[:MOST_EVENTS]] = True
         return [rows[k] for rows, k in zip(raw, np.split(keep, np.cumsum([len(r) for r in raw])[:-1]), strict=True)]
 
     def _losses(self) -> Losses:
@@ -554,38 +551,15 @@ class StreamSearch(Plan):
 
     def _complete_groups(self, last: bool) -> list[StreamCandidates]:
         """The candidates of the groups that are complete: no later event can change them."""
-        events, done = self._waiting.events, self._waiting.done
-        frontiers = self._frontiers()
-        frontier = np.inf if last else float(frontiers.min())
-        if done.all():
-            self._waiting = Waiting.none()
+        if not len(self._waiting.events):
             return []
-        if last:
-            frontiers = np.full(len(frontiers), np.inf)
-        groups = self._response.group(events, Known(frontiers, done, self._waiting.own))
-        over = np.full(len(events), True)
-        np.logical_and.at(over, groups.head, ~groups.open)
-        since = np.full(len(events), np.inf)
-        np.minimum.at(since, groups.head, events.time)
-        long = ~over & ((since < frontier - LONGEST) | (np.count_nonzero(~done) > MOST_WAITING))
-        self.forced += int(np.count_nonzero(long[groups.head[~done]]))
-        out = (over | long)[groups.head] & ~done
-        done = done | out
-        # events of candidates that were returned can still be part of the explanation of those that wait
-        keep = ~done
-        for arrival, ends in zip(self._response.arrivals(events), self._response.ends(frontiers), strict=True):
-            earliest = min(ends, float(arrival[~done].min(initial=np.inf)))
-            keep |= arrival + self._response.reach(events.width, self.widest) >= earliest
-        keep &= ~done | (events.time >= frontier - LONGEST)
-        self._waiting = Waiting(events, done, groups.own).select(keep)
-        if not out.any():
+        self._waiting, ready = self._waiting.complete(self._response, self._frontiers(), last)
+        self.forced += ready.forced
+        if not len(ready.events):
             return []
-        ready, place = select_events(events, out), np.cumsum(out) - 1
-        columns, number = columns_of(
-            ready, place[groups.head[out]], self.observation, self.ref_freq, self.job.dm_constant
-        )
+        columns, number = columns_of(ready.events, ready.head, self.observation, self.ref_freq, self.job.dm_constant)
         columns["live"] = self._live(columns)
-        return [StreamCandidates(columns, ready, number)]
+        return [StreamCandidates(columns, ready.events, number)]
 
     def _live(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
         """For each candidate, the fraction of its window's samples that arrived."""
