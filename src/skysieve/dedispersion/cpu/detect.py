@@ -31,6 +31,8 @@ CLIPS, CLIP_AT, CLIPPED_SIGMA = 5, 3.0, 0.98657826
 """Rounds of clipping, its limit in sigma, and the standard deviation of a unit normal distribution clipped there."""
 PART = 64
 """Samples of a partial sum of `moments`."""
+POINTED = np.float32(1.75)
+"""S/N of the best part of a pulse over that of the same part of a top-hat: of a pulse with an exponential tail."""
 
 
 @njit(**JIT)
@@ -283,13 +285,17 @@ def next_crest(prefix, s, stop, w, scale, threshold, dip, out):
 
 
 @njit(**JIT)
-def best_within(prefix, first, stop, widths, scales, out):
-    """Highest S/N of the windows within samples ``first : stop``; ``out`` gets the window's centre and width number."""
+def best_within(prefix, first, stop, widths, scales, even, out):
+    """Highest S/N of the windows within samples ``first : stop``, above ``even`` times the root of their width.
+
+    ``even`` is for windows of ``UNIT**-2`` samples.  ``out`` gets the window's centre and width number.
+    """
     best = np.float32(-np.inf)
     for k in range(len(widths)):
         w = widths[k]
+        expected = even / scales[k]
         for s in range(first, stop - w + 1):
-            f = np.float32(np.int32(prefix[s + w] - prefix[s])) * scales[k]
+            f = np.float32(np.int32(prefix[s + w] - prefix[s])) * scales[k] - expected
             if f > best:
                 best = f
                 out[0], out[1] = s + w // 2, k
@@ -297,13 +303,41 @@ def best_within(prefix, first, stop, widths, scales, out):
 
 
 @njit(**JIT)
+def pointed(prefix, begin, k, widths, scales, threshold, dip, row, found, n_found):
+    """A narrow pulse upon a wide one as an event beside that of width number ``k`` that begins at sample ``begin``.
+
+    It is at most a third as long, and has more than `POINTED` times the S/N of its part of an even window, plus
+    ``dip``.  Returns the new number of events.
+    """
+    w = widths[k]
+    few = 0
+    while 3 * widths[few] <= w:
+        few += 1
+    if few == 0:
+        return n_found
+    out = np.empty(2, np.int64)
+    whole = np.float32(np.int32(prefix[begin + w] - prefix[begin])) * scales[k]
+    if best_within(prefix, begin, begin + w, widths[:few], scales, POINTED * whole * scales[k], out) > dip:
+        v = widths[out[1]]
+        s = out[0] - v // 2
+        f = np.float32(np.int32(prefix[s + v] - prefix[s])) * scales[out[1]]
+        if f >= threshold:
+            if n_found < len(found):
+                found[n_found, 0], found[n_found, 1], found[n_found, 2], found[n_found, 3] = row, out[0], out[1], f
+            n_found += 1
+    return n_found
+
+
+@njit(**JIT)
 def split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_found):
-    """Events in place of the window of width number ``k`` around sample ``t``, if it holds peaks that are resolved.
+    """Events of the window of width number ``k`` around sample ``t``, if it holds peaks that are resolved.
 
     Peaks are resolved if the S/N of shorter windows falls by more than ``dip`` between them.  Windows from a sixteenth
     to a third as long are tried on the window and a quarter of its width on both sides; those that show the most peaks
-    count, of equals the longest.  The data are divided at the dips, and the best window of each part is an event.
-    Returns the new number of events; it is unchanged if there are not two.
+    count, of equals the longest.  The data are divided at the dips, and the best window of each part is an event, in
+    place of the whole.  Narrow pulses upon wide ones are events too, see `pointed`.
+
+    Returns the new number of events: at least two more if the whole is divided, or else up to one more.
     """
     w = widths[k]
     first = max(0, t - w // 2 - w // 4)
@@ -323,19 +357,34 @@ def split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_fou
         if n > most:
             most, which = n, j
     if most < 2:
-        return n_found
-    v, s, begin, n = widths[which], first, first, n_found
-    while s + v <= stop:
-        crest = next_crest(prefix, s, stop, v, scales[which], threshold, dip, out)
-        end, s = out[0], out[1]
-        if crest:
-            f = best_within(prefix, begin, end, widths, scales, out)
-            if f >= threshold:
-                if n < len(found):
-                    found[n, 0], found[n, 1], found[n, 2], found[n, 3] = row, out[0], out[1], f
-                n += 1
-        begin = end
-    return n if n >= n_found + 2 else n_found
+        return pointed(prefix, t - w // 2, k, widths, scales, threshold, dip, row, found, n_found)
+    v, s, begin, n = widths[which], first, first, 0
+    for turn in range(2):  # are there two events?  Then write them
+        s, begin = first, first
+        while s + v <= stop:
+            crest = next_crest(prefix, s, stop, v, scales[which], threshold, dip, out)
+            end, s = out[0], out[1]
+            if crest:
+                f = best_within(prefix, begin, end, widths, scales, np.float32(0), out)
+                if f >= threshold and turn == 0:
+                    n += 1
+                elif f >= threshold:
+                    if n_found < len(found):
+                        found[n_found, 0], found[n_found, 1], found[n_found, 2], found[n_found, 3] = (
+                            row,
+                            out[0],
+                            out[1],
+                            f,
+                        )
+                    n_found += 1
+                    n_found = pointed(
+                        prefix, out[0] - widths[out[1]] // 2, out[1], widths, scales, threshold, dip, row, found,
+                        n_found,
+                    )  # fmt: skip
+            begin = end
+        if n < 2:
+            return pointed(prefix, t - w // 2, k, widths, scales, threshold, dip, row, found, n_found)
+    return n_found
 
 
 @njit(**JIT)
@@ -370,7 +419,7 @@ def peaks(
             n_found = split(
                 prefix, count, t, which[t - start], widths, scales, threshold, dip, row, found, n_found
             )  # fmt: skip
-            top = n_found == before
+            top = n_found < before + 2
         if top:
             if n_found < len(found):
                 found[n_found, 0] = row

@@ -29,6 +29,7 @@
 #define THREADS 256
 #define LIST 1024  // stretches that may hold a window over the threshold
 #define INF __int_as_float(0x7f800000)
+#define POINTED 1.75f
 
 #ifdef REAL
 __device__ __forceinline__ u32 key_of(float v) {
@@ -230,8 +231,46 @@ __device__ __noinline__ bool next_crest(const int* p, int s, int stop, int w, fl
   return rising ? top >= threshold : high;
 }
 
-// Events in place of the window of width k around sample t, if it holds peaks that are resolved: `split` in
-// cpu/detect.py.  Returns whether there are any.
+// The window of the first n widths within samples begin : end of p whose S/N is the highest above even / scale, which is
+// *above; `best_within` in cpu/detect.py.
+__device__ __noinline__ Event best_within(const int* p, int origin, int row, int begin, int end, int n,
+                                          const int* widths, const float* scales, float even, float* above) {
+  Event e = {row, 0, 0, 0.0f};
+  *above = -INF;
+  for (int i = 0; i < n; i++) {
+    const float expected = __fdiv_rn(even, scales[i]);
+    for (int u = begin; u <= end - widths[i]; u++) {
+      const float f = __fmul_rn((float)window(p + u, widths[i]), scales[i]), more = __fsub_rn(f, expected);
+      if (more > *above) {
+        *above = more;
+        e = Event{row, origin + u + widths[i] / 2, i, f};
+      }
+    }
+  }
+  return e;
+}
+
+__device__ __forceinline__ void put(const Event& e, Event* found, u32* number, const Job& j) {
+  const u32 at = atomicAdd(number, 1u);
+  if (at < (u32)j.room) found[at] = e;
+}
+
+// A narrow pulse upon a wide one as an event beside that of width k that begins at p[begin]: `pointed` in cpu/detect.py.
+__device__ __noinline__ void pointed(const int* p, int origin, int row, int begin, int k, const int* widths,
+                                     const float* scales, Event* found, u32* number, const Job& j) {
+  const int w = widths[k];
+  int few = 0;
+  while (3 * widths[few] <= w) few++;
+  if (few == 0) return;
+  const float whole = __fmul_rn((float)window(p + begin, w), scales[k]);
+  const float even = __fmul_rn(__fmul_rn(POINTED, whole), scales[k]);
+  float above;
+  const Event e = best_within(p, origin, row, begin, begin + w, few, widths, scales, even, &above);
+  if (above > j.dip && e.snr >= j.threshold) put(e, found, number, j);
+}
+
+// Events of the window of width k around sample t, if it holds peaks that are resolved: `split` in cpu/detect.py.  Returns
+// whether they take the place of the window.
 __device__ __noinline__ bool split(const int* p, int origin, int count, int row, int t, int k, const int* widths,
                                    const float* scales, Event* found, u32* number, const Job& j) {
   const int w = widths[k], first = max(0, t - w / 2 - w / 4) - origin;
@@ -248,30 +287,24 @@ __device__ __noinline__ bool split(const int* p, int origin, int count, int row,
       which = i;
     }
   }
-  if (most < 2) return false;
-  const int v = widths[which];
-  Event held;  // the first event, until there is a second one
-  int n = 0, begin = first;
-  for (int s = first; s + v <= stop; s = next) {
-    const bool crest = next_crest(p, s, stop, v, scales[which], j.threshold, j.dip, &end, &next);
-    if (crest) {
-      Event e = {row, 0, 0, -INF};
-      for (int i = 0; i < j.widths; i++)
-        for (int u = begin; u <= end - widths[i]; u++) {
-          const float f = __fmul_rn((float)window(p + u, widths[i]), scales[i]);
-          if (f > e.snr) e = Event{row, origin + u + widths[i] / 2, i, f};
+  int n = 0;
+  for (int turn = 0; most > 1 && (turn == 0 || (turn == 1 && n > 1)); turn++) {  // two events?  Then write them
+    int begin = first;
+    for (int s = first; s + widths[which] <= stop; s = next) {
+      if (next_crest(p, s, stop, widths[which], scales[which], j.threshold, j.dip, &end, &next)) {
+        float best;
+        const Event e = best_within(p, origin, row, begin, end, j.widths, widths, scales, 0.0f, &best);
+        if (best >= j.threshold && turn == 0) {
+          n++;
+        } else if (best >= j.threshold) {
+          put(e, found, number, j);
+          pointed(p, origin, row, e.column - widths[e.width] / 2 - origin, e.width, widths, scales, found, number, j);
         }
-      if (e.snr >= j.threshold) {
-        n++;
-        for (int i = n == 2 ? 0 : 1; n > 1 && i < 2; i++) {
-          const u32 at = atomicAdd(number, 1u);
-          if (at < (u32)j.room) found[at] = i ? e : held;
-        }
-        held = e;
       }
+      begin = end;
     }
-    begin = end;
   }
+  if (n < 2) pointed(p, origin, row, t - w / 2 - origin, k, widths, scales, found, number, j);
   return n > 1;
 }
 

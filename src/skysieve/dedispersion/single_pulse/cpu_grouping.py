@@ -12,7 +12,8 @@ JIT = {"nogil": True, "error_model": "numpy"}
 SLACK = 1.4
 """Factor by which the response may lie above that of a top-hat pulse with a flat spectrum."""
 SOFT = 0.25
-"""Part of the narrower of two windows by which the response is widened: pulses are no top-hats."""
+"""Part of the narrower of two windows by which the response is widened, less where the pulse is spread over several
+widths: pulses are no top-hats."""
 REACH = 12.0
 """Most widths of an event over which the DM error between it and a stronger event smears a pulse."""
 FAR, RIDGE_FAR = 2.0, 4.0
@@ -22,6 +23,8 @@ WIDE = 0.25
 """Least width of an event, relative to the widest boxcar, that a pulse wider than this boxcar may explain."""
 RIDGE = 0.1
 """Part of the S/N by which the S/N along a ridge of events may fall without dividing it: DMs and widths are steps."""
+BROAD = 1.5
+"""Greatest width of the events of a ridge, relative to those at its ends."""
 NEAR = 4
 """DMs on each side of an event that are looked at first."""
 NARROW, SHARE = 0.7, 0.25
@@ -59,7 +62,9 @@ def response(snr, w0, wide0, w, dt, d, band):
     near, far = abs(w - w0) / 2, (w + w0) / 2
     if wide0 and w >= WIDE * w0:
         near = far = far + w0 / 2
-    near, far = near + SOFT * small, far + SOFT * small
+    smear = abs(d) * band[0] * (band[3] - band[2])
+    soft = SOFT * small * (small / smear if smear > small else 1.0)
+    near, far = near + soft, far + soft
     part = share(dt - near, dt + near, d, band) + share(dt - far, dt + far, d, band)
     return snr * small / math.sqrt(w * w0) * 0.5 * part
 
@@ -78,8 +83,12 @@ def first_after(values, low, high, value):
 
 @njit(**JIT)
 def on_ridge(i, j, row, dms, starts, widest, time, width, snr, least):
-    """Whether the rows between events ``i`` and ``j`` have events of S/N ``least`` on the line between the two."""
+    """Whether the rows between events ``i`` and ``j`` have events of S/N ``least`` on the line between the two.
+
+    They must be about as narrow as the two: the response of a pulse that fills the band gets wider with the DM error.
+    """
     a, b = row[i], row[j]
+    most = BROAD * max(width[i], width[j])
     step = 1 if b > a else -1
     q = a + step
     while q != b:
@@ -89,7 +98,7 @@ def on_ridge(i, j, row, dms, starts, widest, time, width, snr, least):
         for k in range(first_after(time, starts[q], starts[q + 1], at - reach), starts[q + 1]):
             if time[k] > at + reach:
                 break
-            if snr[k] >= least and abs(time[k] - at) <= (width[i] + width[k]) / 2:
+            if snr[k] >= least and width[k] <= most and abs(time[k] - at) <= (width[i] + width[k]) / 2:
                 found = True
                 break
         if not found:
