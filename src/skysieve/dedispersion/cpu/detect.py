@@ -31,6 +31,8 @@ CLIPS, CLIP_AT, CLIPPED_SIGMA = 5, 3.0, 0.98657826
 """Rounds of clipping, its limit in sigma, and the standard deviation of a unit normal distribution clipped there."""
 PART = 64
 """Samples of a partial sum of `moments`."""
+VALLEY = np.float32(0.2)
+"""S/N between two peaks that are resolved over that of the lower one, at most: components of a pulse are one event."""
 POINTED = np.float32(1.75)
 """S/N of the best part of a pulse over that of the same part of a top-hat: of a pulse with an exponential tail."""
 
@@ -261,7 +263,8 @@ def boxcars(prefix, count, start, stop, widths, scales, best, which):
 def next_crest(prefix, s, stop, w, scale, threshold, dip, out):
     """Whether windows of ``w`` samples that begin at ``s`` or later, and end by ``stop``, have a peak.
 
-    A peak reaches the threshold, and the S/N falls by more than ``dip`` after it.  ``out`` gets the middle of that fall
+    A peak reaches the threshold, and after it the S/N falls by more than ``dip``, to less than the part `VALLEY` of the
+    peak, and rises in the same way.  ``out`` gets the middle of that fall
     and the sample from which to look for the next peak; ``stop`` twice if there is none.
     """
     rising, high = True, False
@@ -271,11 +274,11 @@ def next_crest(prefix, s, stop, w, scale, threshold, dip, out):
         if rising:
             if f > top:
                 top = f
-            elif f < top - dip:
+            elif f < top - dip and f < VALLEY * top:
                 rising, bottom, cut, high = False, f, u, top >= threshold
         elif f < bottom:
             bottom, cut = f, u
-        elif f > bottom + dip:
+        elif f > bottom + dip and VALLEY * f > bottom:
             if high:
                 out[0], out[1] = cut + w // 2, u
                 return True

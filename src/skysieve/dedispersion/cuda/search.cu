@@ -29,6 +29,7 @@
 #define THREADS 256
 #define LIST 1024  // stretches that may hold a window over the threshold
 #define INF __int_as_float(0x7f800000)
+#define VALLEY 0.2f
 #define POINTED 1.75f
 
 #ifdef REAL
@@ -208,7 +209,7 @@ __device__ __noinline__ bool next_crest(const int* p, int s, int stop, int w, fl
     if (rising) {
       if (f > top) {
         top = f;
-      } else if (f < __fsub_rn(top, dip)) {
+      } else if (f < __fsub_rn(top, dip) && f < __fmul_rn(VALLEY, top)) {
         rising = false;
         bottom = f;
         cut = u;
@@ -217,7 +218,7 @@ __device__ __noinline__ bool next_crest(const int* p, int s, int stop, int w, fl
     } else if (f < bottom) {
       bottom = f;
       cut = u;
-    } else if (f > __fadd_rn(bottom, dip)) {
+    } else if (f > __fadd_rn(bottom, dip) && __fmul_rn(VALLEY, f) > bottom) {
       if (high) {
         *end = cut + w / 2;
         *next = u;
