@@ -21,9 +21,9 @@
 // build: f32 -DSUM=float -DREAL
 // budget: u32 kernel=noise spills<=64
 // budget: i32 kernel=noise spills<=64
-// budget: u32 kernel=detect spills<=64
-// budget: i32 kernel=detect spills<=64
-// budget: f32 kernel=detect spills<=64
+// budget: u32 kernel=detect regs<=80 spills<=96
+// budget: i32 kernel=detect regs<=80 spills<=96
+// budget: f32 kernel=detect regs<=80 spills<=96
 #include "detect.cuh"
 
 #define THREADS 256
@@ -450,9 +450,10 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
 
 // Events of the series: `found` has room for j.room of them, number[0] counts all.  All pieces, or those that
 // glance.cu put on the list.
-extern "C" __global__ void __launch_bounds__(THREADS) detect(const SUM* sums, const int* valid, const double* levels,
-                                                             const int* widths, const float* scales, const int* reached,
-                                                             const u32* flagged, Event* found, u32* number, Job j) {
+extern "C" __global__ void __launch_bounds__(THREADS, 5) detect(const SUM* sums, const int* valid, const double* levels,
+                                                                const int* widths, const float* scales,
+                                                                const int* reached, const u32* flagged, Event* found,
+                                                                u32* number, Job j) {
   const int each = (j.high - j.low + j.segment - 1) / j.segment;
   const i64 pieces = j.subs ? (i64)number[1] : (i64)j.rows * each;
   for (i64 i = blockIdx.x; i < pieces; i += gridDim.x) {
