@@ -14,6 +14,7 @@ import numpy as np
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.contract import (
+    KINDS,
     UNIT,
     Detection,
     Source,
@@ -316,7 +317,10 @@ class Engine:
         fin = np.empty(D * C // shape.G, np.int64)
         seg = np.empty((C // shape.G, levels + 1), np.int64)
         need = np.zeros(3, np.int64)
-        k, cost = program.make_program(n, rows, shape.G, shape.NB, shape.T, stride, shape.T // 2, ops, fin, seg, need)
+        work = program.program_scratch(D, shape.G)
+        k, cost = program.make_program(
+            n, rows, shape.G, shape.NB, shape.T, stride, shape.T // 2, work, ops, fin, seg, need
+        )
         return ops[:k].copy(), fin, seg, need, cost
 
     def _padded(self, table: Table, m: int, D: int, multiple: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -395,8 +399,9 @@ class Engine:
         found = self._scratch("found", 4 * ROOM, np.float64).reshape(-1, 4)
         while True:
             n = detect.search_rows(
-                sums, valid, low - first, high - first, what.block, what.noise_code, widths, scales,
-                np.float32(what.threshold), what.every, np.float32(what.dip), scratch, levels, found,
+                sums, valid, low - first, high - first, what.block, what.noise_code, what.parts,
+                KINDS.index(self.dtype.kind), widths, scales, np.float32(what.threshold), what.every,
+                np.float32(what.dip), scratch, levels, found,
             )  # fmt: skip
             if n <= len(found):
                 break
