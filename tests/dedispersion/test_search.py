@@ -12,7 +12,6 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.dedispersion import Filterbank, Mask, fake, inject, plan, search
 from skysieve.dedispersion.contract import NOISE, block_parts
 from skysieve.dedispersion.data.delays import delay_seconds, sample_delays, snr_kept
-from skysieve.dedispersion.single_pulse.grouping import friends
 from skysieve.dedispersion.single_pulse.search import WIDTHS
 
 NOISES = tuple(NOISE)
@@ -430,23 +429,6 @@ def test_real_widths_share_the_top_event(test_data):
 # ---------------------------------------------------------------- grouping
 
 
-def test_friends_of_friends_against_pairs():
-    rng = np.random.default_rng(0)
-    n = 300
-    d, t, w = rng.integers(0, 40, n), rng.uniform(0, 2, n), rng.choice([1e-3, 1e-2, 4e-2], n)
-    found = friends(d, t, w, 2, 5e-3)
-    label = np.arange(n)
-    near = (np.abs(d[:, None] - d) <= 2) & (np.abs(t[:, None] - t) <= np.maximum((w[:, None] + w) / 2, 5e-3))
-    for _ in range(n):
-        lowest = np.where(near, label, n).min(axis=1)
-        if (lowest == label).all():
-            break
-        label = lowest
-    _, expected = np.unique(label, return_inverse=True)
-    assert np.array_equal(found, expected)
-    assert len(friends(d[:0], t[:0], w[:0], 2, 1e-3)) == 0
-
-
 def test_candidates_are_their_loudest_members(pulses):
     found = search(pulses, np.arange(60, 141, 2.0), threshold=5.5)
     e = found.events
@@ -514,8 +496,8 @@ def test_dms_that_the_data_do_not_hold_are_told_before_memory_is(pulses):
         ({"buffer": 100}, ValueError, "detector='threshold'"),
         ({"detector": "threshold", "buffer": 1}, ValueError, "buffer=1"),
         ({"block": 0}, ValueError, "block=0"),
-        ({"link_dm": -1}, ValueError, "link_dm=-1"),
-        ({"link_time": -1.0}, ValueError, "link_time=-1.0"),
+        ({"excess": -1.0}, ValueError, "excess=-1.0"),
+        ({"dip": 0.0}, ValueError, "dip=0.0"),
         ({"method": "tree2"}, ValueError, "method='tree2'"),
         ({"dms": "all"}, TypeError, "dms='all': expected real numbers"),
         ({"mask": Mask.channels(4, [0])}, ValueError, "mask has 4 channels"),

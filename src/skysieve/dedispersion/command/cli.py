@@ -46,6 +46,7 @@ from .options import (
     DmOptions,
     Files,
     FilOutput,
+    Grouping,
     Injected,
     MaxWidthOption,
     MethodOption,
@@ -277,6 +278,7 @@ def search(
             panel=SEARCH, metavar="S",
         ),
     ] = None,
+    grouping: Grouping,
     max_width: MaxWidthOption = None,
     no_baseline: NoBaselineOption = False,
     method: MethodOption = "auto",
@@ -336,8 +338,9 @@ def search(
             clean, mask, every = cleaning.prepared(fb, messages, requantise)
             found = single_pulses.search(
                 clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-                max_width=max_width, baseline=not no_baseline, method=method, mask=mask, device=computation.device,
-                threads=computation.threads, memory=computation.memory, progress=messages.progress,
+                max_width=max_width, baseline=not no_baseline, excess=grouping.excess, dip=grouping.dip, method=method,
+                mask=mask, device=computation.device, threads=computation.threads, memory=computation.memory,
+                progress=messages.progress,
             )  # fmt: skip
             return clean, found, every
 
