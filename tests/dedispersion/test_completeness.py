@@ -346,8 +346,8 @@ def test_500_injections():
     """Recall not below that of the detector that knows everything, on the same noise, within three sigma.
 
     Where both see the same noise only pulses near the threshold differ: about 7 of 125, so that 8 points are 3.8 sigma.
-    At S/N 10 the boxcars lose at most 5% of a pulse and the largest of neighbouring windows adds up to half a sigma; the
-    median of 125 is uncertain by 1%.
+    At S/N 10 the boxcars lose at most 5% of a pulse and the largest of neighbouring windows adds up to half a sigma;
+    the median of 125 is uncertain by 1%.
     """
     receiver = Noise(nchan=256, fch1=1500, foff=-300 / 256, tsamp=512e-6, duration=60)
     found = completeness(receiver, plan(receiver.segment(0), 500), n=500, seed=1)
