@@ -166,6 +166,21 @@ def test_drifts_are_removed_as_the_slow_search_does(kind):
     assert np.abs(close[:, 3]).max() < (1e-5 if kind != "float32" else 0.3)
 
 
+def test_the_widest_boxcar_in_seconds():
+    band = {"nchan": 64, "duration": 8, "tsamp": 1e-3, "fch1": 1500, "foff": -4}
+    fb = fake(dm=200, times=[3.5], width=0.4, snr=20, seed=1, **band)
+    dms = np.arange(100, 300, 20.0)
+    wide, narrow = (search(fb, dms, max_width=w, threads=1) for w in (0.5, 0.1))
+    assert narrow.width.max() <= 0.1
+    assert 0.3 < wide.width[0] <= 0.5
+    assert wide.snr[0] > 1.4 * narrow.snr.max()
+    for bad in (0.0, -1.0, 4.2, math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"max_width=.*expected seconds from 0.001 to 4.096"):
+            search(fb, dms, max_width=bad)
+    with pytest.raises(ValueError, match="widths name the widest"):
+        search(fb, dms, max_width=0.1, widths=[1, 2])
+
+
 def test_a_wide_pulse_in_noise_loses_as_much_as_its_part_of_three_blocks():
     """Noise has no drift: a pulse of 300 ms loses 300 ms / 6 s of its S/N at most, where a block's level took 15%."""
     rng = np.random.default_rng(8)
