@@ -31,8 +31,8 @@ ORDER = {
         "stream", "command",
     ),
     "dedispersion.stream": (
-        "records", "metrics", "receive", "channelise", "search", "beams", "intake", "report", "pipeline", "web",
-        "command",
+        "records", "metrics", "receive", "channelise", "search", "injection", "beams", "intake", "report", "pipeline",
+        "web", "command",
     ),
     "fstat": (
         "inputs", "sfts", "archive", "contract", "precision", "timing", "cpu|cuda", "result", "api", "template_search",

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from importlib.util import find_spec
@@ -94,6 +94,56 @@ ProgressOption = Annotated[
         panel=OUTPUT,
     ),
 ]
+DryRunOption = Annotated[
+    bool,
+    option(
+        "--dry-run",
+        help="Print what would be done, and the time, memory and bytes that it takes, and do nothing. The default is "
+        "to do it.",
+        panel=COMPUTATION,
+    ),
+]
+
+
+def show_prediction(facts: Mapping[str, Any], what: str) -> None:
+    """Print what a job would take, as ``--dry-run`` does; what cannot be predicted is not printed.
+
+    Parameters
+    ----------
+    facts : mapping
+        ``method``, ``device``, ``bytes``, ``moved``, ``seconds``, ``processor_seconds``, ``threads`` and ``missing``,
+        the work for which no rate is known.
+    what : str
+        The job in a few words.
+    """
+    from .errors import format_bytes
+    from .machine.rates import ADVICE
+
+    typer.echo(what)
+    if facts["method"]:
+        typer.echo(f"{'method':12}{facts['method']} on {facts['device']}")
+    if facts["seconds"] is not None:
+        typer.echo(f"{'time':12}{format_seconds(facts['seconds'])} on an idle machine")
+    if facts["processor_seconds"] is not None:
+        typer.echo(f"{'processor':12}{format_seconds(facts['processor_seconds'])} of all threads")
+    if facts["bytes"]:
+        typer.echo(f"{'memory':12}{format_bytes(facts['bytes'])}")
+    if facts["moved"]:
+        typer.echo(f"{'moved':12}{format_bytes(facts['moved'])}")
+    if facts["seconds"] is None:
+        typer.echo(f"{ADVICE} (there is no rate of {', '.join(facts['missing']) or 'this work'})")
+
+
+def format_seconds(seconds: float) -> str:
+    """A time in a unit that fits.
+
+    >>> format_seconds(0.0021), format_seconds(75), format_seconds(7200), format_seconds(3e5)
+    ('2.1 ms', '75 s', '2 h', '3.47 d')
+    """
+    for size, unit in ((86400, "d"), (3600, "h"), (1, "s")):
+        if seconds >= size * (2 if size == 86400 else 1):
+            return f"{seconds / size:.3g} {unit}"
+    return f"{1e3 * seconds:.3g} ms"
 
 
 class _Lines(logging.Handler):
@@ -262,6 +312,8 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
+    except typer.Exit:  # a RuntimeError
+        raise
     except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError) as error:
         text = one_line(error)
         if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:

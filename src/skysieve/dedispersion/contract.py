@@ -115,6 +115,8 @@ REREAD = 16
 
 UNIT, CLIP = 64.0, float(2**18)
 """Fixed-point samples of a search: units of one sigma, and the largest value."""
+THRESHOLD = 6.7
+"""Least S/N of an event: 500 DMs of noise, 256 us and 26 boxcars give less than one false candidate per hour."""
 MOST_WIDTH = 4096
 """Widest boxcar: the sum of so many clipped samples fits 31 bits."""
 
@@ -162,6 +164,8 @@ class Detection:
         Binned samples of each series, from sample 0 on, for which all channels have data.
     most : int
         Largest number of events that memory holds.
+    parts : int
+        Parts of a block from whose means the running baseline follows; 0: the level is that of the noise estimator.
     """
 
     block: int
@@ -171,6 +175,7 @@ class Detection:
     every: bool
     valid: NDArray[np.int64]
     most: int = 2**62
+    parts: int = 0
 
     @property
     def noise_code(self) -> int:
@@ -310,8 +315,28 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype({"u": np.uint32, "i": np.int32, "f": np.float32}[dtype.kind])
 
 
+KINDS = "uif"
+"""Kinds of sums, by their number in kernels."""
+
 BLOCK_SECONDS = 2.0
 """Length of the blocks, anchored at sample 0, from which noise and replacements of missing data are taken."""
+
+
+CONTEXT = 2
+"""Blocks before and after the ones that are searched, on which their events depend: those that a window reaches, and
+the neighbours of these, for the baseline."""
+PART_SECONDS, LEAST_PARTS, MOST_PARTS = 1 / 32, 16, 256
+"""Length of the parts of a block from which the baseline follows, and their least and largest number."""
+
+
+def block_parts(block: int, tsamp: float) -> int:
+    """Parts of a block of ``block`` samples: a multiple of 16.
+
+    >>> block_parts(7808, 256e-6), block_parts(2560, 100e-6)
+    (64, 16)
+    """
+    wanted = round(block * tsamp / PART_SECONDS / LEAST_PARTS) * LEAST_PARTS
+    return min(max(wanted, LEAST_PARTS), MOST_PARTS)
 
 
 def block_samples(tsamp: float, seconds: float = BLOCK_SECONDS) -> int:

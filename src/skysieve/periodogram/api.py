@@ -13,6 +13,7 @@ from skysieve.core.checks import one_of, thread_count
 from skysieve.core.device import Device, resolve
 from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import SkysieveError
+from skysieve.core.machine import rates
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
@@ -421,9 +422,12 @@ class LombScarglePlan(Plan):
         Returns
         -------
         dict
-            ``method``, ``device``, ``dtype`` (str), ``bytes`` of memory that the work takes on the device (int),
-            ``seconds`` that are expected (float, or None where there is no prediction), ``normalization``, ``nterms``,
-            ``n_peaks``, ``return_power``, ``n_objects``, ``n_points``, ``n_frequencies``, ``shared_grid``.
+            ``method``, ``device``, ``dtype`` (str), ``bytes`` of memory that the work takes on the device, ``moved``
+            bytes of rows and answers, which cross the bus of a GPU (int); ``seconds`` that are expected on an idle
+            machine and ``processor_seconds`` of all threads (float; None before ``skysieve info --measure``, see
+            `core.machine.rates`), ``work`` (the counts from which they are predicted) and ``threads`` that share it,
+            ``normalization``, ``nterms``, ``n_peaks``, ``return_power``, ``n_objects``, ``n_points``,
+            ``n_frequencies``, ``shared_grid``.
 
         Raises
         ------
@@ -442,7 +446,11 @@ class LombScarglePlan(Plan):
             "device": str(self._device),
             "dtype": spec.dtype.name,
             "bytes": 0,
+            "moved": 0,
             "seconds": None,
+            "processor_seconds": None,
+            "work": {},
+            "threads": 0,
             "normalization": spec.normalization,
             "nterms": spec.nterms,
             "n_peaks": spec.n_peaks,
@@ -459,12 +467,20 @@ class LombScarglePlan(Plan):
         n = curves.source.n_objects
         about = engine.describe(curves.source, grids)
         return description | {
-            **{key: about[key] for key in ("method", "device", "bytes", "seconds")},
+            **{key: about[key] for key in ("method", "device", "bytes", "work", "threads")},
+            **rates.predicted("periodogram", self._device, about["work"], about["threads"]),
+            "moved": self._moved(curves, n, int(grids.offsets(n)[-1])),
             "n_objects": n,
             "n_points": int(curves.source.offsets[-1]),
             "n_frequencies": int(grids.offsets(n)[-1]),
             "shared_grid": grids.shared,
         }
+
+    def _moved(self, curves: CurveSet, n: int, frequencies: int) -> int:
+        """Bytes of rows that are read, and of answers: five numbers of each peak, eight bytes for each object."""
+        columns = 3 if curves.source.has_dy else 2
+        powers = frequencies * self._spec.dtype.itemsize if self._spec.return_power else 0
+        return 8 * (columns * int(curves.source.offsets[-1]) + n * (1 + 5 * max(1, self._spec.n_peaks))) + powers
 
     def _open(self) -> Engine:
         if self._engine is None:

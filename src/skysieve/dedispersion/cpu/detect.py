@@ -17,6 +17,7 @@ import numpy as np
 from skysieve.core.cpu.jit import njit
 from skysieve.dedispersion.contract import CLIP, NOISE, UNIT
 
+from .baseline import LANES, level_block, part_means
 from .simd import WIDE, any_window
 
 JIT = {"nogil": True, "error_model": "numpy"}
@@ -209,23 +210,42 @@ def fixed_points(y, first, n, level, sigma, total, prefix, at):
 
 
 @njit(**JIT)
-def normalise(y, count, origin, block, noise, counts, spare, levels, prefix):
+def normalise(y, count, block, noise, parts, kind, counts, spare, flat, levels, prefix):
     """Prefix sums of the fixed-point samples of a row that begins with a block.
 
-    A last block of less than a quarter takes the noise of the block before it.
+    With a baseline (``parts``), blocks whose level drifts are copied to ``flat`` without it.  A last block of less than
+    a quarter takes the noise of the block before it.
     """
     out = np.zeros(3)
     prefix[0] = 0
     total = np.int32(0)
-    for b in range((count + block - 1) // block):
+    blocks = (count + block - 1) // block
+    means = np.empty((blocks + 2) * parts)
+    fit, work, lanes = np.empty(3 * parts), np.empty(10 * parts), np.empty(LANES)
+    whole = 0
+    if parts:
+        for b in range(blocks):
+            whole += part_means(
+                y, b * block, min(block, count - b * block), block, parts, means[(b + 1) * parts :], lanes
+            )
+    for b in range(blocks):
         first = b * block
         n = min(block, count - first)
+        level = levels[b]
+        drifts = False
+        if parts:
+            m = means[b * parts : (b + 3) * parts]
+            low, high = parts if b == 0 else 0, min(3 * parts, whole - (b - 1) * parts)
+            drifts = level_block(y, first, n, block, parts, m, low, high, kind, fit, work, level, flat)
+        x = flat if drifts else y
         if b == 0 or 4 * n >= block:
-            block_noise(y, first, n, noise, counts, spare, out)
-            levels[b, 0], levels[b, 1] = out[0], out[1]
+            block_noise(x, first, n, noise, counts, spare, out)
+            level[1] = out[1]
         else:
-            levels[b, 0], levels[b, 1] = levels[b - 1, 0], levels[b - 1, 1]
-        total = fixed_points(y, first, n, levels[b, 0], levels[b, 1], total, prefix, first)
+            out[0], level[1] = levels[b - 1, 0], levels[b - 1, 1]
+        if not parts:
+            level[0] = out[0]
+        total = fixed_points(x, first, n, level[0], level[1], total, prefix, first)
 
 
 @njit(**JIT)
@@ -290,13 +310,16 @@ def peaks(best, which, start, low, high, widths, threshold, every, row, found, n
 
 
 @njit(**JIT)
-def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold, every, spare, levels, found):
+def search_rows(
+    sums, valid, low, high, block, noise, parts, kind, widths, scales, threshold, every, spare, levels, found
+):  # fmt: skip
     """Events in the rows of a tile, for windows centred on columns ``low : high``; column 0 begins a block.
 
     Row ``i`` has ``valid[i]`` columns.  ``found`` gets (row, column, index of the width, S/N); returns their number.
     """
     counts = np.zeros(BINS + 1, np.int64)
     prefix = np.zeros(sums.shape[1] + 1, np.int32)
+    flat = np.empty(sums.shape[1] if parts else 0, sums.dtype)
     reach = widths[-1]
     best = np.zeros(SEGMENT + 2 * reach, np.float32)
     which = np.zeros(SEGMENT + 2 * reach, np.int32)
@@ -305,7 +328,7 @@ def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold,
         count = min(valid[i], sums.shape[1])
         if count < 2:
             continue
-        normalise(sums[i], count, 0, block, noise, counts, spare, levels[i], prefix)
+        normalise(sums[i], count, block, noise, parts, kind, counts, spare, flat, levels[i], prefix)
         for t in range(low, min(high, count), SEGMENT):
             stop = min(high, count, t + SEGMENT)
             first = t - reach // 2  # the earliest start of a window that is centred on t or later

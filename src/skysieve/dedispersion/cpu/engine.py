@@ -13,7 +13,7 @@ import numpy as np
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.tasks import TaskPool
-from skysieve.dedispersion.contract import UNIT, Detection, Source, Table, check_events, direction, sum_dtype
+from skysieve.dedispersion.contract import KINDS, UNIT, Detection, Source, Table, check_events, direction, sum_dtype
 
 from . import detect, load, program
 from .simd import LANES
@@ -389,8 +389,9 @@ class Engine:
         found = self._scratch("found", 4 * ROOM, np.float64).reshape(-1, 4)
         while True:
             n = detect.search_rows(
-                sums, valid, low - first, high - first, what.block, what.noise_code, widths, scales,
-                np.float32(what.threshold), what.every, scratch, levels, found,
+                sums, valid, low - first, high - first, what.block, what.noise_code, what.parts,
+                KINDS.index(self.dtype.kind), widths, scales, np.float32(what.threshold), what.every, scratch, levels,
+                found,
             )  # fmt: skip
             if n <= len(found):
                 break

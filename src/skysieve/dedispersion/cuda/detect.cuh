@@ -30,6 +30,7 @@ struct Job {
   int subs;            // pieces of a block at most, its edge among them, where a first look chose; 0: all are looked at
   int smaller, pairs,
       region;  // of glance.cu: windows below two stretches, room for pairs of those, bytes before samples
+  int parts;   // of a block, from which baseline.cu takes its level; 0: the level is that of the noise
   float threshold;
 };
 

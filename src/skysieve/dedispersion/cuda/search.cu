@@ -161,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS) noise(const SUM* sum
   }
   if (threadIdx.x == 0) {
     double* const to = levels + 2 * ((i64)row * j.blocks + block);
-    to[0] = level;
+    if (!j.parts) to[0] = level;
     to[1] = sigma > 0 ? __ddiv_rn(UNIT, sigma) : 0.0;
   }
 }
@@ -217,7 +217,7 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
   for (int block = origin / j.block; (i64)block * j.block < end; block++) {
     const int low = max(0, block * j.block - origin), high = (int)min((i64)n, (block + 1) * (i64)j.block - origin);
     const int held = block && 4 * (i64)min(j.block, count - block * j.block) < j.block ? block - 1 : block;
-    const double level = mine[2 * held], scale = mine[2 * held + 1];
+    const double level = mine[2 * (j.parts ? block : held)], scale = mine[2 * held + 1];
 #pragma unroll 4
     for (int i = low + (int)threadIdx.x; i < high; i += THREADS) {
       const int q = __double2int_rn(__dmul_rn(__dsub_rn((double)y[i], level), scale));

@@ -13,6 +13,7 @@ import numpy as np
 
 from skysieve.core.checks import one_of
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.machine import rates
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
@@ -22,16 +23,19 @@ from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_event
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
+    CONTEXT,
     DETECTORS,
     METHODS,
     MOST_WIDTH,
     NOISE,
+    THRESHOLD,
     Detection,
     Detector,
     Engine,
     Method,
     Noise,
     Table,
+    block_parts,
     check_events,
 )
 from skysieve.dedispersion.data.delays import Reference, reference_frequency
@@ -55,6 +59,8 @@ from .candidates import Candidates, Events, group_events
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+    from skysieve.core.device import Device
 
 __all__ = ["WIDTHS", "SearchPlan", "search"]
 
@@ -88,6 +94,8 @@ class Job:
     link_dm : int
     length : int
         Samples of a noise block, not binned.
+    baseline : bool
+        Whether the level of a block follows from the running baseline.
     """
 
     stages: Stages
@@ -101,6 +109,12 @@ class Job:
     link_time: float
     length: int
     tsamp: float
+    baseline: bool
+
+    @property
+    def context(self) -> int:
+        """Samples, not binned, before and after those whose events are wanted, on which these depend."""
+        return self.length * (CONTEXT if self.baseline else 1)
 
     @property
     def overlap(self) -> int:
@@ -115,25 +129,25 @@ class Job:
     def detections(self, nsamp: int) -> list[Detection]:
         """What the series of each table are searched for, in data of ``nsamp`` samples."""
         found = []
+        parts = block_parts(self.length, self.tsamp) if self.baseline else 0
         for t in self.made:
             table = t.table
             valid = nsamp // table.downsamp - table.delays.max(axis=1).astype(np.int64)
-            found.append(
-                Detection(self.length // table.downsamp, self.boxes, self.threshold, self.noise, self.every, valid)
-            )
+            block = self.length // table.downsamp
+            found.append(Detection(block, self.boxes, self.threshold, self.noise, self.every, valid, parts=parts))
         return found
 
     def look(
         self, engine: Engine, looked: list[Detection], low: int, step: int, nsamp: int,
-        report: Callable[[int], object] | None = None,
+        report: Callable[[int], object] | None = None, begin: int = 0,
     ) -> list[NDArray[np.float64]]:  # fmt: skip
         """Events of each table that are centred on samples ``low : low + step`` of ``nsamp``; ``low`` begins a block.
 
-        Loads the samples from the block before ``low`` to the end of the block after ``low + step``, plus the delay of
-        the highest DM.  ``report`` is called with the number of DMs of each table that is done.
+        Loads these samples with their context before and after, no sample before ``begin``, plus the delay of the
+        highest DM.  ``report`` is called with the number of DMs of each table that is done.
         """
-        first = max(0, low - self.length)
-        stop = min(nsamp, low + step + self.length)
+        first = max(begin, low - self.context)
+        stop = min(nsamp, low + step + self.context)
         engine.load(first, min(nsamp, stop + self.overlap))
         parts = []
         for i, (t, what) in enumerate(zip(self.made, looked, strict=True)):
@@ -171,7 +185,8 @@ class Job:
 def prepare(
     fb: Filterbank, dms: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
     buffer: int | None, block: float | None, link_dm: int, link_time: float | None, method: str, max_loss: float,
-    ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS,
+    ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS, baseline: bool = True,
+    max_width: float | None = None,
 ) -> Job:  # fmt: skip
     """Check the arguments of `search` and make the tables of delays; no data are read.
 
@@ -181,6 +196,8 @@ def prepare(
     stages, constant = stages_of(fb, dms, dm_constant)
     check_series(fb.observation, np.concatenate([listed for listed, *_ in stages]))
     one_of("method", method, METHODS)
+    if max_width is not None and detector == "boxcar":
+        widths = boxcars(fb, max_width, widths, min(binning for _, binning, _, _ in stages))
     boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
     common = math.lcm(*(binning for _, binning, _, _ in stages))
     length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages),
@@ -192,7 +209,7 @@ def prepare(
     gap = 3 * fb.tsamp if link_time is None else float(link_time)
     return Job(
         stages, made, constant, float(threshold), boxes, kind, DETECTORS[detector].every, int(link_dm), gap, length,
-        fb.tsamp,
+        fb.tsamp, bool(baseline) and detector == "boxcar",
     )  # fmt: skip
 
 
@@ -204,7 +221,8 @@ class SearchPlan(EnginePlan):
     data : Filterbank, path or sequence of paths
         The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.
         Give a path if the plan is to be pickled: open files cannot be.
-    dms, widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+    dms, widths, max_width, threshold, noise, detector, buffer, block, baseline, link_dm, link_time, method, max_loss, \
+    ref_freq, dm_constant
         As for `search`.
     device, memory, threads
         As for `search`.
@@ -231,11 +249,13 @@ class SearchPlan(EnginePlan):
         dms: ArrayLike | DMPlan,
         *,
         widths: Sequence[int] | None = None,
-        threshold: float = 6.5,
+        max_width: float | None = None,
+        threshold: float = THRESHOLD,
         noise: Noise = "robust",
         detector: Detector = "boxcar",
         buffer: int | None = None,
         block: float | None = None,
+        baseline: bool = True,
         link_dm: int = 5,
         link_time: float | None = None,
         method: Method = "auto",
@@ -251,19 +271,19 @@ class SearchPlan(EnginePlan):
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
                 link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-                dm_constant=dm_constant,
+                dm_constant=dm_constant, baseline=baseline, max_width=max_width,
             )  # fmt: skip
             self._detector, self._ref_freq, self._threads = detector, ref_freq, threads
             self._most = parse_budget(memory, available_host_memory()) // EVENT_BYTES
             self._looked(fb)
-            self._kind = Kind.of(fb)
+            self._kind, self._nsamp = Kind.of(fb), fb.nsamp
             self._target = find_target(device_for(fb, device), memory)
             workers = usable_cores() if threads is None else max(1, threads)
             source, tables = Cleaned(fb, None, job.length), [t.table for t in job.made]
             step = _chunk_blocks(source, tables, job, self._target, workers) * job.length
 
             def make(step: int) -> Engine:
-                capacity = step + 2 * job.length + job.overlap
+                capacity = step + 2 * job.context + job.overlap
                 how = "brute" if method == "brute" else job.how
                 return make_engine(
                     source, tables, method=how, device=self._target, capacity=capacity, threads=threads
@@ -383,15 +403,46 @@ class SearchPlan(EnginePlan):
         Returns
         -------
         dict
-            ``method``, ``device``, ``dtype`` (of the series), ``bytes`` (of memory that the plan holds), ``seconds``
-            (None: times are not predicted), ``dms`` (their number), ``chunk`` (samples at a time), ``block`` (samples
-            of a noise block), ``noise``, ``detector``, ``widths``.
+            ``method``, ``device``, ``dtype`` (of the series), ``bytes`` (of memory that the plan holds), ``dms`` (their
+            number), ``chunk`` (samples at a time), ``block`` (samples of a noise block), ``noise``, ``detector``,
+            ``widths``; and of data as long as those for which the plan was made: ``moved`` (bytes of samples that are
+            read, more than once where chunks overlap), ``seconds`` on an idle machine and ``processor_seconds`` of all
+            threads (None before ``skysieve info --measure``), and the ``work`` from which they are predicted.
         """
         job = self._job
         facts = self._facts(job.made)
+        workers = len(self._target.devices) if self._target.gpu else self._open_engine().describe()["threads"]
+        work, moved = self._work(self._nsamp)
+        times = rates.predicted("dedispersion", self.device, work, workers)
         return {
-            **facts, "block": job.length, "noise": job.noise, "detector": self._detector, "widths": job.boxes
+            **facts, **times, "work": work, "moved": moved, "block": job.length, "noise": job.noise,
+            "detector": self._detector, "widths": job.boxes,
         }  # fmt: skip
+
+    @property
+    def device(self) -> Device:
+        """The device, or the first of several."""
+        return self._target.devices[0]
+
+    def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
+        """The work of a search of so many samples, without cleaning (`core.machine.rates`), and bytes of samples."""
+        job, costs = self._job, self._open_engine().describe()["costs"]
+        additions = series = boxcars = 0.0
+        loaded = 0
+        for low in range(0, nsamp, self._step):
+            first, stop = max(0, low - job.length), min(nsamp, low + self._step + job.length)
+            loaded += min(nsamp, stop + job.overlap) - first
+            for made, cost in zip(job.made, costs, strict=True):
+                b, dms = made.table.downsamp, len(made.table.delays)
+                count = dms * (stop // b - first // b)
+                series += count
+                additions += cost * self._kind.observation.nchan * count
+                boxcars += len(job.boxes) * dms * (min(low + self._step, nsamp) // b - low // b)
+        kind = self._kind.dtype.name
+        work = {"calls": 1.0, f"additions {kind}": additions, f"series {job.noise}": series}
+        work[f"widths {self._detector}"] = boxcars
+        work[f"samples {kind}"] = float(self._kind.observation.nchan) * loaded
+        return work, self._kind.observation.nchan * loaded * self._kind.dtype.itemsize
 
     def __repr__(self) -> str:
         state = ", closed" if self._engine is None else ""
@@ -404,11 +455,13 @@ def search(
     dms: ArrayLike | DMPlan,
     *,
     widths: Sequence[int] | None = None,
-    threshold: float = 6.5,
+    max_width: float | None = None,
+    threshold: float = THRESHOLD,
     noise: Noise = "robust",
     detector: Detector = "boxcar",
     buffer: int | None = None,
     block: float | None = None,
+    baseline: bool = True,
     link_dm: int = 5,
     link_time: float | None = None,
     method: Method = "auto",
@@ -432,11 +485,14 @@ def search(
         DMs and binnings, from `plan`; or DMs, pc / cm^3.
     widths : sequence of int, optional
         Boxcars in binned samples, rising, at most 4096 and half a block; by default 26 from 1 to 308.
+    max_width : float, optional
+        Seconds of the widest boxcar of the stage with the least binning, instead of ``widths``.
     threshold : float
         Least S/N of an event.
     noise : {"robust", "moments", "clipped"}
-        How level and sigma of each block of each series are estimated: median and quartiles; mean and standard
-        deviation; mean and standard deviation of the samples within 3 sigma, five times over.
+        How sigma of each block of each series is estimated, and its level if ``baseline`` is False: median and
+        quartiles; mean and standard deviation; mean and standard deviation of the samples within 3 sigma, five times
+        over.
     detector : {"boxcar", "threshold"}
         "threshold" is that of the paper: every sample that lies ``threshold`` sigma above the mean of its ``buffer``.
         It has no boxcars, and ``noise="moments"``.
@@ -446,6 +502,9 @@ def search(
         Seconds of the blocks from which noise is estimated.  Blocks are anchored at sample 0 of the data.  A block has
         at least 1024 samples and twice the widest boxcar, as binned in the coarsest stage.  The default is 2 s, or this
         minimum if it is longer.
+    baseline : bool
+        Take the level of a block from the block and its neighbours, and subtract a smooth line where it drifts.  False
+        takes the level of each block from its noise estimator alone.
     link_dm : int
         Events belong to one candidate if their DMs are at most so many places apart in the list of DMs ...
     link_time : float, optional
@@ -485,7 +544,7 @@ def search(
     that a pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative
     to the DM that it has.  Masked channels add no noise: sigma is that of the other channels.  The result does not
     depend on chunks or threads, nor on the length of the data, except that a last block of less than a quarter takes
-    the noise of the one before it.  An event is final one block after its own, plus the delay of its DM.
+    the noise of the one before it.  An event is final two blocks after its own, plus the delay of its DM.
 
     Examples
     --------
@@ -500,9 +559,10 @@ def search(
     with opened(data) as fb:
         _check_given(fb, mask, losses)
         options: dict[str, Any] = {
-            "widths": widths, "threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer,
-            "block": block, "link_dm": link_dm, "link_time": link_time, "method": method, "max_loss": max_loss,
-            "ref_freq": ref_freq, "dm_constant": dm_constant, "memory": memory, "threads": threads,
+            "widths": widths, "max_width": max_width, "threshold": threshold, "noise": noise, "detector": detector,
+            "buffer": buffer, "block": block, "baseline": baseline, "link_dm": link_dm, "link_time": link_time,
+            "method": method, "max_loss": max_loss, "ref_freq": ref_freq, "dm_constant": dm_constant,
+            "memory": memory, "threads": threads,
         }  # fmt: skip
         found: Candidates = with_cached_plan(
             SearchPlan, fb, dms, device, options,
@@ -572,6 +632,20 @@ def _check(
     return boxes, noise
 
 
+def boxcars(fb: Filterbank, longest: float, given: Sequence[int] | None, binning: int) -> tuple[int, ...]:
+    """Boxcars up to ``longest`` seconds, of samples of the least binning: those of `WIDTHS`, and on as they rise."""
+    if given is not None:
+        raise ValueError("max_width: widths name the widest boxcar already")
+    most = longest / (fb.tsamp * binning) if math.isfinite(longest) else math.inf
+    if not 1 <= most <= MOST_WIDTH:
+        low, high = (n * fb.tsamp * binning for n in (1, MOST_WIDTH))
+        raise ValueError(f"max_width={longest!r}: expected seconds from {low:.6g} to {high:.6g}")
+    found = list(WIDTHS)
+    while found[-1] < most:
+        found.append(min(math.ceil(most), int(1.205 * found[-1])))
+    return tuple(w for w in found if w <= math.ceil(most))
+
+
 def _check_reach(fb: Filterbank, job: Job, looked: list[Detection]) -> None:
     """Refuse DMs whose delay is longer than the data: nothing would be searched there."""
     dms = np.concatenate([dms for dms, *_ in job.stages])
@@ -611,7 +685,7 @@ def _chunk_blocks(source: Cleaned, tables: list[Table], job: Job, target: Target
     nsamp, length = source.nsamp, job.length
 
     def need(blocks: int) -> int:
-        samples = (blocks + 2) * length
+        samples = blocks * length + 2 * job.context
         series = 0 if target.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
         return target.bytes_needed(source, tables, samples + job.overlap) + series
 

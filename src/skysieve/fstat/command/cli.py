@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -17,6 +18,7 @@ from skysieve.core.command import (
     OUTPUT,
     STDIO,
     DeviceOption,
+    DryRunOption,
     Dtype,
     FormatOption,
     MemoryOption,
@@ -244,10 +246,12 @@ def make_grid(
 def describe(messages: Messages, facts: dict[str, Any]) -> None:
     """Say what a plan will do."""
     from skysieve.core.errors import format_bytes
+    from skysieve.core.machine.rates import ADVICE
 
     messages.detail(
         f"{facts['method']} on {facts['device']}, {facts['dtype']}: {facts['cells']:,} cells, "
-        f"{format_bytes(facts['bytes'])}, about {facts['seconds']:.3g} s"
+        f"{format_bytes(facts['bytes'])}"
+        + (f", about {facts['seconds']:.3g} s" if facts["seconds"] is not None else f"; {ADVICE}")
     )
 
 
@@ -421,6 +425,7 @@ def search(
         Dtype, option("--dtype", help="Type of demodulation and search. The default is float32.", panel=COMPUTATION)
     ] = Dtype.float32,
     device: DeviceOption = "auto", threads: ThreadsOption = None, memory: MemoryOption = None,
+    dry_run: DryRunOption = False,
     checkpoint: Annotated[
         Path | None,
         option(
@@ -523,6 +528,11 @@ def search(
                     band_width=max(1, total // 200), memory=memory, threads=threads,
                 )
             )  # fmt: skip
+            if dry_run:
+                from .rates import show_search
+
+                show_search(plan, first, host, bank, total, partial(_first, names, tatom, detectors))
+                return
             if verbose:
                 describe(messages, plan.describe(first))
             batches: Callable[[int], Iterator[Any]]

@@ -15,6 +15,7 @@ import numpy as np
 
 from skysieve.core.checks import one_of, real_dtype, whole
 from skysieve.core.device import Device, resolve
+from skysieve.core.machine import rates
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
@@ -283,8 +284,9 @@ class SearchPlan(Plan):
         Returns
         -------
         dict
-            ``method`` names those of all windows, ``bytes`` and ``seconds`` are sums over the windows; further keys
-            are ``windows``, ``templates``, ``grid`` (its shape) and ``cells``.
+            ``method`` names those of all windows, ``bytes`` and the times are sums over the windows: ``seconds`` on an
+            idle machine, ``processor_seconds`` of all threads, both None before ``skysieve info --measure``; ``moved``
+            bytes of atoms; further keys are ``windows``, ``templates``, ``grid`` (its shape) and ``cells``.
         """
         workers = self._open_workers()
         items = [item for one in read_files([batch]) for item in groups(_raised(one), 0)]
@@ -299,12 +301,26 @@ class SearchPlan(Plan):
             "device": self._device_names(),
             "dtype": self.options.dtype.name,
             "bytes": sum(f["bytes"] for f in found),
-            "seconds": sum(f["seconds"] for f in found) / min(templates, len(workers)),
+            "moved": sum(p.Fa.nbytes + p.Fb.nbytes + 3 * p.a2.nbytes for parts in items for p in parts),
+            **self._times(found, templates, sum(len(p.t) * templates for p in items[0])),
             "windows": tuple(self.options.windows),
             "templates": templates,
             "grid": None if grid is None else grid.shape,
             "cells": sum(f["cells"] for f in found),
         }
+
+    def work_of(self, templates: int, atoms: int) -> dict[str, float]:
+        """The work around the maps, for `core.machine.rates`: of each template and window, and of each atom."""
+        return {"templates": float(templates * len(self.options.windows)), "atoms": float(atoms)}
+
+    def _times(self, found: list[dict[str, Any]], templates: int, atoms: int) -> dict[str, float | None]:
+        """Times of all windows and of the work around them, by devices that share templates; None without rates."""
+        around = rates.predicted("fstat", self.devices[0], self.work_of(templates, atoms))
+        times: dict[str, float | None] = {}
+        for name, share in (("seconds", min(templates, len(self.devices))), ("processor_seconds", 1)):
+            each = [*(f[name] for f in found), around[name]]
+            times[name] = None if None in each else float(sum(each)) / share
+        return times
 
     def _full_grid(self, parts: tuple[AtomsBatch, ...]) -> Grid | None:
         """The full grid of a batch; None if all windows cover all data."""

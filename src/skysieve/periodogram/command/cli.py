@@ -16,6 +16,7 @@ from skysieve.core.command import (
     OUTPUT,
     USER_ERROR,
     DeviceOption,
+    DryRunOption,
     Dtype,
     FormatOption,
     MemoryOption,
@@ -365,6 +366,7 @@ def period(
             min=1,
         ),
     ] = None,
+    dry_run: DryRunOption = False,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -422,9 +424,12 @@ def period(
         wanted = Wanted(id_, time_, mag, err, band_column, r, delta, phase, moving, flags, bits)
         request = Request(arguments | {"threads": threads, "memory": memory}, unit, asteroid, bands, band_terms)
         outputs = Outputs(output, format_, plot, plot_all, resume, partition, overwrite)
+        if dry_run:
+            outputs = Outputs(output, format_, overwrite=overwrite or resume)
+            partition = None
         asked = [arguments, asdict(treatment), asdict(wanted), partition, __version__]
         run.prepare(files, request, treatment, outputs, asked)
-        code = run.search_all(files, wanted)
+        code = run.predict(files, wanted) if dry_run else run.search_all(files, wanted)
     except UserError as e:
         if run is None:
             typer.echo(f"skysieve: {e}", err=True)

@@ -209,6 +209,37 @@ class PeriodRun:
         with ExitStack() as stack:
             return self._search_all(files, wanted, stack)
 
+    def predict(self, files: list[Path], wanted: Wanted) -> int:
+        """Print what the search of each file would take, and search nothing; returns the exit code.
+
+        A file that is searched while it is read is read as far as its first piece, others are read.
+        """
+        from skysieve.core.command import show_prediction
+        from skysieve.core.errors import SkysieveError
+        from skysieve.periodogram.lightcurves.column_names import MissingColumn
+        from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves
+
+        from .rates import prediction
+
+        for file in files:
+            if file == STDIO:
+                raise UserError("--dry-run needs files, not standard input")
+            started = time.process_time()
+            try:
+                curves = self._streamed(file, wanted) or self._treated(
+                    read_light_curves(file, wanted, band=self.treatment.band)
+                )
+                facts = prediction(curves, self.request, time.process_time() - started)
+            except (BadFile, MissingColumn, ValueError, SkysieveError) as e:
+                self._bad(f"{file}: {str(e).splitlines()[0]}")
+                continue
+            except OSError as e:
+                self._bad(f"{file}: {e.strerror or e}")
+                continue
+            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {curves.n_rows:,} rows"
+            show_prediction(facts, f"{file}: {what}")
+        return FAILED_SOME if self.bad_files else 0
+
     def _search_all(self, files: list[Path], wanted: Wanted, stack: ExitStack) -> int:
         """As `search_all`; a table that is written during the search is closed by ``stack``."""
         from skysieve.periodogram.lightcurves.column_names import MissingColumn

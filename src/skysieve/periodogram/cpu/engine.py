@@ -157,8 +157,18 @@ class Engine:
             "method": ", ".join(used) or self.spec.method,
             "device": "cpu",
             "bytes": working + (int(nf.sum()) * self.dtype.itemsize if self.spec.return_power else 0),
-            "seconds": float(seconds.sum()) / self.pool.workers,
+            "work": self._work(method, seconds),
+            "threads": self.pool.workers,
         }
+
+    def _work(self, method: NDArray[np.uint8], seconds: NDArray[np.float64]) -> dict[str, float]:
+        """The seconds of the cost model, of each method, for `core.machine.rates`: each has a rate of its own."""
+        if self.model is None:
+            kind = self.dtype.name
+        else:
+            kind = "bands" if self.spec.model is not None else "terms"
+        sums = {f"{METHODS[i]} {kind}": float(seconds[method == i].sum()) for i in np.unique(method)}
+        return {"calls": 1.0} | sums
 
     def _choose(
         self, n: NDArray[Any], nf: NDArray[Any], cycles: NDArray[Any], regular: bool

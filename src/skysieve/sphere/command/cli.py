@@ -16,6 +16,7 @@ from skysieve.core.command import (
     OUTPUT,
     STDIO,
     DeviceOption,
+    DryRunOption,
     MemoryOption,
     Messages,
     OverwriteOption,
@@ -190,6 +191,7 @@ def smooth(
             metavar="FILE",
         ),
     ] = None,
+    dry_run: DryRunOption = False,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -219,9 +221,24 @@ def smooth(
         given = {name: kernels[name.replace("-", "_")] for name in KERNELS}
         kernel = read_kernel(given)
         columns = None if fields is None else [f.strip() for f in fields.split(",")]
+        began = time.process_time()
         sky = read_maps(read_stdin() if maps == STDIO else maps, columns, hdu, auxiliary=False)
+        read = time.process_time() - began
         if pixwin:
             kernel = with_pixels(kernel, sky.nside, nside_out, sky.polarised)
+        if dry_run:
+            from skysieve.core.command import show_prediction
+
+            from .rates import prediction
+
+            other = masked != "zero" or flux != "none" or positive or nside_out is not None or quadrature == "healpy"
+            simple = not other and (iterations, lmax) == (None, None) and method != "harmonic"
+            facts = prediction(
+                sky, kernel, simple, read, method=method, eps=eps, quadrature=quadrature, dtype=dtype, device=device,
+                memory=memory, threads=threads,
+            )  # fmt: skip
+            show_prediction(facts, f"{maps}: {len(sky.maps)} map{'s' * (len(sky.maps) > 1)} of nside {sky.nside}")
+            return
         start = time.perf_counter()
         found = smooth_maps(
             sky, kernel=kernel, method=method, eps=eps, iter=iterations, lmax=lmax, masked=masked, flux=flux,

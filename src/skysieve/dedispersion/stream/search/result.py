@@ -130,7 +130,7 @@ class StreamCandidates(Result):
         return cls(none, Events(*(np.empty(0) for _ in fields(Events))), np.empty(0, np.int64))  # type: ignore[arg-type]
 
 
-_NAMES = tuple(n for n in _COLUMNS if n not in ("beam", "segment", "beams", "flagged", "latency"))
+_NAMES = tuple(n for n in _COLUMNS if n not in ("beam", "segment", "beams", "flagged", "injected", "latency"))
 """Columns that a search makes; the other ones come from the stages around it."""
 
 

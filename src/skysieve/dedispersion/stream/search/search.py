@@ -1,7 +1,8 @@
 """The search of a stream: samples in pieces of any length in, candidates out, with the same bits as `search` of a file.
 
-On a CPU each sample is summed once (`series`), and a noise block is searched when it and the delay of its DMs are
-complete; on a GPU when the next block is complete too.  A candidate is returned when no later event can belong to it.
+On a CPU each sample is summed once (`series`), and a noise block is searched when the next one and the delay of its DMs
+are complete; on a GPU when the block after that is complete too.  A candidate is returned when no later event can
+belong to it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from skysieve.core.plan import Plan
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
-from skysieve.dedispersion.contract import BLOCK_SECONDS, REREAD
+from skysieve.dedispersion.contract import BLOCK_SECONDS, REREAD, THRESHOLD
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
@@ -73,7 +74,8 @@ class StreamSearch(Plan):
         Noise blocks to search at a time; more need less work and give more latency.
     history : int
         Samples to keep for `recent`.
-    widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+    widths, max_width, threshold, noise, detector, buffer, block, baseline, link_dm, link_time, method, max_loss, \
+    ref_freq, dm_constant
         As for `skysieve.dedispersion.search`.
     usual_block : float
         Seconds of the noise blocks if ``block`` is not given; they become longer if the search needs that.
@@ -127,12 +129,14 @@ class StreamSearch(Plan):
         step: int = 1,
         history: int = 0,
         widths: Sequence[int] | None = None,
-        threshold: float = 6.5,
+        max_width: float | None = None,
+        threshold: float = THRESHOLD,
         noise: Noise = "robust",
         detector: Detector = "boxcar",
         buffer: int | None = None,
         block: float | None = None,
         usual_block: float = BLOCK_SECONDS,
+        baseline: bool = True,
         link_dm: int = 5,
         link_time: float | None = None,
         method: Method = "auto",
@@ -162,15 +166,15 @@ class StreamSearch(Plan):
         self.job = prepare(
             fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
             link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-            dm_constant=dm_constant, usual_block=usual_block,
+            dm_constant=dm_constant, usual_block=usual_block, baseline=baseline, max_width=max_width,
         )  # fmt: skip
         self.observation, self.length = observation, self.job.length
         self.dtype, self.maximum = kind.name, most
         self.step = step * self.length
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
         self.real = kind.kind == "f"
-        span = 2 * self.step + 2 * self.length + self.job.overlap
-        rows, room = history + self.step + 2 * self.length, available_host_memory() // 2
+        span = 2 * self.step + 2 * self.job.context + self.job.overlap
+        rows, room = history + self.step + 2 * self.job.context, available_host_memory() // 2
         if (need := rows * observation.nchan * kind.itemsize) > room:
             raise MemoryBudgetError(f"block={block or usual_block:g}, step={step}: {rows} samples", need, room)
         self._held = History(observation, kind, most, history, rows - history)
@@ -221,7 +225,7 @@ class StreamSearch(Plan):
         self._joins: list[int] = []
         self._pending: list[NDArray[np.int64]] = []
         self._waiting: Events | None = None
-        self.start = self.low = self.filled = self._loaded = -1
+        self.start = self.low = self.filled = self._loaded = self._base = -1
         self.events = self.forced = self.dropped = self.equal = 0
         self.equal_since = -1.0
 
@@ -429,7 +433,7 @@ class StreamSearch(Plan):
         """Begin the stream, with zeros from the start of the block before its first one."""
         self.start = start
         self.low = start // self.length * self.length
-        base = self._loaded = max(0, self.low - self.length)
+        base = self._base = self._loaded = max(0, self.low - self.job.context)
         self._held.begin(base)
         if self.series is not None:
             self.series.begin(base, self.low)
@@ -470,7 +474,7 @@ class StreamSearch(Plan):
     def _begin_at(self, low: int) -> None:
         """Leave out a first block with too few samples to give a level: the stream starts at its end, ``low``."""
         self.start = self.low = low
-        self.filled = self._loaded = low - self.length
+        self.filled = self._loaded = self._base = max(0, low - self.job.context)
         if self.series is not None:
             self.series.begin(self.filled, low)
         self._pending = [np.array([[self.filled, low, 0, self.observation.nchan]])]
@@ -478,7 +482,8 @@ class StreamSearch(Plan):
     def _fill_first(self, end: int) -> None:
         """At the end of the first block with data, fill what is missing in it with its own level and scatter.
 
-        The block before it is filled too, because a short last block takes the noise of the block before.
+        The context before it is filled too, because the baseline depends on it, and a short last block takes the noise
+        of the block before.
         """
         view = self._held.view(self.filled, end)
         self._filler.hide(view)
@@ -498,7 +503,7 @@ class StreamSearch(Plan):
                 found += self._group(by_table(self._ranges, raw, len(self.job.made)), False)
             return found
         while True:
-            need = self.low + self.step + self.length + self.job.overlap
+            need = self.low + self.step + self.job.context + self.job.overlap
             if self.real:
                 need = -(-need // self.length) * self.length
             if self.filled < need:
@@ -506,8 +511,8 @@ class StreamSearch(Plan):
             found += self._look(ENDLESS)
 
     def _look(self, nsamp: int) -> list[StreamCandidates]:
-        raw = self.job.look(self.engine, self._looked, self.low, self.step, nsamp)
-        self._loaded = min(nsamp, self.low + self.step + self.length + self.job.overlap)
+        raw = self.job.look(self.engine, self._looked, self.low, self.step, nsamp, begin=self._base)
+        self._loaded = min(nsamp, self.low + self.step + self.job.context + self.job.overlap)
         self.low += self.step
         return self._group(raw, nsamp != ENDLESS and self.low >= nsamp)
 
