@@ -195,4 +195,7 @@ def _run(domain: str, use: str, device: str) -> Warmed:
 
 
 if __name__ == "__main__":
+    from skysieve.core.cpu.jit import compile_all
+
+    compile_all()
     _uses(sys.argv[1])[sys.argv[2]](sys.argv[3])

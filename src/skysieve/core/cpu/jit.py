@@ -50,7 +50,15 @@ from skysieve.core.files import written
 from skysieve.core.machine.measured import cache_folder
 from skysieve.core.tasks import usable_cores
 
-__all__ = ["compile_beside", "compile_together", "interpreted_if_small", "is_compiled", "njit", "stored_folder"]
+__all__ = [
+    "compile_all",
+    "compile_beside",
+    "compile_together",
+    "interpreted_if_small",
+    "is_compiled",
+    "njit",
+    "stored_folder",
+]
 
 logger = logging.getLogger("skysieve.compile")
 
@@ -269,6 +277,13 @@ def _interpreted(kernel: Any) -> Callable[..., Any]:
             return source(*args)
 
     return run
+
+
+def compile_all() -> None:
+    """From now on this process interprets nothing and starts no process to compile: `skysieve warm-up` is for later."""
+    global INTERPRETED_SECONDS
+    INTERPRETED_SECONDS = 0.0
+    os.environ[_HELPER] = "1"
 
 
 def is_compiled(kernel: Any, *args: Any) -> bool:
