@@ -26,7 +26,7 @@ import skysieve
 from skysieve.cli import application
 from skysieve.core.command import show_prediction
 from skysieve.core.device import resolve
-from skysieve.core.rates import processor
+from skysieve.core.machine.rates import processor
 
 FILE = Path(__file__).parent / "results" / "predictions.json"
 RUNS = 3

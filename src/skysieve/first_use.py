@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skysieve.core.device import cuda_problem, resolve
-from skysieve.core.measured import cache_folder
+from skysieve.core.machine.measured import cache_folder
 from skysieve.core.tasks import usable_cores
 
 __all__ = ["DOMAINS", "Warmed", "code_folders", "measure_rates", "warm_each", "warm_up"]
@@ -132,7 +132,7 @@ def code_folders(devices: Iterable[str]) -> dict[str, Path]:
 
 
 def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float]]:
-    """Measure the rates from which times are predicted, domain by domain, and store them (see `core.rates`).
+    """Measure the rates from which times are predicted, domain by domain, and store them (see `core.machine.rates`).
 
     Parameters
     ----------
@@ -195,4 +195,7 @@ def _run(domain: str, use: str, device: str) -> Warmed:
 
 
 if __name__ == "__main__":
+    from skysieve.core.cpu.jit import compile_all
+
+    compile_all()
     _uses(sys.argv[1])[sys.argv[2]](sys.argv[3])

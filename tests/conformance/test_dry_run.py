@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skysieve.cli import application
-from skysieve.core import measured, rates
+from skysieve.core.machine import measured, rates
 
 
 @pytest.fixture(autouse=True)

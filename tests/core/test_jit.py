@@ -223,3 +223,15 @@ def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
     jit.compile_beside(again, "raise SystemExit(1)")
     assert again(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)  # the process failed: compiled here
     assert sum(again.stats.cache_misses.values()) == 1
+
+
+def test_warm_up_compiles_what_else_is_interpreted(monkeypatch):
+    monkeypatch.setattr(jit, "INTERPRETED_SECONDS", jit.INTERPRETED_SECONDS)
+    monkeypatch.setenv(jit._HELPER, "")
+    monkeypatch.delenv(jit._HELPER)
+    fresh = njit(nogil=True)(double.py_func)
+    fresh._cache.disable()
+    assert jit.interpreted_if_small(fresh, 10) is not fresh
+    jit.compile_all()
+    assert jit.interpreted_if_small(fresh, 10) is fresh
+    assert not jit._may_start()

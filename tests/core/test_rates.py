@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skysieve.core import rates
 from skysieve.core.command import format_seconds, show_prediction
 from skysieve.core.device import Device, resolve
-from skysieve.core.measured import path_of, stored
+from skysieve.core.machine import rates
+from skysieve.core.machine.measured import path_of, stored
 
 CPU = resolve("cpu")[0]
 GPU = Device("cuda", 0, "A card", 10**9)

@@ -12,7 +12,6 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.dedispersion import Filterbank, Mask, fake, inject, plan, search
 from skysieve.dedispersion.contract import NOISE, block_parts
 from skysieve.dedispersion.data.delays import delay_seconds, sample_delays, snr_kept
-from skysieve.dedispersion.single_pulse.grouping import friends
 from skysieve.dedispersion.single_pulse.search import WIDTHS
 
 NOISES = tuple(NOISE)
@@ -165,6 +164,21 @@ def test_drifts_are_removed_as_the_slow_search_does(kind):
     assert np.abs(close[:, :3]).max() == 0
     # floats are not rounded to whole numbers (sigma is 128), and their quartiles are samples
     assert np.abs(close[:, 3]).max() < (1e-5 if kind != "float32" else 0.3)
+
+
+def test_the_widest_boxcar_in_seconds():
+    band = {"nchan": 64, "duration": 8, "tsamp": 1e-3, "fch1": 1500, "foff": -4}
+    fb = fake(dm=200, times=[3.5], width=0.4, snr=20, seed=1, **band)
+    dms = np.arange(100, 300, 20.0)
+    wide, narrow = (search(fb, dms, max_width=w, threads=1) for w in (0.5, 0.1))
+    assert narrow.width.max() <= 0.1
+    assert 0.3 < wide.width[0] <= 0.5
+    assert wide.snr[0] > 1.4 * narrow.snr.max()
+    for bad in (0.0, -1.0, 4.2, math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"max_width=.*expected seconds from 0.001 to 4.096"):
+            search(fb, dms, max_width=bad)
+    with pytest.raises(ValueError, match="widths name the widest"):
+        search(fb, dms, max_width=0.1, widths=[1, 2])
 
 
 def test_a_wide_pulse_in_noise_loses_as_much_as_its_part_of_three_blocks():
@@ -430,23 +444,6 @@ def test_real_widths_share_the_top_event(test_data):
 # ---------------------------------------------------------------- grouping
 
 
-def test_friends_of_friends_against_pairs():
-    rng = np.random.default_rng(0)
-    n = 300
-    d, t, w = rng.integers(0, 40, n), rng.uniform(0, 2, n), rng.choice([1e-3, 1e-2, 4e-2], n)
-    found = friends(d, t, w, 2, 5e-3)
-    label = np.arange(n)
-    near = (np.abs(d[:, None] - d) <= 2) & (np.abs(t[:, None] - t) <= np.maximum((w[:, None] + w) / 2, 5e-3))
-    for _ in range(n):
-        lowest = np.where(near, label, n).min(axis=1)
-        if (lowest == label).all():
-            break
-        label = lowest
-    _, expected = np.unique(label, return_inverse=True)
-    assert np.array_equal(found, expected)
-    assert len(friends(d[:0], t[:0], w[:0], 2, 1e-3)) == 0
-
-
 def test_candidates_are_their_loudest_members(pulses):
     found = search(pulses, np.arange(60, 141, 2.0), threshold=5.5)
     e = found.events
@@ -514,8 +511,8 @@ def test_dms_that_the_data_do_not_hold_are_told_before_memory_is(pulses):
         ({"buffer": 100}, ValueError, "detector='threshold'"),
         ({"detector": "threshold", "buffer": 1}, ValueError, "buffer=1"),
         ({"block": 0}, ValueError, "block=0"),
-        ({"link_dm": -1}, ValueError, "link_dm=-1"),
-        ({"link_time": -1.0}, ValueError, "link_time=-1.0"),
+        ({"excess": -1.0}, ValueError, "excess=-1.0"),
+        ({"dip": 0.0}, ValueError, "dip=0.0"),
         ({"method": "tree2"}, ValueError, "method='tree2'"),
         ({"dms": "all"}, TypeError, "dms='all': expected real numbers"),
         ({"mask": Mask.channels(4, [0])}, ValueError, "mask has 4 channels"),

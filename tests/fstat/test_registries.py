@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skysieve.cli import app
-from skysieve.core import rates
+from skysieve.core.machine import rates
 from skysieve.fstat import AtomsBatch, Grid, SearchPlan, SearchResult, search, synth_atoms, timing, transient_map
 from skysieve.fstat.archive import JSON, pack, unpack
 from skysieve.fstat.contract import COMPAT, Compat

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from skysieve import __version__
-from skysieve.core import rates
 from skysieve.core.device import resolve
+from skysieve.core.machine import rates
 from skysieve.fstat import Grid, TransientPlan, WindowSum, synth_atoms, timing
 from skysieve.fstat.inputs.windows import resolve_window
 

@@ -278,6 +278,57 @@ def test_pulses_of_every_width_in_long_series(runtime, seed, widths):
 
 
 @one_order
+@pytest.mark.parametrize("kind", ["u1", "i1", "f4"])
+def test_windows_with_several_peaks_are_divided_as_on_the_cpu(runtime, kind):
+    """Pairs and trains of pulses that one window joins: an event each, also at the ends of series."""
+    rng = np.random.default_rng(21)
+    n, width = 9000, 6
+    x = rng.normal(0 if kind == "i1" else 90, 8, (4, n))
+    places = [
+        0,
+        18,
+        *(400 + 18 * i for i in range(6)),
+        1500,
+        1521,
+        3000,
+        3026,
+        5000,
+        5014,
+        5100,
+        7600,
+        7660,
+        n - 28,
+        n - 6,
+    ]
+    for at in places:
+        x[:, at : at + width] += 40 / np.sqrt(width)
+    x[:, 4000:4150] += 12  # a wide pulse without peaks
+    x[:, 6300:6500] += 8  # a narrow pulse upon a wide one
+    x[:, 6400:6404] += 60
+    fb = Filterbank.from_array(np.rint(x).astype({"u1": np.uint8, "i1": np.int8, "f4": np.float32}[kind]),
+                               freqs=np.linspace(400, 399, 4), tsamp=1e-3)  # fmt: skip
+    t = Table(np.array([[0, 0, 0, 0], [0, 1, 2, 3]], np.int32))
+    found = {}
+    for dip in (7.0, np.inf):
+        what = Detection(2500, WIDTHS, 6.5, "robust", False, n - t.delays.max(axis=1).astype(np.int64), dip=dip)
+        parts = []
+        for engine in (
+            cuda.Engine(Cleaned(fb, None, 2500), [t], method="brute", capacity=n, runtimes=[runtime]),
+            cpu.Engine(Cleaned(fb, None, 2500), [t], method="brute", capacity=n, threads=1),
+        ):
+            engine.load(0, n)
+            parts.append(engine.search(0, 0, n - t.maxshift, 0, n, what))
+            engine.close()
+        assert np.array_equal(*parts)
+        found[dip] = parts[0][parts[0][:, 0] == 0]
+    centres = found[7.0][:, 1]
+    assert all(np.abs(centres - at - width / 2).min() <= 2 for at in places)
+    assert np.abs(centres - 6402).min() <= 1
+    assert len(centres) <= len(places) + 5
+    assert len(found[np.inf]) < len(centres)
+
+
+@one_order
 @pytest.mark.parametrize(
     ("kind", "noise", "block", "parts", "period"),
     [

@@ -5,7 +5,8 @@ import pytest
 
 import skysieve
 from skysieve.periodogram import lombscargle, lombscargle_multiband
-from skysieve.periodogram.cpu import engine, prepare
+from skysieve.periodogram.cpu import engine, prepare, search
+from skysieve.periodogram.cpu.fourier import search as fourier_search
 from skysieve.periodogram.cpu.fourier import series
 
 GRID = {"fmin": 0.02, "fmax": 5.0, "nf": 3000, "n_peaks": 3, "device": "cpu"}
@@ -16,8 +17,8 @@ def cold(monkeypatch):
     """Nothing is compiled yet, as far as the engine knows."""
     skysieve.clear_cache()
     monkeypatch.setattr(engine.first_answers, "seconds", 0.0)
-    for search in (engine.SinusoidSearch, series.SeriesSearch):
-        monkeypatch.setattr(search, "is_compiled", lambda *_: False)
+    for kind in (engine.SinusoidSearch, series.SeriesSearch):
+        monkeypatch.setattr(kind, "is_compiled", lambda *_: False)
     yield
     skysieve.clear_cache()
 
@@ -88,3 +89,12 @@ def test_rows_are_prepared_by_the_interpreter_with_the_same_bits(has_dy):
 
     for a, b in zip(run(prepare.prepare), run(_interpreted(prepare.prepare)), strict=True):
         assert a.tobytes() == b.tobytes()
+
+
+def test_peaks_of_both_types_are_refined_by_the_same_code():
+    counts = []
+    for dtype in ("float64", "float32"):
+        lombscargle(*curve(), dtype=dtype, **GRID)
+        lombscargle(*curve(), nterms=4, dtype=dtype, return_power=False, **GRID)
+        counts.append([len(kernel.signatures) for kernel in (search.conclude, fourier_search.conclude)])
+    assert counts[0] == counts[1]

@@ -139,7 +139,7 @@ def show_prediction(facts: Mapping[str, Any], what: str) -> None:
         The job in a few words.
     """
     from .errors import format_bytes
-    from .rates import ADVICE
+    from .machine.rates import ADVICE
 
     typer.echo(what)
     if facts["method"]:

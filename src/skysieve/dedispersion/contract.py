@@ -105,6 +105,17 @@ DETECTORS = {
 }
 """Detectors: names of `Detector`."""
 
+EXCESS, DIP = 4.0, 7.0
+"""Default S/N by which an event may exceed the response of a stronger one, and by which it falls between two peaks."""
+EXCESS_HELP = (
+    "S/N by which an event may exceed what a stronger burst explains at its DM, time and width; beyond, it is a "
+    f"candidate of its own. The default is {EXCESS:g}."
+)
+DIP_HELP = (
+    "Depth in sigma of the dip between two peaks of a window that makes them two events; inf never divides a window. "
+    f"The default is {DIP:g}."
+)
+
 # ---------------------------------------------------------------- limits
 
 MOST_BINNED = 128
@@ -166,6 +177,8 @@ class Detection:
         Largest number of events that memory holds.
     parts : int
         Parts of a block from whose means the running baseline follows; 0: the level is that of the noise estimator.
+    dip : float
+        Fall of the S/N between two peaks of a window that makes them two events; see `cpu.detect.split`.
     """
 
     block: int
@@ -176,6 +189,7 @@ class Detection:
     valid: NDArray[np.int64]
     most: int = 2**62
     parts: int = 0
+    dip: float = np.inf
 
     @property
     def noise_code(self) -> int:
@@ -191,6 +205,18 @@ def check_events(count: int, what: Detection) -> None:
     """Stop a search that finds more events than memory holds: its threshold lies in the noise."""
     if count > what.most:
         raise ValueError(f"threshold={what.threshold!r}: more than {what.most} events; raise it, or memory")
+
+
+def sorted_events(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows of (DM, sample, width, S/N) in the order of the first three, each once.
+
+    Two windows that overlap may both hold a peak that is resolved.
+
+    >>> sorted_events(np.array([[1, 7, 0, 9.0], [0, 8, 0, 7.0], [1, 7, 0, 9.0]])).tolist()
+    [[0.0, 8.0, 0.0, 7.0], [1.0, 7.0, 0.0, 9.0]]
+    """
+    rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+    return rows[np.append(True, (np.diff(rows[:, :3], axis=0) != 0).any(axis=1))[: len(rows)]]
 
 
 @dataclass(frozen=True)
@@ -277,6 +303,7 @@ class Engine(Protocol):
     ) -> NDArray[np.float64]:
         """Events whose windows are centred on binned samples ``low : high``; the series stay on the backend.
 
+        A window that holds several peaks is replaced by events that lie up to three quarters of its width away.
         ``first : first + count`` are the samples to sum; ``first`` begins a block.  They hold the block before ``low``,
         and samples after ``high`` for the widest window and for the noise there.
 

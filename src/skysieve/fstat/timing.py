@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from skysieve import __version__
-from skysieve.core.measured import store, stored
-from skysieve.core.rates import others_busy
+from skysieve.core.machine.measured import store, stored
+from skysieve.core.machine.rates import others_busy
 from skysieve.fstat.inputs.bins import Bins
 from skysieve.fstat.inputs.grid import Grid, Schedule
 from skysieve.fstat.inputs.window_kinds import Algorithm

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core import rates
 from skysieve.core.checks import one_of, thread_count
 from skysieve.core.device import Device, resolve
 from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import SkysieveError
+from skysieve.core.machine import rates
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
@@ -425,7 +425,7 @@ class LombScarglePlan(Plan):
             ``method``, ``device``, ``dtype`` (str), ``bytes`` of memory that the work takes on the device, ``moved``
             bytes of rows and answers, which cross the bus of a GPU (int); ``seconds`` that are expected on an idle
             machine and ``processor_seconds`` of all threads (float; None before ``skysieve info --measure``, see
-            `skysieve.core.rates`), ``work`` (the counts from which they are predicted) and ``threads`` that share it,
+            `core.machine.rates`), ``work`` (the counts from which they are predicted) and ``threads`` that share it,
             ``normalization``, ``nterms``, ``n_peaks``, ``return_power``, ``n_objects``, ``n_points``,
             ``n_frequencies``, ``shared_grid``.
 

@@ -282,7 +282,7 @@ class Engine(Protocol):
         """What would be done, without doing it.
 
         The keys that every backend has are ``method`` and ``device`` (str), ``bytes`` (int; on the device), ``work``
-        (dict of counts, see `core.rates`) and ``threads`` (int).
+        (dict of counts, see `core.machine.rates`) and ``threads`` (int).
         """
 
     @property

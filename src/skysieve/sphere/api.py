@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from skysieve.core import rates
 from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.checks import one_of, real_dtype
 from skysieve.core.device import Device, resolve
 from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, format_bytes
+from skysieve.core.machine import rates
 from skysieve.core.plan import Plan
 from skysieve.core.progress import Progress, Reporter, reporting
 from skysieve.sphere.grids.grid import QUADRATURES, Grid, Healpix, Quadrature

@@ -4,7 +4,7 @@ numba optimises and translates a function again in every function that calls it,
 a function that compiled code calls is only lowered to LLVM's language (a *part*); the function that Python calls (an
 *entry*) is optimised and translated once, with all its parts.  The first compilation takes about half the time.
 
-Compiled entries are stored in `skysieve.core.measured.cache_folder`, in a folder for the present sources, versions and
+Compiled entries are stored in `core.machine.measured.cache_folder`, in a folder for the present sources, versions and
 Python, one file for each function, types of arguments and processor.  A file that is damaged counts as absent.
 
 A first answer need not wait for all of it: `interpreted_if_small` runs the source of a function that is called for few
@@ -47,10 +47,18 @@ from numba.core.typed_passes import NativeLowering
 
 import skysieve
 from skysieve.core.files import written
-from skysieve.core.measured import cache_folder
+from skysieve.core.machine.measured import cache_folder
 from skysieve.core.tasks import usable_cores
 
-__all__ = ["compile_beside", "compile_together", "interpreted_if_small", "is_compiled", "njit", "stored_folder"]
+__all__ = [
+    "compile_all",
+    "compile_beside",
+    "compile_together",
+    "interpreted_if_small",
+    "is_compiled",
+    "njit",
+    "stored_folder",
+]
 
 logger = logging.getLogger("skysieve.compile")
 
@@ -269,6 +277,13 @@ def _interpreted(kernel: Any) -> Callable[..., Any]:
             return source(*args)
 
     return run
+
+
+def compile_all() -> None:
+    """From now on this process interprets nothing and starts no process to compile: `skysieve warm-up` is for later."""
+    global INTERPRETED_SECONDS
+    INTERPRETED_SECONDS = 0.0
+    os.environ[_HELPER] = "1"
 
 
 def is_compiled(kernel: Any, *args: Any) -> bool:

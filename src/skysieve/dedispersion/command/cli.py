@@ -47,6 +47,7 @@ from .options import (
     DmOptions,
     Files,
     FilOutput,
+    Grouping,
     Injected,
     MaxWidthOption,
     MethodOption,
@@ -278,6 +279,7 @@ def search(
             panel=SEARCH, metavar="S",
         ),
     ] = None,
+    grouping: Grouping,
     max_width: MaxWidthOption = None,
     no_baseline: NoBaselineOption = False,
     method: MethodOption = "auto",
@@ -344,8 +346,9 @@ def search(
             clean, mask, every = cleaning.prepared(fb, messages, requantise)
             found = single_pulses.search(
                 clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-                max_width=max_width, baseline=not no_baseline, method=method, mask=mask, device=computation.device,
-                threads=computation.threads, memory=computation.memory, progress=messages.progress,
+                max_width=max_width, baseline=not no_baseline, excess=grouping.excess, dip=grouping.dip, method=method,
+                mask=mask, device=computation.device, threads=computation.threads, memory=computation.memory,
+                progress=messages.progress,
             )  # fmt: skip
             return clean, found, every
 
@@ -431,7 +434,7 @@ def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
 def predict(fb: Filterbank, made: DMPlan, cleaned: bool, computation: Computation, **how: Any) -> None:
     """Print what a search would take, as ``--dry-run`` does; cleaning is not predicted."""
     from skysieve.core.command import show_prediction
-    from skysieve.core.rates import missing
+    from skysieve.core.machine.rates import missing
     from skysieve.dedispersion.single_pulse.search import SearchPlan
 
     with SearchPlan(

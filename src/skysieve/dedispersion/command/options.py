@@ -32,7 +32,7 @@ from skysieve.core.command import (
     option,
     write_stdout,
 )
-from skysieve.dedispersion.contract import DETECTORS, NOISE, SUMMATIONS
+from skysieve.dedispersion.contract import DETECTORS, DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, SUMMATIONS
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.data.sigproc import BIT_ORDERS
 from skysieve.dedispersion.dm_plan.rules import RULES
@@ -442,6 +442,14 @@ class DmOptions:
             fb, self.dm_max, dm_min=self.dm_min, rule=self.rule or "loss", max_loss=self.max_loss, tol=self.tol,
             width=self.width, downsamp="auto" if self.downsamp is None else self.downsamp, **common,
         )  # fmt: skip
+
+
+@dataclass
+class Grouping:
+    """Which events are one candidate."""
+
+    excess: Annotated[float, option("--excess", help=EXCESS_HELP, panel=SEARCH, metavar="X")] = EXCESS
+    dip: Annotated[float, option("--dip", help=DIP_HELP, panel=SEARCH, metavar="X")] = DIP
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.core import rates
+from skysieve.core.machine import rates
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.single_pulse.search import WIDTHS, SearchPlan
 

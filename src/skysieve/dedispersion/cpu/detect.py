@@ -32,6 +32,10 @@ CLIPS, CLIP_AT, CLIPPED_SIGMA = 5, 3.0, 0.98657826
 """Rounds of clipping, its limit in sigma, and the standard deviation of a unit normal distribution clipped there."""
 PART = 64
 """Samples of a partial sum of `moments`."""
+VALLEY = np.float32(0.2)
+"""S/N between two peaks that are resolved over that of the lower one, at most: components of a pulse are one event."""
+POINTED = np.float32(1.75)
+"""S/N of the best part of a pulse over that of the same part of a top-hat: of a pulse with an exponential tail."""
 
 
 @njit(**JIT)
@@ -276,11 +280,145 @@ def boxcars(prefix, count, start, stop, widths, scales, best, which):
 
 
 @njit(**JIT)
-def peaks(best, which, start, low, high, widths, threshold, every, row, found, n_found):
+def next_crest(prefix, s, stop, w, scale, threshold, dip, out):
+    """Whether windows of ``w`` samples that begin at ``s`` or later, and end by ``stop``, have a peak.
+
+    A peak reaches the threshold, and after it the S/N falls by more than ``dip``, to less than the part `VALLEY` of the
+    peak, and rises in the same way.  ``out`` gets the middle of that fall
+    and the sample from which to look for the next peak; ``stop`` twice if there is none.
+    """
+    rising, high = True, False
+    top, bottom, cut = np.float32(-np.inf), np.float32(np.inf), s
+    for u in range(s, stop - w + 1):
+        f = np.float32(np.int32(prefix[u + w] - prefix[u])) * scale
+        if rising:
+            if f > top:
+                top = f
+            elif f < top - dip and f < VALLEY * top:
+                rising, bottom, cut, high = False, f, u, top >= threshold
+        elif f < bottom:
+            bottom, cut = f, u
+        elif f > bottom + dip and VALLEY * f > bottom:
+            if high:
+                out[0], out[1] = cut + w // 2, u
+                return True
+            rising, top = True, f
+    out[0] = out[1] = stop
+    return top >= threshold if rising else high
+
+
+@njit(**JIT)
+def best_within(prefix, first, stop, widths, scales, even, out):
+    """Highest S/N of the windows within samples ``first : stop``, above ``even`` times the root of their width.
+
+    ``even`` is for windows of ``UNIT**-2`` samples.  ``out`` gets the window's centre and width number.
+    """
+    best = np.float32(-np.inf)
+    for k in range(len(widths)):
+        w = widths[k]
+        expected = even / scales[k]
+        for s in range(first, stop - w + 1):
+            f = np.float32(np.int32(prefix[s + w] - prefix[s])) * scales[k] - expected
+            if f > best:
+                best = f
+                out[0], out[1] = s + w // 2, k
+    return best
+
+
+@njit(**JIT)
+def pointed(prefix, begin, k, widths, scales, threshold, dip, row, found, n_found):
+    """A narrow pulse upon a wide one as an event beside that of width number ``k`` that begins at sample ``begin``.
+
+    It is at most a third as long, and has more than `POINTED` times the S/N of its part of an even window, plus
+    ``dip``.  Returns the new number of events.
+    """
+    w = widths[k]
+    few = 0
+    while 3 * widths[few] <= w:
+        few += 1
+    if few == 0:
+        return n_found
+    out = np.empty(2, np.int64)
+    whole = np.float32(np.int32(prefix[begin + w] - prefix[begin])) * scales[k]
+    if best_within(prefix, begin, begin + w, widths[:few], scales, POINTED * whole * scales[k], out) > dip:
+        v = widths[out[1]]
+        s = out[0] - v // 2
+        f = np.float32(np.int32(prefix[s + v] - prefix[s])) * scales[out[1]]
+        if f >= threshold:
+            if n_found < len(found):
+                found[n_found, 0], found[n_found, 1], found[n_found, 2], found[n_found, 3] = row, out[0], out[1], f
+            n_found += 1
+    return n_found
+
+
+@njit(**JIT)
+def split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_found):
+    """Events of the window of width number ``k`` around sample ``t``, if it holds peaks that are resolved.
+
+    Peaks are resolved if the S/N of shorter windows falls by more than ``dip`` between them.  Windows from a sixteenth
+    to a third as long are tried on the window and a quarter of its width on both sides; those that show the most peaks
+    count, of equals the longest.  The data are divided at the dips, and the best window of each part is an event, in
+    place of the whole.  Narrow pulses upon wide ones are events too, see `pointed`.
+
+    Returns the new number of events: at least two more if the whole is divided, or else up to one more.
+    """
+    w = widths[k]
+    first = max(0, t - w // 2 - w // 4)
+    stop = min(count, t - w // 2 + w + w // 4)
+    out = np.empty(2, np.int64)
+    most, which = 1, 0
+    for j in range(k - 1, -1, -1):
+        v = widths[j]
+        if 3 * v > w:
+            continue
+        if 16 * v < w:
+            break
+        n, s = 0, first
+        while s + v <= stop:
+            n += next_crest(prefix, s, stop, v, scales[j], threshold, dip, out)
+            s = out[1]
+        if n > most:
+            most, which = n, j
+    if most < 2:
+        return pointed(prefix, t - w // 2, k, widths, scales, threshold, dip, row, found, n_found)
+    v, s, begin, n = widths[which], first, first, 0
+    for turn in range(2):  # are there two events?  Then write them
+        s, begin = first, first
+        while s + v <= stop:
+            crest = next_crest(prefix, s, stop, v, scales[which], threshold, dip, out)
+            end, s = out[0], out[1]
+            if crest:
+                f = best_within(prefix, begin, end, widths, scales, np.float32(0), out)
+                if f >= threshold and turn == 0:
+                    n += 1
+                elif f >= threshold:
+                    if n_found < len(found):
+                        found[n_found, 0], found[n_found, 1], found[n_found, 2], found[n_found, 3] = (
+                            row,
+                            out[0],
+                            out[1],
+                            f,
+                        )
+                    n_found += 1
+                    n_found = pointed(
+                        prefix, out[0] - widths[out[1]] // 2, out[1], widths, scales, threshold, dip, row, found,
+                        n_found,
+                    )  # fmt: skip
+            begin = end
+        if n < 2:
+            return pointed(prefix, t - w // 2, k, widths, scales, threshold, dip, row, found, n_found)
+    return n_found
+
+
+@njit(**JIT)
+def peaks(
+    best, which, start, low, high, widths, threshold, every, row, found, n_found, prefix, count, scales, dip
+):  # fmt: skip
     """Samples of ``low : high`` that reach the threshold and are the highest within half their width; all if ``every``.
 
-    ``best[0]`` belongs to sample ``start``; of equals the earliest counts.  Returns the new number of events, also if
-    ``found`` is too short for all.
+    ``best[0]`` belongs to sample ``start``; of equals the earliest counts.  A window with several peaks that are
+    resolved gives an event for each, see `split`.  ``prefix[i]`` is the sum of the samples before ``i``.  Returns the
+    new number of events, also if ``found`` is too short for all.
     """
     last = start + len(best)
     for t in range(low, high):
@@ -299,6 +437,12 @@ def peaks(best, which, start, low, high, widths, threshold, every, row, found, n
                     if best[u - start] > f:
                         top = False
                         break
+        if top and not every and widths[which[t - start]] > 2:
+            before = n_found
+            n_found = split(
+                prefix, count, t, which[t - start], widths, scales, threshold, dip, row, found, n_found
+            )  # fmt: skip
+            top = n_found < before + 2
         if top:
             if n_found < len(found):
                 found[n_found, 0] = row
@@ -311,7 +455,7 @@ def peaks(best, which, start, low, high, widths, threshold, every, row, found, n
 
 @njit(**JIT)
 def search_rows(
-    sums, valid, low, high, block, noise, parts, kind, widths, scales, threshold, every, spare, levels, found
+    sums, valid, low, high, block, noise, parts, kind, widths, scales, threshold, every, dip, spare, levels, found
 ):  # fmt: skip
     """Events in the rows of a tile, for windows centred on columns ``low : high``; column 0 begins a block.
 
@@ -338,5 +482,8 @@ def search_rows(
                 continue  # no window reaches the threshold, as in most segments
             a, b = max(0, t - reach), min(count, min(high, t + SEGMENT) + reach)
             boxcars(prefix, count, a, b, widths, scales, best, which)
-            n = peaks(best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, i, found, n)
+            n = peaks(
+                best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, i, found, n, prefix, count, scales,
+                dip,
+            )  # fmt: skip
     return n

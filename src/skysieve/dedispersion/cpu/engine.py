@@ -13,7 +13,17 @@ import numpy as np
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.tasks import TaskPool
-from skysieve.dedispersion.contract import KINDS, UNIT, Detection, Source, Table, check_events, direction, sum_dtype
+from skysieve.dedispersion.contract import (
+    KINDS,
+    UNIT,
+    Detection,
+    Source,
+    Table,
+    check_events,
+    direction,
+    sorted_events,
+    sum_dtype,
+)
 
 from . import detect, load, program
 from .simd import LANES
@@ -390,13 +400,13 @@ class Engine:
         while True:
             n = detect.search_rows(
                 sums, valid, low - first, high - first, what.block, what.noise_code, what.parts,
-                KINDS.index(self.dtype.kind), widths, scales, np.float32(what.threshold), what.every, scratch, levels,
-                found,
+                KINDS.index(self.dtype.kind), widths, scales, np.float32(what.threshold), what.every,
+                np.float32(what.dip), scratch, levels, found,
             )  # fmt: skip
             if n <= len(found):
                 break
             found = np.empty((n, 4))
-        events = found[:n].copy()
+        events = sorted_events(found[:n])
         events[:, 0] += m
         events[:, 1] += first
         return events

@@ -9,7 +9,7 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.core.gpu.staging import Lane
-from skysieve.dedispersion.contract import UNIT, Detection, check_events
+from skysieve.dedispersion.contract import UNIT, Detection, check_events, sorted_events
 
 from .tensor_plan import PACKAGE
 
@@ -47,7 +47,7 @@ JOB = np.dtype(
         ("look", np.int32), ("widths", np.int32), ("widest", np.int32), ("room", np.int32), ("shorter", np.int32),
         ("dense", np.int32), ("kept", np.int32), ("subs", np.int32),
         ("smaller", np.int32), ("pairs", np.int32), ("region", np.int32), ("parts", np.int32),
-        ("threshold", np.float32),
+        ("threshold", np.float32), ("dip", np.float32),
     ],
     align=True,
 )  # fmt: skip
@@ -123,6 +123,7 @@ class Detector:
         j["parts"] = what.parts
         j["segment"], j["threshold"] = 4080 if widest <= 1024 else 1024, what.threshold
         j["shorter"] = sum(w < SHORT for w in what.widths)
+        j["dip"] = what.dip
         j["dense"] = what.widths[: len(DENSE)] == DENSE and int(j["shorter"][0]) == len(DENSE) and widest >= 32
         kept = NOISE_BYTES + 4 * what.block
         j["kept"] = kept <= min(self.runtime.device.shared_per_block - 1024, MOST_KEPT)
@@ -228,8 +229,9 @@ class Detector:
             lane.to_host(on_host, found[: 4 * n])
             lane.synchronize()
         events = on_host.view(EVENT)
-        events = events[np.lexsort((events["column"], events["row"]))]
-        return np.stack([events[name].astype(np.float64) for name in ("row", "column", "width", "snr")], axis=1)
+        return sorted_events(
+            np.stack([events[name].astype(np.float64) for name in ("row", "column", "width", "snr")], axis=1)
+        )
 
 
 def glance_room(what: Detection) -> tuple[int, int]:

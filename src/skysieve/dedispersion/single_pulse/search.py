@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from skysieve.core import rates
 from skysieve.core.checks import one_of
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.machine import rates
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
@@ -25,6 +25,8 @@ from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
     CONTEXT,
     DETECTORS,
+    DIP,
+    EXCESS,
     METHODS,
     MOST_WIDTH,
     NOISE,
@@ -55,7 +57,8 @@ from skysieve.dedispersion.dm_plan.arguments import Stages, check_binning, stage
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
 
-from .candidates import Candidates, Events, group_events
+from .candidates import Candidates, Events, columns_of, event_order
+from .grouping import Response
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -85,13 +88,12 @@ class Job:
     stages : list of (DMs, binning, subbands, DMs that share subbands)
     made : list of Tabled
         Delays of each stage.
-    dm_constant, threshold, link_time, tsamp : float
+    dm_constant, threshold, excess, dip, tsamp : float
     boxes : tuple of int
         Widths of the boxcars, binned samples.
     noise : str
     every : bool
         See `contract.Detection`.
-    link_dm : int
     length : int
         Samples of a noise block, not binned.
     baseline : bool
@@ -105,8 +107,8 @@ class Job:
     boxes: tuple[int, ...]
     noise: str
     every: bool
-    link_dm: int
-    link_time: float
+    excess: float
+    dip: float
     length: int
     tsamp: float
     baseline: bool
@@ -134,8 +136,20 @@ class Job:
             table = t.table
             valid = nsamp // table.downsamp - table.delays.max(axis=1).astype(np.int64)
             block = self.length // table.downsamp
-            found.append(Detection(block, self.boxes, self.threshold, self.noise, self.every, valid, parts=parts))
+            found.append(
+                Detection(block, self.boxes, self.threshold, self.noise, self.every, valid, parts=parts, dip=self.dip)
+            )
         return found
+
+    def response(self, obs: Observation, ref_freq: float) -> Response:
+        """What groups the events."""
+        dms, rank = np.unique(np.concatenate([dms for dms, *_ in self.stages]), return_inverse=True)
+        widest = np.zeros(len(dms))
+        binnings = np.concatenate([np.full(len(dms), binning) for dms, binning, *_ in self.stages])
+        np.maximum.at(widest, rank, binnings * self.boxes[-1] * self.tsamp)
+        return Response.of(
+            obs, dms, ref_freq, self.dm_constant, widest, self.boxes[-1], self.threshold, self.excess, self.every
+        )
 
     def look(
         self, engine: Engine, looked: list[Detection], low: int, step: int, nsamp: int,
@@ -178,13 +192,13 @@ class Job:
             ))  # fmt: skip
             offset += len(dms)
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        order = np.lexsort((columns[6], columns[3], columns[0]))
+        order = event_order(*(columns[i] for i in (0, 3, 6, 7)))
         return Events(*(c[order] for c in columns)), dms_all + base
 
 
 def prepare(
     fb: Filterbank, dms: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
-    buffer: int | None, block: float | None, link_dm: int, link_time: float | None, method: str, max_loss: float,
+    buffer: int | None, block: float | None, excess: float, dip: float, method: str, max_loss: float,
     ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS, baseline: bool = True,
     max_width: float | None = None,
 ) -> Job:  # fmt: skip
@@ -198,7 +212,7 @@ def prepare(
     one_of("method", method, METHODS)
     if max_width is not None and detector == "boxcar":
         widths = boxcars(fb, max_width, widths, min(binning for _, binning, _, _ in stages))
-    boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
+    boxes, kind = _check(widths, threshold, noise, detector, excess, dip)
     common = math.lcm(*(binning for _, binning, _, _ in stages))
     length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages),
                            usual_block)  # fmt: skip
@@ -206,10 +220,9 @@ def prepare(
     for listed, binning, nsub, call in stages:
         check_binning(fb, binning)
         made.append(tabled(fb, listed, binning, method, max_loss, None, nsub, call, ref_freq, constant))
-    gap = 3 * fb.tsamp if link_time is None else float(link_time)
     return Job(
-        stages, made, constant, float(threshold), boxes, kind, DETECTORS[detector].every, int(link_dm), gap, length,
-        fb.tsamp, bool(baseline) and detector == "boxcar",
+        stages, made, constant, float(threshold), boxes, kind, DETECTORS[detector].every, float(excess), float(dip),
+        length, fb.tsamp, bool(baseline) and detector == "boxcar",
     )  # fmt: skip
 
 
@@ -221,7 +234,7 @@ class SearchPlan(EnginePlan):
     data : Filterbank, path or sequence of paths
         The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.
         Give a path if the plan is to be pickled: open files cannot be.
-    dms, widths, max_width, threshold, noise, detector, buffer, block, baseline, link_dm, link_time, method, max_loss, \
+    dms, widths, max_width, threshold, noise, detector, buffer, block, baseline, excess, dip, method, max_loss, \
     ref_freq, dm_constant
         As for `search`.
     device, memory, threads
@@ -256,8 +269,8 @@ class SearchPlan(EnginePlan):
         buffer: int | None = None,
         block: float | None = None,
         baseline: bool = True,
-        link_dm: int = 5,
-        link_time: float | None = None,
+        excess: float = EXCESS,
+        dip: float = DIP,
         method: Method = "auto",
         max_loss: float = 0.0,
         ref_freq: Reference | float = "top",
@@ -270,8 +283,8 @@ class SearchPlan(EnginePlan):
         with opened(data) as fb:
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-                link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-                dm_constant=dm_constant, baseline=baseline, max_width=max_width,
+                excess=excess, dip=dip, method=method, max_loss=max_loss, ref_freq=ref_freq, dm_constant=dm_constant,
+                baseline=baseline, max_width=max_width,
             )  # fmt: skip
             self._detector, self._ref_freq, self._threads = detector, ref_freq, threads
             self._most = parse_budget(memory, available_host_memory()) // EVENT_BYTES
@@ -365,7 +378,8 @@ class SearchPlan(EnginePlan):
             raw = kept_events(made, raw, job.boxes, lost, length, joins, looked)
         events, dms_all = job.events(raw, fb.observation)
         ref = reference_frequency(fb.freqs, self._ref_freq)
-        columns, group = group_events(events, fb.observation, ref, job.dm_constant, job.link_dm, job.link_time)
+        head = job.response(fb.observation, ref).group(events).head
+        columns, group = columns_of(events, head, fb.observation, ref, job.dm_constant)
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
         size = ((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()
@@ -425,7 +439,7 @@ class SearchPlan(EnginePlan):
         return self._target.devices[0]
 
     def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
-        """The work of a search of so many samples, without cleaning, for `core.rates`; and bytes of samples loaded."""
+        """The work of a search of so many samples, without cleaning (`core.machine.rates`), and bytes of samples."""
         job, costs = self._job, self._open_engine().describe()["costs"]
         additions = series = boxcars = 0.0
         loaded = 0
@@ -462,8 +476,8 @@ def search(
     buffer: int | None = None,
     block: float | None = None,
     baseline: bool = True,
-    link_dm: int = 5,
-    link_time: float | None = None,
+    excess: float = EXCESS,
+    dip: float = DIP,
     method: Method = "auto",
     max_loss: float = 0.0,
     ref_freq: Reference | float = "top",
@@ -505,10 +519,12 @@ def search(
     baseline : bool
         Take the level of a block from the block and its neighbours, and subtract a smooth line where it drifts.  False
         takes the level of each block from its noise estimator alone.
-    link_dm : int
-        Events belong to one candidate if their DMs are at most so many places apart in the list of DMs ...
-    link_time : float, optional
-        ... and their windows overlap or are at most so many seconds apart (3 samples by default).
+    excess : float
+        S/N by which an event may lie above what a stronger burst explains; beyond, it is a candidate of its own.  See
+        Notes.
+    dip : float
+        Two peaks of a window are two events if the S/N falls by more than this between them.  In noise, 7 is exceeded
+        in fewer than one of a thousand windows.
     mask : Mask, optional
         Cells to leave out.  Channels that are masked throughout add nothing; other cells are replaced by values drawn
         from the good samples of their channel and block.
@@ -540,7 +556,10 @@ def search(
     The S/N of a window of w samples is ``sum(y - level) / (sigma sqrt(w))``, with level and sigma of the block of each
     sample, so that w binned samples have the S/N of the window that is not binned.  Normalised samples are rounded to
     1/64 sigma and limited to 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest
-    among those that are centred within half its width.  At each DM the series ends where its lowest channel does, so
+    among those that are centred within half its width, or one of several peaks in such a window (``dip``).  A pulse has
+    events at many DMs: they fill a bow tie around it.  The strongest event is a candidate; a weaker one belongs to a
+    stronger one if its S/N is at most 1.4 times the response of a pulse (Cordes & McLaughlin 2003) plus ``excess``; see
+    `grouping.Response`.  At each DM the series ends where its lowest channel does, so
     that a pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative
     to the DM that it has.  Masked channels add no noise: sigma is that of the other channels.  The result does not
     depend on chunks or threads, nor on the length of the data, except that a last block of less than a quarter takes
@@ -560,7 +579,7 @@ def search(
         _check_given(fb, mask, losses)
         options: dict[str, Any] = {
             "widths": widths, "max_width": max_width, "threshold": threshold, "noise": noise, "detector": detector,
-            "buffer": buffer, "block": block, "baseline": baseline, "link_dm": link_dm, "link_time": link_time,
+            "buffer": buffer, "block": block, "baseline": baseline, "excess": excess, "dip": dip,
             "method": method, "max_loss": max_loss, "ref_freq": ref_freq, "dm_constant": dm_constant,
             "memory": memory, "threads": threads,
         }  # fmt: skip
@@ -610,17 +629,16 @@ def _until(job: Job, looked: list[Detection]) -> NDArray[np.float64]:
 
 
 def _check(
-    widths: Sequence[int] | None, threshold: float, noise: str, detector: str, link_dm: int, link_time: float | None
+    widths: Sequence[int] | None, threshold: float, noise: str, detector: str, excess: float, dip: float
 ) -> tuple[tuple[int, ...], str]:
     """Check arguments; the widths and the noise estimator."""
     if not (math.isfinite(threshold) and threshold > 0):
         raise ValueError(f"threshold={threshold!r}: expected a number above 0")
     one_of("noise", noise, NOISE)
     one_of("detector", detector, DETECTORS)
-    if not isinstance(link_dm, (int, np.integer)) or link_dm < 0:
-        raise ValueError(f"link_dm={link_dm!r}: expected a whole number of at least 0")
-    if link_time is not None and not (math.isfinite(link_time) and link_time >= 0):
-        raise ValueError(f"link_time={link_time!r}: expected seconds, at least 0")
+    for name, value in (("excess", excess), ("dip", dip)):
+        if not value > 0:
+            raise ValueError(f"{name}={value!r}: expected an S/N above 0; inf is allowed")
     if (only := DETECTORS[detector].noise) is not None:
         if widths is not None:
             raise ValueError("widths: the threshold detector has no boxcars")

@@ -254,7 +254,7 @@ def make_grid(
 def describe(messages: Messages, facts: dict[str, Any]) -> None:
     """Say what a plan will do."""
     from skysieve.core.errors import format_bytes
-    from skysieve.core.rates import ADVICE
+    from skysieve.core.machine.rates import ADVICE
 
     messages.detail(
         f"{facts['method']} on {facts['device']}, {facts['dtype']}: {facts['cells']:,} cells, "

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core import rates
 from skysieve.core.command import show_prediction
 from skysieve.core.device import resolve
+from skysieve.core.machine import rates
 from skysieve.fstat.api import TransientPlan
 from skysieve.fstat.demod.demodulator import Demodulator
 from skysieve.fstat.demod.simulate import simulate_sfts

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core import rates
 from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.machine import rates
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.tasks import TaskPool
 from skysieve.fstat import precision, timing

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core import rates
 from skysieve.core.checks import one_of, real_dtype, whole
 from skysieve.core.device import Device, resolve
+from skysieve.core.machine import rates
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
@@ -318,7 +318,7 @@ class SearchPlan(Plan):
         }
 
     def work_of(self, templates: int, atoms: int) -> dict[str, float]:
-        """The work around the maps, for `core.rates`: of each template and window, and of each atom."""
+        """The work around the maps, for `core.machine.rates`: of each template and window, and of each atom."""
         return {"templates": float(templates * len(self.options.windows)), "atoms": float(atoms)}
 
     def _times(self, found: list[dict[str, Any]], templates: int, atoms: int) -> dict[str, float | None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core import rates
+from skysieve.core.machine import rates
 from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.lightcurves.io import LightCurves
 from skysieve.periodogram.multiband import MultibandPlan

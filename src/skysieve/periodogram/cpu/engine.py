@@ -162,7 +162,7 @@ class Engine:
         }
 
     def _work(self, method: NDArray[np.uint8], seconds: NDArray[np.float64]) -> dict[str, float]:
-        """The seconds of the cost model, of each method, for `core.rates`: each has a rate of its own."""
+        """The seconds of the cost model, of each method, for `core.machine.rates`: each has a rate of its own."""
         if self.model is None:
             kind = self.dtype.name
         else:
@@ -226,7 +226,10 @@ class Engine:
             values = values.copy()
         grid = state.Frequencies(grids.f0[part], grids.df[part], grids.nf[part], values, int(grids.shared))
         first, last = int(power_start[start]), int(power_start[stop])
-        power = np.empty(0, self.dtype) if output.power is None else output.power[first:last]
+        # without powers to return, series of both types run the same code
+        power = np.empty(0, self.dtype if self.model is None else np.float64)
+        if output.power is not None:
+            power = output.power[first:last]
         answers = state.Answers(
             power, power_start[start : stop + 1] - first,
             output.peak_index[start:stop], output.peak_frequency[start:stop], output.peak_power[start:stop],
@@ -339,7 +342,7 @@ class SinusoidSearch:
         best, taken = self._room(which)
         arguments = self.arguments(method, combs, which, first, last, best, taken)
         work = arguments[10]
-        ending = (which, self.curves, self.grid, self.mean, best, taken, work.c, work.s, self.answers)
+        ending = (which, self.curves, self.grid, self.mean, best, taken, work.c, work.s, self.answers.peaks_alone())
         compile_together((search.search, arguments), (search.conclude, ending))
         found, count, seam = search.search(*arguments)
         if last < 0:
@@ -384,8 +387,9 @@ class SinusoidSearch:
         found = search.joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
         work = _scratch_of(self.engine, "direct", state.direct_work, int(self.curves.n_used[i]), 1)
         search.conclude(
-            which, self.curves, self.grid, self.mean, found[None], np.array([len(found)]), work.c, work.s, self.answers
-        )
+            which, self.curves, self.grid, self.mean, found[None], np.array([len(found)]), work.c, work.s,
+            self.answers.peaks_alone(),
+        )  # fmt: skip
 
 
 def _scratch_of(engine: Engine, name: str, make: Callable[..., state.Work], *sizes: int) -> state.Work:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from skysieve.core import rates
+from skysieve.core.machine import rates
 from skysieve.sphere.api import ConvolvePlan
 from skysieve.sphere.grids.grid import Healpix
 from skysieve.sphere.kernels.shapes import Gaussian

@@ -33,7 +33,7 @@ from skysieve.core.command import (
     report_errors,
 )
 from skysieve.core.metrics.server import format_address, parse_address
-from skysieve.dedispersion.contract import NOISE, THRESHOLD
+from skysieve.dedispersion.contract import DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, THRESHOLD
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS
 from skysieve.dedispersion.stream.receive.formats import FORMATS
 from skysieve.dedispersion.stream.records import POLICIES
@@ -350,6 +350,8 @@ def stream(
     no_baseline: Annotated[
         bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
     ] = False,
+    excess: Annotated[float, option("--excess", help=EXCESS_HELP, panel=SEARCH, metavar="X")] = EXCESS,
+    dip: Annotated[float, option("--dip", help=DIP_HELP, panel=SEARCH, metavar="X")] = DIP,
     step: Annotated[
         int,
         option("--step", help="Blocks to search at a time; more need less work and give more latency. The default is "
@@ -500,8 +502,8 @@ def stream(
         ignored = number_list(ignore, "--ignore", MOST_CHANNELS, "channel numbers") if ignore else []
         search = {
             "threshold": threshold, "noise": str(noise), "block": block, "usual_block": BLOCK, "ignore": ignored,
-            "max_width": max_width, "baseline": not no_baseline, "device": device, "step": step,
-            "threads": threads, "memory": memory,
+            "max_width": max_width, "baseline": not no_baseline, "excess": excess, "dip": dip, "device": device,
+            "step": step, "threads": threads, "memory": memory,
         }  # fmt: skip
         loaded = None if plan is None else DMPlan.load(plan)
         inject = None

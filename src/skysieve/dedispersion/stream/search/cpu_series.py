@@ -60,7 +60,8 @@ def noise_of_block(sums, valid, origin, number, block, begin, noise, parts, kind
 
 @njit(**JIT)
 def search_series(
-    sums, valid, origin, begin, low, high, block, newest, levels, widths, scales, threshold, every, found
+    sums, valid, origin, begin, low, high, block, newest, levels, widths, scales, threshold, every, dip,
+    found
 ):  # fmt: skip
     """Events of rows whose windows are centred on samples ``low : high``, from samples ``begin`` on.
 
@@ -98,7 +99,10 @@ def search_series(
             a, c = max(0, t - reach), min(count, stop + reach)
             boxcars(prefix, count, a, c, widths, scales, best, which)
             before = n
-            n = peaks(best[: c - a], which[: c - a], a, t, stop, widths, threshold, every, i, found, n)
+            n = peaks(
+                best[: c - a], which[: c - a], a, t, stop, widths, threshold, every, i, found, n, prefix, count, scales,
+                dip,
+            )  # fmt: skip
             for k in range(before, min(n, len(found))):
                 found[k, 1] += begin
     return n

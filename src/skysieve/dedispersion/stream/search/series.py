@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion.contract import KINDS, UNIT, Detection, Table, check_events
+from skysieve.dedispersion.contract import KINDS, UNIT, Detection, Table, check_events, sorted_events
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -262,13 +262,13 @@ class RunningSeries:
         while True:
             n = cpu_series.search_series(
                 sums, valid[row:stop], k.origin, begin, low, high, k.block, newest, levels, widths, scales,
-                np.float32(what.threshold), what.every, found,
+                np.float32(what.threshold), what.every, np.float32(what.dip), found,
             )  # fmt: skip
             if n <= len(found):
                 break
             found = np.empty((n, 4))
         found[:n, 0] += row
-        return found[:n].copy()
+        return sorted_events(found[:n])
 
     def warm(self, at: int, looked: Sequence[Detection]) -> None:
         """Load or compile all kernels, by a search from sample ``at`` on."""

@@ -240,7 +240,8 @@ class SeriesSearch:
     def _ending(self, which: NDArray[np.int64], work: kernels.SeriesWork, best: Any, taken: Any) -> tuple[Any, ...]:
         """Arguments of `search.conclude`."""
         return (
-            which, self.curves, self.row_of_band, self.grid, self.fit, LIMIT[DIRECT], work, best, taken, self.answers,
+            which, self.curves, self.row_of_band, self.grid, self.fit, LIMIT[DIRECT], work, best, taken,
+            self.answers.peaks_alone(),
         )  # fmt: skip
 
     def _room(self, which: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.core.measured import store, stored
+from skysieve.core.machine.measured import store, stored
 from skysieve.core.tasks import usable_cores
 
 if TYPE_CHECKING:
