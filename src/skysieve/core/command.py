@@ -9,7 +9,8 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import StrEnum
+from dataclasses import asdict, is_dataclass
+from enum import Enum, StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,8 +20,9 @@ import typer
 from .errors import one_line
 
 __all__ = [
-    "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages", "check_output",
-    "check_picture", "number_list", "option", "read_stdin", "report_errors", "table_format", "write_stdout",
+    "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
+    "check_output", "check_picture", "flat_options", "number_list", "option", "read_stdin", "report_errors",
+    "table_format", "write_stdout",
 ]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -70,6 +72,26 @@ MemoryOption = Annotated[
 ]
 OverwriteOption = Annotated[
     bool, option("--overwrite", help="Replace output files that exist. The default is to refuse them.", panel=OUTPUT)
+]
+CLUSTER = "Cluster"
+ClusterOption = Annotated[
+    str | None,
+    option(
+        "--cluster",
+        help="Divide the work into partitions, for local[:N] (workers on this machine), dask:ADDRESS (a scheduler), "
+        "slurm[:N] (an array of N tasks), htcondor[:N] (only a submit description) or serial (this process). The "
+        "default is not to divide it.",
+        panel=CLUSTER,
+        metavar="LAUNCHER",
+    ),
+]
+ResumeOption = Annotated[
+    bool,
+    option(
+        "--resume",
+        help="With --cluster: continue an interrupted run from its finished partitions. The default is to begin anew.",
+        panel=CLUSTER,
+    ),
 ]
 FormatOption = Annotated[
     str | None,
@@ -144,6 +166,29 @@ def format_seconds(seconds: float) -> str:
         if seconds >= size * (2 if size == 86400 else 1):
             return f"{seconds / size:.3g} {unit}"
     return f"{1e3 * seconds:.3g} ms"
+
+
+def flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a command as JSON holds them, by their names in Python; groups of options are taken to pieces.
+
+    >>> flat_options({"files": [Path("a.csv")], "id_": None, "dtype": Dtype.float32})
+    {'files': ['a.csv'], 'id': None, 'dtype': 'float32'}
+    """
+    out: dict[str, Any] = {}
+    for name, value in options.items():
+        group = is_dataclass(value) and not isinstance(value, type)
+        out |= flat_options(asdict(value)) if group else {name.rstrip("_"): _plain(value)}
+    return out
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return {str(name): _plain(one) for name, one in value.items()} if isinstance(value, Mapping) else value
 
 
 class _Lines(logging.Handler):

@@ -102,7 +102,7 @@ def write_parquet(
     """
     parquet = _parquet()
     table, texts = _arrow_table(columns, units or {}, facts)
-    parquet.write_table(table, path, use_dictionary=texts)
+    parquet.write_table(table, path, use_dictionary=texts, write_page_checksum=True)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -18,6 +18,7 @@ from skysieve.core.command import (
     OUTPUT,
     STDIO,
     USER_ERROR,
+    ClusterOption,
     DryRunOption,
     FormatOption,
     MemoryOption,
@@ -303,11 +304,12 @@ def search(
     most: Annotated[
         int, option("--most", help="Number of cut-outs. The default is 10.", panel=OUTPUT, metavar="N", min=1)
     ] = 10,
+    cluster: ClusterOption = None,
     resume: Annotated[
         bool,
         option(
-            "--resume", help="With --each: note which files are done, and continue where an interrupted run ended.",
-            panel=OUTPUT,
+            "--resume", help="With --each or --cluster: continue where an interrupted run ended, after the files that "
+            "are done.", panel=OUTPUT,
         ),
     ] = False,
     overwrite: OverwriteOption = False,
@@ -315,10 +317,16 @@ def search(
 ) -> None:  # fmt: skip
     """Search files for dispersed single pulses: from data to candidates and pictures.
 
+    With --cluster every file is searched by itself, and the table has a column of files.
+
     Example: skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
+
+    Example: skysieve dedisp search night/*.fil --dm-max 500 -o night.parquet --cluster local:4
 
     Example: skysieve dedisp search night "older/*.fil" --dm-max 500 -o night.csv --resume
     """
+    if cluster is not None:
+        divide(cluster, dict(locals()))
     from skysieve.core.device import begin
     from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
@@ -405,6 +413,22 @@ def search(
         if cutouts is not None:
             paths = write_cutouts(clean, found, cutouts, most=most, mask=every, memory=computation.memory)
             messages.wrote(cutouts, f"{len(paths)} files")
+
+
+def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
+    """Search files one by one by ``--cluster``."""
+    from skysieve.cluster.command import launch
+
+    code, reports = 0, given["reports"]
+    with report_errors("interrupted; --resume continues from the finished files"):
+        if given["plot"] is not None or given["cutouts"] is not None:
+            raise ValueError("--cluster goes with neither --plot nor --cutouts")
+        if given["dry_run"]:
+            raise ValueError("--cluster and --dry-run do not go together")
+        computation = given.pop("computation")
+        shared = {"threads": computation.threads, "memory": computation.memory, "device": computation.device}
+        code = launch("dedisp search", cluster, given | shared, reports.messages())
+    raise typer.Exit(code)
 
 
 def predict(fb: Filterbank, made: DMPlan, cleaned: bool, computation: Computation, **how: Any) -> None:

@@ -342,20 +342,25 @@ def _given(barycentre: dict[str, tuple[Any, Any]], one: SFTs) -> tuple[NDArray[n
     return delay, rate
 
 
-def stream(demodulators: Sequence[Demodulator], bank: TemplateBank) -> Callable[[int], Iterator[list[AtomsBatch]]]:
-    """As `Demodulator.stream`; the demodulators take turns, each in a thread of its own, one batch ahead."""
-    first = demodulators[0]
+def stream(
+    demodulators: Sequence[Demodulator], bank: TemplateBank, end: int | None = None
+) -> Callable[[int], Iterator[list[AtomsBatch]]]:
+    """As `Demodulator.stream`; the demodulators take turns, each in a thread of its own, one batch ahead.
+
+    ``end`` is the last template + 1; by default the end of the bank.
+    """
+    first, last = demodulators[0], len(bank) if end is None else end
     size = max(1, BATCH_BYTES[first.device.kind] // (4 * first.dtype.itemsize * sum(len(one) for one in first.sfts)))
 
     def batches(start: int) -> Iterator[list[AtomsBatch]]:
         pools = [ThreadPoolExecutor(1, "skysieve-demod") for _ in demodulators]
         ahead: deque[Future[list[AtomsBatch]]] = deque()
         try:
-            for k, at in enumerate(range(start, len(bank), size)):
+            for k, at in enumerate(range(start, last, size)):
                 if len(ahead) == len(demodulators):
                     yield ahead.popleft().result()
                 chosen = k % len(demodulators)
-                spins = bank.part(at, at + size).values()
+                spins = bank.part(at, min(at + size, last)).values()
                 ahead.append(pools[chosen].submit(partial(demodulators[chosen].batch, *spins, strict=False)))
             while ahead:
                 yield ahead.popleft().result()

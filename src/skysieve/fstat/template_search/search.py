@@ -273,6 +273,14 @@ class SearchPlan(Plan):
             "strict": o.strict, "bsgl": None if o.bsgl is None else repr(o.bsgl), "grid": _grid_settings(self.grid),
         }  # fmt: skip
 
+    def check(self, batch: Any) -> None:
+        """Raise `GridMismatch` if the grid does not fit the times of an item of a stream, as a search does first."""
+        worker = self._open_workers()[0]
+        for parts in groups(_raised(batch), 0):
+            worker.set_grid(self.grid or self._full_grid(parts))
+            if self.options.strict:
+                worker.check_times(parts)
+
     def describe(self, batch: Any) -> dict[str, Any]:
         """Method, device, type, bytes and predicted seconds for one item of a stream, without a search.
 
@@ -335,16 +343,20 @@ class SearchPlan(Plan):
         checkpoint: PathLike | None = None,
         checkpoint_every: float = 60.0,
         total: int | None = None,
+        start: int = 0,
         facts: Mapping[str, Any] | None = None,
         progress: bool | Callable[[int, int], None] = False,
     ) -> SearchResult:
-        """Search a stream of templates; see `search`."""
+        """Search a stream of templates; see `search`.
+
+        ``start`` is the number of the first template: a callable ``batches`` then begins with ``batches(start)``.
+        """
         workers = self._open_workers()
         if not np.isfinite(checkpoint_every) or checkpoint_every < 0:
             raise ValueError(f"checkpoint_every={checkpoint_every!r}: expected seconds, at least 0")
         options, settings = self.options, self._settings() | dict(facts or {})
         ledgers = {name: Ledger(options.topk, options.threshold, options.posteriors) for name in options.windows}
-        state = State(ledgers, grid=self.grid)
+        state = State(ledgers, grid=self.grid, templates=start)
         with ExitStack() as stack:
             report = stack.enter_context(reporting(progress, "transient F-statistic"))
             file = Checkpoint(checkpoint, settings, checkpoint_every)
@@ -358,8 +370,8 @@ class SearchPlan(Plan):
                         report(state.templates, total or 0)
                 state.finished = True
         return SearchResult(
-            state.ledgers, state.templates, state.n_bad, state.faults, state.grid, options.statistic, self.threshold,
-            options.band, options.band_width, settings,
+            state.ledgers, state.templates - start, state.n_bad, state.faults, state.grid, options.statistic,
+            self.threshold, options.band, options.band_width, settings,
         )  # fmt: skip
 
 
