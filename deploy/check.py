@@ -23,7 +23,8 @@ OTHER_NAMES = {"python-finufft": "finufft"}
 """Packages of conda-forge that have another name in the package index."""
 NOT_PACKAGES = ("python", "pip")
 LIGHT_CURVE = """import math, random
-times = sorted(random.Random(1).uniform(0, 40) for _ in range(200))
+draw = random.Random(1)
+times = sorted(draw.uniform(0, 40) for _ in range(200))
 rows = [f"{t:.4f},{math.sin(2 * math.pi * t / 0.7):.4f}" for t in times]
 open("star.csv", "w").write("mjd,mag\\n" + "\\n".join(rows))"""
 
@@ -75,7 +76,7 @@ def main() -> None:
         run("python", "-c", LIGHT_CURVE)
         found = run("skysieve", "period", "star.csv", "--min-period", "0.3", "--max-period", "5", "--device", "cpu")
         print(found)
-        if not re.search(r"\b0\.(7000|6999)", found):
+        if not re.search(r"\b0\.(7|70000*|6999+)\d*\s", found):
             raise SystemExit(f"{recipe.name}: the period of 0.7 d was not found")
         print(f"{recipe.name}: as expected")
 

@@ -62,7 +62,7 @@ def measure(device: Device) -> None:
         if device.kind != "cpu" and options["method"] == "finufft":
             continue
         made = _curves(many, rows)
-        grid = {"fmin": 1 / SPAN, "fmax": nf / SPAN / 5, "nf": nf}
+        grid = {"fmin": 2 / SPAN, "fmax": (2 + nf / 5) / SPAN, "nf": nf}
         for dtype in ("float64", "float32") if kind == "one" else ("float64",):
             given = {**grid, **options, "n_peaks": 5, "return_power": False, "device": device, "dtype": dtype}
             arrays: tuple[Any, ...] = (made.t, made.y, made.dy)
@@ -76,7 +76,7 @@ def measure(device: Device) -> None:
     works, took = [], []
     for objects, rows, peaks in ANSWERS:
         made, request = _curves(objects, rows), Request({"n_peaks": peaks})
-        with LombScarglePlan(fmin=0.01, fmax=2.0, nf=1000, n_peaks=peaks, return_power=False, device="cpu") as plan:
+        with LombScarglePlan(fmin=0.01, fmax=2.0, nf=10_000, n_peaks=peaks, return_power=False, device="cpu") as plan:
             result = plan.execute(made.t, made.y, made.dy, offsets=made.offsets)
         works.append(_answers(made.n_rows, objects, peaks))
         took.append(rates.timed(device, partial(finish, made, result, request, False)))
