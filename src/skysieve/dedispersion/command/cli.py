@@ -374,7 +374,7 @@ def search(
                 "dms": asdict(dms), "plan": None if plan_file is None else plan_file.read_text(encoding="utf-8"),
                 "data": asdict(data), "cleaning": asdict(cleaning), "requantise": requantise, "threshold": threshold,
                 "noise": noise, "detector": detector, "buffer": buffer, "block": block, "method": method,
-                "max_width": max_width, "baseline": not no_baseline, "format": chosen,
+                "max_width": max_width, "baseline": not no_baseline, "grouping": asdict(grouping), "format": chosen,
             }  # fmt: skip
             load_numba()
             outputs = Outputs(output, chosen, folder, plot, cutouts, most, resume, overwrite)

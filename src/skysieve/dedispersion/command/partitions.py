@@ -37,8 +37,8 @@ class DedispWork:
         self.job = job
         self.options = o = job.options | {name: _at(job, job.options[name]) for name in FILES}
         self.dms, self.data, self.cleaning = _group(DmOptions, o), _group(DataOptions, o), _group(Cleaning, o)
-        same = ("threshold", "noise", "detector", "buffer", "block", "method")
-        self.given: dict[str, Any] = {name: o[name] for name in same}
+        same = ("threshold", "noise", "detector", "buffer", "block", "method", "max_width", "excess", "dip")
+        self.given: dict[str, Any] = {name: o[name] for name in same} | {"baseline": not o["no_baseline"]}
         self.given |= {"device": job.device, "threads": resources.threads, "memory": resources.memory}
 
     @classmethod
