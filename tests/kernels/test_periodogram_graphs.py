@@ -6,6 +6,7 @@ results that `GraphLane.record` has collected.  The GPU's own graphs are tested 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from skysieve.core.gpu.staging import HostLane
+from skysieve.core.gpu.structs import address
 from skysieve.periodogram.contract import Grids
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.cuda import run as cuda_run
@@ -85,7 +87,7 @@ class GraphLane(HostLane):
 
     def to_device(self, target: Any, source: Any) -> None:
         assert not self.recording, "a recorded launch sends nothing: what it reads is sent before each replay"
-        target.reshape(-1).view(np.uint8)[...] = source.reshape(-1).view(np.uint8)
+        ctypes.memmove(address(target), address(source), source.nbytes)
 
     def to_host(self, target: Any, source: Any) -> None:
         self.runtime.start(partial(HostLane.to_host, self, target, source))

@@ -25,6 +25,7 @@ from skysieve.core.memory import available_host_memory
 from skysieve.core.tasks import usable_cores
 
 from .runtime import Runtime, on_device
+from .structs import Place, address
 
 __all__ = ["GROWTH", "Copier", "CudaLane", "HostLane", "Lane", "ResultMemory", "is_pinned", "make_current", "make_lane"]
 
@@ -107,6 +108,7 @@ class Lane(ABC):
         self.generation = 0
         self.recording = False
         self._device: dict[str, Any] = {}
+        self._addresses: dict[str, int] = {}
         self._host: dict[str, Any] = {}
         self._device_kinds: dict[str, np.dtype[Any]] = {}
         self._host_kinds: dict[str, np.dtype[Any]] = {}
@@ -124,6 +126,15 @@ class Lane(ABC):
         nbytes = _claim(self._device_kinds, name, size, dtype)
         return self._grow(name, nbytes, zero)[:nbytes].view(dtype)[: int(size)]
 
+    def place(self, name: str, size: int, dtype: Any, zero: bool = False) -> Place:
+        """As `array`, but return only what a kernel needs of it, which takes a tenth of the time on a GPU.
+
+        It is valid until the buffer grows or is freed.
+        """
+        nbytes = _claim(self._device_kinds, name, size, dtype)
+        self._grow(name, nbytes, zero)
+        return Place(self._addresses[name], size, self._device_kinds[name].itemsize)
+
     def reserve(self, name: str, nbytes: int) -> None:
         """Let the lane's buffer `name` on the device have at least `nbytes` bytes, for arrays of any dtype."""
         self._grow(name, nbytes, False)
@@ -138,7 +149,7 @@ class Lane(ABC):
             grown = -(-int(GROWTH * nbytes) // ALIGN) * ALIGN
             with self:
                 held = self.xp.zeros(grown, np.uint8) if zero else self.xp.empty(grown, np.uint8)
-            self._device[name] = held
+            self._device[name], self._addresses[name] = held, address(held)
         return held
 
     def pinned(self, name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
@@ -162,6 +173,7 @@ class Lane(ABC):
         self.settle()
         self.generation += 1
         self._device.clear()
+        self._addresses.clear()
         self._host.clear()
         self._device_kinds.clear()
         self._host_kinds.clear()
@@ -172,7 +184,10 @@ class Lane(ABC):
 
     @abstractmethod
     def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
-        """Start to copy `source` into the device array `target`; return when a pageable `source` may be changed."""
+        """Start to copy `source` into the device array (or, on a GPU, the `Place`) `target`.
+
+        Return when a pageable `source` may be changed.
+        """
 
     @abstractmethod
     def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
@@ -271,7 +286,7 @@ class CudaLane(Lane):
     def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
         runtime = self.xp.cuda.runtime
         start = source.__array_interface__["data"][0]  # half the time of source.ctypes.data
-        runtime.memcpyAsync(target.data.ptr, start, source.nbytes, runtime.memcpyHostToDevice, self.stream.ptr)
+        runtime.memcpyAsync(address(target), start, source.nbytes, runtime.memcpyHostToDevice, self.stream.ptr)
 
     def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
         runtime = self.xp.cuda.runtime

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.core.device import Device
-from skysieve.core.gpu.structs import fill
+from skysieve.core.gpu.structs import fill, from_place
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.cost import Costs
@@ -31,7 +31,7 @@ from skysieve.periodogram.cuda.parts import (  # fmt: skip
 )
 from skysieve.periodogram.cuda.peaks.launch import PEAK_BYTES, tries
 from skysieve.periodogram.cuda.samples.half_window import HALVES, HALVES_REACH
-from skysieve.periodogram.cuda.samples.layout import FULLEST, POWERS_SPAN, SampleLayout
+from skysieve.periodogram.cuda.samples.layout import FULLEST, POWERS_SPAN, SampleLayout, bessel_i0
 from skysieve.periodogram.cuda.samples.samples import HALVES_TAPS, NAMES, TAPS, WINDOW, sampler_kernels, small_arrays
 from skysieve.periodogram.cuda.samples.stretches import Cut, cut, sample_bytes
 from skysieve.periodogram.cuda.worker import PACKAGE
@@ -358,7 +358,7 @@ class Comb(NufftMethod):
         part, names = chunk.job.parts[i], cs.SPREAD.names or ()
         if not self.for_long_series or not part.long:
             return None
-        cells = chunk.lane.array(f"cells{i}", part.launches * SPREAD_CELLS * 2, worker.spec.dtype)
+        cells = chunk.lane.place(f"cells{i}", part.launches * SPREAD_CELLS * 2, worker.spec.dtype)
         more = {k: v for k, v in self._comb_arguments(worker, chunk, i).items() if k in names}
         args = fill(cs.SPREAD, out=cells, **more)
         module = worker.module("sinusoid/spread.cu")
@@ -575,14 +575,14 @@ class Samples(NufftMethod):
         n = len(chunk.job.parts[i].order) if stride else 1
         name = f"own_{i}" if stride else f"{worker.data_buffer}_{i}"
         taps = {
-            "taps": lane.array(f"{name}_taps", 2 * n * self.taps, np.float64),
-            "origin": lane.array(f"{name}_origin", 2 * n, np.int32),
-            "shift": lane.array(f"{name}_shift", 2 * n * self.parts, np.int32),
+            "taps": lane.place(f"{name}_taps", 2 * n * self.taps, np.float64),
+            "origin": lane.place(f"{name}_origin", 2 * n, np.int32),
+            "shift": lane.place(f"{name}_shift", 2 * n * self.parts, np.int32),
         }
         if lane.recording and not stride:
             return taps
         blocks = 1 if stride else -(-self.taps // 256)
-        window = dict(zip(WINDOW, HALVES, strict=True)) if self.halves else {"inverse": 1 / float(np.i0(layout.beta))}
+        window = dict(zip(WINDOW, HALVES, strict=True)) if self.halves else {"inverse": 1 / bessel_i0(layout.beta)}
         args = fill(
             HALVES_TAPS if self.halves else TAPS, lead=data[f"lead{i}"], at=data[f"at{i}"], beta=layout.beta,
             blocks=blocks, member=0, order=data[f"order{i}"], **chunk.grids, **window, **taps,
@@ -611,7 +611,7 @@ class Samples(NufftMethod):
         ):
             first = made.arguments["member"] if stride else 0
             args = fill(
-                cs.SAMPLED, **made.arguments, **{k: a[first * each[k] :] for k, a in taps.items()}, **own,
+                cs.SAMPLED, **made.arguments, **{k: from_place(a, first * each[k]) for k, a in taps.items()}, **own,
                 tasks=made.tasks, mean=float(worker.spec.fit_mean), modes=self.modes, members=made.members,
                 group=GROUP, blocks=made.blocks // made.members, bins=chunk.bins,
             )  # fmt: skip
