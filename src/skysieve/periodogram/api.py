@@ -21,7 +21,7 @@ from skysieve.periodogram.analysis.sampling import highest_frequencies
 from skysieve.periodogram.lightcurves import checks
 from skysieve.periodogram.lightcurves.sources import CurveSet, light_curves, read_once
 from skysieve.periodogram.lightcurves.units import Units, one_time_unit, strip_frequency
-from skysieve.periodogram.numerics.grid import GridRule, grid_warnings, make_rule, refusal
+from skysieve.periodogram.numerics.grid import GridRule, grid_warnings, make_rule, nothing_to_warn_of, refusal
 from skysieve.periodogram.result.assemble import assemble, settle
 
 from .contract import NAN_POLICIES, Engine, Grids, Output, Scan, Source, Spec, Status
@@ -614,6 +614,8 @@ def one_band(curves: CurveSet, y: Any) -> CurveSet:
 
 
 def _warn(rule: GridRule, grids: Grids, seen: Scan | Output, stacklevel: int) -> None:
+    if not stacklevel or (not seen.status.any() and nothing_to_warn_of(rule, grids, seen.span)):
+        return
     span = np.where(seen.status == Status.OK, seen.span, np.nan)
-    for message in grid_warnings(rule, grids, span, seen.n_used) if stacklevel else ():
+    for message in grid_warnings(rule, grids, span, seen.n_used):
         warnings.warn(message, UserWarning, stacklevel=stacklevel)

@@ -276,6 +276,7 @@ class CudaLane(Lane):
         with self.xp.cuda.Device(self._index):
             self.stream = self.xp.cuda.Stream(non_blocking=True)
         self._side: Any = None
+        self._of_caller: Any = None
         self._events: list[Any] = []
         self._entered: list[tuple[Any, Any]] = []
 
@@ -328,7 +329,7 @@ class CudaLane(Lane):
 
     def after_caller(self) -> None:
         with self.xp.cuda.Device(self._index):
-            event = self.xp.cuda.Event(disable_timing=True)
+            event = self._of_caller = self._of_caller or self.xp.cuda.Event(disable_timing=True)
             event.record(self.xp.cuda.get_current_stream())
             self.stream.wait_event(event)
 

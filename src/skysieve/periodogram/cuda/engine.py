@@ -166,11 +166,12 @@ class Engine:
         settings = self._settings(source, grids, output)
 
         def cut(again: bool) -> list[tuple[int, int]]:
-            return self.cut(source, settings, first, again)
+            return self.cut(source, settings, first, again, on_device)
 
         self._cache.renew(settings)
         few = source.n_objects <= MOST_CACHED
-        chunks = self._cache.cut(source.offsets, self._all_on_device(source, settings), cut) if few else cut(True)
+        on_device = not settings.to_host and any(map(is_device_array, rows))  # there are no copies to overlap
+        chunks = self._cache.cut(source.offsets, on_device, cut) if few else cut(True)
         reporter = Reporter(progress, source.n_objects)
         workers = [first]
         if len(self.workers) > 1 and not any(map(is_device_array, (*rows, output.power))):  # all in host memory
@@ -269,17 +270,18 @@ class Engine:
         ends = to_host(xp.concatenate([part for t in times for part in (t[:1], t[-1:])]))
         return float(bounded_cycles(ends[::2], ends[1::2], grids.df[:1] if grids.shared else grids.df[chosen]).max())
 
-    def cut(self, source: Source, settings: RunSettings, worker: Worker, again: bool = True) -> list[tuple[int, int]]:
-        """Ranges of objects that are searched together; ``again``: such objects were searched on this grid before."""
-        on_device = self._all_on_device(source, settings)
+    def cut(
+        self, source: Source, settings: RunSettings, worker: Worker, again: bool = True, on_device: bool = False
+    ) -> list[tuple[int, int]]:
+        """Ranges of objects that are searched together.
+
+        ``again``: such objects were searched on this grid before; ``on_device``: everything is on the GPU, so that
+        there are no copies to overlap with other chunks.
+        """
         fewest = FEWEST_ON_DEVICE if on_device else FEWEST_ROWS if again else FEWEST_NEW
         object_bytes = self._object_bytes(settings, source)
         halved = again and not on_device
         return self._chunks(source.offsets, settings.row_bytes(), object_bytes, worker, fewest, halved)
-
-    def _all_on_device(self, source: Source, settings: RunSettings) -> bool:
-        """Is everything on the GPU, so that there are no copies to overlap with other chunks?"""
-        return not settings.to_host and any(map(is_device_array, source.read(0, 1)[:3]))
 
     def _object_bytes(self, settings: RunSettings, source: Source) -> float:
         return settings.object_bytes(int(np.max(settings.grids.nf)), self._most_cycles(source, settings.grids))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,20 @@ if TYPE_CHECKING:
     from skysieve.periodogram.contract import Source
 
 
+_FLOAT64 = np.dtype(np.float64)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether ``x`` is certainly a 1-D array of native float64, of NumPy (aligned) or CuPy, without a unit or mask."""
+    if type(x) is not np.ndarray:
+        return type(x) is getattr(sys.modules.get("cupy"), "ndarray", None) and x.dtype == _FLOAT64 and x.ndim == 1
+    return x.dtype is _FLOAT64 and x.ndim == 1 and x.flags.aligned
+
+
 def _native(x: Any) -> Any:
     """Contiguous, aligned, native float64; not copied if it is so already."""
+    if _is_plain(x) and x.flags.c_contiguous:
+        return x
     if is_device_array(x):
         return array_module(x).ascontiguousarray(x, dtype=np.float64).reshape(-1)
     return np.require(x, np.float64, ["C", "A"]).reshape(-1)
@@ -87,9 +100,12 @@ class FlatSource:
     def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
         """Objects ``start:stop``; see `skysieve.periodogram.contract.Source`."""
         first, last = int(self.offsets[start]), int(self.offsets[stop])
+        offsets = self.offsets[start : stop + 1] - first
+        if self.order is None and last - first == len(self.t):  # a slice of CuPy's takes as long as a launch
+            return _native(self.t), _native(self.y), None if self.dy is None else _native(self.dy), offsets
         rows: Any = slice(first, last) if self.order is None else self.order[first:last]
         dy = None if self.dy is None else _native(self.dy[rows])
-        return _native(self.t[rows]), _native(self.y[rows]), dy, self.offsets[start : stop + 1] - first
+        return _native(self.t[rows]), _native(self.y[rows]), dy, offsets
 
     def row(self, i: int, j: int) -> int:
         """The user's number of row ``j`` of object ``i``."""
@@ -248,6 +264,11 @@ def _from_file(path: str | os.PathLike[str], columns: dict[str, Any]) -> CurveSe
 
 def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
     """Arrays, Quantities, columns of tables, or lists of them."""
+    if offsets is not None and id is None and _is_plain(t) and _is_plain(y) and (dy is None or _is_plain(dy)):
+        same = all(type(x) is type(t) and x.shape == t.shape for x in (y, dy) if x is not None)
+        if same:  # what the checks below find of them
+            flat = FlatSource(t, y, dy, _checked_offsets(offsets, t.size))
+            return CurveSet(flat, Units(), on_device=not isinstance(t, np.ndarray))
     if offsets is None and id is None:
         found = _from_arrow_lists(t, y, dy)
         if found is not None:
