@@ -37,6 +37,8 @@ class Flat:
     def n_objects(self) -> int:
         return len(self.offsets) - 1
 
+    flat = True
+
     def row(self, i: int, j: int) -> int:
         return j
 

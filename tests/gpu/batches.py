@@ -28,6 +28,8 @@ class FlatSource:
     def has_dy(self) -> bool:
         return self.dy is not None
 
+    flat = True
+
     def read(self, start, stop):
         a, b = int(self.offsets[start]), int(self.offsets[stop])
         dy = None if self.dy is None else self.dy[a:b]

@@ -187,6 +187,10 @@ class Source(Protocol):
     @property
     def has_dy(self) -> bool: ...
 
+    @property
+    def flat(self) -> bool:
+        """Whether `read` of any range of objects returns views: nothing is copied."""
+
     def row(self, i: int, j: int) -> int:
         """The user's row number of row ``j`` of object ``i``, for messages."""
 

@@ -399,8 +399,8 @@ class ResultMemory:
 
     def _locked(self, nbytes: int) -> np.ndarray[Any, Any] | None:
         """Return page-locked memory of at least `nbytes` bytes: idle or new; None if it cannot be locked."""
-        for address, held in list(self._idle.items()):
-            if nbytes <= held.nbytes <= 2 * nbytes and self._idle.pop(address, None) is not None:
+        for start, held in list(self._idle.items()):
+            if nbytes <= held.nbytes <= 2 * nbytes and self._idle.pop(start, None) is not None:
                 return held
         _unlock_all(self._runtime, self._idle, self._process)
         if nbytes > _RESULTS * available_host_memory():
@@ -430,10 +430,10 @@ class ResultMemory:
 def _unlock_all(runtime: Runtime, idle: dict[int, np.ndarray[Any, Any]], process: int, most: int = 0) -> None:
     """Free page-locked memory but `most` pieces; in a forked child, which has no context on the GPU, its copy only."""
     while len(idle) > most:
-        address, _memory = idle.popitem()
+        start, _memory = idle.popitem()
         if os.getpid() == process:
             with suppress(RuntimeError), on_device(runtime):  # a lost GPU has already dropped it
-                runtime.xp.cuda.runtime.hostUnregister(address)
+                runtime.xp.cuda.runtime.hostUnregister(start)
 
 
 class _Owner:

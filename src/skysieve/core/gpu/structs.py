@@ -68,11 +68,16 @@ def fill(kind: np.dtype[Any], **values: Any) -> np.void:
     TypeError
         A field has no value, or a value has no field.
     """
-    names, packer = _packer(kind)
-    if len(values) != len(names) or not all(name in values for name in names):
-        missing, unknown = sorted(set(names) - set(values)), sorted(set(values) - set(names))
+    names, known, packer = _packer(kind)
+    if values.keys() != known:
+        missing, unknown = sorted(known - values.keys()), sorted(values.keys() - known)
         raise TypeError(f"fields without a value: {missing}; values without a field: {unknown}")
-    data = packer.pack(*[v if type(v) in _NUMBERS else _packed(v) for v in map(values.__getitem__, names)])
+    data = packer.pack(
+        *[
+            v if type(v) in _NUMBERS else v.pointer if type(v) is Place else _packed(v)
+            for v in map(values.__getitem__, names)
+        ]
+    )
     scalar: np.void = np.frombuffer(bytearray(data), kind)[0]
     return scalar
 
@@ -85,11 +90,13 @@ def _packed(value: Any) -> Any:
 
 
 @cache
-def _packer(kind: np.dtype[Any]) -> tuple[tuple[str, ...], Struct]:
-    """The names of the fields of a struct in order, and what packs their values at C's offsets."""
-    names, code, end = kind.names or (), "=", 0
+def _packer(kind: np.dtype[Any]) -> tuple[tuple[str, ...], frozenset[str], Struct]:
+    """The names of the fields of a struct, in order and as a set, and what packs their values at C's offsets."""
+    assert kind.names is not None
+    assert kind.fields is not None
+    names, code, end = kind.names, "=", 0
     for name in names:
-        field, start = (kind.fields or {})[name][:2]
+        field, start = kind.fields[name][:2]
         code += f"{start - end}x" + (_CODES[field] if field.fields is None else f"{field.itemsize}s")
         end = start + field.itemsize
-    return names, Struct(f"{code}{kind.itemsize - end}x")
+    return names, frozenset(names), Struct(f"{code}{kind.itemsize - end}x")

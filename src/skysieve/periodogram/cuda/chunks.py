@@ -18,17 +18,35 @@ from .parts import MethodPart
 from .structs import UNLIKE
 
 
+class Cycles:
+    """``df * span`` of every object of a source whose rows are in one piece, computed when they are first asked for.
+
+    On a GPU all of them are one copy to the host, which takes as long as that of one object.
+    """
+
+    def __init__(self, source: Source, grids: Grids) -> None:
+        self._source, self._df = source, grids.df
+        self._every: NDArray[np.float64] | None = None
+
+    def every(self) -> NDArray[np.float64]:
+        """Of all objects, as `cycles_of`."""
+        if self._every is None:
+            self._every = cycles_of(self._source.read(0, self._source.n_objects)[0], self._source.offsets, self._df)
+        return self._every
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """What all chunks of one `execute` share.
 
     ``power_start`` says where the powers of each object begin in the output, None where powers are not wanted;
-    ``to_host``: whether powers are copied to the host.
+    ``to_host``: whether powers are copied to the host.  ``cycles``: those of all objects, where rows are in one piece.
     """
 
     methods: Methods
     power_start: NDArray[np.int64] | None
     to_host: bool = False
+    cycles: Cycles | None = None
 
     @property
     def spec(self) -> Spec:
@@ -259,7 +277,9 @@ def _plain_job(
     device_power = output.power if is_device_array(output.power) else None
     job = cache.get(settings, chunk, t, y, dy, offsets, device_power) if cache is not None else None
     if job is None:
-        cycles, lengths = cycles_of(t, offsets, df), np.diff(offsets)
+        every = settings.cycles
+        cycles = cycles_of(t, offsets, df) if every is None else every.every()[objects]
+        lengths = np.diff(offsets)
         job = job_of(settings, t, y, dy, offsets, objects, output, cycles, lengths, all_candidates)
         if cache is not None:
             cache.put(settings, chunk, job)

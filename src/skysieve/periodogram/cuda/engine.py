@@ -29,7 +29,7 @@ from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 
 from .calibrate import costs_of
-from .chunks import Chunk, JobCache, RunSettings, bounded_cycles
+from .chunks import Chunk, Cycles, JobCache, RunSettings, bounded_cycles
 from .cost import DEFAULTS, Costs
 from .run import Run
 from .worker import Worker
@@ -257,11 +257,14 @@ class Engine:
             self.spec, grids, costs or self.costs, worker.runtime.device.sm_count, self._shared, self._matrix,
             output.power is not None,
         )  # fmt: skip
-        return RunSettings(methods, start, to_host)
+        some = source.flat and 0 < source.n_objects <= MOST_CACHED
+        return RunSettings(methods, start, to_host, Cycles(source, grids) if some else None)
 
-    def _most_cycles(self, source: Source, grids: Grids) -> float:
+    def _most_cycles(self, source: Source, grids: Grids, known: Cycles | None = None) -> float:
         """The largest ``df * span`` of up to `LOOKED_AT` objects."""
         chosen = np.unique(np.linspace(0, source.n_objects - 1, LOOKED_AT).astype(np.int64))
+        if known is not None:
+            return float(known.every()[chosen].max())
         chosen = chosen[np.diff(source.offsets)[chosen] > 0]
         if not len(chosen):
             return 0.0
@@ -284,7 +287,8 @@ class Engine:
         return self._chunks(source.offsets, settings.row_bytes(), object_bytes, worker, fewest, halved)
 
     def _object_bytes(self, settings: RunSettings, source: Source) -> float:
-        return settings.object_bytes(int(np.max(settings.grids.nf)), self._most_cycles(source, settings.grids))
+        cycles = self._most_cycles(source, settings.grids, settings.cycles)
+        return settings.object_bytes(int(np.max(settings.grids.nf)), cycles)
 
     def _worker_of(self, rows: Sequence[Any], power: Any = None) -> Worker:
         """The worker whose GPU holds the rows ``t, y, dy`` or the powers; the first one for arrays in host memory."""

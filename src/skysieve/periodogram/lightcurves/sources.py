@@ -68,6 +68,10 @@ class RowSource:
     def has_dy(self) -> bool:
         return self.dy is not None
 
+    @property
+    def flat(self) -> bool:
+        return False  # rows may be broadcast
+
     def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
         """Objects ``start:stop``; see `skysieve.periodogram.contract.Source`."""
         dy = None if self.dy is None else _native(self.dy[start:stop])
@@ -96,6 +100,11 @@ class FlatSource:
     @property
     def has_dy(self) -> bool:
         return self.dy is not None
+
+    @property
+    def flat(self) -> bool:
+        columns = (x for x in (self.t, self.y, self.dy) if x is not None)
+        return self.order is None and all(_is_plain(x) and x.flags.c_contiguous for x in columns)
 
     def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
         """Objects ``start:stop``; see `skysieve.periodogram.contract.Source`."""
@@ -139,6 +148,10 @@ class ListSource:
     @property
     def has_dy(self) -> bool:
         return self.dy is not None
+
+    @property
+    def flat(self) -> bool:
+        return False
 
     def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
         """Objects ``start:stop``; see `skysieve.periodogram.contract.Source`."""
@@ -479,6 +492,10 @@ class BandedSource:
     @property
     def has_dy(self) -> bool:
         return self.source.has_dy
+
+    @property
+    def flat(self) -> bool:
+        return self.source.flat
 
     def row(self, i: int, j: int) -> int:
         """The user's number of row ``j`` of object ``i``."""

@@ -340,7 +340,7 @@ def refusal(rule: GridRule, span: float, n_used: int, highest: NDArray[np.float6
 
 
 def nothing_to_warn_of(rule: GridRule, grids: Grids, span: NDArray[np.float64]) -> bool:
-    """Whether `grid_warnings` is certainly empty, from the ends of the spans: for most searches, in a fifth of its time.
+    """Whether `grid_warnings` is certainly empty, from the ends of the spans: true of most searches, and soon found.
 
     ``span`` is that of objects that are all searched.
     """

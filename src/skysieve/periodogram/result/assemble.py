@@ -109,7 +109,7 @@ def assemble(
 
 
 def _errors(
-    about: tuple[Any, ...], parameters: Any, has_dy: bool, frequency: Any, pick: Any, units: Units
+    about: tuple[Any, Any, Any, Any, Any], parameters: Any, has_dy: bool, frequency: Any, pick: Any, units: Units
 ) -> tuple[Any, Any]:
     """Errors of the frequency and of the period of every peak; ``about`` are arguments of `frequency_error`."""
     fitted = np.broadcast_to(np.asarray(parameters), (len(frequency),))[:, None]

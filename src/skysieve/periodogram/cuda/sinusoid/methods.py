@@ -6,7 +6,7 @@ its chunk.  The mathematics of combs is in ``numerics.nufft``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +18,7 @@ from skysieve.core.gpu.structs import fill, from_place
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.cost import Costs
-from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects, class_ends
+from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects
 from skysieve.periodogram.cuda.parts import (  # fmt: skip
     CANDIDATE_BYTES,
     DIRECT_SPAN,
@@ -119,7 +119,7 @@ class SinusoidMethod(Method):
 
     def object_bytes(self, methods: Methods, nf: int, cycles: float) -> float:
         size, k = methods.spec.dtype.itemsize, methods.spec.n_peaks
-        part = self.part(replace(methods, multiprocessors=1), Objects.one(nf, cycles, True))
+        part = self.part(methods.alone, Objects.one(nf, cycles, True))
         power = nf * size if methods.stores_powers else 0
         return (
             power + self.own_bytes(methods, part) + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 264.0
@@ -648,6 +648,19 @@ def nufft_methods(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tu
     return tuple(out)
 
 
+@lru_cache(maxsize=64)
+def _divided(
+    known: tuple[NufftMethod, ...],
+) -> tuple[tuple[NufftMethod, ...], NDArray[np.bool_], NDArray[np.bool_]]:
+    """The combs of these methods; which of the combs are for long series; which of the methods are samples.
+
+    The last entries are for direct sums, number -1.
+    """
+    combs = tuple(a for a in known if not isinstance(a, Samples))
+    for_long = np.array([a.for_long_series for a in combs] + [False])
+    return combs, for_long, np.array([isinstance(a, Samples) for a in known] + [False])
+
+
 def sample_layout(dtype: np.dtype[Any]) -> SampleLayout:
     """A layout of the precision: all of them differ in the distance of samples alone."""
     return Samples("ls_powers", STEPS[0], 1, SAMPLED_MODES[dtype], SAMPLED_REACH[dtype], dtype == np.float32).layout
@@ -674,9 +687,8 @@ class SinusoidMethods(Methods):
         return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize + samples
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
-        lengths = np.array([0, LONG + 1])
-        found = (self.choose(np.array([nf]), np.array([cycles]), lengths[i : i + 1])[0] for i in range(2))
-        return [self.method(int(i)) for i in found]
+        found = {int(numbers[0]) for numbers in self._choices(np.array([nf]), np.array([cycles]))}
+        return [self.method(i) for i in found]
 
     def choose(
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64], lengths: NDArray[np.int64] | None = None
@@ -693,10 +705,9 @@ class SinusoidMethods(Methods):
         """The numbers that `choose` gives each object if it has up to `LONG` points, and if it has more."""
         if len(nf) > 1:
             return self._short_and_long(nf, cycles)
-        ends = class_ends(self.known)
         if (size := int(nf[0])) not in self._of_grid:
-            self._of_grid[size] = self._short_and_long(nf, ends)
-        classes = np.searchsorted(ends, cycles, side="left")
+            self._of_grid[size] = self._short_and_long(nf, self.ends)
+        classes = np.searchsorted(self.ends, cycles, side="left")
         short, long = self._of_grid[size]
         return short[classes], long[classes]
 
@@ -709,12 +720,9 @@ class SinusoidMethods(Methods):
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64]
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         known = self.known
-        short = self.choose_of(known, nf, cycles)
-        combs = tuple(a for a in known if not isinstance(a, Samples))
-        other = self.choose_of(combs, nf, cycles)
-        for_long = np.array([a.for_long_series for a in combs] + [False])[other]
-        sampled = np.array([isinstance(a, Samples) for a in known] + [False])[short]
-        return short, np.where(sampled & for_long, other + (len(known) - len(combs)), short)
+        combs, for_long, sampled = _divided(known)
+        short, other = self.choose_of(known, nf, cycles), self.choose_of(combs, nf, cycles)
+        return short, np.where(sampled[short] & for_long[other], other + (len(known) - len(combs)), short)
 
     def few(self, nf: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.int64]:
         """Most points of objects summed directly though another method serves them; 0 unless the method is "auto".
