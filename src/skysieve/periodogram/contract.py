@@ -7,6 +7,7 @@ them with a :class:`Source` (the light curves) and fill the output.  Nothing her
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -194,11 +195,16 @@ class Source(Protocol):
     def row(self, i: int, j: int) -> int:
         """The user's row number of row ``j`` of object ``i``, for messages."""
 
-    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+    def read(
+        self, start: int, stop: int, empty: Callable[[str, int], Any] | None = None
+    ) -> tuple[Any, Any, Any, NDArray[np.int64]]:
         """Rows of objects ``start:stop``: contiguous native float64 ``t, y, dy`` (``dy`` may be None)
         and ``offsets`` that start at 0.  Raw: may hold NaN, inf, dy <= 0, unsorted and repeated times.
         NumPy arrays (views where the input allows it; never written to), or CuPy arrays when the
         user gave CuPy arrays.
+
+        ``empty(name, rows)`` returns a float64 array in host memory, in which ``t``, ``y`` or ``dy`` may be put
+        together where they are in pieces.
         """
 
 

@@ -109,6 +109,7 @@ class Lane(ABC):
         self.recording = False
         self._device: dict[str, Any] = {}
         self._addresses: dict[str, int] = {}
+        self._total = 0
         self._host: dict[str, Any] = {}
         self._device_kinds: dict[str, np.dtype[Any]] = {}
         self._host_kinds: dict[str, np.dtype[Any]] = {}
@@ -143,6 +144,7 @@ class Lane(ABC):
         held = self._device.get(name)
         if held is None or held.nbytes < nbytes:
             self._device.pop(name, None)
+            self._total -= 0 if held is None else int(held.nbytes)
             self.generation += 1
             held = None
             self.synchronize()
@@ -150,6 +152,7 @@ class Lane(ABC):
             with self:
                 held = self.xp.zeros(grown, np.uint8) if zero else self.xp.empty(grown, np.uint8)
             self._device[name], self._addresses[name] = held, address(held)
+            self._total += int(held.nbytes)
         return held
 
     def pinned(self, name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
@@ -163,10 +166,15 @@ class Lane(ABC):
         view: np.ndarray[Any, Any] = held[:nbytes].view(dtype)[: int(size)]
         return view
 
+    def has_pinned(self, array: np.ndarray[Any, Any]) -> bool:
+        """Return whether `array` lies in a page-locked buffer of this lane."""
+        start = address(array)
+        return any(0 <= start - address(held) < held.nbytes for held in self._host.values())
+
     @property
     def nbytes(self) -> int:
         """Bytes of the buffers on the device."""
-        return sum(int(held.nbytes) for held in self._device.values())
+        return self._total
 
     def free(self) -> None:
         """Wait for all work, then free every buffer."""
@@ -174,6 +182,7 @@ class Lane(ABC):
         self.generation += 1
         self._device.clear()
         self._addresses.clear()
+        self._total = 0
         self._host.clear()
         self._device_kinds.clear()
         self._host_kinds.clear()

@@ -253,9 +253,14 @@ def make_job(
     *,
     all_candidates: bool = False,
     cache: JobCache | None = None,
+    empty: Callable[[str, int], Any] | None = None,
 ) -> ChunkJob:
-    """The input of a GPU for a chunk."""
-    job = _plain_job(settings, source, chunk, output, all_candidates, cache)
+    """The input of a GPU for a chunk; ``empty`` makes page-locked arrays (see `contract.Source.read`)."""
+    in_pieces = empty is not None and not source.flat
+    t, y, dy, offsets = (
+        source.read(chunk.start, chunk.stop, empty) if in_pieces else source.read(chunk.start, chunk.stop)
+    )
+    job = _plain_job(settings, t, y, dy, offsets, chunk, output, all_candidates, cache)
     if settings.spec.model is not None:
         banded: Any = source
         job.code = banded.bands(chunk.start, chunk.stop).astype(np.int32)
@@ -263,12 +268,11 @@ def make_job(
 
 
 def _plain_job(
-    settings: RunSettings, source: Source, chunk: Chunk, output: Output, all_candidates: bool, cache: JobCache | None
-) -> ChunkJob:
-    """As `make_job`, without the bands of the rows."""
-    start, stop = chunk.start, chunk.stop
-    t, y, dy, offsets = source.read(start, stop)
-    objects = slice(start, stop)
+    settings: RunSettings, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64], chunk: Chunk, output: Output,
+    all_candidates: bool, cache: JobCache | None,
+) -> ChunkJob:  # fmt: skip
+    """As `make_job`, of rows that are read, without their bands."""
+    objects = slice(chunk.start, chunk.stop)
     df = settings.grids.df if settings.grids.shared else settings.grids.df[objects]
     if chunk.known:
         first, lengths = output.t_min[objects], output.n_used[objects]

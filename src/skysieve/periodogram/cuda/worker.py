@@ -149,7 +149,8 @@ class Worker(ABC):
         start = lane.place(self.data_buffer, total, np.uint8).pointer
         if not lane.recording:
             ends = {k: p + host[k].nbytes for k, p in places.items()}
-            straight = [k for k, a in host.items() if STAGED < a.nbytes <= STRAIGHT]
+            large = {k: a for k, a in host.items() if a.nbytes > STAGED}
+            straight = [k for k, a in large.items() if a.nbytes <= STRAIGHT or lane.has_pinned(a)]
             others = [k for k in host if k not in straight]
             pinned = lane.pinned(self.data_buffer, total, np.uint8)  # a recorded launch reads all of it
             if others:
@@ -247,6 +248,10 @@ class Worker(ABC):
         known.replay()
         job.results = known.results
 
+    def row_memory(self, lane: Lane, name: str, rows: int) -> NDArray[np.float64]:
+        """Page-locked memory for one array of a chunk's rows, from which the GPU copies them itself."""
+        return lane.pinned(f"rows.{name}", rows, np.float64)
+
     def prefetch(self, lane: Lane, job: ChunkJob) -> None:
         """Let other threads copy a chunk's rows to the buffer that its recorded launch reads.
 
@@ -256,7 +261,7 @@ class Worker(ABC):
         if known is None or known.replay is None:
             return
         host = self._host_rows(job)
-        if any(a.nbytes > STRAIGHT for a in host.values()):
+        if any(a.nbytes > STRAIGHT and not lane.has_pinned(a) for a in host.values()):
             job.copies = self.copier.start([(known.rows[name][1], bytes_of(a)) for name, a in host.items()])
 
     def _host_rows(self, job: ChunkJob) -> dict[str, Any]:
