@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from skysieve.core.checks import one_of, thread_count
 from skysieve.core.arrays import is_device_array
+from skysieve.core.checks import one_of, thread_count
 from skysieve.core.device import Device, for_size, resolve
 from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import SkysieveError

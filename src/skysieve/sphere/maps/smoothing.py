@@ -12,7 +12,7 @@ import numpy as np
 
 from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.checks import flag, one_of, real_dtype, thread_count, whole
-from skysieve.core.device import resolve
+from skysieve.core.device import for_size, resolve
 from skysieve.core.engine_cache import ENGINES
 from skysieve.core.progress import Progress, reporting
 from skysieve.sphere.api import SmoothingPlan, borrowed_plan, host
@@ -50,6 +50,9 @@ MASKED: dict[str, str] = {
 Flux = Literal["none", "conserve"]
 FLUX: dict[str, str] = {"none": "the kernel's sum", "conserve": "the sum over all pixels stays the same"}
 """Rules for the sum over all pixels."""
+SMALL_PIXELS = 12 * 64**2 + 1
+"""Below this number of pixels of all maps, "auto" smooths maps in host memory on the CPU: it takes less time than the
+launches and copies of a GPU."""
 ROW = 1024
 """Pixels of a row of the tables that healpy writes."""
 DEVICE_COPIES = 12
@@ -202,6 +205,8 @@ def smoothing(
     by_harmonics = by_healpy or nside_out is not None
     if by_harmonics:
         host(device)
+    if isinstance(map_in, np.ndarray):
+        device = options["device"] = for_size(device, map_in.size, SMALL_PIXELS)
     devices = devices_of(device, resolve)
     found = devices[0]
     if is_device_array(map_in) and (by_harmonics or found.kind != "cuda"):
