@@ -78,7 +78,7 @@ def test_every_form_of_a_batch_gives_the_same_bits():
 
     rng = np.random.default_rng(12)
     options = {"fmin": 0.16, "fmax": 8.0, "n_peaks": 3, "return_power": False, "device": "cuda"}
-    for k, (n, most) in enumerate([(60, 200), (40, 300), (70, 150), (3, 40_000), (300, 1500)]):
+    for k, (n, most) in enumerate([(60, 200), (40, 300), (70, 150), (3, 4000), (300, 1500)]):
         lengths = rng.integers(30, most, n)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         t = [np.sort(rng.uniform(0, 100, m)) for m in lengths]
