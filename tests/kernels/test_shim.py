@@ -12,6 +12,7 @@ from skysieve.core.gpu.selftest import run_selftest
 from tests.kernels import shim
 from tests.kernels.devices import only_shim
 from tests.kernels.nvrtc import package_sources
+from tests.marks import slow
 
 
 @pytest.mark.parametrize("source", package_sources(), ids=lambda s: s.name)
@@ -247,8 +248,8 @@ def test_planted_fault(fault):
     [
         ("heap", "heap-buffer-overflow"),
         ("shared", "out of bounds"),
-        ("dynamic", "use-after-poison"),
-        ("undefined", "signed integer overflow"),
+        slow("dynamic", "use-after-poison"),
+        slow("undefined", "signed integer overflow"),
         ("fine", "1 passed"),
     ],
 )
