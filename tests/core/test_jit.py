@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from tests.marks import slow
 
 from skysieve.core.cpu import jit
 from skysieve.core.cpu.jit import njit
@@ -108,7 +109,7 @@ def test_a_folder_that_cannot_be_made_is_replaced_with_one_warning(path, tmp_pat
     assert run(path, obstacle / "cache", TMPDIR=str(other)) == ("14.0 1\n", "")
 
 
-@pytest.mark.parametrize("number", [6, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [4, slow(24)])
 def test_many_processes_share_a_folder(path, tmp_path, number):
     folder = tmp_path / "cache"
     env = {**os.environ, "SKYSIEVE_CACHE_DIR": str(folder)}

@@ -237,9 +237,9 @@ def test_plans_describe_themselves_with_the_same_keys_on_every_device(monkeypatc
 def test_bad_pixels_count_as_zero_and_keep_their_values(monkeypatch, runtime, count, quadrature, dtype, nest):
     """The plan of `smoothing`, with a large mean, beside the CPU's; two runtimes share the rows of a map."""
     pretend(monkeypatch, [runtime] * count)
-    nside = 16
+    nside = 8
     x = np.random.default_rng(3).normal(size=(2, 12 * nside**2)) + 50
-    x[1, [0, 7, 900, -1]] = [np.nan, UNSEEN, np.inf, np.float32(UNSEEN)]
+    x[1, [0, 7, 500, -1]] = [np.nan, UNSEEN, np.inf, np.float32(UNSEEN)]
     found = []
     for device in ("cpu", "cuda"):
         method = "direct" if device == "cpu" else "ring" if count > 1 else "direct"
