@@ -76,7 +76,7 @@ def test_the_class(tmp_path: Path) -> None:
         text = installed(name).read_text()
         theirs = rf"^from {re.escape(HOME)} import LombScargle$"
         text, n = re.subn(theirs, "from stand_in import LombScargle", text, flags=re.M)
-        assert n == 1, "astropy's tests import another way; tell this test"
+        assert n == 1, "astropy's tests import it in another way: adapt this test"
         (tmp_path / f"{name}.py").write_text(text)
     passed = re.search(r"(\d+) passed", run(tmp_path, "-k", f"not ({BY_DESIGN})"))
     assert passed

@@ -122,10 +122,10 @@ def test_grids_of_their_own_and_a_plan():
     with LombScarglePlan(fmin=0.3, fmax=2, grid="per-object", nterms=2) as plan:
         assert plan.describe()["nterms"] == 2
         batch = plan.execute(*([c[i] for c in curves] for i in range(3)))
-        told = plan.describe(*curves[0])
-    assert told["method"] == "nufft"
-    assert told["work"]["calls"] == 1
-    assert sum(told["work"].values()) > 1
+        facts = plan.describe(*curves[0])
+    assert facts["method"] == "nufft"
+    assert facts["work"]["calls"] == 1
+    assert sum(facts["work"].values()) > 1
     for i, (t, y, dy) in enumerate(curves):
         theirs = LombScargle(t, y, dy, nterms=2).power(batch.frequency[i], method="chi2")
         np.testing.assert_allclose(batch.power[i], theirs, rtol=0, atol=TOLERANCE)
