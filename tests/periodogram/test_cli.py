@@ -193,7 +193,7 @@ def test_the_data_are_not_overwritten(batch: Path) -> None:
 
 
 def test_chunks_give_what_one_search_gives(batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from skysieve.periodogram.command import survey as search
+    from skysieve.periodogram import survey as search
 
     out = tmp_path / "p.csv"
     run("period", batch, "--max-period", "10", "-q", "-o", out)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
-from skysieve.periodogram.command import survey as search
+from skysieve.periodogram import survey as search
 from skysieve.periodogram.lightcurves.io import read_light_curves
 from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
 from skysieve.periodogram.result.table_files import write_table
