@@ -109,7 +109,7 @@ def test_narrow_samples(tmp_path, nbits):
 
 @pytest.mark.parametrize(("nbits", "downsamp"), [(9, 1), (10, 16), (10, 128), (11, 1), (11, 64), (12, 3)])
 def test_wide_samples_of_few_bits(nbits, downsamp):
-    """Sums of two polarisations need 9 bits: with fewer and more channels than the sums of bytes take at a time."""
+    """Samples of 9 to 12 bits, such as sums of two polarisations, with and without binning."""
     rng = np.random.default_rng(nbits)
     x = rng.integers(0, 2**nbits, (300, 9000), dtype=np.uint16)
     x[::3] = 2**nbits - 1
