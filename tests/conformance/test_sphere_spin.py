@@ -41,7 +41,7 @@ def test_single_pixels_of_q_and_u(pixel, part):
     k, g = Gaussian(fwhm=0.35), Healpix(8)
     x = np.zeros((2, 768))
     x[part, pixel] = 1
-    rows = np.unique(np.concatenate([some(768, 30), [pixel]]))
+    rows = np.unique(np.concatenate([some(768, 12), [pixel]]))
     truth = reference.convolve_spin(g.table("none"), k.window(60, spin=2), x, rows)
     for method in METHODS:
         with ConvolvePlan(k, g, spin=2, method=method, quadrature="none", device="cpu", threads=1) as plan:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.marks import slow
 from tests.periodogram.test_stops import no_file_above
 from typer.testing import CliRunner, Result
 
@@ -145,21 +146,18 @@ FORMS = {
     "large text": lambda t: t | {"filter": pa.array(t["filter"], pa.large_string())},
     "missing errors": lambda t: t | {"magerr": np.where(np.arange(len(t["mag"])) % 9 == 4, 99.99, t["magerr"])},
 }
+QUICK_FORMS = (
+    "rows", "nulls", "text ids", "numbered bands", "flux beside", "struct of lists", "uneven lists", "lists beside",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("form", "group", "options"),
     [
-        *((form, 23, (*GRID, "--multiband", "none")) for form in FORMS),
-        *(
-            pytest.param(
-                form,
-                100_000,
-                (*GRID, "--multiband", "none"),
-                marks=() if form in ("rows", "lists") else pytest.mark.slow,
-            )
-            for form in FORMS
-        ),
+        *((form, 23, (*GRID, "--multiband", "none")) for form in QUICK_FORMS),
+        *(slow(form, 23, (*GRID, "--multiband", "none")) for form in FORMS if form not in QUICK_FORMS),
+        *((form, 100_000, (*GRID, "--multiband", "none")) for form in ("rows", "lists")),
+        *(slow(form, 100_000, (*GRID, "--multiband", "none")) for form in FORMS if form not in ("rows", "lists")),
         *(
             (form, 23, options)
             for form in ("rows", "lists")
