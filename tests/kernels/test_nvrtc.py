@@ -15,8 +15,11 @@ from tests.kernels.nvrtc import compile_for, package_sources, usage
 
 REQUIRED = (75, 90, 120)
 """Every kernel supports the oldest architecture, that of data centres, and the newest."""
-LONGEST = ("exp.cu", "rect.cu", "peaks/refine.cu", "direct/belt.cu")
-"""Files that take 1.5 to 6 s to compile."""
+LONGEST = (
+    "exp.cu", "rect.cu", "any.cu", "plan.cu", "glance.cu", "fourier/grid.cu", "peaks/refine.cu", "direct/belt.cu",
+    "ring/fft.cu",
+)  # fmt: skip
+"""Files that take 1 to 6 s to compile."""
 
 
 def _cases() -> list[object]:

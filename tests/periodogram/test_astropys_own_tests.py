@@ -69,6 +69,7 @@ def test_the_method(tmp_path: Path) -> None:
     assert int(passed[1]) >= 300  # 412 in astropy 8.0: each of its checks with both names of the method
 
 
+@pytest.mark.slow
 def test_the_class(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("")
     (tmp_path / "stand_in.py").write_text(STAND_IN)

@@ -451,6 +451,7 @@ def test_demo(tmp_path: Path) -> None:
     assert "exists; use --overwrite" in again.stderr.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_demo_fails_below_the_stated_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from skysieve.periodogram.command import demo
 
