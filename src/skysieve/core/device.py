@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import importlib.util
 import logging
 import platform
@@ -142,10 +143,16 @@ def for_size(device: D, size: float, least: float) -> D | str:
     return "cpu" if isinstance(device, str) and device == "auto" and size < least else device
 
 
-def begin(device: str) -> threading.Thread | None:
+def begin(device: str, *modules: str) -> threading.Thread | None:
     """Load CuPy and make the contexts of the GPUs of a request in another thread, while the caller does other work.
 
     Commands call it before they read their input.  It raises no error: `resolve` reports what is wrong with `device`.
+
+    Parameters
+    ----------
+    device : str
+    *modules : str
+        Modules that this thread imports, too, if the request means a GPU.
 
     Returns
     -------
@@ -154,12 +161,12 @@ def begin(device: str) -> threading.Thread | None:
     """
     if device == "cpu":
         return None
-    thread = threading.Thread(target=_make_contexts, args=(device,), name="skysieve-device")
+    thread = threading.Thread(target=_make_contexts, args=(device, *modules), name="skysieve-device")
     thread.start()
     return thread
 
 
-def _make_contexts(device: str) -> None:
+def _make_contexts(device: str, *modules: str) -> None:
     if not _ask_driver()[1]:
         return
     try:
@@ -174,6 +181,9 @@ def _make_contexts(device: str) -> None:
                     _touch_device()
             except (RuntimeError, MemoryError) as error:  # a GPU that is full, or that another process has to itself
                 logger.info("no context was made ahead on %s: %s", each, error)
+    if any(each.kind == "cuda" for each in devices):
+        for module in modules:
+            importlib.import_module(module)
 
 
 def _touch_device() -> None:
