@@ -28,7 +28,9 @@ class FlatSource:
     def has_dy(self) -> bool:
         return self.dy is not None
 
-    def read(self, start, stop):
+    flat = True
+
+    def read(self, start, stop, empty=None):
         a, b = int(self.offsets[start]), int(self.offsets[stop])
         dy = None if self.dy is None else self.dy[a:b]
         return self.t[a:b], self.y[a:b], dy, self.offsets[start : stop + 1] - a

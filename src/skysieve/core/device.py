@@ -17,13 +17,15 @@ import sys
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import DeviceUnavailable
 from .memory import available_host_memory
 from .tasks import usable_cores
 
-__all__ = ["Device", "begin", "cuda_problem", "current", "driver_version", "resolve"]
+__all__ = ["Device", "begin", "cuda_problem", "current", "driver_version", "for_size", "resolve"]
+
+D = TypeVar("D")
 
 logger = logging.getLogger("skysieve")
 
@@ -121,6 +123,24 @@ def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
     if index >= count:
         raise DeviceUnavailable(f"device={device!r}: no such GPU", f"{count} found: cuda:0 to cuda:{count - 1}")
     return (_cuda(index),)
+
+
+def for_size(device: D, size: float, least: float) -> D | str:
+    """Return ``"cpu"`` for a small job under ``"auto"``: the CPU has finished it before a GPU could answer.
+
+    Parameters
+    ----------
+    device : str, Device or other
+        What the user asked for; anything but ``"auto"`` is returned as it is.
+    size, least : float
+        Size of the job, and the size from which a GPU is faster, in the same unit; each domain states its own.
+
+    Examples
+    --------
+    >>> for_size("auto", 10, 100), for_size("auto", 100, 100), for_size("cuda", 10, 100)
+    ('cpu', 'auto', 'cuda')
+    """
+    return "cpu" if isinstance(device, str) and device == "auto" and size < least else device
 
 
 def begin(device: str, *modules: str) -> threading.Thread | None:
