@@ -354,7 +354,7 @@ def search(
 
         def load_numba() -> None:
             if begin(computation.device) is not None:
-                importlib.import_module("skysieve.dedispersion.clean.cpu_dropouts")  # loads numba meanwhile
+                importlib.import_module("skysieve.dedispersion.single_pulse.cpu_grouping")  # loads numba meanwhile
 
         if each or any(map(stands_for_files, files)):
             if dry_run:
