@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,7 +125,7 @@ class Watch:
             same = spectra[:, some] if after is None else spectra[:, some] == after[:, some]
             return _count_runs(same, self._run[some], self._longest[some], self._equal[some])
 
-        tasks = [partial(part, low, high) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+        tasks = [partial(part, low, high) for low, high in pairwise(edges)]
         found = [tasks[0]()] if self._pool is None or count == 1 else self._pool.run(tasks)
         self._many.append(np.sum(found, axis=0, dtype=np.int32))
         self.probes += pairs

@@ -183,7 +183,7 @@ def error_for_loss(max_loss: float, bandwidth: float, centre: float, width: floa
 
 @lru_cache(16)
 def _root(max_loss: float) -> float:
-    """The z at which ``sqrt(pi)/2 erf(z)/z`` is ``1 - max_loss``; importing scipy.optimize takes longer than a search."""
+    """The z of `snr_kept`; importing scipy.optimize takes longer than a search."""
     low, high = 1e-4, 1e4
     for _ in range(HALVINGS):
         middle = math.sqrt(low * high)
