@@ -352,8 +352,10 @@ def search(
             )  # fmt: skip
             return clean, found, every
 
+        started = begin(computation.device, after=["skysieve.dedispersion.cuda.engine"])
+
         def load_numba() -> None:
-            if begin(computation.device) is not None:
+            if started is not None:
                 importlib.import_module("skysieve.dedispersion.single_pulse.cpu_grouping")  # loads numba meanwhile
 
         if each or any(map(stands_for_files, files)):

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from skysieve.core.command import (
@@ -24,6 +23,7 @@ from skysieve.core.command import (
     table_format,
     write_stdout,
 )
+from skysieve.core.device import begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -265,7 +265,7 @@ class PeriodRun:
         from .survey import join
 
         started = time.monotonic()
-        Thread(target=self._start_device, name="skysieve-start").start()
+        begin(self.request.arguments.get("device", "auto"), after=["skysieve.periodogram.cuda.engine"])
         names = Counter(file.name for file in files)
         for number, file in enumerate(files):
             if file == STDIO:
@@ -311,23 +311,6 @@ class PeriodRun:
         if self.plot is not None:
             self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
         return FAILED_SOME if self.bad_files else 0
-
-    def _start_device(self) -> None:
-        """Import CuPy and make the context of a GPU, which takes a second, while the first file is opened."""
-        from skysieve.core.device import current, resolve
-        from skysieve.core.errors import DeviceUnavailable
-
-        try:
-            device = resolve(self.request.arguments.get("device", "auto"))[0]
-            if device.kind == "cuda":
-                import cupy
-
-                import skysieve.periodogram.cuda.engine  # noqa: F401
-
-                with current(device):
-                    cupy.zeros(1)
-        except (ValueError, DeviceUnavailable, ImportError, MemoryError, RuntimeError):  # the search raises it again
-            return
 
     def _streamed(self, file: Path, wanted: Wanted) -> CurveStream | None:
         """A large file that can be read while it is searched; None for others."""
