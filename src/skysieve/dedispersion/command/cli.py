@@ -332,6 +332,7 @@ def search(
     from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
     from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
+    from skysieve.dedispersion.single_pulse.grouping import compile_beside
 
     from .several import Outputs, expand, search_each, stands_for_files
 
@@ -356,7 +357,7 @@ def search(
 
         def load_numba() -> None:
             if started is not None:
-                importlib.import_module("skysieve.dedispersion.single_pulse.cpu_grouping")  # loads numba meanwhile
+                compile_beside()  # loads numba meanwhile
 
         if each or any(map(stands_for_files, files)):
             if dry_run:
