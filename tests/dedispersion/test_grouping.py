@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skysieve.dedispersion import Filterbank, Noise, completeness, fake, plan, search
+from skysieve.dedispersion.cpu import detect
+from skysieve.dedispersion.cpu.engine import compile_search
 from skysieve.dedispersion.data.delays import delay_seconds, snr_kept
 from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
 from skysieve.dedispersion.injections.pulses import Pulse, record
+from skysieve.dedispersion.single_pulse import cpu_grouping
 from skysieve.dedispersion.single_pulse.candidates import Events, event_order
 from skysieve.dedispersion.single_pulse.cpu_grouping import response
-from skysieve.dedispersion.single_pulse.grouping import Response
+from skysieve.dedispersion.single_pulse.grouping import Response, group_one
 from skysieve.dedispersion.stream import StreamSearch
 from skysieve.dedispersion.stream.search.waiting import Waiting
 
