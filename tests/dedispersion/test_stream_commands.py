@@ -19,7 +19,7 @@ from tests.dedispersion.test_stream_pipeline import SEARCH, data, rows_of, same_
 from typer.testing import CliRunner
 
 from skysieve.cli import app
-from skysieve.core.metrics.server import parse_address
+from skysieve.core.metrics.address import parse_address
 from skysieve.dedispersion import Filterbank, search
 from skysieve.dedispersion.stream.command.commands import parse_rate, show
 from skysieve.dedispersion.stream.command.emulate import emulate

@@ -220,7 +220,8 @@ def alerts(
     - skysieve alerts --avro ztf_public_20260801.tar.gz -o periods.csv
     - skysieve alerts --kafka broker:9092 --topic lsst-alerts --schema 10=lsst.v10_0.alert.avsc --metrics 9100
     """
-    from skysieve.core.metrics.server import METRICS_TYPE, PageServer, exposition, format_address, parse_address
+    from skysieve.core.metrics.address import format_address, parse_address
+    from skysieve.core.metrics.server import METRICS_TYPE, PageServer, exposition
     from skysieve.periodogram.result.table_files import FORMATS, check_format
 
     from .files import FileSource

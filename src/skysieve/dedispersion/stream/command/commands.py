@@ -32,7 +32,7 @@ from skysieve.core.command import (
     option,
     report_errors,
 )
-from skysieve.core.metrics.server import format_address, parse_address
+from skysieve.core.metrics.address import format_address, parse_address
 from skysieve.dedispersion.contract import DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, THRESHOLD
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS
 from skysieve.dedispersion.stream.receive.formats import FORMATS
