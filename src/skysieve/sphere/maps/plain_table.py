@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.tasks import TaskPool
+from skysieve.core.tasks import TaskPool, usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,6 +25,8 @@ BLOCK = 2880
 """Bytes of which the parts of a FITS file are multiples."""
 PIECE = 2**23
 """Bytes that are converted at a time."""
+MOST_THREADS = 8
+"""Threads that convert pieces: more wait for the memory."""
 
 
 def table_header(
@@ -134,5 +136,5 @@ def copy_pixels(found: NDArray[Any], into: NDArray[Any]) -> None:
 
 
 def _run(tasks: list[Any]) -> None:
-    with TaskPool(min(len(tasks), 8) or 1) as pool:
+    with TaskPool(max(1, min(len(tasks), usable_cores(), MOST_THREADS))) as pool:
         pool.run(tasks)
