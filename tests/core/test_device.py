@@ -190,9 +190,12 @@ def test_contexts_are_made_ahead(monkeypatch, driver, gpus, request_, touched):
     monkeypatch.setattr(device, "resolve", resolved)
     monkeypatch.setattr(device, "current", lambda each: contextlib.nullcontext())
     monkeypatch.setattr(device, "_touch_device", lambda: calls.append(1))
-    thread = device.begin(request_)
+    imported = []
+    monkeypatch.setattr(device.importlib, "import_module", imported.append)
+    thread = device.begin(request_, "a.module")
     thread.join()
     assert len(calls) == touched
+    assert imported == (["a.module"] if touched else [])
     assert device.begin("cpu") is None
 
 
@@ -234,6 +237,6 @@ def test_the_driver_makes_contexts_before_modules_are_loaded(monkeypatch, driver
     monkeypatch.setattr(device, "_load_driver", Driver)
     monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(device, "resolve", resolved)
-    device.begin(request_, before=["colorsys"], after=["chunk_of_nothing"]).join()
+    device.begin(request_, "chunk_of_nothing", before=["colorsys"]).join()
     assert contexts == made
     assert loaded == [[len(made), True, False]]

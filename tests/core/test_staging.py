@@ -1,4 +1,4 @@
-"""Lanes of a GPU with CuPy played by a few lines: what they do when something fails (no GPU needed)."""
+"""Lanes of a GPU with a small stand-in for CuPy: what they do when something fails (no GPU needed)."""
 
 from __future__ import annotations
 

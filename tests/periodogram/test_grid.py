@@ -112,7 +112,7 @@ def test_evenly_spaced_frequencies_are_recognised(f0, df, n, kind):
     size=st.floats(1e-9, 1e-3),
     span=st.floats(1.0, 5000.0),
 )
-def test_uneven_frequencies_are_told_by_the_phase_they_move(n, j, size, span):
+def test_uneven_frequencies_are_recognised_by_the_phase_they_move(n, j, size, span):
     frequency = np.linspace(0.1, 0.1 + 0.01 * n, n) + 0.0
     j = 1 + j % (n - 2)
     frequency[j] += size

@@ -124,7 +124,7 @@ def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
     return (_cuda(index),)
 
 
-def begin(device: str, before: Sequence[str] = (), after: Sequence[str] = ()) -> threading.Thread | None:
+def begin(device: str, *modules: str, before: Sequence[str] = ()) -> threading.Thread | None:
     """Load CuPy and make the contexts of the GPUs of a request in another thread, while the caller does other work.
 
     Commands call it before they read their input.  It raises no error: `resolve` reports what is wrong with `device`.
@@ -132,11 +132,11 @@ def begin(device: str, before: Sequence[str] = (), after: Sequence[str] = ()) ->
     Parameters
     ----------
     device : str
+    *modules : str
+        Modules that this thread imports, too, if the request means a GPU.
     before : sequence of str
-        Modules that the thread imports before CuPy.  Importing astropy after CuPy takes longer, because it looks at
-        all modules and so loads parts of CuPy that nobody needs.
-    after : sequence of str
-        Modules that the thread imports last, if it found a GPU.
+        Modules that it imports before CuPy.  Importing astropy after CuPy takes longer, because it looks at all modules
+        and so loads parts of CuPy that nobody needs.
 
     Returns
     -------
@@ -145,12 +145,12 @@ def begin(device: str, before: Sequence[str] = (), after: Sequence[str] = ()) ->
     """
     if device == "cpu":
         return None
-    thread = threading.Thread(target=_make_contexts, args=(device, before, after), name="skysieve-device")
+    thread = threading.Thread(target=_make_contexts, args=(device, modules, before), name="skysieve-device")
     thread.start()
     return thread
 
 
-def _make_contexts(device: str, before: Sequence[str], after: Sequence[str]) -> None:
+def _make_contexts(device: str, modules: Sequence[str], before: Sequence[str]) -> None:
     count = _ask_driver()[1]
     if not count:
         return
@@ -159,8 +159,6 @@ def _make_contexts(device: str, before: Sequence[str], after: Sequence[str]) -> 
         for module in before:
             importlib.import_module(module)
         devices = [each for each in resolve(device) if each.kind == "cuda"]
-        for module in after if devices else ():
-            importlib.import_module(module)
     except (ValueError, ImportError, DeviceUnavailable) as error:
         logger.info("no GPU was prepared ahead: %s", error)
         return
@@ -170,6 +168,8 @@ def _make_contexts(device: str, before: Sequence[str], after: Sequence[str]) -> 
                 _touch_device()
         except (RuntimeError, MemoryError) as error:  # a GPU that is full, or that another process has to itself
             logger.info("no context was made ahead on %s: %s", each, error)
+    for module in modules if devices else ():
+        importlib.import_module(module)
 
 
 def _retain_contexts(device: str, count: int) -> None:

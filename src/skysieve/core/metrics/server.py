@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Literal, Protocol
 
-__all__ = ["METRICS_TYPE", "Metric", "PageServer", "exposition"]
+__all__ = ["Metric", "PageServer", "exposition", "format_address", "metrics_page", "parse_address"]
 
 SECONDS = 10.0
 """Longest time of a request."""
@@ -20,6 +20,27 @@ MOST_OPEN = 32
 """Most connections that are open at a time; one more closes the oldest."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of metrics."""
+
+
+def parse_address(text: str, name: str) -> tuple[str, int]:
+    """Read ``HOST:PORT``, or ``PORT`` of the loopback interface.
+
+    >>> parse_address("[::1]:5000", "--listen"), parse_address("5000", "--listen")
+    (('::1', 5000), ('127.0.0.1', 5000))
+    """
+    host, colon, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535 or (colon and not host):
+        raise ValueError(f"{name} {text}: expected HOST:PORT")
+    return (host.strip("[]") if colon else "127.0.0.1"), int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """The inverse of `parse_address`.
+
+    >>> format_address("::1", 5000)
+    '[::1]:5000'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Exported(Protocol):
@@ -86,6 +107,13 @@ def exposition(values: Mapping[str, float], metrics: Iterable[Exported], prefix:
                 f"{prefix}{name} {values[name]:.12g}",
             ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def metrics_page(
+    read: Callable[[], Mapping[str, float]], metrics: Iterable[Exported], prefix: str
+) -> Callable[[], tuple[int, str, str]]:
+    """Return a page of `PageServer` with the values that `read` returns; see `exposition`."""
+    return lambda: (200, METRICS_TYPE, exposition(read(), metrics, prefix))
 
 
 class PageServer:

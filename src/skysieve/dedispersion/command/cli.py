@@ -353,7 +353,7 @@ def search(
             )  # fmt: skip
             return clean, found, every
 
-        started = begin(computation.device, after=["skysieve.dedispersion.cuda.engine"])
+        started = begin(computation.device, "skysieve.dedispersion.cuda.engine")
 
         def load_numba() -> None:
             if started is not None:

@@ -262,7 +262,7 @@ def smooth_one(
     from skysieve import __version__
     from skysieve.core.device import begin
 
-    begin(o["device"], before=["astropy.io.fits"], after=["skysieve.sphere.cuda.engine"])
+    begin(o["device"], "skysieve.sphere.cuda.engine", before=["astropy.io.fits"])
     from skysieve.sphere.maps.io import fits_bytes, read_maps, write_maps
     from skysieve.sphere.maps.smoothing import smooth_maps
 
