@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skysieve.core.device import cuda_problem, resolve
+from skysieve.core.errors import one_line
 from skysieve.core.machine.measured import cache_folder
 from skysieve.core.tasks import usable_cores
 
@@ -131,7 +132,11 @@ def code_folders(devices: Iterable[str]) -> dict[str, Path]:
     return found
 
 
-def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float]]:
+MEASURING = (ValueError, RuntimeError, ArithmeticError, MemoryError, ImportError)
+"""Errors that cost the rates of one domain."""
+
+
+def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float, str]]:
     """Measure the rates from which times are predicted, domain by domain, and store them (see `core.machine.rates`).
 
     Parameters
@@ -141,8 +146,8 @@ def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float]]:
 
     Yields
     ------
-    tuple of str, str and float
-        Domain, device, and the seconds that it took, compilation included.
+    tuple of str, str, float and str
+        Domain, device, the seconds that it took, compilation included, and why it failed: empty if it did not.
 
     Raises
     ------
@@ -157,8 +162,12 @@ def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float]]:
         found = resolve(name)[0]
         for domain in DOMAINS:
             started = time.perf_counter()
-            importlib.import_module(f"skysieve.{domain}.command.rates").measure(found)
-            yield domain, str(found), time.perf_counter() - started
+            error = ""
+            try:
+                importlib.import_module(f"skysieve.{domain}.command.rates").measure(found)
+            except MEASURING as failure:
+                error = one_line(failure)
+            yield domain, str(found), time.perf_counter() - started, error
 
 
 def _uses(domain: str) -> dict[str, Callable[[str], None]]:

@@ -74,6 +74,8 @@ def predicted(
                     few = min(templates, 8) if spec.keep_map else templates
                     if not aligned and weights and n > timing.LONGEST_UNALIGNED:
                         continue
+                    if spec.keep_map and n > timing.LARGEST_MAP:
+                        continue
                     found = timing.sample(n, dt0, dtau, spec.window, np.dtype(spec.dtype), not aligned, few)
                     if on_device:
                         bank = found.bank
