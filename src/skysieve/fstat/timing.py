@@ -68,8 +68,8 @@ WARM, REPEATS = 2, 3
 """Calls before a measurement, and calls of which the fastest counts; each is one less of calls longer than `LONG`."""
 LONG = 0.01
 """Seconds."""
-LARGEST_MAP = 6000
-"""Most bins of whole maps that a GPU returns: one of a year has 2 GB."""
+LARGEST = 6000
+"""Most bins that are timed on a GPU but for plain maxima of rectangular windows: a map of a year has 3e8 cells."""
 COUNTED = ("call", "sfts", "sums", "cells")
 """Names of the constants, in the order of `terms`."""
 FORMAT = 5
