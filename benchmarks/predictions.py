@@ -3,8 +3,8 @@
 The first step makes the data, runs each command with ``--dry-run`` and writes the predictions to
 ``benchmarks/results/predictions.json``, which is committed before the second step runs the jobs and writes their times
 beside them.  Rates come from ``skysieve info --measure``.  On a CPU the judge is the processor time of the process,
-since other programs may run; on a GPU it is the time of day.  The lowest of three runs (``--runs``) in one process counts, so that
-neither imports nor compilation do.
+since other programs may run; on a GPU it is the time of day.  The lowest of three runs (``--runs``) in one process
+counts, so that neither imports nor compilation do.
 """
 
 from __future__ import annotations
