@@ -86,6 +86,32 @@ def test_an_unreachable_scheduler_is_an_error_before_the_work(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_local_workers_have_the_environment_of_the_launcher_and_leave_nothing_behind(tmp_path, monkeypatch):
+    import dask
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    launchers.start_ahead(TOY)
+    assert "OMP_NUM_THREADS" not in os.environ
+    monkeypatch.setenv("SKYSIEVE_TOY", "set after the fork server has started")
+    before = dask.config.get("distributed.nanny.pre-spawn-environ")
+    known = set(psutil.Process().children(recursive=True))
+    cluster.run(toy(tmp_path / "one.parquet", n=4))
+    done = cluster.run(toy(tmp_path / "a.parquet", n=4, kill=[1], wants="SKYSIEVE_TOY"), "local:2")
+    assert (done.failed, done.rows) == ({}, 12)
+    assert (tmp_path / "killed-1").exists()
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+    assert dask.config.get("distributed.nanny.pre-spawn-environ") == before
+    _, left = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - known, 10)
+    assert left == []
+
+
+def test_one_partition_is_computed_by_the_launcher(tmp_path, monkeypatch):
+    monkeypatch.setattr(launchers, "_local", None)
+    notes = []
+    done = cluster.run(toy(tmp_path / "a.parquet", n=1), "local:2", note=notes.append)
+    assert (done.rows, notes) == (3, ["there is one partition: this process computes it"])
+
+
 @pytest.mark.slow
 def test_a_scheduler_without_workers_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(launchers, "WORKERS", 1.0)

@@ -116,6 +116,9 @@ def run(
     >>> cluster.run(stars, "local:4", resume=True).failed                                    # doctest: +SKIP
     {}
     """
+    if len(job.partitions) == 1 and _local_workers(client, job):
+        note("there is one partition: this process computes it")
+        client = None
     with ExitStack() as stack:
         dask, workers = _connected(client, job, stack)
         if dask is not None:
@@ -150,6 +153,11 @@ def run(
             note("workers had different versions or processors: bits may differ from those of one process")
         folder.finish(outcome)
         return outcome
+
+
+def _local_workers(client: str | Client | None, job: Job) -> bool:
+    """Whether workers of this machine would share its processor."""
+    return isinstance(client, str) and launcher(client)[0] == "local" and resolve(job.device)[0].kind == "cpu"
 
 
 def _connected(client: str | Client | None, job: Job, stack: ExitStack) -> tuple[Client | None, int | None]:
