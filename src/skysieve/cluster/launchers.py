@@ -225,6 +225,8 @@ def _local(workers: int | None, job: Job, stack: ExitStack) -> tuple[SpecCluster
     given = {
         "distributed.scheduler.worker-saturation": 1.0,
         "distributed.worker.profile.enabled": False,  # of each worker's stack, a hundred times a second
+        "distributed.admin.tick.interval": "500ms",  # of each process's loop, by default fifty times a second
+        "distributed.admin.system-monitor.interval": "5s",
         "distributed.nanny.pre-spawn-environ": environ,
     }
     if on_cpu and sys.platform.startswith("linux"):
