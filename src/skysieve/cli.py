@@ -235,8 +235,8 @@ def warm_up(
         list[str] | None,
         option(
             "--only",
-            help="Compile this domain alone: periodogram, sphere, dedispersion or fstat. May be repeated. The default "
-            "is all.",
+            help="Compile this domain alone: periodogram, sphere, dedispersion, fstat or alerts. May be repeated. The "
+            "default is all.",
             panel=COMPUTATION,
             metavar="DOMAIN",
         ),
