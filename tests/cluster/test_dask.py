@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
+from contextlib import suppress
 
 import numpy as np
 import psutil
@@ -96,7 +98,12 @@ def test_local_workers_have_the_environment_of_the_launcher_and_leave_nothing_be
     before = dask.config.get("distributed.nanny.pre-spawn-environ")
     known = set(psutil.Process().children(recursive=True))
     cluster.run(toy(tmp_path / "one.parquet", n=4))
-    done = cluster.run(toy(tmp_path / "a.parquet", n=4, kill=[1], wants="SKYSIEVE_TOY"), "local:2")
+    with socket.socket() as other, warnings.catch_warnings():
+        with suppress(OSError):  # another program has it
+            other.bind(("", 8787))
+            other.listen()
+        warnings.simplefilter("error", UserWarning)  # Dask's, that its usual port is in use
+        done = cluster.run(toy(tmp_path / "a.parquet", n=4, kill=[1], wants="SKYSIEVE_TOY"), "local:2")
     assert (done.failed, done.rows) == ({}, 12)
     assert (tmp_path / "killed-1").exists()
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()

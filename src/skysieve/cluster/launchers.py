@@ -237,7 +237,8 @@ def _local(workers: int | None, job: Job, stack: ExitStack) -> tuple[SpecCluster
         count = min(workers or usable_cores(), len(job.partitions))
         made = LocalCluster(
             n_workers=count, threads_per_worker=1, memory_limit=MEMORY_LIMIT // count, host="127.0.0.1",
-            dashboard_address=None, env=dict(os.environ), **quiet,
+            dashboard_address=None, scheduler_kwargs={"dashboard_address": "127.0.0.1:0"}, env=dict(os.environ),
+            **quiet,
         )  # fmt: skip
         return made, count
     cards = resolve("cuda:all")[:workers]
