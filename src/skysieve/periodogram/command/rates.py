@@ -15,8 +15,7 @@ from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.lightcurves.io import LightCurves
 from skysieve.periodogram.lightcurves.stream import READERS
 from skysieve.periodogram.multiband import MultibandPlan
-
-from .survey import MAX_ROWS, Request, finish, finishers, first_chunk
+from skysieve.periodogram.survey import MAX_ROWS, Request, finish, finishers, first_chunk
 
 if TYPE_CHECKING:
     from skysieve.core.device import Device
