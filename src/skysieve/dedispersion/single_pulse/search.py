@@ -379,7 +379,7 @@ class SearchPlan(EnginePlan):
         events, dms_all = job.events(raw, fb.observation)
         ref = reference_frequency(fb.freqs, self._ref_freq)
         head = job.response(fb.observation, ref).group(events).head
-        columns, group = columns_of(events, head, fb.observation, ref, job.dm_constant)
+        columns, group = columns_of(events, head, dms_all, fb.observation, ref, job.dm_constant)
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
         size = ((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()
