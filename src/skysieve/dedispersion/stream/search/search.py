@@ -572,7 +572,7 @@ class StreamSearch(Plan):
         return [StreamCandidates(columns, ready.events, number)]
 
     def _live(self, columns: dict[str, NDArray[Any]], searched: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For each candidate, the fraction of its window's samples that arrived; ``searched``: the DMs of the windows."""
+        """For each candidate, the fraction of its window that arrived; ``searched``: the DMs of the windows."""
         base = self.observation.dm or 0.0
         live = np.ones(len(columns["snr"]))
         losses = self._losses()
