@@ -434,6 +434,11 @@ class SearchPlan(EnginePlan):
         }  # fmt: skip
 
     @property
+    def job(self) -> Job:
+        """What is searched for."""
+        return self._job
+
+    @property
     def device(self) -> Device:
         """The device, or the first of several."""
         return self._target.devices[0]
