@@ -169,7 +169,7 @@ def explain(
     span = band[0] * (band[3] - band[2])
     top, bottom = band[0] * (band[2] - band[1]), band[0] * (band[3] - band[1])
     most = widest.max()
-    for i in range(n):
+    for i in by_time:
         if known[i] or (ridge and parent[i] >= 0):
             continue
         best = -1
