@@ -7,9 +7,9 @@ block and of its two neighbours, so that the result depends on these three block
 - If the means of eighths of a block scatter by less than `DRIFTS` times that, there is no drift: the level of the block
   is the mean of all parts of the three blocks, without those beyond `OUTLIER` sigma.
 - Otherwise a line is fitted to the means of ``d`` parts: at each of them the middle of a cubic through it and `REACH`
-  neighbours on each side (Savitzky and Golay 1964; at the ends of the data the rest of the cubic), without those that are beyond `OUTLIER` sigma of the line, as
-  pulses are; they are replaced by the line and the fit is repeated.  ``d`` is 16, 4 or 1: the first after which the
-  means of the block scatter as noise does.
+  neighbours on each side (Savitzky and Golay 1964; at the ends of the data, the outer part of the first and the last
+  cubic), without those that are beyond `OUTLIER` sigma of the line, as pulses are; they are replaced by the line and
+  the fit is repeated.  ``d`` is 16, 4 or 1: the first after which the means of the block scatter as noise does.
 
 The line is joined by straight pieces and subtracted from the samples of the block.  Sums of integers stay integers: the
 line is rounded with a different fraction at each sample, so that the roundings of a window average out.
