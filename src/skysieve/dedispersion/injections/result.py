@@ -227,11 +227,13 @@ class Completeness(Result):
         error = [recall["recall"] - recall["low"], recall["high"] - recall["recall"]]
         a.errorbar(recall["snr"], recall["recall"], error, fmt="o", capsize=3, label="search")
         a.plot(recall["snr"], recall["known"], "k_", markersize=14, label="DM, time and width known")
+        a.plot(recall["snr"], recall["expected"], "r+", markersize=12, label="best window near the pulse")
         a.set(xlabel="injected S/N", ylabel="recall", ylim=(-0.02, 1.05))
         a.legend()
         good = t[t["found"]]
         b.plot(good["snr"], good["snr_found"] / good["snr_left"], ".", alpha=0.3)
         b.plot(recall["snr"], recall["ratio"], "k_", markersize=14, label="median")
+        b.plot(recall["snr"], recall["expected_ratio"], "r+", markersize=12, label="median of the best window")
         b.set(xlabel="injected S/N", ylabel="recovered / injected S/N")
         b.legend()
         c.plot(good["dm"], good["dm_error"], ".", alpha=0.4)
