@@ -58,7 +58,7 @@ from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
 
 from .candidates import Candidates, Events, columns_of, event_order
-from .grouping import Response
+from .grouping import Response, compile_beside
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -293,13 +293,15 @@ class SearchPlan(EnginePlan):
             self._target = find_target(device_for(fb, device), memory)
             workers = usable_cores() if threads is None else max(1, threads)
             source, tables = Cleaned(fb, None, job.length), [t.table for t in job.made]
+            if not self._target.gpu:  # with a GPU, numba is loaded when events are found
+                compile_beside()
             step = _chunk_blocks(source, tables, job, self._target, workers) * job.length
 
             def make(step: int) -> Engine:
                 capacity = step + 2 * job.context + job.overlap
                 how = "brute" if method == "brute" else job.how
                 return make_engine(
-                    source, tables, method=how, device=self._target, capacity=capacity, threads=threads
+                    source, tables, method=how, device=self._target, capacity=capacity, threads=threads, search=True
                 )  # fmt: skip
 
             self._engine, self._step = engine_that_fits(make, step, job.length, job.length, self._target)
@@ -425,7 +427,7 @@ class SearchPlan(EnginePlan):
         """
         job = self._job
         facts = self._facts(job.made)
-        workers = len(self._target.devices) if self._target.gpu else self._open_engine().describe().get("threads", 1)
+        workers = len(self._target.devices) if self._target.gpu else self._open_engine().describe()["threads"]
         work, moved = self._work(self._nsamp)
         times = rates.predicted("dedispersion", self.device, work, workers)
         return {
