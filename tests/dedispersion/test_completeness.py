@@ -13,6 +13,7 @@ from scipy.special import ndtr
 from typer.testing import CliRunner
 
 from skysieve.cli import app
+from skysieve.core.parts import PartsFolder
 from skysieve.dedispersion import (
     DM_CONSTANT,
     Completeness,
@@ -27,9 +28,12 @@ from skysieve.dedispersion import (
     plan,
     search,
 )
-from skysieve.dedispersion.injections.campaign import Placed, _already_there, _match
+from skysieve.dedispersion.injections.campaign import _already_there, _match
+from skysieve.dedispersion.injections.noise import levels
 from skysieve.dedispersion.injections.pulses import Pulse, record
 from skysieve.dedispersion.injections.result import TRIALS
+from skysieve.dedispersion.injections.segments import Maker, Placed
+from skysieve.dedispersion.single_pulse.search import SearchPlan
 
 RECEIVER = Noise(nchan=64, fch1=1500, foff=-4, tsamp=1e-3, duration=20)
 DMS = np.arange(0, 400, 4.0)
@@ -110,6 +114,78 @@ def test_a_detector_that_knows_everything_sees_the_injected_signal_to_noise(foun
     some = found.recall()
     expected = ndtr(some["snr"] - found.threshold)
     assert np.abs(some["known"] - expected).max() < 0.4  # 20 draws
+
+
+def test_the_best_window_near_a_pulse_is_that_of_direct_sums():
+    """All DMs, windows and times that count as the pulse, one by one; the sums are those of the search."""
+    fb, known, boxes = RECEIVER.segment(1), levels(RECEIVER.segment(1), RECEIVER), (1, 2, 3, 5, 8, 12, 20, 40)
+    maker = Maker(True, known, DM_CONSTANT, [(DMS, 1, 0, 1)], boxes, (), 1.0, np.empty((0, 4), int), 1)
+    segment = maker.make(fb, [Pulse(200, 3.0, 5e-3, 9.0), Pulse(100, 8.0, 8e-3, 9.0)], 0)
+    per_dm = DM_CONSTANT * (OBS.freqs.min() ** -2 - OBS.top**-2)
+    for one in segment.placed:
+        wide, middle, best = one.made.length, one.made.begin + one.made.length / 2, -np.inf
+        for dm in DMS[np.abs(DMS - one.pulse.dm) <= wide * OBS.tsamp / per_dm]:
+            delays = np.rint(DM_CONSTANT * dm * (OBS.freqs**-2 - OBS.top**-2) / OBS.tsamp).astype(int)
+            length = fb.nsamp - delays.max()
+            y = sum(segment.searched.block(d, length)[c].astype(float) - known.level[c] for c, d in enumerate(delays))
+            for w in (box for box in boxes if box <= 3 * wide):
+                sums = np.convolve(y, np.ones(w), "valid") / math.sqrt(w * (known.sigma**2).sum())
+                first = max(0, math.floor(middle - 2 * wide) - w // 2)
+                best = max(best, sums[first : math.ceil(middle + 2 * wide) + 1 - w // 2].max())
+        # delays are rounded from those of the pulse, by up to a sample
+        assert one.near == pytest.approx(best, rel=0.05)
+        assert one.near >= one.known - 0.5
+
+
+def test_a_search_has_the_signal_to_noise_of_the_best_window(found):
+    """Noise adds to the highest of many windows; the search adds nothing more: level and sigma are those of blocks."""
+    t = found.trials[found.trials["found"] & (found.trials["snr"] > 6)]
+    assert np.median(t["snr_near"] / t["snr_left"]) > 1
+    assert abs(np.median(t["snr_found"] / t["snr_near"]) - 1) < 0.03
+    table = found.recall()
+    assert abs(table["ratio"][2] - table["expected_ratio"][2]) < 0.03
+    assert "expected" in found.summary()[0]
+
+
+def test_noise_is_the_same_in_memory_and_when_it_is_read(monkeypatch):
+    options = {"n": 6, "snr": (25,), "dm": (60, 340), "width": (4e-3, 1e-2), "seed": 3, "threads": 1}
+    held = completeness(RECEIVER, DMS, **options).trials
+    monkeypatch.setattr("skysieve.dedispersion.injections.segments.HELD", 0)
+    assert completeness(RECEIVER, DMS, **options).trials.tobytes() == held.tobytes()
+
+
+def test_a_campaign_continues(tmp_path, monkeypatch):
+    options = {"n": 30, "snr": (7, 25), "dm": (60, 340), "width": (4e-3, 1e-2), "seed": 3, "threads": 1}
+    whole = completeness(RECEIVER, DMS, **options)
+    parts, seen = tmp_path / "a", []
+
+    def stop(done, total):
+        seen.append(done)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        completeness(RECEIVER, DMS, parts=parts, progress=stop, **options)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["a-00000.npz", "a-00001.npz"]
+    searched = []
+    real = SearchPlan.execute
+    monkeypatch.setattr(SearchPlan, "execute", lambda *a, **k: searched.append(1) or real(*a, **k))
+    again = completeness(RECEIVER, DMS, parts=parts, **options)
+    assert again.trials.tobytes() == whole.trials.tobytes()
+    assert len(searched) == len(list(tmp_path.iterdir())) - 2
+    assert again.hours == pytest.approx(whole.hours)
+
+
+def test_hours_of_noise_without_pulses():
+    found = completeness(RECEIVER, DMS, n=0, hours=0.02, dm=(60, 340), threads=1)
+    assert len(found) == 0
+    assert 0.02 <= found.hours < 0.02 + 20 / 3600
+    assert found.false_rate()[2] == pytest.approx(3.689 / found.hours, rel=1e-3)  # of none
+    assert len(found.summary()) == 1
+    with pytest.raises(ValueError, match="hours"):
+        completeness(fake(nchan=8, duration=1, tsamp=1e-3), [10.0], n=1, hours=1)
+    with pytest.raises(ValueError, match="n=0"):
+        completeness(RECEIVER, DMS, n=0)
 
 
 def test_the_same_seed_gives_the_same_pulses(found):
@@ -251,7 +327,7 @@ def test_a_campaign_over_a_grid():
 def test_what_interference_takes_is_counted():
     """Zeros cover some pulses: their ideal S/N is that of the rest, and those that lose over 20% are apart."""
     found = completeness(
-        RECEIVER, DMS, n=40, snr=(30,), dm=(60, 340), width=(8e-3, 4e-2), interference=("zeros",), seed=1, threads=1
+        RECEIVER, DMS, n=40, snr=(30,), dm=(60, 340), width=(8e-3, 4e-2), interference=("zeros",), seed=5, threads=1
     )
     t = found.trials
     assert len(found.apart) == (t["left"] < 0.8).sum() > 0
@@ -383,6 +459,22 @@ def test_the_command(tmp_path):
     assert "expected numbers" in run("completeness", "--dm-max", 300, "--grid", "snr=loud", code=2)
     assert "'inject'" in run("completeness", "--dm-max", 300, "--grid", "time=3", code=2)
     assert "--interference" in run("completeness", "--dm-max", 300, "--interference", "thunder", code=2)
+
+
+def test_the_command_continues_and_takes_the_options_of_the_search(tmp_path):
+    table = tmp_path / "c.csv"
+    words = ("completeness", "--dm-max", 300, "--pulses", 6, *NOISE, "--grid", "snr=20;dm=100", "--threads", 1)
+    whole = run(*words, "--excess", 5, "--dip", 8, "--no-baseline", "--block", 2.5)
+    assert "false candidates" in whole
+    folder = PartsFolder(table, {"asked": "something else"})
+    np.savez(folder.folder / "00000-00000.npz", x=1)
+    folder.close()
+    assert "other" in run(*words, "-o", table, "--resume", code=2)
+    folder.remove()
+    run(*words, "-o", table, "--resume")
+    assert len(rows_of(table)) == 6
+    assert [p.name for p in tmp_path.iterdir()] == ["c.csv"]
+    assert "--resume needs -o" in run(*words, "--resume", code=2)
 
 
 def test_the_command_on_the_files_of_a_folder(tmp_path):

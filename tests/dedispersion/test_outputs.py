@@ -79,7 +79,8 @@ def test_singlepulse_and_cand_have_their_programs_columns(found, tmp_path):
     assert rows.shape == (len(found), 9)
     np.testing.assert_allclose(rows[:, 0], found.snr, atol=1e-3)
     np.testing.assert_allclose(rows[:, 1] * 1e-3, found.time, atol=1e-3)
-    assert np.array_equal(found.dms[rows[:, 4].astype(int)], found.dm)
+    nearest = np.abs(found.dms - found.dm[:, None]).argmin(axis=1)
+    np.testing.assert_array_equal(rows[:, 4], nearest)
     assert np.array_equal(rows[:, 6], found.members)
 
 
@@ -348,7 +349,7 @@ def test_zero_dm_removes_what_is_not_dispersed(data):
     dms = np.arange(0, 201, 25.0)
     assert search(loud, dms).dm[0] == 0
     found = search(zero_dm(loud), dms)
-    assert found.dm[0] == 150
+    assert abs(found.dm[0] - 150) < 5
     assert not (np.abs(found.time - 5.02) < 0.05).any()
 
 

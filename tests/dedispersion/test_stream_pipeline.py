@@ -174,7 +174,7 @@ def test_beams_and_interference(data, tmp_path, monkeypatch):
     summary, said = run_feed(lambda i: ListFeed(i, batches), data.options, tmp_path, most_beams=3)
     rows = rows_of(tmp_path)
     at_two = [r for r in rows if abs(float(r["time"]) - 2.0) < 0.01 and float(r["dm"]) < 30]
-    pulses = [r for r in rows if r["beam"] == "0" and float(r["dm"]) in (90.0, 100.0, 110.0) and float(r["snr"]) > 15]
+    pulses = [r for r in rows if r["beam"] == "0" and abs(float(r["dm"]) - 100) < 15 and float(r["snr"]) > 15]
     assert {r["beam"] for r in at_two} == {"0", "1", "2"}
     assert {r["flagged"] for r in at_two} == {"1"}
     assert {r["beams"] for r in at_two} == {"3"}

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tests.kernels.test_stream_chain import run, same_runs, write_voltages
 
-from skysieve.dedispersion import Filterbank, Losses, fake, plan, search
-from skysieve.dedispersion.stream import StreamSearch
+from skysieve.dedispersion import Filterbank, Losses, Noise, PulseGrid, completeness, fake, plan, search
+from skysieve.dedispersion.stream import LiveInjector, StreamSearch
 
 pytestmark = pytest.mark.gpu
 DMS = np.arange(0, 201, 10.0)
@@ -89,6 +89,68 @@ def test_samples_that_stay_on_the_gpu(fb, device, first, gulp):
         assert held.shape == (50, 64)
         found += live.finish()
     same_events(found, offline)
+
+
+# ---------------------------------------------------------------- injections
+
+GRID = PulseGrid(snr=(20.0, 30.0), dm=(50.0, 150.0), width=(3e-3, 6e-3))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("pieces", [512, 997])
+def test_pulses_are_added_to_samples_of_a_gpu(fb, dtype, pieces):
+    """The same values as in the memory of the host, in place."""
+    import cupy
+
+    x, gone = np.ascontiguousarray(fb.read().T.astype(dtype)), np.array([[7600, 7650, 0, 64]])
+    live = [LiveInjector(fb.observation, every=3, grid=GRID, seed=2, dtype=dtype) for _ in range(2)]
+    changed = 0
+    for at in range(0, len(x), pieces):
+        host, given = x[at : at + pieces].copy(), cupy.asarray(x[at : at + pieces])
+        expected, found = live[0].add(at, host, gone), live[1].add(at, given, gone)
+        assert found is given
+        np.testing.assert_array_equal(cupy.asnumpy(found), expected)
+        changed += int((expected != x[at : at + pieces]).sum())
+    rows = [one.due(np.inf) for one in live]
+    assert len(rows[0]) == 4
+    assert repr(rows[0]) == repr(rows[1])  # they have NaN
+    assert changed > 1000
+
+
+def test_pulses_that_are_injected_on_a_gpu_are_found(fb):
+    """From samples on the GPU to candidates: those of a search of a file with the same pulses."""
+    import cupy
+
+    x = np.ascontiguousarray(fb.read().T)
+    live = [LiveInjector(fb.observation, every=3, grid=GRID, seed=2) for _ in range(2)]
+    made = np.concatenate([live[0].add(at, x[at : at + 500].copy()) for at in range(0, len(x), 500)])
+    both = Filterbank.from_array(made.T.copy(), freqs=fb.freqs, tsamp=1e-3, tstart=60000.0)
+    offline = search(both, plan(fb, dms=DMS), losses=Losses([]), device="cpu", **OPTIONS)
+    found = []
+    with StreamSearch(fb.observation, plan(fb, dms=DMS), device="cuda", resident=True, **OPTIONS) as stream:
+        stream.warm()
+        for at in range(0, len(x), 500):
+            rows = live[1].add(at, cupy.asarray(x[at : at + 500]))
+            cupy.cuda.runtime.deviceSynchronize()
+            found += stream.feed(at, rows, np.empty((0, 4), np.int64))
+        found += stream.finish()
+    same_events(found, offline)
+    names = ("time", "dm", "snr", "width")
+    for one in found:
+        for values in zip(*(one.columns[name] for name in names), strict=True):
+            live[1].match(*map(float, values))
+    rows = live[1].due(np.inf)
+    assert len(rows) == 4
+    assert all(row.found for row in rows)
+
+
+def test_a_campaign_counts_the_same_on_a_gpu():
+    receiver = Noise(nchan=64, fch1=1500, foff=-4, tsamp=1e-3, duration=20)
+    options = {"n": 24, "snr": (7, 8, 20), "dm": (60, 340), "width": (4e-3, 1e-2), "seed": 3}
+    cpu, gpu = (completeness(receiver, np.arange(0, 400, 4.0), device=d, **options) for d in ("cpu", "cuda"))
+    assert len(cpu) == 24
+    assert cpu.trials.tobytes() == gpu.trials.tobytes()
+    assert cpu.false.tobytes() == gpu.false.tobytes()
 
 
 # ---------------------------------------------------------------- the whole pipeline

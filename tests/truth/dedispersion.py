@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.signal import savgol_coeffs
+from scipy.signal import savgol_filter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,9 +87,7 @@ def baseline(y: NDArray[Any], block: int, parts: int) -> tuple[NDArray[np.float6
             q, t = (v[: len(m) // d * d].reshape(-1, d).mean(axis=1) for v in (m, middles[start:stop]))
             x = q
             for turn in range(5):
-                ends = [np.polynomial.Polynomial.fit(np.arange(6), v, 1)(-0.5) for v in (x[:6], x[::-1][:6])]
-                wide = np.concatenate([2 * ends[0] - x[:11][::-1], x, 2 * ends[1] - x[::-1][:11]])
-                fit = np.convolve(wide, savgol_coeffs(23, 3), "valid")
+                fit = savgol_filter(x, 23, 3, mode="interp")
                 x = np.where(np.abs(q - fit) <= 3.5 * sigma / math.sqrt(d), q, fit) if turn < 4 else x
             own = (t >= first) & (t < first + block)
             if d == 1 or _mad((q - fit)[own]) <= 2 * sigma / math.sqrt(d):

@@ -33,31 +33,26 @@ from skysieve.core.command import (
 )
 from skysieve.core.errors import one_line
 from skysieve.core.files import save_figure, written
-from skysieve.dedispersion.contract import THRESHOLD
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 
 from .options import (
     DATA,
     PULSE,
-    SEARCH,
     Cleaning,
     Computation,
     DataOptions,
-    DetectorOption,
     DmOptions,
     Files,
     FilOutput,
     Grouping,
     Injected,
-    MaxWidthOption,
     MethodOption,
-    NoBaselineOption,
-    NoiseOption,
     PlanFile,
     Receiver,
     Reports,
     Requantise,
     Scatter,
+    Searching,
     SeriesOption,
     grouped,
     output_file,
@@ -259,30 +254,8 @@ def search(
     data: DataOptions,
     cleaning: Cleaning,
     requantise: Requantise = False,
-    threshold: Annotated[
-        float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
-               metavar="X")
-    ] = THRESHOLD,
-    noise: NoiseOption = "robust",
-    detector: DetectorOption = "boxcar",
-    buffer: Annotated[
-        int | None,
-        option(
-            "--buffer", help="Samples of a buffer of --detector threshold. The default is a block.", panel=SEARCH,
-            metavar="N",
-        ),
-    ] = None,
-    block: Annotated[
-        float | None,
-        option(
-            "--block", help="Length of noise blocks in seconds. The default is 2, or longer if pulses need it.",
-            panel=SEARCH, metavar="S",
-        ),
-    ] = None,
+    searching: Searching,
     grouping: Grouping,
-    max_width: MaxWidthOption = None,
-    no_baseline: NoBaselineOption = False,
-    method: MethodOption = "auto",
     computation: Computation,
     dry_run: DryRunOption = False,
     output: Annotated[
@@ -346,10 +319,8 @@ def search(
             messages.detail(made.summary())
             clean, mask, every = cleaning.prepared(fb, messages, requantise)
             found = single_pulses.search(
-                clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-                max_width=max_width, baseline=not no_baseline, excess=grouping.excess, dip=grouping.dip, method=method,
-                mask=mask, device=computation.device, threads=computation.threads, memory=computation.memory,
-                progress=messages.progress,
+                clean, made, **searching.arguments, **vars(grouping), mask=mask, device=computation.device,
+                threads=computation.threads, memory=computation.memory, progress=messages.progress,
             )  # fmt: skip
             return clean, found, every
 
@@ -375,9 +346,8 @@ def search(
                 importlib.import_module("h5py")
             asked = {
                 "dms": asdict(dms), "plan": None if plan_file is None else plan_file.read_text(encoding="utf-8"),
-                "data": asdict(data), "cleaning": asdict(cleaning), "requantise": requantise, "threshold": threshold,
-                "noise": noise, "detector": detector, "buffer": buffer, "block": block, "method": method,
-                "max_width": max_width, "baseline": not no_baseline, "grouping": asdict(grouping), "format": chosen,
+                "data": asdict(data), "cleaning": asdict(cleaning), "requantise": requantise,
+                **searching.arguments, "grouping": asdict(grouping), "format": chosen,
             }  # fmt: skip
             load_numba()
             outputs = Outputs(output, chosen, folder, plot, cutouts, most, resume, overwrite)
@@ -399,8 +369,7 @@ def search(
         if dry_run:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())
-            how = {"threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer, "block": block}
-            predict(fb, made, cleaning.given() or requantise, computation, method=method, **how)
+            predict(fb, made, cleaning.given() or requantise, computation, **searching.arguments)
             return
         clean, found, every = find(fb)
         if output != STDIO and not messages.quiet:
@@ -651,12 +620,15 @@ def completeness(
             "band_low. The default is snr.", panel=OUTPUT, metavar="NAME",
         ),
     ] = "snr",
-    threshold: Annotated[
-        float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
-               metavar="X")
-    ] = THRESHOLD,
-    max_width: MaxWidthOption = None,
-    noise: NoiseOption = "robust",
+    hours: Annotated[
+        float,
+        option(
+            "--hours", help="Least hours of noise for the rate of false candidates: after the last pulse there is "
+            "noise alone. With '--pulses 0' there are no pulses.", panel=PULSE, metavar="H", min=0.0,
+        ),
+    ] = 0.0,
+    searching: Searching,
+    grouping: Grouping,
     computation: Computation,
     output: Annotated[
         Path | None,
@@ -665,6 +637,11 @@ def completeness(
     ] = None,
     form: FormatOption = None,
     plot: PlotFile = None,
+    resume: Annotated[
+        bool,
+        option("--resume", help="Continue where an interrupted run ended, after the segments that are done.",
+               panel=OUTPUT),
+    ] = False,
     overwrite: OverwriteOption = False,
     reports: Reports,
 ) -> None:  # fmt: skip
@@ -673,23 +650,41 @@ def completeness(
     Example: skysieve dedisp completeness --dm-max 500 --pulses 400 -o pulses.csv --plot recall.png
 
     Example: skysieve dedisp completeness night --dm-max 500 --grid "snr=8,10,20;dm=100:400;width=0.001:0.03"
+
+    Example: skysieve dedisp completeness --dm-max 3000 --max-width 0.4 --pulses 10000 -o recall.csv --resume
     """
+    from skysieve.core.parts import PartsFolder, files_of, parts_folder
     from skysieve.dedispersion.injections.campaign import completeness as campaign
     from skysieve.dedispersion.injections.result import TRIALS, Completeness
 
     from .several import expand, stands_for_files
 
-    with report_errors():
+    interrupted = (
+        "interrupted; the same command continues after the segments that are done" if resume else "interrupted"
+    )
+    with report_errors(interrupted), ExitStack() as stack:
         messages = reports.messages()
         dms.check()
         chosen = "" if output is None else table_format(output, form, ("csv", "ecsv"))
-        check_output(output, overwrite)
-        check_picture(plot, overwrite)
+        if resume and (output is None or output == STDIO):
+            raise ValueError("--resume needs -o: the finished segments are noted beside it")
+        continues = resume and output is not None and parts_folder(output).exists()
+        check_output(output, overwrite or continues)
+        check_picture(plot, overwrite or continues)
         one_of("--by", by, TRIALS.names or ())
         made_noise = receiver.noise(files)
-        kinds, count = injected.kinds, injected.pulses or 1000
+        kinds, count = injected.kinds, 1000 if injected.pulses is None else injected.pulses
         each = [[f] for f in expand(files)] if files and any(map(stands_for_files, files)) else [files]
         shares = [count // len(each) + (i < count % len(each)) for i in range(len(each))]
+        store = None
+        if resume and output is not None:
+            asked = {
+                "files": files_of([f for group in each for f in group or ()]), "dms": asdict(dms), "data": asdict(data),
+                "cleaning": asdict(cleaning), "pulses": asdict(injected), "receiver": asdict(receiver), "hours": hours,
+                **searching.arguments, "grouping": asdict(grouping),
+            }  # fmt: skip
+            store = PartsFolder(output, json.loads(json.dumps(asked, default=str)))
+            stack.callback(store.close)
         parts, failed = [], 0
         for i, (group, share) in enumerate(zip(each, shares, strict=True)):
             try:
@@ -699,14 +694,15 @@ def completeness(
                     grid = injected.pulse_grid((lowest + 0.1 * (highest - lowest), lowest + 0.9 * (highest - lowest)))
                     if grid.time is not None:
                         raise ValueError("--grid: time is chosen by the campaign; it is for 'inject'")
-                    if share:
+                    if share or hours or not count:
                         parts.append(campaign(
                             fb if group else made_noise, made, n=share, snr=grid.snr, dm=grid.dm, width=grid.width,
                             scatter=grid.scatter, index=grid.index, band=grid.band, interference=kinds,
                             prepare=None if not cleaning.given() else
                             lambda fb: cleaning.prepared(fb, Messages(quiet=True), False)[:2],
-                            seed=injected.seed + 1_000_000_007 * i, threshold=threshold, max_width=max_width,
-                            noise=noise, device=computation.device, threads=computation.threads,
+                            seed=injected.seed + 1_000_000_007 * i, hours=hours, **searching.arguments,
+                            **vars(grouping), parts=None if store is None else store.folder / f"{i:05d}",
+                            device=computation.device, threads=computation.threads,
                             memory=computation.memory, progress=messages.progress,
                         ))  # fmt: skip
             except (OSError, ValueError, ArithmeticError) as error:
@@ -727,6 +723,8 @@ def completeness(
         if plot is not None:
             save_figure(found.plot(), plot, dpi=120)
             messages.wrote(plot)
+        if store is not None and not failed:
+            store.remove()
         if failed:
             messages.say(f"{failed} of {len(each)} files could not be used")
             raise typer.Exit(FAILED_SOME)

@@ -32,7 +32,7 @@ from skysieve.core.command import (
     option,
     write_stdout,
 )
-from skysieve.dedispersion.contract import DETECTORS, DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, SUMMATIONS
+from skysieve.dedispersion.contract import DETECTORS, DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, SUMMATIONS, THRESHOLD
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.data.sigproc import BIT_ORDERS
 from skysieve.dedispersion.dm_plan.rules import RULES
@@ -444,12 +444,73 @@ class DmOptions:
         )  # fmt: skip
 
 
+MethodOption = Annotated[
+    MethodName,
+    option("--method", help=f"How channels are summed: {listed(SUMMATIONS)}. The default is auto.", panel=SEARCH),
+]
+NoiseOption = Annotated[
+    NoiseName, option("--noise", help=f"Noise estimator: {listed(NOISE)}. The default is robust.", panel=SEARCH)
+]
+DetectorOption = Annotated[
+    DetectorName, option("--detector", help=f"Detector: {listed(DETECTORS)}. The default is boxcar.", panel=SEARCH)
+]
+MaxWidthOption = Annotated[
+    float | None,
+    option(
+        "--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 samples.",
+        panel=SEARCH, metavar="S",
+    ),
+]  # fmt: skip
+NoBaselineOption = Annotated[
+    bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
+]
+
+
 @dataclass
 class Grouping:
     """Which events are one candidate."""
 
     excess: Annotated[float, option("--excess", help=EXCESS_HELP, panel=SEARCH, metavar="X")] = EXCESS
     dip: Annotated[float, option("--dip", help=DIP_HELP, panel=SEARCH, metavar="X")] = DIP
+
+
+@dataclass
+class Searching:
+    """How series are searched."""
+
+    threshold: Annotated[
+        float,
+        option(
+            "-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH, metavar="X"
+        ),
+    ] = THRESHOLD
+    noise: NoiseOption = "robust"
+    detector: DetectorOption = "boxcar"
+    buffer: Annotated[
+        int | None,
+        option(
+            "--buffer",
+            help="Samples of a buffer of --detector threshold. The default is a block.",
+            panel=SEARCH,
+            metavar="N",
+        ),
+    ] = None
+    block: Annotated[
+        float | None,
+        option(
+            "--block", help="Length of noise blocks in seconds. The default is 2, or longer if pulses need it.",
+            panel=SEARCH, metavar="S",
+        ),
+    ] = None  # fmt: skip
+    max_width: MaxWidthOption = None
+    no_baseline: NoBaselineOption = False
+    method: MethodOption = "auto"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `search`."""
+        given = dict(vars(self))
+        return {"baseline": not given.pop("no_baseline"), **given}
 
 
 @dataclass
@@ -468,7 +529,7 @@ class Injected:
             panel=PULSE, metavar="GRID",
         ),
     ] = None  # fmt: skip
-    pulses: Annotated[int | None, option("--pulses", panel=PULSE, metavar="N", min=1, help="Number of pulses. The "
+    pulses: Annotated[int | None, option("--pulses", panel=PULSE, metavar="N", min=0, help="Number of pulses. The "
                                          "default of 'completeness' is 1000, that of 'inject' one of each combination.")
     ] = None  # fmt: skip
     interference: Annotated[
@@ -554,26 +615,6 @@ PlanFile = Annotated[
 ]  # fmt: skip
 Requantise = Annotated[
     bool, option("--requantise", help="Make 8-bit samples with equal noise in every channel first.", panel=DATA)
-]
-MethodOption = Annotated[
-    MethodName,
-    option("--method", help=f"How channels are summed: {listed(SUMMATIONS)}. The default is auto.", panel=SEARCH),
-]
-NoiseOption = Annotated[
-    NoiseName, option("--noise", help=f"Noise estimator: {listed(NOISE)}. The default is robust.", panel=SEARCH)
-]
-DetectorOption = Annotated[
-    DetectorName, option("--detector", help=f"Detector: {listed(DETECTORS)}. The default is boxcar.", panel=SEARCH)
-]
-MaxWidthOption = Annotated[
-    float | None,
-    option(
-        "--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 samples.",
-        panel=SEARCH, metavar="S",
-    ),
-]  # fmt: skip
-NoBaselineOption = Annotated[
-    bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
 ]
 SeriesOption = Annotated[
     SeriesName, option("--format", help=f"Format of the series: {listed(SERIES_FORMATS)}. The default is dat.",

@@ -7,9 +7,9 @@ block and of its two neighbours, so that the result depends on these three block
 - If the means of eighths of a block scatter by less than `DRIFTS` times that, there is no drift: the level of the block
   is the mean of all parts of the three blocks, without those beyond `OUTLIER` sigma.
 - Otherwise a line is fitted to the means of ``d`` parts: at each of them the middle of a cubic through it and `REACH`
-  neighbours on each side (Savitzky and Golay 1964), without those that are beyond `OUTLIER` sigma of the line, as
-  pulses are; they are replaced by the line and the fit is repeated.  ``d`` is 16, 4 or 1: the first after which the
-  means of the block scatter as noise does.
+  neighbours on each side (Savitzky and Golay 1964; at the ends of the data, the outer part of the first and the last
+  cubic), without those that are beyond `OUTLIER` sigma of the line, as pulses are; they are replaced by the line and
+  the fit is repeated.  ``d`` is 16, 4 or 1: the first after which the means of the block scatter as noise does.
 
 The line is joined by straight pieces and subtracted from the samples of the block.  Sums of integers stay integers: the
 line is rounded with a different fraction at each sample, so that the roundings of a window average out.
@@ -53,12 +53,11 @@ TO_SIGMA = 1.4826022185056018
 """Standard deviation of a normal distribution over its median absolute deviation."""
 DIFFERENCE = 3.5682482323055424
 """Mean absolute third difference of white noise, in sigma: sqrt(20) sqrt(2 / pi)."""
-EDGE = 6
-"""Values at an end of the data whose straight line gives the value there."""
-SECOND, FOURTH = 1012.0, 79948.0
-"""Sums of the second and fourth powers of -`REACH` to `REACH`."""
-CUBIC = (2 * REACH + 1) * FOURTH - SECOND * SECOND
-"""Sum of the weights ``FOURTH - SECOND t^2`` of a cubic's middle value."""
+SECOND, FOURTH, SIXTH = 1012.0, 79948.0, 7499932.0
+"""Sums of the second, fourth and sixth powers of -`REACH` to `REACH`."""
+CUBIC, ODD = (2 * REACH + 1) * FOURTH - SECOND * SECOND, SECOND * SIXTH - FOURTH * FOURTH
+"""Determinants of the even and the odd powers of a cubic: its middle value has the weights ``FOURTH - SECOND t^2``,
+whose sum is the first."""
 
 
 @njit(**JIT)
@@ -112,28 +111,30 @@ def median(values, n, space):
 
 
 @njit(**JIT)
-def fit_cubics(x, low, high, out, padded):
-    """The middle of the cubic around each of ``x[low:high]``; beyond them the data are mirrored in their ends."""
+def fit_cubics(x, low, high, out):
+    """The middle of the cubic around each of ``x[low:high]``; near an end, the outer part of the cubic there."""
     n = high - low
-    left = right = 0.0
-    for i in range(EDGE):  # of a straight line, half a step beyond the end
-        weight = 125.0 - 36.0 * i
-        left += weight * x[low + i]
-        right += weight * x[high - 1 - i]
-    left /= 210.0
-    right /= 210.0
-    for i in range(n):
-        padded[REACH + i] = x[low + i]
+    for i in range(REACH, n - REACH):
         out[low + i] = 0.0
-    for i in range(REACH):
-        padded[REACH - 1 - i] = 2.0 * left - x[low + i]
-        padded[REACH + n + i] = 2.0 * right - x[high - 1 - i]
     for t in range(2 * REACH + 1):
         weight = FOURTH - SECOND * ((t - REACH) * (t - REACH))
-        for i in range(n):
-            out[low + i] += weight * padded[i + t]
-    for i in range(n):
+        for i in range(REACH, n - REACH):
+            out[low + i] += weight * x[low + i - REACH + t]
+    for i in range(REACH, n - REACH):
         out[low + i] /= CUBIC
+    for i in range(REACH):
+        out[low + i] = end_of_cubic(x, low + REACH, i - REACH)
+        out[high - 1 - i] = end_of_cubic(x, high - 1 - REACH, REACH - i)
+
+
+@njit(**JIT)
+def end_of_cubic(x, middle, t):
+    """Value at ``middle + t`` of the cubic around ``x[middle]``."""
+    even = odd = 0.0
+    for k in range(-REACH, REACH + 1):
+        even += ((FOURTH - SECOND * (k * k)) + (t * t) * ((2.0 * REACH + 1.0) * (k * k) - SECOND)) * x[middle + k]
+        odd += ((k * t) * ((SIXTH - FOURTH * (k * k)) + (t * t) * (SECOND * (k * k) - FOURTH))) * x[middle + k]
+    return even / CUBIC + odd / ODD
 
 
 @njit(**JIT)
@@ -201,11 +202,11 @@ def find_baseline(m, low, high, parts, fit, work, level):
             q[j] = total / np.float64(d)
             x[j] = q[j]
         most = OUTLIER * (sigma / math.sqrt(np.float64(d)))
-        fit_cubics(x, first, stop, fit, work[6 * parts :])
+        fit_cubics(x, first, stop, fit)
         for _ in range(ROUNDS):
             for j in range(first, stop):
                 x[j] = q[j] if abs(q[j] - fit[j]) <= most else fit[j]
-            fit_cubics(x, first, stop, fit, work[6 * parts :])
+            fit_cubics(x, first, stop, fit)
         if d == 1:
             break
         a, b = max(first, parts // d), min(stop, 2 * parts // d)

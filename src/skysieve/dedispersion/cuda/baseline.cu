@@ -29,10 +29,11 @@
 #define LEAST_STEPS 12
 #define TO_SIGMA 1.4826022185056018
 #define DIFFERENCE 3.5682482323055424
-#define EDGE 6
 #define SECOND 1012.0
 #define FOURTH 79948.0
+#define SIXTH 7499932.0
 #define CUBIC ((2 * REACH + 1) * FOURTH - SECOND * SECOND)
+#define ODD (SECOND * SIXTH - FOURTH * FOURTH)
 #define GOLDEN 2654435769u
 #define FRACTION 2.3283064365386963e-10  // 2^-32
 
@@ -77,29 +78,32 @@ __device__ double median(const double* v, int n, double* space) {
   return found;
 }
 
-// The middle of the cubic around each of x[low : high].
-__device__ void fit_cubics(const double* x, int low, int high, double* out, double* padded) {
-  const int n = high - low;
-  double left = 0, right = 0;
-  __syncthreads();
-  for (int i = 0; i < EDGE; i++) {
-    const double weight = 125.0 - 36.0 * i;
-    left = __dadd_rn(left, __dmul_rn(weight, x[low + i]));
-    right = __dadd_rn(right, __dmul_rn(weight, x[high - 1 - i]));
+// Value at middle + t of the cubic around x[middle].
+__device__ double end_of_cubic(const double* x, int middle, int t) {
+  double even = 0, odd = 0;
+  for (int k = -REACH; k <= REACH; k++) {  // the weights are whole numbers
+    const double kk = k * k, tt = t * t;
+    const double a = (FOURTH - SECOND * kk) + tt * ((2.0 * REACH + 1.0) * kk - SECOND);
+    const double b = (double)(k * t) * ((SIXTH - FOURTH * kk) + tt * (SECOND * kk - FOURTH));
+    even = __dadd_rn(even, __dmul_rn(a, x[middle + k]));
+    odd = __dadd_rn(odd, __dmul_rn(b, x[middle + k]));
   }
-  left = __ddiv_rn(left, 210.0);
-  right = __ddiv_rn(right, 210.0);
-  for (int i = threadIdx.x; i < n; i += THREADS) padded[REACH + i] = x[low + i];
-  for (int i = threadIdx.x; i < REACH; i += THREADS) {
-    padded[REACH - 1 - i] = __dsub_rn(__dmul_rn(2.0, left), x[low + i]);
-    padded[REACH + n + i] = __dsub_rn(__dmul_rn(2.0, right), x[high - 1 - i]);
-  }
+  return __dadd_rn(__ddiv_rn(even, CUBIC), __ddiv_rn(odd, ODD));
+}
+
+// The middle of the cubic around each of x[low : high]; near an end, the outer part of the cubic there.
+__device__ void fit_cubics(const double* x, int low, int high, double* out) {
   __syncthreads();
-  for (int i = threadIdx.x; i < n; i += THREADS) {
+  for (int i = low + threadIdx.x; i < high; i += THREADS) {
+    const int middle = min(max(i, low + REACH), high - 1 - REACH);
+    if (i != middle) {
+      out[i] = end_of_cubic(x, middle, i - middle);
+      continue;
+    }
     double total = 0;
     for (int t = 0; t < 2 * REACH + 1; t++)
-      total = __dadd_rn(total, __dmul_rn(FOURTH - SECOND * ((t - REACH) * (t - REACH)), padded[i + t]));
-    out[low + i] = __ddiv_rn(total, CUBIC);
+      total = __dadd_rn(total, __dmul_rn(FOURTH - SECOND * ((t - REACH) * (t - REACH)), x[i - REACH + t]));
+    out[i] = __ddiv_rn(total, CUBIC);
   }
   __syncthreads();
 }
@@ -114,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) baseline(SUM* sums, const 
   SUM* const y = sums + row * j.pitch + first;
   double* const level = levels + 2 * ((i64)row * j.blocks + block);
   double *const m = space, *const fit = m + 3 * parts, *const q = fit + 3 * parts, *const x = q + 3 * parts;
-  double* const padded = x + 3 * parts;  // 3 parts + 2 REACH
+  double* const scratch = x + 3 * parts;  // for medians
   const i64 known = (i64)(count / j.block) * parts +
                     min((i64)parts, ((i64)(count % j.block + 1) * parts - 1) / j.block) - (i64)(block - 1) * parts;
   const int low = block ? 0 : parts, high = (int)min((i64)(3 * parts), known), n = high - low;
@@ -179,15 +183,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) baseline(SUM* sums, const 
       q[k] = x[k] = __ddiv_rn(total, (double)d);
     }
     const double noise = __ddiv_rn(sigma, __dsqrt_rn((double)d)), most = __dmul_rn(OUTLIER, noise);
-    fit_cubics(x, from, stop, fit, padded);
+    fit_cubics(x, from, stop, fit);
     for (int turn = 0; turn < ROUNDS; turn++) {
       for (int k = from + tid; k < stop; k += THREADS) x[k] = fabs(__dsub_rn(q[k], fit[k])) <= most ? q[k] : fit[k];
-      fit_cubics(x, from, stop, fit, padded);
+      fit_cubics(x, from, stop, fit);
     }
     if (d == 1) break;
     const int a = max(from, parts / d), b = min(stop, 2 * parts / d);
     for (int k = a + tid; k < b; k += THREADS) x[k - a] = fabs(__dsub_rn(q[k], fit[k]));
-    if (b > a && !(__dmul_rn(TO_SIGMA, median(x, b - a, padded)) > __dmul_rn(DRIFTS, noise))) break;
+    if (b > a && !(__dmul_rn(TO_SIGMA, median(x, b - a, scratch)) > __dmul_rn(DRIFTS, noise))) break;
   }
   if (d == 0) {
     if (tid == 0) level[0] = middle;

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.progress import reporting
+from skysieve.core.tasks import Ahead
 from skysieve.dedispersion.clean.masks import Mask
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import Filterbank, opened
 from skysieve.dedispersion.data.observation import Observation
-from skysieve.dedispersion.data.simulate import PulseReader, whole_reader
-from skysieve.dedispersion.dm_plan.arguments import stages_of
 from skysieve.dedispersion.single_pulse.search import SearchPlan
 
 from .grid import Axis, PulseGrid
-from .interference import InterferenceReader
-from .noise import LEAST_ROOM, Levels, Noise, level_near, levels
-from .pulses import Pulse, Recorded, record, whole_counts
+from .noise import Noise, levels
+from .pulses import Pulse
 from .result import TRIALS, Completeness
+from .segments import Maker, Placed, Segment, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,42 +36,13 @@ if TYPE_CHECKING:
 
 __all__ = ["completeness"]
 
-AROUND = 256
-"""Least samples before and after a pulse from which the level of data is measured."""
-MARGIN = 0.5
-"""Most seconds before the first pulse and between pulses, beside two sweeps."""
-
-
-@dataclass
-class Placed:
-    """A pulse that was added, and what the ideal detector sees of it.
-
-    Attributes
-    ----------
-    pulse, made
-    known : float
-        S/N of the detector that knows DM, time and width, in the samples that survive.
-    left : float
-        Fraction of the samples of its window that survive interference and gaps.
-    snr_left : float
-        Its ideal S/N in these samples.
-    clipped : float
-        Fraction of its counts that the range of the samples cuts off.
-    """
-
-    pulse: Pulse
-    made: Recorded
-    known: float = math.nan
-    left: float = 1.0
-    snr_left: float = 0.0
-    clipped: float = 0.0
-
 
 def completeness(
     data: Filterbank | Paths | Noise,
     dms: ArrayLike | DMPlan,
     *,
     n: int = 1000,
+    hours: float = 0.0,
     snr: Sequence[float] = (7.0, 8.0, 9.0, 10.0),
     dm: Axis = (50.0, 500.0),
     width: Axis = (1e-3, 1e-2),
@@ -82,6 +53,7 @@ def completeness(
     strength: float = 1.0,
     prepare: Callable[[Filterbank], tuple[Filterbank, Mask | None]] | None = None,
     seed: int = 0,
+    parts: str | os.PathLike[str] | None = None,
     progress: bool | Callable[[int, int], None] = False,
     **options: Any,
 ) -> Completeness:
@@ -98,7 +70,9 @@ def completeness(
     dms : DMPlan or array_like
         What is searched, as for `search`.
     n : int
-        Pulses.
+        Pulses; 0 for none, to count false candidates.
+    hours : float
+        Least hours of noise in which candidates would be false: after the last pulse there is noise alone until then.
     snr : sequence of float
         S/N of the ideal boxcar, after smearing within channels and sampling; each for a share of the pulses.
     dm, width, scatter, index : tuple, list or float
@@ -116,6 +90,9 @@ def completeness(
         ``prepare(data)`` returns the data to search and a mask or None: filters that a user applies before the search.
     seed : int
         Campaigns of different seeds share neither pulses nor noise.
+    parts : path, optional
+        The counts of each finished segment are saved under this name, with ``-00000.npz`` and so on after it; those
+        that exist are not searched again.  They belong to one campaign: use another name for other arguments.
     progress : bool or callable
         True draws a bar of the pulses; a callable gets ``(done, total)``.
     **options
@@ -141,150 +118,97 @@ def completeness(
     1.0
     """
     grid = PulseGrid(snr, dm, width, scatter, index, band)
-    if n < 1:
-        raise ValueError(f"n={n}: expected at least one pulse")
-    rng = np.random.default_rng([seed, 7])
-    wanted = grid.draw(n, rng)
-    kinds = (interference,) if isinstance(interference, str) else tuple(interference)
     noise = data if isinstance(data, Noise) else None
-    began, done, number = time.perf_counter(), 0, 0
-    rows: list[tuple[Any, ...]] = []
-    false: list[tuple[float, float, float]] = []
-    hours, searching = 0.0, 0.0
+    if not 0 <= hours < math.inf or (hours and noise is None):
+        raise ValueError(f"hours={hours!r}: expected a number from 0, and noise rather than data")
+    if n < 0 or not (n or hours):
+        raise ValueError(f"n={n}: expected at least one pulse, or hours of noise")
+    wanted = grid.draw(n, np.random.default_rng([seed, 7]))
+    kinds = (interference,) if isinstance(interference, str) else tuple(interference)
+    began = time.perf_counter()
 
     def execute(plan: SearchPlan, fb: Filterbank) -> Candidates:
-        nonlocal searching
-        since = time.perf_counter()
         fb, mask = (fb, None) if prepare is None else prepare(fb)
         if mask is not None and not mask.weight_of(fb.nsamp):
             raise ValueError("mask: all channels are masked, so that nothing can be found")
-        found = plan.execute(fb, mask=mask)
-        searching += time.perf_counter() - since
-        return found
+        return plan.execute(fb, mask=mask)
 
+    found: list[Completeness] = []
     with (
         opened(noise.segment(seed) if noise is not None else data) as first,  # type: ignore[arg-type]
-        reporting(progress, "injecting pulses") as report,
+        reporting(progress, "injecting pulses" if n else "hours of noise, in thousandths") as report,
         SearchPlan(first, dms, **options) as plan,
     ):
+        while (part := _saved(parts, len(found))) is not None:
+            found.append(part)
         own = None if noise is not None else execute(plan, first)
         lost = np.empty((0, 4), np.int64) if own is None else own.dropped
-        constant = stages_of(first, dms, options.get("dm_constant"))[1]
+        job = plan.job
         known = levels(first, noise)
-        analog = noise is not None and noise.analog
-        while done < n:
-            fb = first if noise is None else noise.segment(seed, number)
-            placed = list(place(fb, wanted[done:], known.sigma, constant, grid.highest_dm, rng))
-            if not placed:
-                raise ValueError(
-                    f"dm={grid.highest_dm:g}: the data last {fb.nsamp * fb.tsamp:g} s, too short for such a pulse"
+        maker = Maker(
+            noise is not None and noise.analog, known, job.dm_constant, job.stages, job.boxes, kinds, strength, lost,
+            options.get("threads"),
+        )  # fmt: skip
+        done, quiet = sum(map(len, found)), sum(one.hours for one in found)
+
+        def segments() -> Generator[Segment]:
+            at, number = done, len(found)
+            while at < n or noise is not None:
+                fb = first if noise is None else noise.segment(seed, number)
+                rng = np.random.default_rng([seed, 8, number])
+                pulses = list(place(fb, wanted[at:], job.dm_constant, grid.highest_dm, rng))
+                if at < n and not pulses:
+                    raise ValueError(
+                        f"dm={grid.highest_dm:g}: the data last {fb.nsamp * fb.tsamp:g} s, too short for such a pulse"
+                    )
+                yield maker.make(fb, pulses, seed * 1_000_003 + number)
+                at, number = at + len(pulses), number + 1
+
+        source = Ahead(segments(), 1) if noise is not None else segments()  # the readers of data are not shared
+        try:
+            while done < n or quiet < hours:
+                one = next(source)
+                since = time.perf_counter()
+                searched = execute(plan, one.searched)
+                since = time.perf_counter() - since
+                rows, spare, near = _match(
+                    first.observation, searched, one.placed, job.dm_constant, _already_there(searched, own)
                 )
-            pulses = [(one.made.first, counts_of(fb, one.made, known, analog)) for one in placed]
-            searched = Filterbank([PulseReader(whole_reader(fb), pulses, analog=analog)])
-            reader = None
-            if kinds:
-                reader = InterferenceReader(searched, kinds, seed * 1_000_003 + number, strength)
-                searched = Filterbank([reader])
-            for one, (_, counts) in zip(placed, pulses, strict=True):
-                ideal(one, fb, counts, reader, lost, known, analog)
-            found = execute(plan, searched)
-            matched, spare, near = _match(fb.observation, found, placed, constant, _already_there(found, own))
-            rows += matched
-            false += spare
-            hours += max(0.0, fb.nsamp * fb.tsamp - near) / 3600
-            done, number = done + len(placed), number + 1
-            if report is not None:
-                report(done, n)
-        threshold = found.threshold
-        where = f"{first.nchan} channels, {first.observation.freqs.min():g} to {first.observation.top:g} MHz"
-    trials = np.array(rows, TRIALS)
-    alarms = np.array(false, [("snr", "f8"), ("dm", "f8"), ("time", "f8")])
-    return Completeness(trials, alarms, hours, float(threshold), where, time.perf_counter() - began, searching)
+                spent = max(0.0, one.base.nsamp * first.tsamp - near) / 3600
+                alarms = np.array(spare, [("snr", "f8"), ("dm", "f8"), ("time", "f8")])
+                where = f"{first.nchan} channels, {first.observation.freqs.min():g} to {first.observation.top:g} MHz"
+                part = Completeness(
+                    np.array(rows, TRIALS),
+                    alarms,
+                    spent,
+                    float(job.threshold),
+                    where,
+                    time.perf_counter() - began,
+                    since,
+                )
+                began += part.seconds
+                if parts is not None:
+                    part.save(_part(parts, len(found)))
+                found.append(part)
+                done, quiet = done + len(rows), quiet + spent
+                if report is not None:
+                    report(*((done, n) if n else (int(min(1, quiet / hours) * 1000), 1000)))
+        finally:
+            source.close()
+            maker.close()
+    return Completeness.join(found)
 
 
-def place(
-    fb: Filterbank, wanted: Sequence[dict[str, Any]], sigma: NDArray[np.float64], constant: float, highest: float,
-    rng: np.random.Generator,
-) -> Iterator[Placed]:  # fmt: skip
-    """Pulses, one after the other and at least two sweeps apart, as long as they fit into the data."""
-    obs, length = fb.observation, fb.nsamp * fb.tsamp
-    bottom = float(obs.freqs.min())
-    sweep = float(delay_seconds(bottom, highest, obs.top, constant))
-    margin = min(MARGIN, length / 20)
-    at = margin + float(rng.uniform()) * min(2 * sweep, max(0.0, length - sweep - 4 * margin))
-    for i, parameters in enumerate(wanted):
-        pulse = Pulse(time=at + margin * float(rng.uniform()), **parameters)
-        made = record(obs, pulse, sigma, constant)
-        if made.first.min() < 0:  # a wide pulse: begin later
-            at -= float(made.first.min()) * obs.tsamp
-            pulse = Pulse(time=at + margin, **parameters)
-            made = record(obs, pulse, sigma, constant)
-        if int(made.first.max()) + made.counts.shape[1] > fb.nsamp:
-            if i:
-                return
-            early = float(int(made.first.max()) + made.counts.shape[1] - fb.nsamp) * obs.tsamp
-            pulse = Pulse(time=pulse.time - early, **parameters)
-            made = record(obs, pulse, sigma, constant)
-            if made.first.min() < 0:
-                return
-        yield Placed(pulse, made)
-        at = pulse.time + 2 * sweep + margin + 4 * made.length * obs.tsamp
+def _part(parts: str | os.PathLike[str], number: int) -> Path:
+    """The file of a finished segment."""
+    return Path(f"{os.fspath(parts)}-{number:05d}.npz")
 
 
-def counts_of(fb: Filterbank, made: Recorded, known: Levels, analog: bool) -> NDArray[Any]:
-    """What is added to the samples: whole counts of integers of a file, whose fractions are carried on.
-
-    Where a sample has its largest value already, nothing can be added; the others get more.
-    """
-    if analog or fb.dtype.kind == "f":
-        return made.counts.astype(np.float32)
-    return whole_counts(made.counts / np.maximum(known.room, LEAST_ROOM)[:, None])
-
-
-def ideal(
-    one: Placed, fb: Filterbank, counts: NDArray[Any], reader: InterferenceReader | None, lost: NDArray[np.int64],
-    known: Levels, analog: bool,
-) -> None:  # fmt: skip
-    """What a detector sees that knows DM, time and width: the sum over the window of the ideal boxcar.
-
-    Samples that interference covers and samples that the data lack do not count.  The level of data, which drifts, is
-    measured around the pulse.
-    """
-    made, length = one.made, one.made.length
-    begin = made.begin + made.delays
-    low, high = max(0, int(begin.min())), min(fb.nsamp, int(begin.max()) + length)
-    begin = np.clip(begin, low, high - length)  # a delay that is rounded can end a sample after the pulse
-    at = (begin - low)[:, None] + np.arange(length)
-    rows = np.arange(fb.nchan)[:, None]
-    level, sigma = known.level, known.sigma
-    if not analog:
-        more = max(AROUND, 2 * length)
-        first, last = max(0, low - more), min(fb.nsamp, high + more)
-        block = fb.block(first, last - first)
-        near = (begin - first)[:, None] + np.arange(-more, length + more)
-        level = level_near(block[rows, np.clip(near, 0, last - first - 1)], known)
-        block = block[:, low - first : high - first]
-    else:
-        block = fb.block(low, high - low)
-    values = block[rows, at].astype(np.float64)
-    steps = at + low - made.first[:, None]
-    inside = (steps >= 0) & (steps < counts.shape[1])
-    steps = np.clip(steps, 0, counts.shape[1] - 1)
-    wanted, added = (np.where(inside, x[rows, steps], 0.0) for x in (made.counts, counts))
-    if fb.dtype.kind != "f":
-        info = np.iinfo(fb.dtype)
-        added = np.minimum(added, (fb.maximum or info.max) - values)
-    one.clipped = max(0.0, 1 - float(np.nansum(added)) / float(wanted.sum()))
-    good = np.isfinite(values)
-    if reader is not None:
-        good &= ~reader.write(low, high - low)[1].T[rows, at]
-    for first, last, top, bottom in lost[(lost[:, 0] < high) & (lost[:, 1] > low)]:
-        good[top:bottom] &= (at[top:bottom] + low < first) | (at[top:bottom] + low >= last)
-    one.left = float(good.mean())
-    spread = math.sqrt(float((good * sigma[:, None] ** 2).sum()))
-    if spread > 0:
-        one.known = float(((values - level[:, None] + added)[good]).sum()) / spread
-        one.snr_left = float(wanted[good].sum()) / spread
+def _saved(parts: str | os.PathLike[str] | None, number: int) -> Completeness | None:
+    """What was saved of a segment."""
+    if parts is None or not _part(parts, number).exists():
+        return None
+    return Completeness.load(_part(parts, number))
 
 
 def _reach(pulse: Pulse, wide: float, found: Candidates, per_dm: float) -> float:
@@ -339,7 +263,7 @@ def _match(
         best = int(np.flatnonzero(own)[np.argmax(found.snr[own])]) if own.any() else -1
         rows.append((
             one.pulse.snr, one.pulse.dm, middle, one.pulse.width, wide, one.pulse.scatter, one.pulse.index,
-            *one.pulse.band, one.left, one.snr_left, one.clipped, one.known, best >= 0,
+            *one.pulse.band, one.left, one.snr_left, one.clipped, one.known, one.near, best >= 0,
             found.snr[best] if best >= 0 else math.nan, found.dm[best] - one.pulse.dm if best >= 0 else math.nan,
             times[best] - middle if best >= 0 else math.nan, found.width[best] if best >= 0 else math.nan,
             int((own | close).sum()),

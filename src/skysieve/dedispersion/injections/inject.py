@@ -12,10 +12,10 @@ from skysieve.dedispersion.data.filterbank import Filterbank, as_filterbank
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.data.simulate import PulseReader, whole_reader
 
-from .campaign import Placed, counts_of, ideal, place
 from .grid import PulseGrid
 from .noise import Levels, Noise, levels
 from .pulses import Pulse, record
+from .segments import Placed, counts_of, ideal, place
 
 if TYPE_CHECKING:
     from astropy.table import Table
@@ -125,7 +125,10 @@ def inject_grid(
                              dm_constant=dm_constant)  # fmt: skip
     noise = data if isinstance(data, Noise) else None
     known = levels(fb, noise)
-    placed = list(place(fb, wanted, known.sigma, dm_constant, grid.highest_dm, rng))
+    placed = [
+        Placed(pulse, record(fb.observation, pulse, known.sigma, dm_constant))
+        for pulse in place(fb, wanted, dm_constant, grid.highest_dm, rng)
+    ]
     if len(placed) < count:
         raise ValueError(
             f"grid: {count} pulses up to DM {grid.highest_dm:g}, two sweeps apart, need more than the "

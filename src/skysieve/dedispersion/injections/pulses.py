@@ -78,6 +78,25 @@ class Recorded:
     length: int
 
 
+def _times(
+    obs: Observation, pulse: Pulse, dm_constant: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """For each channel, delay after the top of the band, smearing and time constant of scattering, seconds."""
+    f, half = obs.freqs, abs(obs.foff) / 2
+    delay = delay_seconds(f, pulse.dm, obs.top, dm_constant)
+    smear = delay_seconds(f - half, pulse.dm, obs.top, dm_constant)
+    smear = np.maximum(smear - delay_seconds(f + half, pulse.dm, obs.top, dm_constant), 1e-3 * obs.tsamp)
+    return delay, smear, pulse.scatter * (f / obs.centre) ** -4.0
+
+
+def extent(obs: Observation, pulse: Pulse, dm_constant: float) -> tuple[NDArray[np.int64], int]:
+    """The first sample of a pulse in each channel, and its number of samples in all of them."""
+    delay, smear, tau = _times(obs, pulse, dm_constant)
+    before = _SIGMAS * pulse.width / FWHM + smear / 2
+    first = np.floor((pulse.time + delay - before) / obs.tsamp).astype(np.int64)
+    return first, math.ceil(float((2 * before + _SCATTERINGS * tau).max()) / obs.tsamp) + 2
+
+
 def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_constant: float) -> Recorded:
     """The samples of a pulse.
 
@@ -92,15 +111,9 @@ def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_consta
         No channel lies in the part of the band, or its noise is not above 0.
     """
     f, step = obs.freqs, obs.tsamp
-    delay = delay_seconds(f, pulse.dm, obs.top, dm_constant)
-    half = abs(obs.foff) / 2
-    smear = delay_seconds(f - half, pulse.dm, obs.top, dm_constant)
-    smear = np.maximum(smear - delay_seconds(f + half, pulse.dm, obs.top, dm_constant), 1e-3 * step)
+    delay, smear, tau = _times(obs, pulse, dm_constant)
     spread = pulse.width / FWHM
-    tau = pulse.scatter * (f / obs.centre) ** -4.0
-    before = _SIGMAS * spread + smear / 2
-    first = np.floor((pulse.time + delay - before) / step).astype(np.int64)
-    samples = math.ceil(float((2 * before + _SCATTERINGS * tau).max()) / step) + 2
+    first, samples = extent(obs, pulse, dm_constant)
     edges = (first[:, None] + np.arange(samples + 1)) * step - (pulse.time + delay)[:, None]
     area = _area(edges + smear[:, None] / 2, spread, tau) - _area(edges - smear[:, None] / 2, spread, tau)
     shape = np.diff(area / smear[:, None], axis=1) * (pulse.width / step)  # height 1 before smearing, about

@@ -23,12 +23,14 @@ __all__ = ["TRIALS", "Completeness"]
 TRIALS = np.dtype([
     ("snr", "f8"), ("dm", "f8"), ("time", "f8"), ("width", "f8"), ("effective_width", "f8"), ("scatter", "f8"),
     ("index", "f8"), ("band_low", "f8"), ("band_high", "f8"), ("left", "f8"), ("snr_left", "f8"), ("clipped", "f8"),
-    ("snr_known", "f8"), ("found", "?"), ("snr_found", "f8"), ("dm_error", "f8"), ("time_error", "f8"),
-    ("width_found", "f8"), ("candidates", "i8"),
+    ("snr_known", "f8"), ("snr_near", "f8"), ("found", "?"), ("snr_found", "f8"), ("dm_error", "f8"),
+    ("time_error", "f8"), ("width_found", "f8"), ("candidates", "i8"),
 ])  # fmt: skip
 """Columns of the pulses.  ``left`` is the fraction of the samples of the ideal boxcar that interference and gaps leave,
 ``snr_left`` the ideal S/N in them, ``clipped`` the fraction of the counts that the range of the samples cuts off;
-``snr_known`` is the S/N that a detector has which knows DM, time and width; ``candidates`` counts those of the pulse
+``snr_known`` is the S/N that a detector has which knows DM, time and width; ``snr_near`` the highest S/N, in the same
+noise, of one that knows them and takes the best of the DMs, times and widths of the search that count as this pulse
+(NaN in data and under interference); ``candidates`` counts those of the pulse
 and within its reach; numbers of what was not found are NaN."""
 LEAST_LEFT = 0.8
 """Pulses of which less survives are counted apart."""
@@ -110,6 +112,8 @@ class Completeness(Result):
             The quantity, ``pulses``, ``recall`` with its interval of 95% (``low``, ``high``; Clopper and Pearson 1934),
             ``known``: the part that a detector finds which knows DM, time and width, with the same threshold on the
             same noise; ``ratio``: the median of S/N recovered over injected (in the samples that survive);
+            ``expected`` and ``expected_ratio``: recall and ratio of a detector that takes the best of the DMs, times
+            and widths which count as this pulse, on the same noise (see `TRIALS`);
             ``candidates`` for each pulse, mean; ``time_error`` (s), ``dm_error``: medians of their modulus;
             ``width_ratio``: the median of the width found over the effective width.
         """
@@ -127,12 +131,16 @@ class Completeness(Result):
             some = t[which == i]
             n, k, good = len(some), int(some["found"].sum()), some[some["found"]]
             known = some["snr_known"][np.isfinite(some["snr_known"])]
+            near = some[np.isfinite(some["snr_near"])]
+            seen = near[near["snr_near"] >= self.threshold]
             rows.append({
                 by: value, "pulses": n, "recall": k / n,
                 "low": beta.ppf(tail, k, n - k + 1) if k else 0.0,
                 "high": beta.ppf(1 - tail, k + 1, n - k) if k < n else 1.0,
                 "known": float((known >= self.threshold).mean()) if len(known) else np.nan,
+                "expected": len(seen) / len(near) if len(near) else np.nan,
                 "ratio": float(np.median(good["snr_found"] / good["snr_left"])) if k else np.nan,
+                "expected_ratio": float(np.median(seen["snr_near"] / seen["snr_left"])) if len(seen) else np.nan,
                 "candidates": float(some["candidates"].mean()),
                 "time_error": float(np.median(np.abs(good["time_error"]))) if k else np.nan,
                 "dm_error": float(np.median(np.abs(good["dm_error"]))) if k else np.nan,
@@ -154,17 +162,22 @@ class Completeness(Result):
     def summary(self, by: str = "snr") -> list[str]:
         """Lines of text: a table by S/N or another quantity, and the rate of false candidates."""
         rate, low, high = self.false_rate()
-        lines = [
-            f"{NAMES.get(by, by):>9} {'pulses':>7} {'recall':>7} {'95% interval':>15} {'known':>6} {'ratio':>6} "
-            f"{'cand.':>6} {'DM error':>9} {'time, ms':>9} {'width':>6}"
-        ]
+        lines = []
         if self.trials["left"].max(initial=0.0) >= LEAST_LEFT:
-            lines += [
-                f"{r[by]:9.4g} {r['pulses']:7d} {r['recall']:7.3f} {r['low']:7.3f}-{r['high']:.3f} {r['known']:8.3f} "
-                f"{r['ratio']:6.3f} {r['candidates']:6.3f} {r['dm_error']:9.3g} {r['time_error'] * 1e3:9.3g} "
-                f"{r['width_ratio']:6.2f}"
-                for r in self.recall(by)
-            ]
+            table = self.recall(by)
+            near = bool(np.isfinite(table["expected"]).any())
+            more = f"{'expected':>9}" if near else ""
+            lines.append(
+                f"{NAMES.get(by, by):>9} {'pulses':>7} {'recall':>7} {'95% interval':>15} {'known':>6}{more} "
+                f"{'ratio':>6}{more} {'cand.':>6} {'DM error':>9} {'time, ms':>9} {'width':>6}"
+            )
+            for r in table:
+                found, ratio = (f" {r[name]:8.3f}" if near else "" for name in ("expected", "expected_ratio"))
+                lines.append(
+                    f"{r[by]:9.4g} {r['pulses']:7d} {r['recall']:7.3f} {r['low']:7.3f}-{r['high']:.3f} "
+                    f"{r['known']:8.3f}{found} {r['ratio']:6.3f}{ratio} {r['candidates']:6.3f} {r['dm_error']:9.3g} "
+                    f"{r['time_error'] * 1e3:9.3g} {r['width_ratio']:6.2f}"
+                )
         if len(apart := self.apart):
             lines.append(
                 f"apart: {len(apart)} pulses lost over {1 - LEAST_LEFT:.0%} of their samples to interference or gaps; "
@@ -214,11 +227,13 @@ class Completeness(Result):
         error = [recall["recall"] - recall["low"], recall["high"] - recall["recall"]]
         a.errorbar(recall["snr"], recall["recall"], error, fmt="o", capsize=3, label="search")
         a.plot(recall["snr"], recall["known"], "k_", markersize=14, label="DM, time and width known")
+        a.plot(recall["snr"], recall["expected"], "r+", markersize=12, label="best window near the pulse")
         a.set(xlabel="injected S/N", ylabel="recall", ylim=(-0.02, 1.05))
         a.legend()
         good = t[t["found"]]
         b.plot(good["snr"], good["snr_found"] / good["snr_left"], ".", alpha=0.3)
         b.plot(recall["snr"], recall["ratio"], "k_", markersize=14, label="median")
+        b.plot(recall["snr"], recall["expected_ratio"], "r+", markersize=12, label="median of the best window")
         b.set(xlabel="injected S/N", ylabel="recovered / injected S/N")
         b.legend()
         c.plot(good["dm"], good["dm_error"], ".", alpha=0.4)

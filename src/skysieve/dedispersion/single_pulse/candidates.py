@@ -87,9 +87,9 @@ def _column(dtype: str, unit: str, text: str, help: str) -> dict[str, str]:
 class Candidates(Result):
     """Candidates of a search, the loudest first.
 
-    The fields up to ``peaks`` are columns with one number for each candidate, listed in ``COLUMNS``.  S/N, DM, time and
-    width are those of the event at which a candidate peaks, never an average.  Times are in seconds from the start of
-    the data, at the reference frequency.
+    The fields up to ``peaks`` are columns with one number for each candidate, listed in ``COLUMNS``.  S/N, width and
+    samples are those of the event at which a candidate peaks; DM and time are means over the events around it, see
+    `refine`.  Times are in seconds from the start of the data, at the reference frequency.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Candidates(Result):
 
     snr: NDArray[np.float32] = field(metadata=_column("float32", "", ".4f", "signal-to-noise ratio"))
     dm: NDArray[np.float64] = field(metadata=_column("float64", "pc / cm3", ".9g", "dispersion measure"))
-    time: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "centre of the window"))
+    time: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "centre of the pulse"))
     width: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "width of the window"))
     mjd_top: NDArray[np.float64] = field(
         metadata=_column("float64", "d", ".12f", "arrival time at the top of the band, MJD")
@@ -317,12 +317,15 @@ def event_order(
 
 
 def columns_of(
-    events: Events, head: NDArray[np.int64], obs: Observation, ref_freq: float, dm_constant: float
-) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+    events: Events, head: NDArray[np.int64], dms: NDArray[np.float64], obs: Observation, ref_freq: float,
+    dm_constant: float,
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:  # fmt: skip
     """The columns of the candidates, loudest first, and the candidate that each event belongs to.
 
-    ``head`` is, for each event, the event that gives its candidate S/N, DM, time and width.
+    ``head`` is, for each event, the event at which its candidate peaks; ``dms`` are all DMs that were searched.
     """
+    from .refine import refined
+
     best, group = np.unique(head, return_inverse=True)
     count = len(best)
     rank = np.lexsort((events.time[best], events.dm_index[best], -events.snr[best]))
@@ -335,11 +338,12 @@ def columns_of(
         (np.minimum if lowest else np.maximum).at(out, group, values)
         return out
 
-    top = events.time[best] + delay_seconds(obs.top, events.dm[best], ref_freq, dm_constant)
+    dm, time = refined(events, group, best, dms, obs, ref_freq, dm_constant)
+    top = time + delay_seconds(obs.top, dm, ref_freq, dm_constant)
     mjd = obs.tstart + top / 86400
-    late = delay_seconds(obs.top, events.dm[best], math.inf, dm_constant)
+    late = delay_seconds(obs.top, dm, math.inf, dm_constant)
     return {
-        "snr": events.snr[best], "dm": events.dm[best], "time": events.time[best], "width": events.width[best],
+        "snr": events.snr[best], "dm": dm, "time": time, "width": events.width[best],
         "mjd_top": mjd, "mjd_infinite": mjd - late / 86400, "sample": events.sample[best],
         "width_samples": events.width_samples[best], "downsamp": events.downsamp[best],
         "members": np.bincount(group, minlength=count).astype(np.int64),

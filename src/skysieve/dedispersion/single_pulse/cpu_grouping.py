@@ -171,7 +171,7 @@ def explain(
     most = 0.0
     for r in range(ndm):  # with `widest.max()` numba would load scipy.linalg in every process
         most = max(most, widest[r])
-    for i in range(n):
+    for i in by_time:
         if known[i] or (ridge and parent[i] >= 0):
             continue
         best = -1

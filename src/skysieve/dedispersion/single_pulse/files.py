@@ -175,7 +175,7 @@ def _cand(found: Candidates, path: Path) -> None:
     tsamp = found.observation.tsamp
     for i in range(len(found)):
         width = int(found.width_samples[i] * found.downsamp[i])
-        number = int(np.searchsorted(found.dms, found.dm[i]))
+        number = int(np.searchsorted((found.dms[1:] + found.dms[:-1]) / 2, found.dm[i]))  # the nearest
         first, last = round(float(found.time_first[i]) / tsamp), round(float(found.time_last[i]) / tsamp)
         sample = int(found.sample[i]) + width // 2
         lines.append(

@@ -381,7 +381,7 @@ class SearchPlan(EnginePlan):
         events, dms_all = job.events(raw, fb.observation)
         ref = reference_frequency(fb.freqs, self._ref_freq)
         head = job.response(fb.observation, ref).group(events).head
-        columns, group = columns_of(events, head, fb.observation, ref, job.dm_constant)
+        columns, group = columns_of(events, head, dms_all, fb.observation, ref, job.dm_constant)
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
         size = ((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()
@@ -434,6 +434,11 @@ class SearchPlan(EnginePlan):
             **facts, **times, "work": work, "moved": moved, "block": job.length, "noise": job.noise,
             "detector": self._detector, "widths": job.boxes,
         }  # fmt: skip
+
+    @property
+    def job(self) -> Job:
+        """What is searched for."""
+        return self._job
 
     @property
     def device(self) -> Device:

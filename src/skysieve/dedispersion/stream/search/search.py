@@ -562,22 +562,27 @@ class StreamSearch(Plan):
         self.forced += ready.forced
         if not len(ready.events):
             return []
-        columns, number = columns_of(ready.events, ready.head, self.observation, self.ref_freq, self.job.dm_constant)
-        columns["live"] = self._live(columns)
+        columns, number = columns_of(
+            ready.events, ready.head, self.dms + (self.observation.dm or 0.0), self.observation, self.ref_freq,
+            self.job.dm_constant,
+        )  # fmt: skip
+        peak = np.empty(len(columns["snr"]), np.int64)
+        peak[number] = ready.head
+        columns["live"] = self._live(columns, ready.events.dm[peak])
         return [StreamCandidates(columns, ready.events, number)]
 
-    def _live(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
-        """For each candidate, the fraction of its window's samples that arrived."""
+    def _live(self, columns: dict[str, NDArray[Any]], searched: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For each candidate, the fraction of its window that arrived; ``searched``: the DMs of the windows."""
         base = self.observation.dm or 0.0
         live = np.ones(len(columns["snr"]))
         losses = self._losses()
         boxes = np.array(self.job.boxes)
         for (dms, binning, *_), made in zip(self.job.stages, self.job.made, strict=True):
-            some = np.flatnonzero((columns["downsamp"] == binning) & np.isin(columns["dm"], dms + base))
+            some = np.flatnonzero((columns["downsamp"] == binning) & np.isin(searched, dms + base))
             if not len(some):
                 continue
             order = np.argsort(dms, kind="stable")
-            m = order[np.searchsorted(dms[order] + base, columns["dm"][some])]
+            m = order[np.searchsorted(dms[order] + base, searched[some])]
             width = columns["width_samples"][some]
             centre = columns["sample"][some] // binning - made.start + width // 2
             raw = np.stack([m, centre, np.searchsorted(boxes, width), columns["snr"][some]], axis=1).astype(np.float64)

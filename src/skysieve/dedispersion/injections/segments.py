@@ -1,0 +1,305 @@
+"""Segments of a campaign: pulses are placed and recorded, noise is made in memory, ideal detectors look at it.
+
+Segments of noise are made by several threads while the one before is searched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.tasks import TaskPool
+from skysieve.dedispersion.data.delays import delay_seconds
+from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.simulate import NOISE_BLOCK, NoiseReader, PulseReader, quantise, whole_reader
+
+from .interference import InterferenceReader
+from .noise import LEAST_ROOM, Levels, level_near
+from .pulses import Pulse, Recorded, extent, record, whole_counts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.dm_plan.arguments import Stages
+
+AROUND = 256
+"""Least samples before and after a pulse from which the level of data is measured."""
+MARGIN = 0.5
+"""Most seconds before the first pulse and between pulses, beside two sweeps."""
+HELD = 2**30
+"""Most samples of a segment of noise that is made in memory; longer ones are made when they are read."""
+FINE, MOST_SUMS = 64, 48
+"""Samples of a pulse, after binning, and sums at different DMs, among which the best window near a pulse is sought."""
+LATE, WIDEST = 2.0, 3.0
+"""Windows near a pulse: the distance of their centre, and their length, in effective widths of the pulse."""
+
+
+@dataclass
+class Placed:
+    """A pulse that was added, and what ideal detectors see of it.
+
+    Attributes
+    ----------
+    pulse, made
+    known : float
+        S/N of the detector that knows DM, time and width, in the samples that survive.
+    near : float
+        Highest S/N of a detector that knows the level and sigma and tries the DMs, times and widths of the search that
+        count as this pulse; NaN in data and under interference.
+    left : float
+        Fraction of the samples of its window that survive interference and gaps.
+    snr_left : float
+        Its ideal S/N in these samples.
+    clipped : float
+        Fraction of its counts that the range of the samples cuts off.
+    """
+
+    pulse: Pulse
+    made: Recorded
+    known: float = math.nan
+    near: float = math.nan
+    left: float = 1.0
+    snr_left: float = 0.0
+    clipped: float = 0.0
+
+
+@dataclass
+class Segment:
+    """Data with pulses.
+
+    Attributes
+    ----------
+    base, searched : Filterbank
+        Without and with pulses and interference.
+    placed : list of Placed
+    """
+
+    base: Filterbank
+    searched: Filterbank
+    placed: list[Placed] = field(default_factory=list)
+
+
+class HeldReader:
+    """Samples in memory, shape (samples, channels)."""
+
+    def __init__(self, like: NoiseReader, samples: NDArray[Any]) -> None:
+        self.observation, self.nsamp, self.maximum = like.observation, like.nsamp, like.maximum
+        self.order, self.dtype, self.samples = like.order, like.dtype, samples
+
+    def close(self) -> None:
+        """Free the samples."""
+        self.samples = self.samples[:0].copy()
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``; a view."""
+        return self.samples[start : start + count]
+
+
+def place(
+    fb: Filterbank, wanted: Sequence[dict[str, Any]], constant: float, highest: float, rng: np.random.Generator
+) -> Iterator[Pulse]:
+    """Pulses, one after the other and at least two sweeps apart, as long as they fit into the data."""
+    obs, length = fb.observation, fb.nsamp * fb.tsamp
+    bottom = float(obs.freqs.min())
+    sweep = float(delay_seconds(bottom, highest, obs.top, constant))
+    margin = min(MARGIN, length / 20)
+    at = margin + float(rng.uniform()) * min(2 * sweep, max(0.0, length - sweep - 4 * margin))
+    for i, parameters in enumerate(wanted):
+        pulse = Pulse(time=at + margin * float(rng.uniform()), **parameters)
+        first, samples = extent(obs, pulse, constant)
+        if first.min() < 0:  # a wide pulse: begin later
+            at -= float(first.min()) * obs.tsamp
+            pulse = Pulse(time=at + margin, **parameters)
+            first, samples = extent(obs, pulse, constant)
+        if int(first.max()) + samples > fb.nsamp:
+            if i:
+                return
+            early = float(int(first.max()) + samples - fb.nsamp) * obs.tsamp
+            pulse = Pulse(time=pulse.time - early, **parameters)
+            first, samples = extent(obs, pulse, constant)
+            if first.min() < 0:
+                return
+        yield pulse
+        at = pulse.time + 2 * sweep + margin + samples * obs.tsamp
+
+
+def counts_of(fb: Filterbank, made: Recorded, known: Levels, analog: bool) -> NDArray[Any]:
+    """What is added to the samples: whole counts of integers of a file, whose fractions are carried on.
+
+    Where a sample has its largest value already, nothing can be added; the others get more.
+    """
+    if analog or fb.dtype.kind == "f":
+        return made.counts.astype(np.float32)
+    return whole_counts(made.counts / np.maximum(known.room, LEAST_ROOM)[:, None])
+
+
+class Maker:
+    """Makes segments.
+
+    Parameters
+    ----------
+    analog : bool
+        Whether the data are noise to which pulses are added before it is rounded.
+    known : Levels
+    constant : float
+        Dispersion constant.
+    stages, widths
+        DMs with their binning, and boxcars in binned samples, of the search.
+    kinds, strength
+        Interference.
+    lost : numpy.ndarray of int64, shape (n, 4)
+        Rectangles of the data that are lost.
+    threads : int, optional
+    """
+
+    def __init__(
+        self, analog: bool, known: Levels, constant: float, stages: Stages, widths: Sequence[int],
+        kinds: Sequence[str], strength: float, lost: NDArray[np.int64], threads: int | None,
+    ) -> None:  # fmt: skip
+        self.analog, self.known, self.constant = analog, known, constant
+        self.stages, self.widths = stages, np.array(widths, np.int64)
+        self.kinds, self.strength, self.lost = tuple(kinds), strength, lost
+        self.pool = TaskPool(threads)
+
+    def close(self) -> None:
+        """End the threads."""
+        self.pool.close()
+
+    def make(self, fb: Filterbank, pulses: Sequence[Pulse], seed: int) -> Segment:
+        """Data with pulses; ``seed`` is that of the interference."""
+        obs, known = fb.observation, self.known
+
+        def recorded(pulse: Pulse) -> tuple[Placed, NDArray[Any]]:
+            made = record(obs, pulse, known.sigma, self.constant)
+            return Placed(pulse, made), counts_of(fb, made, known, self.analog)
+
+        both = self.pool.run([lambda p=pulse: recorded(p) for pulse in pulses])  # type: ignore[misc]
+        placed = [one for one, _ in both]
+        added = [(one.made.first, counts) for one, counts in both]
+        if self.analog and fb.nsamp * fb.nchan <= HELD:
+            base, made = self._held(fb, added)
+        else:
+            base, made = fb, Filterbank([PulseReader(whole_reader(fb), added, analog=self.analog)])
+        reader = None
+        if self.kinds:
+            reader = InterferenceReader(made, self.kinds, seed, self.strength)
+            made = Filterbank([reader])
+
+        def looked(one: Placed, counts: NDArray[Any]) -> None:
+            ideal(one, base, counts, reader, self.lost, known, self.analog)
+            if self.analog and reader is None:
+                one.near = self._best_near(one, made)
+
+            one.made = replace(one.made, counts=one.made.counts[:, :0])  # they may be large
+
+        self.pool.run([lambda a=one, b=counts: looked(a, b) for one, counts in both])  # type: ignore[misc]
+        return Segment(base, made, placed)
+
+    def _held(
+        self, fb: Filterbank, added: list[tuple[NDArray[np.int64], NDArray[Any]]]
+    ) -> tuple[Filterbank, Filterbank]:
+        """Noise without and with pulses, in memory."""
+        from .cpu_segments import add_pulse
+
+        reader = fb.readers[0]
+        assert isinstance(reader, NoiseReader)
+        bits = fb.observation.nbits
+        base = np.empty((fb.nsamp, fb.nchan), fb.dtype)
+        made = np.empty_like(base) if added else base
+
+        def fill(start: int) -> None:
+            stop = min(start + NOISE_BLOCK, fb.nsamp)
+            values = reader.values(start, stop - start)
+            base[start:stop] = quantise(values, bits, fb.dtype)
+            if not added:
+                return
+            inside = [
+                (first, counts) for first, counts in added
+                if first.min() < stop and first.max() + counts.shape[1] > start
+            ]  # fmt: skip
+            for first, counts in inside:
+                add_pulse(values, start, first, counts)
+            made[start:stop] = quantise(values, bits, fb.dtype) if inside else base[start:stop]
+
+        self.pool.run([lambda s=start: fill(s) for start in range(0, fb.nsamp, NOISE_BLOCK)])  # type: ignore[misc]
+        return Filterbank([HeldReader(reader, base)]), Filterbank([HeldReader(reader, made)])
+
+    def _best_near(self, one: Placed, searched: Filterbank) -> float:
+        """See `Placed.near`."""
+        from .cpu_segments import aligned, highest_window
+
+        obs, made, pulse = searched.observation, one.made, one.pulse
+        squares = obs.freqs**-2 - obs.top**-2
+        half = made.length * obs.tsamp / (self.constant * float(squares.max()))
+        before = math.ceil((LATE + WIDEST / 2 + 1) * made.length)  # DM errors shift the lowest channel by a width
+        begin = made.begin + made.delays - before
+        low = max(0, int(begin.min()))
+        high = min(searched.nsamp, int(begin.max()) + 2 * before + made.length)
+        block = searched.block(low, high - low).T
+        best = 0.0  # no DM of the search counts as this pulse
+        for listed, binning, *_ in self.stages:
+            dms = listed[np.abs(listed - pulse.dm) <= half]
+            dms = dms[:: -(-len(dms) // MOST_SUMS) or 1]
+            if not len(dms):
+                continue
+            step = binning * max(1, made.length // (FINE * binning))
+            x = np.empty((obs.nchan, (2 * before + made.length) // step), np.float32)
+            aligned(block, begin - low, step, self.known.level, x)
+            shifts = np.rint(self.constant * (dms[:, None] - pulse.dm) * squares / (obs.tsamp * step)).astype(np.int64)
+            widths = np.unique(np.rint(self.widths * (binning / step)).astype(np.int64))
+            widths = widths[(widths > 0) & (widths <= max(1, WIDEST * made.length / step))]
+            middle, late = (before + made.length / 2) / step, LATE * made.length / step
+            sigma = math.sqrt(float((self.known.sigma**2).sum()) * step)
+            first, last = math.floor(middle - late), math.ceil(middle + late) + 1
+            best = max(best, float(highest_window(x, shifts, widths, first, last, sigma)))
+        return best
+
+
+def ideal(
+    one: Placed, fb: Filterbank, counts: NDArray[Any], reader: InterferenceReader | None, lost: NDArray[np.int64],
+    known: Levels, analog: bool,
+) -> None:  # fmt: skip
+    """What a detector sees that knows DM, time and width: the sum over the window of the ideal boxcar.
+
+    Samples that interference covers and samples that the data lack do not count.  The level of data, which drifts, is
+    measured around the pulse.
+    """
+    made, length = one.made, one.made.length
+    begin = made.begin + made.delays
+    low, high = max(0, int(begin.min())), min(fb.nsamp, int(begin.max()) + length)
+    begin = np.clip(begin, low, high - length)  # a delay that is rounded can end a sample after the pulse
+    at = (begin - low)[:, None] + np.arange(length)
+    rows = np.arange(fb.nchan)[:, None]
+    level, sigma = known.level, known.sigma
+    if not analog:
+        more = max(AROUND, 2 * length)
+        first, last = max(0, low - more), min(fb.nsamp, high + more)
+        block = fb.block(first, last - first)
+        near = (begin - first)[:, None] + np.arange(-more, length + more)
+        level = level_near(block[rows, np.clip(near, 0, last - first - 1)], known)
+        block = block[:, low - first : high - first]
+    else:
+        block = fb.block(low, high - low)
+    values = block[rows, at].astype(np.float64)
+    steps = at + low - made.first[:, None]
+    inside = (steps >= 0) & (steps < counts.shape[1])
+    steps = np.clip(steps, 0, counts.shape[1] - 1)
+    wanted, added = (np.where(inside, x[rows, steps], 0.0) for x in (made.counts, counts))
+    if fb.dtype.kind != "f":
+        info = np.iinfo(fb.dtype)
+        added = np.minimum(added, (fb.maximum or info.max) - values)
+    one.clipped = max(0.0, 1 - float(np.nansum(added)) / float(wanted.sum()))
+    good = np.isfinite(values)
+    if reader is not None:
+        good &= ~reader.write(low, high - low)[1].T[rows, at]
+    for first, last, top, bottom in lost[(lost[:, 0] < high) & (lost[:, 1] > low)]:
+        good[top:bottom] &= (at[top:bottom] + low < first) | (at[top:bottom] + low >= last)
+    one.left = float(good.mean())
+    spread = math.sqrt(float((good * sigma[:, None] ** 2).sum()))
+    if spread > 0:
+        one.known = float(((values - level[:, None] + added)[good]).sum()) / spread
+        one.snr_left = float(wanted[good].sum()) / spread
