@@ -1,0 +1,191 @@
+"""Pulses without dispersion in series of groups of channels: found in bands, and compared with dispersed sums (numba).
+
+The series have zero mean and unit variance; group 0 has the highest frequency.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from skysieve.core.cpu.jit import njit
+
+JIT = {"nogil": True, "error_model": "numpy"}
+
+
+@njit(**JIT)
+def strongest(y, widths, threshold, band, found, count):
+    """Windows of a series that reach the threshold: for each power of two the peaks, in steps of half a window.
+
+    ``found[k]`` gets (S/N, middle, width, band); returns the new number, at most ``len(found)``.
+    """
+    n = len(y)
+    for k in range(widths):
+        w = 1 if k == 0 else 2
+        scale = 1 / math.sqrt(np.float64(w) * (1 << max(0, k - 1)))
+        step = 1 << max(0, k - 1)
+        last = -1
+        for i in range(n - w + 1):
+            s = (y[i] if w == 1 else y[i] + y[i + 1]) * scale
+            if s >= threshold:
+                if last == i - 1 and count and found[count - 1, 0] >= s:
+                    last = i
+                    continue
+                if last != i - 1:
+                    if count == len(found):
+                        return count
+                    count += 1
+                last = i
+                found[count - 1, 0] = s
+                found[count - 1, 1] = (i + 0.5 * w) * step
+                found[count - 1, 2] = w * step
+                found[count - 1, 3] = band
+        if k:
+            n //= 2
+            for i in range(n):
+                y[i] = y[2 * i] + y[2 * i + 1]
+    return count
+
+
+@njit(**JIT)
+def detect(series, used, bands, thresholds, first, widths, found):
+    """Find windows in the sums of bands of groups; ``used[j]`` is the number of good channels of a group.
+
+    ``bands[b]`` are (first group, last + 1).  Samples before ``first`` are left out.
+    """
+    n = series.shape[1] - first
+    y = np.empty(n, np.float32)
+    count = 0
+    for b in range(len(bands)):
+        total = 0.0
+        y[:] = 0
+        for j in range(bands[b, 0], bands[b, 1]):
+            total += used[j]
+            weight = np.float32(math.sqrt(used[j]))
+            line = series[j]
+            for t in range(n):
+                y[t] += weight * line[first + t]
+        if total == 0:
+            continue
+        scale = np.float32(1 / math.sqrt(total))
+        for t in range(n):
+            y[t] *= scale
+        count = strongest(y, widths, thresholds[b], b, found, count)
+    return count
+
+
+@njit(**JIT)
+def sum_of(prefix, used, low, high, phase, sweep, at, w):
+    """S/N of a window of ``w`` samples that begins at ``at`` and is swept over the groups ``low : high``."""
+    n = prefix.shape[1] - 1
+    total = weight = 0.0
+    for j in range(low, high):
+        a = at + int(round(sweep * (phase[j] - phase[low])))
+        if a < 0 or a + w > n or used[j] == 0:
+            continue
+        total += math.sqrt(used[j]) * (prefix[j, a + w] - prefix[j, a])
+        weight += used[j]
+    return total / math.sqrt(weight * w) if weight > 0 else 0.0
+
+
+@njit(**JIT)
+def best_of(prefix, used, low, high, phase, sweep, begin, end, widths):
+    """Largest `sum_of` for windows of some widths that begin between ``begin`` and ``end``; with place and width."""
+    best, place, width = -np.inf, begin, 1
+    for w in widths:
+        if w < 1:
+            continue
+        step = max(1, w // 4)
+        for at in range(begin, end + 1, step):
+            s = sum_of(prefix, used, low, high, phase, sweep, at, w)
+            if s > best:
+                best, place, width = s, at, w
+    return best, place, width
+
+
+@njit(**JIT)
+def judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, most, out):
+    """Whether a window in the groups ``low : high`` is stronger without dispersion than with any.
+
+    ``unit`` is the sweep of the whole band for a DM of 1, in samples.  Dispersed sums are those of the whole band from
+    ``whole_dm`` on and of the groups alone from ``part_dm`` on.  ``out`` gets the first sample and the width of the
+    window without dispersion.  Returns the squares of the S/N without and with dispersion.
+    """
+    G = len(used)
+    near = (w, max(1, (3 * w) // 4), max(1, w // 2), w + w // 2)
+    flat, place, width = best_of(prefix, used, low, high, phase, 0.0, middle - w - w // 2, middle + w // 2, near)
+    out[0], out[1] = place, width
+    best = 0.0
+    for part in range(2):
+        a, b, dm = (0, G, whole_dm) if part == 0 else (low, high, part_dm)
+        if part == 1 and high - low == G:
+            break
+        reach = phase[b - 1] - phase[a]
+        while True:
+            sweep = unit * dm
+            inside = sweep * reach
+            late = sweep * (phase[low] - phase[a])
+            short = (width, max(1, width // 2), max(1, width // 4), width + width // 2)
+            begin = int(place - late - sweep * (phase[high - 1] - phase[low]) - width)
+            s, _, _ = best_of(prefix, used, a, b, phase, sweep, begin, int(place - late + width), short)
+            best = max(best, s)
+            if inside > most * width or inside > prefix.shape[1]:
+                break
+            dm *= 1.3
+    return flat * flat, best * best
+
+
+@njit(**JIT)
+def remove(series, used, bands, found, count, first, phase, unit, whole_dm, part_dm, margin, windows, spared):
+    """Judge the windows that were found, the strongest first, and set the impulses to 0.
+
+    Windows that overlap one that was judged before are passed over.  ``windows`` and ``spared`` get (first sample,
+    last + 1, first group, last + 1), relative to sample ``first``; returns their numbers.
+    """
+    G, n = series.shape
+    prefix = np.zeros((G, n + 1))
+    for j in range(G):
+        s = 0.0
+        for t in range(n):
+            s += series[j, t]
+            prefix[j, t + 1] = s
+    order = np.argsort(-found[:count, 0])
+    done = np.zeros((len(windows), 4), np.int64)
+    judged = cut = left = 0
+    out = np.zeros(2, np.int64)
+    for k in order:
+        if judged == len(done) or cut == len(windows) or left == len(spared):
+            break
+        middle, w, b = first + int(found[k, 1]), int(found[k, 2]), int(found[k, 3])
+        low, high = bands[b, 0], bands[b, 1]
+        a, z = middle - w, middle + w
+        seen = False
+        for i in range(judged):
+            if a < done[i, 1] and z > done[i, 0] and low < done[i, 3] and high > done[i, 2]:
+                seen = True
+                break
+        if seen:
+            continue
+        flat, swept = judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, 8.0, out)
+        extra = max(1, out[1] // 2)
+        a, z = max(first, out[0] - extra), min(n, out[0] + out[1] + extra)
+        if flat - swept > margin and z > a:
+            if 2 * (high - low) >= G:
+                low, high = 0, G
+            else:  # the groups beside it that show the same
+                inner, outer = max(0, out[0]), min(n, out[0] + out[1])
+                root = math.sqrt(max(1, outer - inner))
+                while low > 0 and prefix[low - 1, outer] - prefix[low - 1, inner] > 2.5 * root:
+                    low -= 1
+                while high < G and prefix[high, outer] - prefix[high, inner] > 2.5 * root:
+                    high += 1
+            windows[cut] = (a - first, z - first, low, high)
+            cut += 1
+            series[low:high, a:z] = 0
+        else:
+            spared[left] = (a - first, z - first, low, high)
+            left += 1
+        done[judged] = (a, z, low, high)
+        judged += 1
+    return cut, left

@@ -1,0 +1,375 @@
+"""Samples of a real receiver, cleaned block by block: bad channels, narrow-band signals, impulses.
+
+Blocks begin at fixed sample numbers, and what is done to one depends on it and on earlier blocks only, so that files
+and streams are cleaned with the same result, whatever the amounts in which samples are read or arrive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.data.delays import delay_seconds
+
+from .masks import Mask
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.data.observation import Observation
+
+__all__ = ["CLEANING", "Cleaner", "Removed", "cleaning_steps"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the cleaning.
+
+    Attributes
+    ----------
+    help : str
+    default : bool
+        Whether it is done unless the caller says otherwise: it costs less than 1% of the S/N in clean noise.
+    """
+
+    help: str
+    default: bool = True
+
+
+CLEANING = {
+    "channels": Step("bad channels are left out, by autocorrelation, slow or intermittent changes, and sigma"),
+    "cells": Step("narrow-band signals are replaced by noise, channel by channel in pieces of about 16 ms"),
+    "impulses": Step("pulses that are stronger without dispersion than with any are replaced by noise, radar too"),
+}
+"""Steps of the cleaning, in the order in which they are done."""
+
+PIECE_SECONDS, LEAST_PIECE, MOST_PIECE = 0.016, 16, 512
+"""Length of the pieces of which statistics are taken: seconds, and the limits in samples."""
+PIECES = 32
+"""Pieces of a block."""
+LEAST_PIECES = 8
+"""A last block of fewer pieces is cleaned as the one before it."""
+LEAST_CHANNELS = 16
+"""Data of fewer channels are not cleaned: there is too little to compare."""
+LIMIT, BRIGHT = 7.0, 90.0
+"""A cell counts from so many standard errors on; and a burst of this S/N over the whole band has no cells."""
+MOST_CELLS = 0.3
+"""Fraction of bad cells from which a channel is bad."""
+MOST_GROUPS = 32
+LEAST_SNR, HARM = 5.5, 4.5
+"""Least S/N of an impulse in its own band, and in the whole band."""
+WHOLE_DM, PART_DM = 3.0, 10.0
+"""An impulse is compared with bursts of the whole band of at least this DM, and with those of a part of the band."""
+MARGIN = 9.0
+"""What the square of its S/N without dispersion exceeds that with dispersion by, at least."""
+REACH = 4
+"""The baseline of the groups is a median of so many pieces on each side."""
+ROUNDS, MOST_FOUND = 4, 512
+
+
+def cleaning_steps(clean: bool | str | Sequence[str]) -> tuple[str, ...]:
+    """The names of the steps that are asked for, in their order.
+
+    Parameters
+    ----------
+    clean : bool or sequence of str
+        True for the default, False for none, or names of `CLEANING`.
+
+    Examples
+    --------
+    >>> cleaning_steps(True), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
+    (('channels', 'cells', 'impulses'), ('channels', 'impulses'), ())
+    """
+    if isinstance(clean, (bool, np.bool_)):
+        return tuple(name for name, step in CLEANING.items() if step.default) if clean else ()
+    given = [clean] if isinstance(clean, str) else list(clean)
+    unknown = [name for name in given if name not in CLEANING]
+    if unknown:
+        raise ValueError(f"clean={clean!r}: expected True, False or some of {', '.join(map(repr, CLEANING))}")
+    return tuple(name for name in CLEANING if name in given)
+
+
+def piece_samples(tsamp: float) -> int:
+    """Samples of a piece: a power of two.
+
+    >>> piece_samples(512e-6)
+    32
+    """
+    return int(min(max(2 ** round(math.log2(PIECE_SECONDS / tsamp)), LEAST_PIECE), MOST_PIECE))
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What was removed from data.
+
+    Attributes
+    ----------
+    steps : tuple of str
+        The steps that were done.
+    cells : numpy.ndarray of bool, shape (nchan, nblocks)
+        Blocks of channels of which at least half of the samples were removed.
+    block : int
+        Samples of a block.
+    windows : numpy.ndarray of int64, shape (n, 4)
+        Impulses: first sample, last + 1, first row, last + 1.
+    parts : dict of str to float
+        Fraction of the samples that each step removed.
+    """
+
+    steps: tuple[str, ...]
+    cells: NDArray[np.bool_]
+    block: int
+    windows: NDArray[np.int64]
+    parts: dict[str, float]
+
+    @property
+    def mask(self) -> Mask:
+        """The cells as a mask, which `write_rfifind` saves."""
+        return Mask(self.cells, self.block)
+
+    def summary(self) -> str:
+        """A line for people."""
+        if not self.steps:
+            return "not cleaned"
+        names = [f"{name} {self.parts[name]:.2%}" for name in self.steps]
+        if "impulses" in self.steps:
+            names[self.steps.index("impulses")] += f" ({len(self.windows)})"
+        return f"cleaned: {', '.join(names)} of the data"
+
+
+class Cleaner:
+    """Cleans the blocks of one observation, one after the other.
+
+    Parameters
+    ----------
+    obs : Observation
+    dtype : numpy.dtype
+    maximum : int
+        Largest value of unsigned samples; 0 if it is not known.
+    steps : sequence of str
+        Names of `CLEANING`.
+    ignore : sequence of int
+        Channels that are left out of the statistics and are not changed.
+    dm_constant : float
+    """
+
+    def __init__(
+        self, obs: Observation, dtype: np.dtype[Any], maximum: int, steps: Sequence[str], ignore: Iterable[int],
+        dm_constant: float,
+    ) -> None:  # fmt: skip
+        self.steps = tuple(steps) if obs.nchan >= LEAST_CHANNELS and obs.dm is None else ()
+        self.nchan, self.piece = obs.nchan, piece_samples(obs.tsamp)
+        self.block = PIECES * self.piece
+        dtype = np.dtype(dtype)
+        self.narrow = dtype.itemsize == 1
+        self.whole = dtype.kind != "f"
+        bits = 8 * dtype.itemsize
+        self.low = -(2.0 ** (bits - 1)) if dtype.kind == "i" else 0.0
+        self.high = 2.0 ** (bits - 1) - 1 if dtype.kind == "i" else float(maximum or 2**bits - 1)
+        self._use = np.ones(obs.nchan, bool)
+        self._use[list(ignore)] = False
+        G = max(1, min(MOST_GROUPS, obs.nchan // 4))
+        self._edges = np.linspace(0, obs.nchan, G + 1).round().astype(np.int64)
+        self._group = np.repeat(np.arange(G), np.diff(self._edges))
+        sweep = delay_seconds(obs.freqs, 1.0, obs.top, dm_constant) / obs.tsamp
+        late = np.array([sweep[a:b].mean() for a, b in zip(self._edges[:-1], self._edges[1:], strict=True)])
+        self._unit = max(float(late[-1] - late[0]), 1e-9)
+        self._phase = (late - late[0]) / self._unit
+        self._bands, self._thresholds = bands_of(G)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all blocks."""
+        C = self.nchan
+        self._known = np.zeros(C, bool)
+        self._held = np.zeros(C)
+        self._sigma = np.zeros(C)
+        self._bad = np.zeros(C, bool)
+        self._before: NDArray[np.float32] | None = None
+        self._samples = 0
+        self._counts = dict.fromkeys(self.steps, 0)
+        self._cells: list[NDArray[np.uint8]] = []
+        self._windows: list[NDArray[np.int64]] = []
+        self._first = -1
+
+    def clean(self, start: int, rows: NDArray[Any], writable: bool = False) -> NDArray[Any]:
+        """Clean the next block.
+
+        Parameters
+        ----------
+        start : int
+            Number of its first sample: a multiple of ``block``, except in the first one.
+        rows : numpy.ndarray, shape (samples, channels)
+            Up to the end of the block, or of the data.
+        writable : bool
+            Whether ``rows`` may be changed in place.
+
+        Returns
+        -------
+        numpy.ndarray
+            The cleaned samples: ``rows`` itself if nothing was removed, or if it may be changed.
+        """
+        if not self.steps or not len(rows):
+            return rows
+        finite = None
+        if not self.whole and not np.isfinite(rows).all():
+            finite = np.isfinite(rows)
+            rows = np.where(finite, rows, _means(rows, finite)).astype(rows.dtype)
+            writable = True
+        cleaned = self._clean(start, np.ascontiguousarray(rows), writable)
+        if finite is not None:
+            cleaned[~finite] = np.nan
+        return cleaned
+
+    def _clean(self, start: int, rows: NDArray[Any], writable: bool) -> NDArray[Any]:
+        from . import cpu_receiver
+
+        n, C, q = len(rows), self.nchan, self.piece
+        P = max(1, n // q)
+        counts = np.full(P, q, np.int64)
+        counts[-1] = n - (P - 1) * q
+        level, sigma = self._held.copy(), self._sigma.copy()
+        bad, cells = self._bad & self._use, np.zeros((P, C), bool)
+        windows = np.empty((0, 4), np.int64)
+        G = len(self._edges) - 1
+        base, size = np.zeros((G, P)), np.ones(G)
+        judged = P >= LEAST_PIECES
+        if judged:
+            kind = np.int32 if self.narrow else np.float64
+            total, square, lag = (np.zeros((P, C), kind) for _ in range(3))
+            cpu_receiver.moments(rows, q, self.narrow, total, square, lag)
+            mean, var = np.empty((P, C)), np.empty((P, C))
+            rho, slow, burst = np.zeros(C), np.zeros(C), np.zeros(C)
+            cpu_receiver.level_of(total, square, lag, counts, np.zeros(P, bool), mean, var, rho, level, sigma)
+            dead = ~(sigma > 0)
+            live = self._use & ~dead
+            cpu_receiver.judge_cells(
+                mean, var, counts, level, sigma, live, max(LIMIT, BRIGHT / math.sqrt(C)), cells, slow, burst
+            )
+            bad[:] = False
+            cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, bad)
+            if "channels" not in self.steps:
+                bad[:] = False
+            if "cells" not in self.steps:
+                cells[:] = False
+            bad |= dead & self._use
+            good = live & ~bad
+            fresh = good | ~self._known
+            self._held[fresh], self._sigma[fresh] = level[fresh], sigma[fresh]
+            self._known[:] = True
+            level[bad] = self._held[bad]
+            self._bad = bad.copy()
+            if "impulses" in self.steps and good.any():
+                windows, base, size = self._impulses(rows, good, cells, level, sigma)
+            if "channels" not in self.steps:  # constant channels are no good, but are not changed
+                bad &= False
+            bad[bad & dead & (level == np.where(dead, mean[0], np.nan))] &= False  # constant already
+        elif "channels" not in self.steps:
+            bad[:] = False
+        self._note(start, n, bad if not judged else self._bad & self._use, cells, counts, windows)
+        if not (bad.any() or cells.any() or len(windows)):
+            return rows
+        out = rows if writable else rows.copy()
+        cpu_receiver.replace(
+            out, start, q, bad, cells, windows, self._group, level, sigma, size, base, self.low, self.high, self.whole
+        )
+        return out
+
+    def _impulses(
+        self, rows: NDArray[Any], good: NDArray[np.bool_], cells: NDArray[np.bool_], level: NDArray[np.float64],
+        sigma: NDArray[np.float64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+        """Windows of impulses (samples and channels), the baseline of the groups, and its unit in sigma."""
+        from . import cpu_impulses, cpu_receiver
+
+        n, P, G = len(rows), len(cells), len(self._edges) - 1
+        weights = np.zeros(self.nchan, np.int64)
+        weights[good] = np.clip(np.rint(16 * np.median(sigma[good]) / sigma[good]), 1, 64)
+        power = (weights * sigma) ** 2
+        size = np.sqrt(np.add.reduceat(np.where(cells, 0.0, power), self._edges[:-1], axis=1))
+        used = np.add.reduceat(good.astype(np.float64), self._edges[:-1])
+        before = self._before
+        context = 0 if before is None else before.shape[1]
+        series = np.empty((G, context + n), np.float32)
+        if before is not None:
+            series[:, :context] = before
+        now = series[:, context:]
+        cpu_receiver.group_series(rows, self.piece, self.narrow, weights, cells, level, self._edges, size, now)
+        base = np.zeros((G, P))
+        cpu_receiver.baseline(now, self.piece, REACH, base)
+        found = np.zeros((MOST_FOUND, 4))
+        widths = 2 + int(math.log2(self.piece))
+        kept: list[NDArray[np.int64]] = []
+        cut_room, left_room = np.zeros((MOST_FOUND, 4), np.int64), np.zeros((MOST_FOUND, 4), np.int64)
+        for _ in range(ROUNDS):
+            count = cpu_impulses.detect(series, used, self._bands, self._thresholds, context, widths, found)
+            if not count:
+                break
+            cut, _ = cpu_impulses.remove(
+                series, used, self._bands, found, count, context, self._phase, self._unit, WHOLE_DM, PART_DM, MARGIN,
+                cut_room, left_room,
+            )  # fmt: skip
+            if not cut:
+                break
+            kept.append(cut_room[:cut].copy())
+        self._before = series[:, -min(series.shape[1], self.block // 2) :].copy()
+        windows = np.concatenate(kept) if kept else np.empty((0, 4), np.int64)
+        windows[:, 2:] = self._edges[windows[:, 2:]]
+        return windows, base, 1 / np.sqrt(np.maximum(used, 1.0))
+
+    def _note(
+        self, start: int, n: int, bad: NDArray[np.bool_], cells: NDArray[np.bool_], counts: NDArray[np.int64],
+        windows: NDArray[np.int64],
+    ) -> None:  # fmt: skip
+        """Count what is removed."""
+        if self._first < 0:
+            self._first = start // self.block
+        self._samples += n * self.nchan
+        gone = counts @ cells
+        cut = np.zeros(self.nchan, np.int64)
+        for first, last, low, high in windows.tolist():
+            cut[low:high] += last - first
+        cut[bad] = 0
+        for name, value in (("channels", n * int(bad.sum())), ("cells", int(gone.sum())), ("impulses", int(cut.sum()))):
+            if name in self._counts:
+                self._counts[name] += value
+        self._cells.append(np.packbits(bad | (2 * (gone + cut) >= n)))
+        if len(windows):
+            self._windows.append(windows + np.array([start, start, 0, 0]))
+
+    def removed(self) -> Removed:
+        """What was removed so far."""
+        cells = np.zeros((self.nchan, max(1, self._first + len(self._cells))), bool)
+        for i, packed in enumerate(self._cells):
+            cells[:, self._first + i] = np.unpackbits(packed, count=self.nchan)
+        windows = np.concatenate(self._windows) if self._windows else np.empty((0, 4), np.int64)
+        parts = {name: count / max(1, self._samples) for name, count in self._counts.items()}
+        return Removed(self.steps, cells, self.block, windows, parts)
+
+
+def bands_of(groups: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Bands of groups in which impulses are sought, each half as wide as the one before, and their thresholds.
+
+    >>> bands_of(4)[0].tolist()
+    [[0, 4], [0, 2], [1, 3], [2, 4]]
+    """
+    found: list[tuple[int, int]] = []
+    width = groups
+    while width >= max(1, groups // 16) and (width > 1 or not found):
+        step = max(1, width // 2)
+        found += [(low, low + width) for low in range(0, groups - width + 1, step)]
+        width //= 2
+    bands = np.array(found, np.int64)
+    part = (bands[:, 1] - bands[:, 0]) / groups
+    return bands, np.maximum(LEAST_SNR, HARM / np.sqrt(part))
+
+
+def _means(rows: NDArray[Any], finite: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Mean of the finite values of each channel; 0 without any."""
+    total = np.where(finite, rows, 0).sum(axis=0, dtype=np.float64)
+    means: NDArray[np.float64] = total / np.maximum(finite.sum(axis=0), 1)
+    return means
