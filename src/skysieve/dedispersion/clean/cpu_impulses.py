@@ -81,7 +81,7 @@ def sum_of(prefix, used, low, high, phase, sweep, at, w):
     n = prefix.shape[1] - 1
     total = weight = 0.0
     for j in range(low, high):
-        a = at + int(round(sweep * (phase[j] - phase[low])))
+        a = at + round(sweep * (phase[j] - phase[low]))
         if a < 0 or a + w > n or used[j] == 0:
             continue
         total += math.sqrt(used[j]) * (prefix[j, a + w] - prefix[j, a])

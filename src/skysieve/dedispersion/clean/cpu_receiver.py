@@ -300,7 +300,7 @@ def baseline(series, piece, reach, base):
 def level_at(base, t, piece):
     """The baseline at a sample: straight lines between the middles of pieces."""
     at = (t + 0.5) / piece - 0.5
-    p = int(math.floor(at))
+    p = math.floor(at)
     if p < 0:
         return base[0]
     if p >= len(base) - 1:

@@ -20,9 +20,12 @@ from .masks import Mask
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.data.observation import Observation
 
-__all__ = ["CLEANING", "Cleaner", "Removed", "cleaning_steps"]
+    from .dropouts import Watch
+
+__all__ = ["CLEANING", "CleanReader", "Cleaner", "Removed", "cleaning_steps"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ MARGIN = 9.0
 REACH = 4
 """The baseline of the groups is a median of so many pieces on each side."""
 ROUNDS, MOST_FOUND = 4, 512
+KEPT = 2
+"""Blocks that a reader holds: an engine reads a few samples again when it moves on."""
 
 
 def cleaning_steps(clean: bool | str | Sequence[str]) -> tuple[str, ...]:
@@ -349,6 +354,77 @@ class Cleaner:
         windows = np.concatenate(self._windows) if self._windows else np.empty((0, 4), np.int64)
         parts = {name: count / max(1, self._samples) for name, count in self._counts.items()}
         return Removed(self.steps, cells, self.block, windows, parts)
+
+
+class CleanReader:
+    """A reader of a filterbank that is cleaned while it is read, from the beginning to the end.
+
+    Samples of earlier blocks than the latest `KEPT` can be read again only by cleaning from the beginning.
+
+    Parameters
+    ----------
+    fb : Filterbank
+    cleaner : Cleaner
+    begin : int
+        Samples before this one are not changed, and do not count.
+    watch : Watch, optional
+        Gets the samples as they were before, to look for dropped data.
+    """
+
+    def __init__(self, fb: Filterbank, cleaner: Cleaner, begin: int = 0, watch: Watch | None = None) -> None:
+        self.fb, self.cleaner, self.begin, self.watch = fb, cleaner, begin, watch
+        self.observation, self.nsamp, self.maximum = fb.observation, fb.nsamp, fb.maximum
+        self.order = np.arange(fb.nchan)
+        self.dtype = fb.dtype.newbyteorder("=")
+        self.gaps, self.lost = fb.gaps, fb.lost
+        self._next = begin
+        self._blocks: dict[int, NDArray[Any]] = {}
+        cleaner.reset()
+
+    def close(self) -> None:
+        """Close the filterbank."""
+        self.fb.close()
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan)."""
+        out = np.empty((count, self.fb.nchan), self.dtype)
+        at, stop = start, start + count
+        while at < stop:
+            if at < self.begin:
+                end = min(stop, self.begin)
+                out[at - start : end - start] = self._raw(at, end - at)
+            else:
+                number = at // self.cleaner.block
+                rows, first = self._block(number), max(number * self.cleaner.block, self.begin)
+                end = min(stop, first + len(rows))
+                out[at - start : end - start] = rows[at - first : end - first]
+            at = end
+        return out
+
+    def _raw(self, start: int, count: int) -> NDArray[Any]:
+        parts, at = [], start
+        for rows, order in self.fb.raw(start, count):
+            if self.watch is not None:
+                self.watch.see(at, rows)
+            parts.append(rows if np.array_equal(order, self.order) else rows[:, order])
+            at += len(rows)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _block(self, number: int) -> NDArray[Any]:
+        """A cleaned block."""
+        size = self.cleaner.block
+        if number not in self._blocks and number * size < self._next - size:
+            self.cleaner.reset()
+            self._next = self.begin
+            self._blocks.clear()
+        while number not in self._blocks:
+            at = self._next
+            self._next = min((at // size + 1) * size, self.nsamp)
+            rows = self.cleaner.clean(at, self._raw(at, self._next - at))
+            while len(self._blocks) >= KEPT:
+                self._blocks.pop(next(iter(self._blocks)))
+            self._blocks[at // size] = rows
+        return self._blocks[number]
 
 
 def bands_of(groups: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

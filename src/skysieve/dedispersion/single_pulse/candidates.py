@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from skysieve.dedispersion.clean.receiver import Removed
+
 __all__ = ["Candidates", "Events"]
 
 
@@ -119,6 +121,8 @@ class Candidates(Result):
     until : numpy.ndarray of float64
         Time in seconds at which the search of each of ``dms`` ends: the data end before a pulse that arrives later
         reaches the bottom of the band.
+    removed : Removed or None
+        What the cleaning removed; None if the data were not cleaned.
     """
 
     COLUMNS: ClassVar[tuple[Column, ...]]
@@ -161,6 +165,7 @@ class Candidates(Result):
     observation: Observation
     dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 4), np.int64))
     until: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    removed: Removed | None = None
 
     def __len__(self) -> int:
         return len(self.snr)
@@ -190,6 +195,8 @@ class Candidates(Result):
     def remarks(self) -> list[str]:
         """Sentences on dropped data and on the end of the search; none if everything was searched."""
         found = []
+        if self.removed is not None and any(self.removed.parts.values()):
+            found.append(self.removed.summary())
         if len(self.dropped):
             found.append(dropped_text(self.dropped, self.observation))
         if len(self.until) and self.searched - self.until[-1] > 1.5 * self.observation.tsamp:
@@ -247,7 +254,10 @@ class Candidates(Result):
         ValueError
             The file holds something else.
         """
-        return cls(**load_fields(cls, path, {"events": Events, "observation": Observation}))
+        from skysieve.dedispersion.clean.receiver import Removed
+
+        parts = {"events": Events, "observation": Observation, "removed": Removed}
+        return cls(**load_fields(cls, path, parts))
 
     def plot(self, **options: Any) -> Figure:
         """S/N against time and DM, and the DM-time plane: figure 5 of Magro et al. 2011.

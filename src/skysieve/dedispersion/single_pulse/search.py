@@ -19,6 +19,7 @@ from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
+from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
@@ -206,7 +207,7 @@ class SearchPlan(EnginePlan):
         Give a path if the plan is to be pickled: open files cannot be.
     dms, widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
         As for `search`.
-    device, memory, threads
+    clean, device, memory, threads
         As for `search`.
 
     Raises
@@ -242,11 +243,13 @@ class SearchPlan(EnginePlan):
         max_loss: float = 0.0,
         ref_freq: Reference | float = "top",
         dm_constant: float | None = None,
+        clean: bool | str | Sequence[str] = True,
         device: str = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
     ) -> None:
         super().__init__()
+        self._steps = cleaning_steps(clean)
         with opened(data) as fb:
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
@@ -259,7 +262,8 @@ class SearchPlan(EnginePlan):
             self._kind = Kind.of(fb)
             self._target = find_target(device_for(fb, device), memory)
             workers = usable_cores() if threads is None else max(1, threads)
-            source, tables = Cleaned(fb, None, job.length), [t.table for t in job.made]
+            tables = [t.table for t in job.made]
+            source = Cleaned(self._cleaned(fb, None, Losses(NO_RECTANGLES), None)[0], None, job.length)
             step = _chunk_blocks(source, tables, job, self._target, workers) * job.length
 
             def make(step: int) -> Engine:
@@ -317,9 +321,14 @@ class SearchPlan(EnginePlan):
         looked = self._looked(fb)
         whole, cells = (None, None) if mask is None else split_mask(mask, fb)
 
-        def run(data: Filterbank, watch: Watch | None = None) -> list[NDArray[np.float64]]:
-            return self._run(data, Cleaned(data, whole, length, watch), looked, progress)
+        cleaner: Cleaner | None = None
 
+        def run(data: Filterbank, watch: Watch | None = None) -> list[NDArray[np.float64]]:
+            nonlocal cleaner
+            data, cleaner = self._cleaned(data, whole, lost, watch)
+            return self._run(data, Cleaned(data, whole, length, watch if cleaner is None else None), looked, progress)
+
+        lost = Losses(NO_RECTANGLES)
         if losses is not None:
             filled = FilledReader(fb, losses, length)
             dropped, lost, joins = NO_RECTANGLES, filled.losses, filled.joins
@@ -348,6 +357,8 @@ class SearchPlan(EnginePlan):
         columns, group = group_events(events, fb.observation, ref, job.dm_constant, job.link_dm, job.link_time)
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
+        removed = None if cleaner is None else cleaner.removed()
+        live *= 1.0 if removed is None else 1 - sum(removed.parts.values())
         size = ((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()
         live *= 1 - float(size) / fb.nsamp / fb.nchan
         facts = self.describe()
@@ -355,8 +366,19 @@ class SearchPlan(EnginePlan):
             **columns, events=events, group=group, dms=dms_all, threshold=job.threshold, noise=job.noise,
             detector=self._detector, method=facts["method"], device=facts["device"], dm_constant=job.dm_constant,
             ref_freq=ref, searched=fb.duration, seconds=0.0, adds=adds, live=live, observation=fb.observation,
-            dropped=dropped, until=_until(job, looked),
+            dropped=dropped, until=_until(job, looked), removed=removed,
         )  # fmt: skip
+
+    def _cleaned(
+        self, fb: Filterbank, whole: Mask | None, lost: Losses, watch: Watch | None
+    ) -> tuple[Filterbank, Cleaner | None]:
+        """The data as `clean` asks for them, and what cleans them: None if nothing does."""
+        ignore = [] if whole is None else np.flatnonzero(whole.cells[:, 0]).tolist()
+        cleaner = Cleaner(fb.observation, fb.dtype, fb.maximum, self._steps, ignore, self._job.dm_constant)
+        if not cleaner.steps:
+            return fb, None
+        begin = max(0, lost.start // self._job.length - 1) * self._job.length
+        return Filterbank([CleanReader(fb, cleaner, begin, watch)]), cleaner
 
     def _run(
         self, fb: Filterbank, source: Cleaned, looked: list[Detection], progress: bool | Callable[[int, int], None]
@@ -417,6 +439,7 @@ def search(
     dm_constant: float | None = None,
     mask: Mask | None = None,
     losses: Losses | None = None,
+    clean: bool | str | Sequence[str] = True,
     device: str = "auto",
     memory: str | float | None = None,
     threads: int | None = None,
@@ -458,6 +481,10 @@ def search(
         of which less than half is present are not events.  A stream that lost these samples finds the same.  By
         default the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have
         (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
+    clean : bool or sequence of str
+        What is removed from the data first: True for bad channels, narrow-band signals and impulses; False for nothing;
+        or names of `CLEANING`.  The result lists it as ``removed``.  Data of fewer than 16 channels and de-dispersed
+        ones are not cleaned.
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
@@ -502,7 +529,8 @@ def search(
         options: dict[str, Any] = {
             "widths": widths, "threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer,
             "block": block, "link_dm": link_dm, "link_time": link_time, "method": method, "max_loss": max_loss,
-            "ref_freq": ref_freq, "dm_constant": dm_constant, "memory": memory, "threads": threads,
+            "ref_freq": ref_freq, "dm_constant": dm_constant, "clean": cleaning_steps(clean),
+            "memory": memory, "threads": threads,
         }  # fmt: skip
         with cached_plan(SearchPlan, fb, dms, device, options) as plan:
             found = plan.execute(fb, mask=mask, losses=losses, progress=progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,6 +57,13 @@ class History:
         """A copy of samples that are held, on the host."""
         found: NDArray[Any] = self.view(start, stop).copy()
         return found
+
+    def change(self, start: int, stop: int, work: Callable[[int, Any, bool], Any]) -> None:
+        """Let ``work(start, rows, True)`` change samples that are held."""
+        view = self.view(start, stop)
+        changed = work(start, view, True)
+        if changed is not view:
+            view[:] = changed
 
     def synchronize(self) -> None:
         """Wait until the arrays given to `append` have been read."""

@@ -19,6 +19,7 @@ from skysieve.core.plan import Plan
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
+from skysieve.dedispersion.clean.receiver import Cleaner, Removed, cleaning_steps
 from skysieve.dedispersion.contract import BLOCK_SECONDS, REREAD
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
@@ -77,8 +78,9 @@ class StreamSearch(Plan):
         As for `skysieve.dedispersion.search`.
     usual_block : float
         Seconds of the noise blocks if ``block`` is not given; they become longer if the search needs that.
-    device, memory, threads
-        As for `skysieve.dedispersion.search`.
+    clean, device, memory, threads
+        As for `skysieve.dedispersion.search`.  Samples are cleaned in blocks of about half a second, which adds up to
+        that to the latency.
     resident : bool
         Keep the samples, which must be uint8, on the first GPU only; `feed` takes arrays of CuPy or NumPy.
 
@@ -89,7 +91,7 @@ class StreamSearch(Plan):
     start : int
         Number of the first sample that is searched; -1 before that is known.
     filled : int
-        Number of the first sample that is not ready for the search yet.
+        Number of the first sample that is not ready for the search yet: it is not filled, or not cleaned.
     events, forced, dropped, equal : int
         Events found; groups returned in pieces; events dropped because there were too many; samples (of one channel)
         that count as lost because they repeat one value.
@@ -139,6 +141,7 @@ class StreamSearch(Plan):
         max_loss: float = 0.0,
         ref_freq: str | float = "top",
         dm_constant: float | None = None,
+        clean: bool | str | Sequence[str] = True,
         device: str | tuple[Device, ...] = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
@@ -157,6 +160,7 @@ class StreamSearch(Plan):
         if resident and kind != np.uint8:
             raise ValueError(f"resident=True, dtype={dtype!r}: samples that stay on a GPU are expected to be uint8")
         most = (maximum or 2 ** (8 * kind.itemsize) - 1) if kind.kind == "u" else 0
+        steps = cleaning_steps(clean)
         self._held: Any = History(observation, kind, most, 1)
         fb = Filterbank([self._held])
         self.job = prepare(
@@ -168,9 +172,11 @@ class StreamSearch(Plan):
         self.dtype, self.maximum = kind.name, most
         self.step = step * self.length
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
+        self._cleaner = Cleaner(observation, kind, most, steps, ignore, self.job.dm_constant)
+        delay = self._cleaner.block if self._cleaner.steps else 0
         self.real = kind.kind == "f"
         span = 2 * self.step + 2 * self.length + self.job.overlap
-        rows, room = history + self.step + 2 * self.length, available_host_memory() // 2
+        rows, room = history + self.step + 2 * self.length + delay, available_host_memory() // 2
         if (need := rows * observation.nchan * kind.itemsize) > room:
             raise MemoryBudgetError(f"block={block or usual_block:g}, step={step}: {rows} samples", need, room)
         self._held = History(observation, kind, most, history, rows - history)
@@ -221,7 +227,8 @@ class StreamSearch(Plan):
         self._joins: list[int] = []
         self._pending: list[NDArray[np.int64]] = []
         self._waiting: Events | None = None
-        self.start = self.low = self.filled = self._loaded = -1
+        self.start = self.low = self.filled = self._repaired = self._loaded = -1
+        self._cleaner.reset()
         self.events = self.forced = self.dropped = self.equal = 0
         self.equal_since = -1.0
 
@@ -364,7 +371,7 @@ class StreamSearch(Plan):
         found: list[StreamCandidates] = []
         while at < stop:
             end = min(stop, (at // self.length + 1) * self.length)
-            first = min(self._loaded, self._decided) - REREAD  # an engine reads whole blocks of floats
+            first = min(self._loaded, self._decided, self.filled) - REREAD  # an engine reads whole blocks of floats
             self._held.append(
                 rows[at - start : end - start], first // self.length * self.length if self.real else first
             )
@@ -433,7 +440,7 @@ class StreamSearch(Plan):
         self._held.begin(base)
         if self.series is not None:
             self.series.begin(base, self.low)
-        self.filled = base
+        self.filled = self._repaired = base
         self._decided = start
         if self._lookout is not None:
             self._lookout.begin(start)
@@ -457,7 +464,8 @@ class StreamSearch(Plan):
                 self._filler.fill(at, view, some)
             if over and self._filler.end_block():
                 self._joins.append(end)
-            self.filled = end
+            self._repaired = end
+            self._clean()
             return
         self._pending.append(some)
         if over:
@@ -470,7 +478,7 @@ class StreamSearch(Plan):
     def _begin_at(self, low: int) -> None:
         """Leave out a first block with too few samples to give a level: the stream starts at its end, ``low``."""
         self.start = self.low = low
-        self.filled = self._loaded = low - self.length
+        self.filled = self._repaired = self._loaded = low - self.length
         if self.series is not None:
             self.series.begin(self.filled, low)
         self._pending = [np.array([[self.filled, low, 0, self.observation.nchan]])]
@@ -480,13 +488,34 @@ class StreamSearch(Plan):
 
         The block before it is filled too, because a short last block takes the noise of the block before.
         """
-        view = self._held.view(self.filled, end)
+        view = self._held.view(self._repaired, end)
         self._filler.hide(view)
         for some in self._pending:
             if len(some):
-                self._filler.fill(self.filled, view, some)
+                self._filler.fill(self._repaired, view, some)
         self._pending.clear()
-        self.filled = end
+        self._repaired = end
+        self._clean()
+
+    def _clean(self, last: bool = False) -> None:
+        """Clean the blocks that are complete, or all samples at the end of the stream (``last``)."""
+        if not self._cleaner.steps:
+            self.filled = self._repaired
+            return
+        size = self._cleaner.block
+        while self.filled < self._repaired:
+            end = (self.filled // size + 1) * size
+            if end > self._repaired:
+                if not last:
+                    return
+                end = self._repaired
+            self._held.change(self.filled, end, self._cleaner.clean)
+            self.filled = end
+
+    @property
+    def removed(self) -> Removed:
+        """What the cleaning removed so far."""
+        return self._cleaner.removed()
 
     # ------------------------------------------------------------------ out
     def _search(self) -> list[StreamCandidates]:
@@ -606,9 +635,10 @@ class StreamSearch(Plan):
             return []
         nsamp = self._held.stop
         found = self._decide(nsamp, last=True)
-        if self.filled < nsamp:
+        if self._repaired < nsamp:
             self._filler.end_block(last=True)
             self._fill_first(nsamp)
+        self._clean(last=True)
         self._looked = self.job.detections(nsamp)
         self._source.nsamp = nsamp
         if self.series is not None:
