@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .dropouts import Watch
 
-__all__ = ["CLEANING", "CleanReader", "Cleaner", "Removed", "cleaning_steps"]
+__all__ = ["CLEANING", "CleanReader", "Cleaner", "Removed", "cleaning_steps", "parse_steps"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,28 @@ def cleaning_steps(clean: bool | str | Sequence[str]) -> tuple[str, ...]:
     if unknown:
         raise ValueError(f"clean={clean!r}: expected True, False or some of {', '.join(map(repr, CLEANING))}")
     return tuple(name for name in CLEANING if name in given)
+
+
+CLEAN_HELP = (
+    "What to remove first: default, none, or a list of: "
+    + "; ".join(f"{name} ({step.help})" for name, step in CLEANING.items())
+    + f". The default is {','.join(cleaning_steps(True))}."
+)
+"""Help of the option ``--clean``."""
+
+
+def parse_steps(text: str, name: str) -> tuple[str, ...]:
+    """Read ``default``, ``none``, or a list of steps.
+
+    >>> parse_steps("channels,impulses", "--clean")
+    ('channels', 'impulses')
+    """
+    if text in ("default", "none"):
+        return cleaning_steps(text == "default")
+    given = [part.strip() for part in text.split(",")]
+    if any(part not in CLEANING for part in given):
+        raise ValueError(f"{name} {text}: expected default, none, or some of {','.join(CLEANING)}")
+    return cleaning_steps(given)
 
 
 def piece_samples(tsamp: float) -> int:

@@ -33,6 +33,7 @@ from .options import (
     PULSE,
     SEARCH,
     Cleaning,
+    CleanOption,
     Computation,
     DataOptions,
     DetectorOption,
@@ -232,6 +233,12 @@ def search(
     plan_file: PlanFile = None,
     data: DataOptions,
     cleaning: Cleaning,
+    clean: CleanOption = "default",
+    save_mask: Annotated[
+        Path | None,
+        option("--save-mask", help="Mask of what was removed, as PRESTO's rfifind writes it (.mask).", panel=OUTPUT,
+               metavar="FILE"),
+    ] = None,
     requantise: Requantise = False,
     threshold: Annotated[
         float, option("-t", "--threshold", help="Least S/N of an event. The default is 6.5.", panel=SEARCH, metavar="X")
@@ -280,6 +287,8 @@ def search(
     Example: skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
     """
     from skysieve.core.device import begin
+    from skysieve.dedispersion.clean.receiver import parse_steps
+    from skysieve.dedispersion.clean.rfi import write_rfifind
     from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
     from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
@@ -290,16 +299,21 @@ def search(
         check_output(output, overwrite)
         check_picture(plot, overwrite)
         check_cutouts(cutouts, overwrite)
+        steps = parse_steps(clean, "--clean")
+        if save_mask is not None:
+            check_output(save_mask, overwrite)
+            if not steps:
+                raise ValueError("--save-mask: nothing is removed with --clean none")
         fb = stack.enter_context(data.open(files))
         if begin(computation.device) is not None:
             importlib.import_module("skysieve.dedispersion.clean.cpu_dropouts")  # loads numba meanwhile
         made = dms.plan(fb, plan_file)
         messages.detail(made.summary())
-        clean, mask, every = cleaning.prepared(fb, messages, requantise)
+        data_to_search, mask, every = cleaning.prepared(fb, messages, requantise)
         found = single_pulses.search(
-            clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block, method=method,
-            mask=mask, device=computation.device, threads=computation.threads, memory=computation.memory,
-            progress=messages.progress,
+            data_to_search, made, clean=steps, threshold=threshold, noise=noise, detector=detector, buffer=buffer,
+            block=block, method=method, mask=mask, device=computation.device, threads=computation.threads,
+            memory=computation.memory, progress=messages.progress,
         )  # fmt: skip
         if output != STDIO and not messages.quiet:
             show(found)
@@ -308,11 +322,14 @@ def search(
             with output_file(output, f".{chosen}") as file:
                 write_candidates(found, file, chosen)
             messages.wrote(output, f"{len(found)} candidates")
+        if save_mask is not None and found.removed is not None:
+            write_rfifind(found.removed.mask, save_mask, fb)
+            messages.wrote(save_mask)
         if plot is not None:
             save_figure(found.plot(), plot, dpi=120)
             messages.wrote(plot)
         if cutouts is not None:
-            paths = write_cutouts(clean, found, cutouts, most=most, mask=every, memory=computation.memory)
+            paths = write_cutouts(data_to_search, found, cutouts, most=most, mask=every, memory=computation.memory)
             messages.wrote(cutouts, f"{len(paths)} files")
 
 

@@ -31,6 +31,7 @@ from skysieve.core.command import (
     option,
     write_stdout,
 )
+from skysieve.dedispersion.clean.receiver import CLEAN_HELP
 from skysieve.dedispersion.contract import DETECTORS, NOISE, SUMMATIONS
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.data.sigproc import BIT_ORDERS
@@ -388,6 +389,7 @@ PlanFile = Annotated[
         metavar="JSON",
     ),
 ]  # fmt: skip
+CleanOption = Annotated[str, option("--clean", help=CLEAN_HELP, panel=DATA, metavar="STEPS")]
 Requantise = Annotated[
     bool, option("--requantise", help="Make 8-bit samples with equal noise in every channel first.", panel=DATA)
 ]

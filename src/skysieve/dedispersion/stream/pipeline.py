@@ -167,6 +167,8 @@ class Pipeline:
                 self._send_samples(segment)
                 self._report_gap(beam, segment)
                 if segment.search is not None:
+                    if any(segment.search.removed.parts.values()):
+                        self.intake.say(f"beam {beam.number}: {segment.search.removed.summary()}")
                     end = segment.search.stop * segment.observation.tsamp
                     self._reached[beam.number] = segment.mark(end)
                     self._ended[beam.number] = segment.observation.tstart * 86400 + end

@@ -32,6 +32,7 @@ from skysieve.core.command import (
     option,
     report_errors,
 )
+from skysieve.dedispersion.clean.receiver import CLEAN_HELP, parse_steps
 from skysieve.dedispersion.contract import NOISE
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS
 from skysieve.dedispersion.stream.receive.formats import FORMATS
@@ -332,6 +333,7 @@ def stream(
         option("--block", help="Seconds of a noise block. The default is 0.25, or more if the search needs it.",
                panel=SEARCH, metavar="S"),
     ] = None,
+    clean: Annotated[str, option("--clean", help=CLEAN_HELP, panel=SEARCH, metavar="STEPS")] = "default",
     step: Annotated[
         int,
         option("--step", help="Blocks to search at a time; more need less work and give more latency. The default is "
@@ -465,7 +467,8 @@ def stream(
         ignored = number_list(ignore, "--ignore", MOST_CHANNELS, "channel numbers") if ignore else []
         search = {
             "threshold": threshold, "noise": str(noise), "block": block, "usual_block": BLOCK, "ignore": ignored,
-            "device": device, "step": step, "threads": threads, "memory": memory,
+            "clean": parse_steps(clean, "--clean"), "device": device, "step": step, "threads": threads,
+            "memory": memory,
         }  # fmt: skip
         options = Options(
             plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,
