@@ -96,7 +96,7 @@ def best_of(prefix, used, low, high, phase, sweep, begin, end, widths):
     for w in widths:
         if w < 1:
             continue
-        step = max(1, w // 4)
+        step = max(1, w // 8)
         for at in range(begin, end + 1, step):
             s = sum_of(prefix, used, low, high, phase, sweep, at, w)
             if s > best:
@@ -113,7 +113,7 @@ def judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, mo
     window without dispersion.  Returns the squares of the S/N without and with dispersion.
     """
     G = len(used)
-    near = (w, max(1, (3 * w) // 4), max(1, w // 2), w + w // 2)
+    near = (w, w - 1, w + 1, (3 * w) // 4, w // 2, w + w // 4, w + w // 2)
     flat, place, width = best_of(prefix, used, low, high, phase, 0.0, middle - w - w // 2, middle + w // 2, near)
     out[0], out[1] = place, width
     best = 0.0
@@ -126,7 +126,7 @@ def judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, mo
             sweep = unit * dm
             inside = sweep * reach
             late = sweep * (phase[low] - phase[a])
-            short = (width, max(1, width // 2), max(1, width // 4), width + width // 2)
+            short = (width, width - 1, (3 * width) // 4, width // 2, width // 4, width + width // 4, width + width // 2)
             begin = int(place - late - sweep * (phase[high - 1] - phase[low]) - width)
             s, _, _ = best_of(prefix, used, a, b, phase, sweep, begin, int(place - late + width), short)
             best = max(best, s)
