@@ -49,12 +49,12 @@ def strongest(y, widths, threshold, band, found, count):
 
 
 @njit(**JIT)
-def detect(series, used, bands, thresholds, first, widths, found):
+def detect(series, used, bands, thresholds, first, last, widths, found):
     """Find windows in the sums of bands of groups; ``used[j]`` is the number of good channels of a group.
 
-    ``bands[b]`` are (first group, last + 1).  Samples before ``first`` are left out.
+    ``bands[b]`` are (first group, last + 1).  Only samples ``first : last`` are examined.
     """
-    n = series.shape[1] - first
+    n = last - first
     y = np.empty(n, np.float32)
     count = 0
     for b in range(len(bands)):
@@ -137,11 +137,11 @@ def judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, mo
 
 
 @njit(**JIT)
-def remove(series, used, bands, found, count, first, phase, unit, whole_dm, part_dm, margin, windows, spared):
+def remove(series, used, bands, found, count, first, last, phase, unit, whole_dm, part_dm, margin, windows, spared):
     """Judge the windows that were found, the strongest first, and set the impulses to 0.
 
     Windows that overlap one that was judged before are passed over.  ``windows`` and ``spared`` get (first sample,
-    last + 1, first group, last + 1), relative to sample ``first``; returns their numbers.
+    last + 1, first group, last + 1), relative to sample ``first``, and not after ``last``; returns their numbers.
     """
     G, n = series.shape
     prefix = np.zeros((G, n + 1))
@@ -169,7 +169,7 @@ def remove(series, used, bands, found, count, first, phase, unit, whole_dm, part
             continue
         flat, swept = judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, 8.0, out)
         extra = max(1, out[1] // 2)
-        a, z = max(first, out[0] - extra), min(n, out[0] + out[1] + extra)
+        a, z = max(first, out[0] - extra), min(last, out[0] + out[1] + extra)
         if flat - swept > margin and z > a:
             if 2 * (high - low) >= G:
                 low, high = 0, G
@@ -189,3 +189,88 @@ def remove(series, used, bands, found, count, first, phase, unit, whole_dm, part
         done[judged] = (a, z, low, high)
         judged += 1
     return cut, left
+
+
+@njit(**JIT)
+def find_step(series, used, bands, piece, context, count, error, steep, out):
+    """The strongest step of the level in a band of groups, if there is one; whether there is one.
+
+    A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
+    error, most of which happens at once: windows of two pieces on both sides differ by ``steep`` times as much.
+
+    Parameters
+    ----------
+    series : array of float32, shape (groups, samples)
+        In units of their noise.
+    context, count : int
+        Steps are sought at samples ``context : context + count``.
+    out : array of int64, shape (2,)
+        Gets the sample, and the index of the band.
+    """
+    n = series.shape[1]
+    first = context // piece
+    pieces = n // piece
+    means = np.empty(pieces)
+    y = np.empty(n)
+    a = np.empty(16)
+    best = 0.0
+    for b in range(len(bands)):
+        total = 0.0
+        y[:] = 0
+        for j in range(bands[b, 0], bands[b, 1]):
+            total += used[j]
+            weight = math.sqrt(used[j])
+            line = series[j]
+            for t in range(n):
+                y[t] += weight * line[t]
+        if total == 0:
+            continue
+        for t in range(n):
+            y[t] /= math.sqrt(total)
+        skip = context - first * piece
+        whole = (n - skip) // piece
+        for p in range(whole):
+            s = 0.0
+            for t in range(skip + p * piece, skip + (p + 1) * piece):
+                s += y[t]
+            means[p] = s / piece
+        for p in range(max(4, first), min(whole - 3, first + count // piece + 1)):
+            k = 0
+            for q in range(max(0, p - 16), p):
+                a[k] = means[q]
+                k += 1
+            before, size = np.median(a[:k]), k
+            k = 0
+            for q in range(p, min(whole, p + 16)):
+                a[k] = means[q]
+                k += 1
+            if k < 8 or size < 8:
+                continue
+            jump = np.median(a[:k]) - before
+            score = abs(jump) / (1.25 * math.sqrt((1 / k + 1 / size) / piece))
+            if score < error or score <= best:
+                continue
+            low, high = max(2, skip + (p - 2) * piece), min(n - 2, skip + (p + 2) * piece)
+            half, at, most, s = before + jump / 2, low, -np.inf, 0.0
+            for t in range(high - 1, low - 1, -1):
+                s += (y[t] - half) * jump
+                if s > most:
+                    most, at = s, t
+            if not context <= at < context + count:
+                continue
+            left, right = max(0, at - 2 * piece), min(n, at + 2 * piece)
+            now = np.mean(y[at:right]) - np.mean(y[left:at]) if left < at < right else 0.0
+            if now * jump < steep * jump * jump:
+                continue
+            best = score
+            out[0], out[1] = at, b
+    return best > 0
+
+
+@njit(**JIT)
+def group_jumps(series, at, reach, jumps, errors):
+    """Difference of the means of ``reach`` samples after and before a sample, by group, and its standard error."""
+    low, high = max(0, at - reach), min(series.shape[1], at + reach)
+    for j in range(len(series)):
+        jumps[j] = np.mean(series[j, at:high]) - np.mean(series[j, low:at])
+    errors[0] = math.sqrt(1 / (high - at) + 1 / (at - low))

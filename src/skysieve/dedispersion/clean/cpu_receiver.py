@@ -354,3 +354,29 @@ def noise(rows, start, first, last, c, piece, level, sigma, size, base, low, hig
                 v += np.float64(u) / 9007199254740992.0 - 0.5
             v = min(max(np.rint(v), low), high)
         rows[t, c] = v
+
+
+@njit(**JIT)
+def channel_sums(rows, first, last, out):
+    """Sum of each channel over samples ``first : last``."""
+    for t in range(first, last):
+        row = rows[t]
+        for c in range(len(out)):
+            out[c] += row[c]
+
+
+@njit(**JIT)
+def regain(rows, start, first, factor, offset, sigma, low, high, whole):
+    """``rows = rows * factor - offset`` by channel, from row ``first`` on; few levels are rounded at random."""
+    n, C = rows.shape
+    for t in range(first, n):
+        for c in range(C):
+            if factor[c] == 1.0 and offset[c] == 0.0:
+                continue
+            v = rows[t, c] * factor[c] - offset[c]
+            if whole:
+                if sigma[c] < ROUGH:
+                    u = random_bits(start + t, c + 0x20000000) >> np.uint64(11)
+                    v += np.float64(u) / 9007199254740992.0 - 0.5
+                v = min(max(np.rint(v), low), high)
+            rows[t, c] = v

@@ -44,6 +44,7 @@ class Step:
 
 
 CLEANING = {
+    "gain": Step("steps of the gain, of the band or of parts of it, are undone"),
     "channels": Step("bad channels are left out, by autocorrelation, slow or intermittent changes, and sigma"),
     "cells": Step("narrow-band signals are replaced by noise, channel by channel in pieces of about 16 ms"),
     "impulses": Step("pulses that are stronger without dispersion than with any are replaced by noise, radar too"),
@@ -71,6 +72,12 @@ MARGIN = 9.0
 """What the square of its S/N without dispersion exceeds that with dispersion by, at least."""
 REACH = 4
 """The baseline of the groups is a median of so many pieces on each side."""
+STEP_ERROR, STEEP, MOST_STEPS = 10.0, 0.6, 4
+"""A step of the gain in standard errors, and the part of it that happens at once, at least; most steps in a block."""
+SAME = 0.02
+"""In sigma of a channel: steps after which the gain is within this of that at the beginning restore it exactly."""
+AHEAD = 8
+"""Pieces after a block that are examined with it."""
 ROUNDS, MOST_FOUND = 4, 512
 KEPT = 2
 """Blocks that a reader holds: an engine reads a few samples again when it moves on."""
@@ -168,6 +175,18 @@ class Removed:
         return f"cleaned: {', '.join(names)} of the data"
 
 
+@dataclass(frozen=True)
+class _Channels:
+    """Level and sigma of channels; which are good, bad and constant; bad cells, shape (pieces, channels)."""
+
+    level: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    good: NDArray[np.bool_]
+    bad: NDArray[np.bool_]
+    dead: NDArray[np.bool_]
+    cells: NDArray[np.bool_]
+
+
 class Cleaner:
     """Cleans the blocks of one observation, one after the other.
 
@@ -191,6 +210,8 @@ class Cleaner:
         self.steps = tuple(steps) if obs.nchan >= LEAST_CHANNELS and obs.dm is None else ()
         self.nchan, self.piece = obs.nchan, piece_samples(obs.tsamp)
         self.block = PIECES * self.piece
+        self.ahead = AHEAD * self.piece
+        self.positive = np.dtype(dtype).kind == "u"
         dtype = np.dtype(dtype)
         self.narrow = dtype.itemsize == 1
         self.whole = dtype.kind != "f"
@@ -217,13 +238,17 @@ class Cleaner:
         self._sigma = np.zeros(C)
         self._bad = np.zeros(C, bool)
         self._before: NDArray[np.float32] | None = None
+        self._plain: tuple[NDArray[np.float32], NDArray[np.float64]] | None = None
+        self._factor, self._offset = np.ones(C), np.zeros(C)
+        self._used = np.zeros(len(self._edges) - 1)
+        self.jumps: list[tuple[int, int]] = []
         self._samples = 0
         self._counts = dict.fromkeys(self.steps, 0)
         self._cells: list[NDArray[np.uint8]] = []
         self._windows: list[NDArray[np.int64]] = []
         self._first = -1
 
-    def clean(self, start: int, rows: NDArray[Any], writable: bool = False) -> NDArray[Any]:
+    def clean(self, start: int, rows: NDArray[Any], count: int, writable: bool = False) -> NDArray[Any]:
         """Clean the next block.
 
         Parameters
@@ -231,119 +256,227 @@ class Cleaner:
         start : int
             Number of its first sample: a multiple of ``block``, except in the first one.
         rows : numpy.ndarray, shape (samples, channels)
-            Up to the end of the block, or of the data.
+            The block, and ``ahead`` samples after it, fewer at the end of the data.
+        count : int
+            Samples of the block, which are cleaned.
         writable : bool
-            Whether ``rows`` may be changed in place.
+            Whether these may be changed in place.
 
         Returns
         -------
         numpy.ndarray
-            The cleaned samples: ``rows`` itself if nothing was removed, or if it may be changed.
+            The cleaned samples: a view of ``rows`` if nothing was removed, or if they may be changed.
         """
-        if not self.steps or not len(rows):
-            return rows
+        if not self.steps or not count:
+            return rows[:count]
         finite = None
         if not self.whole and not np.isfinite(rows).all():
             finite = np.isfinite(rows)
             rows = np.where(finite, rows, _means(rows, finite)).astype(rows.dtype)
             writable = True
-        cleaned = self._clean(start, np.ascontiguousarray(rows), writable)
+        cleaned = self._clean(start, np.ascontiguousarray(rows), count, writable)
         if finite is not None:
-            cleaned[~finite] = np.nan
+            cleaned[~finite[:count]] = np.nan
         return cleaned
 
-    def _clean(self, start: int, rows: NDArray[Any], writable: bool) -> NDArray[Any]:
+    def _clean(self, start: int, rows: NDArray[Any], n: int, writable: bool) -> NDArray[Any]:
         from . import cpu_receiver
 
-        n, C, q = len(rows), self.nchan, self.piece
+        q = self.piece
         P = max(1, n // q)
-        counts = np.full(P, q, np.int64)
-        counts[-1] = n - (P - 1) * q
-        level, sigma = self._held.copy(), self._sigma.copy()
-        bad, cells = self._bad & self._use, np.zeros((P, C), bool)
-        windows = np.empty((0, 4), np.int64)
-        G = len(self._edges) - 1
-        base, size = np.zeros((G, P)), np.ones(G)
-        judged = P >= LEAST_PIECES
-        if judged:
-            kind = np.int32 if self.narrow else np.float64
-            total, square, lag = (np.zeros((P, C), kind) for _ in range(3))
-            cpu_receiver.moments(rows, q, self.narrow, total, square, lag)
-            mean, var = np.empty((P, C)), np.empty((P, C))
-            rho, slow, burst = np.zeros(C), np.zeros(C), np.zeros(C)
-            cpu_receiver.level_of(total, square, lag, counts, np.zeros(P, bool), mean, var, rho, level, sigma)
-            dead = ~(sigma > 0)
-            live = self._use & ~dead
-            cpu_receiver.judge_cells(
-                mean, var, counts, level, sigma, live, max(LIMIT, BRIGHT / math.sqrt(C)), cells, slow, burst
-            )
-            bad[:] = False
-            cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, bad)
-            if "channels" not in self.steps:
-                bad[:] = False
-            if "cells" not in self.steps:
-                cells[:] = False
-            bad |= dead & self._use
-            good = live & ~bad
-            fresh = good | ~self._known
+        x = rows
+        if self._changed():
+            x = rows.copy()
+            self._regain(start, x, 0, self._factor, self._offset)
+        if P < LEAST_PIECES:
+            bad = self._bad & self._use
+            level, sigma, fresh = self._held, self._sigma, bad
+            cells, windows = np.zeros((P, self.nchan), bool), np.empty((0, 4), np.int64)
+            base, size = np.zeros((len(self._used), P)), np.ones(len(self._used))
+        else:
+            found = self._channels(x[:n])
+            windows, base, size = np.empty((0, 4), np.int64), np.zeros((len(self._used), P)), np.ones(len(self._used))
+            if "gain" in self.steps and found.good.any():
+                for _ in range(MOST_STEPS):
+                    series, context = self._series(x, n, found)
+                    at = self._step(start, x, n, series, context, found)
+                    if at is None:
+                        break
+                    x = rows.copy() if x is rows else x
+                    self._regain(start, x, at[0], *at[1:])
+                    found = self._channels(x[:n])
+            level, sigma, bad, cells = found.level, found.sigma, found.bad, found.cells
+            fresh = found.good | ~self._known
             self._held[fresh], self._sigma[fresh] = level[fresh], sigma[fresh]
             self._known[:] = True
             level[bad] = self._held[bad]
             self._bad = bad.copy()
-            if "impulses" in self.steps and good.any():
-                windows, base, size = self._impulses(rows, good, cells, level, sigma)
-            if "channels" not in self.steps:  # constant channels are no good, but are not changed
-                bad &= False
-            bad[bad & dead & (level == np.where(dead, mean[0], np.nan))] &= False  # constant already
-        elif "channels" not in self.steps:
-            bad[:] = False
-        self._note(start, n, bad if not judged else self._bad & self._use, cells, counts, windows)
-        if not (bad.any() or cells.any() or len(windows)):
-            return rows
-        out = rows if writable else rows.copy()
+            if found.good.any() and {"impulses", "gain"} & set(self.steps):
+                series, context = self._series(x, n, found)
+                end = context + n
+                self._plain = series[:, max(0, end - self.block // 2) : end].copy(), np.where(found.good, level, np.nan)
+                if "impulses" in self.steps:
+                    windows, base, size = self._impulses(series[:, context:], n, P)
+            fresh = bad & ~(found.dead & (x[0] == np.rint(level)))  # the others have their value already
+        counts = np.full(P, q, np.int64)
+        counts[-1] = n - (P - 1) * q
+        self._note(start, n, bad, cells, counts, windows)
+        if not (fresh.any() or cells.any() or len(windows)):
+            return x[:n]
+        out = x[:n].copy() if x is rows and not writable else x[:n]
         cpu_receiver.replace(
-            out, start, q, bad, cells, windows, self._group, level, sigma, size, base, self.low, self.high, self.whole
+            out, start, q, fresh, cells, windows, self._group, level, sigma, size, base, self.low, self.high, self.whole
         )
         return out
 
-    def _impulses(
-        self, rows: NDArray[Any], good: NDArray[np.bool_], cells: NDArray[np.bool_], level: NDArray[np.float64],
-        sigma: NDArray[np.float64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-        """Windows of impulses (samples and channels), the baseline of the groups, and its unit in sigma."""
-        from . import cpu_impulses, cpu_receiver
+    def _channels(self, rows: NDArray[Any]) -> _Channels:
+        """Level and sigma of the channels of a block, the bad ones, and bad cells."""
+        from . import cpu_receiver
 
-        n, P, G = len(rows), len(cells), len(self._edges) - 1
+        n, C, q = len(rows), self.nchan, self.piece
+        P = n // q
+        counts = np.full(P, q, np.int64)
+        counts[-1] = n - (P - 1) * q
+        kind = np.int32 if self.narrow else np.float64
+        total, square, lag = (np.zeros((P, C), kind) for _ in range(3))
+        cpu_receiver.moments(rows, q, self.narrow, total, square, lag)
+        mean, var, cells = np.empty((P, C)), np.empty((P, C)), np.zeros((P, C), bool)
+        level, sigma, rho, slow, burst = (np.zeros(C) for _ in range(5))
+        cpu_receiver.level_of(total, square, lag, counts, np.zeros(P, bool), mean, var, rho, level, sigma)
+        dead = ~(sigma > 0) & self._use
+        live, bad = self._use & ~dead, np.zeros(C, bool)
+        limit = max(LIMIT, BRIGHT / math.sqrt(C))
+        cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst)
+        cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, bad)
+        if "channels" not in self.steps:
+            bad[:] = False
+        if "cells" not in self.steps:
+            cells[:] = False
+        good = live & ~bad
+        if "channels" in self.steps:
+            bad |= dead
+        return _Channels(level, sigma, good, bad, dead, cells)
+
+    def _changed(self) -> bool:
+        """Whether the gain of any channel is not what it was at the beginning."""
+        return bool((self._factor != 1).any() or self._offset.any())
+
+    def _regain(
+        self, start: int, rows: NDArray[Any], first: int, factor: NDArray[np.float64], offset: NDArray[np.float64]
+    ) -> None:  # fmt: skip
+        from . import cpu_receiver
+
+        cpu_receiver.regain(rows, start, first, factor, offset, self._sigma, self.low, self.high, self.whole)
+
+    def _series(self, rows: NDArray[Any], n: int, found: _Channels) -> tuple[NDArray[np.float32], int]:
+        """Sums of groups of channels, from up to half a block before the block to the last of ``rows``.
+
+        Returns them, in units of their noise, and the number of samples before the block.
+        """
+        from . import cpu_receiver
+
+        good, sigma = found.good, found.sigma
         weights = np.zeros(self.nchan, np.int64)
         weights[good] = np.clip(np.rint(16 * np.median(sigma[good]) / sigma[good]), 1, 64)
+        ahead = len(rows) - n
+        P = len(found.cells)
+        cells = np.concatenate([found.cells, np.zeros((max(0, (ahead + n) // self.piece - P), self.nchan), bool)])
         power = (weights * sigma) ** 2
         size = np.sqrt(np.add.reduceat(np.where(cells, 0.0, power), self._edges[:-1], axis=1))
-        used = np.add.reduceat(good.astype(np.float64), self._edges[:-1])
-        before = self._before
-        context = 0 if before is None else before.shape[1]
-        series = np.empty((G, context + n), np.float32)
-        if before is not None:
-            series[:, :context] = before
-        now = series[:, context:]
-        cpu_receiver.group_series(rows, self.piece, self.narrow, weights, cells, level, self._edges, size, now)
-        base = np.zeros((G, P))
-        cpu_receiver.baseline(now, self.piece, REACH, base)
+        self._used = np.add.reduceat(good.astype(np.float64), self._edges[:-1])
+        context = 0 if self._plain is None else self._plain[0].shape[1]
+        series = np.empty((len(self._used), context + len(rows)), np.float32)
+        cpu_receiver.group_series(
+            rows, self.piece, self.narrow, weights, cells, found.level, self._edges, size, series[:, context:]
+        )
+        if self._plain is not None:
+            before, level = self._plain
+            shift = np.add.reduceat(np.nan_to_num((level - found.level) * weights), self._edges[:-1])
+            whole = np.sqrt(np.add.reduceat(power, self._edges[:-1]))
+            series[:, :context] = before + (shift / np.maximum(whole, 1e-9))[:, None]
+        return series, context
+
+    def _step(
+        self, start: int, rows: NDArray[Any], n: int, series: NDArray[np.float32], context: int, found: _Channels
+    ) -> tuple[int, NDArray[np.float64], NDArray[np.float64]] | None:  # fmt: skip
+        """The first sample after the strongest step of the gain, and what undoes it; None if there is no step."""
+        from . import cpu_impulses, cpu_receiver
+
+        out = np.zeros(2, np.int64)
+        some = self._bands[: 1 + 3 + 7]
+        if not cpu_impulses.find_step(series, self._used, some, self.piece, context, n, STEP_ERROR, STEEP, out):
+            return None
+        at, C = int(out[0]), self.nchan
+        jumps, error = np.zeros(len(series)), np.zeros(1)
+        cpu_impulses.group_jumps(series, at, self.block // 2, jumps, error)
+        low, high = some[out[1]]
+        sign = np.sign(jumps[low:high].sum())
+        groups = (jumps * sign > 4 * error[0]) & (self._used > 0)
+        which = found.good & groups[self._group]
+        first = at - context
+        before, after = np.zeros(C), np.zeros(C)
+        stop, begin = min(len(rows), first + self.block // 2), max(0, first - self.block // 2)
+        cpu_receiver.channel_sums(rows, first, stop, after)
+        after /= stop - first
+        if first - begin >= 4 * self.piece:
+            cpu_receiver.channel_sums(rows, begin, first, before)
+            before /= first - begin
+        else:
+            which &= self._known
+            before = self._held.copy()
+        factor, offset = np.ones(C), np.zeros(C)
+        if self.positive:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = before / after
+            which &= (ratio > 0.5) & (ratio < 2)
+            factor[which] = ratio[which]
+            new = self._factor[which] * ratio[which]
+            if which.any() and abs(np.mean((new - 1) * before[which] / found.sigma[which])) < SAME:
+                factor[which] = 1 / self._factor[which]
+        else:
+            offset[which] = after[which] - before[which]
+        if not which.any():
+            return None
+        self._factor *= factor
+        self._offset = self._offset * factor + offset
+        self.jumps.append((start + first, int(which.sum())))
+        return first, factor, offset
+
+    def _impulses(
+        self, series: NDArray[np.float32], n: int, pieces: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+        """Windows of impulses (samples and channels), the baseline of the groups, and its unit in sigma.
+
+        ``series`` are those of the block and of the samples after it.
+        """
+        from . import cpu_impulses, cpu_receiver
+
+        used = self._used
+        total = max(pieces, series.shape[1] // self.piece)
+        base = np.zeros((len(used), total))
+        cpu_receiver.baseline(series, self.piece, REACH, base)
+        if self._before is not None:
+            series = np.concatenate([self._before, series], axis=1)
+        context = 0 if self._before is None else self._before.shape[1]
         found = np.zeros((MOST_FOUND, 4))
         widths = 2 + int(math.log2(self.piece))
         kept: list[NDArray[np.int64]] = []
         cut_room, left_room = np.zeros((MOST_FOUND, 4), np.int64), np.zeros((MOST_FOUND, 4), np.int64)
         for _ in range(ROUNDS):
-            count = cpu_impulses.detect(series, used, self._bands, self._thresholds, context, widths, found)
+            count = cpu_impulses.detect(
+                series, used, self._bands, self._thresholds, context, context + n, widths, found
+            )
             if not count:
                 break
             cut, _ = cpu_impulses.remove(
-                series, used, self._bands, found, count, context, self._phase, self._unit, WHOLE_DM, PART_DM, MARGIN,
-                cut_room, left_room,
+                series, used, self._bands, found, count, context, context + n, self._phase, self._unit, WHOLE_DM,
+                PART_DM, MARGIN, cut_room, left_room,
             )  # fmt: skip
             if not cut:
                 break
             kept.append(cut_room[:cut].copy())
-        self._before = series[:, -min(series.shape[1], self.block // 2) :].copy()
+        end = context + n
+        self._before = series[:, max(0, end - self.block // 2) : end].copy()
         windows = np.concatenate(kept) if kept else np.empty((0, 4), np.int64)
         windows[:, 2:] = self._edges[windows[:, 2:]]
         return windows, base, 1 / np.sqrt(np.maximum(used, 1.0))
@@ -442,7 +575,8 @@ class CleanReader:
         while number not in self._blocks:
             at = self._next
             self._next = min((at // size + 1) * size, self.nsamp)
-            rows = self.cleaner.clean(at, self._raw(at, self._next - at))
+            rows = self._raw(at, min(self._next + self.cleaner.ahead, self.nsamp) - at)
+            rows = self.cleaner.clean(at, rows, self._next - at)
             while len(self._blocks) >= KEPT:
                 self._blocks.pop(next(iter(self._blocks)))
             self._blocks[at // size] = rows

@@ -108,11 +108,11 @@ class DeviceHistory(History):
             found: NDArray[Any] = np.array(rows) if isinstance(rows, np.ndarray) else rows.get()
         return found
 
-    def change(self, start: int, stop: int, work: Callable[[int, Any, bool], Any]) -> None:
+    def change(self, start: int, stop: int, ahead: int, work: Callable[[int, Any, int, bool], Any]) -> None:
         """See `History.change`: the samples are copied to the host, and back if they change."""
-        rows = self.copy(start, stop)
-        changed = work(start, rows, False)
-        if changed is not rows:
+        rows = self.copy(start, stop + ahead)
+        changed = work(start, rows, stop - start, False)
+        if not np.may_share_memory(changed, rows):
             self.samples.put(start - self.base, changed)
 
     def read(self, start: int, count: int) -> Any:

@@ -58,12 +58,12 @@ class History:
         found: NDArray[Any] = self.view(start, stop).copy()
         return found
 
-    def change(self, start: int, stop: int, work: Callable[[int, Any, bool], Any]) -> None:
-        """Let ``work(start, rows, True)`` change samples that are held."""
-        view = self.view(start, stop)
-        changed = work(start, view, True)
-        if changed is not view:
-            view[:] = changed
+    def change(self, start: int, stop: int, ahead: int, work: Callable[[int, Any, int, bool], Any]) -> None:
+        """Replace samples by what ``work(start, rows, count, True)`` makes of them and of those ``ahead`` of them."""
+        rows = self.view(start, stop + ahead)
+        changed = work(start, rows, stop - start, True)
+        if not np.may_share_memory(changed, rows):
+            rows[: stop - start] = changed
 
     def synchronize(self) -> None:
         """Wait until the arrays given to `append` have been read."""

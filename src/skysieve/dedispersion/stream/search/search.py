@@ -173,7 +173,7 @@ class StreamSearch(Plan):
         self.step = step * self.length
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
         self._cleaner = Cleaner(observation, kind, most, steps, ignore, self.job.dm_constant)
-        delay = self._cleaner.block if self._cleaner.steps else 0
+        delay = self._cleaner.block + self._cleaner.ahead if self._cleaner.steps else 0
         self.real = kind.kind == "f"
         span = 2 * self.step + 2 * self.length + self.job.overlap
         rows, room = history + self.step + 2 * self.length + delay, available_host_memory() // 2
@@ -502,14 +502,13 @@ class StreamSearch(Plan):
         if not self._cleaner.steps:
             self.filled = self._repaired
             return
-        size = self._cleaner.block
+        size, most = self._cleaner.block, self._cleaner.ahead
         while self.filled < self._repaired:
             end = (self.filled // size + 1) * size
-            if end > self._repaired:
-                if not last:
-                    return
-                end = self._repaired
-            self._held.change(self.filled, end, self._cleaner.clean)
+            if end + most > self._repaired and not last:
+                return
+            end = min(end, self._repaired)
+            self._held.change(self.filled, end, min(most, self._repaired - end), self._cleaner.clean)
             self.filled = end
 
     @property
