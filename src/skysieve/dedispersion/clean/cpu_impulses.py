@@ -196,7 +196,8 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
     """The strongest step of the level in a band of groups, if there is one; whether there is one.
 
     A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
-    error, most of which happens at once: windows of two pieces on both sides differ by ``steep`` times as much.
+    error, most of which happens at once: the means of two pieces on both sides differ by ``steep`` times as much, and by
+    5 standard errors more than on a slope.
 
     Parameters
     ----------
@@ -260,7 +261,8 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
                 continue
             left, right = max(0, at - 2 * piece), min(n, at + 2 * piece)
             now = np.mean(y[at:right]) - np.mean(y[left:at]) if left < at < right else 0.0
-            if now * jump < steep * jump * jump:
+            sure = 5 * math.sqrt(1 / max(1, at - left) + 1 / max(1, right - at))
+            if now * jump < steep * jump * jump or abs(now) < sure + abs(jump) / 8:
                 continue
             best = score
             out[0], out[1] = at, b
