@@ -96,11 +96,33 @@ def best_of(prefix, used, low, high, phase, sweep, begin, end, widths):
     for w in widths:
         if w < 1:
             continue
-        step = max(1, w // 8)
+        step = max(1, w // 4)
         for at in range(begin, end + 1, step):
             s = sum_of(prefix, used, low, high, phase, sweep, at, w)
             if s > best:
                 best, place, width = s, at, w
+    return best, place, width
+
+
+@njit(**JIT)
+def climb(prefix, used, low, high, phase, sweep, place, width):
+    """The largest `sum_of` near a window: its edges move by ever smaller steps; with place and width."""
+    best = sum_of(prefix, used, low, high, phase, sweep, place, width)
+    step = max(1, width // 8)
+    while step:
+        better = False
+        for first, last in ((-step, 0), (step, 0), (0, -step), (0, step), (-step, -step), (step, step)):
+            w = width + last - first
+            if w < 1:
+                continue
+            s = sum_of(prefix, used, low, high, phase, sweep, place + first, w)
+            if s > best:
+                best, better = s, True
+                at, size = place + first, w
+        if better:
+            place, width = at, size
+        else:
+            step //= 2
     return best, place, width
 
 
@@ -113,8 +135,9 @@ def judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, mo
     window without dispersion.  Returns the squares of the S/N without and with dispersion.
     """
     G = len(used)
-    near = (w, w - 1, w + 1, (3 * w) // 4, w // 2, w + w // 4, w + w // 2)
+    near = (w, (3 * w) // 4, w // 2, w + w // 2)
     flat, place, width = best_of(prefix, used, low, high, phase, 0.0, middle - w - w // 2, middle + w // 2, near)
+    flat, place, width = climb(prefix, used, low, high, phase, 0.0, place, width)
     out[0], out[1] = place, width
     best = 0.0
     for part in range(2):
@@ -126,9 +149,11 @@ def judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, mo
             sweep = unit * dm
             inside = sweep * reach
             late = sweep * (phase[low] - phase[a])
-            short = (width, width - 1, (3 * width) // 4, width // 2, width // 4, width + width // 4, width + width // 2)
+            short = (width, (3 * width) // 4, width // 2, width // 4)
             begin = int(place - late - sweep * (phase[high - 1] - phase[low]) - width)
-            s, _, _ = best_of(prefix, used, a, b, phase, sweep, begin, int(place - late + width), short)
+            s, x, y = best_of(prefix, used, a, b, phase, sweep, begin, int(place - late + width), short)
+            if s > 0.8 * best:
+                s, x, y = climb(prefix, used, a, b, phase, sweep, x, y)
             best = max(best, s)
             if inside > most * width or inside > prefix.shape[1]:
                 break

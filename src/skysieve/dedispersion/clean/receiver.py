@@ -177,13 +177,13 @@ class Removed:
 
 @dataclass(frozen=True)
 class _Channels:
-    """Level and sigma of channels; which are good, bad and constant; bad cells, shape (pieces, channels)."""
+    """Level and sigma of channels; which are good, bad, constant throughout; bad cells, shape (pieces, channels)."""
 
     level: NDArray[np.float64]
     sigma: NDArray[np.float64]
     good: NDArray[np.bool_]
     bad: NDArray[np.bool_]
-    dead: NDArray[np.bool_]
+    still: NDArray[np.bool_]
     cells: NDArray[np.bool_]
 
 
@@ -317,7 +317,7 @@ class Cleaner:
                 self._plain = series[:, max(0, end - self.block // 2) : end].copy(), np.where(found.good, level, np.nan)
                 if "impulses" in self.steps:
                     windows, base, size = self._impulses(series[:, context:], n, P)
-            fresh = bad & ~(found.dead & (x[0] == np.rint(level)))  # the others have their value already
+            fresh = bad & ~(found.still & (x[0] == np.rint(level)))  # the others have their value already
         counts = np.full(P, q, np.int64)
         counts[-1] = n - (P - 1) * q
         self._note(start, n, bad, cells, counts, windows)
@@ -355,7 +355,8 @@ class Cleaner:
         good = live & ~bad
         if "channels" in self.steps:
             bad |= dead
-        return _Channels(level, sigma, good, bad, dead, cells)
+        still = (total == rows[0] * counts[:, None]).all(axis=0) & (var == 0).all(axis=0)
+        return _Channels(level, sigma, good, bad, still, cells)
 
     def _changed(self) -> bool:
         """Whether the gain of any channel is not what it was at the beginning."""
