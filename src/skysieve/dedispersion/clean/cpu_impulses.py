@@ -221,8 +221,8 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
     """The strongest step of the level in a band of groups, if there is one; whether there is one.
 
     A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
-    error, most of which happens at once: the means of two pieces on both sides differ by ``steep`` times as much, and by
-    5 standard errors more than on a slope.
+    error, most of which happens at once: the means of two pieces on both sides differ by ``steep`` times as much, and
+    by 5 standard errors more than on a slope.
 
     Parameters
     ----------
