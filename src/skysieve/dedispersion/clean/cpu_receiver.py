@@ -98,39 +98,49 @@ def spread(values, live):
 
 
 @njit(**JIT)
-def level_of(total, square, lag, counts, gone, mean, var, rho, level, sigma):
-    """Mean, variance and lag-1 covariance by piece; level, sigma by channel: medians over the pieces.
+def medians(a, order, out):
+    """Median of each column, which is sorted by the comparisons of `sorting_network`."""
+    P, C = a.shape
+    for k in range(len(order)):
+        low, high = a[order[k, 0]], a[order[k, 1]]
+        for c in range(C):
+            x, y = low[c], high[c]
+            low[c], high[c] = min(x, y), max(x, y)
+    for c in range(C):
+        out[c] = 0.5 * (a[(P - 1) // 2, c] + a[P // 2, c])
 
-    ``gone[p]`` leaves a piece out.  ``rho`` is the lag-1 autocorrelation of a channel, 0 on average for white noise.
+
+@njit(**JIT)
+def level_of(total, square, lag, counts, order, spare, mean, var, rho, level, sigma):
+    """Mean and variance by piece; level, sigma by channel: medians over the pieces.
+
+    ``rho`` is the lag-1 autocorrelation of a channel, 0 on average for white noise.  ``order`` is the
+    `sorting_network` for the pieces, ``spare`` scratch memory of the shape of ``mean``.
     """
     P, C = mean.shape
-    a = np.empty(P)
+    up, down = np.zeros(C), np.zeros(C)
     for p in range(P):
         n = counts[p]
+        one, more, less = 1 / n, n / (n - 1), n - 1.0
         for c in range(C):
-            m = total[p, c] / n
+            m = total[p, c] * one
             mean[p, c] = m
-            var[p, c] = max(0.0, square[p, c] / n - m * m)
+            v = max(0.0, square[p, c] * one - m * m)
+            var[p, c] = v
+            # the mean of products of neighbours is below the square of the mean by var / n
+            up[c] += lag[p, c] - m * m * less + v
+            down[c] += v * less
+        spare[p] = mean[p]
+    medians(spare, order, level)
+    for p in range(P):
+        more = counts[p] / (counts[p] - 1)
+        for c in range(C):
+            spare[p, c] = var[p, c] * more
+    medians(spare, order, sigma)
+    fair = (1 - 2 / (9 * (counts[0] - 1))) ** 3
     for c in range(C):
-        k = 0
-        for p in range(P):
-            if not gone[p]:
-                a[k] = mean[p, c]
-                k += 1
-        level[c] = middle(a, k)
-        k = 0
-        up = down = 0.0
-        for p in range(P):
-            if not gone[p]:
-                n = counts[p]
-                a[k] = var[p, c] * n / (n - 1)
-                k += 1
-                # the mean of products of neighbours is below the square of the mean by var / n
-                up += (lag[p, c] / (n - 1) - mean[p, c] ** 2) * (n - 1) + var[p, c]
-                down += var[p, c] * (n - 1)
-        n = counts[0] - 1
-        sigma[c] = math.sqrt(middle(a, k) / (1 - 2 / (9 * n)) ** 3)
-        rho[c] = up / down if down > 0 else 0.0
+        sigma[c] = math.sqrt(sigma[c] / fair)
+        rho[c] = up[c] / down[c] if down[c] > 0 else 0.0
 
 
 @njit(**JIT)
@@ -292,8 +302,16 @@ def baseline(series, piece, reach, base):
                 a[k] = means[q]
                 k += 1
             base[j, p] = middle(a, k)
-        for t in range(n):
-            series[j, t] -= level_at(base[j], t, piece)
+        line = series[j]
+        half = piece // 2
+        for p in range(-1, P):  # from the middle of a piece to that of the next
+            first = max(0, p * piece + half)
+            stop = n if p == P - 1 else (p + 1) * piece + half
+            a0, a1 = base[j, max(0, p)], base[j, min(P - 1, p + 1)]
+            slope = (a1 - a0) / piece
+            shift = a0 + slope * (0.5 - p * piece - half)
+            for t in range(first, min(n, stop)):
+                line[t] -= np.float32(shift + slope * t)
 
 
 @njit(**JIT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -296,15 +297,15 @@ class Cleaner:
         else:
             found = self._channels(x[:n])
             windows, base, size = np.empty((0, 4), np.int64), np.zeros((len(self._used), P)), np.ones(len(self._used))
-            if "gain" in self.steps and found.good.any():
-                for _ in range(MOST_STEPS):
-                    series, context = self._series(x, n, found)
-                    at = self._step(start, x, n, series, context, found)
-                    if at is None:
-                        break
-                    x = rows.copy() if x is rows else x
-                    self._regain(start, x, at[0], *at[1:])
-                    found = self._channels(x[:n])
+            series, context = self._series(x, n, found)
+            for _ in range(MOST_STEPS if "gain" in self.steps and found.good.any() else 0):
+                at = self._step(start, x, n, series, context, found)
+                if at is None:
+                    break
+                x = rows.copy() if x is rows else x
+                self._regain(start, x, at[0], *at[1:])
+                found = self._channels(x[:n])
+                series, context = self._series(x, n, found)
             level, sigma, bad, cells = found.level, found.sigma, found.bad, found.cells
             fresh = found.good | ~self._known
             self._held[fresh], self._sigma[fresh] = level[fresh], sigma[fresh]
@@ -312,7 +313,6 @@ class Cleaner:
             level[bad] = self._held[bad]
             self._bad = bad.copy()
             if found.good.any() and {"impulses", "gain"} & set(self.steps):
-                series, context = self._series(x, n, found)
                 end = context + n
                 self._plain = series[:, max(0, end - self.block // 2) : end].copy(), np.where(found.good, level, np.nan)
                 if "impulses" in self.steps:
@@ -342,7 +342,8 @@ class Cleaner:
         cpu_receiver.moments(rows, q, self.narrow, total, square, lag)
         mean, var, cells = np.empty((P, C)), np.empty((P, C)), np.zeros((P, C), bool)
         level, sigma, rho, slow, burst = (np.zeros(C) for _ in range(5))
-        cpu_receiver.level_of(total, square, lag, counts, np.zeros(P, bool), mean, var, rho, level, sigma)
+        order, spare = sorting_network(P), np.empty((P, C))
+        cpu_receiver.level_of(total, square, lag, counts, order, spare, mean, var, rho, level, sigma)
         dead = ~(sigma > 0) & self._use
         live, bad = self._use & ~dead, np.zeros(C, bool)
         limit = max(LIMIT, BRIGHT / math.sqrt(C))
@@ -377,8 +378,9 @@ class Cleaner:
         from . import cpu_receiver
 
         good, sigma = found.good, found.sigma
-        weights = np.zeros(self.nchan, np.int64)
-        weights[good] = np.clip(np.rint(16 * np.median(sigma[good]) / sigma[good]), 1, 64)
+        weights = np.zeros(self.nchan, np.int32)
+        if good.any():
+            weights[good] = np.clip(np.rint(16 * np.median(sigma[good]) / sigma[good]), 1, 64)
         ahead = len(rows) - n
         P = len(found.cells)
         cells = np.concatenate([found.cells, np.zeros((max(0, (ahead + n) // self.piece - P), self.nchan), bool)])
@@ -582,6 +584,30 @@ class CleanReader:
                 self._blocks.pop(next(iter(self._blocks)))
             self._blocks[at // size] = rows
         return self._blocks[number]
+
+
+@cache
+def sorting_network(count: int) -> NDArray[np.int64]:
+    """Pairs of places that sort ``count`` values when they are compared and swapped in turn (Batcher).
+
+    >>> a = np.array([3, 1, 2])
+    >>> for low, high in sorting_network(3):
+    ...     a[[low, high]] = min(a[low], a[high]), max(a[low], a[high])
+    >>> a.tolist()
+    [1, 2, 3]
+    """
+    pairs = []
+    p = 1
+    while p < count:
+        k = p
+        while k >= 1:
+            for j in range(k % p, count - k, 2 * k):
+                for i in range(min(k, count - j - k)):
+                    if (i + j) // (2 * p) == (i + j + k) // (2 * p):
+                        pairs.append((i + j, i + j + k))
+            k //= 2
+        p *= 2
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def bands_of(groups: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
