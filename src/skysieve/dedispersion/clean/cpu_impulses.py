@@ -11,6 +11,8 @@ import numpy as np
 
 from skysieve.core.cpu.jit import njit
 
+from .cpu_receiver import middle
+
 JIT = {"nogil": True, "error_model": "numpy"}
 
 
@@ -22,25 +24,30 @@ def strongest(y, widths, threshold, band, found, count):
     """
     n = len(y)
     for k in range(widths):
-        w = 1 if k == 0 else 2
-        scale = 1 / math.sqrt(np.float64(w) * (1 << max(0, k - 1)))
         step = 1 << max(0, k - 1)
-        last = -1
-        for i in range(n - w + 1):
-            s = (y[i] if w == 1 else y[i] + y[i + 1]) * scale
-            if s >= threshold:
-                if last == i - 1 and count and found[count - 1, 0] >= s:
-                    last = i
-                    continue
-                if last != i - 1:
-                    if count == len(found):
-                        return count
-                    count += 1
-                last = i
-                found[count - 1, 0] = s
-                found[count - 1, 1] = (i + 0.5 * w) * step
-                found[count - 1, 2] = w * step
-                found[count - 1, 3] = band
+        least = np.float32(threshold * math.sqrt(np.float64(step if k == 0 else 2 * step)))
+        two = 0 if k == 0 else 1
+        hits = 0
+        for i in range(n - two):
+            hits += (y[i] if k == 0 else y[i] + y[i + 1]) >= least
+        last = -2
+        for i in range(n - two if hits else 0):
+            v = y[i] if k == 0 else y[i] + y[i + 1]
+            if v < least:
+                continue
+            s = threshold * v / least
+            new = last != i - 1
+            last = i
+            if new:
+                if count == len(found):
+                    return count
+                count += 1
+            elif found[count - 1, 0] >= s:
+                continue
+            found[count - 1, 0] = s
+            found[count - 1, 1] = (i + 0.5 * (1 + two)) * step
+            found[count - 1, 2] = (1 + two) * step
+            found[count - 1, 3] = band
         if k:
             n //= 2
             for i in range(n):
@@ -55,22 +62,23 @@ def detect(series, used, bands, thresholds, first, last, widths, found):
     ``bands[b]`` are (first group, last + 1).  Only samples ``first : last`` are examined.
     """
     n = last - first
+    G = len(series)
     y = np.empty(n, np.float32)
+    sums = np.zeros((G + 1, n), np.float32)
+    for j in range(G):
+        weight = np.float32(math.sqrt(used[j]))
+        line, before, after = series[j], sums[j], sums[j + 1]
+        for t in range(n):
+            after[t] = before[t] + weight * line[first + t]
     count = 0
     for b in range(len(bands)):
-        total = 0.0
-        y[:] = 0
-        for j in range(bands[b, 0], bands[b, 1]):
-            total += used[j]
-            weight = np.float32(math.sqrt(used[j]))
-            line = series[j]
-            for t in range(n):
-                y[t] += weight * line[first + t]
+        low, high = sums[bands[b, 0]], sums[bands[b, 1]]
+        total = np.sum(used[bands[b, 0] : bands[b, 1]])
         if total == 0:
             continue
         scale = np.float32(1 / math.sqrt(total))
         for t in range(n):
-            y[t] *= scale
+            y[t] = (high[t] - low[t]) * scale
         count = strongest(y, widths, thresholds[b], b, found, count)
     return count
 
@@ -233,49 +241,49 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
     out : array of int64, shape (2,)
         Gets the sample, and the index of the band.
     """
-    n = series.shape[1]
+    G, n = series.shape
     first = context // piece
-    pieces = n // piece
-    means = np.empty(pieces)
-    y = np.empty(n)
+    skip = context - first * piece
+    whole = (n - skip) // piece
+    each = np.zeros((G + 1, whole))
+    for j in range(G):
+        weight = math.sqrt(used[j]) / piece
+        line = series[j]
+        for p in range(whole):
+            s = np.float32(0)
+            for t in range(skip + p * piece, skip + (p + 1) * piece):
+                s += line[t]
+            each[j + 1, p] = each[j, p] + weight * s
+    means, y = np.empty(whole), np.empty(n)
     a = np.empty(16)
     best = 0.0
     for b in range(len(bands)):
-        total = 0.0
-        y[:] = 0
-        for j in range(bands[b, 0], bands[b, 1]):
-            total += used[j]
-            weight = math.sqrt(used[j])
-            line = series[j]
-            for t in range(n):
-                y[t] += weight * line[t]
+        total = np.sum(used[bands[b, 0] : bands[b, 1]])
         if total == 0:
             continue
-        for t in range(n):
-            y[t] /= math.sqrt(total)
-        skip = context - first * piece
-        whole = (n - skip) // piece
+        known = False
         for p in range(whole):
-            s = 0.0
-            for t in range(skip + p * piece, skip + (p + 1) * piece):
-                s += y[t]
-            means[p] = s / piece
-        for p in range(max(4, first), min(whole - 3, first + count // piece + 1)):
-            k = 0
-            for q in range(max(0, p - 16), p):
-                a[k] = means[q]
-                k += 1
-            before, size = np.median(a[:k]), k
-            k = 0
-            for q in range(p, min(whole, p + 16)):
-                a[k] = means[q]
-                k += 1
-            if k < 8 or size < 8:
+            means[p] = (each[bands[b, 1], p] - each[bands[b, 0], p]) / math.sqrt(total)
+        for p in range(max(8, first), min(whole - 7, first + count // piece + 1)):
+            size, later = min(p, 16), min(whole - p, 16)
+            part = np.mean(means[p : p + later]) - np.mean(means[p - size : p])
+            noise = math.sqrt((1 / later + 1 / size) / piece)
+            if abs(part) < 0.6 * error * noise:
                 continue
-            jump = np.median(a[:k]) - before
-            score = abs(jump) / (1.25 * math.sqrt((1 / k + 1 / size) / piece))
+            a[:size] = means[p - size : p]
+            before = middle(a, size)
+            a[:later] = means[p : p + later]
+            jump = middle(a, later) - before
+            score = abs(jump) / (1.25 * noise)
             if score < error or score <= best:
                 continue
+            if not known:
+                known = True
+                y[:] = 0
+                for j in range(bands[b, 0], bands[b, 1]):
+                    weight = math.sqrt(used[j] / total)
+                    for t in range(n):
+                        y[t] += weight * series[j, t]
             low, high = max(2, skip + (p - 2) * piece), min(n - 2, skip + (p + 2) * piece)
             half, at, most, s = before + jump / 2, low, -np.inf, 0.0
             for t in range(high - 1, low - 1, -1):

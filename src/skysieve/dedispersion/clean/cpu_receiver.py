@@ -13,6 +13,8 @@ from .cpu_dropouts import ROUGH, SPREAD, random_bits
 JIT = {"nogil": True, "error_model": "numpy"}
 NEIGHBOURS = 8
 """A channel is compared with the median of so many channels on each side."""
+SAMPLED = 49
+"""What all channels have in common is the median of so many of them."""
 
 
 @njit(**JIT)
@@ -71,26 +73,6 @@ def middle(a, n):
 
 
 @njit(**JIT)
-def around(values, live, out):
-    """For each channel that is live, the median of the live ones around it, without itself."""
-    where = np.flatnonzero(live)
-    n = len(where)
-    size = min(n - 1, 2 * NEIGHBOURS)
-    a = np.empty(size + 1)
-    for i in range(n):
-        if size < 1:
-            out[where[i]] = values[where[i]]
-            continue
-        low = max(0, min(i - NEIGHBOURS, n - 1 - size))
-        k = 0
-        for j in range(low, low + size + 1):
-            if j != i:
-                a[k] = values[where[j]]
-                k += 1
-        out[where[i]] = middle(a, k)
-
-
-@njit(**JIT)
 def spread(values, live):
     """Robust standard deviation of the values of live channels about 0."""
     a = np.abs(values[live])
@@ -108,6 +90,35 @@ def medians(a, order, out):
             low[c], high[c] = min(x, y), max(x, y)
     for c in range(C):
         out[c] = 0.5 * (a[(P - 1) // 2, c] + a[P // 2, c])
+
+
+@njit(**JIT)
+def around(values, live, order, out):
+    """For each channel that is live, the median of the live ones around it, without itself.
+
+    ``order`` is the `sorting_network` for ``2 * NEIGHBOURS`` values.
+    """
+    where = np.flatnonzero(live)
+    n = len(where)
+    if n <= 2 * NEIGHBOURS:
+        a = np.empty(n)
+        for i in range(n):
+            k = 0
+            for j in range(n):
+                if j != i:
+                    a[k] = values[where[j]]
+                    k += 1
+            out[where[i]] = middle(a, k) if k else values[where[i]]
+        return
+    v = values[where]
+    a = np.empty((2 * NEIGHBOURS, n))
+    for i in range(n):
+        low = max(0, min(i - NEIGHBOURS, n - 1 - 2 * NEIGHBOURS))
+        for k in range(2 * NEIGHBOURS):
+            a[k, i] = v[low + k + (low + k >= i)]
+    found = np.empty(n)
+    medians(a, order, found)
+    out[where] = found
 
 
 @njit(**JIT)
@@ -144,24 +155,25 @@ def level_of(total, square, lag, counts, order, spare, mean, var, rho, level, si
 
 
 @njit(**JIT)
-def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst):
+def judge_cells(mean, var, counts, level, sigma, live, limit, order, cells, slow, burst):
     """Find cells (piece, channel) with too high a mean, or too large a variance, and statistics of channels.
 
     ``slow[c]`` is the mean square of the piece means about what all channels have in common, and ``burst[c]`` that of
     the piece variances, both 1 for white noise.  A cell counts from ``limit`` standard errors on, and more where the
-    channels around have cells as high: they show a burst of the sky.
+    channels around have cells as high: they show a burst of the sky.  ``order`` is as for `around`.
     """
     P, C = mean.shape
     z = np.zeros((P, C))
     u = np.zeros((P, C))
     where = np.flatnonzero(live)
-    a = np.empty(max(1, len(where)))
+    few = min(SAMPLED, len(where))
+    a = np.empty(max(1, few))
     for p in range(P):
-        for i in range(len(where)):
-            c = where[i]
+        for c in where:
             z[p, c] = (mean[p, c] - level[c]) / sigma[c]
-            a[i] = z[p, c]
-        common = np.median(a) if len(where) else 0.0
+        for i in range(few):
+            a[i] = z[p, where[i * len(where) // few]]
+        common = middle(a, few) if few else 0.0
         root, half = math.sqrt(counts[p]), math.sqrt((counts[p] - 1) / 2)
         for i in range(len(where)):
             c = where[i]
@@ -176,7 +188,7 @@ def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst
             up = max(up, z[p, c])
         slow[c], burst[c], top[c] = s / P, b / P, up
     nearby = np.zeros(C)
-    around(top, live, nearby)
+    around(top, live, order, nearby)
     for c in where:
         most = limit + 1.5 * max(0.0, nearby[c] - 3.5)
         for p in range(P):
@@ -186,7 +198,7 @@ def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst
 
 
 @njit(**JIT)
-def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, bad):
+def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, order, bad):
     """Channels whose noise differs from that of their neighbours, or that have too many cells.
 
     They differ by autocorrelation, by slow or intermittent changes, or by a larger sigma.
@@ -194,7 +206,7 @@ def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, 
     C = len(sigma)
     nearby = np.zeros(C)
     off = np.zeros(C)
-    around(rho, live, nearby)
+    around(rho, live, order, nearby)
     error = 1 / math.sqrt(samples)
     for c in range(C):
         off[c] = rho[c] - nearby[c]
@@ -204,14 +216,14 @@ def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, 
             bad[c] = True
     error = math.sqrt(2.0 / pieces)
     for values in (slow, burst):
-        around(values, live, nearby)
+        around(values, live, order, nearby)
         for c in range(C):
             if live[c] and values[c] > (1 + 7 * error) * max(1.0, 1.5 * nearby[c]):
                 bad[c] = True
     size = np.zeros(C)
     for c in range(C):
         size[c] = math.log(sigma[c]) if live[c] else 0.0
-    around(size, live, nearby)
+    around(size, live, order, nearby)
     for c in range(C):
         off[c] = size[c] - nearby[c]
     scatter = max(0.025, spread(off, live))

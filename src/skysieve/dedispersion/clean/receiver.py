@@ -64,7 +64,8 @@ LIMIT, BRIGHT = 7.0, 90.0
 """A cell counts from so many standard errors on; and a burst of this S/N over the whole band has no cells."""
 MOST_CELLS = 0.3
 """Fraction of bad cells from which a channel is bad."""
-MOST_GROUPS = 32
+MOST_GROUPS, LEAST_GROUP = 32, 16
+"""Most groups of channels, and fewest channels of a group."""
 LEAST_SNR, HARM = 5.5, 4.5
 """Least S/N of an impulse in its own band, and in the whole band."""
 WHOLE_DM, PART_DM = 3.0, 10.0
@@ -221,7 +222,7 @@ class Cleaner:
         self.high = 2.0 ** (bits - 1) - 1 if dtype.kind == "i" else float(maximum or 2**bits - 1)
         self._use = np.ones(obs.nchan, bool)
         self._use[list(ignore)] = False
-        G = max(1, min(MOST_GROUPS, obs.nchan // 4))
+        G = max(1, min(MOST_GROUPS, obs.nchan // LEAST_GROUP))
         self._edges = np.linspace(0, obs.nchan, G + 1).round().astype(np.int64)
         self._group = np.repeat(np.arange(G), np.diff(self._edges))
         sweep = delay_seconds(obs.freqs, 1.0, obs.top, dm_constant) / obs.tsamp
@@ -342,13 +343,13 @@ class Cleaner:
         cpu_receiver.moments(rows, q, self.narrow, total, square, lag)
         mean, var, cells = np.empty((P, C)), np.empty((P, C)), np.zeros((P, C), bool)
         level, sigma, rho, slow, burst = (np.zeros(C) for _ in range(5))
-        order, spare = sorting_network(P), np.empty((P, C))
+        order, near, spare = sorting_network(P), sorting_network(2 * cpu_receiver.NEIGHBOURS), np.empty((P, C))
         cpu_receiver.level_of(total, square, lag, counts, order, spare, mean, var, rho, level, sigma)
         dead = ~(sigma > 0) & self._use
         live, bad = self._use & ~dead, np.zeros(C, bool)
         limit = max(LIMIT, BRIGHT / math.sqrt(C))
-        cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst)
-        cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, bad)
+        cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, limit, near, cells, slow, burst)
+        cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, near, bad)
         if "channels" not in self.steps:
             bad[:] = False
         if "cells" not in self.steps:
