@@ -387,12 +387,18 @@ def noise(rows, start, first, last, c, piece, level, sigma, size, base, low, hig
 
 
 @njit(**JIT)
-def channel_sums(rows, first, last, out):
-    """Sum of each channel over samples ``first : last``."""
-    for t in range(first, last):
-        row = rows[t]
-        for c in range(len(out)):
-            out[c] += row[c]
+def level_beside(rows, first, piece, order, a, out):
+    """Median of each channel's means of the ``len(a)`` pieces from sample ``first`` on."""
+    C = len(out)
+    for p in range(len(a)):
+        a[p] = 0.0
+        for t in range(first + p * piece, first + (p + 1) * piece):
+            row = rows[t]
+            for c in range(C):
+                a[p, c] += row[c]
+        for c in range(C):
+            a[p, c] /= piece
+    medians(a, order, out)
 
 
 @njit(**JIT)

@@ -419,12 +419,14 @@ class Cleaner:
         which = found.good & groups[self._group]
         first = at - context
         before, after = np.zeros(C), np.zeros(C)
-        stop, begin = min(len(rows), first + self.block // 2), max(0, first - self.block // 2)
-        cpu_receiver.channel_sums(rows, first, stop, after)
-        after /= stop - first
-        if first - begin >= 4 * self.piece:
-            cpu_receiver.channel_sums(rows, begin, first, before)
-            before /= first - begin
+        later = min(PIECES // 2, (len(rows) - first) // self.piece)
+        earlier = min(PIECES // 2, first // self.piece)
+        if later < 1:
+            return None
+        cpu_receiver.level_beside(rows, first, self.piece, sorting_network(later), np.empty((later, C)), after)
+        if earlier >= 4:
+            where, spare = first - earlier * self.piece, np.empty((earlier, C))
+            cpu_receiver.level_beside(rows, where, self.piece, sorting_network(earlier), spare, before)
         else:
             which &= self._known
             before = self._held.copy()
