@@ -277,6 +277,11 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
             score = abs(jump) / (1.25 * noise)
             if score < error or score <= best:
                 continue
+            a[:6] = means[p - 6 : p]
+            close = middle(a, 6)
+            a[:6] = means[p : p + 6]
+            if (middle(a, 6) - close) * jump < 0.75 * jump * jump:  # a slope, not a step
+                continue
             if not known:
                 known = True
                 y[:] = 0
