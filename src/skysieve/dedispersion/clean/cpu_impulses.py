@@ -266,9 +266,9 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
             means[p] = (each[bands[b, 1], p] - each[bands[b, 0], p]) / math.sqrt(total)
         for p in range(max(8, first), min(whole - 7, first + count // piece + 1)):
             size, later = min(p, 16), min(whole - p, 16)
-            part = np.mean(means[p : p + later]) - np.mean(means[p - size : p])
+            rough = np.mean(means[p : p + later]) - np.mean(means[p - size : p])
             noise = math.sqrt((1 / later + 1 / size) / piece)
-            if abs(part) < 0.6 * error * noise:
+            if abs(rough) < 0.6 * error * noise:
                 continue
             a[:size] = means[p - size : p]
             before = middle(a, size)
@@ -277,10 +277,10 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
             score = abs(jump) / (1.25 * noise)
             if score < error or score <= best:
                 continue
-            a[:6] = means[p - 6 : p]
-            close = middle(a, 6)
-            a[:6] = means[p : p + 6]
-            if (middle(a, 6) - close) * jump < 0.75 * jump * jump:  # a slope, not a step
+            a[:8] = means[p - 8 : p]
+            close = middle(a, 8)
+            a[:8] = means[p : p + 8]
+            if (middle(a, 8) - close) * jump < 0.8 * jump * jump:  # a slope, not a step
                 continue
             if not known:
                 known = True
@@ -297,9 +297,15 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
                     most, at = s, t
             if not context <= at < context + count:
                 continue
-            left, right = max(0, at - 2 * piece), min(n, at + 2 * piece)
-            now = np.mean(y[at:right]) - np.mean(y[left:at]) if left < at < right else 0.0
-            sure = 5 * math.sqrt(1 / max(1, at - left) + 1 / max(1, right - at))
+            part = max(1, piece // 4)
+            if at < 8 * part or at + 8 * part > n:
+                continue
+            for i in range(8):
+                a[i] = np.mean(y[at - (i + 1) * part : at - i * part])
+                a[8 + i] = np.mean(y[at + i * part : at + (i + 1) * part])
+            later8 = middle(a[8:], 8)
+            now = later8 - middle(a, 8)
+            sure = 5 * 1.25 * math.sqrt(2 / (8 * part))
             if now * jump < steep * jump * jump or abs(now) < sure + abs(jump) / 8:
                 continue
             best = score

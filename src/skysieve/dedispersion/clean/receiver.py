@@ -179,18 +179,22 @@ class Removed:
 
 @dataclass(frozen=True)
 class _Channels:
-    """Level and sigma of channels; which are good, bad, constant throughout; bad cells, shape (pieces, channels)."""
+    """Level and sigma of channels; which are good, bad, constant throughout, and never constant; bad cells by piece."""
 
     level: NDArray[np.float64]
     sigma: NDArray[np.float64]
     good: NDArray[np.bool_]
     bad: NDArray[np.bool_]
     still: NDArray[np.bool_]
+    alive: NDArray[np.bool_]
     cells: NDArray[np.bool_]
 
 
 class Cleaner:
     """Cleans the blocks of one observation, one after the other.
+
+    Channels that are 0 from the beginning are left as they are up to the first block in which they are never constant:
+    their data have not begun.
 
     Parameters
     ----------
@@ -236,6 +240,7 @@ class Cleaner:
         """Forget all blocks."""
         C = self.nchan
         self._known = np.zeros(C, bool)
+        self._begun = np.zeros(C, bool)
         self._held = np.zeros(C)
         self._sigma = np.zeros(C)
         self._bad = np.zeros(C, bool)
@@ -308,6 +313,7 @@ class Cleaner:
                 found = self._channels(x[:n])
                 series, context = self._series(x, n, found)
             level, sigma, bad, cells = found.level, found.sigma, found.bad, found.cells
+            self._begun |= found.alive
             fresh = found.good | ~self._known
             self._held[fresh], self._sigma[fresh] = level[fresh], sigma[fresh]
             self._known[:] = True
@@ -354,11 +360,14 @@ class Cleaner:
             bad[:] = False
         if "cells" not in self.steps:
             cells[:] = False
-        good = live & ~bad
+        alive = (var > 0).all(axis=0)
+        hidden = ~(self._begun | alive) & np.where(self._known, self._held == 0, level == 0)
+        bad[hidden] = cells[:, hidden] = False
+        good = live & ~bad & ~hidden
         if "channels" in self.steps:
-            bad |= dead
+            bad |= dead & ~hidden
         still = (total == rows[0] * counts[:, None]).all(axis=0) & (var == 0).all(axis=0)
-        return _Channels(level, sigma, good, bad, still, cells)
+        return _Channels(level, sigma, good, bad, still, alive, cells)
 
     def _changed(self) -> bool:
         """Whether the gain of any channel is not what it was at the beginning."""
