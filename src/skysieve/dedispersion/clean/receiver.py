@@ -360,13 +360,13 @@ class Cleaner:
             bad[:] = False
         if "cells" not in self.steps:
             cells[:] = False
-        alive = (var > 0).all(axis=0)
+        alive: NDArray[np.bool_] = np.asarray((var > 0).all(axis=0))
         hidden = ~(self._begun | alive) & np.where(self._known, self._held == 0, level == 0)
         bad[hidden] = cells[:, hidden] = False
         good = live & ~bad & ~hidden
         if "channels" in self.steps:
             bad |= dead & ~hidden
-        still = (total == rows[0] * counts[:, None]).all(axis=0) & (var == 0).all(axis=0)
+        still: NDArray[np.bool_] = np.asarray((total == rows[0] * counts[:, None]).all(axis=0) & (var == 0).all(axis=0))
         return _Channels(level, sigma, good, bad, still, alive, cells)
 
     def _changed(self) -> bool:
