@@ -289,7 +289,7 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
                     weight = math.sqrt(used[j] / total)
                     for t in range(n):
                         y[t] += weight * series[j, t]
-            low, high = max(2, skip + (p - 2) * piece), min(n - 2, skip + (p + 2) * piece)
+            low, high = max(2, skip + (p - 6) * piece), min(n - 2, skip + (p + 6) * piece)
             half, at, most, s = before + jump / 2, low, -np.inf, 0.0
             for t in range(high - 1, low - 1, -1):
                 s += (y[t] - half) * jump

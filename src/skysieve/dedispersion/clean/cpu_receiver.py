@@ -218,7 +218,7 @@ def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, 
     for values in (slow, burst):
         around(values, live, order, nearby)
         for c in range(C):
-            if live[c] and values[c] > (1 + 7 * error) * max(1.0, 1.5 * nearby[c]):
+            if live[c] and values[c] > (1 + 7 * error) * max(1.0, 2.0 * nearby[c]):
                 bad[c] = True
     size = np.zeros(C)
     for c in range(C):
