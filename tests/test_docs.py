@@ -16,6 +16,8 @@ import skysieve
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+NEEDS = {"lsdb_catalogue.py": "lsdb"}
+"""Packages that an example needs and that the tests do not."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 WITH_BLOCKS = [p for p in PAGES if BLOCK.search(p.read_text(encoding="utf-8"))]
 NAMES = [m.name for m in pkgutil.walk_packages(skysieve.__path__, "skysieve.")]
@@ -41,6 +43,7 @@ def test_page(page: Path, elsewhere: Path) -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
 def test_example(script: Path, elsewhere: Path) -> None:
     pytest.importorskip("matplotlib")
+    pytest.importorskip(NEEDS.get(script.name, "skysieve"))
     runpy.run_path(str(script), run_name="__main__")
 
 

@@ -31,8 +31,8 @@ ORDER = {
         "stream", "command",
     ),
     "dedispersion.stream": (
-        "records", "metrics", "receive", "channelise", "search", "beams", "intake", "report", "pipeline", "web",
-        "command",
+        "records", "metrics", "receive", "channelise", "search", "injection", "beams", "intake", "report", "pipeline",
+        "web", "command",
     ),
     "fstat": (
         "inputs", "sfts", "archive", "contract", "precision", "timing", "cpu|cuda", "result", "api", "template_search",
@@ -42,7 +42,7 @@ ORDER = {
 }  # fmt: skip
 """Parts of each domain, lowest first; ``|`` joins parts that may not import each other."""
 
-HEAVY = {"astropy", "bokeh", "cupy", "dask", "h5py", "matplotlib", "numba", "pandas", "pyarrow"}
+HEAVY = {"astropy", "bokeh", "cupy", "dask", "distributed", "h5py", "matplotlib", "numba", "pandas", "pyarrow"}
 """Packages that are imported inside the functions that need them.  numba may also stand at the top of a file in a
 folder ``cpu``, of one whose name starts with ``cpu_``, and of those in `WITH_NUMBA`:
 these are loaded when a CPU engine is made."""
@@ -137,6 +137,8 @@ def faults(name: str, tree: ast.AST, package: str = "") -> list[str]:
         other_family = other_domain.split(".")[0]
         if family == "core" and other_family not in ("core", ""):
             found.append(f"core imports {target}")
+        if family == "cluster" and other_family in ORDER:
+            found.append(f"cluster imports domain {other_family}: {target}")
         if family in ORDER and other_family in ORDER and family != other_family:
             found.append(f"domain {family} imports domain {other_family}: {target}")
         if {frozenset(backends(name)), frozenset(backends(target))} == {frozenset({"cpu"}), frozenset({"cuda"})}:
@@ -223,6 +225,7 @@ def test_no_file_repeats_the_name_of_its_folder():
         ("skysieve.periodogram.cuda.engine", "try:\n    import cupy\nexcept ImportError: pass", "cupy is imported"),
         ("skysieve.periodogram.api", "class A:\n    import numba", "numba is imported"),
         ("skysieve.sphere.api", "import skysieve.fstat.grids.grid", "domain sphere imports domain fstat"),
+        ("skysieve.cluster.folder", "from skysieve.sphere.api import x", "cluster imports domain sphere"),
         (
             "skysieve.dedispersion.stream.search.cpu_series",
             "from skysieve.dedispersion.stream.search import cuda_samples",

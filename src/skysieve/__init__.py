@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from skysieve import dedispersion, fstat, periodogram, sphere
+    from skysieve import cluster, dedispersion, fstat, periodogram, sphere
     from skysieve.core.engine_cache import clear_cache
     from skysieve.first_use import warm_up
     from skysieve.periodogram import LombScargle, LombScarglePlan, lombscargle, lombscargle_multiband
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "LombScargle", "LombScarglePlan", "__version__", "clear_cache", "dedispersion", "fstat", "lombscargle",
+    "LombScargle", "LombScarglePlan", "__version__", "clear_cache", "cluster", "dedispersion", "fstat", "lombscargle",
     "lombscargle_multiband", "periodogram", "smoothing", "sphere", "warm_up",
 ]  # fmt: skip
 
@@ -30,6 +30,7 @@ _HOMES = {
     "LombScargle": "skysieve.periodogram",
     "LombScarglePlan": "skysieve.periodogram",
     "smoothing": "skysieve.sphere",
+    "cluster": "skysieve.cluster",
     "dedispersion": "skysieve.dedispersion",
     "fstat": "skysieve.fstat",
     "periodogram": "skysieve.periodogram",

@@ -25,6 +25,7 @@ from skysieve.core.command import (
 COMMANDS = {
     "period": "skysieve.periodogram.command.cli:period",
     "smooth": "skysieve.sphere.command.cli:smooth",
+    "alerts": "skysieve.alerts.command:alerts",
 }
 """Commands of the domains; the module of one is imported when it runs, or when help on all is asked for."""
 
@@ -53,6 +54,7 @@ METHODS = {
 
 PACKAGES = (
     "numpy", "scipy", "numba", "finufft", "astropy", "matplotlib", "pyarrow", "h5py", "ducc0", "bokeh", "cupy",
+    "confluent_kafka",
 )  # fmt: skip
 
 
@@ -77,6 +79,16 @@ def _root(
 
 def info(
     json: Annotated[bool, option("--json", help="Print JSON. The default is a table.", panel=OUTPUT)] = False,
+    measure: Annotated[
+        bool,
+        option(
+            "--measure",
+            help="Measure the rates of this machine, from which --dry-run predicts times, and store them in the cache "
+            "folder. It takes some seconds a device, after compilation. The default is to measure nothing.",
+            panel=COMPUTATION,
+        ),
+    ] = False,
+    device: DeviceOption = "auto",
 ) -> None:
     """Print versions, devices and methods: what to send with a bug report.
 
@@ -84,7 +96,14 @@ def info(
 
     - skysieve info
     - skysieve info --json > info.json
+    - skysieve info --measure
     """
+    if measure:
+        with report_errors("interrupted; the rates that were measured so far are stored"):
+            from skysieve.first_use import measure_rates
+
+            for domain, name, seconds in measure_rates(device):
+                typer.echo(f"{domain}: rates of {name} measured in {seconds:.1f} s", err=True)
     facts = _facts()
     if json:
         from json import dumps

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skysieve.core.device import cuda_problem, resolve
-from skysieve.core.measured import cache_folder
+from skysieve.core.machine.measured import cache_folder
 from skysieve.core.tasks import usable_cores
 
-__all__ = ["DOMAINS", "Warmed", "code_folders", "warm_each", "warm_up"]
+__all__ = ["DOMAINS", "Warmed", "code_folders", "measure_rates", "warm_each", "warm_up"]
 
 DOMAINS = ("periodogram", "sphere", "dedispersion", "fstat")
 """Packages whose module ``command.warm_up`` holds typical uses."""
@@ -131,6 +131,36 @@ def code_folders(devices: Iterable[str]) -> dict[str, Path]:
     return found
 
 
+def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float]]:
+    """Measure the rates from which times are predicted, domain by domain, and store them (see `core.machine.rates`).
+
+    Parameters
+    ----------
+    device : {"auto", "cpu", "cuda", "cuda:N"}
+        "auto" is the CPU, and the first GPU as well if there is one.
+
+    Yields
+    ------
+    tuple of str, str and float
+        Domain, device, and the seconds that it took, compilation included.
+
+    Raises
+    ------
+    DeviceUnavailable
+        `device` names a GPU that cannot be used.
+    OSError
+        The cache folder cannot be written.
+    """
+    names = (["cpu"] if cuda_problem() else ["cpu", "cuda"]) if device == "auto" else [device]
+    _check_folder(cache_folder())
+    for name in names:
+        found = resolve(name)[0]
+        for domain in DOMAINS:
+            started = time.perf_counter()
+            importlib.import_module(f"skysieve.{domain}.command.rates").measure(found)
+            yield domain, str(found), time.perf_counter() - started
+
+
 def _uses(domain: str) -> dict[str, Callable[[str], None]]:
     found: dict[str, Callable[[str], None]] = importlib.import_module(f"skysieve.{domain}.command.warm_up").USES
     return found
@@ -165,4 +195,7 @@ def _run(domain: str, use: str, device: str) -> Warmed:
 
 
 if __name__ == "__main__":
+    from skysieve.core.cpu.jit import compile_all
+
+    compile_all()
     _uses(sys.argv[1])[sys.argv[2]](sys.argv[3])

@@ -53,11 +53,19 @@ def one_cutout():
     return cutout(data(), dm=60, time=1.0, width=8e-3, snr=25), ".npz"
 
 
+def campaign():
+    from skysieve.dedispersion import Noise, completeness
+
+    receiver = Noise(nchan=32, fch1=1500, foff=-8, tsamp=1e-3, duration=6)
+    return completeness(receiver, np.arange(0, 100, 5.0), n=2, snr=[20], dm=[50.0], threads=1), ".npz"
+
+
 PLANS = {"search": search_plan, "dedispersion": dedispersion_plan}
 RESULTS = {
     "candidates": candidates,
     "dedispersed": dedispersed,
     "cut-out": one_cutout,
+    "completeness": campaign,
     "plan of DMs": lambda: (dm_plan(), ".json"),
 }
 
@@ -73,5 +81,7 @@ def same(a, b):
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
     if is_dataclass(a):
-        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a) if f.name != "seconds")
+        return all(
+            same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a) if f.name not in ("seconds", "searching")
+        )
     return np.array_equal(a, b, equal_nan=isinstance(a, float | np.ndarray) and np.asarray(a).dtype.kind == "f")

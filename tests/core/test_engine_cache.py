@@ -163,3 +163,34 @@ def test_clear_cache_closes_the_idle_engines():
     skysieve.clear_cache()
     assert engine.closed == 1
     assert len(ENGINES) == 0
+
+
+def test_an_engine_whose_size_cannot_be_asked_is_closed():
+    def size(engine):
+        raise RuntimeError("no such device")
+
+    cache = EngineCache()
+    with pytest.raises(RuntimeError, match="no such device"), cache.borrow("a", Engine, CPU, size) as engine:
+        pass
+    assert (engine.closed, len(cache)) == (1, 0)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_work_is_done_once_more_where_idle_engines_held_the_memory(idle):
+    cache, calls = EngineCache(), []
+    held = use(cache, "idle") if idle else None
+
+    def work():
+        with cache.borrow("a", Engine, CPU, lambda e: 0) as engine:
+            calls.append(engine)
+            if len(calls) == 1:
+                raise MemoryError("short")
+        return "done"
+
+    if held is None:
+        with pytest.raises(MemoryError, match="short"):
+            cache.retried(CPU, work)
+    else:
+        assert cache.retried(CPU, work) == "done"
+        assert held.closed == 1
+    assert [engine.closed for engine in calls] == [1, 0][: 1 + idle]

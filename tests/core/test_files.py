@@ -9,7 +9,7 @@ import stat
 import numpy as np
 import pytest
 
-from skysieve.core.files import remove_leftovers, save_figure, write_parquet, written
+from skysieve.core.files import parquet_rows, remove_leftovers, save_figure, write_parquet, written
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path):
@@ -86,3 +86,10 @@ def test_a_parquet_table(tmp_path):
     np.testing.assert_array_equal(table.column("x").to_numpy(), columns["x"])
     assert [table.field(name).metadata for name in columns] == [None, {b"unit": b"d"}, None]
     assert table.schema.metadata == {b"source": b"a star"}
+
+
+def test_a_parquet_table_without_rows_is_an_error(tmp_path):
+    pytest.importorskip("pyarrow")
+    with pytest.raises(ValueError, match="no rows were added"), parquet_rows(tmp_path / "a.parquet"):
+        pass
+    assert list(tmp_path.iterdir()) == []

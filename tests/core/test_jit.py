@@ -141,3 +141,97 @@ def test_folders_that_were_not_used_for_a_month_are_removed(tmp_path):
         os.utime(folder, (1e9, 1e9))
     jit._make(tmp_path / "sphere-new")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["fstat-old", "sphere-new", "sphere-recent"]
+
+
+def test_command_lines_are_no_part_of_the_key(tmp_path, monkeypatch):
+    (tmp_path / "core").mkdir()
+    (tmp_path / "sphere" / "command").mkdir(parents=True)
+    monkeypatch.setattr(jit, "_PACKAGE", tmp_path)
+    before = jit._sources.__wrapped__("sphere")
+    for path in (tmp_path / "sphere" / "command" / "cli.py", tmp_path / "core" / "command.py"):
+        path.write_text("help = 'text'\n")
+    assert jit._sources.__wrapped__("sphere") == before
+
+
+@njit(nogil=True, error_model="numpy")
+def inverse_sum(a, start):
+    total = start
+    for x in a:
+        total += double(1.0 / x)
+    return total
+
+
+def test_few_rows_are_interpreted_with_the_same_bits_until_it_takes_long():
+    a = np.array([3.0, 0.0, 7.0, -0.3, 1e-310])
+    fresh = njit(nogil=True, error_model="numpy")(inverse_sum.py_func)
+    fresh._cache.disable()
+    first = jit.interpreted_if_small(fresh, 100)
+    assert first is not fresh
+    assert fresh.overloads == {}
+    values = [first(a[k:], 0.1) for k in (2, 3, 0)]
+    assert jit.interpreted_if_small(fresh, 10 * jit.INTERPRETED_SECONDS / jit.STEP_SECONDS) is fresh
+    for _ in range(int(jit.INTERPRETED_SECONDS / jit.STEP_SECONDS / 10_000)):
+        last = jit.interpreted_if_small(fresh, 10_000)
+    assert last is fresh  # the time is spent
+    assert np.array_equal(values, [fresh(a[k:], 0.1) for k in (2, 3, 0)])
+    assert jit.interpreted_if_small(fresh, 1) is fresh  # it is compiled
+
+
+def test_functions_are_compiled_together_in_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "usable_cores", lambda: 3)
+    from skysieve.periodogram.cpu import direct
+
+    arrays = [np.linspace(0.1, 1, 8) for _ in range(4)]
+    one = (direct.weighted_sums, (*arrays, 8))
+    other = (direct.centred_sums, (*arrays, 8, 0.5, 0.25))
+    for kernel, _ in (one, other):
+        monkeypatch.setattr(kernel, "overloads", {})
+    assert not jit.is_compiled(one[0], *one[1])
+    jit.compile_together(one, other)
+    assert sorted(path.name.split("-")[0] for path in files(tmp_path)) == ["centred_sums", "weighted_sums"]
+    assert jit.is_compiled(other[0], *other[1])
+    assert len(direct.centred_sums.overloads) == 0  # another process stored it
+
+
+def test_a_process_that_cannot_start_is_done_without(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "usable_cores", lambda: 2)
+    monkeypatch.setattr(jit.sys, "executable", str(tmp_path / "none"))
+    kernels = [njit(nogil=True)(f.py_func) for f in (double, doubled_sum)]
+    jit.compile_together((kernels[0], (1.5,)), (kernels[1], (np.arange(3.0),)))
+    assert kernels[0](1.5) == 3.0
+    assert kernels[1](np.arange(3.0)) == 6.0
+
+
+def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "usable_cores", lambda: 2)
+    from skysieve.periodogram.cpu import direct
+
+    kernel = njit(nogil=True, error_model="numpy")(direct.grid_point.py_func)
+    use = "from skysieve.periodogram.cpu.direct import grid_point; grid_point(0.1, 0.2, 3.0)"
+    jit.compile_beside(kernel, use)
+    jit.compile_beside(kernel, use)  # one process is enough
+    assert len(jit._beside) == 1
+    assert kernel(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)
+    assert jit._beside == {}
+    assert sum(kernel.stats.cache_hits.values()) == 1
+    (stored,) = files(tmp_path)
+    stored.unlink()
+    again = njit(nogil=True, error_model="numpy")(direct.grid_point.py_func)
+    jit.compile_beside(again, "raise SystemExit(1)")
+    assert again(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)  # the process failed: compiled here
+    assert sum(again.stats.cache_misses.values()) == 1
+
+
+def test_warm_up_compiles_what_else_is_interpreted(monkeypatch):
+    monkeypatch.setattr(jit, "INTERPRETED_SECONDS", jit.INTERPRETED_SECONDS)
+    monkeypatch.setenv(jit._HELPER, "")
+    monkeypatch.delenv(jit._HELPER)
+    fresh = njit(nogil=True)(double.py_func)
+    fresh._cache.disable()
+    assert jit.interpreted_if_small(fresh, 10) is not fresh
+    jit.compile_all()
+    assert jit.interpreted_if_small(fresh, 10) is fresh
+    assert not jit._may_start()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from skysieve.core import measured
+from skysieve.core.machine import measured
 
 LIKE = {"a": 1.0, "b": 2.0}
 
@@ -151,7 +151,7 @@ def test_threads_measure_once():
 def test_processes_that_measure_at_once_agree():
     """Each measures something else, all are released together: one set of figures for all."""
     code = (
-        "import sys; from skysieve.core import measured\n"
+        "import sys; from skysieve.core.machine import measured\n"
         "def measure():\n"
         "    print('ready', flush=True); sys.stdin.readline()\n"
         "    return {'a': float(sys.argv[1])}\n"

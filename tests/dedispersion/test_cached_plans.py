@@ -38,7 +38,7 @@ def test_a_second_call_has_the_same_plan_and_its_own_answer(monkeypatch):
     assert len(made) == 1
     assert np.array_equal(a.events.snr, again.events.snr)
     assert not np.array_equal(a.events.snr, b.events.snr)
-    for given in ({"threshold": 8.0}, {"widths": [1, 8]}, {"noise": "moments"}, {"link_dm": 2}):
+    for given in ({"threshold": 8.0}, {"widths": [1, 8]}, {"noise": "moments"}, {"excess": 2.0}):
         found = search(first, DMS, device="cpu", threads=2, **given)
         with SearchPlan(first, DMS, device="cpu", threads=2, **given) as own:
             expected = own.execute(first)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from tests.dedispersion.test_formats import data, fil, psrfits
@@ -12,6 +16,7 @@ from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.contract import Table
 from skysieve.dedispersion.cpu import engine as cpu
 from skysieve.dedispersion.cpu import load as cpu_load
+from skysieve.dedispersion.data import sigproc
 from skysieve.dedispersion.data.delays import sample_delays
 from skysieve.dedispersion.data.sigproc import pack
 
@@ -145,3 +150,29 @@ def test_several_threads_read_a_file_and_notice_its_end(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match="bytes early; it was cut off after it was opened"):
             fb.read()
         assert np.array_equal(fb.block(0, 3000), x[:, :3000])
+
+
+def test_threads_that_read_one_file_share_its_readers(tmp_path, monkeypatch):
+    x = data("u1", (8, 5000))
+    path = fil(tmp_path, x.T, nbits=8, nchans=8)
+    monkeypatch.setattr(sigproc, "THREAD_BYTES", 1000)
+    monkeypatch.setattr(sigproc, "usable_cores", lambda: 2)
+    made = []
+
+    class Counted(ThreadPoolExecutor):
+        def __init__(self, *given):
+            made.append(self)
+            time.sleep(0.02)  # both threads are here
+            super().__init__(*given)
+
+    monkeypatch.setattr(sigproc, "ThreadPoolExecutor", Counted)
+    both = threading.Barrier(2)
+
+    def read(fb):
+        both.wait()
+        return fb.read()
+
+    with Filterbank.open(path) as fb, ThreadPoolExecutor(2) as pool:
+        for found in [pool.submit(read, fb) for _ in range(2)]:
+            assert np.array_equal(found.result(), x)
+    assert len(made) == 1

@@ -19,8 +19,9 @@ from tests.dedispersion.test_stream_pipeline import SEARCH, data, rows_of, same_
 from typer.testing import CliRunner
 
 from skysieve.cli import app
+from skysieve.core.metrics.server import parse_address
 from skysieve.dedispersion import Filterbank, search
-from skysieve.dedispersion.stream.command.commands import parse_address, parse_rate, show
+from skysieve.dedispersion.stream.command.commands import parse_rate, show
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
 from skysieve.dedispersion.stream.metrics import METRICS, names_of
@@ -52,7 +53,7 @@ def test_metrics(data, tmp_path):
 
 def test_a_slow_client_is_disconnected(monkeypatch):
     """A client that sends byte after byte is disconnected, although no single read times out; others are served."""
-    monkeypatch.setattr("skysieve.dedispersion.stream.report.prometheus.SECONDS", 0.2)
+    monkeypatch.setattr("skysieve.core.metrics.server.SECONDS", 0.2)
     over = threading.Event()
     with MetricsServer(lambda: {"beams": 1.0}, "127.0.0.1", 0) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as slow:
@@ -67,15 +68,15 @@ def test_a_slow_client_is_disconnected(monkeypatch):
             thread = threading.Thread(target=trickle, daemon=True)
             thread.start()
             assert over.wait(120)
-        monkeypatch.setattr("skysieve.dedispersion.stream.report.prometheus.SECONDS", 1e9)
+        monkeypatch.setattr("skysieve.core.metrics.server.SECONDS", 1e9)
         text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=120).read().decode()
     assert text.endswith("skysieve_stream_beams 1\n")
 
 
 def test_idle_connections_do_not_delay_a_scrape(monkeypatch):
     """Of many connections that send nothing or half a request the oldest are closed."""
-    monkeypatch.setattr("skysieve.dedispersion.stream.report.prometheus.SECONDS", 1e9)
-    monkeypatch.setattr("skysieve.dedispersion.stream.report.prometheus.MOST_OPEN", 8)
+    monkeypatch.setattr("skysieve.core.metrics.server.SECONDS", 1e9)
+    monkeypatch.setattr("skysieve.core.metrics.server.MOST_OPEN", 8)
     links = []
     with MetricsServer(lambda: {"beams": 1.0}, "127.0.0.1", 0) as server:
         for i in range(60):
@@ -106,7 +107,7 @@ def test_scrapes_at_the_same_time(monkeypatch):
             assert go.wait(300)
         return {"beams": float(len(came))}
 
-    monkeypatch.setattr("skysieve.dedispersion.stream.report.prometheus.SECONDS", 1e9)
+    monkeypatch.setattr("skysieve.core.metrics.server.SECONDS", 1e9)
     with MetricsServer(read, "127.0.0.1", 0) as server:
         url, texts = f"http://127.0.0.1:{server.port}/metrics", []
         first = threading.Thread(target=lambda: texts.append(urllib.request.urlopen(url, timeout=300).read()))

@@ -124,7 +124,8 @@ def test_pulses_outside_are_found_as_before(kind, name):
     found = columns(some)
     swept = 0.25
     for i, t in enumerate(TIMES):
-        if where.start * TSAMP - swept < t < -(-where.stop // BLOCK) * BLOCK * TSAMP:
+        late = BLOCK if "start" in name else 0  # the baseline of the next block depends on the one that changes
+        if where.start * TSAMP - swept < t < (-(-where.stop // BLOCK) * BLOCK + late) * TSAMP:
             continue  # its samples, or its level and noise, change
         near = np.flatnonzero(np.abs(found["time"] - t) < 0.3)
         assert len(near) == 1, t

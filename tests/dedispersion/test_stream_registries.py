@@ -25,7 +25,7 @@ from skysieve.dedispersion.stream.receive.formats import FORMATS, make_parser
 from skysieve.dedispersion.stream.receive.packets import REASONS
 from skysieve.dedispersion.stream.receive.ring import Ring
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
-from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, POLICIES, Options, Policy
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, INJECTION_COLUMNS, POLICIES, Options, Policy
 from skysieve.dedispersion.stream.report.previous_run import GAP_COLUMNS, Ending
 from skysieve.dedispersion.stream.report.sink import GRACE, Sink
 from skysieve.dedispersion.stream.report.triggers import TRIGGERS, make_trigger
@@ -140,7 +140,7 @@ def test_columns_of_candidates():
     names = [c.name for c in CANDIDATE_COLUMNS]
     assert list(found.columns) == [n for n in names if n in found.columns]
     assert set(found.columns) == set(names) & set(Candidates.__dataclass_fields__)
-    assert set(names) - set(found.columns) == {"beam", "segment", "beams", "flagged", "latency"}
+    assert set(names) - set(found.columns) == {"beam", "segment", "beams", "flagged", "injected", "latency"}
     assert StreamCandidates.join([]).columns.keys() == found.columns.keys()
     assert len(StreamCandidates.join([])) == 0
     assert str(found.to_table()["dm"].unit) == "pc / cm3"
@@ -175,7 +175,7 @@ def test_the_docs_list_every_metric_column_format_trigger_and_policy():
         assert f"| `{m.exported}` | {m.help} |" in text, m
     for column in CANDIDATE_COLUMNS:
         assert f"| `{column.name}` | {column.unit} | {column.help} |" in text, column
-    for column in GAP_COLUMNS:
+    for column in (*GAP_COLUMNS, *INJECTION_COLUMNS):
         assert f"| `{column.name}` | {column.unit} | {column.help} |" in text, column
     for name, form in FORMATS.items():
         assert f"| `{name}` | {form.help} | {' '.join(f'`{o}`' for o in form.options.values())} |" in text, name
@@ -184,7 +184,8 @@ def test_the_docs_list_every_metric_column_format_trigger_and_policy():
     for name, help_text in POLICIES.items():
         assert f"| `{name}` | {help_text} |" in text, name
     documented = {row for row in tables_of(text) if row}
-    known = {m.exported for m in METRICS} | {c.name for c in (*CANDIDATE_COLUMNS, *GAP_COLUMNS)} | set(FORMATS)
+    known = {m.exported for m in METRICS} | {c.name for c in (*CANDIDATE_COLUMNS, *GAP_COLUMNS, *INJECTION_COLUMNS)}
+    known |= set(FORMATS)
     known |= {f"{name}:{trigger.target_name}" for name, trigger in TRIGGERS.items()} | set(POLICIES)
     assert documented == known
     for ending in typing.get_args(Ending):

@@ -257,7 +257,9 @@ def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     same(found, search(fb, p, threads=1, **options))
     assert live.job.overlap > 800
     first = next(t for t, f in zip(at, found, strict=False) if abs(f.columns["time"] - 2.0).min() < 8e-3)
-    assert first < 4400 + 500  # its block, the delay of DM 200 and of some DMs near it, and a piece
+    assert (
+        first < 6600 + 470 + 500
+    )  # its block, the next one for the baseline, the delay of DM 200 and of some DMs near it, and a piece
 
 
 def test_bad_input(fb):
@@ -287,11 +289,13 @@ def test_bad_input(fb):
 def test_a_storm_of_events_is_bounded(fb, monkeypatch):
     """Of too many events the loudest are used, and groups that last too long are returned in pieces."""
     from skysieve.dedispersion.stream.search import search as module
+    from skysieve.dedispersion.stream.search import waiting
 
-    monkeypatch.setattr(module, "MOST_WAITING", 40)
-    monkeypatch.setattr(module, "LONGEST", 0.5)
+    monkeypatch.setattr(module, "MOST_EVENTS", 40)
+    monkeypatch.setattr(waiting, "MOST_WAITING", 40)
+    monkeypatch.setattr(waiting, "LONGEST", 0.5)
     found = []
-    with StreamSearch(fb.observation, DMS, threshold=2.0, block=1.1, threads=1, link_time=5.0) as live:
+    with StreamSearch(fb.observation, DMS, threshold=2.0, block=1.1, threads=1) as live:
         for at in range(0, fb.nsamp, 500):
             found += live.feed(at, fb.block(at, 500).T)
         found += live.finish()

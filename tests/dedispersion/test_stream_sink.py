@@ -174,6 +174,29 @@ def test_pictures_and_raw_samples(fb, tmp_path):
         assert np.array_equal(held.read(), fb.block(1000, 4000))
 
 
+def test_your_reads_the_samples_around_a_candidate(fb, tmp_path):
+    """`your` itself opens the cut-out, and finds the pulse where the candidate is."""
+    your = pytest.importorskip("your")
+    candidate = pytest.importorskip("your.candidate")
+    sink = Sink(tmp_path, pictures=False)
+    sink.add(replace(row(fb, raw=fb.block(1000, 4000).T.copy(), time=1.3), raw_start=1000))
+    sink.close()
+    (kept,) = tmp_path.glob("pulses/*.fil")
+    theirs = your.Your(str(kept))
+    assert np.array_equal(theirs.get_data(0, 4000).T, fb.block(1000, 4000))
+    head, o = theirs.your_header, fb.observation
+    assert (head.nchans, head.nspectra, head.tsamp) == (o.nchan, 4000, o.tsamp)
+    assert (head.fch1, head.foff) == (pytest.approx(o.top), pytest.approx(o.foff))
+    assert head.tstart == pytest.approx(o.tstart + 1000 * o.tsamp / 86400, abs=1e-9)
+    when = 1.3 - 1000 * o.tsamp
+    one = candidate.Candidate(fp=str(kept), dm=100.0, tcand=when, width=8, label=-1, snr=20.0, min_samp=256, device=0)
+    one.get_chunk()
+    one.dedisperse()
+    series = np.convolve(one.dedispersed.astype(float).sum(axis=1), np.ones(8), "valid")
+    low, middle, high = np.percentile(series, [25, 50, 75])
+    assert (series.max() - middle) / ((high - low) / 1.349) > 15  # of an S/N of 25
+
+
 def test_coincidence_waits_for_the_slowest_beam(fb, monkeypatch):
     from skysieve.dedispersion.stream.search import coincidence
 

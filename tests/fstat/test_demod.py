@@ -137,13 +137,16 @@ def test_atoms_are_those_of_lalpulsar(sfts, tmp_path, spins):
     assert total == pytest.approx(two_f, rel=1e-4)
 
 
-@pytest.mark.parametrize("near", [0.0, 1e-4, 2.1e-4, 3.0004e-4, 5.9e-4, 0.01, 0.3, 0.5, 0.7, 0.99, 0.99937, 0.9999])
-def test_the_sum_over_bins_is_the_plain_one(near):
+@pytest.mark.parametrize(("dtype", "tolerance"), [("complex64", 2e-6), ("complex128", 1e-12)])
+@pytest.mark.parametrize(
+    "near", [0.0, 1e-9, 1e-6, 1e-4, 3.0004e-4, 0.01, 0.3, 0.5, 0.7, 0.99, 0.99937, 0.9999, 1 - 1e-6]
+)
+def test_the_sum_over_bins_is_the_plain_one(near, dtype, tolerance):
     """Projections against the formula of Williams & Schutz in float64, on and beside a bin."""
-    from skysieve.fstat.cpu.demod import DTERMS, projections
+    from skysieve.fstat.cpu.demod import DTERMS, NEAR, projections
 
     rng = np.random.default_rng(3)
-    data = (rng.standard_normal((40, 60)) + 1j * rng.standard_normal((40, 60))).astype(np.complex64)
+    data = (rng.standard_normal((40, 60)) + 1j * rng.standard_normal((40, 60))).astype(dtype)
     delay, rate = np.zeros(40), np.ones(40)
     f0 = np.full(5, (1000 + 30 + near) / 1800.0)
     found, failed = projections(data, 1000, delay, rate, 1800.0, f0, np.zeros(5), np.zeros(5))
@@ -153,13 +156,14 @@ def test_the_sum_over_bins_is_the_plain_one(near):
     kappa = cycles - whole
     low = int(whole) - DTERMS + 1 - 1000
     x = data[:, low : low + 2 * DTERMS].astype(complex)
-    if min(kappa, 1 - kappa) < 2e-4:
+    if min(kappa, 1 - kappa) <= NEAR[data.real.dtype.name]:
         expected = x[:, DTERMS - 1 if kappa < 0.5 else DTERMS]
     else:
-        factor = np.sin(2 * np.pi * kappa) + 1j * (np.cos(2 * np.pi * kappa) - 1)
+        turn = np.pi * (kappa - np.rint(kappa))  # sin(2 x) and cos(2 x) - 1
+        factor = 2 * np.sin(turn) * (np.cos(turn) - 1j * np.sin(turn))
         expected = (x / (kappa + DTERMS - 1 - np.arange(2 * DTERMS))).sum(axis=1) * factor / (2 * np.pi)
     expected = expected * np.exp(2j * np.pi * 0.5 * cycles)
-    np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=0, atol=2e-6 * np.abs(x).max())
+    np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=0, atol=tolerance * np.abs(x).max())
 
 
 def test_a_batch_is_its_templates(sfts):
@@ -171,6 +175,26 @@ def test_a_batch_is_its_templates(sfts):
         for batch, atoms in zip(batches, one, strict=True):
             np.testing.assert_allclose(batch.template(i).Fa, atoms.Fa, rtol=0, atol=1e-5)
             assert batch.params["f0"][i] == f0[i]
+
+
+def test_float64_atoms(sfts):
+    """Of double precision; those of single precision are their rounding, except beside a bin."""
+    f0 = 100 + np.arange(7) * 3.3e-6
+    single, double = (
+        Demodulator(sfts, 2.2, -0.5, START, barycentre="builtin", dtype=d) for d in ("float32", "float64")
+    )
+    for one, two, (delay, rate) in zip(single.batch(f0, -1e-9), double.batch(f0, -1e-9), single._times, strict=True):
+        assert {x.dtype for x in (two.Fa, two.Fb)} == {np.dtype(np.complex128)}
+        assert {x.dtype for x in (two.a2, two.b2, two.ab)} == {np.dtype(np.float64)}
+        since = delay + single.middle - START
+        bins = 1800 * rate * (f0[:, None] - 1e-9 * since)
+        clear = np.abs(bins - np.rint(bins)) > 2.1e-4
+        assert clear.mean() > 0.9
+        off = np.abs(one.Fa - two.Fa)
+        assert 0 < off[clear].max() < 5e-6 * np.abs(two.Fa).max()
+        assert off.max() < 2e-3 * np.abs(two.Fa).max()
+    with pytest.raises(ValueError, match="float16"):
+        Demodulator(sfts, 2.2, -0.5, START, barycentre="builtin", dtype="float16")
 
 
 def test_a_signal_is_found_where_it_is(sfts):

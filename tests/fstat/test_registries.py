@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from skysieve.cli import app
-from skysieve.fstat import AtomsBatch, Grid, SearchPlan, SearchResult, search, synth_atoms, transient_map
+from skysieve.core.machine import rates
+from skysieve.fstat import AtomsBatch, Grid, SearchPlan, SearchResult, search, synth_atoms, timing, transient_map
 from skysieve.fstat.archive import JSON, pack, unpack
 from skysieve.fstat.contract import COMPAT, Compat
 from skysieve.fstat.inputs import window_kinds, windows
@@ -220,6 +221,12 @@ def test_a_search_plan_predicts_its_work(tmp_path, monkeypatch):
         assert one["method"] == "running sums, recurrence"
         assert three["templates"] == 3
         assert three["cells"] == 3 * one["cells"] == 3 * 2 * 11 * 11
-        assert three["seconds"] > one["seconds"]
+        assert one["seconds"] is None  # nothing is measured, and nothing measures itself
+        assert not (tmp_path / "skysieve").exists()
+        with timing.measuring():
+            plan.describe(ATOMS)
+        rates.keep("fstat", plan.devices[0], {"templates": 1e-5, "atoms": 1e-8})
+        one, three = plan.describe(ATOMS[0]), plan.describe(ATOMS)
+        assert 0 < one["seconds"] < three["seconds"] == three["processor_seconds"]
         with pytest.raises(TypeError, match="item 0"):
             plan.describe(3)

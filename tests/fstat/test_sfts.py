@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+from skysieve.core.tasks import TaskPool
+from skysieve.fstat import Demodulator, simulate_sfts
+from skysieve.fstat.sfts import cpu_median
 from skysieve.fstat.sfts.cpu_crc64 import crc64
 from skysieve.fstat.sfts.cpu_median import running_medians
 from skysieve.fstat.sfts.files import HEADER, block_of, read_sfts, write_sfts
@@ -147,8 +152,32 @@ def test_damaged_sfts_cost_only_themselves(tmp_path):
     assert len(faults) == 4
     for text, part in zip(sorted(faults), expected, strict=True):
         assert part in text
-    with pytest.raises(ValueError, match="no SFT in these files"):
+    with pytest.raises(ValueError, match="ends 9 bytes before"):
         read_sfts(tmp_path / "short.sft", faults=[])
+
+
+def test_sfts_that_differ_from_most_cost_only_themselves(tmp_path):
+    """Another length, other bins, an overlap, a band too narrow: each is named and left out."""
+    good = made(n=6)
+    write_sfts(tmp_path / "good.sft", good)
+    start = good.t[-1] + 100_000
+    write_sfts(tmp_path / "long.sft", SFTs("H1", [start], 3600, good.first_bin, good.data[:1]))
+    write_sfts(tmp_path / "fewer.sft", SFTs("H1", [start + 10_000], 1800, good.first_bin, good.data[:1, :-3]))
+    write_sfts(tmp_path / "over.sft", SFTs("H1", [good.t[2] + 900], 1800, good.first_bin, good.data[:1]))
+    faults = []
+    (found,) = read_sfts(tmp_path, faults=faults)
+    assert np.array_equal(found.t, good.t)
+    assert np.array_equal(found.data, good.data)
+    text = "\n".join(sorted(faults))
+    assert re.search(
+        r"fewer\.sft.*other bins.*\n.*long\.sft.*is 3600 s long, most are 1800.*\n.*over\.sft.*overlaps.*good\.sft",
+        text,
+    )
+    high = (good.first_bin + good.data.shape[1] - 2) / 1800
+    faults = []
+    (found,) = read_sfts(tmp_path, (good.first_bin / 1800, high), faults=faults)
+    assert np.array_equal(found.t, good.t)
+    assert any("fewer.sft" in one and "too narrow" in one for one in faults), faults
 
 
 def test_wrong_sets_are_named(tmp_path):
@@ -233,3 +262,12 @@ def test_running_medians_are_the_plain_ones(bins, width):
     inner = np.median(np.lib.stride_tricks.sliding_window_view(values, width, axis=1), axis=-1)
     expected = np.pad(inner, ((0, 0), (width // 2, width // 2)), mode="edge")
     assert np.array_equal(running_medians(values, width), expected)
+    assert np.array_equal(running_medians(values, width, threads=1), expected)
+
+
+def test_the_noise_floor_uses_the_threads_that_are_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(cpu_median, "TaskPool", lambda threads: asked.append(threads) or TaskPool(threads))
+    made = simulate_sfts((100, 100.2), 1_000_000_000, 7200, ephemeris="builtin")
+    Demodulator(made, 0.5, 1.0, barycentre="builtin", threads=1).close()
+    assert asked == [1, 1]  # of each detector

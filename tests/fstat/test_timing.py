@@ -7,7 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from skysieve.core import measured
+from skysieve import __version__
+from skysieve.core.device import resolve
+from skysieve.core.machine import rates
 from skysieve.fstat import Grid, TransientPlan, WindowSum, synth_atoms, timing
 from skysieve.fstat.inputs.windows import resolve_window
 
@@ -44,16 +46,18 @@ def test_the_fit_finds_the_constants(window):
 @pytest.mark.parametrize("window", ["rect", "exp", "none", WindowSum([(1, 1), (-1, 5)])])
 @pytest.mark.usefixtures("folder")
 def test_more_work_is_predicted_to_take_longer(window):
+    rates.keep("fstat", resolve("cpu")[0], {"weights": 1.0})
     with TransientPlan(window=window, dtype="float32", device="cpu", threads=1, keep_map=False) as plan:
+        with timing.measuring():
+            plan.describe(synth_atoms(span=20 * T))
         seconds = [plan.describe(synth_atoms(span=n * T))["seconds"] for n in (20, 400)]
     assert 0 < seconds[0] <= seconds[1] if window == "none" else 0 < seconds[0] < seconds[1]
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The cache folder, for a process that has used no constants yet."""
+    """A cache folder without constants."""
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
-    monkeypatch.setattr(measured, "_used", {})
     return tmp_path / "skysieve"
 
 
@@ -62,10 +66,13 @@ def test_calls_that_return_maps_are_timed_with_their_memory(monkeypatch):
     """Clearing memory costs as much as sums: calls that return maps are timed with maps, one larger than malloc
     reuses."""
     seen = []
-    monkeypatch.setattr(timing, "measure", lambda cases: seen.append([(c, e) for c, e in cases]) or np.ones(4))
+    monkeypatch.setattr(timing, "measure", lambda cases, _: seen.append([(c, e) for c, e in cases]) or np.ones(4))
     atoms = synth_atoms(span=40 * T)
     for keep_map in (True, False):
-        with TransientPlan(window="rect", dtype="float32", device="cpu", threads=1, keep_map=keep_map) as plan:
+        with (
+            TransientPlan(window="rect", dtype="float32", device="cpu", threads=1, keep_map=keep_map) as plan,
+            timing.measuring(),
+        ):
             plan.describe(atoms)
     whole, other = ([call() for counts, call in cases if counts[3] < 1e5] for cases in seen)
     assert all(output.F is not None for output in whole)
@@ -73,26 +80,44 @@ def test_calls_that_return_maps_are_timed_with_their_memory(monkeypatch):
     assert max(counts[3] for counts, _ in seen[0]) * 4 > 32 * 2**20
 
 
-def test_constants_are_stored(folder, monkeypatch):
+def test_constants_are_measured_when_that_is_wanted_and_stored(folder, monkeypatch):
     atoms = synth_atoms(span=40 * T)
     with TransientPlan(window="exp", dtype="float32", device="cpu", threads=1) as plan:
+        assert plan.describe(atoms)["seconds"] is None
+        assert not folder.exists()
+        with timing.measuring():
+            plan.describe(atoms)
         first = plan.describe(atoms)["seconds"]
         assert 1e-6 < first < 1
         (path,) = folder.iterdir()
-        assert path.name.endswith(f"recurrence-map-float32-{timing.FORMAT}.json")
+        assert path.name.endswith(f"recurrence-map-float32-{__version__}-{timing.FORMAT}.json")
         assert list(json.loads(path.read_text())) == list(timing.COUNTED)
-        monkeypatch.setattr(timing, "measure", lambda *a: pytest.fail("measured again"))
-        monkeypatch.setattr(measured, "_used", {})
-        assert plan.describe(atoms)["seconds"] == first
-        monkeypatch.setattr(timing, "measure", lambda *a: np.array([7.0, 0, 0, 0]))
         for broken in ("{", "[1]", json.dumps({"call": "x"}), json.dumps({"call": 1, "sfts": 2})):
-            monkeypatch.setattr(measured, "_used", {})
             path.write_text(broken)
+            assert plan.describe(atoms)["seconds"] is None
+        monkeypatch.setattr(timing, "measure", lambda *a: np.array([7.0, 0, 0, 0]))
+        with timing.measuring():
             assert plan.describe(atoms)["seconds"] == 7
-        off = Grid(t0=int(atoms[0].t[0]) + 100, t0_band=20 * T, dt0=T + 50, tau=4 * T)
-    with TransientPlan(off, window="exp", dtype="float32", device="cpu", threads=1) as plan:
-        assert plan.describe(atoms)["seconds"] == 7
-        assert any("groups" in path.name for path in folder.iterdir())
-    with TransientPlan(window="exp", dtype="float32", device="cpu", threads=1, keep_map=False) as plan:
-        assert plan.describe(atoms)["seconds"] == 7  # calls without a map have constants of their own
-        assert any(path.name.endswith(f"recurrence-float32-{timing.FORMAT}.json") for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "grid", "words"),
+    [
+        ({}, {"dt0": T}, "recurrence-map-float32"),
+        ({"keep_map": False}, {"dt0": T}, "recurrence-float32"),
+        ({}, {"dt0": 2 * T}, "recurrence-steps-map-float32"),
+        ({}, {"dt0": T + 50}, "recurrence-groups-map-float32"),
+        ({"window": "rect"}, {"dt0": T, "tau_band": 30 * T, "dtau": 15 * T}, "running-sums-sparse-map-float32"),
+        ({"window": "rect", "dtype": "float64"}, {"dt0": 2 * T}, "running-sums-steps-map-float64"),
+    ],
+)
+def test_each_kind_of_map_has_constants_of_its_own(options, grid, words, folder, monkeypatch):
+    """Rows that do not begin in neighbouring bins take twice as long in the rectangular window."""
+    seen = []
+    monkeypatch.setattr(timing, "measure", lambda cases, _: seen.extend(c for c, _ in cases) or np.ones(4))
+    grid = Grid(**{"t0": 1_000_000_000, "t0_band": 20 * T, "tau": 4 * T} | grid)
+    given = {"window": "exp", "dtype": "float32", "device": "cpu", "threads": 1} | options
+    with TransientPlan(grid, **given) as plan, timing.measuring():
+        plan.describe(synth_atoms(1_000_000_000, 40 * T))
+    assert [words in path.name for path in folder.iterdir()] == [True]
+    assert len(seen) >= len(timing.COUNTED)

@@ -101,9 +101,19 @@ def sfts_of_noise(n=200, bins=400):
     return sfts, {one.detector: (delay, 1 + np.gradient(delay, 1800.0)) for one in sfts}
 
 
-def searched(bank, device):
+def searched(bank, device, **options):
     sfts, times = sfts_of_noise()
-    return search_sfts(sfts, 0.5, 1.0, bank, barycentre=times, device=device, windows=("rect", "exp"), topk=400)
+    options = {"windows": ("rect", "exp"), "topk": 400} | options
+    return search_sfts(sfts, 0.5, 1.0, bank, barycentre=times, device=device, **options)
+
+
+def test_float64_sfts_are_searched_as_on_the_cpu():
+    bank = TemplateBank.grid((100.0, 100.0001, 1e-6), (-2e-10, 0.0, 1e-10))
+    ours, theirs = (searched(bank, device, dtype="float64") for device in ("cuda", "cpu"))
+    for window in ("rect", "exp"):
+        a, b = ours.columns(window), theirs.columns(window)
+        a, b = (found["max2F"][np.argsort(found["template"])] for found in (a, b))
+        assert a == pytest.approx(b, rel=1e-7)
 
 
 def test_sfts_are_searched_as_on_the_cpu():

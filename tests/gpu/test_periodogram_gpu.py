@@ -26,9 +26,9 @@ from tests.gpu.batches import (
     shared_grid,
 )
 
-from skysieve.core import measured
 from skysieve.core.device import resolve
 from skysieve.core.gpu.runtime import CudaRuntime
+from skysieve.core.machine import measured
 from skysieve.periodogram.contract import Grids, Output
 from skysieve.periodogram.cuda import calibrate, graphs
 from skysieve.periodogram.cuda import engine as cuda

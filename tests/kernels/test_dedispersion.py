@@ -277,6 +277,97 @@ def test_pulses_of_every_width_in_long_series(runtime, seed, widths):
     assert len(found[0]) > 2
 
 
+@one_order
+@pytest.mark.parametrize("kind", ["u1", "i1", "f4"])
+def test_windows_with_several_peaks_are_divided_as_on_the_cpu(runtime, kind):
+    """Pairs and trains of pulses that one window joins: an event each, also at the ends of series."""
+    rng = np.random.default_rng(21)
+    n, width = 9000, 6
+    x = rng.normal(0 if kind == "i1" else 90, 8, (4, n))
+    places = [
+        0,
+        18,
+        *(400 + 18 * i for i in range(6)),
+        1500,
+        1521,
+        3000,
+        3026,
+        5000,
+        5014,
+        5100,
+        7600,
+        7660,
+        n - 28,
+        n - 6,
+    ]
+    for at in places:
+        x[:, at : at + width] += 40 / np.sqrt(width)
+    x[:, 4000:4150] += 12  # a wide pulse without peaks
+    x[:, 6300:6500] += 8  # a narrow pulse upon a wide one
+    x[:, 6400:6404] += 60
+    fb = Filterbank.from_array(np.rint(x).astype({"u1": np.uint8, "i1": np.int8, "f4": np.float32}[kind]),
+                               freqs=np.linspace(400, 399, 4), tsamp=1e-3)  # fmt: skip
+    t = Table(np.array([[0, 0, 0, 0], [0, 1, 2, 3]], np.int32))
+    found = {}
+    for dip in (7.0, np.inf):
+        what = Detection(2500, WIDTHS, 6.5, "robust", False, n - t.delays.max(axis=1).astype(np.int64), dip=dip)
+        parts = []
+        for engine in (
+            cuda.Engine(Cleaned(fb, None, 2500), [t], method="brute", capacity=n, runtimes=[runtime]),
+            cpu.Engine(Cleaned(fb, None, 2500), [t], method="brute", capacity=n, threads=1),
+        ):
+            engine.load(0, n)
+            parts.append(engine.search(0, 0, n - t.maxshift, 0, n, what))
+            engine.close()
+        assert np.array_equal(*parts)
+        found[dip] = parts[0][parts[0][:, 0] == 0]
+    centres = found[7.0][:, 1]
+    assert all(np.abs(centres - at - width / 2).min() <= 2 for at in places)
+    assert np.abs(centres - 6402).min() <= 1
+    assert len(centres) <= len(places) + 5
+    assert len(found[np.inf]) < len(centres)
+
+
+@one_order
+@pytest.mark.parametrize(
+    ("kind", "noise", "block", "parts", "period"),
+    [
+        ("u1", "robust", 2560, 64, 3000), ("u1", "robust", 1040, 16, 700), ("i1", "moments", 1100, 32, 2000),
+        ("f4", "robust", 1100, 32, 900), ("u2", "clipped", 1040, 16, 1e9), ("u1", "robust", 3300, 256, 20000),
+    ],
+)  # fmt: skip
+def test_baselines_are_the_cpus(runtime, kind, noise, block, parts, period):
+    """Levels that drift in some blocks, slowly and fast, with pulses on them; rows that end anywhere in a block."""
+    rng = np.random.default_rng(block)
+    n = 9 * block // 2 if block < 3000 else 12_000
+    x = rng.normal(100 if kind[0] == "u" else 0, 8, (4, n))
+    drift = 20 * np.sin(2 * np.pi * np.arange(n) / period)
+    x += np.where(np.arange(n) > 1.4 * block, drift, 0)
+    for at, width, height in ((200, 1, 40), (block + 50, 9, 20), (3 * block, 60, 9), (n - 30, 4, 30)):
+        x[:, at : at + width] += height
+    data = np.clip(np.rint(x), *((0, 255) if kind[0] == "u" else (-128, 127)))
+    fb = Filterbank.from_array(data.astype({"u1": np.uint8, "i1": np.int8, "f4": np.float32, "u2": np.uint16}[kind]),
+                               freqs=[400.0, 399.0, 398.0, 397.0], tsamp=1e-3)  # fmt: skip
+    t = Table(np.zeros((4, 4), np.int32))
+    valid = np.array([n, n - block // 2 - 7, n - block // 2 + 3, 10])
+    what = Detection(block, (1, 2, 3, 4, 5, 6, 8, 10, 50, 256), 6.0, noise, False, valid, parts=parts)
+    flat = Detection(block, (1, 2, 3, 4, 5, 6, 8, 10, 50, 256), 6.0, noise, False, valid)
+    found = []
+    for engine in (
+        cuda.Engine(Cleaned(fb, None, block), [t], method="brute", capacity=n, runtimes=[runtime]),
+        cpu.Engine(Cleaned(fb, None, block), [t], method="brute", capacity=n, threads=1),
+    ):
+        engine.load(0, n)
+        found.append([engine.search(0, 0, n, 0, n, what), engine.search(0, 0, n, 0, n, flat)])
+        engine.close()
+    assert np.array_equal(found[0][0], found[1][0])
+    assert np.array_equal(found[0][1], found[1][1])
+    ours = found[0][0][found[0][0][:, 0] == 0]
+    assert set(np.abs(ours[:, 1, None] - [200, block + 54, 3 * block + 30, n - 28]).argmin(axis=1)) == {0, 1, 2, 3}
+    if period < 1e6:
+        assert not np.array_equal(found[0][0], found[0][1])
+
+
 def first_look(kind):
     """Series of 5 blocks of 1300 samples whose sums do what ``kind`` says."""
     rng, n = np.random.default_rng(12), 6200

@@ -93,7 +93,7 @@ class StandIn:
             output.mean_square[i] = reference.power(t, y, dy, frequency=frequency[:1], **options).yy
 
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
-        return {"method": "direct", "device": "cpu", "bytes": 8, "seconds": 0.0}
+        return {"method": "direct", "device": "cpu", "bytes": 8, "work": {}, "threads": 1}
 
     idle_bytes = 0
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from skysieve.core import measured as kept
+from skysieve.core.machine import measured as kept
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import calibrate as cuda_calibrate
 from skysieve.periodogram.cuda.calibrate import costs_of, measure, name_of, needed, plausible

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.signal import savgol_coeffs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,18 +56,70 @@ def noise(values: NDArray[Any], kind: str) -> tuple[float, float]:
     return float(kept.mean()), float(kept.std())
 
 
+def _mad(values: NDArray[Any]) -> float:
+    """Standard deviation of a normal distribution with the median absolute deviation from 0 of some values."""
+    return float(np.median(np.abs(values))) / NormalDist().inv_cdf(0.75)
+
+
+def baseline(y: NDArray[Any], block: int, parts: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The level at each sample of a series, and where it drifts: the rules of the search, with SciPy's weights."""
+    edges = [b + k * block // parts for b in range(0, len(y), block) for k in range(parts)] + [10**9]
+    edges = np.array([e for e in edges if e <= len(y)])
+    means = np.array([y[a:b].mean() for a, b in pairwise(edges)])
+    middles = (edges[1:] + edges[:-1]) / 2
+    line, drifts = np.zeros(len(y)), np.zeros(len(y), bool)
+    for b, first in enumerate(range(0, len(y), block)):
+        here = slice(first, first + block)
+        start, stop = max(0, (b - 1) * parts), min(len(means), (b + 2) * parts)
+        m, group = means[start:stop], parts // 8
+        sizes = np.abs(np.diff(m, 3))
+        sigma = np.minimum(sizes, 3 * sizes.mean()).mean() / math.sqrt(20 * 2 / math.pi)
+        groups = m[: len(m) // group * group].reshape(-1, group).mean(axis=1)
+        middle = np.median(groups)
+        if _mad(groups - middle) <= 2 * sigma / math.sqrt(group):
+            for _ in range(2):
+                middle = m[np.abs(m - middle) <= 3.5 * sigma].mean()
+            line[here] = middle
+            continue
+        for d in (16, 4, 1):
+            if 12 * d > parts or len(m) // d < 24:
+                continue
+            q, t = (v[: len(m) // d * d].reshape(-1, d).mean(axis=1) for v in (m, middles[start:stop]))
+            x = q
+            for turn in range(5):
+                ends = [np.polynomial.Polynomial.fit(np.arange(6), v, 1)(-0.5) for v in (x[:6], x[::-1][:6])]
+                wide = np.concatenate([2 * ends[0] - x[:11][::-1], x, 2 * ends[1] - x[::-1][:11]])
+                fit = np.convolve(wide, savgol_coeffs(23, 3), "valid")
+                x = np.where(np.abs(q - fit) <= 3.5 * sigma / math.sqrt(d), q, fit) if turn < 4 else x
+            own = (t >= first) & (t < first + block)
+            if d == 1 or _mad((q - fit)[own]) <= 2 * sigma / math.sqrt(d):
+                break
+        where = np.arange(len(y)) + 0.5
+        at = np.clip(np.searchsorted(t, where[here], "right") - 1, 0, len(t) - 2)
+        line[here] = fit[at] + (fit[at + 1] - fit[at]) / (t[at + 1] - t[at]) * (where[here] - t[at])
+        drifts[here] = True
+    return line, drifts
+
+
 def row_events(
-    y: NDArray[Any], block: int, widths: tuple[int, ...], threshold: float, kind: str
+    y: NDArray[Any], block: int, widths: tuple[int, ...], threshold: float, kind: str, parts: int = 0
 ) -> list[tuple[int, int, float]]:
     """Events of one whole series: (first sample of the window, width, S/N), in the order of their centres."""
     z = np.zeros(len(y), np.int64)
     held = (0.0, 0.0)
+    line = None
+    if parts:
+        line, drifts = baseline(y, block, parts)
+        fractions = np.arange(len(y)) % block * 2654435769 % 2**32 / 2**32
+        y = np.where(drifts, y - np.floor(line + fractions), y).astype(np.int64)
+        line = np.where(drifts, 0, line)
     for first in range(0, len(y), block):
         part = y[first : first + block]
         if first == 0 or 4 * len(part) >= block:
             held = noise(part, kind)
+        level = held[0] if line is None else line[first : first + block]
         if held[1] > 0:
-            z[first : first + block] = np.clip(np.rint(64 * ((part - held[0]) / held[1])), -(2**18), 2**18)
+            z[first : first + block] = np.clip(np.rint(64 * ((part - level) / held[1])), -(2**18), 2**18)
     running = np.concatenate([[0], np.cumsum(z)])
     best = np.zeros(len(y))
     which = np.zeros(len(y), int)

@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import StrEnum
+from dataclasses import asdict, is_dataclass
+from enum import Enum, StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,8 +20,9 @@ import typer
 from .errors import one_line
 
 __all__ = [
-    "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages", "check_output",
-    "check_picture", "number_list", "option", "read_stdin", "report_errors", "table_format", "write_stdout",
+    "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
+    "check_output", "check_picture", "flat_options", "number_list", "option", "read_stdin", "report_errors",
+    "table_format", "write_stdout",
 ]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -71,6 +73,26 @@ MemoryOption = Annotated[
 OverwriteOption = Annotated[
     bool, option("--overwrite", help="Replace output files that exist. The default is to refuse them.", panel=OUTPUT)
 ]
+CLUSTER = "Cluster"
+ClusterOption = Annotated[
+    str | None,
+    option(
+        "--cluster",
+        help="Divide the work into partitions, for local[:N] (workers on this machine), dask:ADDRESS (a scheduler), "
+        "slurm[:N] (an array of N tasks), htcondor[:N] (only a submit description) or serial (this process). The "
+        "default is not to divide it.",
+        panel=CLUSTER,
+        metavar="LAUNCHER",
+    ),
+]
+ResumeOption = Annotated[
+    bool,
+    option(
+        "--resume",
+        help="With --cluster: continue an interrupted run from its finished partitions. The default is to begin anew.",
+        panel=CLUSTER,
+    ),
+]
 FormatOption = Annotated[
     str | None,
     option(
@@ -94,6 +116,79 @@ ProgressOption = Annotated[
         panel=OUTPUT,
     ),
 ]
+DryRunOption = Annotated[
+    bool,
+    option(
+        "--dry-run",
+        help="Print what would be done, and the time, memory and bytes that it takes, and do nothing. The default is "
+        "to do it.",
+        panel=COMPUTATION,
+    ),
+]
+
+
+def show_prediction(facts: Mapping[str, Any], what: str) -> None:
+    """Print what a job would take, as ``--dry-run`` does; what cannot be predicted is not printed.
+
+    Parameters
+    ----------
+    facts : mapping
+        ``method``, ``device``, ``bytes``, ``moved``, ``seconds``, ``processor_seconds``, ``threads`` and ``missing``,
+        the work for which no rate is known.
+    what : str
+        The job in a few words.
+    """
+    from .errors import format_bytes
+    from .machine.rates import ADVICE
+
+    typer.echo(what)
+    if facts["method"]:
+        typer.echo(f"{'method':12}{facts['method']} on {facts['device']}")
+    if facts["seconds"] is not None:
+        typer.echo(f"{'time':12}{format_seconds(facts['seconds'])} on an idle machine")
+    if facts["processor_seconds"] is not None:
+        typer.echo(f"{'processor':12}{format_seconds(facts['processor_seconds'])} of all threads")
+    if facts["bytes"]:
+        typer.echo(f"{'memory':12}{format_bytes(facts['bytes'])}")
+    if facts["moved"]:
+        typer.echo(f"{'moved':12}{format_bytes(facts['moved'])}")
+    if facts["seconds"] is None:
+        typer.echo(f"{ADVICE} (there is no rate of {', '.join(facts['missing']) or 'this work'})")
+
+
+def format_seconds(seconds: float) -> str:
+    """A time in a unit that fits.
+
+    >>> format_seconds(0.0021), format_seconds(75), format_seconds(7200), format_seconds(3e5)
+    ('2.1 ms', '75 s', '2 h', '3.47 d')
+    """
+    for size, unit in ((86400, "d"), (3600, "h"), (1, "s")):
+        if seconds >= size * (2 if size == 86400 else 1):
+            return f"{seconds / size:.3g} {unit}"
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a command as JSON holds them, by their names in Python; groups of options are taken to pieces.
+
+    >>> flat_options({"files": [Path("a.csv")], "id_": None, "dtype": Dtype.float32})
+    {'files': ['a.csv'], 'id': None, 'dtype': 'float32'}
+    """
+    out: dict[str, Any] = {}
+    for name, value in options.items():
+        group = is_dataclass(value) and not isinstance(value, type)
+        out |= flat_options(asdict(value)) if group else {name.rstrip("_"): _plain(value)}
+    return out
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return {str(name): _plain(one) for name, one in value.items()} if isinstance(value, Mapping) else value
 
 
 class _Lines(logging.Handler):
@@ -262,6 +357,8 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
+    except typer.Exit:  # a RuntimeError
+        raise
     except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError) as error:
         text = one_line(error)
         if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:

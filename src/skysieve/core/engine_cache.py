@@ -38,6 +38,7 @@ class Closable(Protocol):
 
 
 E = TypeVar("E", bound=Closable)
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -93,7 +94,29 @@ class EngineCache:
             if isinstance(error, (RuntimeError, MemoryError)):  # a lost GPU takes its other engines with it
                 self.clear(device)
             raise
-        self._give_back(_Idle(key, engine, device, size(engine)))
+        try:
+            held = size(engine)
+        except BaseException:
+            self._close([_Idle(key, engine, device, 0)])
+            raise
+        self._give_back(_Idle(key, engine, device, held))
+
+    def retried(self, device: Device, work: Callable[[], R]) -> R:
+        """Return ``work()``, which borrows engines; once more if it raises MemoryError while the device has idle ones.
+
+        `borrow` has closed these then.
+        """
+        others = self.has_idle(device)
+        try:
+            return work()
+        except MemoryError:
+            if not others:
+                raise
+        return work()
+
+    def has_idle(self, device: Device) -> bool:
+        """Return whether idle engines hold memory of a device."""
+        return any(one.device == device for one in self._idle)
 
     def clear(self, device: Device | None = None) -> None:
         """Close the idle engines, or those of one device."""
@@ -117,7 +140,7 @@ class EngineCache:
         try:
             return make()
         except MemoryError:
-            if not any(one.device == device for one in self._idle):
+            if not self.has_idle(device):
                 raise
         self.clear(device)
         return make()

@@ -102,7 +102,7 @@ def write_parquet(
     """
     parquet = _parquet()
     table, texts = _arrow_table(columns, units or {}, facts)
-    parquet.write_table(table, path, use_dictionary=texts)
+    parquet.write_table(table, path, use_dictionary=texts, write_page_checksum=True)
 
 
 @contextmanager
@@ -122,6 +122,8 @@ def parquet_rows(path: str | os.PathLike[str]) -> Iterator[Callable[..., None]]:
     ------
     OSError
         As `written`; an error of the thread is raised by the next ``add``, or at the end.
+    ValueError
+        No rows were added: the columns of the table are not known.  No file appears.
 
     Examples
     --------
@@ -155,6 +157,8 @@ def parquet_rows(path: str | os.PathLike[str]) -> Iterator[Callable[..., None]]:
             yield add
             while waiting:
                 waiting.popleft().result()
+            if not writers:
+                raise ValueError(f"{path}: no rows were added, so that the table's columns are not known")
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             for writer in writers:

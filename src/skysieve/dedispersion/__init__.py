@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.data.simulate import fake, inject
     from skysieve.dedispersion.data.write import write_dat, write_fil, write_tim
     from skysieve.dedispersion.dm_plan.plan import DMPlan, plan
-    from skysieve.dedispersion.injections.campaign import Noise, completeness
+    from skysieve.dedispersion.injections.campaign import completeness
+    from skysieve.dedispersion.injections.grid import PulseGrid
+    from skysieve.dedispersion.injections.inject import inject_grid, inject_pulses
+    from skysieve.dedispersion.injections.noise import Noise
+    from skysieve.dedispersion.injections.pulses import Pulse
     from skysieve.dedispersion.injections.result import Completeness
     from skysieve.dedispersion.single_pulse.candidates import Candidates, Events
     from skysieve.dedispersion.single_pulse.cutouts import Cutout, cutout
@@ -46,6 +50,8 @@ __all__ = [
     "Mask",
     "Noise",
     "Observation",
+    "Pulse",
+    "PulseGrid",
     "SearchPlan",
     "channel_statistics",
     "completeness",
@@ -55,6 +61,8 @@ __all__ = [
     "fill_dropped",
     "find_dropped",
     "inject",
+    "inject_grid",
+    "inject_pulses",
     "plan",
     "read_rfifind",
     "requantise",
@@ -86,12 +94,16 @@ _HOMES = {
     "Filterbank": "skysieve.dedispersion.data.filterbank",
     "Losses": "skysieve.dedispersion.clean.missing",
     "Mask": "skysieve.dedispersion.clean.masks",
-    "Noise": "skysieve.dedispersion.injections.campaign",
+    "Noise": "skysieve.dedispersion.injections.noise",
+    "Pulse": "skysieve.dedispersion.injections.pulses",
+    "PulseGrid": "skysieve.dedispersion.injections.grid",
     "Observation": "skysieve.dedispersion.data.observation",
     "dedisperse": "skysieve.dedispersion.api",
     "fake": "skysieve.dedispersion.data.simulate",
     "fill_dropped": "skysieve.dedispersion.clean.repair",
     "find_dropped": "skysieve.dedispersion.clean.dropouts",
+    "inject_grid": "skysieve.dedispersion.injections.inject",
+    "inject_pulses": "skysieve.dedispersion.injections.inject",
     "inject": "skysieve.dedispersion.data.simulate",
     "plan": "skysieve.dedispersion.dm_plan.plan",
     "SearchPlan": "skysieve.dedispersion.single_pulse.search",

@@ -25,7 +25,6 @@ from .contract import METHODS, Engine, Method, Source, block_samples, sum_dtype
 from .dispatch import (
     EnginePlan,
     Kind,
-    cached_plan,
     chunk_samples,
     device_for,
     engine_that_fits,
@@ -33,6 +32,7 @@ from .dispatch import (
     least_chunk,
     make_engine,
     result_array,
+    with_cached_plan,
 )
 from .result import Dedispersed
 
@@ -388,8 +388,9 @@ def dedisperse(
             "per_call": per_call, "ref_freq": ref_freq, "dm_constant": dm_constant, "memory": memory,
             "threads": threads,
         }  # fmt: skip
-        with cached_plan(DedispersionPlan, fb, dms, device, options) as plan:
-            found = plan.execute(fb, mask=mask, progress=progress)
+        found: list[Dedispersed] = with_cached_plan(
+            DedispersionPlan, fb, dms, device, options, lambda plan: plan.execute(fb, mask=mask, progress=progress)
+        )
     return found if isinstance(dms, DMPlan) else found[0]
 
 

@@ -105,6 +105,17 @@ DETECTORS = {
 }
 """Detectors: names of `Detector`."""
 
+EXCESS, DIP = 4.0, 7.0
+"""Default S/N by which an event may exceed the response of a stronger one, and by which it falls between two peaks."""
+EXCESS_HELP = (
+    "S/N by which an event may exceed what a stronger burst explains at its DM, time and width; beyond, it is a "
+    f"candidate of its own. The default is {EXCESS:g}."
+)
+DIP_HELP = (
+    "Depth in sigma of the dip between two peaks of a window that makes them two events; inf never divides a window. "
+    f"The default is {DIP:g}."
+)
+
 # ---------------------------------------------------------------- limits
 
 MOST_BINNED = 128
@@ -115,6 +126,8 @@ REREAD = 16
 
 UNIT, CLIP = 64.0, float(2**18)
 """Fixed-point samples of a search: units of one sigma, and the largest value."""
+THRESHOLD = 6.7
+"""Least S/N of an event: 500 DMs of noise, 256 us and 26 boxcars give less than one false candidate per hour."""
 MOST_WIDTH = 4096
 """Widest boxcar: the sum of so many clipped samples fits 31 bits."""
 
@@ -162,6 +175,10 @@ class Detection:
         Binned samples of each series, from sample 0 on, for which all channels have data.
     most : int
         Largest number of events that memory holds.
+    parts : int
+        Parts of a block from whose means the running baseline follows; 0: the level is that of the noise estimator.
+    dip : float
+        Fall of the S/N between two peaks of a window that makes them two events; see `cpu.detect.split`.
     """
 
     block: int
@@ -171,6 +188,8 @@ class Detection:
     every: bool
     valid: NDArray[np.int64]
     most: int = 2**62
+    parts: int = 0
+    dip: float = np.inf
 
     @property
     def noise_code(self) -> int:
@@ -186,6 +205,18 @@ def check_events(count: int, what: Detection) -> None:
     """Stop a search that finds more events than memory holds: its threshold lies in the noise."""
     if count > what.most:
         raise ValueError(f"threshold={what.threshold!r}: more than {what.most} events; raise it, or memory")
+
+
+def sorted_events(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows of (DM, sample, width, S/N) in the order of the first three, each once.
+
+    Two windows that overlap may both hold a peak that is resolved.
+
+    >>> sorted_events(np.array([[1, 7, 0, 9.0], [0, 8, 0, 7.0], [1, 7, 0, 9.0]])).tolist()
+    [[0.0, 8.0, 0.0, 7.0], [1.0, 7.0, 0.0, 9.0]]
+    """
+    rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+    return rows[np.append(True, (np.diff(rows[:, :3], axis=0) != 0).any(axis=1))[: len(rows)]]
 
 
 @dataclass(frozen=True)
@@ -272,6 +303,7 @@ class Engine(Protocol):
     ) -> NDArray[np.float64]:
         """Events whose windows are centred on binned samples ``low : high``; the series stay on the backend.
 
+        A window that holds several peaks is replaced by events that lie up to three quarters of its width away.
         ``first : first + count`` are the samples to sum; ``first`` begins a block.  They hold the block before ``low``,
         and samples after ``high`` for the widest window and for the noise there.
 
@@ -310,8 +342,28 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype({"u": np.uint32, "i": np.int32, "f": np.float32}[dtype.kind])
 
 
+KINDS = "uif"
+"""Kinds of sums, by their number in kernels."""
+
 BLOCK_SECONDS = 2.0
 """Length of the blocks, anchored at sample 0, from which noise and replacements of missing data are taken."""
+
+
+CONTEXT = 2
+"""Blocks before and after the ones that are searched, on which their events depend: those that a window reaches, and
+the neighbours of these, for the baseline."""
+PART_SECONDS, LEAST_PARTS, MOST_PARTS = 1 / 32, 16, 256
+"""Length of the parts of a block from which the baseline follows, and their least and largest number."""
+
+
+def block_parts(block: int, tsamp: float) -> int:
+    """Parts of a block of ``block`` samples: a multiple of 16.
+
+    >>> block_parts(7808, 256e-6), block_parts(2560, 100e-6)
+    (64, 16)
+    """
+    wanted = round(block * tsamp / PART_SECONDS / LEAST_PARTS) * LEAST_PARTS
+    return min(max(wanted, LEAST_PARTS), MOST_PARTS)
 
 
 def block_samples(tsamp: float, seconds: float = BLOCK_SECONDS) -> int:

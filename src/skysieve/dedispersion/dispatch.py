@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -281,24 +280,40 @@ LIKE = 1.25
 """Data whose lengths differ by at most about this factor share a cached plan; a longer one is searched in chunks."""
 
 
-@contextmanager
-def cached_plan(make: Callable[..., P], fb: Filterbank, dms: Any, device: str, options: dict[str, Any]) -> Iterator[P]:
-    """Lend ``make(fb, dms, device=device, **options)``, or an idle plan that an earlier call made from the same.
+def with_cached_plan(
+    make: Callable[..., P], fb: Filterbank, dms: Any, device: str, options: dict[str, Any], use: Callable[[P], R]
+) -> R:
+    """Return ``use(plan)`` with ``make(fb, dms, device=device, **options)``, or with an idle plan that an earlier call
+    made from the same.
 
     Arguments that are wrong have no cached plan: `make` refuses them.
     """
+
+    key, where = _plan_key(make, fb, dms, device, options)
+
+    def compute() -> R:
+        if where is None:
+            with make(fb, dms, device=device, **options) as plan:
+                return use(plan)
+        with ENGINES.borrow(key, lambda: make(fb, dms, device=device, **options), where, _idle_bytes) as plan:
+            found = use(plan)
+            plan._release_data()
+            return found
+
+    return compute() if where is None else ENGINES.retried(where, compute)
+
+
+def _plan_key(
+    make: Callable[..., Any], fb: Filterbank, dms: Any, device: str, options: dict[str, Any]
+) -> tuple[Hashable, Device | None]:
+    """Everything that a plan depends on, and its first device; None as device where an argument is wrong."""
     try:
-        given = device_for(fb, device)
-        devices = resolve(given)
+        devices = resolve(device_for(fb, device))
         key = (make, devices, *_data_key(fb), _dms_key(dms), tuple((k, _plain(v)) for k, v in sorted(options.items())))
         hash(key)
     except (TypeError, ValueError, DeviceUnavailable):
-        with make(fb, dms, device=device, **options) as plan:
-            yield plan
-        return
-    with ENGINES.borrow(key, lambda: make(fb, dms, device=device, **options), devices[0], _idle_bytes) as plan:
-        yield plan
-        plan._release_data()
+        return None, None
+    return key, devices[0]
 
 
 def _data_key(fb: Filterbank) -> tuple[Hashable, ...]:

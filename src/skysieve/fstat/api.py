@@ -172,8 +172,12 @@ def transient_map(
         with make() as plan:
             return plan.execute(found, grid=grid, progress=progress)
     key = (TransientPlan, *options.items())
-    with ENGINES.borrow(key, make, chosen, TransientPlan.idle_bytes) as plan:
-        return plan.execute(found, grid=grid, progress=progress)
+
+    def compute() -> TransientResult:
+        with ENGINES.borrow(key, make, chosen, TransientPlan.idle_bytes) as plan:
+            return plan.execute(found, grid=grid, progress=progress)
+
+    return ENGINES.retried(chosen, compute)
 
 
 class TransientPlan(Plan):
@@ -256,8 +260,9 @@ class TransientPlan(Plan):
 
         Further keys are ``window``, ``grid`` (its shape), ``cells`` and ``paper_bytes``: eq. 9 of Keitel & Ashton 2018,
         4 bytes for each of 7 numbers of an SFT and for each cell.  ``bytes`` are those of the atoms, the axes and the
-        map here.  ``seconds`` follows the model of appendix A of the paper, whose constants are measured once on the
-        device (a fraction of a second) and stored in the user's cache folder.
+        map here; ``moved`` are those of the atoms and the map.  ``seconds`` on an idle machine, and
+        ``processor_seconds`` of all threads, follow the model of appendix A of the paper with constants of this
+        machine; they are None before ``skysieve info --measure``.
         """
         engine = self._open_engine()
         _, grid, job = self._prepare(atoms, None)

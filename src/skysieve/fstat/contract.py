@@ -7,7 +7,7 @@ every cell); ``cpu.Engine`` and ``cuda.Engine`` take them and return an `Output`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -268,7 +268,7 @@ def check_compat(compat: str, window: Window) -> None:
 
 
 def description(
-    job: MapJob, method: str, device: str, dtype: np.dtype[Any], map_bytes: int, seconds: float
+    job: MapJob, method: str, device: str, dtype: np.dtype[Any], map_bytes: int, times: Mapping[str, float | None]
 ) -> dict[str, Any]:
     """The answer of ``Engine.describe``: bytes are those of the atoms, the axes of the grid and the maps."""
     rows, columns = job.schedule.shape
@@ -278,7 +278,8 @@ def description(
         "device": device,
         "dtype": dtype.name,
         "bytes": atoms + BYTES_T0 * rows + BYTES_TAU * columns + map_bytes,
-        "seconds": seconds,
+        "moved": atoms + map_bytes,
+        **times,
         "cells": rows * columns * job.n_templates,
     }
 

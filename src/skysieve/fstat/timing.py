@@ -10,16 +10,18 @@ call and the second counts the bins of one template, since a march through the b
 
 from __future__ import annotations
 
-import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from skysieve.core.measured import Figures, figures
+from skysieve import __version__
+from skysieve.core.machine.measured import store, stored
+from skysieve.core.machine.rates import others_busy
 from skysieve.fstat.inputs.bins import Bins
 from skysieve.fstat.inputs.grid import Grid, Schedule
 from skysieve.fstat.inputs.window_kinds import Algorithm
@@ -31,25 +33,49 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TATOM = 1800
-SETUPS = ((48, 1, 1), (240, 1, 1), (240, 5, 1), (240, 1, 6), (720, 1, 1), (720, 3, 2), (720, 12, 8), (1440, 1, 1))
+SETUPS = ((48, 1, 1), (240, 1, 1), (240, 1, 6), (720, 1, 1), (720, 1, 8), (1440, 1, 1))
 """Maps that are timed on a CPU: bins, and steps of t0 and tau in bins.  They take some 60 milliseconds on one core."""
-MAP_SETUPS = ((240, 1, 1), (720, 1, 1), (720, 12, 8), (1440, 1, 1), (3000, 1, 1), (3000, 1, 3))
-"""The same where the whole map is returned.  One has 36 MB: the system clears memory of that size at each call."""
+STEP_SETUPS = ((48, 2, 2), (240, 5, 1), (480, 4, 4), (720, 3, 2), (720, 8, 6), (1440, 2, 2), (1440, 6, 6))
+"""The same for grids whose steps of t0 are longer than a bin: their rows do not begin in neighbouring bins, and sums
+over them take twice as long."""
+SPARSE_SETUPS = ((240, 2, 20), (480, 5, 40), (720, 12, 24), (1440, 8, 48), (1440, 2, 60))
+"""The same for grids that have many more bins in their rows than cells."""
+MAP_SETUPS = ((240, 1, 1), (720, 1, 1), (720, 1, 8), (1440, 1, 1), (3000, 1, 1), (3000, 1, 3))
+"""The same as `SETUPS` where the whole map is returned.  One has 36 MB: the system clears memory of that size at each
+call."""
+STEP_MAP_SETUPS = ((240, 2, 1), (720, 3, 2), (720, 8, 6), (1440, 2, 2), (4300, 2, 1))
+"""The same as `STEP_SETUPS` where the whole map is returned."""
 GPU_SETUPS = (
-    (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 2, 2, 1), (480, 1, 1, 16), (1440, 1, 1, 16),
-    (1440, 4, 4, 16), (1440, 1, 1, 64),
+    (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (480, 1, 1, 16), (1440, 1, 1, 16), (1440, 1, 4, 16),
+    (1440, 1, 1, 64),
 )  # fmt: skip
 """The same on a GPU, with the number of templates.  They take some milliseconds, after seconds of compilation."""
-GPU_SETUPS_ALONE = ((48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 2, 2, 1), (5760, 1, 1, 1), (8640, 3, 3, 1))
-"""The same for calls with one template, which leave most of a GPU idle and so have constants of their own."""
+GPU_STEP_SETUPS = (
+    (48, 2, 1, 1), (480, 4, 4, 1), (2880, 2, 2, 1), (480, 2, 2, 16), (1440, 4, 4, 16), (1440, 2, 1, 64),
+    (1440, 4, 4, 64),
+)  # fmt: skip
+"""The same for grids whose steps of t0 are longer than a bin."""
+GPU_SETUPS_ALONE = (
+    (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 1, 2, 1), (5760, 1, 1, 1), (17_520, 1, 1, 1),
+)  # fmt: skip
+"""The same for calls with one template, which leave most of a GPU idle and so have constants of their own: up to a
+year, because the time of small maps says little about that of large ones."""
+GPU_STEP_SETUPS_ALONE = ((48, 2, 1, 1), (480, 4, 4, 1), (2880, 2, 2, 1), (5760, 4, 2, 1), (17_520, 3, 3, 1))
+"""Both."""
 LONGEST_UNALIGNED = 480
 """Most bins that are timed for functions on grids whose start times lie at many offsets from the bins."""
 WARM, REPEATS = 2, 3
 """Calls before a measurement, and calls of which the fastest counts."""
 COUNTED = ("call", "sfts", "sums", "cells")
 """Names of the constants, in the order of `terms`."""
-FORMAT = 3
+FORMAT = 5
 """Version of the stored constants; raise it when the kernels change enough to make old ones wrong."""
+
+
+def stepped(s: Schedule) -> bool:
+    """Whether the rows of a schedule do not begin in neighbouring bins."""
+    first = s.first[~s.late]
+    return bool((np.diff(first) != 1).any())
 
 
 def steps(s: Schedule, exponential: bool) -> float:
@@ -69,31 +95,42 @@ def terms(job: MapJob, exponential: bool, templates: int = 1) -> NDArray[np.floa
     return np.array([1.0, job.n, templates * steps(job.schedule, exponential), float(rows) * columns * templates])
 
 
-def processor() -> str:
-    """Name of the host's processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
+Kind = Literal["", "steps", "sparse"]
 Cases = Iterable[tuple["NDArray[np.float64]", "Callable[[], object]"]]
 """Pairs of the counts of a call (see `terms`) and the call to be timed."""
 
 
-def constants(name: str, cases: Callable[[], Cases]) -> NDArray[np.float64]:
-    """The constants of `name` (a device, an algorithm, a type): read from the cache, or measured and stored there."""
+_measuring: ContextVar[bool] = ContextVar("measuring", default=False)
 
-    def measured() -> Figures:
-        return dict(zip(COUNTED, measure(cases()).tolist(), strict=True))
 
-    found = figures(f"fstat {name} {FORMAT}", measured, dict.fromkeys(COUNTED, 0.0))
+@contextmanager
+def measuring() -> Iterator[None]:
+    """Within it, `constants` measures and stores; elsewhere it only reads what is stored."""
+    token = _measuring.set(True)
+    try:
+        yield
+    finally:
+        _measuring.reset(token)
+
+
+def constants(
+    name: str, cases: Callable[[], Cases], clock: Callable[[], float] = time.thread_time
+) -> NDArray[np.float64] | None:
+    """The constants of `name` (a device, an algorithm, a type) that are stored; None if they were not measured.
+
+    `clock` is the processor time of the calling thread for a CPU, or the time of day for a GPU.
+    """
+    known = f"fstat {name} {__version__} {FORMAT}"
+    if _measuring.get():
+        with others_busy() if clock is time.thread_time else nullcontext():
+            store(known, dict(zip(COUNTED, measure(cases(), clock).tolist(), strict=True)))
+    found = stored(known)
+    if found is None or set(found) != set(COUNTED):
+        return None
     return np.array([found[counted] for counted in COUNTED])
 
 
-def measure(cases: Cases) -> NDArray[np.float64]:
+def measure(cases: Cases, clock: Callable[[], float] = time.thread_time) -> NDArray[np.float64]:
     """Time a few maps and `fit` the constants."""
     table, seconds = [], []
     for counts, call in cases:
@@ -101,9 +138,9 @@ def measure(cases: Cases) -> NDArray[np.float64]:
             call()
         best = np.inf
         for _ in range(REPEATS):
-            start = time.perf_counter()
+            start = clock()
             call()
-            best = min(best, time.perf_counter() - start)
+            best = min(best, clock() - start)
         table.append(counts)
         seconds.append(best)
     return fit(np.array(table), np.array(seconds))
@@ -119,8 +156,9 @@ def fit(counts: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np
 
 
 def host_cases(
-    window: Window, dtype: Any, execute: Callable[[MapJob], object], unaligned: bool = False, keep_map: bool = False
-) -> Cases:
+    window: Window, dtype: Any, execute: Callable[[MapJob], object], unaligned: bool = False, keep_map: bool = False,
+    kind: Kind = "",
+) -> Cases:  # fmt: skip
     """Maps of noise to be timed on a CPU.
 
     Parameters
@@ -133,8 +171,15 @@ def host_cases(
         Put the start times at several offsets from the bins, which needs other kernels.
     keep_map : bool
         Whether `execute` returns whole maps.
+    kind : {"", "steps", "sparse"}
+        Take grids whose rows do not begin in neighbouring bins, or that have few cells.
     """
-    for n, dt0, dtau in MAP_SETUPS if keep_map else SETUPS:
+    setups = {
+        "": (SETUPS, MAP_SETUPS),
+        "steps": (STEP_SETUPS, STEP_MAP_SETUPS),
+        "sparse": (SPARSE_SETUPS, SPARSE_SETUPS),
+    }
+    for n, dt0, dtau in setups[kind][keep_map]:
         job = sample(n, dt0, dtau, window, dtype, unaligned)
         yield terms(job, window.algorithm == Algorithm.RECURRENCE), partial(execute, job)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from skysieve.core.checks import one_of, thread_count
 from skysieve.core.device import Device, resolve
 from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import SkysieveError
+from skysieve.core.machine import rates
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
@@ -61,14 +62,15 @@ class BorrowedEngine:
     def __init__(
         self, spec: Spec, devices: tuple[Device, ...], memory: str | float | None, threads: int | None
     ) -> None:
-        self._error: BaseException | None = None
         cores = usable_cores() if threads is None else threads  # an engine of all cores has one thread for each
-        self._loan = ENGINES.borrow(
-            ("periodogram", spec, devices, memory, threads, cores),
-            lambda: make_engine(spec, devices, memory, threads),
-            devices[0],
-            lambda engine: engine.idle_bytes,
-        )
+        self._key = ("periodogram", spec, devices, memory, threads, cores)
+        self._make = lambda: make_engine(spec, devices, memory, threads)
+        self._device = devices[0]
+        self._borrow()
+
+    def _borrow(self) -> None:
+        self._error: BaseException | None = None
+        self._loan = ENGINES.borrow(self._key, self._make, self._device, lambda engine: engine.idle_bytes)
         self._engine = self._loan.__enter__()
 
     def scan(self, source: Source) -> Scan:
@@ -77,7 +79,17 @@ class BorrowedEngine:
             return self._engine.scan(source)
 
     def execute(self, source: Source, grids: Grids, output: Output, progress: Any = None) -> None:
-        """See `contract.Engine.execute`."""
+        """See `contract.Engine.execute`; once more, with a new engine, where idle engines hold memory that is short."""
+        others = ENGINES.has_idle(self._device)
+        try:
+            with self._noticing():
+                return self._engine.execute(source, grids, output, progress)
+        except MemoryError:
+            if not others:
+                raise
+            with suppress(MemoryError):
+                self.close()
+            self._borrow()
         with self._noticing():
             self._engine.execute(source, grids, output, progress)
 
@@ -410,9 +422,12 @@ class LombScarglePlan(Plan):
         Returns
         -------
         dict
-            ``method``, ``device``, ``dtype`` (str), ``bytes`` of memory that the work takes on the device (int),
-            ``seconds`` that are expected (float, or None where there is no prediction), ``normalization``, ``nterms``,
-            ``n_peaks``, ``return_power``, ``n_objects``, ``n_points``, ``n_frequencies``, ``shared_grid``.
+            ``method``, ``device``, ``dtype`` (str), ``bytes`` of memory that the work takes on the device, ``moved``
+            bytes of rows and answers, which cross the bus of a GPU (int); ``seconds`` that are expected on an idle
+            machine and ``processor_seconds`` of all threads (float; None before ``skysieve info --measure``, see
+            `core.machine.rates`), ``work`` (the counts from which they are predicted) and ``threads`` that share it,
+            ``normalization``, ``nterms``, ``n_peaks``, ``return_power``, ``n_objects``, ``n_points``,
+            ``n_frequencies``, ``shared_grid``.
 
         Raises
         ------
@@ -431,7 +446,11 @@ class LombScarglePlan(Plan):
             "device": str(self._device),
             "dtype": spec.dtype.name,
             "bytes": 0,
+            "moved": 0,
             "seconds": None,
+            "processor_seconds": None,
+            "work": {},
+            "threads": 0,
             "normalization": spec.normalization,
             "nterms": spec.nterms,
             "n_peaks": spec.n_peaks,
@@ -448,12 +467,20 @@ class LombScarglePlan(Plan):
         n = curves.source.n_objects
         about = engine.describe(curves.source, grids)
         return description | {
-            **{key: about[key] for key in ("method", "device", "bytes", "seconds")},
+            **{key: about[key] for key in ("method", "device", "bytes", "work", "threads")},
+            **rates.predicted("periodogram", self._device, about["work"], about["threads"]),
+            "moved": self._moved(curves, n, int(grids.offsets(n)[-1])),
             "n_objects": n,
             "n_points": int(curves.source.offsets[-1]),
             "n_frequencies": int(grids.offsets(n)[-1]),
             "shared_grid": grids.shared,
         }
+
+    def _moved(self, curves: CurveSet, n: int, frequencies: int) -> int:
+        """Bytes of rows that are read, and of answers: five numbers of each peak, eight bytes for each object."""
+        columns = 3 if curves.source.has_dy else 2
+        powers = frequencies * self._spec.dtype.itemsize if self._spec.return_power else 0
+        return 8 * (columns * int(curves.source.offsets[-1]) + n * (1 + 5 * max(1, self._spec.n_peaks))) + powers
 
     def _open(self) -> Engine:
         if self._engine is None:

@@ -281,8 +281,8 @@ class Engine(Protocol):
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
         """What would be done, without doing it.
 
-        The keys that every backend has are ``method`` and ``device`` (str), ``bytes`` (int; on the device) and
-        ``seconds`` (float; None where there is no prediction).
+        The keys that every backend has are ``method`` and ``device`` (str), ``bytes`` (int; on the device), ``work``
+        (dict of counts, see `core.machine.rates`) and ``threads`` (int).
         """
 
     @property

@@ -15,6 +15,7 @@ from skysieve.core.checks import one_of, real_dtype
 from skysieve.core.device import Device, resolve
 from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, format_bytes
+from skysieve.core.machine import rates
 from skysieve.core.plan import Plan
 from skysieve.core.progress import Progress, Reporter, reporting
 from skysieve.sphere.grids.grid import QUADRATURES, Grid, Healpix, Quadrature
@@ -243,9 +244,10 @@ class ConvolvePlan(Plan):
         self._options: dict[str, Any] = {"memory": memory, "threads": threads}
         self._ones = np.ones(len(self._table.n))
         if logger.isEnabledFor(logging.INFO):
-            facts = self._engine.describe()
+            facts = self.describe()
             size, seconds = format_bytes(facts["bytes"]), facts["seconds"]
-            logger.info("%r on %s: %s, expected %.2g s for a map", self, facts["device"], size, seconds)
+            expected = rates.ADVICE if seconds is None else f"expected {seconds:.2g} s for a map"
+            logger.info("%r on %s: %s, %s", self, facts["device"], size, expected)
 
     _skips_bad = False
     """Whether bad pixels (UNSEEN, NaN, infinite) count as 0, and are copied into the result; for one kernel."""
@@ -383,14 +385,21 @@ class ConvolvePlan(Plan):
         -------
         dict
             ``method``, ``device`` and ``dtype``; ``bytes`` of the plan and its working memory on the device, including
-            a copy of a map that has to be reordered or converted, but not the given maps and the result; ``seconds``
-            expected for one map; ``support`` of the kernel (rad); ``truncation_error`` for white maps; ``npix``; the
+            a copy of a map that has to be reordered or converted, but not the given maps and the result; for one map:
+            ``moved`` bytes of the map and its results, ``seconds`` that are expected on an idle machine and
+            ``processor_seconds`` of all threads (None before ``skysieve info --measure``), ``work`` from which they are
+            predicted; ``support`` of the kernel (rad); ``truncation_error`` for white maps; ``npix``; the
             number of ``kernels``.
         """
         cut = self.method != "harmonic"
         support = max(r.radius for r in self._spec.radials) if cut else math.pi
+        facts = self._engine.describe()
+        times = rates.predicted("sphere", self.device, facts["work"], facts["threads"])
+        planes = (1 + len(self.kernels)) * (2 if self.spin else 1)
         return {
-            **self._engine.describe(),
+            **facts,
+            **times,
+            "moved": planes * self.npix * self.dtype.itemsize,
             "dtype": self.dtype.name,
             "support": support,
             "truncation_error": self.truncation_error(),

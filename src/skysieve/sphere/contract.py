@@ -99,7 +99,8 @@ class Engine(Protocol):
         """
 
     def describe(self) -> dict[str, Any]:
-        """Method, device, bytes of the plan, and expected seconds of one map."""
+        """Method, device, bytes of the plan; ``work`` of one map for `core.machine.rates` (seconds of the model of
+        methods), and the ``threads`` or GPUs that share it."""
 
     def close(self) -> None:
         """Free threads and memory."""

@@ -4,24 +4,32 @@ numba optimises and translates a function again in every function that calls it,
 a function that compiled code calls is only lowered to LLVM's language (a *part*); the function that Python calls (an
 *entry*) is optimised and translated once, with all its parts.  The first compilation takes about half the time.
 
-Compiled entries are stored in `skysieve.core.measured.cache_folder`, in a folder for the present sources, versions and
+Compiled entries are stored in `core.machine.measured.cache_folder`, in a folder for the present sources, versions and
 Python, one file for each function, types of arguments and processor.  A file that is damaged counts as absent.
+
+A first answer need not wait for all of it: `interpreted_if_small` runs the source of a function that is called for few
+rows by Python's interpreter, and `compile_together` compiles several functions at the same time, in processes of their
+own.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
+import importlib
 import logging
 import os
 import pickle
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -32,16 +40,25 @@ import numpy as np
 from numba.core import config, serialize
 from numba.core.caching import NullCache
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder, _LowerResult
+from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder, Flags, _LowerResult
 from numba.core.compiler_machinery import register_pass
-from numba.core.registry import CPUDispatcher
+from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.typed_passes import NativeLowering
 
 import skysieve
 from skysieve.core.files import written
-from skysieve.core.measured import cache_folder
+from skysieve.core.machine.measured import cache_folder
+from skysieve.core.tasks import usable_cores
 
-__all__ = ["njit", "stored_folder"]
+__all__ = [
+    "compile_all",
+    "compile_beside",
+    "compile_together",
+    "interpreted_if_small",
+    "is_compiled",
+    "njit",
+    "stored_folder",
+]
 
 logger = logging.getLogger("skysieve.compile")
 
@@ -50,6 +67,17 @@ _OLD = 30 * 86_400.0
 """Seconds without use after which the folder of other sources or versions is removed."""
 _DAY = 86_400.0
 _WITHOUT_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+STEP_SECONDS = 1e-6
+"""Time of one step (an operation on a number) in Python's interpreter."""
+INTERPRETED_SECONDS = 0.3
+"""Time that a function may take in the interpreter, in one process, before it is compiled: compiling takes longer."""
+WAIT_SECONDS = 120.0
+"""Time after which a process that compiles is not waited for."""
+_HELPER = "SKYSIEVE_COMPILES_FOR_ANOTHER_PROCESS"
+"""Environment variable of processes that compile for another one: they start no further ones."""
+_together = threading.Lock()
+_beside: dict[Callable[..., Any], subprocess.Popen[bytes]] = {}
+"""Processes of `compile_beside`."""
 _said: set[str] = set()
 """What this process has said already: each message comes once."""
 
@@ -127,18 +155,73 @@ class _PartCompiler(CompilerBase):  # type: ignore[misc]
         return [pipeline]
 
 
+class _Flags(Flags):  # type: ignore[misc]
+    """Flags of a function that are compared fast, and whose callees do not see that wrappers are made.
+
+    numba compares the flags of the function that is compiled thousands of times, and compiles what it has of NumPy
+    once for each set of flags.
+    """
+
+    def copy(self) -> _Flags:
+        """Return what the callees see."""
+        seen = _Flags(self)
+        for name in ("no_cpython_wrapper", "no_cfunc_wrapper", "release_gil", "no_compile"):
+            seen._values.pop(name, None)
+        return seen
+
+    def values(self) -> dict[str, Any]:
+        """Return all values."""
+        given = self._values
+        return {name: given.get(name, option.default) for name, option in self.options.items()}
+
+    def __hash__(self) -> int:
+        return _FLAGS_HASH
+
+    def __eq__(self, other: object) -> bool:
+        return (type(other) is _Flags and self._values == other._values) or bool(super().__eq__(other))
+
+
+_FLAGS_HASH = hash(Flags())
+
+
+def _quicken(dispatcher: CPUDispatcher) -> None:
+    dispatcher._compiler._customize_flags = _Flags
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Switch off Python's collection of garbage: compiling makes millions of objects, most of which stay in use."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 class _Kernel(CPUDispatcher):  # type: ignore[misc]
     """A function that Python calls as an entry, and compiled code as a part."""
 
     def __init__(self, py_func: Callable[..., Any], targetoptions: dict[str, Any]) -> None:
         super().__init__(py_func, targetoptions={**targetoptions, "no_cfunc_wrapper": True})
         self._options = targetoptions
+        self.interpreted_seconds = 0.0
+        _quicken(self)
 
     @functools.cached_property
     def _part(self) -> Any:
-        return CPUDispatcher(
+        part = CPUDispatcher(
             self.py_func, targetoptions={**self._options, **_WITHOUT_WRAPPERS}, pipeline_class=_PartCompiler
         )
+        _quicken(part)
+        return part
+
+    def compile(self, sig: Any) -> Any:
+        """Compile for these types, or load what is stored."""
+        with _no_collection():
+            return super().compile(sig)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """What compiled code calls."""
@@ -151,6 +234,162 @@ class _Kernel(CPUDispatcher):  # type: ignore[misc]
     def enable_caching(self) -> None:
         """Store compiled entries."""
         self._cache = _Cache(self.py_func)
+
+
+# ---------------------------------------------------------------- first answers
+
+
+def interpreted_if_small(kernel: Any, steps: float) -> Callable[..., Any]:
+    """Return a function of `njit`, or its source for Python's interpreter where that is done before it is compiled.
+
+    The interpreter gives the same bits if all arrays are of float64, int64 or bool and no option allows sums in another
+    order.
+
+    Parameters
+    ----------
+    kernel : function of `njit`
+        What is called next.
+    steps : float
+        Operations on numbers in that call.
+    """
+    if kernel.__class__ is not _Kernel or kernel.overloads:
+        return kernel  # type: ignore[no-any-return]
+    seconds = STEP_SECONDS * steps
+    if kernel.interpreted_seconds + seconds > INTERPRETED_SECONDS or kernel._cache.holds_any():
+        return kernel
+    kernel.interpreted_seconds += seconds
+    return _interpreted(kernel)
+
+
+@functools.cache
+def _interpreted(kernel: Any) -> Callable[..., Any]:
+    """Return the source of a function, which calls the source of the functions that it calls."""
+    function = kernel.py_func
+    around = dict(function.__globals__)
+    source = FunctionType(function.__code__, around, function.__name__, function.__defaults__, function.__closure__)
+    for name in function.__code__.co_names:
+        if isinstance(around.get(name), _Kernel):
+            around[name] = _interpreted(around[name])
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return source(*args)
+
+    return run
+
+
+def compile_all() -> None:
+    """From now on this process interprets nothing and starts no process to compile: `skysieve warm-up` is for later."""
+    global INTERPRETED_SECONDS
+    INTERPRETED_SECONDS = 0.0
+    os.environ[_HELPER] = "1"
+
+
+def is_compiled(kernel: Any, *args: Any) -> bool:
+    """Return whether there is code of a function for arguments of these types, in this process or stored."""
+    if kernel.__class__ is not _Kernel:
+        return True
+    types = tuple(kernel.typeof_pyval(a) for a in args)
+    return types in kernel.overloads or kernel._cache.holds(types)
+
+
+def compile_together(*calls: tuple[Any, Sequence[Any]]) -> None:
+    """Compile functions at the same time, the first in this process and the others in processes of their own.
+
+    numba compiles one function at a time in a process.  Nothing happens if fewer than two functions are missing.
+
+    Parameters
+    ----------
+    *calls : tuple of function of `njit` and arguments
+        What is called next.
+    """
+    if all(kernel.__class__ is not _Kernel or kernel.overloads for kernel, _ in calls) or not _may_start():
+        return
+    with _together:  # one thread starts processes; others find the code
+        typed = [
+            (kernel, tuple(kernel.typeof_pyval(a) for a in args))
+            for kernel, args in calls
+            if not is_compiled(kernel, *args)
+        ]
+        if len(typed) >= 2:
+            _compile_in_processes(typed)
+
+
+def _compile_in_processes(typed: list[tuple[Any, Any]]) -> None:
+    (kernel, types), *others = typed
+    number = min(len(others), usable_cores() - 1)
+    helpers = []
+    for i in range(number):
+        helper = _start("from skysieve.core.cpu.jit import _serve; _serve()")
+        if helper is not None:
+            assert helper.stdin is not None
+            with suppress(BrokenPipeError), helper.stdin as pipe:
+                pickle.dump([(k.__module__, k.__name__, t) for k, t in others[i::number]], pipe)
+            helpers.append(helper)
+    try:
+        kernel.compile(types)
+        for helper in helpers:
+            _wait(helper)  # what is still missing then is compiled here
+    finally:
+        for helper in helpers:
+            _end(helper)
+
+
+def compile_beside(kernel: Any, code: str) -> None:
+    """Start a process that runs a use of a function, while this process does what comes before.
+
+    The function waits for that process when it is called.  Nothing happens if code of the function is stored.
+
+    Parameters
+    ----------
+    kernel : function of `njit`
+    code : str
+        Python code that calls the function, with arguments of the types that come.
+    """
+    if kernel.__class__ is not _Kernel or kernel.overloads or not _may_start():
+        return
+    with _together:
+        if kernel.py_func not in _beside and not kernel._cache.holds_any():
+            helper = _start(code)
+            if helper is not None and helper.stdin is not None:
+                helper.stdin.close()
+                _beside[kernel.py_func] = helper
+
+
+def _may_start() -> bool:
+    return usable_cores() > 1 and _HELPER not in os.environ
+
+
+def _start(code: str) -> subprocess.Popen[bytes] | None:
+    """Start a process that runs Python code; None if no process can be started."""
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", _HELPER: "1"},
+        )  # fmt: skip
+    except OSError as error:
+        logger.debug("no process for compiling: %s", error)
+        return None
+
+
+def _wait(helper: subprocess.Popen[bytes]) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        helper.wait(WAIT_SECONDS)
+
+
+def _end(helper: subprocess.Popen[bytes]) -> None:
+    if helper.poll() is None:
+        helper.kill()
+        helper.wait()
+
+
+def _serve() -> None:
+    """Compile what standard input lists."""
+    for module, name, types in pickle.load(sys.stdin.buffer):
+        getattr(importlib.import_module(module), name).compile(types)
 
 
 # ---------------------------------------------------------------- the cache
@@ -180,19 +419,44 @@ class _Cache(NullCache):  # type: ignore[misc]
         """Do not use the cache."""
         self._enabled = False
 
+    def holds(self, types: Any) -> bool:
+        """Return whether code for these types is stored."""
+        if not self._enabled:
+            return False
+        name = self._file(types, cpu_target.target_context)
+        return any((folder / name).is_file() for folder in _places(self._domain))
+
+    def holds_any(self) -> bool:
+        """Return whether code for any types is stored."""
+        name = f"{self._function.__name__}-*.bin"
+        return self._enabled and any(any(folder.glob(name)) for folder in _places(self._domain))
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored code for these types; None if there is none, or only a damaged file."""
         target_context.refresh()
         if not self._enabled:
             return None
         name = self._file(sig, target_context)
+        data = self._stored(name)
+        helper = _beside.pop(self._function, None)
+        if helper is not None:
+            if data is None:
+                _wait(helper)
+                data = self._stored(name)
+            _end(helper)
+        if data is not None:
+            return CompileResult._rebuild(target_context, *pickle.loads(data))
+        _say(f"compiling for this processor; this happens once, the code is stored in {cache_folder()}")
+        logger.debug("compiling %s.%s", self._function.__module__, self._function.__qualname__)
+        return None
+
+    def _stored(self, name: str) -> bytes | None:
+        """Return the content of a file of the cache; None if there is none, or only a damaged one."""
         for folder in _places(self._domain):
             data = _read(folder / name)
             if data is not None:
                 _touch(folder)
-                return CompileResult._rebuild(target_context, *pickle.loads(data))
-        _say(f"compiling for this processor; this happens once, the code is stored in {cache_folder()}")
-        logger.debug("compiling %s.%s", self._function.__module__, self._function.__qualname__)
+                return data
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -246,6 +510,8 @@ def _sources(domain: str) -> str:
     )
     for part in sorted({"core", domain}):
         for path in sorted((_PACKAGE / part).rglob("*.py")):
+            if path.parent.name == "command" or path == _PACKAGE / "core" / "command.py":
+                continue  # no kernel is in a command line: an edit of a help text compiles nothing
             content = path.read_bytes()
             found.update(f"{path.relative_to(_PACKAGE).as_posix()} {len(content)} ".encode() + content)
     return found.hexdigest()[:16]

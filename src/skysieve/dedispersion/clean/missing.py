@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.dedispersion.contract import CONTEXT
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 
@@ -187,8 +188,9 @@ class FilledReader:
             if not f.ready and end <= self.nsamp:
                 self.losses = replace(self.losses, start=max(self.losses.start, end))
         begin = self.losses.start // self.block
-        if 0 < begin < len(self._levels):  # a short last block takes the noise of the block before it
-            self._levels[begin - 1] = self._levels[begin]
+        if begin < len(self._levels):  # the level of a block depends on its context
+            for number in range(max(0, begin - CONTEXT), begin):
+                self._levels[number] = self._levels[begin]
 
     def _part(self, start: int, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         rows = np.array(self.fb.block(start, count).T, order="C")
@@ -260,19 +262,18 @@ def kept_events(
         rows[
             (part >= LEAST_LIVE)
             & (rows[:, 1] * t.table.downsamp >= first)
-            & ~_changing(t, rows, boxes, block, joins, what.valid)
+            & ~_changing(t, rows, boxes, block, joins, what)
         ]
         for t, rows, part, what in zip(made, raw, live, looked, strict=True)
     ]
 
 
 def _changing(
-    t: Tabled, rows: NDArray[np.float64], boxes: Sequence[int], block: int, joins: Sequence[int],
-    valid: NDArray[np.int64],
+    t: Tabled, rows: NDArray[np.float64], boxes: Sequence[int], block: int, joins: Sequence[int], what: Detection,
 ) -> NDArray[np.bool_]:  # fmt: skip
     """Whether each event's window reaches into a noise block whose level changes because channels become known.
 
-    ``valid`` is the number of samples of each series.
+    The baseline of a block depends on its neighbours, which then count as well.
     """
     found = np.zeros(len(rows), bool)
     if not len(joins) or not len(rows):
@@ -280,10 +281,10 @@ def _changing(
     number = rows[:, 0].astype(np.int64)
     delays, width = t.table.delays[number], np.array(boxes)[rows[:, 2].astype(np.int64)]
     begin = rows[:, 1] - width // 2
-    each = block // t.table.downsamp
+    each, more = block // t.table.downsamp, int(what.parts > 0)
     for join in joins:
-        low = (join // t.table.downsamp - delays.max(axis=1)) // each * each
-        high = -(-(join // t.table.downsamp - delays.min(axis=1)) // each) * each
-        short = 4 * (valid[number] - high) < each
+        low = ((join // t.table.downsamp - delays.max(axis=1)) // each - more) * each
+        high = (-(-(join // t.table.downsamp - delays.min(axis=1)) // each) + more) * each
+        short = 4 * (what.valid[number] - high) < each
         found |= ((begin < high) | short) & (begin + width > low)
     return found

@@ -5,16 +5,21 @@ from __future__ import annotations
 import importlib
 import json
 from contextlib import ExitStack
+from dataclasses import asdict
 from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from skysieve.core.checks import one_of
 from skysieve.core.command import (
+    FAILED_SOME,
     OUTPUT,
     STDIO,
     USER_ERROR,
+    ClusterOption,
+    DryRunOption,
     FormatOption,
     MemoryOption,
     Messages,
@@ -26,7 +31,10 @@ from skysieve.core.command import (
     report_errors,
     table_format,
 )
+from skysieve.core.errors import one_line
 from skysieve.core.files import save_figure, written
+from skysieve.dedispersion.contract import THRESHOLD
+from skysieve.dedispersion.data.readers import FILE_FORMATS
 
 from .options import (
     DATA,
@@ -40,9 +48,14 @@ from .options import (
     DmOptions,
     Files,
     FilOutput,
+    Grouping,
+    Injected,
+    MaxWidthOption,
     MethodOption,
+    NoBaselineOption,
     NoiseOption,
     PlanFile,
+    Receiver,
     Reports,
     Requantise,
     Scatter,
@@ -53,6 +66,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from skysieve.dedispersion.clean.masks import Mask
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.dm_plan.plan import DMPlan
     from skysieve.dedispersion.single_pulse.candidates import Candidates
@@ -227,8 +241,20 @@ def dedisperse(
 @dedisp.command()
 @grouped
 def search(
-    files: Files,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE|DIR|PATTERN...",
+            help=f"The data: {', '.join(f.name for f in FILE_FORMATS)}. Several files are joined by their times, "
+            "unless --each is given; '-' reads one from standard input. The files of a folder (.fil, .fits, .sf) and "
+            "of a quoted pattern are searched one by one, as with --each.",
+            show_default=False,
+        ),
+    ],
     *,
+    each: Annotated[
+        bool, option("--each", help="Search each file by itself. A file that is damaged costs itself.", panel=DATA)
+    ] = False,
     dms: DmOptions,
     plan_file: PlanFile = None,
     data: DataOptions,
@@ -241,8 +267,9 @@ def search(
     ] = None,
     requantise: Requantise = False,
     threshold: Annotated[
-        float, option("-t", "--threshold", help="Least S/N of an event. The default is 6.5.", panel=SEARCH, metavar="X")
-    ] = 6.5,
+        float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
+               metavar="X")
+    ] = THRESHOLD,
     noise: NoiseOption = "robust",
     detector: DetectorOption = "boxcar",
     buffer: Annotated[
@@ -259,14 +286,19 @@ def search(
             panel=SEARCH, metavar="S",
         ),
     ] = None,
+    grouping: Grouping,
+    max_width: MaxWidthOption = None,
+    no_baseline: NoBaselineOption = False,
     method: MethodOption = "auto",
     computation: Computation,
+    dry_run: DryRunOption = False,
     output: Annotated[
         Path | None,
         option(
             "-o", "--output",
-            help="Candidates: .csv, .ecsv, .json, .parquet, .singlepulse (PRESTO) or .cand (Heimdall); '-' is standard "
-            "output.",
+            help="Candidates: .csv, .ecsv, .json, .parquet, .singlepulse (PRESTO) or .cand (Heimdall); '-' is "
+            "standard output. With --each a table with a column of files; or, if the name has no ending, a folder for "
+            "a table of each.",
             panel=OUTPUT, metavar="OUT",
         ),
     ] = None,
@@ -279,42 +311,112 @@ def search(
     most: Annotated[
         int, option("--most", help="Number of cut-outs. The default is 10.", panel=OUTPUT, metavar="N", min=1)
     ] = 10,
+    cluster: ClusterOption = None,
+    resume: Annotated[
+        bool,
+        option(
+            "--resume", help="With --each or --cluster: continue where an interrupted run ended, after the files that "
+            "are done.", panel=OUTPUT,
+        ),
+    ] = False,
     overwrite: OverwriteOption = False,
     reports: Reports,
 ) -> None:  # fmt: skip
     """Search files for dispersed single pulses: from data to candidates and pictures.
 
+    With --cluster every file is searched by itself, and the table has a column of files.
+
     Example: skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
+
+    Example: skysieve dedisp search night/*.fil --dm-max 500 -o night.parquet --cluster local:4
+
+    Example: skysieve dedisp search night "older/*.fil" --dm-max 500 -o night.csv --resume
     """
+    if cluster is not None:
+        divide(cluster, dict(locals()))
     from skysieve.core.device import begin
     from skysieve.dedispersion.clean.receiver import parse_steps
     from skysieve.dedispersion.clean.rfi import write_rfifind
+    from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
     from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
 
-    with report_errors(), ExitStack() as stack:
+    from .several import Outputs, expand, search_each, stands_for_files
+
+    interrupted = "interrupted; the same command continues after the files that are done" if resume else "interrupted"
+    with report_errors(interrupted), ExitStack() as stack:
         messages = reports.messages()
+        dms.check(plan_file)
+        steps = parse_steps(clean, "--clean")
+        if save_mask is not None and not steps:
+            raise ValueError("--save-mask: nothing is removed with --clean none")
+
+        def find(fb: Filterbank) -> tuple[Filterbank, Candidates, Mask | None]:
+            made = dms.plan(fb, plan_file)
+            messages.detail(made.summary())
+            prepared, mask, every = cleaning.prepared(fb, messages, requantise)
+            found = single_pulses.search(
+                prepared, made, clean=steps, threshold=threshold, noise=noise, detector=detector, buffer=buffer,
+                block=block, max_width=max_width, baseline=not no_baseline, excess=grouping.excess, dip=grouping.dip,
+                method=method, mask=mask, device=computation.device, threads=computation.threads,
+                memory=computation.memory, progress=messages.progress,
+            )  # fmt: skip
+            return prepared, found, every
+
+        def load_numba() -> None:
+            if begin(computation.device) is not None:
+                importlib.import_module("skysieve.dedispersion.clean.cpu_dropouts")  # loads numba meanwhile
+
+        if each or any(map(stands_for_files, files)):
+            if dry_run:
+                raise ValueError(
+                    "--dry-run: expected files that are searched as one, not --each, a folder or a pattern"
+                )
+            if save_mask is not None:
+                raise ValueError(
+                    "--save-mask: expected files that are searched as one, not --each, a folder or a pattern"
+                )
+            if STDIO in files or plan_file == STDIO:
+                raise ValueError("'-' (standard input) is read once: expected names of files when each is searched")
+            listed = expand(files)
+            folder = output is not None and output != STDIO and (output.is_dir() or not output.suffix)
+            chosen = "" if output is None else table_format(STDIO if folder else output, form, TABLE_FORMATS)
+            if output is not None and not folder and TABLE_FORMATS[chosen].several is None:
+                raise ValueError(f"--output {output}: {chosen} has no column for files; expected the name of a folder")
+            if cutouts is not None:
+                importlib.import_module("h5py")
+            asked = {
+                "dms": asdict(dms), "plan": None if plan_file is None else plan_file.read_text(encoding="utf-8"),
+                "data": asdict(data), "cleaning": asdict(cleaning), "requantise": requantise, "threshold": threshold,
+                "noise": noise, "detector": detector, "buffer": buffer, "block": block, "method": method,
+                "max_width": max_width, "baseline": not no_baseline, "clean": steps, "format": chosen,
+            }  # fmt: skip
+            load_numba()
+            outputs = Outputs(output, chosen, folder, plot, cutouts, most, resume, overwrite)
+            if code := search_each(listed, data.open, find, outputs, asked, messages):
+                raise typer.Exit(code)
+            return
+        if resume:
+            raise ValueError("--resume goes with --each, with folders or with patterns")
         chosen = "" if output is None else table_format(output, form, TABLE_FORMATS)
         check_output(output, overwrite)
+        check_output(save_mask, overwrite)
         check_picture(plot, overwrite)
         check_cutouts(cutouts, overwrite)
-        steps = parse_steps(clean, "--clean")
-        if save_mask is not None:
-            check_output(save_mask, overwrite)
-            if not steps:
-                raise ValueError("--save-mask: nothing is removed with --clean none")
-        fb = stack.enter_context(data.open(files))
-        if begin(computation.device) is not None:
-            importlib.import_module("skysieve.dedispersion.clean.cpu_dropouts")  # loads numba meanwhile
-        made = dms.plan(fb, plan_file)
-        messages.detail(made.summary())
-        data_to_search, mask, every = cleaning.prepared(fb, messages, requantise)
-        found = single_pulses.search(
-            data_to_search, made, clean=steps, threshold=threshold, noise=noise, detector=detector, buffer=buffer,
-            block=block, method=method, mask=mask, device=computation.device, threads=computation.threads,
-            memory=computation.memory, progress=messages.progress,
-        )  # fmt: skip
+        try:
+            fb = stack.enter_context(data.open(files))
+        except BadFile as error:
+            hint = "; --each searches every file by itself" if len(files) > 1 else ""
+            raise ValueError(f"{error}{hint}") from None
+        load_numba()
+        if dry_run:
+            made = dms.plan(fb, plan_file)
+            messages.detail(made.summary())
+            how = {"threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer, "block": block}
+            predict(fb, made, cleaning.given() or requantise, computation, method=method, **how)
+            return
+        searched, found, every = find(fb)
         if output != STDIO and not messages.quiet:
             show(found)
         messages.say(speed(found.rate, found.realtime, found.method, found.device, found.seconds))
@@ -329,8 +431,39 @@ def search(
             save_figure(found.plot(), plot, dpi=120)
             messages.wrote(plot)
         if cutouts is not None:
-            paths = write_cutouts(data_to_search, found, cutouts, most=most, mask=every, memory=computation.memory)
+            paths = write_cutouts(searched, found, cutouts, most=most, mask=every, memory=computation.memory)
             messages.wrote(cutouts, f"{len(paths)} files")
+
+
+def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
+    """Search files one by one by ``--cluster``."""
+    from skysieve.cluster.command import launch
+
+    code, reports = 0, given["reports"]
+    with report_errors("interrupted; --resume continues from the finished files"):
+        if any(given[name] is not None for name in ("plot", "cutouts", "save_mask")):
+            raise ValueError("--cluster goes with none of --plot, --cutouts and --save-mask")
+        if given["dry_run"]:
+            raise ValueError("--cluster and --dry-run do not go together")
+        computation = given.pop("computation")
+        shared = {"threads": computation.threads, "memory": computation.memory, "device": computation.device}
+        code = launch("dedisp search", cluster, given | shared, reports.messages())
+    raise typer.Exit(code)
+
+
+def predict(fb: Filterbank, made: DMPlan, cleaned: bool, computation: Computation, **how: Any) -> None:
+    """Print what a search would take, as ``--dry-run`` does; cleaning is not predicted."""
+    from skysieve.core.command import show_prediction
+    from skysieve.core.machine.rates import missing
+    from skysieve.dedispersion.single_pulse.search import SearchPlan
+
+    with SearchPlan(
+        fb, made, device=computation.device, threads=computation.threads, memory=computation.memory, **how
+    ) as plan:
+        facts = plan.describe()
+        unknown = missing("dedispersion", plan.device, facts["work"])
+    what = f"{fb.nsamp:,} samples of {fb.nchan} channels, {facts['dms']:,} DMs"
+    show_prediction({**facts, "missing": unknown}, what + (" (masks and filters are not predicted)" if cleaned else ""))
 
 
 def show(found: Candidates, most: int = 10) -> None:
@@ -423,37 +556,91 @@ def fake(
         Messages(quiet).wrote(output, f"{made.nchan} channels x {made.nsamp} samples")
 
 
+MaybeFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[FILE...]",
+        help="Data that get pulses. Without files, Gaussian noise of the receiver of --nchan, --fch1 and so on.",
+        show_default=False,
+    ),
+]
+
+
 @dedisp.command()
 @grouped
 def inject(
-    files: Files,
     output: FilOutput,
-    dm: Annotated[float, option("--dm", help="DM of the pulse.", panel=PULSE, metavar="DM")],
+    files: MaybeFiles = None,
+    *,
+    dm: Annotated[float | None, option("--dm", help="DM of a single pulse.", panel=PULSE, metavar="DM")] = None,
     time: Annotated[
-        float,
+        float | None,
         option("--time", help="Time in seconds at which it arrives at the top of the band.", panel=PULSE, metavar="S"),
-    ],
-    snr: Annotated[float, option("--snr", help="S/N of the pulse.", panel=PULSE, metavar="X")],
-    width: Annotated[float, option("--width", help="Width of the pulse in seconds.", panel=PULSE, metavar="S")],
-    data: DataOptions,
+    ] = None,
+    snr: Annotated[
+        float | None, option("--snr", help="S/N of the single pulse.", panel=PULSE, metavar="X")
+    ] = None,
+    width: Annotated[
+        float | None, option("--width", help="Width of the single pulse in seconds.", panel=PULSE, metavar="S")
+    ] = None,
     scatter: Scatter = 0.0,
+    injected: Injected,
+    truth: Annotated[
+        Path | None,
+        option(
+            "--truth", help="Table of the pulses of --grid: .csv or .ecsv. The default is the --output, with .csv.",
+            panel=OUTPUT, metavar="FILE",
+        ),
+    ] = None,
+    receiver: Receiver,
+    data: DataOptions,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
-) -> None:
-    """Add a pulse of known S/N to files.
+) -> None:  # fmt: skip
+    """Add pulses of known S/N to files, or to noise: one, or those of a grid with a table of them.
 
     Example: skysieve dedisp inject a.fil --dm 100 --time 3.2 --snr 12 --width 0.004 -o b.fil
+
+    Example: skysieve dedisp inject a.fil --grid "dm=100,300;width=0.002;snr=10,20" -o b.fil --truth b.csv
     """
     from skysieve.dedispersion.data.simulate import inject as make
     from skysieve.dedispersion.data.write import write_fil
+    from skysieve.dedispersion.injections.inject import inject_grid, truth_table
+    from skysieve.dedispersion.injections.interference import with_interference
 
-    with report_errors():
-        if output != STDIO and any(output.resolve() == f.resolve() for f in files):
+    with report_errors(), ExitStack() as stack:
+        if output != STDIO and any(output.resolve() == f.resolve() for f in files or ()):
             raise ValueError(f"{output} is one of the files to read")
         check_output(output, overwrite)
-        with data.open(files) as fb, output_file(output, ".fil") as file:
-            write_fil(file, make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter))
-        Messages(quiet).wrote(output, f"a pulse of DM {dm:g} at {time:g} s")
+        noise = receiver.noise(files)
+        messages = Messages(quiet)
+        if injected.grid is None:
+            if dm is None or time is None or snr is None or width is None or not files:
+                raise ValueError("--grid, or files and --dm, --time, --snr and --width, are needed: which pulses")
+            if injected != Injected() or truth is not None:
+                raise ValueError("--pulses, --interference, --seed and --truth go with --grid")
+            with data.open(files) as fb, output_file(output, ".fil") as file:
+                write_fil(file, make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter))
+            messages.wrote(output, f"a pulse of DM {dm:g} at {time:g} s")
+            return
+        if (dm, time, snr, width) != (None,) * 4 or scatter:
+            raise ValueError("--dm, --time, --snr, --width and --scatter describe one pulse; --grid has them")
+        if truth is None and output == STDIO:
+            raise ValueError("--truth is needed with '-o -': where the table of the pulses goes")
+        table = output.with_suffix(".csv") if truth is None else truth
+        form = table_format(table, None, ("csv", "ecsv"))
+        check_output(table, overwrite)
+        given = stack.enter_context(data.open(files)) if files else noise
+        grid = injected.pulse_grid((50.0, 500.0))
+        made, truths = inject_grid(given, grid, n=injected.pulses, seed=injected.seed)
+        if injected.kinds:
+            made = with_interference(made, injected.kinds, seed=injected.seed)
+        with output_file(output, ".fil") as file:
+            write_fil(file, made)
+        messages.wrote(output, f"{len(truths)} pulses in {made.duration:g} s")
+        with output_file(table, f".{form}") as file, written(file) as part:
+            truth_table(truths).write(part, format=f"ascii.{form}", overwrite=True)
+        messages.wrote(table)
 
 
 @dedisp.command()
@@ -462,67 +649,30 @@ def completeness(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILE...]",
-            help="Data that get pulses. Without files, Gaussian noise of the receiver of --nchan, --fch1 and so on.",
+            metavar="[FILE|DIR|PATTERN...]",
+            help="Data that get pulses: several files are joined by their times, those of a folder and of a quoted "
+            "pattern get them one by one. Without files, Gaussian noise of the receiver of --nchan, --fch1 and so on.",
             show_default=False,
         ),
     ] = None,
     *,
     dms: DmOptions,
     data: DataOptions,
-    pulses: Annotated[
-        int, option("--pulses", help="Number of pulses. The default is 1000.", panel=PULSE, metavar="N", min=1)
-    ] = 1000,
-    snr: Annotated[
-        str, option("--snr", help="S/N of the pulses, with commas between. The default is 7,8,9,10.", panel=PULSE,
-                    metavar="LIST")
-    ] = "7,8,9,10",
-    dm_range: Annotated[
-        str | None,
-        option("--dm-range", help="Lowest and highest DM of the pulses. The default is 10% to 90% of the DMs searched.",
-               panel=PULSE, metavar="A,B"),
-    ] = None,
-    width_range: Annotated[
-        str, option("--width-range", help="Least and largest width (FWHM) in seconds. The default is 0.001,0.01.",
-                    panel=PULSE, metavar="A,B")
-    ] = "0.001,0.01",
-    scatter_range: Annotated[
-        str, option("--scatter-range", help="Least and largest scattering time in seconds. The default is 0,0.",
-                    panel=PULSE, metavar="A,B")
-    ] = "0,0",
-    index_range: Annotated[
-        str, option("--index-range", help="Lowest and highest spectral index. The default is 0,0.", panel=PULSE,
-                    metavar="A,B")
-    ] = "0,0",
-    band: Annotated[
-        str, option("--band", help="Part of the band that pulses fill, 0 its bottom, 1 its top. The default is 0,1.",
-                    panel=PULSE, metavar="A,B")
-    ] = "0,1",
-    seed: Annotated[
-        int, option("--seed", help="Seed of the random numbers. The default is 0.", panel=PULSE, metavar="N")
-    ] = 0,
-    nchan: Annotated[
-        int, option("--nchan", help="Channels of noise. The default is 256.", panel=DATA, metavar="N", min=1)
-    ] = 256,
-    fch1: Annotated[
-        float, option("--fch1", help="Centre of the first channel in MHz. The default is 1500.", panel=DATA,
-                      metavar="F")
-    ] = 1500.0,
-    foff: Annotated[
-        float, option("--foff", help="Step from channel to channel in MHz. The default is -1.171875.", panel=DATA,
-                      metavar="F")
-    ] = -1.171875,
-    tsamp: Annotated[
-        float, option("--tsamp", help="Sampling time in seconds. The default is 256e-6.", panel=DATA, metavar="S")
-    ] = 256e-6,
-    nbits: Annotated[int, option("--nbits", help="Bits of a sample. The default is 8.", panel=DATA, metavar="N")] = 8,
-    duration: Annotated[
-        float, option("--duration", help="Seconds of noise searched at a time. The default is 60.", panel=DATA,
-                      metavar="S")
-    ] = 60.0,
+    cleaning: Cleaning,
+    injected: Injected,
+    receiver: Receiver,
+    by: Annotated[
+        str,
+        option(
+            "--by", help="Quantity by which the recall is printed: snr, dm, effective_width, scatter, index or "
+            "band_low. The default is snr.", panel=OUTPUT, metavar="NAME",
+        ),
+    ] = "snr",
     threshold: Annotated[
-        float, option("-t", "--threshold", help="Least S/N of an event. The default is 6.5.", panel=SEARCH, metavar="X")
-    ] = 6.5,
+        float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
+               metavar="X")
+    ] = THRESHOLD,
+    max_width: MaxWidthOption = None,
     noise: NoiseOption = "robust",
     computation: Computation,
     output: Annotated[
@@ -538,51 +688,65 @@ def completeness(
     """Measure which pulses a search finds: pulses of known S/N are added to data or noise and searched for.
 
     Example: skysieve dedisp completeness --dm-max 500 --pulses 400 -o pulses.csv --plot recall.png
-    """
-    from skysieve.dedispersion.injections.campaign import Noise
-    from skysieve.dedispersion.injections.campaign import completeness as campaign
 
-    with report_errors(), ExitStack() as stack:
+    Example: skysieve dedisp completeness night --dm-max 500 --grid "snr=8,10,20;dm=100:400;width=0.001:0.03"
+    """
+    from skysieve.dedispersion.injections.campaign import completeness as campaign
+    from skysieve.dedispersion.injections.result import TRIALS, Completeness
+
+    from .several import expand, stands_for_files
+
+    with report_errors():
         messages = reports.messages()
+        dms.check()
         chosen = "" if output is None else table_format(output, form, ("csv", "ecsv"))
         check_output(output, overwrite)
         check_picture(plot, overwrite)
-        receiver = Noise(nchan, fch1, foff, tsamp, nbits, duration)
-        fb = stack.enter_context(data.open(files) if files else receiver.segment(seed))
-        made = dms.plan(fb)
-        lowest, highest = float(made.dms[0]), float(made.dms[-1])
-        fallback = (lowest + 0.1 * (highest - lowest), lowest + 0.9 * (highest - lowest))
-        found = campaign(
-            fb if files else receiver, made, n=pulses, snr=_numbers("--snr", snr),
-            dm=fallback if dm_range is None else _pair("--dm-range", dm_range),
-            width=_pair("--width-range", width_range), scatter=_pair("--scatter-range", scatter_range),
-            index=_pair("--index-range", index_range), band=_pair("--band", band), seed=seed, threshold=threshold,
-            noise=noise, device=computation.device, threads=computation.threads, memory=computation.memory,
-            progress=messages.progress,
-        )  # fmt: skip
+        one_of("--by", by, TRIALS.names or ())
+        made_noise = receiver.noise(files)
+        kinds, count = injected.kinds, injected.pulses or 1000
+        each = [[f] for f in expand(files)] if files and any(map(stands_for_files, files)) else [files]
+        shares = [count // len(each) + (i < count % len(each)) for i in range(len(each))]
+        parts, failed = [], 0
+        for i, (group, share) in enumerate(zip(each, shares, strict=True)):
+            try:
+                with data.open(group) if group else made_noise.segment(injected.seed) as fb:
+                    made = dms.plan(fb)
+                    lowest, highest = float(made.dms[0]), float(made.dms[-1])
+                    grid = injected.pulse_grid((lowest + 0.1 * (highest - lowest), lowest + 0.9 * (highest - lowest)))
+                    if grid.time is not None:
+                        raise ValueError("--grid: time is chosen by the campaign; it is for 'inject'")
+                    if share:
+                        parts.append(campaign(
+                            fb if group else made_noise, made, n=share, snr=grid.snr, dm=grid.dm, width=grid.width,
+                            scatter=grid.scatter, index=grid.index, band=grid.band, interference=kinds,
+                            prepare=None if not cleaning.given() else
+                            lambda fb: cleaning.prepared(fb, Messages(quiet=True), False)[:2],
+                            seed=injected.seed + 1_000_000_007 * i, threshold=threshold, max_width=max_width,
+                            noise=noise, device=computation.device, threads=computation.threads,
+                            memory=computation.memory, progress=messages.progress,
+                        ))  # fmt: skip
+            except (OSError, ValueError, ArithmeticError) as error:
+                if len(each) == 1 or not group:
+                    raise
+                failed += 1
+                typer.echo(f"skysieve: {group[0]}: {one_line(error)}", err=True)
+        if not parts:
+            raise typer.Exit(USER_ERROR)
+        found = Completeness.join(parts)
         if output != STDIO and not messages.quiet:
-            typer.echo("\n".join(found.summary()))
+            typer.echo("\n".join(found.summary(by)))
+        messages.say(f"{len(found)} pulses in {found.seconds:.1f} s, of which {found.searching:.1f} s were the search")
         if output is not None:
-            with output_file(output, f".{chosen}") as file:
-                found.to_table().write(file, format=f"ascii.{chosen}", overwrite=True)
+            with output_file(output, f".{chosen}") as file, written(file) as part:
+                found.to_table().write(part, format=f"ascii.{chosen}", overwrite=True)
             messages.wrote(output, f"{len(found)} pulses")
         if plot is not None:
             save_figure(found.plot(), plot, dpi=120)
             messages.wrote(plot)
-
-
-def _numbers(name: str, text: str) -> list[float]:
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{name} {text}: expected numbers with commas between") from None
-
-
-def _pair(name: str, text: str) -> tuple[float, float]:
-    values = _numbers(name, text)
-    if len(values) != 2:
-        raise ValueError(f"{name} {text}: expected two numbers with a comma between")
-    return values[0], values[1]
+        if failed:
+            messages.say(f"{failed} of {len(each)} files could not be used")
+            raise typer.Exit(FAILED_SOME)
 
 
 @dedisp.command()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from skysieve.core.checks import one_of
 from skysieve.core.command import (
     OUTPUT,
     STDIO,
@@ -32,10 +33,11 @@ from skysieve.core.command import (
     write_stdout,
 )
 from skysieve.dedispersion.clean.receiver import CLEAN_HELP
-from skysieve.dedispersion.contract import DETECTORS, NOISE, SUMMATIONS
+from skysieve.dedispersion.contract import DETECTORS, DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, SUMMATIONS
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.data.sigproc import BIT_ORDERS
 from skysieve.dedispersion.dm_plan.rules import RULES
+from skysieve.dedispersion.injections.interference import KINDS
 from skysieve.dedispersion.result import SERIES_FORMATS
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.data.sigproc import BitOrder as BitOrderName
     from skysieve.dedispersion.dm_plan.plan import DMPlan
     from skysieve.dedispersion.dm_plan.rules import Rule as RuleName
+    from skysieve.dedispersion.injections.grid import PulseGrid
+    from skysieve.dedispersion.injections.noise import Noise
     from skysieve.dedispersion.result import SeriesFormat as SeriesName
 else:
 
@@ -334,6 +338,17 @@ class DmOptions:
             min=1,
         ),
     ] = None
+    stages: Annotated[
+        str | None,
+        option(
+            "--stages",
+            help="A survey plan, instead of a rule: rows of low DM, high DM, step, binning and (with --nsub) spacing "
+            "of nominal DMs, with ';' between the rows and ',' between the numbers; or a text file with a row in each "
+            "line.",
+            panel=DMS,
+            metavar="ROWS|FILE",
+        ),
+    ] = None
     dm_constant: Annotated[
         float | None,
         option(
@@ -342,37 +357,85 @@ class DmOptions:
         ),
     ] = None  # fmt: skip
 
+    def check(self, saved: Path | None = None) -> None:
+        """Refuse options that contradict each other, or that name no DMs; this needs no data."""
+        if saved is not None:
+            ignored = ("max_loss", "tol", "width")
+            if any(getattr(self, f.name) != f.default for f in fields(self) if f.name not in ignored):
+                raise ValueError(
+                    "--plan goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, --scattering, "
+                    "--downsamp, --stages and --dm-constant: the plan has them"
+                )
+            return
+        if self.stages is not None:
+            others = (self.dm_max, self.dm_step, self.num_dms, self.rule, self.downsamp)
+            if any(value is not None for value in others) or self.dm_min != 0 or self.scattering:
+                raise ValueError(
+                    "--stages goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --scattering and "
+                    "--downsamp: the rows have them"
+                )
+            self.stage_rows()
+        if self.num_dms is not None and self.dm_max is not None:
+            raise ValueError("--num-dms goes without --dm-max: --dm-min, --dm-step and --num-dms give the highest DM")
+        if self.rule is not None and (self.num_dms is not None or self.dm_step is not None):
+            raise ValueError("--rule goes without --dm-step and --num-dms: it chooses the steps")
+        if self.num_dms is not None and self.num_dms > 1 and self.dm_step is None:
+            raise ValueError("--num-dms needs --dm-step")
+
+    def stage_rows(self) -> list[list[float]]:
+        """The rows of the option --stages."""
+        text = self.stages or ""
+        name = f"--stages {text}"
+        try:
+            file = Path(text).is_file()
+        except (OSError, ValueError):  # rows can be longer than a file's name may be
+            file = False
+        if file:
+            lines = [line.partition("#")[0] for line in Path(text).read_text(encoding="utf-8").splitlines()]
+        elif not any(c in text for c in ",; ") and not text.replace(".", "").isdigit():
+            raise FileNotFoundError(f"{name}: there is no such file, and these are no rows")
+        else:
+            lines = text.split(";")
+        rows = []
+        for line in lines:
+            words = line.replace(",", " ").split()
+            try:
+                row = [float(word) for word in words]
+            except ValueError:
+                row = []
+            if words and len(row) not in (4, 5):
+                raise ValueError(
+                    f"{name}: '{line.strip()}' is no row of low DM, high DM, step, binning and (with --nsub) nominal "
+                    "spacing"
+                )
+            if row:
+                rows.append(row)
+        if not rows or len({len(row) for row in rows}) > 1:
+            raise ValueError(f"{name}: expected one or more rows of equal length")
+        return rows
+
     def plan(self, fb: Filterbank, saved: Path | None = None) -> DMPlan:
         """The plan of the options, or the one that was saved."""
         from skysieve.dedispersion.data.observation import DM_CONSTANT
         from skysieve.dedispersion.dm_plan.plan import DMPlan
         from skysieve.dedispersion.dm_plan.plan import plan as make
 
+        self.check(saved)
         if saved is not None:
-            ignored = ("max_loss", "tol", "width")
-            if any(getattr(self, f.name) != f.default for f in fields(self) if f.name not in ignored):
-                raise ValueError(
-                    "--plan goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, --scattering, "
-                    "--downsamp and --dm-constant: the plan has them"
-                )
             return DMPlan.from_json(sys.stdin.read(), "--plan -") if saved == STDIO else DMPlan.load(saved)
-        if self.num_dms is not None and self.dm_max is not None:
-            raise ValueError("--num-dms goes without --dm-max: --dm-min, --dm-step and --num-dms give the highest DM")
-        if self.rule is not None and (self.num_dms is not None or self.dm_step is not None):
-            raise ValueError("--rule goes without --dm-step and --num-dms: it chooses the steps")
         k = DM_CONSTANT if self.dm_constant is None else self.dm_constant
+        if self.stages is not None:
+            return make(fb, stages=self.stage_rows(), nsub=self.nsub, dm_constant=k)
         if fb.observation.dm is not None and (self.dm_max, self.num_dms, self.dm_step) == (None,) * 3:
             return make(fb, dms=[0.0], downsamp=self.downsamp or 1, dm_constant=k)
         common: dict[str, Any] = {
             "nsub": self.nsub, "scattering": "bhat2004" if self.scattering else None, "dm_constant": k,
         }  # fmt: skip
         if self.num_dms is not None:
-            if self.dm_step is None and self.num_dms > 1:
-                raise ValueError("--num-dms needs --dm-step")
             values = [round(self.dm_min + i * (self.dm_step or 0.0), 9) for i in range(self.num_dms)]
             return make(fb, dms=values, downsamp=self.downsamp or 1, **common)
         if self.dm_max is None:
-            raise ValueError("--dm-max (or --num-dms with --dm-step, or --plan) is needed: how far to search")
+            raise ValueError("--dm-max (or --num-dms with --dm-step, --stages or --plan) is needed: how far to search")
         if self.dm_step is not None:
             step = self.dm_step
             return make(fb, self.dm_max, dm_min=self.dm_min, step=step, downsamp=self.downsamp or 1, **common)
@@ -380,6 +443,107 @@ class DmOptions:
             fb, self.dm_max, dm_min=self.dm_min, rule=self.rule or "loss", max_loss=self.max_loss, tol=self.tol,
             width=self.width, downsamp="auto" if self.downsamp is None else self.downsamp, **common,
         )  # fmt: skip
+
+
+@dataclass
+class Grouping:
+    """Which events are one candidate."""
+
+    excess: Annotated[float, option("--excess", help=EXCESS_HELP, panel=SEARCH, metavar="X")] = EXCESS
+    dip: Annotated[float, option("--dip", help=DIP_HELP, panel=SEARCH, metavar="X")] = DIP
+
+
+@dataclass
+class Injected:
+    """Which pulses are injected."""
+
+    grid: Annotated[
+        str | None,
+        option(
+            "--grid",
+            help="Pulses: NAME=VALUES with ';' between names. Of values with commas between them every combination is "
+            "injected; LOW:HIGH is a range to draw from. Names: snr, dm, width (FWHM, s), scatter (s at mid band), "
+            "index (spectral), band (LOW:HIGH, parts from 0, the bottom, to 1, the top), time (s; 'inject' only). "
+            "Names that are not given: snr=7,8,9,10;dm=10% to 90% of those searched;width=0.001:0.01;scatter=0;index=0;"
+            "band=0:1.",
+            panel=PULSE, metavar="GRID",
+        ),
+    ] = None  # fmt: skip
+    pulses: Annotated[int | None, option("--pulses", panel=PULSE, metavar="N", min=1, help="Number of pulses. The "
+                                         "default of 'completeness' is 1000, that of 'inject' one of each combination.")
+    ] = None  # fmt: skip
+    interference: Annotated[
+        str | None,
+        option(
+            "--interference",
+            help="Kinds of interference to add, with commas between, or all: "
+            f"{'; '.join(f'{name} ({kind.help})' for name, kind in KINDS.items())}. The default is none.",
+            panel=PULSE, metavar="KINDS",
+        ),
+    ] = None  # fmt: skip
+    seed: Annotated[
+        int,
+        option("--seed", help="Seed of the random numbers. The default is 0.", panel=PULSE, metavar="N", min=0),
+    ] = 0
+
+    def pulse_grid(self, dms: tuple[float, float]) -> PulseGrid:
+        """The grid; DMs are drawn between ``dms`` if it has none."""
+        from skysieve.dedispersion.injections.grid import PulseGrid
+
+        try:
+            return PulseGrid.parse(self.grid or "", dm=dms)
+        except ValueError as error:
+            raise ValueError(f"--grid: {error}") from None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of interference."""
+        if self.interference is None:
+            return ()
+        if self.interference == "all":
+            return tuple(KINDS)
+        names = tuple(name.strip() for name in self.interference.split(","))
+        for name in names:
+            one_of("--interference", name, KINDS)
+        return names
+
+
+@dataclass
+class Receiver:
+    """The receiver of simulated noise."""
+
+    nchan: Annotated[
+        int, option("--nchan", help="Channels of noise. The default is 256.", panel=DATA, metavar="N", min=1)
+    ] = 256
+    fch1: Annotated[
+        float,
+        option("--fch1", help="Centre of the first channel in MHz. The default is 1500.", panel=DATA, metavar="F"),
+    ] = 1500.0
+    foff: Annotated[
+        float,
+        option(
+            "--foff", help="Step from channel to channel in MHz. The default is -1.171875.", panel=DATA, metavar="F"
+        ),
+    ] = -1.171875
+    tsamp: Annotated[
+        float, option("--tsamp", help="Sampling time in seconds. The default is 256e-6.", panel=DATA, metavar="S")
+    ] = 256e-6
+    nbits: Annotated[int, option("--nbits", help="Bits of a sample. The default is 8.", panel=DATA, metavar="N")] = 8
+    duration: Annotated[
+        float,
+        option(
+            "--duration", help="Seconds of noise; 'completeness' searches so many at a time. The default is 60.",
+            panel=DATA, metavar="S",
+        ),
+    ] = 60.0  # fmt: skip
+
+    def noise(self, files: object) -> Noise:
+        """The receiver, unless there are files."""
+        from skysieve.dedispersion.injections.noise import Noise
+
+        if files and self != Receiver():
+            raise ValueError("--nchan, --fch1, --foff, --tsamp, --nbits and --duration describe noise; there are files")
+        return Noise(**vars(self))
 
 
 PlanFile = Annotated[
@@ -402,6 +566,16 @@ NoiseOption = Annotated[
 ]
 DetectorOption = Annotated[
     DetectorName, option("--detector", help=f"Detector: {listed(DETECTORS)}. The default is boxcar.", panel=SEARCH)
+]
+MaxWidthOption = Annotated[
+    float | None,
+    option(
+        "--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 samples.",
+        panel=SEARCH, metavar="S",
+    ),
+]  # fmt: skip
+NoBaselineOption = Annotated[
+    bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
 ]
 SeriesOption = Annotated[
     SeriesName, option("--format", help=f"Format of the series: {listed(SERIES_FORMATS)}. The default is dat.",

@@ -17,6 +17,7 @@ import numpy as np
 from skysieve.core.cpu.jit import njit
 from skysieve.dedispersion.contract import CLIP, NOISE, UNIT
 
+from .baseline import LANES, level_block, part_means
 from .simd import WIDE, any_window
 
 JIT = {"nogil": True, "error_model": "numpy"}
@@ -31,6 +32,10 @@ CLIPS, CLIP_AT, CLIPPED_SIGMA = 5, 3.0, 0.98657826
 """Rounds of clipping, its limit in sigma, and the standard deviation of a unit normal distribution clipped there."""
 PART = 64
 """Samples of a partial sum of `moments`."""
+VALLEY = np.float32(0.2)
+"""S/N between two peaks that are resolved over that of the lower one, at most: components of a pulse are one event."""
+POINTED = np.float32(1.75)
+"""S/N of the best part of a pulse over that of the same part of a top-hat: of a pulse with an exponential tail."""
 
 
 @njit(**JIT)
@@ -209,23 +214,42 @@ def fixed_points(y, first, n, level, sigma, total, prefix, at):
 
 
 @njit(**JIT)
-def normalise(y, count, origin, block, noise, counts, spare, levels, prefix):
+def normalise(y, count, block, noise, parts, kind, counts, spare, flat, levels, prefix):
     """Prefix sums of the fixed-point samples of a row that begins with a block.
 
-    A last block of less than a quarter takes the noise of the block before it.
+    With a baseline (``parts``), blocks whose level drifts are copied to ``flat`` without it.  A last block of less than
+    a quarter takes the noise of the block before it.
     """
     out = np.zeros(3)
     prefix[0] = 0
     total = np.int32(0)
-    for b in range((count + block - 1) // block):
+    blocks = (count + block - 1) // block
+    means = np.empty((blocks + 2) * parts)
+    fit, work, lanes = np.empty(3 * parts), np.empty(10 * parts), np.empty(LANES)
+    whole = 0
+    if parts:
+        for b in range(blocks):
+            whole += part_means(
+                y, b * block, min(block, count - b * block), block, parts, means[(b + 1) * parts :], lanes
+            )
+    for b in range(blocks):
         first = b * block
         n = min(block, count - first)
+        level = levels[b]
+        drifts = False
+        if parts:
+            m = means[b * parts : (b + 3) * parts]
+            low, high = parts if b == 0 else 0, min(3 * parts, whole - (b - 1) * parts)
+            drifts = level_block(y, first, n, block, parts, m, low, high, kind, fit, work, level, flat)
+        x = flat if drifts else y
         if b == 0 or 4 * n >= block:
-            block_noise(y, first, n, noise, counts, spare, out)
-            levels[b, 0], levels[b, 1] = out[0], out[1]
+            block_noise(x, first, n, noise, counts, spare, out)
+            level[1] = out[1]
         else:
-            levels[b, 0], levels[b, 1] = levels[b - 1, 0], levels[b - 1, 1]
-        total = fixed_points(y, first, n, levels[b, 0], levels[b, 1], total, prefix, first)
+            out[0], level[1] = levels[b - 1, 0], levels[b - 1, 1]
+        if not parts:
+            level[0] = out[0]
+        total = fixed_points(x, first, n, level[0], level[1], total, prefix, first)
 
 
 @njit(**JIT)
@@ -256,11 +280,145 @@ def boxcars(prefix, count, start, stop, widths, scales, best, which):
 
 
 @njit(**JIT)
-def peaks(best, which, start, low, high, widths, threshold, every, row, found, n_found):
+def next_crest(prefix, s, stop, w, scale, threshold, dip, out):
+    """Whether windows of ``w`` samples that begin at ``s`` or later, and end by ``stop``, have a peak.
+
+    A peak reaches the threshold, and after it the S/N falls by more than ``dip``, to less than the part `VALLEY` of the
+    peak, and rises in the same way.  ``out`` gets the middle of that fall
+    and the sample from which to look for the next peak; ``stop`` twice if there is none.
+    """
+    rising, high = True, False
+    top, bottom, cut = np.float32(-np.inf), np.float32(np.inf), s
+    for u in range(s, stop - w + 1):
+        f = np.float32(np.int32(prefix[u + w] - prefix[u])) * scale
+        if rising:
+            if f > top:
+                top = f
+            elif f < top - dip and f < VALLEY * top:
+                rising, bottom, cut, high = False, f, u, top >= threshold
+        elif f < bottom:
+            bottom, cut = f, u
+        elif f > bottom + dip and VALLEY * f > bottom:
+            if high:
+                out[0], out[1] = cut + w // 2, u
+                return True
+            rising, top = True, f
+    out[0] = out[1] = stop
+    return top >= threshold if rising else high
+
+
+@njit(**JIT)
+def best_within(prefix, first, stop, widths, scales, even, out):
+    """Highest S/N of the windows within samples ``first : stop``, above ``even`` times the root of their width.
+
+    ``even`` is for windows of ``UNIT**-2`` samples.  ``out`` gets the window's centre and width number.
+    """
+    best = np.float32(-np.inf)
+    for k in range(len(widths)):
+        w = widths[k]
+        expected = even / scales[k]
+        for s in range(first, stop - w + 1):
+            f = np.float32(np.int32(prefix[s + w] - prefix[s])) * scales[k] - expected
+            if f > best:
+                best = f
+                out[0], out[1] = s + w // 2, k
+    return best
+
+
+@njit(**JIT)
+def pointed(prefix, begin, k, widths, scales, threshold, dip, row, found, n_found):
+    """A narrow pulse upon a wide one as an event beside that of width number ``k`` that begins at sample ``begin``.
+
+    It is at most a third as long, and has more than `POINTED` times the S/N of its part of an even window, plus
+    ``dip``.  Returns the new number of events.
+    """
+    w = widths[k]
+    few = 0
+    while 3 * widths[few] <= w:
+        few += 1
+    if few == 0:
+        return n_found
+    out = np.empty(2, np.int64)
+    whole = np.float32(np.int32(prefix[begin + w] - prefix[begin])) * scales[k]
+    if best_within(prefix, begin, begin + w, widths[:few], scales, POINTED * whole * scales[k], out) > dip:
+        v = widths[out[1]]
+        s = out[0] - v // 2
+        f = np.float32(np.int32(prefix[s + v] - prefix[s])) * scales[out[1]]
+        if f >= threshold:
+            if n_found < len(found):
+                found[n_found, 0], found[n_found, 1], found[n_found, 2], found[n_found, 3] = row, out[0], out[1], f
+            n_found += 1
+    return n_found
+
+
+@njit(**JIT)
+def split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_found):
+    """Events of the window of width number ``k`` around sample ``t``, if it holds peaks that are resolved.
+
+    Peaks are resolved if the S/N of shorter windows falls by more than ``dip`` between them.  Windows from a sixteenth
+    to a third as long are tried on the window and a quarter of its width on both sides; those that show the most peaks
+    count, of equals the longest.  The data are divided at the dips, and the best window of each part is an event, in
+    place of the whole.  Narrow pulses upon wide ones are events too, see `pointed`.
+
+    Returns the new number of events: at least two more if the whole is divided, or else up to one more.
+    """
+    w = widths[k]
+    first = max(0, t - w // 2 - w // 4)
+    stop = min(count, t - w // 2 + w + w // 4)
+    out = np.empty(2, np.int64)
+    most, which = 1, 0
+    for j in range(k - 1, -1, -1):
+        v = widths[j]
+        if 3 * v > w:
+            continue
+        if 16 * v < w:
+            break
+        n, s = 0, first
+        while s + v <= stop:
+            n += next_crest(prefix, s, stop, v, scales[j], threshold, dip, out)
+            s = out[1]
+        if n > most:
+            most, which = n, j
+    if most < 2:
+        return pointed(prefix, t - w // 2, k, widths, scales, threshold, dip, row, found, n_found)
+    v, s, begin, n = widths[which], first, first, 0
+    for turn in range(2):  # are there two events?  Then write them
+        s, begin = first, first
+        while s + v <= stop:
+            crest = next_crest(prefix, s, stop, v, scales[which], threshold, dip, out)
+            end, s = out[0], out[1]
+            if crest:
+                f = best_within(prefix, begin, end, widths, scales, np.float32(0), out)
+                if f >= threshold and turn == 0:
+                    n += 1
+                elif f >= threshold:
+                    if n_found < len(found):
+                        found[n_found, 0], found[n_found, 1], found[n_found, 2], found[n_found, 3] = (
+                            row,
+                            out[0],
+                            out[1],
+                            f,
+                        )
+                    n_found += 1
+                    n_found = pointed(
+                        prefix, out[0] - widths[out[1]] // 2, out[1], widths, scales, threshold, dip, row, found,
+                        n_found,
+                    )  # fmt: skip
+            begin = end
+        if n < 2:
+            return pointed(prefix, t - w // 2, k, widths, scales, threshold, dip, row, found, n_found)
+    return n_found
+
+
+@njit(**JIT)
+def peaks(
+    best, which, start, low, high, widths, threshold, every, row, found, n_found, prefix, count, scales, dip
+):  # fmt: skip
     """Samples of ``low : high`` that reach the threshold and are the highest within half their width; all if ``every``.
 
-    ``best[0]`` belongs to sample ``start``; of equals the earliest counts.  Returns the new number of events, also if
-    ``found`` is too short for all.
+    ``best[0]`` belongs to sample ``start``; of equals the earliest counts.  A window with several peaks that are
+    resolved gives an event for each, see `split`.  ``prefix[i]`` is the sum of the samples before ``i``.  Returns the
+    new number of events, also if ``found`` is too short for all.
     """
     last = start + len(best)
     for t in range(low, high):
@@ -279,6 +437,12 @@ def peaks(best, which, start, low, high, widths, threshold, every, row, found, n
                     if best[u - start] > f:
                         top = False
                         break
+        if top and not every and widths[which[t - start]] > 2:
+            before = n_found
+            n_found = split(
+                prefix, count, t, which[t - start], widths, scales, threshold, dip, row, found, n_found
+            )  # fmt: skip
+            top = n_found < before + 2
         if top:
             if n_found < len(found):
                 found[n_found, 0] = row
@@ -290,13 +454,16 @@ def peaks(best, which, start, low, high, widths, threshold, every, row, found, n
 
 
 @njit(**JIT)
-def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold, every, spare, levels, found):
+def search_rows(
+    sums, valid, low, high, block, noise, parts, kind, widths, scales, threshold, every, dip, spare, levels, found
+):  # fmt: skip
     """Events in the rows of a tile, for windows centred on columns ``low : high``; column 0 begins a block.
 
     Row ``i`` has ``valid[i]`` columns.  ``found`` gets (row, column, index of the width, S/N); returns their number.
     """
     counts = np.zeros(BINS + 1, np.int64)
     prefix = np.zeros(sums.shape[1] + 1, np.int32)
+    flat = np.empty(sums.shape[1] if parts else 0, sums.dtype)
     reach = widths[-1]
     best = np.zeros(SEGMENT + 2 * reach, np.float32)
     which = np.zeros(SEGMENT + 2 * reach, np.int32)
@@ -305,7 +472,7 @@ def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold,
         count = min(valid[i], sums.shape[1])
         if count < 2:
             continue
-        normalise(sums[i], count, 0, block, noise, counts, spare, levels[i], prefix)
+        normalise(sums[i], count, block, noise, parts, kind, counts, spare, flat, levels[i], prefix)
         for t in range(low, min(high, count), SEGMENT):
             stop = min(high, count, t + SEGMENT)
             first = t - reach // 2  # the earliest start of a window that is centred on t or later
@@ -315,5 +482,8 @@ def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold,
                 continue  # no window reaches the threshold, as in most segments
             a, b = max(0, t - reach), min(count, min(high, t + SEGMENT) + reach)
             boxcars(prefix, count, a, b, widths, scales, best, which)
-            n = peaks(best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, i, found, n)
+            n = peaks(
+                best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, i, found, n, prefix, count, scales,
+                dip,
+            )  # fmt: skip
     return n

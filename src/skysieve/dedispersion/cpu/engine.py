@@ -13,7 +13,17 @@ import numpy as np
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.tasks import TaskPool
-from skysieve.dedispersion.contract import UNIT, Detection, Source, Table, check_events, direction, sum_dtype
+from skysieve.dedispersion.contract import (
+    KINDS,
+    UNIT,
+    Detection,
+    Source,
+    Table,
+    check_events,
+    direction,
+    sorted_events,
+    sum_dtype,
+)
 
 from . import detect, load, program
 from .simd import LANES
@@ -307,7 +317,10 @@ class Engine:
         fin = np.empty(D * C // shape.G, np.int64)
         seg = np.empty((C // shape.G, levels + 1), np.int64)
         need = np.zeros(3, np.int64)
-        k, cost = program.make_program(n, rows, shape.G, shape.NB, shape.T, stride, shape.T // 2, ops, fin, seg, need)
+        work = program.program_scratch(D, shape.G)
+        k, cost = program.make_program(
+            n, rows, shape.G, shape.NB, shape.T, stride, shape.T // 2, work, ops, fin, seg, need
+        )
         return ops[:k].copy(), fin, seg, need, cost
 
     def _padded(self, table: Table, m: int, D: int, multiple: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -386,13 +399,14 @@ class Engine:
         found = self._scratch("found", 4 * ROOM, np.float64).reshape(-1, 4)
         while True:
             n = detect.search_rows(
-                sums, valid, low - first, high - first, what.block, what.noise_code, widths, scales,
-                np.float32(what.threshold), what.every, scratch, levels, found,
+                sums, valid, low - first, high - first, what.block, what.noise_code, what.parts,
+                KINDS.index(self.dtype.kind), widths, scales, np.float32(what.threshold), what.every,
+                np.float32(what.dip), scratch, levels, found,
             )  # fmt: skip
             if n <= len(found):
                 break
             found = np.empty((n, 4))
-        events = found[:n].copy()
+        events = sorted_events(found[:n])
         events[:, 0] += m
         events[:, 1] += first
         return events

@@ -18,17 +18,30 @@ hundred KiB.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from skysieve.core.cpu.jit import njit
 
 from .simd import LANES, accumulate_1, accumulate_2, accumulate_4, accumulate_8, add_rows, widen_rows
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 JIT = {"nogil": True, "error_model": "numpy"}
 
 
+def program_scratch(D: int, G: int) -> tuple[NDArray[Any], ...]:
+    """Return the scratch memory of `make_program`; numba takes half a second to compile ``numpy.zeros``."""
+    ids, keys, stamps = np.zeros((2, G, D), np.int32), np.zeros(4 * D, np.int64), np.zeros(4 * D, np.int32)
+    low, high = np.zeros((2, G * D), np.int32), np.zeros((2, G * D), np.int32)
+    of_a, of_b, shift = (np.zeros(G * D, np.int32) for _ in range(3))
+    return ids, keys, stamps, np.zeros_like(stamps), low, high, np.zeros((2, G * D), np.int64), of_a, of_b, shift
+
+
 @njit(**JIT)
-def make_program(n, rows, G, NB, T, stride, most_span, ops, fin, seg, need):
+def make_program(n, rows, G, NB, T, stride, most_span, work, ops, fin, seg, need):
     """Write the program of one tile; returns its number of operations and its cost in samples added.
 
     Parameters
@@ -47,6 +60,8 @@ def make_program(n, rows, G, NB, T, stride, most_span, ops, fin, seg, need):
         Elements from row to row of the input.
     most_span : int
         DMs share a pattern only if its row need not be longer than ``T + most_span``.
+    work : tuple
+        Scratch memory, from `program_scratch`.
     ops : int64 (at least D * C, 4)
         Out: starts of the destination and of the two source rows, number of vectors.
     fin : int64 (D * C / G,)
@@ -60,17 +75,8 @@ def make_program(n, rows, G, NB, T, stride, most_span, ops, fin, seg, need):
     L = 0
     while (1 << L) < G:
         L += 1
-    ids = np.zeros((2, G, D), np.int32)
     H = 4 * D
-    keys = np.zeros(H, np.int64)
-    stamps = np.zeros(H, np.int32)
-    slots = np.zeros(H, np.int32)
-    low = np.zeros((2, G * D), np.int32)
-    high = np.zeros((2, G * D), np.int32)
-    place = np.zeros((2, G * D), np.int64)
-    of_a = np.zeros(G * D, np.int32)
-    of_b = np.zeros(G * D, np.int32)
-    shift = np.zeros(G * D, np.int32)
+    ids, keys, stamps, slots, low, high, place, of_a, of_b, shift = work
     k = 0
     stamp = 0
     cost = 0

@@ -30,7 +30,9 @@ struct Job {
   int subs;            // pieces of a block at most, its edge among them, where a first look chose; 0: all are looked at
   int smaller, pairs,
       region;  // of glance.cu: windows below two stretches, room for pairs of those, bytes before samples
+  int parts;   // of a block, from which baseline.cu takes its level; 0: the level is that of the noise
   float threshold;
+  float dip;  // fall of the S/N between two peaks of a window that makes them two events
 };
 
 __device__ __forceinline__ int valid_of(const Job& j, const int* valid, int row) { return min(valid[row], j.columns); }

@@ -1,4 +1,4 @@
-"""Detection of events in series on the GPU (``search.cu``, ``glance.cu``)."""
+"""Detection of events in series on the GPU (``baseline.cu``, ``search.cu``, ``glance.cu``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.core.gpu.staging import Lane
-from skysieve.dedispersion.contract import UNIT, Detection, check_events
+from skysieve.dedispersion.contract import UNIT, Detection, check_events, sorted_events
 
 from .tensor_plan import PACKAGE
 
@@ -35,6 +35,8 @@ LONG = 20_000
 """Unsigned samples of a block from which the kernel ``glance`` uses 512 threads."""
 PIECES = 16
 """Blocks of threads for each multiprocessor that examine the pieces on a list."""
+PARTS_WARPS, PARTS_MARGIN = 8, 22
+"""Of ``baseline.cu``: parts of a block of threads; room in shared memory beside 5 times the means of 3 blocks."""
 EDGES = 4
 """Edges of noise blocks that a block of threads examines."""
 EVENT = np.dtype([("row", np.int32), ("column", np.int32), ("width", np.int32), ("snr", np.float32)])
@@ -44,7 +46,8 @@ JOB = np.dtype(
         ("noise", np.int32), ("every", np.int32), ("low", np.int32), ("high", np.int32), ("segment", np.int32),
         ("look", np.int32), ("widths", np.int32), ("widest", np.int32), ("room", np.int32), ("shorter", np.int32),
         ("dense", np.int32), ("kept", np.int32), ("subs", np.int32),
-        ("smaller", np.int32), ("pairs", np.int32), ("region", np.int32), ("threshold", np.float32),
+        ("smaller", np.int32), ("pairs", np.int32), ("region", np.int32), ("parts", np.int32),
+        ("threshold", np.float32), ("dip", np.float32),
     ],
     align=True,
 )  # fmt: skip
@@ -66,6 +69,8 @@ class Search:
         Columns of every series; then the number of events and the number of pieces on the list.
     levels : array
         Level and scale of every block.
+    means : array
+        Means of the parts of every block, for the baseline.
     lists : tuple
         Pieces that are flagged, and marks of blocks.
     found : array
@@ -77,13 +82,14 @@ class Search:
     constants: tuple[Any, ...]
     held: Any
     levels: Any
+    means: Any
     lists: tuple[Any, Any]
     found: Any
 
     @property
     def parts(self) -> tuple[Any, ...]:
         """All attributes, in order."""
-        return self.job, self.what, self.constants, self.held, self.levels, self.lists, self.found
+        return self.job, self.what, self.constants, self.held, self.levels, self.means, self.lists, self.found
 
 
 class Detector:
@@ -114,8 +120,10 @@ class Detector:
         j["block"], j["blocks"] = what.block, -(-count // what.block)
         j["noise"], j["every"], j["low"], j["high"] = what.noise_code, what.every, low, high
         j["look"], j["widths"], j["widest"] = max(1, widest // 2), len(what.widths), widest
+        j["parts"] = what.parts
         j["segment"], j["threshold"] = 4080 if widest <= 1024 else 1024, what.threshold
         j["shorter"] = sum(w < SHORT for w in what.widths)
+        j["dip"] = what.dip
         j["dense"] = what.widths[: len(DENSE)] == DENSE and int(j["shorter"][0]) == len(DENSE) and widest >= 32
         kept = NOISE_BYTES + 4 * what.block
         j["kept"] = kept <= min(self.runtime.device.shared_per_block - 1024, MOST_KEPT)
@@ -138,10 +146,11 @@ class Detector:
             pinned[rows:] = 0  # events, pieces on the list
             lane.to_device(held, pinned)
             levels = lane.array("levels", 2 * rows * int(j["blocks"][0]), np.float64)
+            means = lane.array("means", max(1, rows * int(j["blocks"][0]) * what.parts), np.float64)
             listed = lane.array("flagged", max(1, rows * int(j["blocks"][0] * j["subs"][0])), np.uint32)
             marks = lane.array("marks", rows * int(j["blocks"][0]), np.uint32)
             found = lane.array("events", 4 * ROOM, np.int32)
-        return Search(j, what, self._constants[key], held, levels, (listed, marks), found)
+        return Search(j, what, self._constants[key], held, levels, means, (listed, marks), found)
 
     def _glances(self, what: Detection, dense: bool) -> bool:
         """Whether the kernel ``glance`` can select the pieces that are examined."""
@@ -153,13 +162,22 @@ class Detector:
 
     def start(self, lane: Lane, sums: Any, search: Search) -> None:
         """Launch all kernels that look for events in series; column 0 begins a noise block."""
-        j, what, constants, held, levels, lists, found = search.parts
+        j, what, constants, held, levels, means, lists, found = search.parts
         rows, blocks, subs = (int(j[name][0]) for name in ("rows", "blocks", "subs"))
         widths, _, reached, needed = constants
         number = held[rows:].view(np.uint32)
+        args: tuple[Any, ...]
+        grid: tuple[int, ...]
         with lane:
+            if what.parts:
+                line = self.runtime.module(PACKAGE, "baseline.cu", BUILDS[self.kind])
+                grid = (-(-blocks * what.parts // PARTS_WARPS), rows)
+                line.launch("parts", grid, (32 * PARTS_WARPS,), (sums, held, means, j[0]), stream=lane.stream)
+                shared = 8 * (15 * what.parts + PARTS_MARGIN)
+                args = (sums, held, means, levels, j[0])
+                line.launch("baseline", (blocks, rows), (128,), args, shared_mem=shared, stream=lane.stream)
             if subs:
-                args: tuple[Any, ...] = (sums, held, levels, widths, reached, needed, *lists, number, j[0])
+                args = (sums, held, levels, widths, reached, needed, *lists, number, j[0])
                 shared, long = glance_bytes(what), what.block > LONG and self.kind == "u"
                 first = self.runtime.module(PACKAGE, "glance.cu", BUILDS[self.kind] + ("-long" if long else ""))
                 block = (512 if long else 256,)
@@ -176,7 +194,7 @@ class Detector:
 
     def _detect(self, lane: Lane, sums: Any, search: Search, found: Any, room: int) -> None:
         """Examine the pieces exactly, and start to copy the number of events to the host."""
-        j, what, constants, held, levels, lists, _ = search.parts
+        j, what, constants, held, levels, _, lists, _ = search.parts
         rows, blocks, subs, segment = (int(j[name][0]) for name in ("rows", "blocks", "subs", "segment"))
         widths, scales, reached, _ = constants
         number = held[rows:].view(np.uint32)
@@ -211,8 +229,9 @@ class Detector:
             lane.to_host(on_host, found[: 4 * n])
             lane.synchronize()
         events = on_host.view(EVENT)
-        events = events[np.lexsort((events["column"], events["row"]))]
-        return np.stack([events[name].astype(np.float64) for name in ("row", "column", "width", "snr")], axis=1)
+        return sorted_events(
+            np.stack([events[name].astype(np.float64) for name in ("row", "column", "width", "snr")], axis=1)
+        )
 
 
 def glance_room(what: Detection) -> tuple[int, int]:

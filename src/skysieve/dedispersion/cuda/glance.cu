@@ -243,7 +243,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
           b = a + (upper + 1 << shift) - 1;
           a += lower << shift;
         }
-        const double sigma = spread * (1 / IQR), above = level - (double)(SUM)(base + s.least);
+        const double sigma = spread * (1 / IQR),
+                     above = (j.parts ? levels[2 * here] : level) - (double)(SUM)(base + s.least);
         int shift = 0;
         while ((s.most - s.least) >> shift > MOST_Z) shift++;
         const double unit = (double)(1 << shift), parts = 1 / unit;
@@ -263,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
         if (lane == 0) flat[0] = shift, flat[1] = centre, flat[2] = todo == LOOK && all ? ALL : todo;
       } else if (lane == 0) {
         const double sigma = __ddiv_rn(spread, IQR);
-        levels[2 * here] = level;
+        if (!j.parts) levels[2 * here] = level;
         levels[2 * here + 1] = sigma > 0 ? __ddiv_rn(UNIT, sigma) : 0.0;
       }
     }
@@ -274,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
     quartiles(y, nullptr, n, counts, part, out);
     if (tid == 0) {
       const double sigma = __ddiv_rn(__dsub_rn(out[2], out[0]), IQR);
-      levels[2 * here] = out[1];
+      if (!j.parts) levels[2 * here] = out[1];
       levels[2 * here + 1] = sigma > 0 ? __ddiv_rn(UNIT, sigma) : 0.0;
     }
     everything();
@@ -424,7 +425,7 @@ extern "C" __global__ void __launch_bounds__(EDGE_THREADS) edges(const SUM* sums
   bool over = (marks[mine - 1] & RIGHT) != 0 || (marks[mine] & LEFT) != 0;
   if (!over) {  // the same in every lane
     const bool short_one = 4 * (i64)(count - at) < j.block;
-    const double level[2] = {levels[2 * mine - 2], short_one ? levels[2 * mine - 2] : levels[2 * mine]};
+    const double level[2] = {levels[2 * mine - 2], short_one && !j.parts ? levels[2 * mine - 2] : levels[2 * mine]};
     const double scale[2] = {levels[2 * mine - 1], short_one ? levels[2 * mine - 1] : levels[2 * mine + 1]};
     int* const p = reinterpret_cast<int*>(sm4) + warp * 2 * j.widest;
     const SUM* const y = sums + row * j.pitch + from;

@@ -7,7 +7,8 @@
 // detect: fixed-point samples and their prefix sums in shared memory (32 bits that wrap: differences are exact).  First it
 //   finds whether any window reaches the threshold: short ones one by one; for longer ones, the largest and smallest prefix
 //   sums of stretches of 16 bound them, and the few stretches that may are examined.  Only where a window does, it computes
-//   the best S/N over the widths of every sample, and the peaks.  Only events are written to memory.
+//   the best S/N over the widths of every sample, and the peaks; a window with several peaks is divided by one thread.  Only
+//   events are written to memory.
 //   Layout: a block of threads for a piece of a series (all pieces, or those that glance.cu listed).
 //
 // Cost: per sample, where all pieces are examined, 4 bytes read twice; about 40 instructions for the noise, 40 for prefix sums
@@ -20,13 +21,16 @@
 // build: f32 -DSUM=float -DREAL
 // budget: u32 kernel=noise spills<=64
 // budget: i32 kernel=noise spills<=64
-// budget: u32 kernel=detect spills<=32
-// budget: i32 kernel=detect spills<=32
-// budget: f32 kernel=detect spills<=32
+// budget: u32 kernel=detect regs<=80 spills<=96
+// budget: i32 kernel=detect regs<=80 spills<=96
+// budget: f32 kernel=detect regs<=80 spills<=96
 #include "detect.cuh"
 
 #define THREADS 256
 #define LIST 1024  // stretches that may hold a window over the threshold
+#define INF __int_as_float(0x7f800000)
+#define VALLEY 0.2f
+#define POINTED 1.75f
 
 #ifdef REAL
 __device__ __forceinline__ u32 key_of(float v) {
@@ -161,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS) noise(const SUM* sum
   }
   if (threadIdx.x == 0) {
     double* const to = levels + 2 * ((i64)row * j.blocks + block);
-    to[0] = level;
+    if (!j.parts) to[0] = level;
     to[1] = sigma > 0 ? __ddiv_rn(UNIT, sigma) : 0.0;
   }
 }
@@ -193,6 +197,118 @@ __device__ float best_of(const int* p, int origin, int t, int count, const Job& 
   return best;
 }
 
+// Whether windows of w samples from s : stop have a peak, as `next_crest` in cpu/detect.py; *end gets the middle of the fall
+// after it, *next the sample from which to look on.  Samples are those of p.
+__device__ __noinline__ bool next_crest(const int* p, int s, int stop, int w, float scale, float threshold, float dip,
+                                        int* end, int* next) {
+  bool rising = true, high = false;
+  float top = -INF, bottom = INF;
+  int cut = s;
+  for (int u = s; u <= stop - w; u++) {
+    const float f = __fmul_rn((float)window(p + u, w), scale);
+    if (rising) {
+      if (f > top) {
+        top = f;
+      } else if (f < __fsub_rn(top, dip) && f < __fmul_rn(VALLEY, top)) {
+        rising = false;
+        bottom = f;
+        cut = u;
+        high = top >= threshold;
+      }
+    } else if (f < bottom) {
+      bottom = f;
+      cut = u;
+    } else if (f > __fadd_rn(bottom, dip) && __fmul_rn(VALLEY, f) > bottom) {
+      if (high) {
+        *end = cut + w / 2;
+        *next = u;
+        return true;
+      }
+      rising = true;
+      top = f;
+    }
+  }
+  *end = *next = stop;
+  return rising ? top >= threshold : high;
+}
+
+// The window of the first n widths within samples begin : end of p whose S/N is the highest above even / scale, which is
+// *above; `best_within` in cpu/detect.py.
+__device__ __noinline__ Event best_within(const int* p, int origin, int row, int begin, int end, int n,
+                                          const int* widths, const float* scales, float even, float* above) {
+  Event e = {row, 0, 0, 0.0f};
+  *above = -INF;
+  for (int i = 0; i < n; i++) {
+    const float expected = __fdiv_rn(even, scales[i]);
+    for (int u = begin; u <= end - widths[i]; u++) {
+      const float f = __fmul_rn((float)window(p + u, widths[i]), scales[i]), more = __fsub_rn(f, expected);
+      if (more > *above) {
+        *above = more;
+        e = Event{row, origin + u + widths[i] / 2, i, f};
+      }
+    }
+  }
+  return e;
+}
+
+__device__ __forceinline__ void put(const Event& e, Event* found, u32* number, const Job& j) {
+  const u32 at = atomicAdd(number, 1u);
+  if (at < (u32)j.room) found[at] = e;
+}
+
+// A narrow pulse upon a wide one as an event beside that of width k that begins at p[begin]: `pointed` in cpu/detect.py.
+__device__ __noinline__ void pointed(const int* p, int origin, int row, int begin, int k, const int* widths,
+                                     const float* scales, Event* found, u32* number, const Job& j) {
+  const int w = widths[k];
+  int few = 0;
+  while (3 * widths[few] <= w) few++;
+  if (few == 0) return;
+  const float whole = __fmul_rn((float)window(p + begin, w), scales[k]);
+  const float even = __fmul_rn(__fmul_rn(POINTED, whole), scales[k]);
+  float above;
+  const Event e = best_within(p, origin, row, begin, begin + w, few, widths, scales, even, &above);
+  if (above > j.dip && e.snr >= j.threshold) put(e, found, number, j);
+}
+
+// Events of the window of width k around sample t, if it holds peaks that are resolved: `split` in cpu/detect.py.  Returns
+// whether they take the place of the window.
+__device__ __noinline__ bool split(const int* p, int origin, int count, int row, int t, int k, const int* widths,
+                                   const float* scales, Event* found, u32* number, const Job& j) {
+  const int w = widths[k], first = max(0, t - w / 2 - w / 4) - origin;
+  const int stop = min(count, t - w / 2 + w + w / 4) - origin;
+  int most = 1, which = 0, end, next;
+  for (int i = k - 1; i >= 0 && 16 * widths[i] >= w; i--) {
+    const int v = widths[i];
+    if (3 * v > w) continue;
+    int n = 0;
+    for (int s = first; s + v <= stop; s = next)
+      n += next_crest(p, s, stop, v, scales[i], j.threshold, j.dip, &end, &next);
+    if (n > most) {
+      most = n;
+      which = i;
+    }
+  }
+  int n = 0;
+  for (int turn = 0; most > 1 && (turn == 0 || (turn == 1 && n > 1)); turn++) {  // two events?  Then write them
+    int begin = first;
+    for (int s = first; s + widths[which] <= stop; s = next) {
+      if (next_crest(p, s, stop, widths[which], scales[which], j.threshold, j.dip, &end, &next)) {
+        float best;
+        const Event e = best_within(p, origin, row, begin, end, j.widths, widths, scales, 0.0f, &best);
+        if (best >= j.threshold && turn == 0) {
+          n++;
+        } else if (best >= j.threshold) {
+          put(e, found, number, j);
+          pointed(p, origin, row, e.column - widths[e.width] / 2 - origin, e.width, widths, scales, found, number, j);
+        }
+      }
+      begin = end;
+    }
+  }
+  if (n < 2) pointed(p, origin, row, t - w / 2 - origin, k, widths, scales, found, number, j);
+  return n > 1;
+}
+
 // Events of a series around the samples from : to.  `reached`: sums from which a window of each width reaches the
 // threshold.
 __device__ void look(const SUM* sums, int count, const double* levels, const int* widths, const float* scales,
@@ -217,7 +333,7 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
   for (int block = origin / j.block; (i64)block * j.block < end; block++) {
     const int low = max(0, block * j.block - origin), high = (int)min((i64)n, (block + 1) * (i64)j.block - origin);
     const int held = block && 4 * (i64)min(j.block, count - block * j.block) < j.block ? block - 1 : block;
-    const double level = mine[2 * held], scale = mine[2 * held + 1];
+    const double level = mine[2 * (j.parts ? block : held)], scale = mine[2 * held + 1];
 #pragma unroll 4
     for (int i = low + (int)threadIdx.x; i < high; i += THREADS) {
       const int q = __double2int_rn(__dmul_rn(__dsub_rn((double)y[i], level), scale));
@@ -323,6 +439,8 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
       for (int u = max(a, t - r); peak && u < t; u++) peak = best[u - a] < f;
       for (int u = t + 1; peak && u < min(b, t + r + 1); u++) peak = best[u - a] <= f;
     }
+    if (peak && !j.every && widths[which] > 2)
+      peak = !split(p, origin, count, row, t, which, widths, scales, found, number, j);
     if (peak) {
       const u32 at = atomicAdd(number, 1u);
       if (at < (u32)j.room) found[at] = Event{row, t, which, f};
@@ -332,9 +450,10 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
 
 // Events of the series: `found` has room for j.room of them, number[0] counts all.  All pieces, or those that
 // glance.cu put on the list.
-extern "C" __global__ void __launch_bounds__(THREADS) detect(const SUM* sums, const int* valid, const double* levels,
-                                                             const int* widths, const float* scales, const int* reached,
-                                                             const u32* flagged, Event* found, u32* number, Job j) {
+extern "C" __global__ void __launch_bounds__(THREADS, 5) detect(const SUM* sums, const int* valid, const double* levels,
+                                                                const int* widths, const float* scales,
+                                                                const int* reached, const u32* flagged, Event* found,
+                                                                u32* number, Job j) {
   const int each = (j.high - j.low + j.segment - 1) / j.segment;
   const i64 pieces = j.subs ? (i64)number[1] : (i64)j.rows * each;
   for (i64 i = blockIdx.x; i < pieces; i += gridDim.x) {

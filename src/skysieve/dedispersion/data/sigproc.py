@@ -8,6 +8,7 @@ import struct
 import warnings
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -172,6 +173,20 @@ def observation(keys: dict[str, Any], path: str | os.PathLike[str]) -> tuple[Obs
     return found, order
 
 
+_making = Lock()
+"""Held while a reader makes its threads."""
+
+
+def _free_lock() -> None:
+    """After a fork: a thread that held the lock does not exist in the child."""
+    global _making
+    _making = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_lock)
+
+
 class SigprocReader:
     """Samples of one ``.fil`` or ``.tim``, channels in the order of the file.
 
@@ -274,11 +289,9 @@ class SigprocReader:
         if len(view) < 2 * THREAD_BYTES or usable_cores() == 1:
             self._fill_part(view, offset)
             return
-        if self._pool is None or self._process != os.getpid():  # threads do not live on in a forked process
-            self._process = os.getpid()
-            self._pool = ThreadPoolExecutor(min(MOST_THREADS, usable_cores()), "skysieve-read")
+        pool = self._threads()
         parts = range(0, len(view), THREAD_BYTES)
-        work = [self._pool.submit(self._fill_part, view[at : at + THREAD_BYTES], offset + at) for at in parts]
+        work = [pool.submit(self._fill_part, view[at : at + THREAD_BYTES], offset + at) for at in parts]
         try:
             for one in work:
                 one.result()
@@ -286,6 +299,14 @@ class SigprocReader:
             for one in work:
                 one.cancel()
             wait(work)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        """The threads that read; several threads may ask for them at once."""
+        with _making:
+            if self._pool is None or self._process != os.getpid():  # threads do not live on in a forked process
+                self._process = os.getpid()
+                self._pool = ThreadPoolExecutor(min(MOST_THREADS, usable_cores()), "skysieve-read")
+            return self._pool
 
     def _fill_part(self, view: memoryview, offset: int) -> None:
         fd = self._file.fileno()

@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.progress import reporting
+from skysieve.dedispersion.clean.masks import Mask
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import Filterbank, opened
-from skysieve.dedispersion.data.observation import Observation, regular_freqs
-from skysieve.dedispersion.data.simulate import LEVELS, NoiseReader, PulseReader, robust_sigma, whole_reader
+from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.data.simulate import PulseReader, whole_reader
 from skysieve.dedispersion.dm_plan.arguments import stages_of
 from skysieve.dedispersion.single_pulse.search import SearchPlan
 
-from .pulses import Pulse, Recorded, record
+from .grid import Axis, PulseGrid
+from .interference import InterferenceReader
+from .noise import LEAST_ROOM, Levels, Noise, level_near, levels
+from .pulses import Pulse, Recorded, record, whole_counts
 from .result import TRIALS, Completeness
 
 if TYPE_CHECKING:
@@ -30,51 +34,37 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.dm_plan.plan import DMPlan
     from skysieve.dedispersion.single_pulse.candidates import Candidates
 
-__all__ = ["Noise", "completeness"]
+__all__ = ["completeness"]
 
-SAMPLED = 1 << 14
-"""Samples from which level and sigma of each channel are taken."""
-
-
-@dataclass(frozen=True)
-class Noise:
-    """A receiver that records Gaussian noise.
-
-    Attributes
-    ----------
-    nchan : int
-    fch1, foff : float
-        Centre of the first channel and step from channel to channel, MHz.
-    tsamp : float
-        Seconds.
-    nbits : int
-        Bits of a sample.
-    duration : float
-        Seconds of noise that are searched at a time; each segment has different noise.
-    """
-
-    nchan: int = 256
-    fch1: float = 1500.0
-    foff: float = -1.171875
-    tsamp: float = 256e-6
-    nbits: int = 8
-    duration: float = 60.0
-
-    def segment(self, seed: int) -> Filterbank:
-        """Noise that depends on the seed alone."""
-        freqs = np.sort(regular_freqs(self.fch1, self.foff, self.nchan))[::-1]
-        obs = Observation(freqs, self.tsamp, self.nbits, 56000.0, "noise", "Fake")
-        nsamp = max(1, round(self.duration / self.tsamp))
-        return Filterbank([NoiseReader(obs, nsamp, seed, *LEVELS[self.nbits])])
+AROUND = 256
+"""Least samples before and after a pulse from which the level of data is measured."""
+MARGIN = 0.5
+"""Most seconds before the first pulse and between pulses, beside two sweeps."""
 
 
 @dataclass
-class _Placed:
-    """A pulse that was added, and what the ideal detector sees of it."""
+class Placed:
+    """A pulse that was added, and what the ideal detector sees of it.
+
+    Attributes
+    ----------
+    pulse, made
+    known : float
+        S/N of the detector that knows DM, time and width, in the samples that survive.
+    left : float
+        Fraction of the samples of its window that survive interference and gaps.
+    snr_left : float
+        Its ideal S/N in these samples.
+    clipped : float
+        Fraction of its counts that the range of the samples cuts off.
+    """
 
     pulse: Pulse
     made: Recorded
-    known: float
+    known: float = math.nan
+    left: float = 1.0
+    snr_left: float = 0.0
+    clipped: float = 0.0
 
 
 def completeness(
@@ -83,11 +73,14 @@ def completeness(
     *,
     n: int = 1000,
     snr: Sequence[float] = (7.0, 8.0, 9.0, 10.0),
-    dm: tuple[float, float] = (50.0, 500.0),
-    width: tuple[float, float] = (1e-3, 1e-2),
-    scatter: tuple[float, float] = (0.0, 0.0),
-    index: tuple[float, float] = (0.0, 0.0),
-    band: tuple[float, float] = (0.0, 1.0),
+    dm: Axis = (50.0, 500.0),
+    width: Axis = (1e-3, 1e-2),
+    scatter: Axis = 0.0,
+    index: Axis = 0.0,
+    band: Any = (0.0, 1.0),
+    interference: str | Sequence[str] = (),
+    strength: float = 1.0,
+    prepare: Callable[[Filterbank], tuple[Filterbank, Mask | None]] | None = None,
     seed: int = 0,
     progress: bool | Callable[[int, int], None] = False,
     **options: Any,
@@ -108,12 +101,21 @@ def completeness(
         Pulses.
     snr : sequence of float
         S/N of the ideal boxcar, after smearing within channels and sampling; each for a share of the pulses.
-    dm, width, scatter, index : tuple of float
-        Lowest and highest value.  DM is drawn evenly, width (FWHM, s) evenly in its logarithm, scatter (s at mid band)
-        and spectral index evenly.
-    band : tuple of float
-        Part of the band that pulses fill, from its bottom, 0, to its top, 1.
+    dm, width, scatter, index : tuple, list or float
+        A tuple of the lowest and the highest value, from which each pulse is drawn; or values, of which all
+        combinations are injected.  Width (FWHM, s) is drawn evenly in its logarithm, DM, scatter (s at mid band) and
+        spectral index evenly.
+    band : (float, float) or list of them
+        Part of the band that pulses fill, from its bottom, 0, to its top, 1; or several.
+    interference : str or sequence of str
+        Kinds of interference to add, see `injections.interference.KINDS`, or "all".  What it covers is counted: the
+        S/N of a pulse is then that in the samples that survive, and pulses that lose over 20% are counted apart.
+    strength : float
+        Factor of the heights of the interference.
+    prepare : callable, optional
+        ``prepare(data)`` returns the data to search and a mask or None: filters that a user applies before the search.
     seed : int
+        Campaigns of different seeds share neither pulses nor noise.
     progress : bool or callable
         True draws a bar of the pulses; a callable gets ``(done, total)``.
     **options
@@ -126,7 +128,8 @@ def completeness(
     Raises
     ------
     ValueError
-        A range is not one, or the data are too short for a pulse of the highest DM.
+        A range is not one, the data are too short for a pulse of the highest DM or do not vary, or all channels are
+        masked.
 
     Examples
     --------
@@ -137,124 +140,151 @@ def completeness(
     >>> float(found.recall()["recall"][0])
     1.0
     """
-    for name, pair in (("dm", dm), ("width", width), ("scatter", scatter), ("index", index), ("band", band)):
-        if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[0] > pair[1]:
-            raise ValueError(f"{name}={pair!r}: expected a lowest and a highest value")
-    for name, lowest in (("width", width[0]), ("snr", min(snr, default=0.0))):
-        if not lowest > 0:
-            raise ValueError(f"{name}={lowest!r}: expected values above 0")
+    grid = PulseGrid(snr, dm, width, scatter, index, band)
     if n < 1:
         raise ValueError(f"n={n}: expected at least one pulse")
     rng = np.random.default_rng([seed, 7])
-    levels = rng.permutation(np.resize(np.asarray(snr, np.float64), n))
-    ranges = {"dm": dm, "scatter": scatter, "index": index}
-
-    def draw(i: int, when: float) -> Pulse:
-        values = {name: float(rng.uniform(*pair)) for name, pair in ranges.items()}
-        wide = float(np.exp(rng.uniform(*np.log(width))))
-        return Pulse(time=when, width=wide, snr=float(levels[i]), band=band, **values)
-
-    began, done, segments = time.perf_counter(), 0, 0
+    wanted = grid.draw(n, rng)
+    kinds = (interference,) if isinstance(interference, str) else tuple(interference)
+    noise = data if isinstance(data, Noise) else None
+    began, done, number = time.perf_counter(), 0, 0
     rows: list[tuple[Any, ...]] = []
     false: list[tuple[float, float, float]] = []
-    hours = 0.0
+    hours, searching = 0.0, 0.0
+
+    def execute(plan: SearchPlan, fb: Filterbank) -> Candidates:
+        nonlocal searching
+        since = time.perf_counter()
+        fb, mask = (fb, None) if prepare is None else prepare(fb)
+        if mask is not None and not mask.weight_of(fb.nsamp):
+            raise ValueError("mask: all channels are masked, so that nothing can be found")
+        found = plan.execute(fb, mask=mask)
+        searching += time.perf_counter() - since
+        return found
+
     with (
-        opened(data.segment(seed) if isinstance(data, Noise) else data) as first,
+        opened(noise.segment(seed) if noise is not None else data) as first,  # type: ignore[arg-type]
         reporting(progress, "injecting pulses") as report,
         SearchPlan(first, dms, **options) as plan,
     ):
-        own = None if isinstance(data, Noise) else plan.execute(first)
+        own = None if noise is not None else execute(plan, first)
+        lost = np.empty((0, 4), np.int64) if own is None else own.dropped
         constant = stages_of(first, dms, options.get("dm_constant"))[1]
+        known = levels(first, noise)
+        analog = noise is not None and noise.analog
         while done < n:
-            fb = data.segment(seed + segments) if isinstance(data, Noise) else first
-            segments += 1
-            level, sigma = _levels(fb, data if isinstance(data, Noise) else None)
-            placed = list(_place(fb, n - done, done, draw, sigma, level, constant, max(dm), rng))
+            fb = first if noise is None else noise.segment(seed, number)
+            placed = list(place(fb, wanted[done:], known.sigma, constant, grid.highest_dm, rng))
             if not placed:
-                raise ValueError(f"dm={dm!r}: the data last {fb.nsamp * fb.tsamp:g} s, too short for such a pulse")
-            pulses = [(one.made.first, _counts(fb, one.made)) for one in placed]
-            with_pulses = Filterbank([PulseReader(whole_reader(fb), pulses, analog=isinstance(data, Noise))])
-            found = plan.execute(with_pulses)
+                raise ValueError(
+                    f"dm={grid.highest_dm:g}: the data last {fb.nsamp * fb.tsamp:g} s, too short for such a pulse"
+                )
+            pulses = [(one.made.first, counts_of(fb, one.made, known, analog)) for one in placed]
+            searched = Filterbank([PulseReader(whole_reader(fb), pulses, analog=analog)])
+            reader = None
+            if kinds:
+                reader = InterferenceReader(searched, kinds, seed * 1_000_003 + number, strength)
+                searched = Filterbank([reader])
+            for one, (_, counts) in zip(placed, pulses, strict=True):
+                ideal(one, fb, counts, reader, lost, known, analog)
+            found = execute(plan, searched)
             matched, spare, near = _match(fb.observation, found, placed, constant, _already_there(found, own))
             rows += matched
             false += spare
             hours += max(0.0, fb.nsamp * fb.tsamp - near) / 3600
-            done += len(placed)
+            done, number = done + len(placed), number + 1
             if report is not None:
                 report(done, n)
         threshold = found.threshold
         where = f"{first.nchan} channels, {first.observation.freqs.min():g} to {first.observation.top:g} MHz"
     trials = np.array(rows, TRIALS)
     alarms = np.array(false, [("snr", "f8"), ("dm", "f8"), ("time", "f8")])
-    return Completeness(trials, alarms, hours, float(threshold), where, time.perf_counter() - began)
+    return Completeness(trials, alarms, hours, float(threshold), where, time.perf_counter() - began, searching)
 
 
-def _levels(fb: Filterbank, noise: Noise | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Level and sigma of each channel: those of simulated noise, rounding included; of data from quartiles."""
-    if noise is not None:
-        level, sigma = LEVELS[noise.nbits]
-        rounding = 0.0 if noise.nbits == 32 else 1 / 12
-        return np.full(fb.nchan, level), np.full(fb.nchan, math.sqrt(sigma**2 + rounding))
-    count = min(fb.nsamp, SAMPLED)
-    block = fb.block((fb.nsamp - count) // 2, count).astype(np.float64)
-    good = [row[np.isfinite(row)] for row in block]
-    return np.array([np.median(row) if len(row) else 0.0 for row in good]), np.array(
-        [robust_sigma(row) for row in good]
-    )
-
-
-def _place(
-    fb: Filterbank,
-    most: int,
-    done: int,
-    draw: Callable[[int, float], Pulse],
-    sigma: NDArray[np.float64],
-    level: NDArray[np.float64],
-    constant: float,
-    highest: float,
+def place(
+    fb: Filterbank, wanted: Sequence[dict[str, Any]], sigma: NDArray[np.float64], constant: float, highest: float,
     rng: np.random.Generator,
-) -> Iterator[_Placed]:
-    """Pulses, one after the other, as long as they fit into the data."""
-    obs = fb.observation
-    sweep = float(delay_seconds(obs.freqs.min(), highest, obs.top, constant))
-    margin = 0.5
-    at = margin
-    for i in range(most):
-        pulse = draw(done + i, at + margin * float(rng.uniform()))
+) -> Iterator[Placed]:  # fmt: skip
+    """Pulses, one after the other and at least two sweeps apart, as long as they fit into the data."""
+    obs, length = fb.observation, fb.nsamp * fb.tsamp
+    bottom = float(obs.freqs.min())
+    sweep = float(delay_seconds(bottom, highest, obs.top, constant))
+    margin = min(MARGIN, length / 20)
+    at = margin + float(rng.uniform()) * min(2 * sweep, max(0.0, length - sweep - 4 * margin))
+    for i, parameters in enumerate(wanted):
+        pulse = Pulse(time=at + margin * float(rng.uniform()), **parameters)
         made = record(obs, pulse, sigma, constant)
-        if int(made.first.max()) + made.counts.shape[1] > fb.nsamp or made.first.min() < 0:
-            if made.first.min() >= 0:
-                return
-            at -= float(made.first.min()) * obs.tsamp  # a wide pulse: begin later
-            pulse = Pulse(**{**vars(pulse), "time": at + margin})
+        if made.first.min() < 0:  # a wide pulse: begin later
+            at -= float(made.first.min()) * obs.tsamp
+            pulse = Pulse(time=at + margin, **parameters)
             made = record(obs, pulse, sigma, constant)
-            if int(made.first.max()) + made.counts.shape[1] > fb.nsamp:
+        if int(made.first.max()) + made.counts.shape[1] > fb.nsamp:
+            if i:
                 return
-        yield _Placed(pulse, made, _known(fb, made, sigma, level))
+            early = float(int(made.first.max()) + made.counts.shape[1] - fb.nsamp) * obs.tsamp
+            pulse = Pulse(time=pulse.time - early, **parameters)
+            made = record(obs, pulse, sigma, constant)
+            if made.first.min() < 0:
+                return
+        yield Placed(pulse, made)
         at = pulse.time + 2 * sweep + margin + 4 * made.length * obs.tsamp
 
 
-def _counts(fb: Filterbank, made: Recorded) -> NDArray[Any]:
-    """What is added to the samples: whole counts of integers of a file, whose fractions are carried on."""
-    if fb.dtype.kind == "f" or isinstance(whole_reader(fb), NoiseReader):
+def counts_of(fb: Filterbank, made: Recorded, known: Levels, analog: bool) -> NDArray[Any]:
+    """What is added to the samples: whole counts of integers of a file, whose fractions are carried on.
+
+    Where a sample has its largest value already, nothing can be added; the others get more.
+    """
+    if analog or fb.dtype.kind == "f":
         return made.counts.astype(np.float32)
-    running = np.rint(np.cumsum(made.counts))
-    return np.diff(running, prepend=0.0).reshape(made.counts.shape).astype(np.int32)
+    return whole_counts(made.counts / np.maximum(known.room, LEAST_ROOM)[:, None])
 
 
-def _known(fb: Filterbank, made: Recorded, sigma: NDArray[np.float64], level: NDArray[np.float64]) -> float:
-    """S/N in the window of the ideal boxcar: what a detector finds that knows DM, time and width."""
-    begin, length = made.begin + made.delays, made.length
-    low, high = int(begin.min()), int(begin.max()) + length
-    if low < 0 or high > fb.nsamp:
-        return math.nan
-    block = fb.block(low, high - low).astype(np.float64)
-    total = 0.0
-    for row, at in enumerate(begin - low):
-        total += float(block[row, at : at + length].sum()) - length * float(level[row])
-        a = int(begin[row] - made.first[row])
-        total += float(made.counts[row, max(0, a) : max(0, a + length)].sum())
-    return total / math.sqrt(length * float((sigma**2).sum()))
+def ideal(
+    one: Placed, fb: Filterbank, counts: NDArray[Any], reader: InterferenceReader | None, lost: NDArray[np.int64],
+    known: Levels, analog: bool,
+) -> None:  # fmt: skip
+    """What a detector sees that knows DM, time and width: the sum over the window of the ideal boxcar.
+
+    Samples that interference covers and samples that the data lack do not count.  The level of data, which drifts, is
+    measured around the pulse.
+    """
+    made, length = one.made, one.made.length
+    begin = made.begin + made.delays
+    low, high = max(0, int(begin.min())), min(fb.nsamp, int(begin.max()) + length)
+    begin = np.clip(begin, low, high - length)  # a delay that is rounded can end a sample after the pulse
+    at = (begin - low)[:, None] + np.arange(length)
+    rows = np.arange(fb.nchan)[:, None]
+    level, sigma = known.level, known.sigma
+    if not analog:
+        more = max(AROUND, 2 * length)
+        first, last = max(0, low - more), min(fb.nsamp, high + more)
+        block = fb.block(first, last - first)
+        near = (begin - first)[:, None] + np.arange(-more, length + more)
+        level = level_near(block[rows, np.clip(near, 0, last - first - 1)], known)
+        block = block[:, low - first : high - first]
+    else:
+        block = fb.block(low, high - low)
+    values = block[rows, at].astype(np.float64)
+    steps = at + low - made.first[:, None]
+    inside = (steps >= 0) & (steps < counts.shape[1])
+    steps = np.clip(steps, 0, counts.shape[1] - 1)
+    wanted, added = (np.where(inside, x[rows, steps], 0.0) for x in (made.counts, counts))
+    if fb.dtype.kind != "f":
+        info = np.iinfo(fb.dtype)
+        added = np.minimum(added, (fb.maximum or info.max) - values)
+    one.clipped = max(0.0, 1 - float(np.nansum(added)) / float(wanted.sum()))
+    good = np.isfinite(values)
+    if reader is not None:
+        good &= ~reader.write(low, high - low)[1].T[rows, at]
+    for first, last, top, bottom in lost[(lost[:, 0] < high) & (lost[:, 1] > low)]:
+        good[top:bottom] &= (at[top:bottom] + low < first) | (at[top:bottom] + low >= last)
+    one.left = float(good.mean())
+    spread = math.sqrt(float((good * sigma[:, None] ** 2).sum()))
+    if spread > 0:
+        one.known = float(((values - level[:, None] + added)[good]).sum()) / spread
+        one.snr_left = float(wanted[good].sum()) / spread
 
 
 def _reach(pulse: Pulse, wide: float, found: Candidates, per_dm: float) -> float:
@@ -289,7 +319,7 @@ def _already_there(found: Candidates, data: Candidates | None) -> NDArray[np.boo
 
 
 def _match(
-    obs: Observation, found: Candidates, placed: list[_Placed], constant: float, known: NDArray[np.bool_]
+    obs: Observation, found: Candidates, placed: list[Placed], constant: float, known: NDArray[np.bool_]
 ) -> tuple[list[tuple[Any, ...]], list[tuple[float, float, float]], float]:
     """A row for each pulse, the candidates of no pulse, and the seconds that are near a pulse.
 
@@ -308,7 +338,8 @@ def _match(
         near += 2 * reach
         best = int(np.flatnonzero(own)[np.argmax(found.snr[own])]) if own.any() else -1
         rows.append((
-            one.pulse.snr, one.pulse.dm, middle, one.pulse.width, wide, one.pulse.scatter, one.known, best >= 0,
+            one.pulse.snr, one.pulse.dm, middle, one.pulse.width, wide, one.pulse.scatter, one.pulse.index,
+            *one.pulse.band, one.left, one.snr_left, one.clipped, one.known, best >= 0,
             found.snr[best] if best >= 0 else math.nan, found.dm[best] - one.pulse.dm if best >= 0 else math.nan,
             times[best] - middle if best >= 0 else math.nan, found.width[best] if best >= 0 else math.nan,
             int((own | close).sum()),

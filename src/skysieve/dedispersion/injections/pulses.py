@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from skysieve.dedispersion.data.observation import Observation
 
-__all__ = ["Pulse", "Recorded", "record"]
+__all__ = ["Pulse", "Recorded", "record", "whole_counts"]
 
 FWHM = math.sqrt(8 * math.log(2))
 _SIGMAS = 5.0
@@ -120,6 +120,12 @@ def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_consta
         series[place : place + samples] += shape[row]
     begin, length, best = _ideal(series)
     return Recorded(first, shape * (pulse.snr * noise / best), whole, start + begin, length)
+
+
+def whole_counts(counts: NDArray[np.float64]) -> NDArray[np.int32]:
+    """Whole numbers with the same sum within half a count: fractions are carried from sample to sample."""
+    running = np.rint(np.cumsum(counts))
+    return np.diff(running, prepend=0.0).reshape(counts.shape).astype(np.int32)
 
 
 def _area(x: NDArray[np.float64], sigma: float, tau: NDArray[np.float64]) -> NDArray[np.float64]:

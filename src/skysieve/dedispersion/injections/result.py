@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from skysieve.core.checks import one_of
 from skysieve.core.result import Result
 from skysieve.dedispersion.result import load_fields, save_fields
 
@@ -20,14 +22,24 @@ __all__ = ["TRIALS", "Completeness"]
 
 TRIALS = np.dtype([
     ("snr", "f8"), ("dm", "f8"), ("time", "f8"), ("width", "f8"), ("effective_width", "f8"), ("scatter", "f8"),
+    ("index", "f8"), ("band_low", "f8"), ("band_high", "f8"), ("left", "f8"), ("snr_left", "f8"), ("clipped", "f8"),
     ("snr_known", "f8"), ("found", "?"), ("snr_found", "f8"), ("dm_error", "f8"), ("time_error", "f8"),
     ("width_found", "f8"), ("candidates", "i8"),
 ])  # fmt: skip
-"""Columns of the pulses.  ``snr_known`` is the S/N that a detector has which knows DM, time and width; ``candidates``
-counts those of the pulse and within its reach; numbers of what was not found are NaN."""
+"""Columns of the pulses.  ``left`` is the fraction of the samples of the ideal boxcar that interference and gaps leave,
+``snr_left`` the ideal S/N in them, ``clipped`` the fraction of the counts that the range of the samples cuts off;
+``snr_known`` is the S/N that a detector has which knows DM, time and width; ``candidates`` counts those of the pulse
+and within its reach; numbers of what was not found are NaN."""
+LEAST_LEFT = 0.8
+"""Pulses of which less survives are counted apart."""
+BINS = 8
+"""Bins of a quantity that has more values."""
 UNITS = {"dm": "pc / cm3", "time": "s", "width": "s", "effective_width": "s", "scatter": "s", "dm_error": "pc / cm3",
          "time_error": "s", "width_found": "s"}  # fmt: skip
 CONFIDENCE = 0.95
+CLIPPED = 0.05
+"""Pulses that lose a larger fraction of their counts are reported as saturated."""
+NAMES = {"snr": "S/N", "dm": "DM"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +59,8 @@ class Completeness(Result):
         The band.
     seconds : float
         Time that the campaign took.
+    searching : float
+        Seconds of it in which data were searched; the rest went into making noise and pulses and into counting.
     """
 
     trials: NDArray[Any]
@@ -55,6 +69,7 @@ class Completeness(Result):
     threshold: float
     receiver: str
     seconds: float
+    searching: float = 0.0
 
     def __len__(self) -> int:
         return len(self.trials)
@@ -63,35 +78,65 @@ class Completeness(Result):
         found = int(self.trials["found"].sum())
         return f"<Completeness: {found} of {len(self)} pulses found, {len(self.false)} false candidates>"
 
-    def recall(self) -> Table:
-        """The part of the pulses that was found, for each injected S/N.
+    @classmethod
+    def join(cls, parts: Sequence[Completeness]) -> Completeness:
+        """Several campaigns with one threshold as one, for example those of several files."""
+        if not parts or len({one.threshold for one in parts}) > 1:
+            raise ValueError("parts: expected one or more campaigns with the same threshold")
+        where = list(dict.fromkeys(one.receiver for one in parts))
+        return cls(
+            np.concatenate([one.trials for one in parts]), np.concatenate([one.false for one in parts]),
+            sum(one.hours for one in parts), parts[0].threshold, "; ".join(where), sum(one.seconds for one in parts),
+            sum(one.searching for one in parts),
+        )  # fmt: skip
+
+    @property
+    def apart(self) -> NDArray[Any]:
+        """Pulses that lost over 20% of their samples to interference or gaps; `recall` leaves them out."""
+        return self.trials[~(self.trials["left"] >= LEAST_LEFT)]
+
+    def recall(self, by: str = "snr") -> Table:
+        """The part of the pulses that was found, for each injected S/N or by another quantity.
+
+        Parameters
+        ----------
+        by : str
+            A column of `TRIALS`.  If it has more than 12 values, it is cut into 8 bins of equally many pulses, of which
+            the table has the lower edges.
 
         Returns
         -------
         astropy.table.Table
-            ``snr``, ``pulses``, ``recall`` with its interval of 95% (``low``, ``high``; Clopper and Pearson 1934),
+            The quantity, ``pulses``, ``recall`` with its interval of 95% (``low``, ``high``; Clopper and Pearson 1934),
             ``known``: the part that a detector finds which knows DM, time and width, with the same threshold on the
-            same noise; ``ratio``: the median of S/N recovered over injected; ``candidates`` for each pulse, mean;
-            ``time_error`` (s) and ``dm_error``: medians of their modulus.
+            same noise; ``ratio``: the median of S/N recovered over injected (in the samples that survive);
+            ``candidates`` for each pulse, mean; ``time_error`` (s), ``dm_error``: medians of their modulus;
+            ``width_ratio``: the median of the width found over the effective width.
         """
         from astropy.table import Table
         from scipy.stats import beta
 
-        t, tail = self.trials, (1 - CONFIDENCE) / 2
+        one_of("by", by, TRIALS.names or ())
+        t, tail = self.trials[self.trials["left"] >= LEAST_LEFT], (1 - CONFIDENCE) / 2
+        values = np.unique(t[by])
+        if len(values) > 12:
+            values = np.unique(np.quantile(t[by], np.arange(BINS) / BINS, method="lower"))
+        which = np.searchsorted(values, t[by], side="right") - 1
         rows = []
-        for snr in np.unique(t["snr"]):
-            some = t[t["snr"] == snr]
+        for i, value in enumerate(values):
+            some = t[which == i]
             n, k, good = len(some), int(some["found"].sum()), some[some["found"]]
             known = some["snr_known"][np.isfinite(some["snr_known"])]
             rows.append({
-                "snr": snr, "pulses": n, "recall": k / n,
+                by: value, "pulses": n, "recall": k / n,
                 "low": beta.ppf(tail, k, n - k + 1) if k else 0.0,
                 "high": beta.ppf(1 - tail, k + 1, n - k) if k < n else 1.0,
                 "known": float((known >= self.threshold).mean()) if len(known) else np.nan,
-                "ratio": float(np.median(good["snr_found"] / snr)) if k else np.nan,
+                "ratio": float(np.median(good["snr_found"] / good["snr_left"])) if k else np.nan,
                 "candidates": float(some["candidates"].mean()),
                 "time_error": float(np.median(np.abs(good["time_error"]))) if k else np.nan,
                 "dm_error": float(np.median(np.abs(good["dm_error"]))) if k else np.nan,
+                "width_ratio": float(np.median(good["width_found"] / good["effective_width"])) if k else np.nan,
             })  # fmt: skip
         return Table(rows=rows)
 
@@ -106,15 +151,27 @@ class Completeness(Result):
         high = chi2.ppf(1 - tail, 2 * k + 2) / 2
         return k / self.hours, float(low / self.hours), float(high / self.hours)
 
-    def summary(self) -> list[str]:
-        """Lines of text: a table by S/N, and the rate of false candidates."""
+    def summary(self, by: str = "snr") -> list[str]:
+        """Lines of text: a table by S/N or another quantity, and the rate of false candidates."""
         rate, low, high = self.false_rate()
-        lines = [f"{'S/N':>6} {'pulses':>7} {'recall':>7} {'95% interval':>15} {'known':>6} {'ratio':>6} {'cand.':>6}"]
-        lines += [
-            f"{r['snr']:6g} {r['pulses']:7d} {r['recall']:7.3f} {r['low']:7.3f}-{r['high']:.3f} {r['known']:8.3f} "
-            f"{r['ratio']:6.3f} {r['candidates']:6.3f}"
-            for r in self.recall()
+        lines = [
+            f"{NAMES.get(by, by):>9} {'pulses':>7} {'recall':>7} {'95% interval':>15} {'known':>6} {'ratio':>6} "
+            f"{'cand.':>6} {'DM error':>9} {'time, ms':>9} {'width':>6}"
         ]
+        if self.trials["left"].max(initial=0.0) >= LEAST_LEFT:
+            lines += [
+                f"{r[by]:9.4g} {r['pulses']:7d} {r['recall']:7.3f} {r['low']:7.3f}-{r['high']:.3f} {r['known']:8.3f} "
+                f"{r['ratio']:6.3f} {r['candidates']:6.3f} {r['dm_error']:9.3g} {r['time_error'] * 1e3:9.3g} "
+                f"{r['width_ratio']:6.2f}"
+                for r in self.recall(by)
+            ]
+        if len(apart := self.apart):
+            lines.append(
+                f"apart: {len(apart)} pulses lost over {1 - LEAST_LEFT:.0%} of their samples to interference or gaps; "
+                f"{int(apart['found'].sum())} of them were found"
+            )
+        if count := int((self.trials["clipped"] > CLIPPED).sum()):
+            lines.append(f"{count} pulses lost over {CLIPPED:.0%} of their counts, because samples were saturated")
         lines.append(
             f"false candidates: {len(self.false)} in {self.hours:.3g} h, {rate:.3g} an hour "
             f"(95%: {low:.3g} to {high:.3g})"
@@ -150,25 +207,32 @@ class Completeness(Result):
         """Recall, S/N and errors of the pulses; options of `matplotlib.figure.Figure`."""
         from matplotlib.figure import Figure
 
-        figure = Figure(**{"figsize": (10, 7), "layout": "constrained", **options})
-        (a, b), (c, d) = figure.subplots(2, 2)
-        t, recall = self.trials, self.recall()
+        figure = Figure(**{"figsize": (14, 8), "layout": "constrained", **options})
+        (a, b, c), (d, e, f) = figure.subplots(2, 3)
+        t = self.trials[self.trials["left"] >= LEAST_LEFT]
+        recall = self.recall()
         error = [recall["recall"] - recall["low"], recall["high"] - recall["recall"]]
         a.errorbar(recall["snr"], recall["recall"], error, fmt="o", capsize=3, label="search")
         a.plot(recall["snr"], recall["known"], "k_", markersize=14, label="DM, time and width known")
         a.set(xlabel="injected S/N", ylabel="recall", ylim=(-0.02, 1.05))
         a.legend()
         good = t[t["found"]]
-        b.plot(good["snr"], good["snr_found"] / good["snr"], ".", alpha=0.3)
+        b.plot(good["snr"], good["snr_found"] / good["snr_left"], ".", alpha=0.3)
         b.plot(recall["snr"], recall["ratio"], "k_", markersize=14, label="median")
         b.set(xlabel="injected S/N", ylabel="recovered / injected S/N")
-        for axes, name, label in ((c, "dm", "DM"), (d, "effective_width", "effective width (s)")):
-            found = t["found"]
-            axes.plot(t[name][found], t["snr"][found], ".", alpha=0.4, label="found")
-            axes.plot(t[name][~found], t["snr"][~found], "x", label="missed")
-            axes.set(xlabel=label, ylabel="injected S/N")
-        d.set_xscale("log")
-        c.legend()
+        b.legend()
+        c.plot(good["dm"], good["dm_error"], ".", alpha=0.4)
+        c.set(xlabel="DM", ylabel="error of the DM")
+        d.plot(good["effective_width"] * 1e3, good["time_error"] * 1e3, ".", alpha=0.4)
+        d.set(xlabel="effective width (ms)", ylabel="error of the time (ms)", xscale="log")
+        e.plot(good["effective_width"] * 1e3, good["width_found"] * 1e3, ".", alpha=0.4)
+        e.axline((1, 1), (10, 10), color="k", linewidth=0.8)
+        e.set(xlabel="effective width (ms)", ylabel="width found (ms)", xscale="log", yscale="log")
+        for kind, some in ((".", good), ("x", t[~t["found"]])):
+            label = "found" if kind == "." else "missed"
+            f.plot(some["dm"], some["effective_width"] * 1e3, kind, alpha=0.5, label=label)
+        f.set(xlabel="DM", ylabel="effective width (ms)", yscale="log")
+        f.legend()
         rate, low, high = self.false_rate()
         figure.suptitle(f"{self.receiver}; {rate:.2g} false candidates an hour ({low:.2g} to {high:.2g})")
         return figure

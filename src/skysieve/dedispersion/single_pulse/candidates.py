@@ -14,8 +14,6 @@ from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.result import load_fields, save_fields
 
-from .grouping import friends
-
 if TYPE_CHECKING:
     from astropy.table import Table
     from matplotlib.figure import Figure
@@ -91,8 +89,8 @@ def _column(dtype: str, unit: str, text: str, help: str) -> dict[str, str]:
 class Candidates(Result):
     """Candidates of a search, the loudest first.
 
-    The fields up to ``time_last`` are columns with one number for each candidate, listed in ``COLUMNS``.  S/N, DM, time
-    and width are those of the loudest event of a candidate, never an average.  Times are in seconds from the start of
+    The fields up to ``peaks`` are columns with one number for each candidate, listed in ``COLUMNS``.  S/N, DM, time and
+    width are those of the event at which a candidate peaks, never an average.  Times are in seconds from the start of
     the data, at the reference frequency.
 
     Attributes
@@ -148,6 +146,7 @@ class Candidates(Result):
     dm_high: NDArray[np.float64] = field(metadata=_column("float64", "pc / cm3", ".9f", "highest DM of its events"))
     time_first: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "start of its first window"))
     time_last: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "end of its last window"))
+    peaks: NDArray[np.int64] = field(metadata=_column("int64", "", "d", "number of its events at its DM"))
     events: Events
     group: NDArray[np.int64]
     dms: NDArray[np.float64]
@@ -257,7 +256,14 @@ class Candidates(Result):
         from skysieve.dedispersion.clean.receiver import Removed
 
         parts = {"events": Events, "observation": Observation, "removed": Removed}
-        return cls(**load_fields(cls, path, parts))
+        found = load_fields(cls, path, parts)
+        if "peaks" not in found:  # before there was this column, the loudest event of a candidate was its peak
+            events, group = found["events"], found["group"]
+            order = np.lexsort((events.time, events.dm_index, -events.snr))[::-1]
+            best = np.empty(len(found["snr"]), np.int64)
+            best[group[order]] = order
+            found["peaks"] = peaks_of(events, group, best)
+        return cls(**found)
 
     def plot(self, **options: Any) -> Figure:
         """S/N against time and DM, and the DM-time plane: figure 5 of Magro et al. 2011.
@@ -302,16 +308,33 @@ def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) ->
     return f"dropped data, filled with noise: {text}{rest}"
 
 
-def group_events(
-    events: Events, obs: Observation, ref_freq: float, dm_constant: float, link_dm: int, link_time: float
+def event_order(
+    dm_index: NDArray[np.int64], time: NDArray[np.float64], width_samples: NDArray[np.int64],
+    downsamp: NDArray[np.int64],
+) -> NDArray[np.int64]:  # fmt: skip
+    """Order of DM, time and width, each window once: pieces of data may both return the events of a divided window.
+
+    >>> event_order(np.array([1, 0, 1]), np.array([0.5, 0.7, 0.5]), np.array([4, 4, 4]), np.array([1, 1, 1])).tolist()
+    [1, 0]
+    """
+    keys = downsamp, width_samples, time, dm_index
+    order = np.lexsort(keys)
+    new = np.zeros(len(order), bool)
+    new[:1] = True
+    for key in keys:
+        new[1:] |= np.diff(key[order]) != 0
+    return order[new]
+
+
+def columns_of(
+    events: Events, head: NDArray[np.int64], obs: Observation, ref_freq: float, dm_constant: float
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-    """The columns of the candidates, loudest first, and the candidate that each event belongs to."""
-    group = friends(events.dm_index, events.time, events.width, link_dm, link_time)
-    count = int(group.max()) + 1 if len(group) else 0
-    # of events with the same S/N, the one with the lowest DM, then the earliest, is the loudest
-    order = np.lexsort((events.time, events.dm_index, -events.snr))
-    best = np.full(count, -1)
-    best[group[order[::-1]]] = order[::-1]
+    """The columns of the candidates, loudest first, and the candidate that each event belongs to.
+
+    ``head`` is, for each event, the event that gives its candidate S/N, DM, time and width.
+    """
+    best, group = np.unique(head, return_inverse=True)
+    count = len(best)
     rank = np.lexsort((events.time[best], events.dm_index[best], -events.snr[best]))
     number = np.empty(count, np.int64)
     number[rank] = np.arange(count)
@@ -333,4 +356,11 @@ def group_events(
         "dm_low": extreme(events.dm, True), "dm_high": extreme(events.dm, False),
         "time_first": extreme(events.time - events.width / 2, True),
         "time_last": extreme(events.time + events.width / 2, False),
+        "peaks": peaks_of(events, group, best),
     }, group  # fmt: skip
+
+
+def peaks_of(events: Events, group: NDArray[np.int64], best: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each candidate, how many of its events have the DM of its event ``best``."""
+    same = events.dm_index == events.dm_index[best][group] if len(group) else np.zeros(0, bool)
+    return np.bincount(group[same], minlength=len(best)).astype(np.int64)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import Words
 from skysieve.core.files import write_parquet, written
 from skysieve.dedispersion.data.write import delay_note
 
@@ -28,10 +30,13 @@ class TableFormat:
     help : str
     write : callable
         ``write(candidates, path)``.
+    several : callable, optional
+        ``several([(name, candidates), ...], path)`` writes a table with a column ``file``.
     """
 
     help: str
     write: Callable[[Candidates, Path], None]
+    several: Callable[[Sequence[tuple[str, Candidates]], Path], None] | None = None
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
@@ -55,29 +60,95 @@ def write_candidates(found: Candidates, path: str | os.PathLike[str], format: st
         chosen.write(found, part)
 
 
+def write_several(found: Sequence[tuple[str, Candidates]], path: str | os.PathLike[str], format: str) -> None:
+    """Write the candidates of one or more searches, each with its name, as one table with a column ``file``.
+
+    Raises
+    ------
+    ValueError
+        The format has no room for such a column.
+    """
+    write = TABLE_FORMATS[format].several
+    if write is None:
+        known = [name for name, form in TABLE_FORMATS.items() if form.several is not None]
+        raise ValueError(f"format={format!r}: has no column for files, expected one of {', '.join(known)}")
+    with written(path) as part:
+        write(found, part)
+
+
 def _cell(column: Column, value: Any) -> str:
     return format(value.item(), column.text)
 
 
-def _csv(found: Candidates, path: Path) -> None:
-    lines = [",".join([*(c.name for c in found.COLUMNS), "dm_constant"])]
+def _cells(found: Candidates) -> Iterator[list[str]]:
+    """The rows of a text table."""
     for row in zip(*found.columns().values(), strict=True):
-        cells = [_cell(c, value) for c, value in zip(found.COLUMNS, row, strict=True)]
-        lines.append(",".join([*cells, repr(found.dm_constant)]))
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        yield [*(_cell(c, value) for c, value in zip(found.COLUMNS, row, strict=True)), repr(found.dm_constant)]
+
+
+def _rows(found: Candidates) -> list[dict[str, Any]]:
+    """A dictionary for each candidate."""
+    return [
+        {c.name: value.item() for c, value in zip(found.COLUMNS, row, strict=True)}
+        for row in zip(*found.columns().values(), strict=True)
+    ]
+
+
+def _csv(found: Candidates, path: Path) -> None:
+    lines = [[*(c.name for c in found.COLUMNS), "dm_constant"], *_cells(found)]
+    path.write_text("".join(",".join(cells) + "\n" for cells in lines), encoding="utf-8")
+
+
+def _csv_several(found: Sequence[tuple[str, Candidates]], path: Path) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["file", *(c.name for c in found[0][1].COLUMNS), "dm_constant"])
+        for name, one in found:
+            rows.writerows([name, *cells] for cells in _cells(one))
 
 
 def _ecsv(found: Candidates, path: Path) -> None:
     found.to_table().write(path, format="ascii.ecsv", overwrite=True)
 
 
-def _json(found: Candidates, path: Path) -> None:
-    rows = [
-        {c.name: value.item() for c, value in zip(found.COLUMNS, row, strict=True)}
-        for row in zip(*found.columns().values(), strict=True)
-    ]
+def _ecsv_several(found: Sequence[tuple[str, Candidates]], path: Path) -> None:
+    from astropy.table import vstack
+
+    tables = []
+    for name, one in found:
+        table = one.to_table()
+        table.meta = {}
+        table.add_column([name] * len(table), name="file", index=0)
+        table["file"].description = "file that was searched"
+        tables.append(table)
+    whole = vstack(tables)
+    whole["file"] = whole["file"].astype(str)  # an empty column of names is one of floats
+    whole.meta = {"files": [{"file": name, **one.facts()} for name, one in found]}
+    whole.write(path, format="ascii.ecsv", overwrite=True)
+
+
+def _json_object(found: Candidates) -> dict[str, Any]:
     facts = {k: None if v == math.inf else v for k, v in found.facts().items()}  # JSON has no infinity
-    path.write_text(json.dumps({**facts, "candidates": rows}, indent=1) + "\n", encoding="utf-8")
+    return {**facts, "candidates": _rows(found)}
+
+
+def _json(found: Candidates, path: Path) -> None:
+    path.write_text(json.dumps(_json_object(found), indent=1) + "\n", encoding="utf-8")
+
+
+def _json_several(found: Sequence[tuple[str, Candidates]], path: Path) -> None:
+    whole = {"files": [{"file": name, **_json_object(one)} for name, one in found]}
+    path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+
+
+def _parquet_several(found: Sequence[tuple[str, Candidates]], path: Path) -> None:
+    listed = found[0][1].COLUMNS
+    units = {c.name: c.unit for c in listed if c.unit}
+    codes = np.repeat(np.arange(len(found)), [len(one) for _, one in found])
+    columns: dict[str, Any] = {"file": Words(codes, np.array([name for name, _ in found]))}
+    columns |= {c.name: np.concatenate([one.columns()[c.name] for _, one in found]) for c in listed}
+    facts = json.dumps([{"file": name, **{k: str(v) for k, v in one.facts().items()}} for name, one in found])
+    write_parquet(columns, path, units=units, facts={"files": facts})
 
 
 def _parquet(found: Candidates, path: Path) -> None:
@@ -115,10 +186,10 @@ def _cand(found: Candidates, path: Path) -> None:
 
 
 TABLE_FORMATS = {
-    "csv": TableFormat("a row for each candidate, and the dispersion constant", _csv),
-    "ecsv": TableFormat("the same with units, descriptions and facts of the search (astropy)", _ecsv),
-    "json": TableFormat("the same as an object with a list of candidates", _json),
-    "parquet": TableFormat("the same with units and facts of the search; needs pyarrow", _parquet),
+    "csv": TableFormat("a row for each candidate, and the dispersion constant", _csv, _csv_several),
+    "ecsv": TableFormat("the same with units, descriptions and facts of the search (astropy)", _ecsv, _ecsv_several),
+    "json": TableFormat("the same as an object with a list of candidates", _json, _json_several),
+    "parquet": TableFormat("the same with units and facts of the search; needs pyarrow", _parquet, _parquet_several),
     "singlepulse": TableFormat("a row for each event, with PRESTO's columns", _singlepulse),
     "cand": TableFormat("a row for each candidate, with Heimdall's columns", _cand),
 }

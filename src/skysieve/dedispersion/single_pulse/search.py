@@ -13,6 +13,7 @@ import numpy as np
 
 from skysieve.core.checks import one_of
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.machine import rates
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
@@ -23,16 +24,21 @@ from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
+    CONTEXT,
     DETECTORS,
+    DIP,
+    EXCESS,
     METHODS,
     MOST_WIDTH,
     NOISE,
+    THRESHOLD,
     Detection,
     Detector,
     Engine,
     Method,
     Noise,
     Table,
+    block_parts,
     check_events,
 )
 from skysieve.dedispersion.data.delays import Reference, reference_frequency
@@ -42,20 +48,23 @@ from skysieve.dedispersion.dispatch import (
     EnginePlan,
     Kind,
     Target,
-    cached_plan,
     device_for,
     engine_that_fits,
     find_target,
     make_engine,
+    with_cached_plan,
 )
 from skysieve.dedispersion.dm_plan.arguments import Stages, check_binning, stages_of, tabled
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
 
-from .candidates import Candidates, Events, group_events
+from .candidates import Candidates, Events, columns_of, event_order
+from .grouping import Response
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+    from skysieve.core.device import Device
 
 __all__ = ["WIDTHS", "SearchPlan", "search"]
 
@@ -80,15 +89,16 @@ class Job:
     stages : list of (DMs, binning, subbands, DMs that share subbands)
     made : list of Tabled
         Delays of each stage.
-    dm_constant, threshold, link_time, tsamp : float
+    dm_constant, threshold, excess, dip, tsamp : float
     boxes : tuple of int
         Widths of the boxcars, binned samples.
     noise : str
     every : bool
         See `contract.Detection`.
-    link_dm : int
     length : int
         Samples of a noise block, not binned.
+    baseline : bool
+        Whether the level of a block follows from the running baseline.
     """
 
     stages: Stages
@@ -98,10 +108,16 @@ class Job:
     boxes: tuple[int, ...]
     noise: str
     every: bool
-    link_dm: int
-    link_time: float
+    excess: float
+    dip: float
     length: int
     tsamp: float
+    baseline: bool
+
+    @property
+    def context(self) -> int:
+        """Samples, not binned, before and after those whose events are wanted, on which these depend."""
+        return self.length * (CONTEXT if self.baseline else 1)
 
     @property
     def overlap(self) -> int:
@@ -116,25 +132,37 @@ class Job:
     def detections(self, nsamp: int) -> list[Detection]:
         """What the series of each table are searched for, in data of ``nsamp`` samples."""
         found = []
+        parts = block_parts(self.length, self.tsamp) if self.baseline else 0
         for t in self.made:
             table = t.table
             valid = nsamp // table.downsamp - table.delays.max(axis=1).astype(np.int64)
+            block = self.length // table.downsamp
             found.append(
-                Detection(self.length // table.downsamp, self.boxes, self.threshold, self.noise, self.every, valid)
+                Detection(block, self.boxes, self.threshold, self.noise, self.every, valid, parts=parts, dip=self.dip)
             )
         return found
 
+    def response(self, obs: Observation, ref_freq: float) -> Response:
+        """What groups the events."""
+        dms, rank = np.unique(np.concatenate([dms for dms, *_ in self.stages]), return_inverse=True)
+        widest = np.zeros(len(dms))
+        binnings = np.concatenate([np.full(len(dms), binning) for dms, binning, *_ in self.stages])
+        np.maximum.at(widest, rank, binnings * self.boxes[-1] * self.tsamp)
+        return Response.of(
+            obs, dms, ref_freq, self.dm_constant, widest, self.boxes[-1], self.threshold, self.excess, self.every
+        )
+
     def look(
         self, engine: Engine, looked: list[Detection], low: int, step: int, nsamp: int,
-        report: Callable[[int], object] | None = None,
+        report: Callable[[int], object] | None = None, begin: int = 0,
     ) -> list[NDArray[np.float64]]:  # fmt: skip
         """Events of each table that are centred on samples ``low : low + step`` of ``nsamp``; ``low`` begins a block.
 
-        Loads the samples from the block before ``low`` to the end of the block after ``low + step``, plus the delay of
-        the highest DM.  ``report`` is called with the number of DMs of each table that is done.
+        Loads these samples with their context before and after, no sample before ``begin``, plus the delay of the
+        highest DM.  ``report`` is called with the number of DMs of each table that is done.
         """
-        first = max(0, low - self.length)
-        stop = min(nsamp, low + step + self.length)
+        first = max(begin, low - self.context)
+        stop = min(nsamp, low + step + self.context)
         engine.load(first, min(nsamp, stop + self.overlap))
         parts = []
         for i, (t, what) in enumerate(zip(self.made, looked, strict=True)):
@@ -165,14 +193,15 @@ class Job:
             ))  # fmt: skip
             offset += len(dms)
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        order = np.lexsort((columns[6], columns[3], columns[0]))
+        order = event_order(*(columns[i] for i in (0, 3, 6, 7)))
         return Events(*(c[order] for c in columns)), dms_all + base
 
 
 def prepare(
     fb: Filterbank, dms: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
-    buffer: int | None, block: float | None, link_dm: int, link_time: float | None, method: str, max_loss: float,
-    ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS,
+    buffer: int | None, block: float | None, excess: float, dip: float, method: str, max_loss: float,
+    ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS, baseline: bool = True,
+    max_width: float | None = None,
 ) -> Job:  # fmt: skip
     """Check the arguments of `search` and make the tables of delays; no data are read.
 
@@ -182,7 +211,9 @@ def prepare(
     stages, constant = stages_of(fb, dms, dm_constant)
     check_series(fb.observation, np.concatenate([listed for listed, *_ in stages]))
     one_of("method", method, METHODS)
-    boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
+    if max_width is not None and detector == "boxcar":
+        widths = boxcars(fb, max_width, widths, min(binning for _, binning, _, _ in stages))
+    boxes, kind = _check(widths, threshold, noise, detector, excess, dip)
     common = math.lcm(*(binning for _, binning, _, _ in stages))
     length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages),
                            usual_block)  # fmt: skip
@@ -190,10 +221,9 @@ def prepare(
     for listed, binning, nsub, call in stages:
         check_binning(fb, binning)
         made.append(tabled(fb, listed, binning, method, max_loss, None, nsub, call, ref_freq, constant))
-    gap = 3 * fb.tsamp if link_time is None else float(link_time)
     return Job(
-        stages, made, constant, float(threshold), boxes, kind, DETECTORS[detector].every, int(link_dm), gap, length,
-        fb.tsamp,
+        stages, made, constant, float(threshold), boxes, kind, DETECTORS[detector].every, float(excess), float(dip),
+        length, fb.tsamp, bool(baseline) and detector == "boxcar",
     )  # fmt: skip
 
 
@@ -205,7 +235,8 @@ class SearchPlan(EnginePlan):
     data : Filterbank, path or sequence of paths
         The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.
         Give a path if the plan is to be pickled: open files cannot be.
-    dms, widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+    dms, widths, max_width, threshold, noise, detector, buffer, block, baseline, excess, dip, method, max_loss, \
+    ref_freq, dm_constant
         As for `search`.
     clean, device, memory, threads
         As for `search`.
@@ -232,13 +263,15 @@ class SearchPlan(EnginePlan):
         dms: ArrayLike | DMPlan,
         *,
         widths: Sequence[int] | None = None,
-        threshold: float = 6.5,
+        max_width: float | None = None,
+        threshold: float = THRESHOLD,
         noise: Noise = "robust",
         detector: Detector = "boxcar",
         buffer: int | None = None,
         block: float | None = None,
-        link_dm: int = 5,
-        link_time: float | None = None,
+        baseline: bool = True,
+        excess: float = EXCESS,
+        dip: float = DIP,
         method: Method = "auto",
         max_loss: float = 0.0,
         ref_freq: Reference | float = "top",
@@ -253,13 +286,13 @@ class SearchPlan(EnginePlan):
         with opened(data) as fb:
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-                link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-                dm_constant=dm_constant,
+                excess=excess, dip=dip, method=method, max_loss=max_loss, ref_freq=ref_freq, dm_constant=dm_constant,
+                baseline=baseline, max_width=max_width,
             )  # fmt: skip
             self._detector, self._ref_freq, self._threads = detector, ref_freq, threads
             self._most = parse_budget(memory, available_host_memory()) // EVENT_BYTES
             self._looked(fb)
-            self._kind = Kind.of(fb)
+            self._kind, self._nsamp = Kind.of(fb), fb.nsamp
             self._target = find_target(device_for(fb, device), memory)
             workers = usable_cores() if threads is None else max(1, threads)
             tables = [t.table for t in job.made]
@@ -267,7 +300,7 @@ class SearchPlan(EnginePlan):
             step = _chunk_blocks(source, tables, job, self._target, workers) * job.length
 
             def make(step: int) -> Engine:
-                capacity = step + 2 * job.length + job.overlap
+                capacity = step + 2 * job.context + job.overlap
                 how = "brute" if method == "brute" else job.how
                 return make_engine(
                     source, tables, method=how, device=self._target, capacity=capacity, threads=threads
@@ -354,7 +387,8 @@ class SearchPlan(EnginePlan):
             raw = kept_events(made, raw, job.boxes, lost, length, joins, looked)
         events, dms_all = job.events(raw, fb.observation)
         ref = reference_frequency(fb.freqs, self._ref_freq)
-        columns, group = group_events(events, fb.observation, ref, job.dm_constant, job.link_dm, job.link_time)
+        head = job.response(fb.observation, ref).group(events).head
+        columns, group = columns_of(events, head, fb.observation, ref, job.dm_constant)
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
         removed = None if cleaner is None else cleaner.removed()
@@ -377,7 +411,7 @@ class SearchPlan(EnginePlan):
         cleaner = Cleaner(fb.observation, fb.dtype, fb.maximum, self._steps, ignore, self._job.dm_constant)
         if not cleaner.steps:
             return fb, None
-        begin = max(0, lost.start // self._job.length - 1) * self._job.length
+        begin = max(0, lost.start // self._job.length * self._job.length - self._job.context)
         return Filterbank([CleanReader(fb, cleaner, begin, watch)]), cleaner
 
     def _run(
@@ -405,15 +439,46 @@ class SearchPlan(EnginePlan):
         Returns
         -------
         dict
-            ``method``, ``device``, ``dtype`` (of the series), ``bytes`` (of memory that the plan holds), ``seconds``
-            (None: times are not predicted), ``dms`` (their number), ``chunk`` (samples at a time), ``block`` (samples
-            of a noise block), ``noise``, ``detector``, ``widths``.
+            ``method``, ``device``, ``dtype`` (of the series), ``bytes`` (of memory that the plan holds), ``dms`` (their
+            number), ``chunk`` (samples at a time), ``block`` (samples of a noise block), ``noise``, ``detector``,
+            ``widths``; and of data as long as those for which the plan was made: ``moved`` (bytes of samples that are
+            read, more than once where chunks overlap), ``seconds`` on an idle machine and ``processor_seconds`` of all
+            threads (None before ``skysieve info --measure``), and the ``work`` from which they are predicted.
         """
         job = self._job
         facts = self._facts(job.made)
+        workers = len(self._target.devices) if self._target.gpu else self._open_engine().describe()["threads"]
+        work, moved = self._work(self._nsamp)
+        times = rates.predicted("dedispersion", self.device, work, workers)
         return {
-            **facts, "block": job.length, "noise": job.noise, "detector": self._detector, "widths": job.boxes
+            **facts, **times, "work": work, "moved": moved, "block": job.length, "noise": job.noise,
+            "detector": self._detector, "widths": job.boxes,
         }  # fmt: skip
+
+    @property
+    def device(self) -> Device:
+        """The device, or the first of several."""
+        return self._target.devices[0]
+
+    def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
+        """The work of a search of so many samples, without cleaning (`core.machine.rates`), and bytes of samples."""
+        job, costs = self._job, self._open_engine().describe()["costs"]
+        additions = series = boxcars = 0.0
+        loaded = 0
+        for low in range(0, nsamp, self._step):
+            first, stop = max(0, low - job.length), min(nsamp, low + self._step + job.length)
+            loaded += min(nsamp, stop + job.overlap) - first
+            for made, cost in zip(job.made, costs, strict=True):
+                b, dms = made.table.downsamp, len(made.table.delays)
+                count = dms * (stop // b - first // b)
+                series += count
+                additions += cost * self._kind.observation.nchan * count
+                boxcars += len(job.boxes) * dms * (min(low + self._step, nsamp) // b - low // b)
+        kind = self._kind.dtype.name
+        work = {"calls": 1.0, f"additions {kind}": additions, f"series {job.noise}": series}
+        work[f"widths {self._detector}"] = boxcars
+        work[f"samples {kind}"] = float(self._kind.observation.nchan) * loaded
+        return work, self._kind.observation.nchan * loaded * self._kind.dtype.itemsize
 
     def __repr__(self) -> str:
         state = ", closed" if self._engine is None else ""
@@ -426,13 +491,15 @@ def search(
     dms: ArrayLike | DMPlan,
     *,
     widths: Sequence[int] | None = None,
-    threshold: float = 6.5,
+    max_width: float | None = None,
+    threshold: float = THRESHOLD,
     noise: Noise = "robust",
     detector: Detector = "boxcar",
     buffer: int | None = None,
     block: float | None = None,
-    link_dm: int = 5,
-    link_time: float | None = None,
+    baseline: bool = True,
+    excess: float = EXCESS,
+    dip: float = DIP,
     method: Method = "auto",
     max_loss: float = 0.0,
     ref_freq: Reference | float = "top",
@@ -455,11 +522,14 @@ def search(
         DMs and binnings, from `plan`; or DMs, pc / cm^3.
     widths : sequence of int, optional
         Boxcars in binned samples, rising, at most 4096 and half a block; by default 26 from 1 to 308.
+    max_width : float, optional
+        Seconds of the widest boxcar of the stage with the least binning, instead of ``widths``.
     threshold : float
         Least S/N of an event.
     noise : {"robust", "moments", "clipped"}
-        How level and sigma of each block of each series are estimated: median and quartiles; mean and standard
-        deviation; mean and standard deviation of the samples within 3 sigma, five times over.
+        How sigma of each block of each series is estimated, and its level if ``baseline`` is False: median and
+        quartiles; mean and standard deviation; mean and standard deviation of the samples within 3 sigma, five times
+        over.
     detector : {"boxcar", "threshold"}
         "threshold" is that of the paper: every sample that lies ``threshold`` sigma above the mean of its ``buffer``.
         It has no boxcars, and ``noise="moments"``.
@@ -469,10 +539,15 @@ def search(
         Seconds of the blocks from which noise is estimated.  Blocks are anchored at sample 0 of the data.  A block has
         at least 1024 samples and twice the widest boxcar, as binned in the coarsest stage.  The default is 2 s, or this
         minimum if it is longer.
-    link_dm : int
-        Events belong to one candidate if their DMs are at most so many places apart in the list of DMs ...
-    link_time : float, optional
-        ... and their windows overlap or are at most so many seconds apart (3 samples by default).
+    baseline : bool
+        Take the level of a block from the block and its neighbours, and subtract a smooth line where it drifts.  False
+        takes the level of each block from its noise estimator alone.
+    excess : float
+        S/N by which an event may lie above what a stronger burst explains; beyond, it is a candidate of its own.  See
+        Notes.
+    dip : float
+        Two peaks of a window are two events if the S/N falls by more than this between them.  In noise, 7 is exceeded
+        in fewer than one of a thousand windows.
     mask : Mask, optional
         Cells to leave out.  Channels that are masked throughout add nothing; other cells are replaced by values drawn
         from the good samples of their channel and block.
@@ -508,11 +583,14 @@ def search(
     The S/N of a window of w samples is ``sum(y - level) / (sigma sqrt(w))``, with level and sigma of the block of each
     sample, so that w binned samples have the S/N of the window that is not binned.  Normalised samples are rounded to
     1/64 sigma and limited to 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest
-    among those that are centred within half its width.  At each DM the series ends where its lowest channel does, so
+    among those that are centred within half its width, or one of several peaks in such a window (``dip``).  A pulse has
+    events at many DMs: they fill a bow tie around it.  The strongest event is a candidate; a weaker one belongs to a
+    stronger one if its S/N is at most 1.4 times the response of a pulse (Cordes & McLaughlin 2003) plus ``excess``; see
+    `grouping.Response`.  At each DM the series ends where its lowest channel does, so
     that a pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative
     to the DM that it has.  Masked channels add no noise: sigma is that of the other channels.  The result does not
     depend on chunks or threads, nor on the length of the data, except that a last block of less than a quarter takes
-    the noise of the one before it.  An event is final one block after its own, plus the delay of its DM.
+    the noise of the one before it.  An event is final two blocks after its own, plus the delay of its DM.
 
     Examples
     --------
@@ -527,13 +605,16 @@ def search(
     with opened(data) as fb:
         _check_given(fb, mask, losses)
         options: dict[str, Any] = {
-            "widths": widths, "threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer,
-            "block": block, "link_dm": link_dm, "link_time": link_time, "method": method, "max_loss": max_loss,
-            "ref_freq": ref_freq, "dm_constant": dm_constant, "clean": cleaning_steps(clean),
+            "widths": widths, "max_width": max_width, "threshold": threshold, "noise": noise, "detector": detector,
+            "buffer": buffer, "block": block, "baseline": baseline, "excess": excess, "dip": dip,
+            "method": method, "max_loss": max_loss, "ref_freq": ref_freq, "dm_constant": dm_constant,
+            "clean": cleaning_steps(clean),
             "memory": memory, "threads": threads,
         }  # fmt: skip
-        with cached_plan(SearchPlan, fb, dms, device, options) as plan:
-            found = plan.execute(fb, mask=mask, losses=losses, progress=progress)
+        found: Candidates = with_cached_plan(
+            SearchPlan, fb, dms, device, options,
+            lambda plan: plan.execute(fb, mask=mask, losses=losses, progress=progress),
+        )  # fmt: skip
     return replace(found, seconds=time.perf_counter() - began)
 
 
@@ -576,17 +657,16 @@ def _until(job: Job, looked: list[Detection]) -> NDArray[np.float64]:
 
 
 def _check(
-    widths: Sequence[int] | None, threshold: float, noise: str, detector: str, link_dm: int, link_time: float | None
+    widths: Sequence[int] | None, threshold: float, noise: str, detector: str, excess: float, dip: float
 ) -> tuple[tuple[int, ...], str]:
     """Check arguments; the widths and the noise estimator."""
     if not (math.isfinite(threshold) and threshold > 0):
         raise ValueError(f"threshold={threshold!r}: expected a number above 0")
     one_of("noise", noise, NOISE)
     one_of("detector", detector, DETECTORS)
-    if not isinstance(link_dm, (int, np.integer)) or link_dm < 0:
-        raise ValueError(f"link_dm={link_dm!r}: expected a whole number of at least 0")
-    if link_time is not None and not (math.isfinite(link_time) and link_time >= 0):
-        raise ValueError(f"link_time={link_time!r}: expected seconds, at least 0")
+    for name, value in (("excess", excess), ("dip", dip)):
+        if not value > 0:
+            raise ValueError(f"{name}={value!r}: expected an S/N above 0; inf is allowed")
     if (only := DETECTORS[detector].noise) is not None:
         if widths is not None:
             raise ValueError("widths: the threshold detector has no boxcars")
@@ -596,6 +676,20 @@ def _check(
     if not whole or not boxes or list(boxes) != sorted(set(boxes)) or boxes[0] < 1 or boxes[-1] > MOST_WIDTH:
         raise ValueError(f"widths={widths!r}: expected rising whole numbers from 1 to {MOST_WIDTH}")
     return boxes, noise
+
+
+def boxcars(fb: Filterbank, longest: float, given: Sequence[int] | None, binning: int) -> tuple[int, ...]:
+    """Boxcars up to ``longest`` seconds, of samples of the least binning: those of `WIDTHS`, and on as they rise."""
+    if given is not None:
+        raise ValueError("max_width: widths name the widest boxcar already")
+    most = longest / (fb.tsamp * binning) if math.isfinite(longest) else math.inf
+    if not 1 <= most <= MOST_WIDTH:
+        low, high = (n * fb.tsamp * binning for n in (1, MOST_WIDTH))
+        raise ValueError(f"max_width={longest!r}: expected seconds from {low:.6g} to {high:.6g}")
+    found = list(WIDTHS)
+    while found[-1] < most:
+        found.append(min(math.ceil(most), int(1.205 * found[-1])))
+    return tuple(w for w in found if w <= math.ceil(most))
 
 
 def _check_reach(fb: Filterbank, job: Job, looked: list[Detection]) -> None:
@@ -637,7 +731,7 @@ def _chunk_blocks(source: Cleaned, tables: list[Table], job: Job, target: Target
     nsamp, length = source.nsamp, job.length
 
     def need(blocks: int) -> int:
-        samples = (blocks + 2) * length
+        samples = blocks * length + 2 * job.context
         series = 0 if target.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
         return target.bytes_needed(source, tables, samples + job.overlap) + series
 

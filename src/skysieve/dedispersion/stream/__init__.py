@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from skysieve.dedispersion.stream.injection import LiveInjector
     from skysieve.dedispersion.stream.search.result import StreamCandidates
     from skysieve.dedispersion.stream.search.search import StreamSearch
 
-__all__ = ["StreamCandidates", "StreamSearch"]
+__all__ = ["LiveInjector", "StreamCandidates", "StreamSearch"]
 
 _HOMES = {
+    "LiveInjector": "skysieve.dedispersion.stream.injection",
     "StreamCandidates": "skysieve.dedispersion.stream.search.result",
     "StreamSearch": "skysieve.dedispersion.stream.search.search",
 }

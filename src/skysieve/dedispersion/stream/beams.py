@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,14 +18,15 @@ from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceLost
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.dedispersion.data.delays import delay_seconds, sample_delays
-from skysieve.dedispersion.data.observation import Observation, mjd_of, regular_freqs
+from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation, mjd_of, regular_freqs
 from skysieve.dedispersion.dm_plan.plan import DMPlan
 from skysieve.dedispersion.dm_plan.plan import plan as make_plan
 from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
+from skysieve.dedispersion.stream.injection import LiveInjector
 from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry
 from skysieve.dedispersion.stream.receive.page_lock import PageLock
 from skysieve.dedispersion.stream.receive.ring import Loan, Ring, Unpacker
-from skysieve.dedispersion.stream.records import Candidate, CandidateSamples, Mark, Options
+from skysieve.dedispersion.stream.records import Candidate, CandidateSamples, Injection, Mark, Options
 from skysieve.dedispersion.stream.search.result import StreamCandidates
 from skysieve.dedispersion.stream.search.search import StreamSearch
 
@@ -81,6 +84,14 @@ class Segment:
             self.plan = make_plan(self.observation, options.dm_max)
         if isinstance(self.plan, DMPlan):
             self.plan.check(self.observation)
+        self.injector: LiveInjector | None = None
+        if options.inject is not None:
+            given = options.search.get("dm_constant")
+            constant: float = getattr(self.plan, "dm_constant", DM_CONSTANT) if given is None else given
+            self.injector = LiveInjector(
+                self.observation, beam=beam, epoch=geometry.epoch, dtype=self.dtype, maximum=self.maximum,
+                dm_constant=constant, **options.inject,
+            )  # fmt: skip
         self.ring = Ring(
             geometry, window=options.window, seconds=options.ring, longest_gap=options.longest_gap,
             policy=options.policy,
@@ -178,10 +189,14 @@ class Segment:
                 clock = self._timed("channelise", clock)
             if part is None:
                 return []
-            found = search.feed(*part)
+            found = search.feed(*self._injected(*part))
         candidates = self._candidates(found)
         self._timed("search", clock)
         return candidates
+
+    def _injected(self, start: int, rows: Any, missing: Any = ()) -> tuple[int, Any, Any]:
+        """The samples with injected pulses."""
+        return start, rows if self.injector is None else self.injector.add(start, rows, missing), missing
 
     def _channelised(self, chain: DeviceChanneliser, loan: Loan) -> tuple[int, Any, NDArray[np.int64]] | None:
         """Power of a gulp from the GPU; meanwhile the packets of the next gulp, if it has arrived, are being copied."""
@@ -264,7 +279,7 @@ class Segment:
         found = []
         with self._detecting_lost_gpus():
             if self.channeliser is not None and (part := self.channeliser.finish()) is not None:
-                found += self.search.feed(*part)
+                found += self.search.feed(*self._injected(*part))
             found += self.search.finish()
             candidates = self._candidates(found, last=True)
         self._timed("search", clock)
@@ -316,6 +331,9 @@ class Segment:
                 columns = {name: values[i].item() for name, values in one.columns.items()}
                 columns = {"beam": self.beam, "segment": self.number, **columns}
                 top = self._top_time(columns)
+                columns["injected"] = 0
+                if self.injector is not None:
+                    columns["injected"] = self.injector.match(top, columns["dm"], columns["snr"], columns["width"])
                 number = next(NUMBERS) if self.options.cutouts else 0
                 ready.append(Candidate(columns, self.observation, top, number=number, arrival=self._arrival(columns)))
                 if number:
@@ -337,6 +355,17 @@ class Segment:
         """The samples around candidates that were cut out since the last call; each numbered candidate gets them."""
         ready, self._samples = self._samples, []
         return ready
+
+    def injections(self, last: bool = False) -> list[Injection]:
+        """The injected pulses, each once, whose candidates have all been returned."""
+        if self.injector is None or self.search is None:
+            return []
+        settled = math.inf
+        if not last:  # times of the search are those at its reference frequency
+            o, highest = self.observation, self.injector.grid.highest_dm
+            late = float(delay_seconds(o.top, highest, self.search.ref_freq, self._constant))
+            settled = self.search.settled + min(0.0, late)
+        return [replace(one, beam=self.beam, segment=self.number) for one in self.injector.due(settled)]
 
     @property
     def _search(self) -> StreamSearch:

@@ -67,7 +67,7 @@ class Pipeline:
         self.previous = PreviousRun() if previous is None else previous
         self.gaps: list[Gap] = []
         self._without_gap = dict(self.previous.marks)
-        self._added = 0
+        self._added = self._skipped = 0
         self._ended: dict[int, float] = {}
         self._reached: dict[int, Mark] = dict(self.previous.marks)
         self._pending_marks: deque[tuple[int, dict[int, Mark]]] = deque(maxlen=1000)
@@ -158,6 +158,7 @@ class Pipeline:
                     else:
                         self._emit(self._without_lost_gpus(segment, partial(segment.step, gulp)))
                         self._send_samples(segment)
+                        self._send_injections(segment)
                         self._report_gap(beam, segment)
                         if segment.search is not None and (message := segment.equal_samples_message()):
                             self.intake.say(f"beam {beam.number}: {message}")
@@ -165,6 +166,7 @@ class Pipeline:
             elif ended:
                 self._emit(self._without_lost_gpus(segment, segment.finish), over=True)
                 self._send_samples(segment)
+                self._send_injections(segment, last=True)
                 self._report_gap(beam, segment)
                 if segment.search is not None:
                     if any(segment.search.removed.parts.values()):
@@ -226,6 +228,13 @@ class Pipeline:
         """Pass the samples around candidates to the sink."""
         for samples in segment.samples_around():
             self.sink.add_samples(samples)
+
+    def _send_injections(self, segment: Segment, last: bool = False) -> None:
+        """Pass injected pulses that are searched to the sink."""
+        for one in segment.injections(last):
+            self.sink.add_injection(one)
+        if last and segment.injector is not None:
+            self._skipped += segment.injector.skipped
 
     # ------------------------------------------------------------------ how far
     def _report_gap(self, beam: Beam, segment: Segment) -> None:
@@ -295,6 +304,7 @@ class Pipeline:
             "realtime": passed / worked if worked > 0 else 0.0, "load": worked / span,
             "ring_fill": max([*fills, *(r.fill for r in self.receivers), self.feed.fill]),
             "latency": self.latencies[-1] if self.latencies else 0.0,
+            "injections_skipped": self._skipped + sum(s.injector.skipped for s in segments if s.injector is not None),
             "beams": len(self.intake.beams), "sink": dict(self.sink.counts),
             "mjd": max(
                 (s.observation.tstart + s.frontier / 86400 for s in searches), default=self._state.get("mjd", 0.0)

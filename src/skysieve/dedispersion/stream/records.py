@@ -49,6 +49,8 @@ class Options:
         Keyword arguments of `Channeliser`.
     search : dict
         Keyword arguments of `StreamSearch`.
+    inject : dict or None
+        Keyword arguments of `LiveInjector`: ``every``, ``grid`` and ``seed``; None to inject nothing.
     history : float
         Bytes of samples to keep for cut-outs.
     cutouts : bool
@@ -69,6 +71,7 @@ class Options:
     longest_gap: float = 60.0
     channelise: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
+    inject: dict[str, Any] | None = None
     history: float = 2.0**27
     cutouts: bool = True
     source: str = ""
@@ -141,9 +144,56 @@ CANDIDATE_COLUMNS = (
     Column("live", "Fraction of the window's samples that arrived.", format=".4f", voevent=True),
     Column("beams", "Beams that saw it at the same time."),
     Column("flagged", "1 if enough beams saw it at the same time to mark it as interference, else 0."),
+    Column("injected", "Number of the injected pulse to which it belongs; 0 for a candidate of the data."),
     Column("latency", "From the arrival of its last sample to the release of the candidate.", "s", ".3f"),
 )
 """Columns of ``candidates.csv``, in its order; triggers send the same values."""
+
+
+INJECTION_COLUMNS = (
+    Column("beam", "Number of the beam."),
+    Column("segment", "Number of the segment."),
+    Column("number", "Number of the injected pulse, as in the column injected of candidates."),
+    Column("snr", "Injected S/N: that of the ideal boxcar.", format=".4f"),
+    Column("dm", "Injected dispersion measure.", "pc / cm3", ".6f"),
+    Column("time", "Arrival at the top of the band.", "s"),
+    Column("mjd_top", "Arrival at the top of the band, MJD.", "d", ".12f"),
+    Column("width", "Full width at half maximum of the pulse.", "s"),
+    Column("effective_width", "Length of the ideal boxcar.", "s"),
+    Column("live", "Fraction of the samples of the ideal boxcar that arrived.", format=".4f"),
+    Column("found", "1 if a candidate has its time and DM, else 0."),
+    Column("snr_found", "S/N of that candidate.", format=".4f"),
+    Column("dm_found", "Its dispersion measure.", "pc / cm3", ".6f"),
+    Column("time_found", "Its arrival at the top of the band.", "s"),
+)
+"""Columns of ``injections.csv``."""
+LEAST_LIVE = 0.8
+"""Injected pulses of which less arrived do not count for the recall."""
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A pulse that was injected, and the candidate that was found; the fields are `INJECTION_COLUMNS`."""
+
+    number: int
+    snr: float
+    dm: float
+    time: float
+    mjd_top: float
+    width: float
+    effective_width: float
+    live: float
+    found: bool
+    snr_found: float
+    dm_found: float
+    time_found: float
+    beam: int = 0
+    segment: int = 0
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """A row of ``injections.csv``."""
+        return {**vars(self), "found": int(self.found)}
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from skysieve.core.command import (
+    CLUSTER,
     COMPUTATION,
     FAILED_SOME,
     OUTPUT,
     STDIO,
+    ClusterOption,
     DeviceOption,
+    DryRunOption,
     Dtype,
     FormatOption,
     MemoryOption,
@@ -24,10 +29,12 @@ from skysieve.core.command import (
     OverwriteOption,
     ProgressOption,
     QuietOption,
+    ResumeOption,
     ThreadsOption,
     VerboseOption,
     check_output,
     check_picture,
+    flat_options,
     option,
     read_stdin,
     report_errors,
@@ -43,12 +50,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from skysieve.fstat.contract import Compat
+    from skysieve.fstat.demod.bank import TemplateBank
+    from skysieve.fstat.demod.demodulator import Demodulator
     from skysieve.fstat.inputs.atoms import Atoms
     from skysieve.fstat.inputs.grid import Grid
     from skysieve.fstat.inputs.simulate import Injection
     from skysieve.fstat.result.map import Style, TransientResult
-    from skysieve.fstat.template_search.columns import StatisticName
+    from skysieve.fstat.template_search.bsgl import BSGL
     from skysieve.fstat.template_search.result import SearchResult
+    from skysieve.fstat.template_search.search import SearchPlan
 
 INPUT, GRID, STATISTIC = "Input", "Grid", "Statistic"
 """Panels of the help screens."""
@@ -244,10 +254,12 @@ def make_grid(
 def describe(messages: Messages, facts: dict[str, Any]) -> None:
     """Say what a plan will do."""
     from skysieve.core.errors import format_bytes
+    from skysieve.core.machine.rates import ADVICE
 
     messages.detail(
         f"{facts['method']} on {facts['device']}, {facts['dtype']}: {facts['cells']:,} cells, "
-        f"{format_bytes(facts['bytes'])}, about {facts['seconds']:.3g} s"
+        f"{format_bytes(facts['bytes'])}"
+        + (f", about {facts['seconds']:.3g} s" if facts["seconds"] is not None else f"; {ADVICE}")
     )
 
 
@@ -418,14 +430,23 @@ def search(
         int, option("--topk", help="Number of templates to list for each window. The default is 1000.", panel=STATISTIC)
     ] = 1000,
     dtype: Annotated[
-        Dtype, option("--dtype", help="Type of the computation. The default is float32.", panel=COMPUTATION)
+        Dtype, option("--dtype", help="Type of demodulation and search. The default is float32.", panel=COMPUTATION)
     ] = Dtype.float32,
     device: DeviceOption = "auto", threads: ThreadsOption = None, memory: MemoryOption = None,
+    dry_run: DryRunOption = False,
     checkpoint: Annotated[
         Path | None,
         option(
             "--checkpoint", help="File (.npz) from which an interrupted search continues. The default is no file.",
             panel=OUTPUT, metavar="FILE",
+        ),
+    ] = None,
+    cluster: ClusterOption = None, resume: ResumeOption = False,
+    partition: Annotated[
+        int | None,
+        option(
+            "--partition", help="With --cluster: templates of a partition. The default is a hundredth of all, 100,000 "
+            "at most.", panel=CLUSTER, metavar="N", min=1,
         ),
     ] = None,
     output: Annotated[
@@ -462,85 +483,50 @@ def search(
     - skysieve fstat search 'atoms/*.npz' --bsgl 15 --topk 20 -o - --format json
     - find atoms -name '*.dat' | skysieve fstat search --files-from - --detectors H1,L1 -o loudest.csv
     """
+    given = dict(locals())
     code = 0
+    if cluster is not None:
+        with report_errors("interrupted; --resume continues from the finished partitions"):
+            from skysieve.cluster.command import launch
+
+            if checkpoint is not None or plot is not None or dry_run:
+                raise ValueError("--cluster goes with none of --checkpoint (use --resume), --plot and --dry-run")
+            code = launch("fstat search", cluster, given, Messages(quiet, verbose, progress))
+        raise typer.Exit(code)
     with report_errors():
         messages = Messages(quiet, verbose, progress)
-        from skysieve.fstat.inputs.files import expand
-        from skysieve.fstat.inputs.windows import resolve_window
-        from skysieve.fstat.template_search.batch import read_files
-        from skysieve.fstat.template_search.bsgl import BSGL
         from skysieve.fstat.template_search.result import FORMATS
-        from skysieve.fstat.template_search.search import SearchPlan
 
         kind = None if output is None else table_format(output, format, FORMATS)
+        if resume or partition is not None:
+            raise ValueError("--resume and --partition go with --cluster; see --checkpoint")
         check_output(output, overwrite)
         check_picture(plot, overwrite)
-        prior = None
-        if fstar0 is not None:
-            prior = BSGL(fstar0, [float(v) for v in olgx.split(",")] if olgx else None)
-        elif olgx:
-            raise ValueError("--olgx needs --bsgl")
-        shapes = cast("list[WindowName]", window or ["rect", "exp"])
-        needs_grid = not all(resolve_window(name, efold).whole for name in shapes)
-        names, host, bank = files or [], None, None
-        left_out: list[str] = []
-        if sfts:
-            if files_from is not None:
-                raise ValueError("--files-from names files of atoms: expected --templates with --sfts")
-            axes = ((freq, freq_band, df), (f1dot, f1dot_band, df1dot), (f2dot, f2dot_band, df2dot))
-            host, bank = sft_options.opened(
-                [*sfts, *map(str, names)],
-                detectors,
-                ra,
-                dec,
-                tref,
-                ephemeris,
-                axes,
-                mismatch,
-                templates,
-                inject or (),
-                left_out,
-            )
-            for text in left_out:
-                typer.echo(f"skysieve: {text}", err=True)
-            first = host.first(bank)
-            messages.say(f"{len(bank):,} templates, {', '.join(map(repr, host.sfts))}")
-        else:
-            if templates is not None or inject:
-                raise ValueError("--templates and --inject need --sfts")
-            names = expand([*names, *listed_names(files_from)])
-            if not names:
-                raise ValueError("no files of atoms: expected names, --files-from, or --sfts")
-            first = _first(names, tatom, detectors)
-        total = len(names) if bank is None else len(bank)
-        grid = make_grid(first, t0, t0_band, dt0, tau, tau_band, dtau, log_tau) if needs_grid else None
+        o = flat_options(given)
+        prior_of(o)
+        source = source_of(o)
+        for text in source.left_out:
+            typer.echo(f"skysieve: {text}", err=True)
+        if source.host is not None:
+            messages.say(f"{source.total:,} templates, {', '.join(map(repr, source.host.sfts))}")
         with ExitStack() as stack:
-            plan = stack.enter_context(
-                SearchPlan(
-                    grid, windows=shapes, efold=efold, topk=topk, threshold=threshold, bsgl=prior, dtype=dtype.value,
-                    statistic=cast("StatisticName | None", statistic), device=device, strict=not lenient,
-                    band_width=max(1, total // 200), memory=memory, threads=threads,
-                )
-            )  # fmt: skip
+            plan = stack.enter_context(plan_of(o, source.grid(o), source.total))
+            if dry_run:
+                from .rates import show_search
+
+                some = partial(_first, source.names, tatom, detectors)
+                show_search(plan, source.first, source.host, source.bank, source.total, some)
+                return
             if verbose:
-                describe(messages, plan.describe(first))
-            batches: Callable[[int], Iterator[Any]]
-            facts: dict[str, Any] = {}
-            if host is not None and bank is not None:
-                from skysieve.fstat.demod.demodulator import stream
-                from skysieve.fstat.demod.search import demodulators
-
-                batches, facts = stream(stack.enter_context(demodulators(host, plan.devices)), bank), host.facts(bank)
-            else:
-
-                def batches(start: int) -> Iterator[Any]:
-                    return read_files(names[start:], lambda path: read(path, tatom, detectors))
-
-            result = plan.execute(batches, checkpoint=checkpoint, total=total, facts=facts, progress=messages.progress)
+                describe(messages, plan.describe(source.first))
+            batches = source.batches(stack, plan, lambda path: read(path, tatom, detectors))
+            result = plan.execute(
+                batches, checkpoint=checkpoint, total=source.total, facts=source.facts(), progress=messages.progress
+            )
         for number, text in result.faults.items():
-            name = f"template {number}" if sfts else str(names[number])
+            name = f"template {number}" if sfts else str(source.names[number])
             typer.echo(f"skysieve: {text if name in text else f'{name}: {text}'}", err=True)
-        code = FAILED_SOME if result.n_bad or left_out else 0
+        code = FAILED_SOME if result.n_bad or source.left_out else 0
         if output is not None and kind is not None:
             put(output, lambda target: result.save(target, format=kind), f"table.{kind}")
             messages.wrote(output, f"{len(result.columns()['template'])} rows")
@@ -550,6 +536,100 @@ def search(
         if not quiet:
             _print_search(result, summary_console(output))
     raise typer.Exit(code)
+
+
+@dataclass
+class Source:
+    """What a search reads: SFTs and a bank of templates, or files of atoms."""
+
+    first: list[Atoms]
+    """Atoms of the first template that has some."""
+    total: int
+    names: list[Path]
+    """Files of atoms."""
+    left_out: list[str]
+    host: Demodulator | None = None
+    bank: TemplateBank | None = None
+
+    def grid(self, o: Mapping[str, Any]) -> Grid | None:
+        """The grid of the options; None if all windows cover all data."""
+        from skysieve.fstat.inputs.windows import resolve_window
+
+        if all(resolve_window(cast("WindowName", name), o["efold"]).whole for name in shapes_of(o)):
+            return None
+        names = ("t0", "t0_band", "dt0", "tau", "tau_band", "dtau", "log_tau")
+        return make_grid(self.first, *(o[name] for name in names))
+
+    def facts(self) -> dict[str, Any]:
+        """What identifies the data, see `Demodulator.facts`."""
+        return {} if self.host is None or self.bank is None else self.host.facts(self.bank)
+
+    def batches(
+        self, stack: ExitStack, plan: SearchPlan, read_one: Callable[[Path], list[Atoms]], end: int | None = None
+    ) -> Callable[[int], Iterator[Any]]:
+        """A function of a number that yields the templates from that one on, to `end`."""
+        if self.host is not None and self.bank is not None:
+            from skysieve.fstat.demod.demodulator import stream
+            from skysieve.fstat.demod.search import demodulators
+
+            return stream(stack.enter_context(demodulators(self.host, plan.devices)), self.bank, end)
+        from skysieve.fstat.template_search.batch import read_files
+
+        return lambda start: read_files(self.names[start:end], read_one)
+
+
+def shapes_of(o: Mapping[str, Any]) -> list[str]:
+    """Names of the windows of a search."""
+    return list(o["window"] or ["rect", "exp"])
+
+
+def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
+    """Open what the options of a search name; ``at`` gives the path of a name."""
+    from skysieve.fstat.inputs.files import expand
+
+    names = [Path(name) for name in o["files"] or []]
+    if o["sfts"]:
+        if o["files_from"] is not None:
+            raise ValueError("--files-from names files of atoms: expected --templates with --sfts")
+        axes = tuple((o[name], o[f"{name}_band"], o[step]) for name, step in (
+            ("freq", "df"), ("f1dot", "df1dot"), ("f2dot", "df2dot")))  # fmt: skip
+        left_out: list[str] = []
+        listed = o["templates"] if o["templates"] is None else Path(o["templates"])
+        host, bank = sft_options.opened(
+            [str(at(str(name))) for name in (*o["sfts"], *names)], o["detectors"], o["ra"], o["dec"], o["tref"],
+            o["ephemeris"], axes, o["mismatch"], listed if listed in (None, STDIO) else at(str(listed)),
+            o["inject"] or (), left_out, o["dtype"],
+        )  # fmt: skip
+        return Source(host.first(bank), len(bank), [], left_out, host, bank)
+    if o["templates"] is not None or o["inject"]:
+        raise ValueError("--templates and --inject need --sfts")
+    listed = None if o["files_from"] is None else Path(o["files_from"])
+    names = expand([*names, *listed_names(listed)])
+    if not names:
+        raise ValueError("no files of atoms: expected names, --files-from, or --sfts")
+    return Source(_first(names, o["tatom"], o["detectors"]), len(names), names, [])
+
+
+def prior_of(o: Mapping[str, Any]) -> BSGL | None:
+    """The prior of the line-robust statistic."""
+    from skysieve.fstat.template_search.bsgl import BSGL
+
+    if o["fstar0"] is not None:
+        return BSGL(o["fstar0"], [float(v) for v in o["olgx"].split(",")] if o["olgx"] else None)
+    if o["olgx"]:
+        raise ValueError("--olgx needs --bsgl")
+    return None
+
+
+def plan_of(o: Mapping[str, Any], grid: Grid | None, total: int) -> SearchPlan:
+    """The plan of a search of so many templates."""
+    from skysieve.fstat.template_search.search import SearchPlan
+
+    return SearchPlan(
+        grid, windows=cast("list[WindowName]", shapes_of(o)), efold=o["efold"], topk=o["topk"],
+        threshold=o["threshold"], bsgl=prior_of(o), dtype=o["dtype"], statistic=o["statistic"], device=o["device"],
+        strict=not o["lenient"], band_width=max(1, total // 200), memory=o["memory"], threads=o["threads"],
+    )  # fmt: skip
 
 
 def _shown(name: str, value: Any) -> str:

@@ -21,6 +21,7 @@ from skysieve.core.command import (
 )
 
 if TYPE_CHECKING:
+    from skysieve.fstat.contract import Dtype
     from skysieve.fstat.demod.bank import TemplateBank
     from skysieve.fstat.demod.demodulator import Demodulator
     from skysieve.fstat.demod.simulate import Signal
@@ -88,7 +89,7 @@ BINS = 60
 def opened(
     patterns: list[str], detectors: str | None, ra: float | None, dec: float | None, tref: float | None, ephemeris: str,
     axes: tuple[tuple[float | None, float, float | None], ...], mismatch: float, listed: Path | None,
-    signals: Sequence[str], faults: list[str],
+    signals: Sequence[str], faults: list[str], dtype: Dtype,
 ) -> tuple[Demodulator, TemplateBank]:  # fmt: skip
     """Read the SFTs that templates need, and make the templates.
 
@@ -102,6 +103,8 @@ def opened(
         Signals to add to the SFTs.
     faults : list of str
         Receives the reasons for which SFTs are left out.
+    dtype : {"float32", "float64"}
+        Precision of the demodulation.
 
     Raises
     ------
@@ -136,7 +139,7 @@ def opened(
         middle = 0.5 * (min(one.t[0] for one in made) + max(one.t[-1] for one in made) + made[0].tsft)
         at = round(middle) if tref is None else tref
         made = inject(made, [_signal("--inject", text, at) for text in signals], ephemeris)
-    return Demodulator(made, ra, dec, tref, barycentre=ephemeris), bank
+    return Demodulator(made, ra, dec, tref, barycentre=ephemeris, dtype=dtype), bank
 
 
 def _list_of(path: Path) -> TemplateBank:
@@ -172,6 +175,9 @@ def _extent(patterns: list[str]) -> Extent:
     if not found:
         raise ValueError(faults[0])
     t, tsft, first, bins = np.array(found).T
+    lengths, counts = np.unique(tsft, return_counts=True)
+    usual = tsft == lengths[np.argmax(counts)]  # read_sfts leaves out the others
+    t, tsft, first, bins = (x[usual] for x in (t, tsft, first, bins))
     return Extent(
         float((t + tsft).max() - t.min()), float(tsft[0]), float((first / tsft).max()),
         float(((first + bins - 1) / tsft).min()),

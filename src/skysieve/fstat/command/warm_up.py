@@ -34,6 +34,11 @@ def templates(device: str) -> None:
     search([synth_atoms(span=DAY, seed=seed) for seed in range(2)], device=device)
 
 
+def exponential_search(device: str) -> None:
+    """Search one template with exponential windows alone; `template_search.ahead` runs this beside a first search."""
+    search([synth_atoms(span=DAY)], windows=("exp",), device=device, threads=1)
+
+
 def sfts(device: str) -> None:
     """Demodulate SFTs and search two templates."""
     made = simulate_sfts(BAND, START, DAY, ephemeris="builtin")

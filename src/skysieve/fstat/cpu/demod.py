@@ -1,4 +1,4 @@
-"""Demodulation on a CPU: the Dirichlet kernel of every SFT and template, in float32, with float64 phases."""
+"""Demodulation on a CPU: the Dirichlet kernel of every SFT and template, in float32 or float64, with float64 phases."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import numba
 import numpy as np
+from numba.extending import overload
 
 from skysieve.core.cpu.jit import njit
 
@@ -13,16 +14,28 @@ __all__ = ["DTERMS", "projections"]
 
 DTERMS = 8
 """Bins to either side of a template's frequency that are summed."""
-NEAR = 2e-4
-"""Distance to a bin, in bins, below which that bin alone counts."""
+NEAR = {"float32": 2e-4, "float64": 1e-15}
+"""Distance to a bin, in bins, below which that bin alone counts; in float32 as in LALPulsar."""
 TILE, ROWS = 128, 16
 """Templates and SFTs that are worked on together: their results are turned into place in the nearest cache."""
 FAST = {"nnan", "ninf", "nsz", "contract"}
 
 
-@numba.njit(inline="always")
 def _sincos(x):
-    """Sine and cosine of ``2 pi x`` for ``-0.5 <= x <= 0.5``, float32, to 2e-7."""
+    """Sine and cosine of ``2 pi x`` for ``-0.5 <= x <= 0.5``: float32 to 2e-7, float64 to 5e-16."""
+    raise NotImplementedError("only compiled functions call this")
+
+
+@overload(_sincos, jit_options={"fastmath": FAST, "error_model": "numpy"})
+def _(x):
+    return _sincos32 if x == numba.float32 else _sincos64
+
+
+def _sincos64(x):
+    return math.sin(2 * math.pi * x), math.cos(2 * math.pi * x)
+
+
+def _sincos32(x):
     # about the nearest quarter: y is within an eighth of a turn
     q = np.float32(np.floor(np.float32(4) * x + np.float32(0.5)))
     y = (x - np.float32(0.25) * q) * np.float32(2 * math.pi)
@@ -54,12 +67,12 @@ def _phases(f0, f1, f2, delay, rate, lam, kappa, whole):
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
-def _sum(xr, xi, kappa, sr, si):
+def _sum(xr, xi, kappa, near, sr, si):
     """The sum over ``2 DTERMS`` bins for templates in one bin: one division for four bins."""
     one = np.float32(1)
-    low, high = np.float32(NEAR), np.float32(1 - NEAR)
+    high = one - near
     for i in range(len(kappa)):
-        k = min(max(kappa[i], low), high)
+        k = min(max(kappa[i], near), high)
         s, t = np.float32(0), np.float32(0)
         for m in range(0, 2 * DTERMS, 4):
             # each from k itself: k + 3 - 3 would lose digits of a small k
@@ -73,19 +86,19 @@ def _sum(xr, xi, kappa, sr, si):
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
-def _finish(xr, xi, lam, kappa, sr, si, out_real, out_imag):
+def _finish(xr, xi, lam, kappa, near, inverse_pi, sr, si, out_real, out_imag):
     """From the sums to projections: the factors of the Dirichlet kernel and of the phase."""
     one = np.float32(1)
     near_r, near_i, next_r, next_i = xr[DTERMS - 1], xi[DTERMS - 1], xr[DTERMS], xi[DTERMS]
     for i in range(len(lam)):
         k = kappa[i]
-        x = min(max(k, np.float32(NEAR)), np.float32(1 - NEAR))
+        x = min(max(k, near), one - near)
         # sin(2 pi x) and cos(2 pi x) - 1, from half the angle: both are exact to rounding next to a bin
         half_s, half_c = _sincos(np.float32(0.5) * (x - one if x > np.float32(0.5) else x))
-        s = half_s * half_c * np.float32(1 / math.pi)
-        c = -half_s * half_s * np.float32(1 / math.pi)
+        s = half_s * half_c * inverse_pi
+        c = -half_s * half_s * inverse_pi
         u, v = s * sr[i] - c * si[i], s * si[i] + c * sr[i]
-        below, above = k < np.float32(NEAR), k > np.float32(1 - NEAR)
+        below, above = k < near, k > one - near
         u = near_r if below else (next_r if above else u)
         v = near_i if below else (next_i if above else v)
         ls, lc = _sincos(lam[i])
@@ -94,13 +107,13 @@ def _finish(xr, xi, lam, kappa, sr, si, out_real, out_imag):
 
 
 @njit(nogil=True)
-def _all(real, imag, first_bin, delay, rate, tsft, f0, f1, f2, out):
+def _all(real, imag, first_bin, delay, rate, tsft, f0, f1, f2, near, inverse_pi, out):
     """Fill `out`; returns the first template that needs a bin that is not there, or -1."""
     n, bins = real.shape
     # one array each: numba does not know that rows of an unpacked array are contiguous, and loops over them stay scalar
-    lam, kappa, whole = np.empty(TILE, np.float32), np.empty(TILE, np.float32), np.empty(TILE)
-    sr, si = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
-    made_real, made_imag = np.empty((ROWS, TILE), np.float32), np.empty((ROWS, TILE), np.float32)
+    lam, kappa, whole = np.empty(TILE, real.dtype), np.empty(TILE, real.dtype), np.empty(TILE)
+    sr, si = np.empty(TILE, real.dtype), np.empty(TILE, real.dtype)
+    made_real, made_imag = np.empty((ROWS, TILE), real.dtype), np.empty((ROWS, TILE), real.dtype)
     for start in range(0, len(f0), TILE):
         stop = min(start + TILE, len(f0))
         m = stop - start
@@ -119,8 +132,8 @@ def _all(real, imag, first_bin, delay, rate, tsft, f0, f1, f2, out):
                     if low < 0 or high > bins:
                         return start + a
                     xr, xi, k = real[j, low:high], imag[j, low:high], kappa[a:b]
-                    _sum(xr, xi, k, sr, si)
-                    _finish(xr, xi, lam[a:b], k, sr, si, made_real[e, a:b], made_imag[e, a:b])
+                    _sum(xr, xi, k, near, sr, si)
+                    _finish(xr, xi, lam[a:b], k, near, inverse_pi, sr, si, made_real[e, a:b], made_imag[e, a:b])
                     a = b
             for i in range(m):
                 for e in range(rows):
@@ -133,8 +146,8 @@ def projections(data, first_bin, delay, rate, tsft, f0, f1, f2):
 
     Parameters
     ----------
-    data : numpy.ndarray of complex64, shape (n, bins)
-        Normalised SFTs of one detector.
+    data : numpy.ndarray of complex64 or complex128, shape (n, bins)
+        Normalised SFTs of one detector.  Their precision is that of the sums.
     first_bin : int
     delay, rate : numpy.ndarray of float64, shape (n,)
         At the middle of each SFT: barycentric time since the reference time, and its rate.
@@ -144,10 +157,11 @@ def projections(data, first_bin, delay, rate, tsft, f0, f1, f2):
 
     Returns
     -------
-    projections : numpy.ndarray of complex64, shape (m, n)
+    projections : numpy.ndarray of the type of `data`, shape (m, n)
     failed : int
         The first template that needs bins outside the data, or -1.
     """
     real, imag = np.ascontiguousarray(data.real), np.ascontiguousarray(data.imag)
-    out = np.empty((len(f0), len(data)), np.complex64)
-    return out, _all(real, imag, first_bin, delay, rate, tsft, f0, f1, f2, out)
+    out, kind = np.empty((len(f0), len(data)), data.dtype), real.dtype.type
+    near, inverse_pi = kind(NEAR[real.dtype.name]), kind(1 / math.pi)
+    return out, _all(real, imag, first_bin, delay, rate, tsft, f0, f1, f2, near, inverse_pi, out)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.machine import rates
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.tasks import TaskPool
 from skysieve.fstat import precision, timing
@@ -77,8 +79,11 @@ class Engine:
 
     @property
     def nbytes(self) -> int:
-        """See `contract.Engine.nbytes`; the tables of a grid are small beside its map."""
-        return 0
+        """See `contract.Engine.nbytes`: the tables of the last grid."""
+        held = [] if self._march_of is None else list(vars(self._march_of[1]).values())
+        held += [] if self._live is None else list(vars(self._live[1]).values())
+        own = sum(one.nbytes for one in held if isinstance(one, np.ndarray))
+        return own + sum(other.nbytes for other in self._others.values())
 
     def close(self) -> None:
         """Free the threads."""
@@ -94,33 +99,43 @@ class Engine:
             groups = groups_of(job, job.bank, 0, live_rows(job.schedule).rows, self.spec.lal)
             costs = [g.seconds(self.spec.window) for g in groups]
             each = [direct if self.spec.lal else np.minimum(direct, other) for direct, other in costs]
-            seconds = sum(float(column.sum()) for column in each) / self.pool.workers
+            model = sum(float(column.sum()) for column in each)
+            work = {"weights": model * job.n_templates}
+            times = rates.predicted("fstat", resolve("cpu")[0], work, self.pool.workers)
             if self.spec.lal or all((direct <= other).all() for direct, other in costs):
                 method = str(Algorithm.WEIGHTS)
             elif method == Algorithm.WEIGHTS:
                 method = "fourier"
         else:
-            seconds = self._predicted(job)
-        return description(job, method, self.name, self.typed.dtype, self.map_bytes(job), seconds * job.n_templates)
+            times = self._predicted(job)
+        return description(job, method, self.name, self.typed.dtype, self.map_bytes(job), times)
 
-    def _predicted(self, job: MapJob) -> float:
-        """Predicted seconds of a template, by the model of `timing`.
+    def _predicted(self, job: MapJob) -> dict[str, float | None]:
+        """Predicted times of all templates, by the model of `timing`; None each without measured constants.
 
-        The constants are those of one core; the cores share all but the constant part of a call.
+        The constants are processor seconds of one core.  The cores share the templates, or all but the constant part of
+        a call.
         """
         spec = self.spec
         aligned = bool((job.schedule.group == job.schedule.group[0]).all())
-        name = ", ".join(
-            [timing.processor(), spec.window.algorithm + " groups" * (not aligned) + " map" * spec.keep_map,
-             str(self.typed.dtype)]
-        )  # fmt: skip
-        engine = Engine(Spec(spec.window, spec.dtype, keep_map=spec.keep_map), threads=1)
-        constants = timing.constants(
-            name,
-            lambda: timing.host_cases(spec.window, self.typed.dtype, engine.execute, not aligned, spec.keep_map),
-        )
         counts = timing.terms(job, spec.window.algorithm == Algorithm.RECURRENCE)
-        return float(constants[0] * counts[0] + constants[1:] @ counts[1:] / self.pool.workers)
+        kind: timing.Kind = "steps" if aligned and timing.stepped(job.schedule) else ""
+        if spec.window.algorithm == Algorithm.RUNNING_SUMS and self.typed.dtype == np.float32:
+            kind = "sparse" if counts[2] > rect.SPARSE * counts[3] else kind
+        words = [spec.window.algorithm, "groups" * (not aligned), kind, "map" * spec.keep_map]
+        name = f"{rates.processor()}, {' '.join(filter(None, words))}, {self.typed.dtype}"
+        engine = Engine(Spec(spec.window, spec.dtype, keep_map=spec.keep_map), threads=1)
+        cases = partial(
+            timing.host_cases, spec.window, self.typed.dtype, engine.execute, not aligned, spec.keep_map, kind
+        )
+        constants = timing.constants(name, cases)
+        if constants is None:
+            return {"seconds": None, "processor_seconds": None}
+        each, work = float(constants[0] * counts[0]), float(constants[1:] @ counts[1:])
+        workers = self.pool.workers
+        apart = job.n_templates >= 2 * workers  # then a template is the work of one thread
+        seconds = (each + work) / workers if apart else each + work / workers
+        return {"seconds": job.n_templates * seconds, "processor_seconds": job.n_templates * (each + work)}
 
     def map_bytes(self, job: MapJob) -> int:
         """Bytes of the maps that are in memory at the same time."""

@@ -49,7 +49,7 @@ struct Shape {
   int skip;              // columns too short
   int slots;             // of a template
   int width;             // columns (rect: rows) of a thread, for the search of the best cell
-  int apart;             // and their distance
+  int stride;            // and the distance between them
 };
 
 __device__ __forceinline__ T reciprocal(T x) {

@@ -121,8 +121,8 @@ class Engine:
         map_bytes = rows * columns * job.n_templates * self.dtype.itemsize if self.spec.keep_map else 0
         atoms_on_device = is_device_array(job.bank.data)
         with on_device(self.runtime):
-            seconds = predicted(self.spec, job, self.runtime.device, self.runtime.xp, self._like, atoms_on_device)
-        return description(job, method_of(self.spec, job), str(self.runtime.device), self.dtype, map_bytes, seconds)
+            times = predicted(self.spec, job, self.runtime.device, self.runtime.xp, self._like, atoms_on_device)
+        return description(job, method_of(self.spec, job), str(self.runtime.device), self.dtype, map_bytes, times)
 
     def _like(self, spec: Spec, fourier: bool | None) -> Engine:
         """Another engine on this device."""

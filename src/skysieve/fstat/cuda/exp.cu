@@ -77,7 +77,7 @@ __device__ __forceinline__ void store(T* at, const Vector<T, 1>& v) { ptx::write
 template <int K, int J, int MODE>
 struct March {
   static constexpr bool KEEP = MODE >= MAP, EACH = MODE == SUMS || MODE == BOTH;
-  static constexpr int APART = KEEP ? 1 : 32;  // from a column of a thread to its next one: a map is written in pairs
+  static constexpr int STRIDE = KEEP ? 1 : 32;  // from a column of a thread to its next one: a map is written in pairs
   const Shape& s;
   const Quad *mine, *tails;                       // rows of this group, its copy sorted by phase
   int t0, n0, low, high, reference, alone, lane;  // alone: a gap from which some windows hold little or nothing
@@ -185,7 +185,7 @@ struct March {
         const T w = i == 0 ? w0[j] : i == 1 ? w0[j] * once[j] : i == 2 ? w0[j] * twice[j] : w0[j] * once[j] * twice[j];
         enter(j, w, x, y);
         if (WAY != FAST) {
-          const int place = min(tail.at + min(n0 + APART * j, s.columns - 1), 32 * s.fine - 1);
+          const int place = min(tail.at + min(n0 + STRIDE * j, s.columns - 1), 32 * s.fine - 1);
           const Quad* q = tails + ((size_t)((tail.phase * s.fine + (place >> 5)) * (K + 1)) * 32 + (place & 31));
           const T u = c + L[j] < s.n ? -w * lose[j] : (T)0, u2 = -u * u;
           const Quad z = q[0];
@@ -261,7 +261,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
   const int lane = threadIdx.x & 31, g = blockIdx.y,
             block0 = (blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5)) * 32 * J;
   constexpr bool KEEP = March<K, J, MODE>::KEEP, EACH = March<K, J, MODE>::EACH;
-  constexpr int APART = March<K, J, MODE>::APART;
+  constexpr int STRIDE = March<K, J, MODE>::STRIDE;
   const int n0 = block0 + (KEEP ? J : 1) * lane;
   const int cut = s.low / ROWS * ROWS + blockIdx.z * s.chunk, t0 = g * K;
   const int low = max(s.low, cut), high = min(s.high, cut + s.chunk);
@@ -280,7 +280,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
   int where[K];
 #pragma unroll
   for (int j = 0; j < J; j++) {
-    const int n = n0 + APART * j, at = min(n, s.columns - 1);
+    const int n = n0 + STRIDE * j, at = min(n, s.columns - 1);
     const bool active = n >= s.skip && n < s.columns;
     m.L[j] = length[at];
     m.rate[j] = weights[at];
@@ -371,7 +371,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
 #pragma unroll
       for (int j = 0; j < J; j++) {
         if (j) sum += m.sum[k][j];
-        if (m.other[j] > NONE) atomicAdd(column_sums + (size_t)t * s.columns + n0 + APART * j, m.sum[k][j]);
+        if (m.other[j] > NONE) atomicAdd(column_sums + (size_t)t * s.columns + n0 + STRIDE * j, m.sum[k][j]);
       }
     }
     put(slots + (size_t)t * s.slots + slot_number(), top[k], (unsigned)(where[k] * ROWS), (unsigned)n0, sum, lost);
@@ -429,7 +429,7 @@ extern "C" __global__ void __launch_bounds__(1024) exp_best(const Quad* rows, co
   unsigned row = NOWHERE, column = NOWHERE;
   if (all.row != NOWHERE)
     for (int i = threadIdx.x >> 5; i < ROWS * s.width; i += warps) {
-      const int c = (int)all.row + i / s.width, n = (int)all.column + i % s.width * s.apart;
+      const int c = (int)all.row + i / s.width, n = (int)all.column + i % s.width * s.stride;
       if (c < s.low || c >= s.high || n < s.skip || n >= s.columns) continue;
       const int end = min(s.n, c + length[n]);
       const T rate = weights[n];

@@ -175,7 +175,7 @@ class Launcher:
         lone = not keep and not spec.marginals and together == 1
         if exponential:
             small = lone and columns * groups < FEW * self.runtime.device.sm_count
-            width, apart, chunk_unit = 1 if small else TAUS, 1 if keep else 32, ROWS
+            width, stride, chunk_unit = 1 if small else TAUS, 1 if keep else 32, ROWS
             blocks = -(-columns // (UNIT_THREADS * width))
             span = host.high - host.low // ROWS * ROWS
             chunks = self._chunks(
@@ -187,12 +187,12 @@ class Launcher:
             chunks = -(-span // chunk)
         else:
             small = lone and host.count * groups < FEW * self.runtime.device.sm_count
-            width, apart, chunk, chunks = (1 if keep or small else STARTS), 1, 0, 1
+            width, stride, chunk, chunks = (1 if keep or small else STARTS), 1, 0, 1
             blocks = -(-host.count // (UNIT_THREADS * width))
         slots = blocks * chunks * UNIT_THREADS // 32
         work, shape, arrays = self._frame(lane, job, tables, templates, reference, slots, target)
         shape["low"], shape["high"], shape["chunk"] = host.low, host.high, chunk
-        shape["width"], shape["apart"] = width, apart
+        shape["width"], shape["stride"] = width, stride
         rows = lane.array("rows", 4 * groups * host.stored * (together + 1), self.dtype)
         fine = (
             lane.array("fine", 128 * groups * host.step * host.fine * (together + 1), self.dtype)

@@ -18,7 +18,7 @@ SHAPE = np.dtype(
         (name, np.int32)
         for name in (
             "n", "columns", "rows", "templates", "stored", "pitch", "marginals", "map", "low", "high", "chunk",
-            "row0", "step", "fine", "length0", "skip", "slots", "width", "apart",
+            "row0", "step", "fine", "length0", "skip", "slots", "width", "stride",
         )
     ]
 )  # fmt: skip

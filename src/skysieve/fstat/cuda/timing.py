@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -32,8 +33,8 @@ def method_of(spec: Spec, job: MapJob) -> str:
 
 def predicted(
     spec: Spec, job: MapJob, device: Device, xp: Any, make: Callable[[Spec, bool | None], Any], on_device: bool
-) -> float:  # fmt: skip
-    """Seconds of a job by the model of `timing`.
+) -> dict[str, float | None]:  # fmt: skip
+    """Seconds of a job by the model of `timing`; None without measured constants.
 
     Parameters
     ----------
@@ -50,17 +51,26 @@ def predicted(
     weights = spec.window.algorithm == Algorithm.WEIGHTS
     aligned = bool((job.schedule.group == job.schedule.group[0]).all())
     alone = job.n_templates == 1 and not weights
-    words = [f"{device.name}, {detail(spec.window)}", "groups" * (not aligned), "map" * spec.keep_map]
+    by_steps = aligned and not weights and timing.stepped(job.schedule)
+    words = [
+        f"{device.name}, {detail(spec.window)}",
+        "groups" * (not aligned),
+        "steps" * by_steps,
+        "map" * spec.keep_map,
+    ]
     words += ["device arrays" * on_device, "alone" * alone, "posteriors" * spec.marginals]
     words += [f"{len(job.detectors)} detectors" if job.detectors else ""]
     name = " ".join(word for word in words if word) + f", {spec.dtype}"
 
     def cases() -> timing.Cases:
         methods = (False, True) if weights else (None,)
+        setups: tuple[tuple[int, int, int, int], ...] = timing.GPU_SETUPS_ALONE if alone else timing.GPU_SETUPS
+        if by_steps:
+            setups = timing.GPU_STEP_SETUPS_ALONE if alone else timing.GPU_STEP_SETUPS
         for fourier in methods:
             engine = make(spec, fourier)
             try:
-                for n, dt0, dtau, templates in timing.GPU_SETUPS_ALONE if alone else timing.GPU_SETUPS:
+                for n, dt0, dtau, templates in setups:
                     few = min(templates, 8) if spec.keep_map else templates
                     if not aligned and weights and n > timing.LONGEST_UNALIGNED:
                         continue
@@ -75,7 +85,9 @@ def predicted(
             finally:
                 engine.close()
 
-    return float(timing.constants(name, cases) @ counts(spec, job, None))
+    found = timing.constants(name, cases, time.perf_counter)
+    seconds = None if found is None else float(found @ counts(spec, job, None))
+    return {"seconds": seconds, "processor_seconds": None}
 
 
 def detail(window: Window) -> str:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module
+from skysieve.core.checks import real_dtype
 from skysieve.core.device import Device, resolve
+from skysieve.fstat.contract import Dtype
 from skysieve.fstat.inputs.atoms import Atoms
 from skysieve.fstat.inputs.detectors import antenna_patterns
 from skysieve.fstat.sfts.noise import noise_floor, noise_weights, normalized
@@ -59,8 +61,12 @@ class Demodulator:
         SFTs: barycentric time minus GPS time, and the rate of barycentric time.
     window : int
         Bins of the running median by which the noise is measured.
+    dtype : {"float32", "float64"}
+        Precision of the normalised SFTs, of the sums over bins and of the atoms.  Phases are always float64.
     device : {"cpu", "cuda", "cuda:N", "auto"} or Device
         Where projections are made, and where atoms live.  A demodulator may be used by several threads on a CPU.
+    threads : int, optional
+        CPU threads that measure the noise; one for each core by default.
 
     Raises
     ------
@@ -70,8 +76,9 @@ class Demodulator:
     Notes
     -----
     As in LALPulsar, SFTs are divided by their noise floor, bin by bin, and weighted by the inverse of its mean over the
-    bins; the weights have the mean 1.  Atoms agree with those of ``ComputeFstat`` to 5e-5 of the largest when the SFTs
-    hold the same bins.
+    bins; the weights have the mean 1.  A template's sum takes eight bins to either side of its frequency.  In float32 a
+    frequency within 2e-4 of a bin counts as that bin, as in LALPulsar.  Float32 atoms agree with those of
+    ``ComputeFstat`` to 5e-5 of the largest when the SFTs hold the same bins.
 
     Examples
     --------
@@ -86,7 +93,8 @@ class Demodulator:
 
     def __init__(
         self, sfts: SFTs | Sequence[SFTs], ra: float, dec: float, tref: float | None = None, *,
-        barycentre: str | dict[str, tuple[Any, Any]] = "auto", window: int = 101, device: str | Device = "cpu",
+        barycentre: str | dict[str, tuple[Any, Any]] = "auto", window: int = 101, dtype: Dtype = "float32",
+        device: str | Device = "cpu", threads: int | None = None,
     ) -> None:  # fmt: skip
         many = [sfts] if isinstance(sfts, SFTs) else list(sfts)
         if not many:
@@ -122,9 +130,11 @@ class Demodulator:
             else:
                 delay, rate = _given(barycentre, one)
             self._times.append((at - self.middle + delay, rate))
-        floors = [noise_floor(one, window) for one in many]
+        floors = [noise_floor(one, window, threads) for one in many]
         roots = [np.sqrt(weight) for weight in noise_weights(floors, window)]
-        self._data = [normalized(one, floor) for one, floor in zip(many, floors, strict=True)]
+        self.dtype = real_dtype(dtype)
+        complex_ = np.result_type(self.dtype, np.complex64)
+        self._data = [normalized(one, floor, complex_) for one, floor in zip(many, floors, strict=True)]
         self._factors = [(a * root, b * root) for (a, b), root in zip(patterns, roots, strict=True)]
         self._projectors: list[Any] = []
         if self.device.kind == "cuda":
@@ -218,7 +228,7 @@ class Demodulator:
         params = dict(zip(NAMES, spins, strict=True))
         out = []
         for one, factors, (Fa, Fb, _) in zip(self.sfts, self._factors, made, strict=True):
-            a, b = (array_module(Fa).asarray(x.astype(np.float32)) for x in factors)
+            a, b = (array_module(Fa).asarray(x.astype(self.dtype)) for x in factors)
             out.append(AtomsBatch(one.t, a * a, b * b, a * b, Fa, Fb, int(self.tsft), one.detector, params, errors))
         return out
 
@@ -284,7 +294,7 @@ class Demodulator:
         shape = count, len(self.sfts[k])
         if self._projectors:
             return [self._projectors[k].zeros(shape) for _ in range(2)]
-        return [np.zeros(shape, np.complex64) for _ in range(2)]
+        return [np.zeros(shape, self._data[k].dtype) for _ in range(2)]
 
     def _computed(self, k: int, inside: Sequence[Any]) -> tuple[Any, Any, int]:
         """Fa and Fb of templates in one detector, and the first template that needs bins outside its data, or -1."""
@@ -297,7 +307,7 @@ class Demodulator:
         made, failed = projections(self._data[k], one.first_bin, *self._times[k], self.tsft, *inside)
         if failed >= 0:
             return None, None, failed
-        a, b = (x.astype(np.float32) for x in self._factors[k])
+        a, b = (x.astype(self.dtype) for x in self._factors[k])
         return a * made, b * made, failed
 
     def _outside(self, k: int, inside: Sequence[Any]) -> dict[int, str]:
@@ -332,20 +342,25 @@ def _given(barycentre: dict[str, tuple[Any, Any]], one: SFTs) -> tuple[NDArray[n
     return delay, rate
 
 
-def stream(demodulators: Sequence[Demodulator], bank: TemplateBank) -> Callable[[int], Iterator[list[AtomsBatch]]]:
-    """As `Demodulator.stream`; the demodulators take turns, each in a thread of its own, one batch ahead."""
-    first = demodulators[0]
-    size = max(1, BATCH_BYTES[first.device.kind] // (16 * sum(len(one) for one in first.sfts)))
+def stream(
+    demodulators: Sequence[Demodulator], bank: TemplateBank, end: int | None = None
+) -> Callable[[int], Iterator[list[AtomsBatch]]]:
+    """As `Demodulator.stream`; the demodulators take turns, each in a thread of its own, one batch ahead.
+
+    ``end`` is the last template + 1; by default the end of the bank.
+    """
+    first, last = demodulators[0], len(bank) if end is None else end
+    size = max(1, BATCH_BYTES[first.device.kind] // (4 * first.dtype.itemsize * sum(len(one) for one in first.sfts)))
 
     def batches(start: int) -> Iterator[list[AtomsBatch]]:
         pools = [ThreadPoolExecutor(1, "skysieve-demod") for _ in demodulators]
         ahead: deque[Future[list[AtomsBatch]]] = deque()
         try:
-            for k, at in enumerate(range(start, len(bank), size)):
+            for k, at in enumerate(range(start, last, size)):
                 if len(ahead) == len(demodulators):
                     yield ahead.popleft().result()
                 chosen = k % len(demodulators)
-                spins = bank.part(at, at + size).values()
+                spins = bank.part(at, min(at + size, last)).values()
                 ahead.append(pools[chosen].submit(partial(demodulators[chosen].batch, *spins, strict=False)))
             while ahead:
                 yield ahead.popleft().result()

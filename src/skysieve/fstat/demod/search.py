@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from skysieve.core.device import Device
+from skysieve.fstat.contract import Dtype
+from skysieve.fstat.template_search.ahead import compile_exponential
 from skysieve.fstat.template_search.search import Devices, devices_of, search
 
 from .bank import TemplateBank
@@ -27,6 +29,7 @@ def search_sfts(
     tref: float | None = None,
     *,
     barycentre: str | dict[str, tuple[Any, Any]] = "auto",
+    dtype: Dtype = "float32",
     device: Devices = "auto",
     **options: Any,
 ) -> SearchResult:
@@ -44,6 +47,8 @@ def search_sfts(
         Reference time of the bank, GPS seconds; by default the middle of the data.
     barycentre : str or dict
         As for `Demodulator`.
+    dtype : {"float32", "float64"}
+        Precision of the demodulation and of the search.
     device : str, Device or sequence of them
         Where templates are demodulated and searched, as for `skysieve.fstat.search`.  Of several GPUs each demodulates
         the templates that it searches.
@@ -67,9 +72,13 @@ def search_sfts(
     True
     """
     devices = devices_of(device, options.get("threads"))
-    with Demodulator(sfts, ra, dec, tref, barycentre=barycentre) as host, demodulators(host, devices) as several:
+    compile_exponential(options.get("windows", ("rect", "exp")), devices, dtype)
+    with (
+        Demodulator(sfts, ra, dec, tref, barycentre=barycentre, dtype=dtype, threads=options.get("threads")) as host,
+        demodulators(host, devices) as several,
+    ):
         facts = host.facts(bank) | dict(options.pop("facts", None) or {})
-        return search(stream(several, bank), device=device, facts=facts, **{"total": len(bank), **options})
+        return search(stream(several, bank), dtype=dtype, device=device, facts=facts, **{"total": len(bank), **options})
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def _task(values, width, out):
     _medians(values, np.argsort(values, axis=1), width, out)
 
 
-def running_medians(values: np.ndarray, width: int) -> np.ndarray:
+def running_medians(values: np.ndarray, width: int, threads: int | None = None) -> np.ndarray:
     """Medians of `width` neighbouring values of each row; the places at the ends take the nearest median.
 
     Parameters
@@ -58,9 +58,11 @@ def running_medians(values: np.ndarray, width: int) -> np.ndarray:
         Without NaN.
     width : int
         Odd, at most `bins`.
+    threads : int, optional
+        All usable cores by default.
     """
     out = np.empty(values.shape)
     parts = [slice(a, a + ROWS) for a in range(0, len(values), ROWS)]
-    with TaskPool() as pool:
+    with TaskPool(threads) as pool:
         pool.run([partial(_task, values[part], width, out[part]) for part in parts])
     return out

@@ -7,6 +7,7 @@ the order of the machine that wrote them, which the version number shows.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -58,8 +59,9 @@ def read_sfts(
     check : bool
         Whether to compare checksums.
     faults : list of str, optional
-        If it is given, SFTs that are truncated, damaged, silent or not finite are left out, and this list receives the
-        reasons.  After a damaged header the rest of its file is left out.
+        If it is given, this list receives the reasons for which SFTs are left out: they are truncated, damaged, silent,
+        not finite or too narrow for `band`, they overlap an earlier one, or their length, window or bins are not those
+        of most others.  After a damaged header the rest of its file is left out.
 
     Returns
     -------
@@ -84,13 +86,15 @@ def read_sfts(
     [<SFTs: H1, 2 of 1800 s from GPS 0, 100 to 100.001111 Hz>]
     """
     wanted = None if detectors is None else list(detectors)
-    found: dict[str, list[tuple[int, str, np.void, NDArray[np.complex64]]]] = {}
+    found: dict[str, list[Found]] = {}
     for path in files_of(pattern):
         for header, data in blocks(path, check, wanted, band, faults=faults):
             name = header["detector"].decode("ascii", "replace")
             found.setdefault(name, []).append((int(header["gps_sec"]), str(path), header, data))
+    if faults is not None:
+        found = _consistent(found, band, faults)
     if not found and wanted is None:
-        raise ValueError(f"{pattern}: no SFT in these files")
+        raise ValueError(faults[0] if faults else f"{pattern}: no SFT in these files")
     if missing := [name for name in wanted or () if name not in found]:
         raise ValueError(
             f"detectors={wanted}: no SFT of {', '.join(missing)}, only of {', '.join(sorted(found)) or 'others'}"
@@ -144,12 +148,12 @@ def blocks(
             yield header, np.empty(0, np.complex64)
         elif detectors is None or header["detector"].decode("ascii", "replace") in detectors:
             skip, stay = 0, n
-            if band is not None:
-                first, last = bins_of(*band, float(header["tbase"]))
-                refuse_narrow(first, last, int(header["first_frequency_index"]), n, float(header["tbase"]), where)
-                skip, stay = first - int(header["first_frequency_index"]), last - first + 1
-            values = np.array(raw[start:stop].view(f"{order}c8")[skip : skip + stay], np.complex64)
             try:
+                if band is not None:
+                    first, last = bins_of(*band, float(header["tbase"]))
+                    refuse_narrow(first, last, int(header["first_frequency_index"]), n, float(header["tbase"]), where)
+                    skip, stay = first - int(header["first_frequency_index"]), last - first + 1
+                values = np.array(raw[start:stop].view(f"{order}c8")[skip : skip + stay], np.complex64)
                 if check:
                     _check(where, bytes(raw[at : at + HEADER.itemsize]), raw[at + HEADER.itemsize : stop],
                            int(header["crc64"]))  # fmt: skip
@@ -198,9 +202,43 @@ def _check(where: str, head: bytes, rest: NDArray[np.uint8], expected: int) -> N
         raise ValueError(f"{where}: checksum {found:#018x}, expected {expected:#018x}: the file is damaged")
 
 
-def _joined(
-    name: str, found: list[tuple[int, str, Any, NDArray[np.complex64]]], band: tuple[float, float] | None
-) -> SFTs:
+Found = tuple[int, str, Any, Any]
+"""GPS second of an SFT, its file, its header and its values."""
+
+
+def _consistent(
+    found: dict[str, list[Found]], band: tuple[float, float] | None, faults: list[str]
+) -> dict[str, list[Found]]:
+    """The SFTs that can be searched together; the others are listed in `faults`."""
+
+    def length(one: Found) -> float:
+        return float(one[2]["tbase"])
+
+    def form(one: Found) -> tuple[Any, ...]:
+        return taper_of(one[2]), *((int(one[2]["first_frequency_index"]), len(one[3])) if band is None else ())
+
+    lengths = Counter(length(one) for many in found.values() for one in many)
+    usual = max(lengths, key=lambda tsft: lengths[tsft], default=0.0)
+    made = {}
+    for name, many in found.items():
+        forms = Counter(form(one) for one in many if length(one) == usual)
+        accepted: list[Found] = []
+        for one in sorted(many, key=lambda one: one[0]):
+            text = f"{one[1]}: the SFT at GPS {one[0]} "
+            if length(one) != usual:
+                faults.append(f"{text}is {length(one):g} s long, most are {usual:g} s")
+            elif forms[form(one)] < max(forms.values()):
+                faults.append(f"{text}has another window or other bins than most of {name}")
+            elif accepted and one[0] < accepted[-1][0] + usual:
+                faults.append(f"{text}overlaps the one at GPS {accepted[-1][0]} of {accepted[-1][1]}")
+            else:
+                accepted.append(one)
+        if accepted:
+            made[name] = accepted
+    return made
+
+
+def _joined(name: str, found: list[Found], band: tuple[float, float] | None) -> SFTs:
     """All SFTs of a detector, in order of time."""
     found.sort(key=lambda one: one[0])
     first = found[0]

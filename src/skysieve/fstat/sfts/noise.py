@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def median_bias(n: int) -> float:
     return float(((-1.0) ** (k + 1) / k).sum())
 
 
-def noise_floor(sfts: SFTs, window: int = 101) -> NDArray[np.float64]:
+def noise_floor(sfts: SFTs, window: int = 101, threads: int | None = None) -> NDArray[np.float64]:
     """One-sided power spectral density of the noise in every bin of every SFT.
 
     Parameters
@@ -43,6 +43,8 @@ def noise_floor(sfts: SFTs, window: int = 101) -> NDArray[np.float64]:
     sfts : SFTs
     window : int
         Bins of the running median, odd.  The bins at the ends take the median nearest to them.
+    threads : int, optional
+        CPU threads; all usable cores by default.
 
     Returns
     -------
@@ -68,7 +70,7 @@ def noise_floor(sfts: SFTs, window: int = 101) -> NDArray[np.float64]:
         scale = np.abs(data.view(np.float32)).max(axis=1, keepdims=True).astype(np.float64)
         _refuse(sfts, start, ~np.isfinite(scale), "holds NaN or infinite values")
         _refuse(sfts, start, scale == 0, "holds zeros")
-        median = running_medians(np.abs(data / scale) ** 2, window)
+        median = running_medians(np.abs(data / scale) ** 2, window, threads)
         _refuse(sfts, start, median.min(axis=1) <= 0, f"holds zeros in more than half of {window} bins")
         floor[start : start + ROWS] = median * (2 * scale**2 / (bias * sfts.tsft))
     return floor
@@ -95,6 +97,6 @@ def noise_weights(floors: Sequence[NDArray[np.float64]], window: int = 101) -> l
     return [one / mean for one in inverse]
 
 
-def normalized(sfts: SFTs, floor: NDArray[np.float64]) -> NDArray[np.complex64]:
+def normalized(sfts: SFTs, floor: NDArray[np.float64], dtype: Any = np.complex64) -> NDArray[Any]:
     """Data in units of their noise: of mean square 1 in pure noise."""
-    return (sfts.data * np.sqrt(2 / (sfts.tsft * floor))).astype(np.complex64)
+    return (sfts.data * np.sqrt(2 / (sfts.tsft * floor))).astype(dtype)

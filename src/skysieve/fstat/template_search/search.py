@@ -15,6 +15,7 @@ import numpy as np
 
 from skysieve.core.checks import one_of, real_dtype, whole
 from skysieve.core.device import Device, resolve
+from skysieve.core.machine import rates
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
@@ -25,6 +26,7 @@ from skysieve.fstat.inputs.files import PathLike
 from skysieve.fstat.inputs.grid import Grid, Times
 from skysieve.fstat.inputs.windows import Window, WindowLike, WindowSum, resolve_window
 
+from .ahead import compile_exponential
 from .batch import AtomsBatch, groups, is_path, read_files
 from .bsgl import BSGL
 from .checkpoint import Checkpoint, State
@@ -239,6 +241,7 @@ class SearchPlan(Plan):
             _width(band, band_width), bsgl, float(rhohatmax), bool(strict),
         )  # fmt: skip
         self.devices = devices_of(device, threads)
+        compile_exponential(windows, self.devices, self.options.dtype)
         make = partial(_engine, memory=memory)
         self._workers: list[SearchWorker] | None = [SearchWorker(self.options, d, make) for d in self.devices]
 
@@ -270,6 +273,14 @@ class SearchPlan(Plan):
             "strict": o.strict, "bsgl": None if o.bsgl is None else repr(o.bsgl), "grid": _grid_settings(self.grid),
         }  # fmt: skip
 
+    def check(self, batch: Any) -> None:
+        """Raise `GridMismatch` if the grid does not fit the times of an item of a stream, as a search does first."""
+        worker = self._open_workers()[0]
+        for parts in groups(_raised(batch), 0):
+            worker.set_grid(self.grid or self._full_grid(parts))
+            if self.options.strict:
+                worker.check_times(parts)
+
     def describe(self, batch: Any) -> dict[str, Any]:
         """Method, device, type, bytes and predicted seconds for one item of a stream, without a search.
 
@@ -281,8 +292,9 @@ class SearchPlan(Plan):
         Returns
         -------
         dict
-            ``method`` names those of all windows, ``bytes`` and ``seconds`` are sums over the windows; further keys
-            are ``windows``, ``templates``, ``grid`` (its shape) and ``cells``.
+            ``method`` names those of all windows, ``bytes`` and the times are sums over the windows: ``seconds`` on an
+            idle machine, ``processor_seconds`` of all threads, both None before ``skysieve info --measure``; ``moved``
+            bytes of atoms; further keys are ``windows``, ``templates``, ``grid`` (its shape) and ``cells``.
         """
         workers = self._open_workers()
         items = [item for one in read_files([batch]) for item in groups(_raised(one), 0)]
@@ -297,12 +309,26 @@ class SearchPlan(Plan):
             "device": self._device_names(),
             "dtype": self.options.dtype.name,
             "bytes": sum(f["bytes"] for f in found),
-            "seconds": sum(f["seconds"] for f in found) / min(templates, len(workers)),
+            "moved": sum(p.Fa.nbytes + p.Fb.nbytes + 3 * p.a2.nbytes for parts in items for p in parts),
+            **self._times(found, templates, sum(len(p.t) * templates for p in items[0])),
             "windows": tuple(self.options.windows),
             "templates": templates,
             "grid": None if grid is None else grid.shape,
             "cells": sum(f["cells"] for f in found),
         }
+
+    def work_of(self, templates: int, atoms: int) -> dict[str, float]:
+        """The work around the maps, for `core.machine.rates`: of each template and window, and of each atom."""
+        return {"templates": float(templates * len(self.options.windows)), "atoms": float(atoms)}
+
+    def _times(self, found: list[dict[str, Any]], templates: int, atoms: int) -> dict[str, float | None]:
+        """Times of all windows and of the work around them, by devices that share templates; None without rates."""
+        around = rates.predicted("fstat", self.devices[0], self.work_of(templates, atoms))
+        times: dict[str, float | None] = {}
+        for name, share in (("seconds", min(templates, len(self.devices))), ("processor_seconds", 1)):
+            each = [*(f[name] for f in found), around[name]]
+            times[name] = None if None in each else float(sum(each)) / share
+        return times
 
     def _full_grid(self, parts: tuple[AtomsBatch, ...]) -> Grid | None:
         """The full grid of a batch; None if all windows cover all data."""
@@ -317,16 +343,20 @@ class SearchPlan(Plan):
         checkpoint: PathLike | None = None,
         checkpoint_every: float = 60.0,
         total: int | None = None,
+        start: int = 0,
         facts: Mapping[str, Any] | None = None,
         progress: bool | Callable[[int, int], None] = False,
     ) -> SearchResult:
-        """Search a stream of templates; see `search`."""
+        """Search a stream of templates; see `search`.
+
+        ``start`` is the number of the first template: a callable ``batches`` then begins with ``batches(start)``.
+        """
         workers = self._open_workers()
         if not np.isfinite(checkpoint_every) or checkpoint_every < 0:
             raise ValueError(f"checkpoint_every={checkpoint_every!r}: expected seconds, at least 0")
         options, settings = self.options, self._settings() | dict(facts or {})
         ledgers = {name: Ledger(options.topk, options.threshold, options.posteriors) for name in options.windows}
-        state = State(ledgers, grid=self.grid)
+        state = State(ledgers, grid=self.grid, templates=start)
         with ExitStack() as stack:
             report = stack.enter_context(reporting(progress, "transient F-statistic"))
             file = Checkpoint(checkpoint, settings, checkpoint_every)
@@ -340,8 +370,8 @@ class SearchPlan(Plan):
                         report(state.templates, total or 0)
                 state.finished = True
         return SearchResult(
-            state.ledgers, state.templates, state.n_bad, state.faults, state.grid, options.statistic, self.threshold,
-            options.band, options.band_width, settings,
+            state.ledgers, state.templates - start, state.n_bad, state.faults, state.grid, options.statistic,
+            self.threshold, options.band, options.band_width, settings,
         )  # fmt: skip
 
 

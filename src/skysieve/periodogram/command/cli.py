@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from skysieve import __version__
 from skysieve.core.command import (
     COMPUTATION,
     INTERRUPTED,
     OUTPUT,
     USER_ERROR,
+    ClusterOption,
     DeviceOption,
+    DryRunOption,
     Dtype,
     FormatOption,
     MemoryOption,
@@ -24,6 +24,7 @@ from skysieve.core.command import (
     QuietOption,
     ThreadsOption,
     VerboseOption,
+    flat_options,
     option,
 )
 from skysieve.periodogram.analysis.phase_function import PHASE_FUNCTIONS
@@ -31,14 +32,8 @@ from skysieve.periodogram.contract import BAND_MODELS, METHODS
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
-from .run import MAX_PLOTS, Outputs, PeriodRun, Treatment, UserError
+from .run import MAX_PLOTS, Outputs, PeriodRun, UserError
 
-if TYPE_CHECKING:
-    from .survey import Request
-
-AUTO = "auto"
-OPEN_SAMPLES = 10
-"""Frequencies in 1/T of an open range: with 5, daily aliases of nearly the height of a peak come out higher."""
 COLUMNS, MOVING, GRID, SEARCH = "Columns of the files", "Moving objects", "Range of periods", "Search"
 
 
@@ -359,12 +354,14 @@ def period(
         int | None,
         option(
             "--partition",
-            help="Number of objects in a part of --resume. The default is 20000.",
+            help="Number of objects in a part of --resume, or in a partition of --cluster. The default is 20000.",
             panel=OUTPUT,
             metavar="N",
             min=1,
         ),
     ] = None,
+    cluster: ClusterOption = None,
+    dry_run: DryRunOption = False,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -386,45 +383,24 @@ def period(
     - skysieve period sources.parquet --asteroid --r rh --delta delta --phase alpha -o spins.parquet --resume
     - cat star.csv | skysieve period - -o - --format json
     """
+    given = dict(locals())
     run: PeriodRun | None = None
     try:
         from .run import messages_for
 
         run = PeriodRun(messages_for(quiet, verbose, progress), len(files))
+        from .asked import asked_of
 
-        from skysieve.periodogram.lightcurves.column_names import Wanted
-        from skysieve.periodogram.multiband import DEFAULT_TERMS
-
-        from .survey import Request
-
-        unit = "h" if (hours or asteroid) and period_unit is None else (period_unit or TimeUnit.d).value
-        if hours and unit != "h":
-            raise UserError(f"--hours and --period-unit {unit} contradict each other")
-        if err and no_err:
-            raise UserError("--err and --no-err contradict each other")
-        # A sinusoid finds half of a rotation; two terms would find either half or all of it, object by object.
-        band_terms = DEFAULT_TERMS if nterms is None and multiband is None and not asteroid else None
-        nterms = nterms or 1
-        arguments = _grid_arguments(min_period, max_period, fmin, fmax, nf, Request({"nterms": nterms}, unit, asteroid))
-        if samples_per_peak is None:
-            samples_per_peak = OPEN_SAMPLES if AUTO in arguments.values() else 5
-        arguments |= {
-            "samples_per_peak": samples_per_peak, "fit_mean": not no_fit_mean, "normalization": normalization,
-            "n_peaks": peaks, "method": method, "device": device, "dtype": dtype.value, "nterms": nterms,
-        }  # fmt: skip
-        model = _phase_model(r, delta, phase, phase_model)
-        if jitter is not None and not 0 <= jitter < float("inf"):
-            raise UserError(f"--jitter {jitter:g}: expected a number of at least 0")
-        bands = _bands(multiband, not no_fit_mean, method, model)
-        treatment = Treatment(time_unit.value, no_err, band, multiband, jitter, model)
-        moving = asteroid or model is not None
-        flags, bits = _flags(flag_column, quality_mask)
-        wanted = Wanted(id_, time_, mag, err, band_column, r, delta, phase, moving, flags, bits)
-        request = Request(arguments | {"threads": threads, "memory": memory}, unit, asteroid, bands, band_terms)
-        outputs = Outputs(output, format_, plot, plot_all, resume, partition, overwrite)
-        asked = [arguments, asdict(treatment), asdict(wanted), partition, __version__]
-        run.prepare(files, request, treatment, outputs, asked)
-        code = run.search_all(files, wanted)
+        asked = asked_of(flat_options(given))
+        if cluster is not None:
+            code = run.divide(cluster, given)
+        else:
+            outputs = Outputs(output, format_, plot, plot_all, resume, partition, overwrite)
+            if dry_run:
+                outputs = Outputs(output, format_, overwrite=overwrite or resume)
+                partition = None
+            run.prepare(files, asked.request, asked.treatment, outputs, asked.facts(partition))
+            code = run.predict(files, asked.wanted) if dry_run else run.search_all(files, asked.wanted)
     except UserError as e:
         if run is None:
             typer.echo(f"skysieve: {e}", err=True)
@@ -437,80 +413,10 @@ def period(
         if run is None:
             typer.echo("skysieve: interrupted; nothing was written", err=True)
         else:
-            run.complain(run.keep_finished())
+            divided = "interrupted; --resume continues from the finished partitions"
+            run.complain(run.keep_finished() if cluster is None else divided)
         code = INTERRUPTED
     finally:
         if run is not None:
             run.close()
     raise typer.Exit(code)
-
-
-def _grid_arguments(
-    min_period: float | None,
-    max_period: float | None,
-    fmin: float | None,
-    fmax: float | None,
-    nf: int | None,
-    request: Request,
-) -> dict[str, Any]:
-    """``fmin, fmax, nf`` in cycles a day from either way to give the range; an end left open is "auto"."""
-    for name, value in (("--min-period", min_period), ("--max-period", max_period), ("--fmin", fmin), ("--fmax", fmax)):
-        if value is not None and not 0 < value < float("inf"):
-            raise UserError(f"{name} {value:g}: expected a positive number")
-    by_period, by_frequency = (min_period, max_period) != (None, None), (fmin, fmax) != (None, None)
-    if by_period and by_frequency:
-        raise UserError("give the range as periods or as frequencies, not both")
-    if min_period and max_period and min_period >= max_period:
-        raise UserError(f"--min-period {min_period:g} is not below --max-period {max_period:g}")
-    if fmin and fmax and fmin >= fmax:
-        raise UserError(f"--fmin {fmin:g} is not below --fmax {fmax:g}")
-    if by_period:
-        scale = request.scale
-        fmin = None if max_period is None else scale / max_period
-        fmax = None if min_period is None else scale / min_period
-    return {"fmin": AUTO if fmin is None else float(fmin), "fmax": AUTO if fmax is None else float(fmax), "nf": nf}
-
-
-def _flags(columns: list[str] | None, mask: str) -> tuple[tuple[str, ...] | None, int | None]:
-    """Columns of flags (None: find them) and their bits (None: what is known of the survey)."""
-    if mask == "none":
-        if columns:
-            raise UserError(f"--flag-column {columns[0]} and --quality-mask none contradict each other")
-        return (), None
-    named = None if not columns else tuple(columns)
-    if mask == "default":
-        return named, None
-    try:
-        bits = int(mask, 0)
-    except ValueError:
-        bits = 0
-    if not 0 < bits < 2**63:
-        raise UserError(f"--quality-mask {mask}: expected default, none, or a positive whole number")
-    return named, bits
-
-
-def _phase_model(r: str | None, delta: str | None, phase: str | None, model: str | None) -> str | None:
-    """The phase function to remove; None for objects that do not move."""
-    if (r is None) != (delta is None):
-        raise UserError("--r and --delta go together: both distances are needed")
-    if r is None:
-        if phase is not None or model is not None:
-            raise UserError("--phase and --phase-model need the distances --r and --delta too")
-        return None
-    if model is None:
-        return "hg1g2" if phase is not None else "none"
-    if PHASE_FUNCTIONS[model].needs_phase and phase is None:
-        raise UserError(f"--phase-model {model} needs the column of phase angles: --phase")
-    return model
-
-
-def _bands(asked: str | None, fit_mean: bool, method: str, phase_model: str | None) -> str:
-    """The model of several bands: a mean for each, unless a phase function of each band has removed them already."""
-    if asked is None:
-        levelled = phase_model is not None and PHASE_FUNCTIONS[phase_model].needs_phase
-        return "none" if levelled or not fit_mean or method == "finufft" else "offsets"
-    if asked != "none" and not fit_mean:
-        raise UserError(f"--multiband {asked} fits a mean for each band; it does not go with --no-fit-mean")
-    if asked != "none" and method == "finufft":
-        raise UserError(f"--multiband {asked} does not go with --method finufft, which has one band")
-    return asked

@@ -199,6 +199,22 @@ class PeriodRun:
         except (OSError, ValueError, ImportError) as e:
             raise UserError(str(e)) from None
 
+    def divide(self, cluster: str, options: dict[str, Any]) -> int:
+        """Search partitions by ``--cluster``; returns the exit code."""
+        from skysieve.cluster.command import launch
+        from skysieve.core.errors import one_line
+
+        if options["plot"] is not None:
+            raise UserError("--cluster and --plot do not go together; draw pictures in a run of their own")
+        if options["dry_run"]:
+            raise UserError("--cluster and --dry-run do not go together")
+        if options["output"] not in (None, STDIO) and options["output"].suffix:
+            self._check_table(options["output"], options["format_"], overwrite=True)
+        try:
+            return launch("period", cluster, options, self.messages)
+        except (ValueError, OSError, RuntimeError, ImportError) as e:
+            raise UserError(one_line(e) or type(e).__name__) from e
+
     def close(self) -> None:
         """Release the lock of the output."""
         if self.parts is not None:
@@ -208,6 +224,37 @@ class PeriodRun:
         """Search the files in turn, and write what was found; returns the exit code."""
         with ExitStack() as stack:
             return self._search_all(files, wanted, stack)
+
+    def predict(self, files: list[Path], wanted: Wanted) -> int:
+        """Print what the search of each file would take, and search nothing; returns the exit code.
+
+        A file that is searched while it is read is read as far as its first piece, others are read.
+        """
+        from skysieve.core.command import show_prediction
+        from skysieve.core.errors import SkysieveError
+        from skysieve.periodogram.lightcurves.column_names import MissingColumn
+        from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves
+
+        from .rates import prediction
+
+        for file in files:
+            if file == STDIO:
+                raise UserError("--dry-run needs files, not standard input")
+            started = time.process_time()
+            try:
+                curves = self._streamed(file, wanted) or self.treated(
+                    read_light_curves(file, wanted, band=self.treatment.band)
+                )
+                facts = prediction(curves, self.request, time.process_time() - started)
+            except (BadFile, MissingColumn, ValueError, SkysieveError) as e:
+                self._bad(f"{file}: {str(e).splitlines()[0]}")
+                continue
+            except OSError as e:
+                self._bad(f"{file}: {e.strerror or e}")
+                continue
+            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {curves.n_rows:,} rows"
+            show_prediction(facts, f"{file}: {what}")
+        return FAILED_SOME if self.bad_files else 0
 
     def _search_all(self, files: list[Path], wanted: Wanted, stack: ExitStack) -> int:
         """As `search_all`; a table that is written during the search is closed by ``stack``."""
@@ -233,7 +280,7 @@ class PeriodRun:
                     self.found.append((label, self._loaded(number, k)))
                 continue
             try:
-                curves = self._streamed(file, wanted) or self._treated(read(wanted, band=self.treatment.band))
+                curves = self._streamed(file, wanted) or self.treated(read(wanted, band=self.treatment.band))
             except (BadFile, MissingColumn) as e:
                 self._bad(f"{file}: {e}")
                 continue
@@ -290,14 +337,14 @@ class PeriodRun:
             return None
         curves = open_stream(file, wanted, band=self.treatment.band)
         if curves is not None:
-            curves.treat = self._treated
+            curves.treat = self.treated
         return curves
 
     def _bad(self, text: str) -> None:
         self.bad_files += 1
         self.complain(text)
 
-    def _treated(self, curves: LightCurves) -> LightCurves:
+    def treated(self, curves: LightCurves) -> LightCurves:
         """Convert the times to days, and add the jitter to the errors."""
         from dataclasses import replace
 
@@ -335,7 +382,7 @@ class PeriodRun:
             how = f"are searched together (--multiband {model}) with {terms} term{'s' if terms != 1 else ''}"
         return [f"rows of {len(names)} bands ({some}) {how}; --band keeps one"]
 
-    def _correction(self) -> Callable[[LightCurves], LightCurves] | None:
+    def correction(self) -> Callable[[LightCurves], LightCurves] | None:
         """A function that corrects objects for their motion and counts lost rows; None if nothing moves."""
         from skysieve.periodogram.analysis.solar_system import reduce_part
 
@@ -440,7 +487,7 @@ class PeriodRun:
             with progress_bar(self.messages.log, file.name, len(curves), self.messages.progress) as progress:
                 yield from search(
                     pieces, self.request, total=len(curves), banded=banded, progress=progress, note=self._note,
-                    detail=self._detail, prepare=self._correction(),
+                    detail=self._detail, prepare=self.correction(),
                 )  # fmt: skip
             return
         assert isinstance(curves, LightCurves)
@@ -460,7 +507,7 @@ class PeriodRun:
                 with progress_bar(self.messages.log, label, len(part), self.messages.progress) as progress:
                     answers = search(
                         [part], self.request, total=len(part), banded=banded, progress=progress, note=self._note,
-                        detail=self._detail, prepare=self._correction(),
+                        detail=self._detail, prepare=self.correction(),
                     )  # fmt: skip
                     found = join(list(answers))
                 self.parts.save(number, k, found)
@@ -494,7 +541,7 @@ class PeriodRun:
         from .plot_files import plot_objects
 
         limit = self.plot_limit - self.plotted
-        self.plotted += plot_objects(curves, self.request, path, limit, self.pictures, self._correction())
+        self.plotted += plot_objects(curves, self.request, path, limit, self.pictures, self.correction())
 
     def _add_rows(self, fewest: int) -> None:
         """Write what was found since the last time, at least ``fewest`` objects, where the table is being written."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.cpu.jit import compile_together, interpreted_if_small, is_compiled
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
 from skysieve.core.tasks import TaskPool
@@ -31,6 +33,8 @@ CHUNK_BYTES = 64 << 20
 ROW_BYTES = 48
 """Bytes of a row: t, y, dy as read (if copied), and t, w, w y as prepared."""
 MAX_OBJECTS = 65536
+STEPS = 60
+"""Operations on one row in `prepare`, and at most in `scan`."""
 GUARD = {np.dtype(np.float64): 0.15, np.dtype(np.float32): 0.3}
 """Powers with CC SS - CS^2 below this over the square root of the number of points are computed again by exact sums.
 The error of a power is that of the sums over CC SS - CS^2; without a guard, error times CC SS - CS^2 times the square
@@ -41,7 +45,19 @@ DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
 TASKS_PER_THREAD = 4
 WORTH_SPLITTING = 1.5e-3
 """Seconds of an object below which several threads are not faster than one."""
+PLAIN_SECONDS = 1.0
+"""Time of sums by themselves, in one process, with which it answers before it compiles the faster methods."""
 KEPT_BYTES = 32 << 20
+
+
+@dataclass
+class Spent:
+    """Time that this process has taken for first answers: sums by themselves, while faster methods are not compiled."""
+
+    seconds: float = 0.0
+
+
+first_answers = Spent()
 _scratch = threading.local()
 """Scratch of each thread, which is used again in later calls: new pages cost more than a small search."""
 NUFFT, DIRECT, FINUFFT = (METHODS.index(m) for m in ("nufft", "direct", "finufft"))
@@ -74,6 +90,8 @@ class Engine:
         self.budget = CHUNK_BYTES if memory is None else min(CHUNK_BYTES, parse_budget(memory, available_host_memory()))
         self.pool = TaskPool(threads)
         self.largest_scratch = 0
+        self.fast = False
+        """Whether the methods of long searches are compiled."""
         self.model = None if spec.nterms == 1 else Model.single(spec.nterms, spec.fit_mean)
 
     @property
@@ -114,7 +132,8 @@ class Engine:
             t, y, dy, offsets = source.read(start, stop)
             errors = t[:0] if dy is None else dy
             views = [a[start:stop] for a in (used, t_min, span, status)]
-            self._spread(stop - start, lambda a, b: scan(t, y, errors, dy is not None, offsets, a, b, *kind, *views))  # noqa: B023
+            run = interpreted_if_small(scan, STEPS * len(t))
+            self._spread(stop - start, lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, *views))  # noqa: B023
         return Scan(used, np.diff(source.offsets) - used, t_min, span, status)
 
     def execute(self, source: Source, grids: Grids, output: Output, progress: Progress | None = None) -> None:
@@ -138,8 +157,18 @@ class Engine:
             "method": ", ".join(used) or self.spec.method,
             "device": "cpu",
             "bytes": working + (int(nf.sum()) * self.dtype.itemsize if self.spec.return_power else 0),
-            "seconds": float(seconds.sum()) / self.pool.workers,
+            "work": self._work(method, seconds),
+            "threads": self.pool.workers,
         }
+
+    def _work(self, method: NDArray[np.uint8], seconds: NDArray[np.float64]) -> dict[str, float]:
+        """The seconds of the cost model, of each method, for `core.machine.rates`: each has a rate of its own."""
+        if self.model is None:
+            kind = self.dtype.name
+        else:
+            kind = "bands" if self.spec.model is not None else "terms"
+        sums = {f"{METHODS[i]} {kind}": float(seconds[method == i].sum()) for i in np.unique(method)}
+        return {"calls": 1.0} | sums
 
     def _choose(
         self, n: NDArray[Any], nf: NDArray[Any], cycles: NDArray[Any], regular: bool
@@ -150,6 +179,14 @@ class Engine:
         from skysieve.periodogram.cpu.fourier import series
 
         return series.choose(self.model, n, nf, cycles, self.spec.method, regular)
+
+    def _plain_seconds(self, n: NDArray[Any], nf: NDArray[Any]) -> NDArray[np.float64]:
+        """Expected seconds of each object with every power summed by itself."""
+        if self.model is None:
+            return cost.choose(n, nf, nf, self.dtype, "direct", False)[2]
+        from skysieve.periodogram.cpu.fourier import series
+
+        return series.plain_seconds(self.model, n, nf)
 
     # ------------------------------------------------------------------ one chunk
     def _spread(self, n: int, work: Callable[[int, int], Any]) -> None:
@@ -167,9 +204,10 @@ class Engine:
         out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
         errors = t[:0] if dy is None else dy
         kind = (self.spec.min_points, self.spec.centred)
+        run = interpreted_if_small(prepare, STEPS * rows)
         self._spread(
             n,
-            lambda a, b: prepare(t, y, errors, dy is not None, offsets, a, b, *kind, tt, w, wy, *out, yy, weight),
+            lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, tt, w, wy, *out, yy, weight),
         )
         output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
         output.mean_square[start:stop], output.weight[start:stop] = yy, weight
@@ -188,7 +226,10 @@ class Engine:
             values = values.copy()
         grid = state.Frequencies(grids.f0[part], grids.df[part], grids.nf[part], values, int(grids.shared))
         first, last = int(power_start[start]), int(power_start[stop])
-        power = np.empty(0, self.dtype) if output.power is None else output.power[first:last]
+        # without powers to return, series of both types run the same code
+        power = np.empty(0, self.dtype if self.model is None else np.float64)
+        if output.power is not None:
+            power = output.power[first:last]
         answers = state.Answers(
             power, power_start[start : stop + 1] - first,
             output.peak_index[start:stop], output.peak_frequency[start:stop], output.peak_power[start:stop],
@@ -204,8 +245,19 @@ class Engine:
         nf = np.broadcast_to(grid.nf, (stop - start,))[ok]
         cycles = curves.span[ok] * np.broadcast_to(grid.df, (stop - start,))[ok]
         method, combs, seconds = self._choose(curves.n_used[ok], nf, cycles, grids.values is None)
-        output.method[start:stop][ok] = method
         job = self._search_of(curves, grid, answers)
+        if not job.plain and self.spec.method == "auto" and not self.fast:
+            slow = self._plain_seconds(curves.n_used[ok], nf)
+            spent = float(slow.sum()) / self.pool.workers
+            if first_answers.seconds + spent <= PLAIN_SECONDS and not job.is_compiled(
+                int(method[0]), int(combs[0]), ok[:1]
+            ):
+                first_answers.seconds += spent
+                job.plain = True
+                method, combs, seconds = np.full_like(method, DIRECT), np.full_like(combs, LANES), slow
+            else:
+                self.fast = True
+        output.method[start:stop][ok] = method
         large = self._is_large(seconds)
         tasks, costs, units = [], [], []
         for m, c, members in _groups(method, combs, seconds, ~large, TASKS_PER_THREAD * self.pool.workers):
@@ -248,18 +300,23 @@ class SinusoidSearch:
     def __init__(self, engine: Engine, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> None:
         self.engine, self.curves, self.grid, self.answers = engine, curves, grid, answers
         self.mean = bool(engine.spec.fit_mean)
+        self.plain = len(grid.values) > 0
+        """Whether every power is summed by itself: for lists of frequencies, and while the search is not compiled."""
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
-        if len(self.grid.values):
+        if self.plain:
             return search.IRREGULAR_STRETCH
         return search.DIRECT_STRETCH if method == DIRECT else combs * nufft.KERNELS[self.engine.dtype].modes
 
-    def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
-        """`search.search` with this thread's scratch."""
+    def arguments(
+        self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int, best: Any, taken: Any
+    ) -> tuple[Any, ...]:
+        """Arguments of `search.search`, with this thread's scratch."""
         dtype = self.engine.dtype
         points = int(self.curves.n_used[which].max())
         length = self.length(method, combs)
+        constants = None
         if method == NUFFT:
             df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
             ends = self.curves.t[self.curves.start[which] + self.curves.n_used[which] - 1]
@@ -268,17 +325,38 @@ class SinusoidSearch:
             constants = state.Constants.of(nufft.tables(combs, LANES, dtype))
         else:
             work = _scratch_of(self.engine, "direct", state.direct_work, points, length)
-            constants = state.Constants.of(nufft.tables(LANES, LANES, dtype))
-        found, count, seam = search.search(
+            if not self.plain:
+                constants = state.Constants.of(nufft.tables(LANES, LANES, dtype))
+        return (
             method, which, first, last, length, combs, nufft.KERNELS[dtype].modes, self.curves, self.grid, constants,
             work, self.answers, self.engine.form, self.mean, (GUARD if method == NUFFT else DIRECT_GUARD)[dtype],
+            best, taken,
         )  # fmt: skip
+
+    def is_compiled(self, method: int, combs: int, which: NDArray[np.int64]) -> bool:
+        """Whether the search need not be compiled first."""
+        return is_compiled(search.search, *self.arguments(method, combs, which, 0, -1, *self._room(which)))
+
+    def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
+        """Search stretches of one object, or objects whole (``last < 0``); these are concluded."""
+        best, taken = self._room(which)
+        arguments = self.arguments(method, combs, which, first, last, best, taken)
+        work = arguments[10]
+        ending = (which, self.curves, self.grid, self.mean, best, taken, work.c, work.s, self.answers.peaks_alone())
+        compile_together((search.search, arguments), (search.conclude, ending))
+        found, count, seam = search.search(*arguments)
+        if last < 0:
+            search.conclude(*ending)
         return found[:count], count, seam
+
+    def _room(self, which: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return search.best_rows(self.answers, len(which))
 
     def objects(self, method: int, combs: int, which: NDArray[np.int64]) -> None:
         """Search whole objects."""
         if method != FINUFFT:
-            self.search(method, combs, which, 0, -1)
+            for at in range(0, len(which), search.CONCLUDED):
+                self.search(method, combs, which[at : at + search.CONCLUDED], 0, -1)
             return
         engine = self.engine
         points = int(self.curves.n_used[which].max())
@@ -307,7 +385,11 @@ class SinusoidSearch:
         )
         bounds = np.minimum(edges * length, nf)
         found = search.joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
-        search.join(i, found, self.curves, self.grid, self.mean, self.answers)
+        work = _scratch_of(self.engine, "direct", state.direct_work, int(self.curves.n_used[i]), 1)
+        search.conclude(
+            which, self.curves, self.grid, self.mean, found[None], np.array([len(found)]), work.c, work.s,
+            self.answers.peaks_alone(),
+        )  # fmt: skip
 
 
 def _scratch_of(engine: Engine, name: str, make: Callable[..., state.Work], *sizes: int) -> state.Work:

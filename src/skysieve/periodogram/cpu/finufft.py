@@ -13,7 +13,7 @@ import numpy as np
 
 from skysieve.periodogram.cpu.direct import cos_sin, grid_point
 
-from .search import whole_object
+from .search import best_rows, conclude, whole_object
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +75,9 @@ def finufft_object(
     sums[0], sums[1] = one[0], _execute(nf, 1, 2 * x, (w * turn * turn)[None], dtype)[0]
     if floating_mean:
         sums[2] = one[1]
-    whole_object(i, sums, 1.0, curves, grid, work, answers, form, floating_mean, guard)
+    best, taken = best_rows(answers, 1)
+    taken[0] = whole_object(i, sums, 1.0, curves, grid, work, answers, form, floating_mean, guard, best[0])
+    conclude(np.array([i]), curves, grid, floating_mean, best, taken, work.c, work.s, answers)
 
 
 def _execute(

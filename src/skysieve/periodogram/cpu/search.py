@@ -18,7 +18,7 @@ from skysieve.periodogram.numerics.normalization import LOGARITHM, RATIO
 from skysieve.periodogram.numerics.nufft import TAPS, M
 from skysieve.periodogram.numerics.peaks import MOST_TRIES, more_tries
 
-from .climb import refine, share_of
+from .climb import refine, sample_frequency, share_of
 from .comb import comb_band, comb_setup
 from .comb_simd import outline
 from .direct import COARSE, PER_COARSE, direct_range
@@ -27,10 +27,12 @@ from .peaks import FULL, HERE, LEFT, LIMIT, begin, choose, copy_row, drop_low, f
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .state import Answers, Curves, Frequencies
+    from .state import Answers
 
 NUFFT = METHODS.index("nufft")
 IRREGULAR_STRETCH = 1024
+CONCLUDED = 256
+"""Objects that are searched before their peaks are refined."""
 DIRECT_STRETCH = COARSE * PER_COARSE
 
 
@@ -91,17 +93,22 @@ def deliver(
     count,
     chosen,
 ):
-    """Store standard powers of samples ``base:base + n`` of object ``i`` after a repair, and find candidates."""
+    """Store standard powers of samples ``base:base + n`` of object ``i``, and find candidates.
+
+    Powers that are NaN are computed again by `exact_power` first, where ``flagged`` says that there are some; None, not
+    False, stands for powers without this step, which is then not compiled.
+    """
     outline()
-    lo = curves.start[i]
-    hi = lo + curves.n_used[i]
-    if flagged:
+    if flagged is not None and flagged:
+        lo = curves.start[i]
+        hi = lo + curves.n_used[i]
         for k in range(n):
             if np.isnan(block[k]):
                 f, f_low = grid_point(f0, df, np.float64(base + k))
                 block[k] = exact_power(
-                    f, f_low, curves.t[lo:hi], curves.w[lo:hi], curves.wy[lo:hi], hi - lo, floating_mean, work.c, work.s
-                )
+                    f, f_low, curves.t[lo:hi], curves.w[lo:hi], curves.wy[lo:hi], hi - lo, floating_mean, work.c,
+                    work.s,
+                )  # fmt: skip
     if answers.power.shape[0] > 0:
         normalize(block, n, form, curves.scale[i], answers.power, answers.power_start[i] + base)
     found, count = find_candidates(block, n, base, state, found, count)
@@ -132,11 +139,28 @@ def share_behind(curves, grid, i, df, harmonics):
 
 
 @njit(nogil=True, error_model="numpy")
-def conclude(i, f0, df, nf, curves, grid, floating_mean, distance, share, c, s, answers, found, count, chosen):
-    """Refine the best candidates of an object and write the answers; ``c`` and ``s`` are scratch."""
-    outline()
+def keep_best(found, count, grid, distance, share, answers, chosen, best):
+    """Copy the rows of ``found`` that are chosen to ``best``, in their order; returns how many there are."""
     taken = choose(found, count, grid.values, distance, answers.index.shape[1], share, chosen)
-    refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, s, answers)
+    for k in range(taken):
+        copy_row(found, chosen[k], best, k)
+    return taken
+
+
+@njit(nogil=True, error_model="numpy")
+def conclude(which, curves, grid, floating_mean, best, taken, c, s, answers):
+    """Refine the candidates ``best[k, :taken[k]]`` of each object ``which[k]``, as far as they are chosen, and write
+    the answers; ``c`` and ``s`` are scratch."""
+    space = room(answers)
+    for k in range(which.shape[0]):
+        i = which[k]
+        j = 0 if grid.shared else i
+        f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
+        distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
+        chosen = part_of(space, curves.n_used[i])
+        found = best[k]
+        number = choose(found, taken[k], grid.values, distance, answers.index.shape[1], share, chosen)
+        refine(i, f0, df, nf, curves, grid, floating_mean, found, number, chosen, c, s, answers)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -167,42 +191,49 @@ def guard_of(guard, n):
 
 @njit(nogil=True, error_model="numpy")
 def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):
-    """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True if some must be computed again."""
+    """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True if some must be computed again.
+
+    Without ``constants``, for lists of frequencies and for a first answer, each is an exact power.
+    """
     outline()
     lo, n = curves.start[i], curves.n_used[i]
     t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
+    if constants is None:
+        base = k * IRREGULAR_STRETCH
+        for q in range(min(IRREGULAR_STRETCH, nf - base)):
+            f, f_low = sample_frequency(f0, df, base + q, grid.values)
+            work.block[q] = exact_power(f, f_low, t, w, wy, n, floating_mean, work.c, work.s)
+        return None
     if method == NUFFT:
         folds1, folds2 = fold_counts(combs, df * t[n - 1])
         f, f_low = grid_point(f0, df, np.float64(combs) * modes * (k + 0.5))
         return comb_band(
             f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work, floating_mean, guard, work.block
         )
-    if grid.values.shape[0] == 0:
-        first = k * DIRECT_STRETCH
-        coarse = min(COARSE, (nf - first + PER_COARSE - 1) // PER_COARSE)
-        return direct_range(f0, df, first, coarse, t, w, wy, n, work, floating_mean, guard, work.block)
-    base = k * IRREGULAR_STRETCH
-    for q in range(min(IRREGULAR_STRETCH, nf - base)):
-        work.block[q] = exact_power(grid.values[base + q], 0.0, t, w, wy, n, floating_mean, work.c, work.s)
-    return False
+    first = k * DIRECT_STRETCH
+    coarse = min(COARSE, (nf - first + PER_COARSE - 1) // PER_COARSE)
+    return direct_range(f0, df, first, coarse, t, w, wy, n, work, floating_mean, guard, work.block)
 
 
 @njit(nogil=True, error_model="numpy")
 def search(
-    method, which, first, last, length, combs, modes, curves, grid, constants, work, answers, form, floating_mean, guard
-):
+    method, which, first, last, length, combs, modes, curves, grid, constants, work, answers, form, floating_mean,
+    guard, best, taken,
+):  # fmt: skip
     """Search the objects ``which``, in stretches of ``length`` samples.
 
-    With ``last < 0`` every object is done whole and its peaks are concluded.  Otherwise ``which`` is one object, of
-    which the stretches ``first:last`` are done; its candidates come back, less those at the seams, with the
-    first two and the last two samples: ``found, count, seam``.
+    With ``last < 0`` every object is done whole, and the candidates of object ``which[k]`` that `conclude` refines are
+    written to ``best[k, :taken[k]]``.  Otherwise ``which`` is one object, of which the stretches ``first:last`` are
+    done; its candidates come back, less those at the seams, with the first two and the last two samples:
+    ``found, count, seam``.
     """
     space = room(answers)
     found = np.empty((2 * FULL, 4))
     state = np.empty(4)
     seam = np.empty(4)
     count = np.int64(0)  # a literal 0 would make numba compile every callee twice
-    for i in which:
+    for number in range(which.shape[0]):
+        i = which[number]
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
         distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
@@ -211,40 +242,24 @@ def search(
         count = np.int64(0)
         stop = (nf + length - 1) // length if last < 0 else last
         limit = guard_of(guard, curves.n_used[i])
-        if method == NUFFT:
+        if constants is not None and method == NUFFT:
             lo, n = curves.start[i], curves.n_used[i]
             comb_setup(curves.t[lo : lo + n], n, df, combs, constants.taps, work)
         for k in range(first, stop):
             base = k * length
-            n = min(length, nf - base)
+            m = min(length, nf - base)
             flagged = stretch(
                 method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, limit
             )
             found, count = deliver(
-                work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, distance, share, work,
+                work.block, m, base, flagged, i, f0, df, curves, grid, form, floating_mean, distance, share, work,
                 answers, state, found, count, chosen,
             )  # fmt: skip
             if last >= 0 and k == first:
                 seam[0], seam[1] = work.block[0], work.block[1]
         if last < 0:
             found, count = finish_candidates(nf, state, found, count)
-            conclude(
-                i,
-                f0,
-                df,
-                nf,
-                curves,
-                grid,
-                floating_mean,
-                distance,
-                share,
-                work.c,
-                work.s,
-                answers,
-                found,
-                count,
-                chosen,
-            )
+            taken[number] = keep_best(found, count, grid, distance, share, answers, chosen, best[number])
     if last >= 0:
         seam[2], seam[3] = state[LEFT], state[HERE]
         if first > 0 and count > 0 and found[0, 0] == first * length:
@@ -255,8 +270,9 @@ def search(
 
 
 @njit(nogil=True, error_model="numpy")
-def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard):
-    """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given."""
+def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard, best):
+    """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given; returns the number of
+    candidates."""
     space = room(answers)
     found = np.empty((2 * FULL, 4))
     state = np.empty(4)
@@ -275,7 +291,12 @@ def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mea
             answers, state, found, count, chosen,
         )  # fmt: skip
     found, count = finish_candidates(nf, state, found, count)
-    conclude(i, f0, df, nf, curves, grid, floating_mean, distance, share, work.c, work.s, answers, found, count, chosen)
+    return keep_best(found, count, grid, distance, share, answers, chosen, best)
+
+
+def best_rows(answers: Answers, objects: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Room for the candidates that `search` leaves for `conclude`, and for their numbers."""
+    return np.empty((objects, answers.index.shape[1] + MOST_TRIES, 4)), np.empty(objects, np.int64)
 
 
 def joined(parts: Any, seams: Any, bounds: Any) -> NDArray[np.float64]:
@@ -293,16 +314,3 @@ def joined(parts: Any, seams: Any, bounds: Any) -> NDArray[np.float64]:
                 rows.append(np.array([[at, left, here, right]], np.float64))
     found = np.concatenate(rows)
     return found[np.argsort(found[:, 0])]
-
-
-def join(
-    i: int, found: NDArray[np.float64], curves: Curves, grid: Frequencies, floating_mean: bool, answers: Answers
-) -> None:
-    """Conclude an object whose candidates come from several stretches."""
-    j = 0 if grid.shared else i
-    df, n = grid.df[j], int(curves.n_used[i])
-    conclude(
-        i, grid.f0[j], df, grid.nf[j], curves, grid, floating_mean, least_distance(curves, grid, i, df),
-        share_behind(curves, grid, i, df, 1), np.empty(n), np.empty(n), answers, found, len(found),
-        part_of(room(answers), n),
-    )  # fmt: skip

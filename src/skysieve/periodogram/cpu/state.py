@@ -47,6 +47,10 @@ class Answers(NamedTuple):
     peak_power: Any
     curvature: Any
 
+    def peaks_alone(self) -> Answers:
+        """The answers without powers: what refines peaks is compiled once for float64 and float32."""
+        return self._replace(power=np.empty(0))
+
 
 class Constants(NamedTuple):
     """``CombTables`` for numba."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from skysieve.core.errors import format_bytes, out_of_memory
 from skysieve.core.gpu.staging import GROWTH, make_lane
-from skysieve.core.measured import Figures, figures
+from skysieve.core.machine.measured import Figures, figures
 from skysieve.periodogram.contract import Grids, Output, Spec
 
 from .chunks import ChunkJob, RunSettings, job_of

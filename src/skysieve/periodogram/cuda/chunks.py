@@ -159,17 +159,19 @@ class JobCache:
         self._start: NDArray[np.int64] | None = None
         self._jobs: dict[tuple[int, ...], ChunkJob] = {}
         self._cut: tuple[NDArray[np.int64], list[tuple[int, int]]] | None = None
-        self._on_device = False
+        self._on_device = self._again = False
 
     def cut(
-        self, offsets: NDArray[np.int64], on_device: bool, cutter: Callable[[], list[tuple[int, int]]]
+        self, offsets: NDArray[np.int64], on_device: bool, cutter: Callable[[bool], list[tuple[int, int]]]
     ) -> list[tuple[int, int]]:
         """The chunks of objects whose rows begin at ``offsets``: those of the last time where ``offsets`` are the same.
 
-        ``on_device``: the rows are on the GPU, and no powers are copied from it.
+        ``on_device``: the rows are on the GPU, and no powers are copied from it.  ``cutter`` is called the first time
+        that ``offsets`` come, with False, and the second time, with True.
         """
-        if self._cut is None or self._on_device != on_device or not same_cuts(self._cut[0], offsets):
-            self._cut, self._on_device = (offsets.copy(), cutter()), on_device
+        known = self._cut is not None and self._on_device == on_device and same_cuts(self._cut[0], offsets)
+        if self._cut is None or not (known and self._again):
+            self._cut, self._on_device, self._again = (offsets.copy(), cutter(known)), on_device, known
         return self._cut[1]
 
     def renew(self, settings: RunSettings) -> None:
@@ -307,7 +309,7 @@ class Again:
 
 def deliver(job: ChunkJob, settings: RunSettings, output: Output, again: Again) -> None:
     """Write a finished chunk's answers except the powers, and note which objects have to be searched again."""
-    info, objects = job.results["told"], job.objects
+    info, objects = job.results["host_info"], job.objects
     status, method = info["status"], job.codes
     index = job.results["index"].reshape(-1, settings.spec.n_peaks)
     over, none = job.results["flags"] != 0, index[:, 0] < 0

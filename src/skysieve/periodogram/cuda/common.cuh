@@ -124,7 +124,7 @@ __device__ __forceinline__ double warp_sum(double v) {  // of groups of LANES la
 // mean_square and weight: of y about its constant model, and the sum of 1 / dy^2, in the user's units. share: the least power of the
 // sample nearest to a maximum, in parts of that.
 struct Info {
-  int n, dropped, status, apart;
+  int n, dropped, status, exclusion;
   double t_min, span, scale, mean_square, weight, share;
 };
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skysieve.core.arrays import is_device_array
+from skysieve.core.arrays import array_module, is_device_array, to_host
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, out_of_memory
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime
@@ -29,7 +29,7 @@ from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 
 from .calibrate import costs_of
-from .chunks import Chunk, JobCache, RunSettings, cycles_of
+from .chunks import Chunk, JobCache, RunSettings, bounded_cycles
 from .cost import DEFAULTS, Costs
 from .run import Run
 from .worker import Worker
@@ -39,6 +39,8 @@ logger = logging.getLogger("skysieve")
 LANES = 3
 FEWEST_ROWS = 70_000
 """A chunk of fewer rows does not fill the GPU.  The first one is half as long, so that the GPU begins early."""
+FEWEST_NEW = 250_000
+"""The same for objects and a grid that come for the first time: to divide a chunk takes longer than to copy it."""
 FEWEST_ON_DEVICE = 1 << 19
 """The same for rows that are on the GPU already: there are no copies to overlap, so longer chunks are better."""
 MOST_ROWS = 1 << 20
@@ -163,12 +165,12 @@ class Engine:
             self._compile_ahead(first, source, grids, output)
         settings = self._settings(source, grids, output)
 
-        def cut() -> list[tuple[int, int]]:
-            return self.cut(source, settings, first)
+        def cut(again: bool) -> list[tuple[int, int]]:
+            return self.cut(source, settings, first, again)
 
         self._cache.renew(settings)
         few = source.n_objects <= MOST_CACHED
-        chunks = self._cache.cut(source.offsets, self._all_on_device(source, settings), cut) if few else cut()
+        chunks = self._cache.cut(source.offsets, self._all_on_device(source, settings), cut) if few else cut(True)
         reporter = Reporter(progress, source.n_objects)
         workers = [first]
         if len(self.workers) > 1 and not any(map(is_device_array, (*rows, output.power))):  # all in host memory
@@ -199,12 +201,18 @@ class Engine:
         cycles, nf = self._most_cycles(source, grids), int(np.max(grids.nf))
         mean = float(offsets[-1]) / max(1, n)
         method = settings.methods.typical(nf, cycles, mean)
+        expected = settings.methods.expected(method, n, nf, mean, len(self.workers))
+        seconds = expected.pop("seconds")
+        kind = self.spec.dtype.name if self.spec.sinusoid else "bands" if self.spec.model is not None else "terms"
+        work = {"calls": 1.0, f"{METHODS[method.code]} {kind}": np.nan if seconds is None else seconds}
         return {
             "method": METHODS[method.code],
             "device": ", ".join(str(w.runtime.device) for w in self.workers),
             "bytes": int(offsets[-1]) * settings.row_bytes() + n * int(settings.object_bytes(nf, cycles)),
             "layout": None if method.direct else method,
-            **settings.methods.expected(method, n, nf, mean, len(self.workers)),
+            "work": work,
+            "threads": 1,
+            **expected,
         }
 
     @property
@@ -252,17 +260,22 @@ class Engine:
 
     def _most_cycles(self, source: Source, grids: Grids) -> float:
         """The largest ``df * span`` of up to `LOOKED_AT` objects."""
-        most = 0.0
-        for i in np.unique(np.linspace(0, source.n_objects - 1, LOOKED_AT).astype(np.int64)):
-            t, _, _, offsets = source.read(int(i), int(i) + 1)
-            most = max(most, float(cycles_of(t, offsets, grids.df[:1] if grids.shared else grids.df[i : i + 1])[0]))
-        return most
+        chosen = np.unique(np.linspace(0, source.n_objects - 1, LOOKED_AT).astype(np.int64))
+        chosen = chosen[np.diff(source.offsets)[chosen] > 0]
+        if not len(chosen):
+            return 0.0
+        times = [source.read(int(i), int(i) + 1)[0] for i in chosen]
+        xp = array_module(times[0])
+        ends = to_host(xp.concatenate([part for t in times for part in (t[:1], t[-1:])]))
+        return float(bounded_cycles(ends[::2], ends[1::2], grids.df[:1] if grids.shared else grids.df[chosen]).max())
 
-    def cut(self, source: Source, settings: RunSettings, worker: Worker) -> list[tuple[int, int]]:
-        """Ranges of objects that are searched together."""
+    def cut(self, source: Source, settings: RunSettings, worker: Worker, again: bool = True) -> list[tuple[int, int]]:
+        """Ranges of objects that are searched together; ``again``: such objects were searched on this grid before."""
         on_device = self._all_on_device(source, settings)
+        fewest = FEWEST_ON_DEVICE if on_device else FEWEST_ROWS if again else FEWEST_NEW
         object_bytes = self._object_bytes(settings, source)
-        return self._chunks(source.offsets, settings.row_bytes(), object_bytes, worker, on_device)
+        halved = again and not on_device
+        return self._chunks(source.offsets, settings.row_bytes(), object_bytes, worker, fewest, halved)
 
     def _all_on_device(self, source: Source, settings: RunSettings) -> bool:
         """Is everything on the GPU, so that there are no copies to overlap with other chunks?"""
@@ -288,14 +301,14 @@ class Engine:
         raise ValueError(f"the arrays are on cuda:{index}, the engine works on {self.workers[0].runtime.device}")
 
     def _chunks(
-        self, offsets: NDArray[np.int64], row_bytes: int, object_bytes: float, worker: Worker, on_device: bool = False
-    ) -> list[tuple[int, int]]:
-        """Ranges of objects: small enough for a lane's share of memory, several for the lanes to overlap.
+        self, offsets: NDArray[np.int64], row_bytes: int, object_bytes: float, worker: Worker,
+        fewest: int | None = None, halved: bool = True,
+    ) -> list[tuple[int, int]]:  # fmt: skip
+        """Ranges of objects: small enough for a share of memory, and several of `fewest` rows, so that lanes overlap.
 
-        ``on_device``: there are no copies to overlap.
+        With `halved` the first one is half as long: its copies overlap nothing.
         """
-        n = len(offsets) - 1
-        fewest = FEWEST_ON_DEVICE if on_device else FEWEST_ROWS
+        n, fewest = len(offsets) - 1, FEWEST_ROWS if fewest is None else fewest
         target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), fewest, MOST_ROWS))
         need = LANES * (object_bytes * n + row_bytes * float(offsets[-1]))
         small = self._memory is None and need < SMALL_BYTES
@@ -306,7 +319,7 @@ class Engine:
 
         cuts, start = [], 0
         while start < n:  # two bisections a chunk: no array of a million objects is made
-            part = 1.0 if start or on_device else 0.5
+            part = 0.5 if halved and not start else 1.0
             stop = int(np.searchsorted(offsets, offsets[start] + int(part * target), side="right")) - 1
             if bytes_before(stop) - bytes_before(start) > part * budget:
                 stop = bisect_right(range(stop), bytes_before(start) + part * budget, lo=start, key=bytes_before) - 1

@@ -121,9 +121,9 @@ class DeviceChunk:
     """A chunk on its way through a lane: its arrays on the device.
 
     ``data`` are the uploaded arrays, ``work`` the clean rows, ``peaks`` the room for candidates, ``values`` a list of
-    frequencies.  ``cuts`` and ``early`` have an entry for each part: where its samples lie, and what it has launched
+    frequencies.  ``cuts`` and ``early`` have an entry for each part: where its samples lie, and the launches made
     before the rows were clean.  ``largest`` is the number of the part with most objects.  ``rows`` holds what
-    `Method.prepare_rows` has made, by `Method.rows`.
+    `Method.prepare_rows` made, by `Method.rows`.
     """
 
     lane: Lane

@@ -249,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   Info info;
   info.n = m;
   info.dropped = n - m;
-  info.apart = 1;
+  info.exclusion = 1;
   info.t_min = tmin;
   info.span = span;
   info.scale = 1;
@@ -284,8 +284,8 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
     const double cycles = df * (span + 2 * step);
     if (!(cycles > limit.least && cycles <= limit.most) || m < limit.few || m > limit.many) info.status = 100;
     if (!warp) {
-      const double apart = ceil(1 / (span * df) - 1e-9);
-      info.apart = apart < 1 ? 1 : apart > 1e9 ? 1000000000 : (int)apart;
+      const double exclusion = ceil(1 / (span * df) - 1e-9);
+      info.exclusion = exclusion < 1 ? 1 : exclusion > 1e9 ? 1000000000 : (int)exclusion;
       const double turns = df * span * A.harmonics, c = df > 0 && turns < 1 ? cospi(0.5 * turns) : 0;
       info.share = c * c;
     }

@@ -15,7 +15,7 @@ INFO = np.dtype(
         ("n", "i4"),
         ("dropped", "i4"),
         ("status", "i4"),
-        ("apart", "i4"),
+        ("exclusion", "i4"),
         ("t_min", "f8"),
         ("span", "f8"),
         ("scale", "f8"),
@@ -81,7 +81,7 @@ DIRECT = struct(
 )  # fmt: skip
 ANSWERS = ("answer_index*", "frequency*", "best*", "curvature*")
 BEST = struct(
-    "info*", "limit*", "nf*", "frequencies*", *PEAKS, "told*", "flags*", "index*", "here*", "vertex*", "found*",
+    "info*", "limit*", "nf*", "frequencies*", *PEAKS, "host_info*", "flags*", "index*", "here*", "vertex*", "found*",
     "left*", *ANSWERS, "tried*", "tries_list*", "tries", "fewer", "few", "grid_stride", "edges", "held",
 )  # fmt: skip
 PICKS = (

@@ -39,6 +39,8 @@ WEIGHT_PAD = 64
 """Rows of weights that may be read past the last one."""
 STRAIGHT = 1 << 21
 """Largest array, in bytes, that the driver copies from pageable memory (it is faster than one thread)."""
+STAGED = 1 << 18
+"""Smaller arrays are copied together, through page-locked memory."""
 SEARCH, SEARCH_MANY, SEARCH_FEW, FEW_OBJECTS = (128, 1024), (512, 4096), (1024, 3600), 256
 """Threads of a block of ``ls_peaks``, and candidates that it holds in shared memory: where floors leave few candidates,
 where they leave many, and for up to ``FEW_OBJECTS`` objects."""
@@ -138,7 +140,7 @@ class Worker(ABC):
     # ------------------------------------------------------------------ upload
 
     def _upload(self, lane: Lane, arrays: dict[str, Any]) -> dict[str, Any]:
-        """Copy host arrays to the device in one transfer; arrays of the device are used in place."""
+        """Copy host arrays to the device, small ones in one transfer; arrays of the device are used in place."""
         out: dict[str, Any] = {k: a for k, a in arrays.items() if a is None or is_device_array(a)}
         host = {k: np.ascontiguousarray(a) for k, a in arrays.items() if k not in out}
         if self.runtime.xp is np:
@@ -146,9 +148,16 @@ class Worker(ABC):
         places, total = places_of(host)
         device = lane.array(self.data_buffer, total, np.uint8)
         if not lane.recording:
-            pinned = lane.pinned(self.data_buffer, total, np.uint8)
-            self.copier.copy([(pinned[p : p + host[k].nbytes], bytes_of(host[k])) for k, p in places.items()])
-            lane.to_device(device, pinned)
+            ends = {k: p + host[k].nbytes for k, p in places.items()}
+            straight = [k for k, a in host.items() if STAGED < a.nbytes <= STRAIGHT]
+            others = [k for k in host if k not in straight]
+            pinned = lane.pinned(self.data_buffer, total, np.uint8)  # a recorded launch reads all of it
+            if others:
+                self.copier.copy([(pinned[places[k] : ends[k]], bytes_of(host[k])) for k in others])
+                first, last = places[others[0]], ends[others[-1]]
+                lane.to_device(device[first:last], pinned[first:last])
+            for k in straight:  # after the others, whose range may lie around them
+                lane.to_device(device[places[k] : ends[k]], bytes_of(host[k]))
         for name, p in places.items():
             out[name] = device[p : p + host[name].nbytes].view(host[name].dtype)
         return out
@@ -324,7 +333,7 @@ class Worker(ABC):
         """The best candidates of every object, refined: the answers, which kernels write to the host."""
         lane, job, data, info, values = chunk.lane, chunk.job, chunk.data, chunk.info, chunk.values
         n, k, m = job.n_objects, self.spec.n_peaks, tries(self.spec)
-        about = {"told": lane.pinned("told", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
+        about = {"host_info": lane.pinned("host_info", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
         kinds = {"index": np.int32, "frequency": np.float64, "best": np.float64, "curvature": np.float64}
         answers = {name: lane.pinned(name, n * k, dtype) for name, dtype in kinds.items()}
         found = {

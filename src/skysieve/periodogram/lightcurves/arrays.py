@@ -47,47 +47,65 @@ def column_names(table: Any) -> list[str]:
 
 
 def pick(table: Any, column: Any, argument: str) -> Any:
-    """The column of that name; a `column` that is no string is returned unchanged."""
+    """The column of that name; a `column` that is no string is returned unchanged.
+
+    ``table`` may also be a column of light curves (nested-pandas, or Arrow's structs of lists or lists of structs), of
+    which ``column`` is then a field.
+    """
     if not isinstance(column, str):
         return column
+    fields = _fields(table)
+    if fields:
+        if column not in fields:
+            raise ValueError(f"{argument}={column!r} is not a field of data: expected one of {', '.join(fields)}")
+        return _field(table, column)
     names = column_names(table)
     outer, _, inner = column.partition(".")
     if column not in names and outer in names:  # a field of a nested column, such as "lc.mjd"
         nested = table[outer]
-        if hasattr(nested, "nest"):
-            return nested.nest.to_lists([inner])[inner]
-        lists = _field(nested, inner)
-        if lists is not None:
-            return lists
+        if inner in _fields(nested):
+            return _field(nested, inner)
+        cells = nested.to_list() if getattr(nested, "dtype", None) == np.dtype(object) else []
+        if cells and all(isinstance(cell, Mapping) and inner in cell for cell in cells):
+            return [np.asarray(cell[inner]) for cell in cells]
     if column not in names:
         raise ValueError(f"{argument}={column!r} is not a column of data: expected one of {', '.join(names)}")
     return table[column]
 
 
-def _field(column: Any, name: str) -> list[Any] | None:
-    """A field of a column of structs, as an array for each row; None if the column holds no such field."""
-    if type(column).__module__.partition(".")[0] == "pandas":
-        if column.dtype == object and len(column) and all(isinstance(cell, Mapping) for cell in column):
-            return [np.asarray(cell[name]) for cell in column] if name in column.iloc[0] else None
-        if not hasattr(column.array, "__arrow_array__"):
-            return None
-        column = column.array.__arrow_array__()
-    kind = getattr(column, "type", None)
-    if kind is None:
-        return None
+def _arrow_column(x: Any) -> Any:
+    """A column of pyarrow, or one of pandas or nested-pandas that holds Arrow's memory, as Arrow has it; else None."""
+    module = type(x).__module__.partition(".")[0]
+    if module in ("pandas", "nested_pandas") and hasattr(getattr(x, "array", None), "__arrow_array__"):
+        x = x.array.__arrow_array__()
+        module = type(x).__module__.partition(".")[0]
+    return x if module == "pyarrow" and hasattr(x, "type") else None
+
+
+def _fields(column: Any) -> list[str]:
+    """Names of the fields of a column of light curves: a struct's that are lists, or those of the structs in lists."""
+    arrow = _arrow_column(column)
+    if arrow is None or "struct<" not in str(arrow.type):
+        return []
     import pyarrow as pa
 
-    from .parquet import flattened, is_list
+    from .parquet import is_list
 
-    of_structs = is_list(kind) and pa.types.is_struct(kind.value_type)
-    struct = kind.value_type if of_structs else kind
-    if not pa.types.is_struct(struct) or struct.get_field_index(name) < 0:
-        return None
-    if not of_structs and not is_list(struct.field(name).type):
-        return None
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    lengths, values = flattened(whole, name)
-    return np.split(values.to_numpy(), np.cumsum(lengths)[:-1]) if len(lengths) else []
+    if is_list(arrow.type) and pa.types.is_struct(arrow.type.value_type):
+        return [field.name for field in arrow.type.value_type]
+    return [field.name for field in arrow.type if is_list(field.type)] if pa.types.is_struct(arrow.type) else []
+
+
+def _field(column: Any, name: str) -> Any:
+    """A field of a column of light curves as Arrow's column of lists, without a copy of the values."""
+    import pyarrow as pa
+
+    from .parquet import flattened
+
+    arrow = _arrow_column(column)
+    lengths, values = flattened(arrow.combine_chunks() if isinstance(arrow, pa.ChunkedArray) else arrow, name)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.LargeListArray.from_arrays(offsets, values.combine_chunks())
 
 
 def pieces(x: Any) -> Any:
@@ -118,19 +136,29 @@ def arrow_lists(x: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
 
     The numbers are a view of Arrow's memory where that is in one piece without missing values.
     """
-    if type(x).__module__.partition(".")[0] in ("pandas", "nested_pandas"):
-        if not hasattr(getattr(x, "array", None), "__arrow_array__") or not str(x.dtype).startswith(_ARROW_LISTS):
-            return None
-        x = x.array.__arrow_array__()
-    if type(x).__module__.partition(".")[0] != "pyarrow" or not str(getattr(x, "type", "")).startswith(_ARROW_LISTS):
+    from .units import without_dates
+
+    flat = _unlisted(x)
+    return None if flat is None else (numeric(without_dates(flat[0]), "list"), flat[1])
+
+
+def arrow_words(x: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
+    """As `arrow_lists`, of lists of words or of whole numbers, which stay what they are; a missing one is None."""
+    flat = _unlisted(x)
+    return None if flat is None else (flat[0].to_numpy(), flat[1])
+
+
+def _unlisted(x: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
+    """The values of a column of Arrow lists, as Arrow has them, and the lists' offsets; None for anything else."""
+    x = _arrow_column(x)
+    if x is None or not str(x.type).startswith(_ARROW_LISTS):
         return None
     from .parquet import flattened
-    from .units import without_dates
 
     lengths, flat = flattened(x, None)
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    return numeric(without_dates(flat), "list"), offsets
+    return flat, offsets
 
 
 _ARROW_LISTS = ("list<", "large_list<", "fixed_size_list<")

@@ -61,7 +61,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         table = file.read(columns=needed)
     except (OSError, pa.ArrowException) as e:
         raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
-    data = {role: _values(table.column(names[i]), names[i], role) for role, i in columns.parts().items()}
+    data = {role: column_values(table.column(names[i]), names[i], role) for role, i in columns.parts().items()}
     return names, columns, data, notes, _dates(table.column(names[columns.time])), _limits(table, names, columns)
 
 
@@ -97,10 +97,10 @@ def chosen_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, Lists
     BadFile, MissingColumn
         As `read_light_curves`.
     """
-    names, lists = _fields(file.schema_arrow)
+    names, lists = fields_of(file.schema_arrow)
     if lists:
         try:
-            return *_choose_nested(names, lists, wanted), lists, []
+            return *choose_nested(names, lists, wanted), lists, []
         except MissingColumn as nested:
             try:
                 choose(names, wanted)  # lists beside the columns of a flat table
@@ -170,7 +170,7 @@ SAMPLE = 3000
 """Number of rows that are sampled of each part of the file."""
 
 
-def _values(column: Any, name: str, role: str) -> NDArray[Any]:
+def column_values(column: Any, name: str, role: str) -> NDArray[Any]:
     """A flat column; labels are text where some are missing, but Rubin's ids stay whole numbers (0)."""
     import pyarrow as pa
 
@@ -187,7 +187,7 @@ def _values(column: Any, name: str, role: str) -> NDArray[Any]:
     return labels(from_arrow(column))
 
 
-def _fields(schema: Any) -> tuple[list[str], Lists]:
+def fields_of(schema: Any) -> tuple[list[str], Lists]:
     """Names of flat columns, and of lists: the place of each list, ``(column, field of its struct)``."""
     import pyarrow as pa
 
@@ -221,10 +221,10 @@ def _nested(file: Any, names: list[str], columns: Columns, lists: Lists) -> Read
     rows = unpacked(table, roles, lists)
     if rows.uneven and not rows.counts.any():
         raise BadFile(list(rows.uneven.values())[-1].text)
-    data = {role: _values(values, roles[role], role) for role, values in rows.values.items()}
+    data = {role: column_values(values, roles[role], role) for role, values in rows.values.items()}
     for role, name in roles.items():
         if name not in lists:
-            data[role] = np.repeat(_values(table.column(name), name, role), rows.counts)
+            data[role] = np.repeat(column_values(table.column(name), name, role), rows.counts)
     if "id" not in data:
         data["id"] = np.repeat(np.arange(len(rows.counts)), rows.counts)
     return names, columns, data, notes_on_rows(rows.uneven.values(), rows.n_empty), _dates(rows.values["time"]), 0
@@ -291,7 +291,7 @@ def notes_on_rows(uneven: Iterable[Uneven], n_empty: int) -> list[str]:
     return notes + ([f"{n_empty:,} row{'s' * (n_empty > 1)} of empty lists left out"] if n_empty else [])
 
 
-def _choose_nested(flat: list[str], lists: Lists, wanted: Wanted) -> tuple[list[str], Columns]:
+def choose_nested(flat: list[str], lists: Lists, wanted: Wanted) -> tuple[list[str], Columns]:
     """The columns of the first group of lists that holds a light curve, or of the group that has the user's names."""
     groups: dict[str, list[str]] = {}
     for name, (column, child) in lists.items():

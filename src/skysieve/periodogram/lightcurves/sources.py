@@ -17,7 +17,7 @@ import numpy as np
 
 from skysieve.core.arrays import array_module, is_device_array, to_host
 
-from .arrays import arrow_lists, group_rows, is_ragged, is_table, numeric, pick, pieces, time_resolution
+from .arrays import arrow_lists, arrow_words, group_rows, is_ragged, is_table, numeric, pick, pieces, time_resolution
 from .units import Units, strip, strip_times
 
 if TYPE_CHECKING:
@@ -509,7 +509,12 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
     """
     source = curves.source
     rows = int(source.offsets[-1])
-    if isinstance(source, ListSource | JoinedSource) and (is_ragged(bands) or _lists_among(bands)):
+    listed = arrow_words(bands)
+    if listed is not None:
+        flat, bounds = listed
+        if not np.array_equal(bounds, source.offsets):
+            raise ValueError("bands: the lists have other lengths than those of y; a band for every row is expected")
+    elif isinstance(source, ListSource | JoinedSource) and (is_ragged(bands) or _lists_among(bands)):
         if len(bands) != source.n_objects:
             raise ValueError(f"bands has {len(bands)} light curves, y has {source.n_objects}")
         for i, (one, size) in enumerate(zip(bands, np.diff(source.offsets), strict=True)):

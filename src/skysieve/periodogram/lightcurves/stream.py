@@ -95,6 +95,22 @@ class CurveStream:
         """Whether there are rows of more than one band."""
         return len(self.bands) > 1
 
+    def edges(self, objects: int, rows: int) -> list[int]:
+        """Rows of the file (objects, where they are lists) at which it can be divided into runs of whole objects.
+
+        A run has `objects` objects and `rows` rows at most, but one object at least.  The first edge is 0.
+        """
+        n = len(self.ids)
+        if self._offsets is None:
+            step = max(1, min(objects, int(rows / self._file.rows_an_object)))
+            return [*range(0, n, step), n]
+        edges, at = [0], 0
+        while at < n:
+            limit = int(np.searchsorted(self._offsets, self._offsets[at] + rows, side="right")) - 1
+            at = min(n, at + objects, max(limit, at + 1))
+            edges.append(int(self._offsets[at]))
+        return edges
+
     @property
     def n_read(self) -> int:
         """Number of rows of the objects and the band that are searched, once all pieces were read."""
@@ -247,6 +263,8 @@ class _File:
     lists: Lists
     rows_an_object: float
     satellite: str
+    rows: tuple[int, int]
+    """First and last + 1 of the rows that are read; rows count from the first."""
     band_names: NDArray[Any] | None = None
 
     @property
@@ -264,9 +282,15 @@ class _File:
         """Row groups to read at a time, and their rows: a large one alone, or neighbours."""
         limit = PIECE_ROWS / self.rows_an_object
         groups: list[int] = []
-        start = stop = 0
+        low, high = self.rows
+        start = stop = -low
         for group in range(self.metadata.num_row_groups):
             n = self.metadata.row_group(group).num_rows
+            if stop >= high - low:
+                break
+            if stop + n <= 0:
+                start = stop = stop + n
+                continue
             if groups and stop - start + n > limit:
                 yield groups, start, stop
                 groups, start = [], stop
@@ -279,6 +303,19 @@ class _File:
         self, groups: list[int], start: int, stop: int, columns: list[str], decode: Callable[[_Batch], _Batch]
     ) -> Iterator[_Batch]:
         """Batches of some row groups; where one cannot be decoded, the rest of them is one batch with the error."""
+        last = self.rows[1] - self.rows[0]
+        for batch in self._read_groups(groups, start, stop, columns):
+            first, end = max(0, batch.start), min(last, batch.stop)
+            if first >= end:
+                continue
+            if (first, end) != (batch.start, batch.stop):
+                if batch.table is not None:
+                    batch.table = batch.table.slice(first - batch.start, end - first)
+                batch = replace(batch, start=first, stop=end)
+            yield batch if batch.error else decode(batch)
+
+    def _read_groups(self, groups: list[int], start: int, stop: int, columns: list[str]) -> Iterator[_Batch]:
+        """As `_read`, not decoded."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -291,12 +328,12 @@ class _File:
                 read_dictionary=self._labels(columns),
             ) as file:  # fmt: skip
                 if not large:
-                    yield decode(_Batch(start, stop, file.read_row_groups(groups, columns=columns)))
+                    yield _Batch(start, stop, file.read_row_groups(groups, columns=columns))
                     return
                 for rows in file.iter_batches(size, row_groups=groups, columns=columns):
                     batch = _Batch(at, at + rows.num_rows, pa.Table.from_batches([rows]))
-                    yield decode(batch)
-                    at = batch.stop
+                    yield batch
+                    at += rows.num_rows
         except (OSError, pa.ArrowException) as error:
             yield _Batch(at, stop, error=str(error).splitlines()[0])
 
@@ -385,10 +422,15 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def open_stream(path: Path, wanted: Wanted, *, band: str | None = None) -> CurveStream | None:
+def open_stream(
+    path: Path, wanted: Wanted, *, band: str | None = None, fewest: int | None = None,
+    rows: tuple[int, int] | None = None,
+) -> CurveStream | None:  # fmt: skip
     """Open a large Parquet file whose rows stand in the order of their objects; None for any other file.
 
-    ``band`` names the only band whose rows are kept.
+    ``band`` names the only band whose rows are kept; ``fewest`` is the least number of rows of a large file
+    (`FEWEST_ROWS`).  ``rows`` are the first and the last + 1 of the rows to read, where objects begin; of files with
+    lists a row is an object.
 
     Raises
     ------
@@ -405,30 +447,33 @@ def open_stream(path: Path, wanted: Wanted, *, band: str | None = None) -> Curve
         return None
     try:
         with pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as opened:
-            return _opened(path, wanted, opened, band)
+            return _opened(path, wanted, opened, band, FEWEST_ROWS if fewest is None else fewest, rows)
     except (_Whole, OSError, pa.ArrowException):
         return None
 
 
-def _opened(path: Path, wanted: Wanted, opened: Any, band: str | None) -> CurveStream:
+def _opened(
+    path: Path, wanted: Wanted, opened: Any, band: str | None, fewest: int, rows: tuple[int, int] | None
+) -> CurveStream:
     import pyarrow as pa
 
     metadata = opened.metadata
     repeated = any(metadata.schema.column(i).max_repetition_level for i in range(len(metadata.schema)))
-    if metadata.num_rows < FEWEST_ROWS and not repeated:
+    if metadata.num_rows < fewest and not repeated:
         raise _Whole
     names, columns, lists, notes = chosen_columns(opened, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}
-    file = _File(path, wanted, metadata, names, columns, roles, lists, 1.0, mission(names))
-    n_rows = metadata.num_rows
+    rows = rows or (0, metadata.num_rows)
+    file = _File(path, wanted, metadata, names, columns, roles, lists, 1.0, mission(names), rows)
+    n_rows = rows[1] - rows[0]
     if lists:
         leaf = file._paths(lists[roles["time"]][0])
         at = next(i for i in range(len(metadata.schema)) if metadata.schema.column(i).path == leaf[0])
         n_rows = sum(metadata.row_group(g).column(at).num_values for g in range(metadata.num_row_groups))
-        if n_rows < FEWEST_ROWS:
+        if n_rows < fewest:
             raise _Whole
         file.rows_an_object = max(1.0, n_rows / max(1, metadata.num_rows))
-    elif columns.id is None or n_rows < FEWEST_ROWS:
+    elif columns.id is None:
         raise _Whole
     for role in roles:
         kind = file.type_of(role)
@@ -461,8 +506,8 @@ def _opened(path: Path, wanted: Wanted, opened: Any, band: str | None) -> CurveS
 def _ids_of(file: _File, lists: bool) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """The id of each object, and the rows at which they begin; `_Whole` where rows of an object stand apart."""
     if "id" not in file.roles:
-        n = file.metadata.num_rows
-        return np.arange(n), np.arange(n + 1)
+        n = file.rows[1] - file.rows[0]
+        return np.arange(file.rows[0], file.rows[1]), np.arange(n + 1)
     name = file.roles["id"]
 
     def runs(batch: _Batch) -> _Batch:
@@ -492,9 +537,10 @@ def _ids_of(file: _File, lists: bool) -> tuple[NDArray[Any], NDArray[np.int64]]:
     empty = ids == (0 if ids.dtype.kind in "iu" else "")
     if len(np.unique(ids)) != len(ids) or (empty.any() and (ids.dtype.kind == "U" or plain(name) in (STARS, MOVING))):
         raise _Whole
-    if lists and len(ids) != file.metadata.num_rows:
+    n = file.rows[1] - file.rows[0]
+    if lists and len(ids) != n:
         raise _Whole
-    return ids, np.append(first, file.metadata.num_rows)
+    return ids, np.append(first, n)
 
 
 def _readable(batch: _Batch) -> _Batch:

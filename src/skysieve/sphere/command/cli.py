@@ -15,16 +15,20 @@ from skysieve.core.command import (
     COMPUTATION,
     OUTPUT,
     STDIO,
+    ClusterOption,
     DeviceOption,
+    DryRunOption,
     MemoryOption,
     Messages,
     OverwriteOption,
     ProgressOption,
     QuietOption,
+    ResumeOption,
     ThreadsOption,
     VerboseOption,
     check_output,
     check_picture,
+    flat_options,
     option,
     read_stdin,
     report_errors,
@@ -36,9 +40,10 @@ from skysieve.sphere.kernels.shapes import KERNELS
 from skysieve.sphere.maps.smoothing import FLUX, MASKED, QUADRATURES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from skysieve.sphere.kernels.base import Kernel
+    from skysieve.sphere.maps.io import SkyMaps
 
 PIXEL_EPS = 1e-9
 """Accuracy with which a kernel's window is cut before it is multiplied by a pixel window."""
@@ -72,7 +77,7 @@ def with_kernels(command: Callable[..., None]) -> Callable[..., None]:
         for name, entry in KERNELS.items()
     ]
     fixed = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in fixed]
-    parameters = [*fixed[:2], *kernels, *fixed[2:]]  # kernels stand first in the help
+    parameters = [*fixed[:1], *kernels, *fixed[1:]]  # kernels stand first in the help
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
@@ -80,17 +85,28 @@ def with_kernels(command: Callable[..., None]) -> Callable[..., None]:
 
 @with_kernels
 def smooth(
-    maps: Annotated[
-        Path, typer.Argument(help="HEALPix maps (FITS); - is standard input.", metavar="IN.fits", show_default=False)
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="HEALPix maps (FITS), or - for standard input; then, without -o, the file to write, or - for standard "
+            "output.",
+            metavar="IN.fits... [OUT.fits]",
+            show_default=False,
+        ),
     ],
-    target: Annotated[
-        Path | None,
-        typer.Argument(help="File to write; - is standard output.", metavar="[OUT.fits]", show_default=False),
-    ] = None,
     output: Annotated[
         Path | None,
-        option("-o", "--output", help="File to write, instead of OUT.fits.", panel=OUTPUT, metavar="FILE"),
+        option(
+            "-o",
+            "--output",
+            help="File to write, instead of OUT.fits; for several files of maps a folder, in which they keep their "
+            "names.",
+            panel=OUTPUT,
+            metavar="FILE-or-DIR",
+        ),
     ] = None,
+    cluster: ClusterOption = None,
+    resume: ResumeOption = False,
     fields: Annotated[
         str | None,
         option(
@@ -190,6 +206,7 @@ def smooth(
             metavar="FILE",
         ),
     ] = None,
+    dry_run: DryRunOption = False,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -200,64 +217,114 @@ def smooth(
 
     The output keeps the order, units and cards of the input, its other columns and its other HDUs.
 
-    Example: skysieve smooth planck.fits smooth.fits --fields I,Q,U --fwhm 30arcmin --plot before-after.png
+    Examples:
+
+    - skysieve smooth planck.fits smooth.fits --fields I,Q,U --fwhm 30arcmin --plot before-after.png
+    - skysieve smooth simulations/*.fits -o smoothed --fwhm 5arcmin --cluster local:4
     """
+    given = {name: value for name, value in locals().items() if name != "kernels"} | kernels
+    code = 0
+    divided = cluster is not None or (output is not None and (len(files) > 1 or output.is_dir()))
+    with report_errors("interrupted; nothing was written" if not divided else "interrupted; --resume continues"):
+        messages = Messages(quiet, verbose, progress)
+        if output is None and len(files) != 2 and not divided:
+            raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
+        o = flat_options(given)
+        read_kernel(kernels_of(o))
+        if divided:
+            from skysieve.cluster.command import launch
+
+            if plot is not None:
+                raise ValueError("--plot goes with one file of maps, without --cluster")
+            if dry_run:
+                raise ValueError("--dry-run goes with one file of maps, without --cluster")
+            if output is None or output == STDIO:
+                raise ValueError("--cluster needs -o, the folder of the smoothed maps")
+            if output.suffix and not output.is_dir():
+                raise ValueError(f"-o {output}: expected one file to write for one file of maps, for several a folder")
+            for file in files if output.is_dir() and not resume else ():
+                check_output(output / file.name, overwrite)
+            code = launch("smooth", cluster or "serial", given, messages)
+        else:
+            target = output or files[1]
+            check_output(target, overwrite)
+            check_picture(plot, overwrite)
+            smooth_one(files[0], target, o, messages, overwrite, plot)
+    raise typer.Exit(code)
+
+
+def smooth_one(
+    source: Path, output: Path, o: Mapping[str, Any], messages: Messages, overwrite: bool, plot: Path | None = None
+) -> SkyMaps:
+    """Smooth the maps of a file by the options, and write them."""
     from dataclasses import replace
 
     from skysieve import __version__
     from skysieve.sphere.maps.io import fits_bytes, read_maps, write_maps
     from skysieve.sphere.maps.smoothing import smooth_maps
 
-    with report_errors("interrupted; nothing was written"):
-        messages = Messages(quiet, verbose, progress)
-        if (target is None) == (output is None):
-            raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
-        output = output or target
-        assert output is not None
-        check_output(output, overwrite)
-        check_picture(plot, overwrite)
-        given = {name: kernels[name.replace("-", "_")] for name in KERNELS}
-        kernel = read_kernel(given)
-        columns = None if fields is None else [f.strip() for f in fields.split(",")]
-        sky = read_maps(read_stdin() if maps == STDIO else maps, columns, hdu, auxiliary=False)
-        if pixwin:
-            kernel = with_pixels(kernel, sky.nside, nside_out, sky.polarised)
-        start = time.perf_counter()
-        found = smooth_maps(
-            sky, kernel=kernel, method=method, eps=eps, iter=iterations, lmax=lmax, masked=masked, flux=flux,
-            threads=threads, memory=memory, nside_out=nside_out, device=device, positive=positive, dtype=dtype,
-            quadrature=quadrature, progress=messages.progress,
-        )  # fmt: skip
-        seconds = time.perf_counter() - start
-        steps = [f"kernel: {name} {value}" for name, value in given.items() if value is not None] + [
-            f"{name}: {value}"
-            for name, value in (
-                ("columns", ", ".join(found.names)), ("unchanged columns", ", ".join(found.unchanged)),
-                ("pixel window", "applied" if pixwin else ""), ("iter", iterations), ("lmax", lmax),
-                ("quadrature", quadrature), ("masked", masked if masked != "zero" else ""),
-                ("flux", flux if flux != "none" else ""), ("positive", "yes" if positive else ""),
-                ("nside before", sky.nside if nside_out else ""),
-            )
-            if value not in (None, "")
-        ]  # fmt: skip
-        name = "standard input" if maps == STDIO else maps.name
-        made = f"smoothed by skysieve {__version__} smooth from {name}"
-        found = replace(found, history=(made, *steps))
-        if output == STDIO:
-            write_stdout(fits_bytes(found))
-        else:
-            write_maps(output, found, overwrite=overwrite)
-        order = "NESTED" if sky.nest else "RING"
-        kind = "I, Q, U" if sky.polarised else ", ".join(sky.names)
-        messages.wrote(output, f"{kind}, nside {found.nside}, {order}; {kernel!r} in {seconds:.2f} s")
-        if sky.unchanged:
-            what = "not smoothed" if found.unchanged else "left out, because nside changes"
-            messages.say(f"columns {', '.join(sky.unchanged)}: {what} (--fields smooths the columns that it names)")
-        if plot is not None:
-            from skysieve.sphere.maps.plot import before_after
+    given = kernels_of(o)
+    kernel = read_kernel(given)
+    columns = None if o["fields"] is None else [f.strip() for f in o["fields"].split(",")]
+    began = time.process_time()
+    sky = read_maps(read_stdin() if source == STDIO else source, columns, o["hdu"], auxiliary=False)
+    read = time.process_time() - began
+    if o["pixwin"]:
+        kernel = with_pixels(kernel, sky.nside, o["nside_out"], sky.polarised)
+    if o.get("dry_run"):
+        from skysieve.core.command import show_prediction
 
-            save_figure(before_after(sky, found), plot)
-            messages.wrote(plot, "the maps before and after")
+        from .rates import prediction
+
+        other = o["masked"] != "zero" or o["flux"] != "none" or o["positive"] or o["nside_out"] is not None
+        other = other or o["quadrature"] == "healpy" or (o["iterations"], o["lmax"]) != (None, None)
+        how = ("method", "eps", "quadrature", "dtype", "device", "memory", "threads")
+        simple = not other and o["method"] != "harmonic"
+        facts = prediction(sky, kernel, simple, read, **{name: o[name] for name in how})
+        show_prediction(facts, f"{source}: {len(sky.maps)} map{'s' * (len(sky.maps) > 1)} of nside {sky.nside}")
+        return sky
+    start = time.perf_counter()
+    same = ("method", "eps", "lmax", "masked", "flux", "threads", "memory", "nside_out", "device", "positive", "dtype",
+            "quadrature")  # fmt: skip
+    found = smooth_maps(
+        sky, kernel=kernel, iter=o["iterations"], progress=messages.progress, **{name: o[name] for name in same}
+    )
+    seconds = time.perf_counter() - start
+    steps = [f"kernel: {name} {value}" for name, value in given.items() if value is not None] + [
+        f"{name}: {value}"
+        for name, value in (
+            ("columns", ", ".join(found.names)), ("unchanged columns", ", ".join(found.unchanged)),
+            ("pixel window", "applied" if o["pixwin"] else ""), ("iter", o["iterations"]), ("lmax", o["lmax"]),
+            ("quadrature", o["quadrature"]), ("masked", o["masked"] if o["masked"] != "zero" else ""),
+            ("flux", o["flux"] if o["flux"] != "none" else ""), ("positive", "yes" if o["positive"] else ""),
+            ("nside before", sky.nside if o["nside_out"] else ""),
+        )
+        if value not in (None, "")
+    ]  # fmt: skip
+    name = "standard input" if source == STDIO else source.name
+    made = f"smoothed by skysieve {__version__} smooth from {name}"
+    found = replace(found, history=(made, *steps))
+    if output == STDIO:
+        write_stdout(fits_bytes(found))
+    else:
+        write_maps(output, found, overwrite=overwrite)
+    order = "NESTED" if sky.nest else "RING"
+    kind = "I, Q, U" if sky.polarised else ", ".join(sky.names)
+    messages.wrote(output, f"{kind}, nside {found.nside}, {order}; {kernel!r} in {seconds:.2f} s")
+    if sky.unchanged:
+        what = "not smoothed" if found.unchanged else "left out, because nside changes"
+        messages.say(f"columns {', '.join(sky.unchanged)}: {what} (--fields smooths the columns that it names)")
+    if plot is not None:
+        from skysieve.sphere.maps.plot import before_after
+
+        save_figure(before_after(sky, found), plot)
+        messages.wrote(plot, "the maps before and after")
+    return found
+
+
+def kernels_of(o: Mapping[str, Any]) -> dict[str, str | None]:
+    """The options of `KERNELS`, by their names on the command line."""
+    return {name: o[name.replace("-", "_")] for name in KERNELS}
 
 
 def read_kernel(given: dict[str, str | None]) -> Kernel:

@@ -104,7 +104,8 @@ class Engine:
             "method": self.method,
             "device": "cpu",
             "bytes": self.nbytes,
-            "seconds": self._engine.seconds() / self.pool.workers,
+            "work": {f"{self.method} {self.spec.dtype.name}{' spin' * bool(self.spec.spin)}": self._engine.seconds()},
+            "threads": self.pool.workers,
         }
 
     def close(self) -> None:

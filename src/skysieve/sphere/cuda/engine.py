@@ -152,7 +152,8 @@ class Engine:
             "method": self.method,
             "device": str(self.runtime.device),
             "bytes": int(self.nbytes),
-            "seconds": self._engine.seconds(),
+            "work": {f"{self.method} {self.spec.dtype.name}{' spin' * bool(self.spec.spin)}": self._engine.seconds()},
+            "threads": 1,
         }
 
     # ------------------------------------------------------------------ one map on the device

@@ -110,8 +110,8 @@ extern "C" __global__ void __launch_bounds__(256) add_mean(Vector* __restrict__ 
 
 // Whether a pixel is UNSEEN, NaN or infinite.
 DI bool is_bad(REAL v) {
-  REAL apart = v + (REAL)1.6375e30;
-  return !(v - v == 0) || (apart <= (REAL)1.6375e25 && apart >= (REAL)-1.6375e25);
+  REAL shifted = v + (REAL)1.6375e30;
+  return !(v - v == 0) || (shifted <= (REAL)1.6375e25 && shifted >= (REAL)-1.6375e25);
 }
 
 // A map with bad pixels set to 0; `bad` becomes 1 if there are any.

@@ -96,7 +96,7 @@ class MultiGpuEngine:
             **first,
             "device": ", ".join(str(e.runtime.device) for e in self.engines),
             "bytes": max(e.nbytes for e in self.engines),
-            "seconds": first["seconds"] / shared,
+            "threads": shared,
         }
 
     def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:

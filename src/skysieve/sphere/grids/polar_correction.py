@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from skysieve.core.files import written
-from skysieve.core.measured import cache_folder
+from skysieve.core.machine.measured import cache_folder
 from skysieve.sphere.kernels.legendre import heat_kernel
 from skysieve.sphere.kernels.shapes import FWHM
 

@@ -13,6 +13,7 @@ import numpy as np
 from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.checks import flag, one_of, real_dtype, thread_count, whole
 from skysieve.core.device import resolve
+from skysieve.core.engine_cache import ENGINES
 from skysieve.core.progress import Progress, reporting
 from skysieve.sphere.api import SmoothingPlan, borrowed_plan, host
 from skysieve.sphere.arguments import devices_of
@@ -498,17 +499,21 @@ def _in_one_pass(
     polarised = _polarised(maps, pol)
     options = {**options, "dtype": _real(maps, dtype)}
     _check_width(kernel, grid, polarised)
-    with borrowed_plan(kernel, grid, kind=SmoothingPlan, **options) as plan:
-        if not polarised:
-            return plan.execute(maps, progress=report or False).reshape(given.shape)
-        skies = maps.reshape(-1, 3, plan.npix)
-        out = plan.empty(maps, skies.shape)
-        total = 2 * len(skies)
-        with borrowed_plan(kernel, grid, kind=SmoothingPlan, spin=2, **options) as tensor:
-            for b, (x, y) in enumerate(zip(skies, out, strict=True)):
-                plan.execute(x[:1], y[:1], progress=_shifted(report, 2 * b, total))
-                tensor.execute(x[None, 1:], y[None, 1:], progress=_shifted(report, 2 * b + 1, total))
-        return out.reshape(given.shape)
+
+    def compute() -> Any:
+        with borrowed_plan(kernel, grid, kind=SmoothingPlan, **options) as plan:
+            if not polarised:
+                return plan.execute(maps, progress=report or False).reshape(given.shape)
+            skies = maps.reshape(-1, 3, plan.npix)
+            out = plan.empty(maps, skies.shape)
+            total = 2 * len(skies)
+            with borrowed_plan(kernel, grid, kind=SmoothingPlan, spin=2, **options) as tensor:
+                for b, (x, y) in enumerate(zip(skies, out, strict=True)):
+                    plan.execute(x[:1], y[:1], progress=_shifted(report, 2 * b, total))
+                    tensor.execute(x[None, 1:], y[None, 1:], progress=_shifted(report, 2 * b + 1, total))
+            return out.reshape(given.shape)
+
+    return ENGINES.retried(devices_of(options.get("device", "auto"), resolve)[0], compute)
 
 
 def _by_pixels(

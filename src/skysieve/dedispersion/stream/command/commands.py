@@ -32,15 +32,19 @@ from skysieve.core.command import (
     option,
     report_errors,
 )
+from skysieve.core.metrics.server import format_address, parse_address
 from skysieve.dedispersion.clean.receiver import CLEAN_HELP, parse_steps
-from skysieve.dedispersion.contract import NOISE
+from skysieve.dedispersion.contract import DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, THRESHOLD
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS
 from skysieve.dedispersion.stream.receive.formats import FORMATS
 from skysieve.dedispersion.stream.records import POLICIES
 from skysieve.dedispersion.stream.report.triggers import TRIGGERS
 
 if TYPE_CHECKING:
+    from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.stream.pipeline import Pipeline
+    from skysieve.dedispersion.stream.receive.dada_file import DadaFile
+    from skysieve.dedispersion.stream.receive.voltages import Voltages
 
     PolicyChoice = str
     NoiseChoice = str
@@ -55,27 +59,6 @@ else:  # typer takes choices from enumerations
 BLOCK = 0.25
 """Seconds of a noise block, unless the search needs a longer one."""
 INPUT, VOLTAGES, SEARCH, RUN = "Input", "Voltages", "Search", "Running"
-
-
-def parse_address(text: str, name: str) -> tuple[str, int]:
-    """Read ``HOST:PORT``, or ``PORT`` of the loopback interface.
-
-    >>> parse_address("[::1]:5000", "--listen"), parse_address("5000", "--listen")
-    (('::1', 5000), ('127.0.0.1', 5000))
-    """
-    host, colon, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535 or (colon and not host):
-        raise ValueError(f"{name} {text}: expected HOST:PORT")
-    return (host.strip("[]") if colon else "127.0.0.1"), int(port)
-
-
-def format_address(host: str, port: int) -> str:
-    """The inverse of `parse_address`.
-
-    >>> format_address("::1", 5000)
-    '[::1]:5000'
-    """
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_rate(text: str) -> float:
@@ -152,6 +135,17 @@ def emulate(
     beam: Annotated[
         int, option("--beam", help="Number of the beam. The default is 0.", panel=INPUT, metavar="N", min=0, max=65535)
     ] = 0,
+    voltages: Annotated[
+        int | None,
+        option("--voltages", help="Send voltages whose power is that of a filterbank, in subbands of this many "
+               "channels; the receiver needs --channels with the same number. The default is to send power.",
+               panel=VOLTAGES, metavar="C", min=1),
+    ] = None,
+    spectra: Annotated[
+        int,
+        option("--spectra", help="With --voltages: spectra for each sample of the file; the receiver needs --integrate "
+               "with the same number. The default is 1.", panel=VOLTAGES, metavar="N", min=1),
+    ] = 1,
     first: Annotated[
         int,
         option("--first", help="Number of the first sample, rounded down to whole packets. The default is 0.",
@@ -177,9 +171,8 @@ def emulate(
 
     - skysieve dedisp emulate a.fil --to 127.0.0.1:5000 --rate 1x --loss 0.01
     - skysieve dedisp emulate a.fil --to dada:dada
+    - skysieve dedisp emulate a.fil --to 127.0.0.1:5000 --voltages 8
     """
-    from skysieve.dedispersion.stream.receive.file_source import open_source
-
     from . import emulate as sender
 
     with report_errors():
@@ -194,14 +187,14 @@ def emulate(
             if beam or first:
                 raise ValueError("--beam, --first: expected 0, because a ring has one beam that begins at sample 0")
             key = key_of(to.removeprefix("dada:"), "--to")
-            source = open_source(file)
+            source = opened_source(file, voltages, spectra, seed)
             messages.detail(f"{source.nsamp} samples to PSRDADA ring {key:x}")
             done = emulate_ring(source, key, rate=parse_rate(rate), repeat=repeat, seconds=seconds)
             speed = 8e-6 * done.bytes / max(done.seconds, 1e-9)
             messages.say(f"sent {done.sent} blocks in {done.seconds:.2f} s: {speed:.1f} Mbit/s")
             return
         host, port = parse_address(to, "--to")
-        source = open_source(file)
+        source = opened_source(file, voltages, spectra, seed)
         messages.detail(f"{source.nsamp} samples to {format_address(host, port)}")
         done = sender.emulate(
             source, host, port, rate=parse_rate(rate), loss=loss, reorder=reorder, duplicate=duplicate, reach=reach,
@@ -214,6 +207,22 @@ def emulate(
         )
         if done.refused:
             typer.echo(f"skysieve: {done.refused} packets were refused: is anything listening on {to}?", err=True)
+
+
+def opened_source(file: Path, channels: int | None, spectra: int, seed: int) -> Filterbank | DadaFile | Voltages:
+    """The file to send, or voltages with its power."""
+    from skysieve.dedispersion.data.filterbank import Filterbank
+    from skysieve.dedispersion.stream.receive.file_source import open_source
+    from skysieve.dedispersion.stream.receive.voltages import Voltages
+
+    source = open_source(file)
+    if channels is None:
+        if spectra != 1:
+            raise ValueError("--spectra goes with --voltages")
+        return source
+    if not isinstance(source, Filterbank):
+        raise ValueError(f"--voltages: expected a filterbank; {file} is a PSRDADA file, whose samples are sent")
+    return Voltages(source, channels, spectra, seed)
 
 
 def stream(
@@ -321,8 +330,9 @@ def stream(
         option("--dm-max", help="Highest DM of the plan that is made; or give --plan.", panel=SEARCH, metavar="DM"),
     ] = None,
     threshold: Annotated[
-        float, option("-t", "--threshold", help="Least S/N of an event. The default is 6.5.", panel=SEARCH, metavar="X")
-    ] = 6.5,
+        float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
+               metavar="X")
+    ] = THRESHOLD,
     noise: Annotated[
         NoiseChoice,
         option("--noise", panel=SEARCH,
@@ -334,6 +344,16 @@ def stream(
                panel=SEARCH, metavar="S"),
     ] = None,
     clean: Annotated[str, option("--clean", help=CLEAN_HELP, panel=SEARCH, metavar="STEPS")] = "default",
+    max_width: Annotated[
+        float | None,
+        option("--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 "
+               "samples.", panel=SEARCH, metavar="S"),
+    ] = None,
+    no_baseline: Annotated[
+        bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
+    ] = False,
+    excess: Annotated[float, option("--excess", help=EXCESS_HELP, panel=SEARCH, metavar="X")] = EXCESS,
+    dip: Annotated[float, option("--dip", help=DIP_HELP, panel=SEARCH, metavar="X")] = DIP,
     step: Annotated[
         int,
         option("--step", help="Blocks to search at a time; more need less work and give more latency. The default is "
@@ -349,6 +369,22 @@ def stream(
         option("--ignore", help="Channels to leave out, such as 0,5:9; channel 0 has the highest frequency. The "
                "default is none.", panel=SEARCH, metavar="LIST"),
     ] = None,
+    inject_every: Annotated[
+        float | None,
+        option("--inject-every", help="Add a pulse of known S/N to the samples of each beam every so many seconds on "
+               "average. Its candidates are marked and never trigger; injections.csv says which pulses were found. The "
+               "default is to add none.", panel=SEARCH, metavar="S"),
+    ] = None,
+    inject_grid: Annotated[
+        str | None,
+        option("--inject-grid", help="With --inject-every: which pulses, as --grid of 'skysieve dedisp completeness'. "
+               "The default is snr=8,10,15,30 and the DMs of the search.", panel=SEARCH, metavar="GRID"),
+    ] = None,
+    inject_seed: Annotated[
+        int,
+        option("--inject-seed", help="Seed of the injected pulses. The default is 0.", panel=SEARCH, metavar="N",
+               min=0),
+    ] = 0,
     source: Annotated[
         str, option("--source", help="Name of the field, for headers and VOEvents. The default is none.", panel=OUTPUT,
                     metavar="NAME")
@@ -428,6 +464,7 @@ def stream(
     - skysieve dedisp stream --dada-key dada --dm-max 500 -o found --trigger voevent:http://broker.example/
     """
     from skysieve.dedispersion.dm_plan.plan import DMPlan
+    from skysieve.dedispersion.injections.grid import PulseGrid
     from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
     from skysieve.dedispersion.stream.intake import DadaFeed, Feed, FileFeed, Intake, SocketFeed
     from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
@@ -467,11 +504,27 @@ def stream(
         ignored = number_list(ignore, "--ignore", MOST_CHANNELS, "channel numbers") if ignore else []
         search = {
             "threshold": threshold, "noise": str(noise), "block": block, "usual_block": BLOCK, "ignore": ignored,
-            "clean": parse_steps(clean, "--clean"), "device": device, "step": step, "threads": threads,
-            "memory": memory,
+            "clean": parse_steps(clean, "--clean"), "max_width": max_width, "baseline": not no_baseline,
+            "excess": excess, "dip": dip, "device": device, "step": step, "threads": threads, "memory": memory,
         }  # fmt: skip
+        loaded = None if plan is None else DMPlan.load(plan)
+        inject = None
+        if inject_every is not None:
+            highest = float(loaded.dms.max()) if loaded is not None else dm_max or 0.0
+            usual = {"snr": (8.0, 10.0, 15.0, 30.0), "dm": (0.1 * highest, 0.9 * highest)}
+            try:
+                grid = PulseGrid.parse(inject_grid or "", **usual)
+            except ValueError as error:
+                raise ValueError(f"--inject-grid: {error}") from None
+            if grid.time is not None or not inject_every > 0:
+                raise ValueError(
+                    f"--inject-every {inject_every:g}: expected seconds, above 0, and a grid without times"
+                )
+            inject = {"every": inject_every, "grid": grid, "seed": inject_seed}
+        elif inject_grid is not None or inject_seed:
+            raise ValueError("--inject-grid and --inject-seed go with --inject-every")
         options = Options(
-            plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,
+            plan=loaded, dm_max=dm_max, inject=inject, window=window, ring=ring, gulp=gulp,
             policy=str(policy) if listen else "block", growing=bool(listen),  # type: ignore[arg-type]
             channelise={
                 "channels": channels, "taps": taps, "window": str(pfb_window), "integrate": integrate, "sideband":
@@ -669,4 +722,8 @@ def show(summary: dict[str, Any]) -> None:
         bad = {name.removeprefix(f"{what}_"): v for name, v in s.items() if name.startswith(f"{what}_") and v}
         if bad:
             typer.echo(f"{what}: {s[what]}, " + ", ".join(f"{number} {state}" for state, number in bad.items()))
+    if s["injections"]:
+        typer.echo(
+            f"injected pulses: {s['injections_found']} of {s['injections']} found, with {s['injected']} candidates"
+        )
     typer.echo(f"{s['candidates']} candidates, {s['written']} written, {s['flagged']} flagged")

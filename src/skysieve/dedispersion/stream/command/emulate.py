@@ -21,6 +21,8 @@ from skysieve.dedispersion.stream.receive.udp import check_system, message_heade
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.dedispersion.stream.receive.voltages import Voltages
+
 BURST = 8
 """Packets of a system call; the kernel's default socket buffer holds about twenty of 8 KiB."""
 BATCH_BYTES = 2**23
@@ -136,7 +138,7 @@ def check_faults(loss: float, reorder: float, duplicate: float, rate: float, rep
 
 
 def emulate(
-    source: Filterbank | DadaFile,
+    source: Filterbank | DadaFile | Voltages,
     host: str,
     port: int,
     *,
@@ -158,7 +160,7 @@ def emulate(
 
     Parameters
     ----------
-    source : Filterbank or DadaFile
+    source : Filterbank, DadaFile or Voltages
     host, port : str, int
     rate : float
         Multiple of the data's own rate; inf sends as fast as the system takes packets.

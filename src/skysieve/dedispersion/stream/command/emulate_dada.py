@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.stream.receive.dada_file import DadaFile, header_text
 from skysieve.dedispersion.stream.receive.dada_ipc import FULL, MissingRing
 from skysieve.dedispersion.stream.receive.dada_ring import DadaRings, DadaWriter
@@ -16,7 +17,7 @@ from skysieve.dedispersion.stream.receive.dada_ring import DadaRings, DadaWriter
 from .emulate import Sent
 
 if TYPE_CHECKING:
-    from skysieve.dedispersion.data.filterbank import Filterbank
+    from skysieve.dedispersion.stream.receive.voltages import Voltages
 
 BLOCK_SECONDS, LARGEST_BLOCK = 0.1, 2**22
 BLOCKS = 8
@@ -25,7 +26,7 @@ PATIENCE = 60.0
 
 
 def emulate_ring(
-    source: Filterbank | DadaFile, key: int, *, rate: float = 1.0, repeat: int = 1, seconds: float = math.inf
+    source: Filterbank | DadaFile | Voltages, key: int, *, rate: float = 1.0, repeat: int = 1, seconds: float = math.inf
 ) -> Sent:
     """Write a file to a ring as one transfer.
 
@@ -33,8 +34,8 @@ def emulate_ring(
 
     Parameters
     ----------
-    source : Filterbank or DadaFile
-        A filterbank of 8 bits or floats, or a PSRDADA file.
+    source : Filterbank, DadaFile or Voltages
+        A filterbank of 8 bits or floats, a PSRDADA file, or voltages that are made of a filterbank.
     key : int
     rate : float
         Multiple of the data's own rate; inf writes as fast as the reader reads.
@@ -94,9 +95,9 @@ def emulate_ring(
     return Sent(blocks + 1, 0, 0, 0, total + len(rest), took, used)
 
 
-def _header(source: Filterbank | DadaFile) -> tuple[bytes, int, float]:
+def _header(source: Filterbank | DadaFile | Voltages) -> tuple[bytes, int, float]:
     """The header, bytes of a sample of all channels, seconds between samples."""
-    if isinstance(source, DadaFile):
+    if not isinstance(source, Filterbank):
         return source.text, source.step, source.tsamp
     o = source.observation
     if source.dtype not in (np.uint8, np.float32) or o.nbits < 8:
@@ -110,9 +111,9 @@ def _header(source: Filterbank | DadaFile) -> tuple[bytes, int, float]:
     return text, o.nchan * source.dtype.itemsize, o.tsamp
 
 
-def _bytes(source: Filterbank | DadaFile, start: int, count: int) -> bytes:
+def _bytes(source: Filterbank | DadaFile | Voltages, start: int, count: int) -> bytes:
     """Samples in the order of time, frequency, polarisation."""
-    if isinstance(source, DadaFile):
+    if not isinstance(source, Filterbank):
         return source.raw(start, count).tobytes()
     return np.ascontiguousarray(source.block(start, count).T).tobytes()
 

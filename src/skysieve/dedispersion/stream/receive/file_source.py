@@ -18,10 +18,12 @@ from .dada_file import DadaFile, is_dada
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .voltages import Voltages
 
-def source_geometry(source: Filterbank | DadaFile, packet_bytes: int) -> Geometry:
+
+def source_geometry(source: Filterbank | DadaFile | Voltages, packet_bytes: int) -> Geometry:
     """The geometry of the packets in which a file is sent."""
-    if isinstance(source, DadaFile):
+    if not isinstance(source, Filterbank):
         return source.geometry(packet_bytes)
     o = source.observation
     if source.dtype.kind == "i":
@@ -42,7 +44,7 @@ def source_geometry(source: Filterbank | DadaFile, packet_bytes: int) -> Geometr
 
 
 def source_steps(
-    source: Filterbank | DadaFile, g: Geometry, count: int, repeat: int
+    source: Filterbank | DadaFile | Voltages, g: Geometry, count: int, repeat: int
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """Packed samples of whole packets of a file, ``repeat`` times (0: without end), with their first number."""
     whole = source.nsamp // g.nsamp * g.nsamp
@@ -50,7 +52,7 @@ def source_steps(
     while repeat == 0 or done < repeat:
         for start in range(0, whole, count):
             n = min(count, whole - start)
-            if isinstance(source, DadaFile):
+            if not isinstance(source, Filterbank):
                 yield done * whole + start, source.steps(start, n)
                 continue
             rows = np.ascontiguousarray(source.block(start, n).T)

@@ -22,7 +22,14 @@ from typing import Any
 
 from skysieve.core.files import remove_leftovers
 from skysieve.dedispersion.stream.metrics import SINK_COUNTERS
-from skysieve.dedispersion.stream.records import Candidate, CandidateSamples
+from skysieve.dedispersion.stream.records import (
+    INJECTION_COLUMNS,
+    LEAST_LIVE,
+    Candidate,
+    CandidateSamples,
+    Column,
+    Injection,
+)
 
 from .pictures import EndingThread, Pictures
 from .previous_run import GAP_COLUMNS, Gap
@@ -54,11 +61,11 @@ class Sink:
     ----------
     folder : path
         It is made if it does not exist.  It gets ``candidates.csv``, ``pulses/`` and, after an earlier run,
-        ``gaps.csv``.
+        ``gaps.csv``; and ``injections.csv`` if pulses are injected.
     pictures, raw : bool
         Draw each candidate; keep the samples around each as a filterbank file.
     min_snr : float
-        Candidates below this S/N get no picture, samples or triggers.
+        Candidates below this S/N get no picture, samples or triggers; those of injected pulses never do.
     triggers : sequence of Trigger
         They are sent in turn for each candidate.
     say : callable
@@ -93,7 +100,7 @@ class Sink:
         self._waiting: deque[Candidate] = deque()
         self._samples: dict[int, CandidateSamples] = {}
         self._expected: dict[int, Candidate | None] = {}
-        self._inbox: queue.Queue[Candidate | CandidateSamples | Gap | None] = queue.Queue()
+        self._inbox: queue.Queue[Candidate | CandidateSamples | Gap | Injection | None] = queue.Queue()
         self._to_send: queue.Queue[Candidate | None] = queue.Queue(MOST_TRIGGERS)
         self._raw_bytes = 0
         self._lock = threading.Lock()
@@ -118,6 +125,10 @@ class Sink:
     def add_gap(self, gap: Gap) -> None:
         """Take the gap between the previous run and this one."""
         self._inbox.put(gap)
+
+    def add_injection(self, injection: Injection) -> None:
+        """Take an injected pulse that is searched."""
+        self._inbox.put(injection)
 
     def _reserve(self, raw: Any) -> bool:
         """Reserve memory for samples; whether there was enough."""
@@ -184,10 +195,13 @@ class Sink:
                     self._match(item)
                 elif isinstance(item, Gap):
                     self._write_gap(item)
+                elif isinstance(item, Injection):
+                    self._write_injection(item)
                 elif item is not None:
                     self._waiting.append(item)
                     self._count("candidates")
                     self._count("flagged", int(item.columns["flagged"]))
+                    self._count("injected", int(item.columns["injected"] > 0))
                     if len(self._waiting) > MOST_LINES:
                         self._picture(self._waiting.popleft(), False)
                         self._count("dropped")
@@ -202,11 +216,22 @@ class Sink:
     def _write_gap(self, gap: Gap) -> None:
         """Append a gap to ``gaps.csv``."""
         self.say(gap.message)
+        self._append("gaps.csv", GAP_COLUMNS, gap.row)
+
+    def _write_injection(self, one: Injection) -> None:
+        """Count an injected pulse, and append it to ``injections.csv``."""
+        if one.live >= LEAST_LIVE:
+            self._count("injections")
+            self._count("injections_found", int(one.found))
+        self._append("injections.csv", INJECTION_COLUMNS, one.row)
+
+    def _append(self, name: str, columns: Sequence[Column], row: dict[str, Any]) -> None:
+        """Append a row to a table; if that is impossible, the run continues without it."""
         try:
-            Table(self.folder / "gaps.csv", GAP_COLUMNS).append([gap.row])
+            Table(self.folder / name, columns).append([row])
         except (OSError, ValueError) as error:
             self._count("write_errors")
-            self.say(f"{self.folder / 'gaps.csv'}: {getattr(error, 'strerror', None) or error}")
+            self.say(f"{self.folder / name}: {getattr(error, 'strerror', None) or error}")
 
     @property
     def done(self) -> int:
@@ -237,8 +262,9 @@ class Sink:
     def _announce(self, candidate: Candidate) -> None:
         c = candidate.columns
         mark = f"  in {c['beams']} beams: interference" if c["flagged"] else ""
+        mark += f"  injected pulse {c['injected']}" if c["injected"] else ""
         self.say(f"{describe_candidate(c)}{mark}")
-        wanted = c["snr"] >= self.min_snr and not c["flagged"]
+        wanted = c["snr"] >= self.min_snr and not c["flagged"] and not c["injected"]
         self._picture(candidate, wanted and (self.raw or self.pictures))
         if wanted and self.triggers:
             try:

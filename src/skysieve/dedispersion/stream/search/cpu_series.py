@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from skysieve.core.cpu.jit import njit
+from skysieve.dedispersion.cpu.baseline import LANES, level_block, part_means
 from skysieve.dedispersion.cpu.detect import BINS, SEGMENT, block_noise, boxcars, fixed_points, peaks
 from skysieve.dedispersion.cpu.simd import WIDE, any_window
 
@@ -16,28 +17,51 @@ JIT = {"nogil": True, "error_model": "numpy"}
 
 
 @njit(**JIT)
-def noise_of_block(sums, valid, origin, number, block, begin, noise, spare, levels):
+def noise_of_block(sums, valid, origin, number, block, begin, noise, parts, kind, spare, means, levels):
     """Level and sigma of a block of each row into ``levels[:, number % slots]``.
 
     Columns count from sample ``origin``; row ``i`` has samples up to ``valid[i]``.  A last block that is
     shorter than a quarter takes the noise of the one before, unless it is the first block, ``begin``.
+
+    With a baseline (``parts``), the samples of the next block are known, too, unless the row ends before; drifts are
+    subtracted from the samples of the block, and ``means[:, number % slots]`` keep the means of its parts.
     """
     counts = np.zeros(BINS + 1, np.int64)
     out = np.zeros(3)
-    slot, before = number % levels.shape[1], (number - 1) % levels.shape[1]
+    slots = levels.shape[1]
+    slot, before, after = number % slots, (number - 1) % slots, (number + 1) % slots
     first = number * block
+    fit, work, lanes, m = np.empty(3 * parts), np.empty(10 * parts), np.empty(LANES), np.empty(3 * parts)
     for i in range(len(sums)):
+        y, level = sums[i], levels[i, slot]
         n = min(block, valid[i] - first)
+        if parts and n > 0:
+            low = parts
+            if number == begin:
+                whole = part_means(y, first - origin, n, block, parts, means[i, slot], lanes)
+            else:
+                whole = min(parts, ((n + 1) * parts - 1) // block)
+                low = 0
+                m[:parts] = means[i, before]
+            m[parts : 2 * parts] = means[i, slot]
+            if n == block:
+                later = min(block, valid[i] - first - block)
+                whole += part_means(y, first + block - origin, later, block, parts, means[i, after], lanes)
+                m[2 * parts :] = means[i, after]
+            level_block(y, first - origin, n, block, parts, m, low, parts + whole, kind, fit, work, level, y)
         if n > 0 and (number == begin or 4 * n >= block):
-            block_noise(sums[i], first - origin, n, noise, counts, spare, out)
-            levels[i, slot, 0], levels[i, slot, 1] = out[0], out[1]
+            block_noise(y, first - origin, n, noise, counts, spare, out)
+            level[1] = out[1]
         else:
-            levels[i, slot, 0], levels[i, slot, 1] = levels[i, before, 0], levels[i, before, 1]
+            out[0], level[1] = levels[i, before, 0], levels[i, before, 1]
+        if not parts or n <= 0:
+            level[0] = out[0]
 
 
 @njit(**JIT)
 def search_series(
-    sums, valid, origin, begin, low, high, block, newest, levels, widths, scales, threshold, every, found
+    sums, valid, origin, begin, low, high, block, newest, levels, widths, scales, threshold, every, dip,
+    found
 ):  # fmt: skip
     """Events of rows whose windows are centred on samples ``low : high``, from samples ``begin`` on.
 
@@ -75,7 +99,10 @@ def search_series(
             a, c = max(0, t - reach), min(count, stop + reach)
             boxcars(prefix, count, a, c, widths, scales, best, which)
             before = n
-            n = peaks(best[: c - a], which[: c - a], a, t, stop, widths, threshold, every, i, found, n)
+            n = peaks(
+                best[: c - a], which[: c - a], a, t, stop, widths, threshold, every, i, found, n, prefix, count, scales,
+                dip,
+            )  # fmt: skip
             for k in range(before, min(n, len(found))):
                 found[k, 1] += begin
     return n

@@ -118,7 +118,7 @@ class StreamCandidates(Result):
         starts = np.cumsum([0, *map(len, parts)])
         group = place[np.concatenate([p.group + start for p, start in zip(parts, starts, strict=False)])]
         events = {f.name: np.concatenate([getattr(p.events, f.name) for p in parts]) for f in fields(Events)}
-        rank = event_order(events)
+        rank = np.lexsort((events["width_samples"], events["time"], events["dm_index"]))
         return cls(
             {n: c[order] for n, c in columns.items()}, Events(**{n: e[rank] for n, e in events.items()}), group[rank]
         )
@@ -130,22 +130,10 @@ class StreamCandidates(Result):
         return cls(none, Events(*(np.empty(0) for _ in fields(Events))), np.empty(0, np.int64))  # type: ignore[arg-type]
 
 
-_NAMES = tuple(n for n in _COLUMNS if n not in ("beam", "segment", "beams", "flagged", "latency"))
+_NAMES = tuple(n for n in _COLUMNS if n not in ("beam", "segment", "beams", "flagged", "injected", "latency"))
 """Columns that a search makes; the other ones come from the stages around it."""
-
-
-def event_order(events: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """Order of DM, time and width."""
-    return np.lexsort((events["width_samples"], events["time"], events["dm_index"]))
 
 
 def select_events(events: Events, mask: NDArray[np.bool_]) -> Events:
     """The events for which `mask` is True."""
     return Events(*(getattr(events, f.name)[mask] for f in fields(Events)))
-
-
-def merge_events(a: Events, b: Events) -> Events:
-    """The events of both, in the order of DM, time and width."""
-    columns = {f.name: np.concatenate([getattr(a, f.name), getattr(b, f.name)]) for f in fields(Events)}
-    order = event_order(columns)
-    return Events(**{n: c[order] for n, c in columns.items()})

@@ -1,7 +1,8 @@
 """The search of a stream: samples in pieces of any length in, candidates out, with the same bits as `search` of a file.
 
-On a CPU each sample is summed once (`series`), and a noise block is searched when it and the delay of its DMs are
-complete; on a GPU when the next block is complete too.  A candidate is returned when no later event can belong to it.
+On a CPU each sample is summed once (`series`), and a noise block is searched when the next one and the delay of its DMs
+are complete; on a GPU when the block after that is complete too.  A candidate is returned when no later event can
+belong to it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.ndimage import minimum_filter1d
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory
@@ -20,18 +20,18 @@ from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
 from skysieve.dedispersion.clean.receiver import Cleaner, Removed, cleaning_steps
-from skysieve.dedispersion.contract import BLOCK_SECONDS, REREAD
+from skysieve.dedispersion.contract import BLOCK_SECONDS, DIP, EXCESS, REREAD, THRESHOLD
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.dispatch import find_target, make_engine
-from skysieve.dedispersion.single_pulse.candidates import Events, group_events
-from skysieve.dedispersion.single_pulse.grouping import friends
+from skysieve.dedispersion.single_pulse.candidates import columns_of
 from skysieve.dedispersion.single_pulse.search import prepare
 
 from .history import ENDLESS, History, LiveSource
-from .result import StreamCandidates, merge_events, select_events
+from .result import StreamCandidates
 from .series import RunningSeries, by_table, dm_ranges
+from .waiting import LONGEST, Waiting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,12 +44,10 @@ __all__ = ["StreamSearch"]
 
 FAR = 2**45
 """Sample at which an engine is tried before the stream begins, far from all real samples."""
-MOST_WAITING = 200_000
-"""Most events of a step, and most events that may wait for the end of their group; of more, the loudest are used."""
+MOST_EVENTS = 200_000
+"""Most events of a step; of more, the loudest are used."""
 LONG_BLOCK = 0.3
 """Seconds.  Longer blocks are summed in parts of at most this length, as samples arrive."""
-LONGEST = 30.0
-"""Longest group in seconds; longer ones (from radars, for example) are returned in pieces."""
 
 
 class StreamSearch(Plan):
@@ -74,7 +72,8 @@ class StreamSearch(Plan):
         Noise blocks to search at a time; more need less work and give more latency.
     history : int
         Samples to keep for `recent`.
-    widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+    widths, max_width, threshold, noise, detector, buffer, block, baseline, excess, dip, method, max_loss, \
+    ref_freq, dm_constant
         As for `skysieve.dedispersion.search`.
     usual_block : float
         Seconds of the noise blocks if ``block`` is not given; they become longer if the search needs that.
@@ -129,14 +128,16 @@ class StreamSearch(Plan):
         step: int = 1,
         history: int = 0,
         widths: Sequence[int] | None = None,
-        threshold: float = 6.5,
+        max_width: float | None = None,
+        threshold: float = THRESHOLD,
         noise: Noise = "robust",
         detector: Detector = "boxcar",
         buffer: int | None = None,
         block: float | None = None,
         usual_block: float = BLOCK_SECONDS,
-        link_dm: int = 5,
-        link_time: float | None = None,
+        baseline: bool = True,
+        excess: float = EXCESS,
+        dip: float = DIP,
         method: Method = "auto",
         max_loss: float = 0.0,
         ref_freq: str | float = "top",
@@ -165,8 +166,8 @@ class StreamSearch(Plan):
         fb = Filterbank([self._held])
         self.job = prepare(
             fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-            link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-            dm_constant=dm_constant, usual_block=usual_block,
+            excess=excess, dip=dip, method=method, max_loss=max_loss, ref_freq=ref_freq,
+            dm_constant=dm_constant, usual_block=usual_block, baseline=baseline, max_width=max_width,
         )  # fmt: skip
         self.observation, self.length = observation, self.job.length
         self.dtype, self.maximum = kind.name, most
@@ -175,8 +176,8 @@ class StreamSearch(Plan):
         self._cleaner = Cleaner(observation, kind, most, steps, ignore, self.job.dm_constant)
         delay = self._cleaner.block + self._cleaner.ahead if self._cleaner.steps else 0
         self.real = kind.kind == "f"
-        span = 2 * self.step + 2 * self.length + self.job.overlap
-        rows, room = history + self.step + 2 * self.length + delay, available_host_memory() // 2
+        span = 2 * self.step + 2 * self.job.context + self.job.overlap
+        rows, room = history + self.step + 2 * self.job.context + delay, available_host_memory() // 2
         if (need := rows * observation.nchan * kind.itemsize) > room:
             raise MemoryBudgetError(f"block={block or usual_block:g}, step={step}: {rows} samples", need, room)
         self._held = History(observation, kind, most, history, rows - history)
@@ -199,7 +200,8 @@ class StreamSearch(Plan):
         if resident:
             self._move_to_gpu()
         self._resident = resident
-        self.widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
+        self._response = self.job.response(observation, self.ref_freq)
+        self.widest = float(self._response.widest.max())
         self._reach = round((LONGEST + 2 * self.widest) / observation.tsamp)
         self._closed = False
         self._loaded = -1
@@ -226,8 +228,8 @@ class StreamSearch(Plan):
         self._decided = 0
         self._joins: list[int] = []
         self._pending: list[NDArray[np.int64]] = []
-        self._waiting: Events | None = None
-        self.start = self.low = self.filled = self._repaired = self._loaded = -1
+        self._waiting = Waiting.none()
+        self.start = self.low = self.filled = self._repaired = self._loaded = self._base = -1
         self._cleaner.reset()
         self.events = self.forced = self.dropped = self.equal = 0
         self.equal_since = -1.0
@@ -428,15 +430,13 @@ class StreamSearch(Plan):
     @property
     def settled(self) -> float:
         """Seconds before which all candidates have been returned."""
-        if self._waiting is None or not len(self._waiting):
-            return self.frontier
-        return min(self.frontier, float((self._waiting.time - self._waiting.width / 2).min()))
+        return min(self.frontier, self._waiting.first)
 
     def _begin(self, start: int) -> None:
         """Begin the stream, with zeros from the start of the block before its first one."""
         self.start = start
         self.low = start // self.length * self.length
-        base = self._loaded = max(0, self.low - self.length)
+        base = self._base = self._loaded = max(0, self.low - self.job.context)
         self._held.begin(base)
         if self.series is not None:
             self.series.begin(base, self.low)
@@ -478,7 +478,7 @@ class StreamSearch(Plan):
     def _begin_at(self, low: int) -> None:
         """Leave out a first block with too few samples to give a level: the stream starts at its end, ``low``."""
         self.start = self.low = low
-        self.filled = self._repaired = self._loaded = low - self.length
+        self.filled = self._repaired = self._loaded = self._base = max(0, low - self.job.context)
         if self.series is not None:
             self.series.begin(self.filled, low)
         self._pending = [np.array([[self.filled, low, 0, self.observation.nchan]])]
@@ -486,7 +486,8 @@ class StreamSearch(Plan):
     def _fill_first(self, end: int) -> None:
         """At the end of the first block with data, fill what is missing in it with its own level and scatter.
 
-        The block before it is filled too, because a short last block takes the noise of the block before.
+        The context before it is filled too, because the baseline depends on it, and a short last block takes the noise
+        of the block before.
         """
         view = self._held.view(self._repaired, end)
         self._filler.hide(view)
@@ -526,7 +527,7 @@ class StreamSearch(Plan):
                 found += self._group(by_table(self._ranges, raw, len(self.job.made)), False)
             return found
         while True:
-            need = self.low + self.step + self.length + self.job.overlap
+            need = self.low + self.step + self.job.context + self.job.overlap
             if self.real:
                 need = -(-need // self.length) * self.length
             if self.filled < need:
@@ -534,8 +535,8 @@ class StreamSearch(Plan):
             found += self._look(ENDLESS)
 
     def _look(self, nsamp: int) -> list[StreamCandidates]:
-        raw = self.job.look(self.engine, self._looked, self.low, self.step, nsamp)
-        self._loaded = min(nsamp, self.low + self.step + self.length + self.job.overlap)
+        raw = self.job.look(self.engine, self._looked, self.low, self.step, nsamp, begin=self._base)
+        self._loaded = min(nsamp, self.low + self.step + self.job.context + self.job.overlap)
         self.low += self.step
         return self._group(raw, nsamp != ENDLESS and self.low >= nsamp)
 
@@ -549,19 +550,18 @@ class StreamSearch(Plan):
         )
         events, _ = self.job.events(raw, self.observation)
         self.events += len(events)
-        if self._waiting is not None:
-            events = merge_events(self._waiting, events)
-        return self._complete_groups(events, last)
+        self._waiting = self._waiting.merge(events)
+        return self._complete_groups(last)
 
     def _loudest(self, raw: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """At most as many events as may wait: in a storm of interference the loudest."""
         count = sum(map(len, raw))
-        if count <= MOST_WAITING:
+        if count <= MOST_EVENTS:
             return raw
-        self.dropped += count - MOST_WAITING
+        self.dropped += count - MOST_EVENTS
         snr = np.concatenate([rows[:, 3] for rows in raw])
         keep = np.zeros(count, bool)
-        keep[np.argsort(-snr, kind="stable")[:MOST_WAITING]] = True
+        keep[np.argsort(-snr, kind="stable")[:MOST_EVENTS]] = True
         return [rows[k] for rows, k in zip(raw, np.split(keep, np.cumsum([len(r) for r in raw])[:-1]), strict=True)]
 
     def _losses(self) -> Losses:
@@ -574,40 +574,25 @@ class StreamSearch(Plan):
         starts = np.concatenate([np.full(len(t.table.delays), t.start) for t in self.job.made])
         if self.series is not None:
             every = np.repeat(self.series.searched, [one.stop - one.first for one in self._ranges])
+        # a window that is divided gives events up to three quarters of its width before its middle
+        before = 0 if self.job.every else -(-3 * self.job.boxes[-1] // 4) + 1
         rank = np.unique(np.concatenate([dms for dms, *_ in self.job.stages]), return_inverse=True)[1]
         found = np.full(int(rank.max()) + 1, np.inf)
-        np.minimum.at(found, rank, (every // binnings + starts) * binnings * self.observation.tsamp)
+        ends = (every // binnings + starts - before) * binnings * self.observation.tsamp
+        np.minimum.at(found, rank, ends)
         return found
 
-    def _complete_groups(self, events: Events, last: bool) -> list[StreamCandidates]:
-        """The candidates of the groups that are complete: no later event at a nearby DM can join them."""
-        frontiers = self._frontiers()
-        frontier = np.inf if last else float(frontiers.min())
-        self._waiting = None
-        if not len(events):
+    def _complete_groups(self, last: bool) -> list[StreamCandidates]:
+        """The candidates of the groups that are complete: no later event can change them."""
+        if not len(self._waiting.events):
             return []
-        job = self.job
-        group = friends(events.dm_index, events.time, events.width, job.link_dm, job.link_time)
-        count = int(group.max()) + 1
-        until = events.time + np.maximum((events.width + self.widest) / 2, job.link_time) * 1.001
-        near = minimum_filter1d(frontiers, 2 * job.link_dm + 1, mode="nearest")
-        over = np.full(count, True)
-        np.logical_and.at(over, group, (until < near[events.dm_index]) | last)
-        since = np.full(count, np.inf)
-        np.minimum.at(since, group, events.time)
-        long = ~over & ((since < frontier - LONGEST) | (len(events) > MOST_WAITING))
-        self.forced += int(long.sum())
-        out = (over | long)[group]
-        if not out.all():
-            self._waiting = select_events(events, ~out)
-        if not out.any():
+        self._waiting, ready = self._waiting.complete(self._response, self._frontiers(), last)
+        self.forced += ready.forced
+        if not len(ready.events):
             return []
-        ready = select_events(events, out)
-        columns, number = group_events(
-            ready, self.observation, self.ref_freq, job.dm_constant, job.link_dm, job.link_time
-        )
+        columns, number = columns_of(ready.events, ready.head, self.observation, self.ref_freq, self.job.dm_constant)
         columns["live"] = self._live(columns)
-        return [StreamCandidates(columns, ready, number)]
+        return [StreamCandidates(columns, ready.events, number)]
 
     def _live(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
         """For each candidate, the fraction of its window's samples that arrived."""
@@ -645,9 +630,7 @@ class StreamSearch(Plan):
                 found += self._group(by_table(self._ranges, raw, len(self.job.made)), False)
         while self.series is None and self.low < nsamp:
             found += self._look(nsamp)
-        if self._waiting is not None:
-            found += self._complete_groups(self._waiting, True)
-        return found
+        return found + self._complete_groups(True)
 
     def recent(self, start: int, stop: int) -> tuple[int, NDArray[Any]]:
         """The samples of a range that are still held: the first number, and a copy, shape (samples, channels)."""

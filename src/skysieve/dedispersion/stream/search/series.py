@@ -1,7 +1,8 @@
 """De-dispersed series that continue from call to call of a stream's search, so that each sample is summed once.
 
-The noise of a block is known at its end, and an event when the widest window around it is complete.  So the events of a
-block are returned at its end, except those of its last samples, which follow with the next block.
+The noise of a block is known at the end of the next one, for its baseline, and an event when the widest window around
+it is complete.  So the events of a block are returned at the end of the next one, except those of its last samples,
+which follow a block later.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion.contract import UNIT, Detection, Table, check_events
+from skysieve.dedispersion.contract import KINDS, UNIT, Detection, Table, check_events, sorted_events
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +40,8 @@ class TableSeries:
         Sums; column 0 is sample ``origin``.
     levels : numpy.ndarray, shape (ndm, blocks, 2)
         Level and sigma of the latest blocks, by number modulo ``blocks``.
+    means : numpy.ndarray, shape (ndm, blocks, parts)
+        Means of the parts of these blocks, for the baseline.
     block, reach : int
         Samples of a noise block, and of the widest window.
     origin, done : int
@@ -53,6 +56,7 @@ class TableSeries:
 
     rows: NDArray[Any]
     levels: NDArray[np.float64]
+    means: NDArray[np.float64]
     block: int
     reach: int
     origin: int = 0
@@ -65,7 +69,7 @@ class TableSeries:
         """If there is no room for ``count`` more samples, drop those that no window and no noise block needs."""
         if self.done + count - self.origin <= self.rows.shape[1]:
             return
-        first = max(self.origin, min(self.looked - 2 * self.reach, self.done // self.block * self.block))
+        first = max(self.origin, min(self.looked - 2 * self.reach, (self.newest + 1) * self.block))
         held = self.done - first
         for line in self.rows:
             line[:held] = line[first - self.origin : self.done - self.origin]
@@ -153,13 +157,14 @@ class RunningSeries:
         self.table_series: list[TableSeries] = []
         for t, what in zip(tables, looked, strict=True):
             rows = np.zeros((len(t.delays), self._columns(t, what)), engine.dtype)
-            blocks = (step // t.downsamp + 3 * what.widths[-1]) // what.block + 4
+            blocks = (step // t.downsamp + 3 * what.widths[-1]) // what.block + 5
             levels = np.zeros((len(t.delays), blocks, 2))
-            self.table_series.append(TableSeries(rows, levels, what.block, what.widths[-1]))
+            means = np.zeros((len(t.delays), blocks, what.parts))
+            self.table_series.append(TableSeries(rows, levels, means, what.block, what.widths[-1]))
 
     def _columns(self, table: Table, what: Detection) -> int:
         """Samples of a series for which there is room."""
-        held = what.block + 3 * what.widths[-1] + 1
+        held = (2 if what.parts else 1) * what.block + 3 * what.widths[-1] + 1
         return held + max(self.step // table.downsamp, what.block) + held
 
     def begin(self, first: int, low: int) -> None:
@@ -215,6 +220,8 @@ class RunningSeries:
             k.done = goal
         valid = np.minimum(what.valid, k.done)
         newest = (-(-k.done // k.block) if last else k.done // k.block) - 1
+        if what.parts and not last:  # the baseline of a block depends on the next one
+            newest = max(newest - 1, k.newest)
         high = k.done if last else max(k.looked, (newest + 1) * k.block - k.reach - 1)
         if high <= k.looked and newest == k.newest:
             return np.empty((0, 4))
@@ -245,8 +252,9 @@ class RunningSeries:
         spare = what.scratch(sums.dtype)
         for number in range(k.newest + 1, newest + 1):
             cpu_series.noise_of_block(
-                sums, valid[row:stop], k.origin, number, k.block, k.begin, what.noise_code, spare, levels
-            )
+                sums, valid[row:stop], k.origin, number, k.block, k.begin, what.noise_code, what.parts,
+                KINDS.index(sums.dtype.kind), spare, k.means[row:stop], levels,
+            )  # fmt: skip
         begin = max(k.begin * k.block, low - 2 * k.reach)
         widths = np.array(what.widths, np.int64)
         scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
@@ -254,13 +262,13 @@ class RunningSeries:
         while True:
             n = cpu_series.search_series(
                 sums, valid[row:stop], k.origin, begin, low, high, k.block, newest, levels, widths, scales,
-                np.float32(what.threshold), what.every, found,
+                np.float32(what.threshold), what.every, np.float32(what.dip), found,
             )  # fmt: skip
             if n <= len(found):
                 break
             found = np.empty((n, 4))
         found[:n, 0] += row
-        return found[:n].copy()
+        return sorted_events(found[:n])
 
     def warm(self, at: int, looked: Sequence[Detection]) -> None:
         """Load or compile all kernels, by a search from sample ``at`` on."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from skysieve.dedispersion.stream.metrics import total
-from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, INJECTION_COLUMNS, LEAST_LIVE
 from skysieve.dedispersion.stream.report.status import NAME
 
 MOST_CANDIDATES = 5000
@@ -35,6 +35,7 @@ POLL = 0.5
 PICTURE = re.compile(r"(?P<mjd>-?\d+\.\d+)_dm-?\d+\.\d+_beam(?P<beam>\d+)(_segment(?P<segment>\d+))?\.png")
 UNIX_MJD = 40587.0
 COLUMN_NAMES = tuple(c.name for c in CANDIDATE_COLUMNS)
+INJECTION_NAMES = tuple(c.name for c in INJECTION_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class ShownCandidate:
     flagged: bool
     latency: float
     segment: int = 0
+    injected: int = 0
 
     @property
     def when(self) -> float:
@@ -80,7 +82,10 @@ class StatusPoint:
 
 @dataclass
 class View:
-    """Everything that was read.  ``generation`` changes when the table is replaced."""
+    """Everything that was read.  ``generation`` changes when the table is replaced.
+
+    ``injections`` and ``injections_found`` are those of all runs in the folder, of which enough samples arrived.
+    """
 
     generation: int = 0
     total: int = 0
@@ -93,6 +98,8 @@ class View:
     running: bool | None = None
     age: float = math.inf
     pictures: list[str] = field(default_factory=list)
+    injections: int = 0
+    injections_found: int = 0
     problem: str = ""
 
 
@@ -155,6 +162,7 @@ class FolderReader:
         self.lock = threading.Lock()
         self.view = View()
         self._candidates = Tail(self.table, COLUMN_NAMES)
+        self._injections = Tail(self.folder / "injections.csv", INJECTION_NAMES)
         self._status_at: tuple[int, int] | None = None
         self._scanned, self._next_scan = 0, -math.inf
         self._pictures: dict[tuple[str, int, int], str] = {}
@@ -181,7 +189,7 @@ class FolderReader:
     def poll(self) -> None:
         """Read what is new."""
         problem = ""
-        for part in (self._read_table, self._read_status, self._read_pictures):
+        for part in (self._read_table, self._read_injections, self._read_status, self._read_pictures):
             try:
                 part()
             except OSError as error:  # it is read again next time
@@ -214,6 +222,30 @@ class FolderReader:
             self.view.candidates.extend(new)
             self.view.bad += bad
             self.view.total += len(lines) - bad
+
+    # ------------------------------------------------------------------ injected pulses
+    def _read_injections(self) -> None:
+        """Count the new injected pulses."""
+        self._injections.read(self._forget_injections, self._count_injections)
+
+    def _forget_injections(self) -> None:
+        with self.lock:
+            self.view.injections = self.view.injections_found = 0
+
+    def _count_injections(self, lines: list[bytes]) -> None:
+        live, found = INJECTION_NAMES.index("live"), INJECTION_NAMES.index("found")
+        rows = [line.split(b",") for line in lines]
+        for row in rows:
+            if len(row) != len(INJECTION_NAMES):
+                continue
+            try:
+                counts = float(row[live]) >= LEAST_LIVE
+            except ValueError:
+                continue
+            if counts:
+                with self.lock:
+                    self.view.injections += 1
+                    self.view.injections_found += row[found] == b"1"
 
     # ------------------------------------------------------------------ state
     def _read_status(self) -> None:
@@ -304,7 +336,7 @@ def parse_line(line: bytes) -> ShownCandidate | None:
         one = ShownCandidate(
             int(named["beam"]), float(named["snr"]), float(named["dm"]), float(named["width"]),
             float(named["mjd_infinite"]), float(named["live"]), int(named["beams"]), named["flagged"] != b"0",
-            float(named["latency"]), int(named["segment"]),
+            float(named["latency"]), int(named["segment"]), int(named["injected"]),
         )  # fmt: skip
     except ValueError:
         return None

@@ -129,9 +129,14 @@ def tiles_html(view: View) -> str:
     state, c = view.state, view.state.get("counts", {})
     recent = [m for m in view.points if view.points[-1].when - m.when < 60] if view.points else []
     last = view.candidates[-1] if view.candidates else None
-    flagged = sum(one.flagged for one in view.candidates)
-    words = (f"{flagged} flagged, " if flagged else "") + (f"last S/N {last.snr:.1f}" if last is not None else "")
+    marks = [(sum(bool(getattr(one, name)) for one in view.candidates), name) for name in ("flagged", "injected")]
+    words = "".join(f"{count} {name}, " for count, name in marks if count)
+    words += f"last S/N {last.snr:.1f}" if last is not None else ""
     tiles = [("candidates", "Candidates", f"{view.total}", words, "")]
+    if view.injections:
+        part = view.injections_found / view.injections
+        tiles.append(("injections", "Injected pulses found", f"{part:.0%}",
+                      f"{view.injections_found} of {view.injections}", "warn" if part < 0.5 else ""))  # fmt: skip
     if not state:
         return _tiles(tiles)
     lost, came = c.get("lost", 0), c.get("accepted", 0)
@@ -178,6 +183,8 @@ def table_html(view: View) -> str:
 
 def _row(c: ShownCandidate) -> str:
     kind, mark = ("flagged", f"{c.beams} beams") if c.flagged else ("", "")
+    if c.injected:
+        kind, mark = "flagged", f"injected {c.injected}"
     cells = (
         f"{date(c.when)} {clock(c.when)}", f"{c.snr:.1f}", f"{c.dm:.2f}", f"{c.width * 1e3:.3g}", f"{c.beam}",
         f"{c.live:.0%}", f"{c.latency:.2f}" if math.isfinite(c.latency) else "–", mark,
@@ -224,8 +231,8 @@ def columns_of(some: list[ShownCandidate]) -> dict[str, list[Any]]:
         "width": [1e3 * c.width for c in some],
         "beam": [c.beam for c in some],
         "size": [max(5.0, min(26.0, 2.2 * math.sqrt(max(c.snr, 0.0)))) for c in some],
-        "color": [GREY if c.flagged else BEAMS[c.beam % len(BEAMS)] for c in some],
-        "marker": ["x" if c.flagged else "circle" for c in some],
+        "color": [GREY if c.flagged or c.injected else BEAMS[c.beam % len(BEAMS)] for c in some],
+        "marker": ["x" if c.flagged else "diamond" if c.injected else "circle" for c in some],
     }
 
 

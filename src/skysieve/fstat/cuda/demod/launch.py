@@ -30,12 +30,12 @@ class Projector:
 
     Parameters
     ----------
-    data : numpy.ndarray of complex64, shape (n, bins)
-        Normalised SFTs.
+    data : numpy.ndarray of complex64 or complex128, shape (n, bins)
+        Normalised SFTs.  Their precision is that of the sums.
     first_bin : int
     delay, rate : numpy.ndarray of float64, shape (n,)
         Barycentric time since the reference time at the middle of each SFT, and its rate.
-    a, b : numpy.ndarray of float32, shape (n,)
+    a, b : numpy.ndarray, shape (n,)
         Weighted antenna factors.
     tsft : float
     device : Device, optional
@@ -52,14 +52,14 @@ class Projector:
                 raise ValueError("device=None: expected a GPU, or a runtime")
             runtime = CudaRuntime(device)
         self.runtime, self.xp = runtime, runtime.xp
-        self.first_bin, (self.sfts, self.bins) = first_bin, data.shape
+        self.first_bin, (self.sfts, self.bins), self.dtype = first_bin, data.shape, data.dtype
         with on_device(self.runtime):
             self.data = self.xp.asarray(data)
             self.times = [
                 self.xp.asarray(np.ascontiguousarray(x, np.float64)) for x in (delay, tsft * np.asarray(rate))
             ]
-            self.factors = [self.xp.asarray(np.ascontiguousarray(x, np.float32)) for x in (a, b)]
-            self.module = runtime.module(PACKAGE, "demod/demod.cu", "f32")
+            self.factors = [self.xp.asarray(np.ascontiguousarray(x, data.real.dtype)) for x in (a, b)]
+            self.module = runtime.module(PACKAGE, "demod/demod.cu", "f32" if data.dtype == np.complex64 else "f64")
 
     def project(self, f0: Any, f1: Any, f2: Any) -> tuple[Any, Any, int]:
         """Projections on templates, in the memory of the GPU.
@@ -71,14 +71,14 @@ class Projector:
 
         Returns
         -------
-        Fa, Fb : array of complex64, shape (m, n)
+        Fa, Fb : array of the type of the data, shape (m, n)
         failed : int
             The first template that needs bins outside the data, or -1.
         """
         xp, m = self.xp, len(f0)
         with on_device(self.runtime):
             spins = [xp.asarray(x) for x in (f0, f1, f2)]
-            found = [xp.empty((m, self.sfts), np.complex64) for _ in range(2)]
+            found = [xp.empty((m, self.sfts), self.dtype) for _ in range(2)]
             failed = xp.full(1, m, np.uint32)
             delay, rate = self.times
             arrays = {"data": self.data, "delay": delay, "rate": rate, "a": self.factors[0], "b": self.factors[1]}
@@ -94,7 +94,7 @@ class Projector:
     def zeros(self, shape: tuple[int, ...]) -> Any:
         """An array of zeros, as those of `project`."""
         with on_device(self.runtime):
-            return self.xp.zeros(shape, np.complex64)
+            return self.xp.zeros(shape, self.dtype)
 
     def close(self) -> None:
         """Free the device's memory."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import interpreted_if_small, njit
 from skysieve.periodogram.contract import BAND_POINTS
 from skysieve.periodogram.cpu import state
-from skysieve.periodogram.cpu.engine import Engine
+from skysieve.periodogram.cpu.engine import STEPS, Engine
 from skysieve.periodogram.cpu.prepare import (
     CONSTANT,
     EMPTY,
@@ -161,9 +161,10 @@ class MultibandEngine(Engine):
         out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
         errors = t[:0] if dy is None else dy
         bands, fewest = self.model.n_bands, self.fewest
+        run = interpreted_if_small(prepare_bands, STEPS * rows)
         self._spread(
             n,
-            lambda a, b: prepare_bands(
+            lambda a, b: run(
                 t, y, errors, dy is not None, offsets, code, bands, fewest, a, b, tt, w, wy, row_of_band, *out, yy,
                 weight,
             ),

@@ -16,6 +16,7 @@ from skysieve.periodogram.cpu.search import (
     IRREGULAR_STRETCH,
     NUFFT,
     deliver,
+    keep_best,
     least_distance,
     part_of,
     room,
@@ -65,11 +66,21 @@ def terms_of(fit):
 
 
 @njit(nogil=True, error_model="numpy")
-def conclude(i, f0, df, nf, curves, bands, grid, fit, limit, distance, share, work, answers, found, count, chosen):
-    """Refine the best candidates of an object and write the answers."""
-    outline()
-    taken = choose(found, count, grid.values, distance, answers.index.shape[1], share, chosen)
-    refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen, work, answers)
+def conclude(which, curves, row_of_band, grid, fit, limit, work, best, taken, answers):
+    """Refine the candidates of objects and write the answers; see ``cpu.search.conclude``."""
+    space = room(answers)
+    for k in range(which.shape[0]):
+        i = which[k]
+        j = 0 if grid.shared else i
+        f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
+        distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit))
+        chosen = part_of(space, curves.n_used[i])
+        found = best[k]
+        number = choose(found, taken[k], grid.values, distance, answers.index.shape[1], share, chosen)
+        refine(
+            i, f0, df, nf, curves, row_of_band[i], grid, fit, limit * np.sqrt(np.float64(curves.n_used[i])), found,
+            number, chosen, work, answers,
+        )  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
@@ -106,13 +117,15 @@ def fit_again(method, m, base, f0, df, values, t, w, wy, n, bands, highest, fit,
 @njit(nogil=True, error_model="numpy")
 def search(
     method, which, first, last, length, n_combs, modes, curves, row_of_band, grid, fit, combs, work, answers, form,
-    limit, direct_limit, floating_mean,
+    limit, direct_limit, floating_mean, best, taken,
 ):  # fmt: skip
     """Search the objects ``which``, in stretches of ``length`` samples; see ``cpu.search.search``.  Samples that their
     sums hardly determine are fitted again (see `fit_again`).
 
     ``limit`` and ``direct_limit`` bound the parameters that are trusted from the sums of ``method`` and from direct
     sums, over the square root of the number of points (see ``series.LIMIT``).
+
+    Without ``combs``, for a first answer, every power is that of `exact`.
 
     ``row_of_band[i]`` are the rows of each band of object ``i`` (first, and one past the last), from its own first one.
     """
@@ -124,7 +137,8 @@ def search(
     highest = np.int64(0)
     for k in range(fit.channel.shape[0]):
         highest = max(highest, fit.channel[k, 0])
-    for i in which:
+    for number in range(which.shape[0]):
+        i = which[number]
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
         distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit))
@@ -138,7 +152,7 @@ def search(
         lost = underdetermined(n, bands, fit)
         weights_of(w, bands, fit, work)
         last_cell = 0.0
-        if method == NUFFT:
+        if combs is not None and method == NUFFT:
             points(t, n, df, n_combs, combs.taps, highest, work)
             for row in range(n):
                 last_cell = max(last_cell, M * n_combs * df * t[row])
@@ -148,27 +162,29 @@ def search(
             if lost:
                 for q in range(m):
                     work.block[q] = np.nan
-            flagged = not lost and stretch(
-                method, k, f0, df, nf, n_combs, modes, t, w, wy, bands, last_cell, highest, grid.values, fit, combs,
-                work, own,
-            )  # fmt: skip
-            if flagged:
-                fit_again(
-                    method, m, base, f0, df, grid.values, t, w, wy, n, bands, highest, fit, work,
-                    direct_limit * np.sqrt(np.float64(n)),
+            if combs is None:
+                for q in range(0 if lost else m):
+                    f, low = sample(base, q, f0, df, grid.values)
+                    work.block[q] = exact(f, low, t, w, wy, n, bands, highest, fit, work)
+            else:
+                flagged = not lost and stretch(
+                    method, k, f0, df, nf, n_combs, modes, t, w, wy, bands, last_cell, highest, grid.values, fit, combs,
+                    work, own,
                 )  # fmt: skip
+                if flagged:
+                    fit_again(
+                        method, m, base, f0, df, grid.values, t, w, wy, n, bands, highest, fit, work,
+                        direct_limit * np.sqrt(np.float64(n)),
+                    )  # fmt: skip
             found, count = deliver(
-                work.block, m, base, False, i, f0, df, curves, grid, form, floating_mean, distance, share, work,
+                work.block, m, base, None, i, f0, df, curves, grid, form, floating_mean, distance, share, work,
                 answers, state, found, count, chosen,
             )  # fmt: skip
             if last >= 0 and k == first:
                 seam[0], seam[1] = work.block[0], work.block[1]
         if last < 0:
             found, count = finish_candidates(nf, state, found, count)
-            conclude(
-                i, f0, df, nf, curves, bands, grid, fit, direct_limit * np.sqrt(np.float64(n)), distance, share, work,
-                answers, found, count, chosen,
-            )  # fmt: skip
+            taken[number] = keep_best(found, count, grid, distance, share, answers, chosen, best[number])
     if last >= 0:
         seam[2], seam[3] = state[LEFT], state[HERE]
         if first > 0 and count > 0 and found[0, 0] == first * length:
@@ -176,15 +192,3 @@ def search(
             for k in range(count):
                 copy_row(found, k + 1, found, k)
     return found, count, seam
-
-
-@njit(nogil=True, error_model="numpy")
-def join(i, found, limit, curves, row_of_band, grid, fit, work, answers):
-    """Conclude an object whose candidates come from several stretches."""
-    j = 0 if grid.shared else i
-    f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
-    conclude(
-        i, f0, df, nf, curves, row_of_band[i], grid, fit, limit * np.sqrt(np.float64(curves.n_used[i])),
-        least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit)), work, answers, found,
-        found.shape[0], part_of(room(answers), curves.n_used[i]),
-    )  # fmt: skip

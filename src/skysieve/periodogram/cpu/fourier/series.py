@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.cpu.jit import compile_together, is_compiled
 from skysieve.periodogram.contract import METHODS
 from skysieve.periodogram.cpu.comb_simd import LANES
 from skysieve.periodogram.cpu.cost import GROUPS
-from skysieve.periodogram.cpu.search import joined
+from skysieve.periodogram.cpu.search import CONCLUDED, best_rows, joined
 from skysieve.periodogram.cpu.state import ROW
 from skysieve.periodogram.numerics import fourier, nufft
 
@@ -39,6 +40,8 @@ _scratch = threading.local()
 # Nanoseconds: a point's kernel weights, a point spread, a transform of a group, one more circle of one, a group's
 # equations of four terms, a band.
 POINT, SPREAD, TRANSFORM, CIRCLE, EQUATIONS, BAND = 30.0, 7.0, 5_500.0, 150.0, 55_000.0, 2_000.0
+EXACT = 1.0
+"""Nanoseconds of one product of columns in one point."""
 SUM, PAIR = 0.45, 3.0
 """Nanoseconds of a direct sum over one point in one channel, and of its sine and cosine."""
 
@@ -121,6 +124,12 @@ def choose(
     return np.where(fast, NUFFT, DIRECT).astype(np.uint8), combs, np.where(fast, best, direct)
 
 
+def plain_seconds(model: fourier.Model, n: NDArray[Any], nf: NDArray[Any]) -> NDArray[np.float64]:
+    """Expected seconds of each object where every power is fitted by itself."""
+    found: NDArray[np.float64] = EXACT * 1e-9 * n * nf * model.columns * (model.columns + 3)
+    return found
+
+
 @lru_cache(maxsize=16)
 def _combs(n_combs: int, folds: int) -> kernels.Combs:
     """Tables of ``n_combs`` combs with ``folds`` fold factors."""
@@ -182,13 +191,17 @@ class SeriesSearch:
         self.engine, self.model, self.curves, self.answers, self.grid = engine, model, curves, answers, grid
         self.row_of_band = row_of_band
         self.fit, self.tables = fit_of(model), fourier.tables(model)
+        self.plain = False
+        """Whether every power is fitted by itself: while the search is not compiled."""
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
         return combs * nufft.KERNELS[F64].modes if method == NUFFT else search.DIRECT_LENGTH
 
-    def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
-        """`search.search` with this thread's scratch."""
+    def arguments(
+        self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int, best: Any, taken: Any
+    ) -> tuple[Any, ...]:
+        """Arguments of `search.search`, with this thread's scratch."""
         points = int(self.curves.n_used[which].max())
         length, cells, folds = self.length(method, combs), 0, 1
         if method == NUFFT:
@@ -202,12 +215,37 @@ class SeriesSearch:
         work = make_work(self.tables, points, cells, method == NUFFT, length, getattr(_scratch, "work", None))
         _scratch.work = work
         self.engine.largest_scratch = max(self.engine.largest_scratch, sum(a.nbytes for a in work))
-        found, count, seam = search.search(
+        tables = None if self.plain else _combs(combs if method == NUFFT else LANES, folds)
+        return (
             method, which, first, last, length, combs, nufft.KERNELS[F64].modes, self.curves, self.row_of_band,
-            self.grid, self.fit, _combs(combs if method == NUFFT else LANES, folds), work, self.answers,
-            self.engine.form, LIMIT[method], LIMIT[DIRECT], bool(self.engine.spec.fit_mean),
+            self.grid, self.fit, tables, work, self.answers, self.engine.form, LIMIT[method], LIMIT[DIRECT],
+            bool(self.engine.spec.fit_mean), best, taken,
         )  # fmt: skip
+
+    def is_compiled(self, method: int, combs: int, which: NDArray[np.int64]) -> bool:
+        """Whether the search need not be compiled first."""
+        return is_compiled(search.search, *self.arguments(method, combs, which, 0, -1, *self._room(which)))
+
+    def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
+        """Search stretches of one object, or objects whole (``last < 0``); these are concluded."""
+        best, taken = self._room(which)
+        arguments = self.arguments(method, combs, which, first, last, best, taken)
+        ending = self._ending(which, arguments[12], best, taken)
+        compile_together((search.search, arguments), (search.conclude, ending))
+        found, count, seam = search.search(*arguments)
+        if last < 0:
+            search.conclude(*ending)
         return found[:count], count, seam
+
+    def _ending(self, which: NDArray[np.int64], work: kernels.SeriesWork, best: Any, taken: Any) -> tuple[Any, ...]:
+        """Arguments of `search.conclude`."""
+        return (
+            which, self.curves, self.row_of_band, self.grid, self.fit, LIMIT[DIRECT], work, best, taken,
+            self.answers.peaks_alone(),
+        )  # fmt: skip
+
+    def _room(self, which: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return best_rows(self.answers, len(which))
 
     def _rows(self, which: NDArray[np.int64]) -> Any:
         """First row and number of rows of each object."""
@@ -215,7 +253,8 @@ class SeriesSearch:
 
     def objects(self, method: int, combs: int, which: NDArray[np.int64]) -> None:
         """Search whole objects."""
-        self.search(method, combs, which, 0, -1)
+        for at in range(0, len(which), CONCLUDED):
+            self.search(method, combs, which[at : at + CONCLUDED], 0, -1)
 
     def one(self, method: int, combs: int, i: int, nf: int) -> None:
         """Search one object with all threads."""
@@ -237,4 +276,4 @@ class SeriesSearch:
         found = joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
         work = make_work(self.tables, int(self.curves.n_used[i]), 1, False, length, getattr(_scratch, "work", None))
         _scratch.work = work
-        search.join(i, found, LIMIT[DIRECT], self.curves, self.row_of_band, self.grid, self.fit, work, self.answers)
+        search.conclude(*self._ending(which, work, found[None], np.array([len(found)])))

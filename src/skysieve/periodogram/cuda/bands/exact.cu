@@ -94,7 +94,7 @@ __device__ __noinline__ double exact_fit(const double* t, const double2* wv, Ban
   double power = 0;
   for (int b = 0; b < by.bands; b++) {
     const int begin = by.first[b], end = by.first[b + 1];
-    if (begin == end) continue;  // its columns are nought
+    if (begin == end) continue;  // its columns are zero
     double2 sum[PER_LANE];
     for (int e = 0; e < PER_LANE; e++) sum[e] = make_double2(0, 0);
     for (int p0 = begin; p0 < end; p0 += 32) {

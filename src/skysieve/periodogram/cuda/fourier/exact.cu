@@ -489,7 +489,7 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
   const int mine = block * FIND + (warp + 8 * lane) * OWN;  // a lane's, of those that the warp may search
   bool wanted = lane < A.many && mine < nf;
   if (A.tops.list) {
-    if (2 * info.apart <= REGION) {
+    if (2 * info.exclusion <= REGION) {
       const unsigned raised =
           floor_from(A.peaks, o, A.tops.bins[(size_t)o * BINS + lane], 0);  // each is a peak of its own
       if (raised > known) {
@@ -541,7 +541,7 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
         y = z;
       }
     }
-    give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(info.apart, 100000) + RUN - 1) / RUN, known,
+    give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(info.exclusion, 100000) + RUN - 1) / RUN, known,
                  [&](int i) { return held[place(i)]; });
   }
 }

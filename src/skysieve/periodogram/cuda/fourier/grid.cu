@@ -207,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
   auto centre_of = [&](int pair, double lead) { return frequency_of(0, (lead + (2 * pair + 1) * MODES) * A.step, df); };
   const double lead = lead_of(pair), lead2 = both ? lead : lead_of(pair + 1);
   const Frequency centre = centre_of(pair, lead), other = centre_of(pair + 1, lead2);
-  const bool apart = lead2 != lead;            // the second pair is of another stretch
+  const bool elsewhere = lead2 != lead;        // the second pair is of another stretch
   double* space = (double*)raw + warp * HELD;  // weights of 32 points and of the next ones, strengths
   double* strengths = space + 2 * BUFFER;
   auto prefetch = [&](int c0) {  // weights of 32 points, of others or nobody past the end
@@ -250,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
       if (!both) {
         const double2 twice = times(spin, spin);
         f = times(e, times(twice, twice));  // as far as from pair to pair
-        if (apart) f = turned_by(other, time - middle);
+        if (elsewhere) f = turned_by(other, time - middle);
       }
       double2* to = (double2*)(strengths + STRENGTH * lane);
       double cc = e.x * spin.x, ss = e.y * spin.y, sc = e.y * spin.x, cs = e.x * spin.y;

@@ -31,8 +31,8 @@ struct Best {
   const int* nf;
   const double* frequencies;
   Peaks peaks;
-  Info* told;
-  int* flags;  // told and flags: on the host
+  Info* host_info;
+  int* flags;  // host_info and flags: in host memory
   int* index;
   double* here;
   double* vertex;
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   const unsigned counted = A.peaks.count[o], lowest = A.peaks.floor[o];
   const unsigned count = info.status ? 0 : counted, floor = info.status ? 0 : lowest;
   const int n = (int)min(count, (unsigned)A.peaks.cap);
-  if (tid < (int)(sizeof(Info) / 4)) ((int*)(A.told + o))[tid] = ((const int*)(A.info + o))[tid];
+  if (tid < (int)(sizeof(Info) / 4)) ((int*)(A.host_info + o))[tid] = ((const int*)(A.info + o))[tid];
   if (!tid) {
     A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0;
     kept = 0;
@@ -110,7 +110,8 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     return is_peak(before, here, after);
   };
   auto near = [&](int i, int j) {
-    return A.frequencies ? fabs(A.frequencies[i] - A.frequencies[j]) * info.span < 1 - 1e-9 : abs(i - j) < info.apart;
+    return A.frequencies ? fabs(A.frequencies[i] - A.frequencies[j]) * info.span < 1 - 1e-9
+                         : abs(i - j) < info.exclusion;
   };
   __syncthreads();
   // What fits goes to shared memory; where that has no room, once more: what does not is marked in the list itself, by number -1.

@@ -1,7 +1,7 @@
 // From peaks of the grid to maxima of the exact periodogram, for one sinusoid: Newton's steps on exact float64 sums.
 //
 // At a trial frequency one pass over the points gives the sums of the normal equations with their first and second derivatives: columns
-// less their values at the middle point, so that nothing is lost where all cosines are alike. A power and its two derivatives
+// less their values at the middle point, so that nothing is lost where all cosines are nearly equal. A power and its two derivatives
 // follow by arithmetic on triples.
 //
 // ls_refine: GROUP lanes = one peak of a series of up to `few` points, one warp = one peak of a series of up to `middle`, and one block = one
@@ -51,7 +51,7 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
   const volatile double* refined = A.refined + 3 * (size_t)o * A.tries;
   volatile int* rank = R.rank + (size_t)o * A.tries;
   const int* picked = A.index + (size_t)o * A.tries;
-  const double apart = SAME / A.info[o].span;
+  const double same = SAME / A.info[o].span;
   auto write = [&](int place, int i) {
     const size_t out = (size_t)o * A.wanted + place;
     R.answers.index[out] = picked[i];
@@ -98,7 +98,7 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
       const double others = j0 == i0 ? p : power_of(j0 + lane), at = j0 == i0 ? f : place_of(j0 + lane);
       for (int j = j0; j < min(j0 + 32, first); j++) {
         const double q = __shfl_sync(FULL, others, j - j0), g = __shfl_sync(FULL, at, j - j0);
-        mine = mine && (j == i || !(fabs(f - g) < apart && above(q, g, j, p, f, i)));
+        mine = mine && (j == i || !(fabs(f - g) < same && above(q, g, j, p, f, i)));
       }
     }
     if (i < first) rank[i] = mine ? 0 : -1;

@@ -303,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   T* ring = staged + warp * (2 * 2 * 16 * ND) + lane;  // this lane's powers of the last two combs, [2][ND][32]
   const int k0 = base + ((warp & 1) * modes + a) * P + r0 + s0;  // number of output a's frequency at comb s0
   // Columns that are multiples of `stride` (it divides 16) have peaks two exclusion lengths apart.
-  const int least = 1 + (int)((2ll * min(A.info[o].apart, 100000000) + each) / P);
+  const int least = 1 + (int)((2ll * min(A.info[o].exclusion, 100000000) + each) / P);
   const int stride = least <= 2 ? 2 : least <= 4 ? 4 : least <= 8 ? 8 : 33;
   unsigned known = floor_now(A.peaks, o), rising = 0, best[4] = {0, 0, 0, 0};  // best peaks of quarters of the outputs
   for (int s = 0; s < each + 2; s++) {
@@ -353,7 +353,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   }
 #else
   __shared__ int many;
-  const int apart = A.info[o].apart;
+  const int exclusion = A.info[o].exclusion;
 #ifdef COLUMNS
   const Stage stage = {staged, staged + PLANE(columns)};
   T* kept = staged + 2 * PLANE(columns);  // of each column: the last power and the one before it, between groups
@@ -426,8 +426,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
         found = (found & ((1u << left) - 1)) | 1u << (left - 1);
       }
     }
-    give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(apart, 100000) + 4 * GROUP - 1) / (4 * GROUP), known,
-                 staged_at);
+    give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(exclusion, 100000) + 4 * GROUP - 1) / (4 * GROUP),
+                 known, staged_at);
 #else
     if (A.power) {
       T* out = A.power + A.start[o];
@@ -459,7 +459,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       kept[2 * col] = before;
       kept[2 * col + 1] = held;
     }
-    const int stride = min(33, 1 + (int)((2ll * min(apart, 100000000) + GROUP) / P));
+    const int stride = min(33, 1 + (int)((2ll * min(exclusion, 100000000) + GROUP) / P));
     if (__popc(__ballot_sync(FULL, best > known)) >= A.peaks.wanted) raise_floor(A.peaks, o, best, 0, stride);
     if (done + count < combs) __syncthreads();
 #endif

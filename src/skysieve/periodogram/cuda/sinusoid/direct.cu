@@ -388,7 +388,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
       for (int i = lane; i < total; i += 32)
         A.power[A.start[o] + base + i] = A.scaled ? normalise(staged(i), A.info[o].scale, A.norm) : staged(i);
     if (hot) {  // the first and last of a stripe are looked at in the end
-      const int reach = STRIPE - 2 * min(info.apart, STRIPE);
+      const int reach = STRIPE - 2 * min(info.exclusion, STRIPE);
 #pragma unroll
       for (int j = 0; j < 8; j++) {
         const int k = number(j);
@@ -426,7 +426,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
         x = y;
         y = z;
       }
-      give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(info.apart, 100000) + 7) / 8, known, staged);
+      give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(info.exclusion, 100000) + 7) / 8, known, staged);
     }
     unsigned turn = 0;
     if (!lane) turn = atomicAdd(&finished, 1u);

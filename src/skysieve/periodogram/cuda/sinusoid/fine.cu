@@ -228,9 +228,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
   const int g = lane >> 2, q = lane & 3, rows = width >> 4, unfit = 0x7fffffff;
   const T guard = guard_of(A.guard, n);
   const double scale = A.info[o].scale;
-  const long long apart = min(A.info[o].apart, 100000000);
+  const long long exclusion = min(A.info[o].exclusion, 100000000);
   // Best peaks of the warp's tiles, one a lane: those of lanes `stride` apart are two exclusion lengths apart.
-  const int stride = (int)min(33ll, (2 * apart + 8ll * width + 8ll * WARPS * width - 1) / (8ll * WARPS * width));
+  const int stride = (int)min(33ll, (2 * exclusion + 8ll * width + 8ll * WARPS * width - 1) / (8ll * WARPS * width));
   unsigned best = 0;
   for (int it = warp; it < A.tiles; it += WARPS) {
     const int s0 = 8 * (slice * A.tiles + it), k0 = base + s0 * width;  // first interval and frequency of the tile

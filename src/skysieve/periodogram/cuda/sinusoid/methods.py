@@ -7,7 +7,7 @@ its chunk.  The mathematics of combs is in ``numerics.nufft``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from skysieve.core.gpu.structs import fill
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.cost import Costs
-from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects
+from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects, class_ends
 from skysieve.periodogram.cuda.parts import (  # fmt: skip
     CANDIDATE_BYTES,
     DIRECT_SPAN,
@@ -686,16 +686,35 @@ class SinusoidMethods(Methods):
         A warp takes all points of an object for samples.  Those of more than `LONG` points (``lengths``) are given to
         combs whose cells are spread by a kernel of their own, where there are any for their grid.
         """
+        short, long = self._choices(nf, cycles)
+        return short if lengths is None else np.where(lengths > LONG, long, short)
+
+    def _choices(self, nf: NDArray[np.int64], cycles: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The numbers that `choose` gives each object if it has up to `LONG` points, and if it has more."""
+        if len(nf) > 1:
+            return self._short_and_long(nf, cycles)
+        ends = class_ends(self.known)
+        if (size := int(nf[0])) not in self._of_grid:
+            self._of_grid[size] = self._short_and_long(nf, ends)
+        classes = np.searchsorted(ends, cycles, side="left")
+        short, long = self._of_grid[size]
+        return short[classes], long[classes]
+
+    @cached_property
+    def _of_grid(self) -> dict[int, tuple[NDArray[np.intp], NDArray[np.intp]]]:
+        """Choices on a shared grid for each class of ``df * span``, by the number of frequencies."""
+        return {}
+
+    def _short_and_long(
+        self, nf: NDArray[np.int64], cycles: NDArray[np.float64]
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         known = self.known
-        found = self.choose_of(known, nf, cycles)
-        if lengths is None or not (lengths > LONG).any():
-            return found
+        short = self.choose_of(known, nf, cycles)
         combs = tuple(a for a in known if not isinstance(a, Samples))
-        first = len(known) - len(combs)
         other = self.choose_of(combs, nf, cycles)
         for_long = np.array([a.for_long_series for a in combs] + [False])[other]
-        sampled = np.array([isinstance(a, Samples) for a in known] + [False])[found]
-        return np.where((lengths > LONG) & sampled & for_long, other + first, found)
+        sampled = np.array([isinstance(a, Samples) for a in known] + [False])[short]
+        return short, np.where(sampled & for_long, other + (len(known) - len(combs)), short)
 
     def few(self, nf: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.int64]:
         """Most points of objects summed directly though another method serves them; 0 unless the method is "auto".
@@ -704,24 +723,26 @@ class SinusoidMethods(Methods):
         """
         if self.spec.method != "auto" or not self.known:
             return np.zeros(len(numbers), np.int64)
-        size = self.spec.dtype.itemsize
-        inexact = np.array([a.guards[size][1] for a in self.known])[numbers]  # every power would be computed again
-        most = np.stack([self.costs.few(a, nf) for a in self.known])  # [method, grid]
+        known, size = self.known, self.spec.dtype.itemsize
+        most = np.zeros((len(known), len(nf)), np.int64)
+        for i in np.unique(numbers[numbers >= 0]).tolist():
+            inexact = known[i].guards[size][1]  # every power would be computed again
+            most[i] = np.maximum(self.costs.few(known[i], nf), inexact)
         chosen = most[numbers, 0 if len(nf) == 1 else np.arange(len(numbers))]
-        return np.where(numbers >= 0, np.maximum(chosen, inexact), 0)
+        return np.where(numbers >= 0, chosen, 0)
 
     def assign(
         self, nf: NDArray[np.int64], lengths: NDArray[np.int64], cycles: NDArray[np.float64], limits: NDArray[Any]
     ) -> NDArray[np.intp]:
-        numbers = self.choose(nf, cycles, lengths)
+        short, long = self._choices(nf, cycles)
+        numbers = np.where(lengths > LONG, long, short)
         few = self.few(nf, numbers)
         direct = lengths <= few
         limits["few"], limits["many"] = np.where(direct, 0, few + 1), np.where(direct, few, MANY)
         # another number of points may want another method
-        swapped = (lengths > LONG) & (numbers != self.choose(nf, cycles))
+        swapped = (lengths > LONG) & (numbers != short)
         limits["few"][swapped] = np.maximum(limits["few"][swapped], LONG + 1)
-        if_long = self.choose(nf, cycles, np.full(len(lengths), LONG + 1))
-        limits["many"][(lengths <= LONG) & (numbers != if_long) & ~direct] = LONG
+        limits["many"][(lengths <= LONG) & (numbers != long) & ~direct] = LONG
         return np.where(direct, -1, numbers)
 
     def typical(self, nf: int, cycles: float, mean_points: float) -> Method:

@@ -48,8 +48,8 @@ __device__ __forceinline__ int2 task_of(const Sampled& A) {
 // The floor under the k-th accepted peak, `known` so far, once a warp has found the best peak of its region: the k-th highest of the places.
 __device__ __forceinline__ unsigned raised_by(const Sampled& A, int o, int block, unsigned best, unsigned known) {
   const int lane = threadIdx.x & 31, region = block * WARPS + (threadIdx.x >> 5);
-  if (best <= known || region & 1 || 2 * (long long)A.info[o].apart > REGION)
-    return known;  // peaks of places are apart
+  if (best <= known || region & 1 || 2 * (long long)A.info[o].exclusion > REGION)
+    return known;  // the exclusion length is longer than a region
   unsigned* place = A.bins + ((size_t)o * BINS + lane);
   unsigned top = *(volatile unsigned*)place;
   if (lane == region / 2 % BINS && best > top) {

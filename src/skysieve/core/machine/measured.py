@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Figures", "cache_folder", "figures", "path_of"]
+__all__ = ["Figures", "cache_folder", "figures", "path_of", "store", "stored"]
 
 logger = logging.getLogger("skysieve")
 
@@ -77,6 +77,26 @@ def figures(name: str, measure: Callable[[], Figures | None], defaults: Figures)
                 found = _keep(path, measured, defaults) if measured else _read(path, defaults) or dict(defaults)
             _used[name] = found
         return dict(found)
+
+
+def stored(name: str) -> Figures | None:
+    """Return the figures of `name` that are stored; None if there are none, or the file is damaged."""
+    try:
+        known = json.loads(path_of(name).read_text(encoding="utf-8"))
+        return {str(key): float(value) for key, value in known.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        logger.debug("no figures of %s: %s", name, error)
+        return None
+
+
+def store(name: str, measured: Figures) -> None:
+    """Store the figures of `name` instead of older ones; `OSError` if that is not possible."""
+    path = path_of(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        temporary = Path(folder) / path.name
+        temporary.write_text(json.dumps(measured, indent=1), encoding="utf-8")
+        temporary.replace(path)
 
 
 def _read(path: Path, like: Figures) -> Figures | None:

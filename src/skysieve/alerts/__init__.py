@@ -1,0 +1,1 @@
+"""Alert streams: the periods of objects, kept up to date while packets arrive."""

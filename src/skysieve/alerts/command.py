@@ -1,0 +1,320 @@
+"""``skysieve alerts``: the periods of objects, kept up to date while alert packets arrive."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from skysieve.core.command import (
+    FAILED_SOME,
+    OUTPUT,
+    STDIO,
+    DeviceOption,
+    FormatOption,
+    MemoryOption,
+    Messages,
+    OverwriteOption,
+    QuietOption,
+    ThreadsOption,
+    VerboseOption,
+    check_output,
+    option,
+    report_errors,
+    table_format,
+)
+
+PACKETS, SEARCH, RUN = "Packets", "Search", "Run"
+
+
+def alerts(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="More files, as of --avro.", show_default=False),
+    ] = None,
+    avro: Annotated[
+        list[Path] | None,
+        option(
+            "--avro",
+            help="Avro container files, tar archives of them, or folders. The default is to read Kafka.",
+            panel=PACKETS,
+            metavar="FILE...",
+        ),
+    ] = None,
+    watch: Annotated[
+        bool,
+        option(
+            "--watch",
+            help="Look for new and longer files until Ctrl-C. The default is to end with the last file.",
+            panel=PACKETS,
+        ),
+    ] = False,
+    kafka: Annotated[
+        str | None,
+        option("--kafka", help="Brokers. The default is to read files.", panel=PACKETS, metavar="HOST:PORT,..."),
+    ] = None,
+    topic: Annotated[
+        str | None, option("--topic", help="Topic of the packets; needed with --kafka.", panel=PACKETS, metavar="TOPIC")
+    ] = None,
+    group: Annotated[
+        str, option("--group", help="Consumer group. The default is skysieve.", panel=PACKETS, metavar="GROUP")
+    ] = "skysieve",
+    from_end: Annotated[
+        bool,
+        option(
+            "--from-end",
+            help="Begin a partition that is not known yet at its end. The default is its beginning.",
+            panel=PACKETS,
+        ),
+    ] = False,
+    stop_at_end: Annotated[
+        bool,
+        option("--stop-at-end", help="End when the topic is read. The default is to wait for more.", panel=PACKETS),
+    ] = False,
+    schema: Annotated[
+        list[str] | None,
+        option(
+            "--schema",
+            help="Schema file of a number in Confluent's wire format; may be repeated. The default is none.",
+            panel=PACKETS,
+            metavar="ID=FILE",
+        ),
+    ] = None,
+    retry: Annotated[
+        bool,
+        option(
+            "--retry",
+            help="First read messages again that were set aside, with the schemas given now. The default is not to.",
+            panel=PACKETS,
+        ),
+    ] = False,
+    max_set_aside: Annotated[
+        int,
+        option(
+            "--max-set-aside",
+            help="End when more packets than this cannot be read. The default is 1000.",
+            panel=PACKETS,
+            metavar="N",
+            min=0,
+        ),
+    ] = 1000,
+    kafka_option: Annotated[
+        list[str] | None,
+        option(
+            "--kafka-option",
+            help="A setting of librdkafka, such as security.protocol=SASL_SSL; may be repeated. The default is none.",
+            panel=PACKETS,
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    no_forced: Annotated[
+        bool,
+        option(
+            "--no-forced",
+            help="Search detections alone. The default is to add forced photometry of exposures without a detection.",
+            panel=SEARCH,
+        ),
+    ] = False,
+    min_period: Annotated[
+        float, option("--min-period", help="Shortest period in days. The default is 0.05.", panel=SEARCH, metavar="P")
+    ] = 0.05,
+    max_period: Annotated[
+        float, option("--max-period", help="Longest period in days. The default is 50.", panel=SEARCH, metavar="P")
+    ] = 50.0,
+    samples_per_peak: Annotated[
+        float,
+        option(
+            "--samples-per-peak",
+            help="Number of frequencies in 1/T, where T is the time span. The default is 5.",
+            panel=SEARCH,
+            metavar="N",
+        ),
+    ] = 5.0,
+    nterms: Annotated[
+        int | None,
+        option(
+            "--nterms",
+            help="Number of Fourier terms. The default is 1, and 2 for several bands.",
+            panel=SEARCH,
+            metavar="N",
+            min=1,
+        ),
+    ] = None,
+    peaks: Annotated[
+        int,
+        option("--peaks", help="Number of peaks that are kept of each object. The default is 5.", panel=SEARCH,
+               metavar="N", min=1),
+    ] = 5,
+    min_rows: Annotated[
+        int,
+        option("--min-rows", help="Search objects with so many rows at least. The default is 20.", panel=SEARCH,
+               metavar="N", min=4),
+    ] = 20,
+    every: Annotated[
+        float,
+        option("--every", help="Seconds between two searches. The default is 10.", panel=RUN, metavar="SECONDS"),
+    ] = 10.0,
+    batch: Annotated[
+        int,
+        option("--batch", help="Search earlier when so many packets wait. The default is 5000.", panel=RUN, metavar="N",
+               min=1),
+    ] = 5000,
+    metrics: Annotated[
+        str | None,
+        option(
+            "--metrics",
+            help="Serve /health and /metrics (Prometheus); PORT alone is on the loopback. The default is not to.",
+            panel=RUN,
+            metavar="[HOST:]PORT",
+        ),
+    ] = None,
+    store: Annotated[
+        Path,
+        option(
+            "--store",
+            help="SQLite file of light curves, periods and offsets; it is continued. The default is alerts.db.",
+            panel=OUTPUT,
+            metavar="FILE",
+        ),
+    ] = Path("alerts.db"),
+    output: Annotated[
+        Path | None,
+        option(
+            "-o",
+            "--output",
+            help="File for the table of periods, replaced while the command runs. The default is to write none.",
+            panel=OUTPUT,
+            metavar="OUT",
+        ),
+    ] = None,
+    format_: FormatOption = None,
+    table_every: Annotated[
+        float,
+        option("--table-every", help="Seconds between two writes of the table. The default is 60.", panel=OUTPUT,
+               metavar="SECONDS"),
+    ] = 60.0,
+    to_topic: Annotated[
+        str | None,
+        option("--to-topic", help="Topic for the periods; needs --kafka. The default is to send none.", panel=OUTPUT,
+               metavar="TOPIC"),
+    ] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    memory: MemoryOption = None,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+) -> None:  # fmt: skip
+    """Keep the periods of objects up to date from alert packets of LSST or ZTF.
+
+    The packets come from Avro files or from Kafka. The light curve of each object grows in the store; every few
+    seconds the objects that changed are searched. Light curves, periods and the place in the stream advance together,
+    so that a process that is killed loses and repeats nothing: start it again.
+
+    Examples:
+
+    - skysieve alerts --avro night/*.avro -o periods.parquet
+    - skysieve alerts --avro ztf_public_20260801.tar.gz -o periods.csv
+    - skysieve alerts --kafka broker:9092 --topic lsst-alerts --schema 10=lsst.v10_0.alert.avsc --metrics 9100
+    """
+    from skysieve.core.metrics.server import METRICS_TYPE, PageServer, exposition, format_address, parse_address
+    from skysieve.periodogram.result.table_files import FORMATS, check_format
+
+    from .files import FileSource
+    from .intake import Intake, Source
+    from .kafka import KafkaSink, KafkaSource, settings_of
+    from .metrics import METRICS, PREFIX
+    from .packets import Decoder
+    from .schemas import read_schema
+    from .search import PeriodSearch
+    from .service import Service
+    from .store import Store, describe_error
+
+    failed: dict[str, str] = {}
+    again = f"interrupted; {store} holds what was searched so far, and the same command continues from there"
+    with report_errors(again), ExitStack() as stack:
+        messages = Messages(quiet, verbose)
+        paths = [*(avro or []), *(files or [])]
+        if bool(paths) == (kafka is not None):
+            raise ValueError("expected one of --avro and --kafka")
+        if (kafka is None) != (topic is None):
+            raise ValueError("--kafka and --topic go together")
+        if kafka is None and to_topic is not None:
+            raise ValueError("--to-topic needs --kafka")
+        if not (every > 0 and table_every > 0):
+            raise ValueError(f"--every {every:g}, --table-every {table_every:g}: expected positive numbers of seconds")
+        address = None if metrics is None else parse_address(metrics, "--metrics")
+        if output is not None:
+            if output == STDIO:
+                raise ValueError("--output -: expected the name of a file, which is replaced while the command runs")
+            check_output(output, overwrite=True)
+            format_ = table_format(output, format_, FORMATS)
+            check_format(output, format_)
+        options = settings_of(kafka_option or [])
+        decoder = Decoder({number: read_schema(path) for number, path in map(_schema, schema or [])})
+        search = stack.enter_context(
+            PeriodSearch(
+                min_period=min_period, max_period=max_period, samples_per_peak=samples_per_peak, n_peaks=peaks,
+                nterms=nterms, min_rows=min_rows, forced=not no_forced, device=device, threads=threads, memory=memory,
+            )
+        )  # fmt: skip
+        try:
+            kept = stack.enter_context(Store(store, search.settings))
+            if output is not None:
+                check_output(output, overwrite or kept.table == output.resolve())
+                kept.table = output.resolve()
+            source: Source
+            if kafka is None:
+                source = FileSource(paths, decoder, messages.say, watch=watch)
+                failed = source.failed
+            else:
+                source = KafkaSource(
+                    kafka, str(topic), group, decoder, messages.say, from_end=from_end, stop_at_end=stop_at_end,
+                    options=options,
+                )  # fmt: skip
+            sink = None if to_topic is None else KafkaSink(str(kafka), to_topic, messages.say, options)
+            if sink is not None:
+                stack.callback(sink.close)
+            service = Service(
+                kept, search, every=every, most=batch, table=output, table_format=format_, table_every=table_every,
+                publisher=sink, most_set_aside=max_set_aside, patient=watch or kafka is not None,
+                say=messages.say, detail=messages.detail,
+            )  # fmt: skip
+            if address is not None:
+                pages: dict[str, Any] = {
+                    "/metrics": lambda: (200, METRICS_TYPE, exposition(service.metrics(), METRICS, PREFIX)),
+                    "/health": lambda: (503 if service.fault else 200, "text/plain", f"{service.fault or 'ok'}\n"),
+                }
+                server = stack.enter_context(PageServer(pages, *address))
+                messages.say(f"metrics are on http://{format_address(address[0], server.port)}/metrics")
+            before = service.totals
+            if retry:
+                service.retry(decoder)
+            intake = Intake(source, service.places, 2 * batch)
+            stack.callback(intake.close)
+            service.run(intake)
+        except sqlite3.Error as error:
+            raise OSError(f"{store}: {describe_error(error)}") from None
+        new = {name: value - before[name] for name, value in service.totals.items()}
+        messages.wrote(
+            store, f"{new['packets']:,} packets, {new['rows_added']:,} new rows, {new['searches']:,} searches"
+        )
+        if new["set_aside"] > 0:
+            messages.say(f"{new['set_aside']:,} packets could not be read; they are in the table set_aside of {store}")
+        if output is not None and output.exists():
+            messages.wrote(output)
+    if failed or new["set_aside"] > 0:
+        raise typer.Exit(FAILED_SOME)
+
+
+def _schema(text: str) -> tuple[int, Path]:
+    number, equals, path = text.partition("=")
+    if not (equals and number.isdecimal() and path):
+        raise ValueError(f"--schema {text}: expected ID=FILE, such as 10=lsst.v10_0.alert.avsc")
+    return int(number), Path(path)
+
+
+__all__ = ["alerts"]

@@ -1,0 +1,86 @@
+"""The option ``--cluster`` of long commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages
+
+from .description import job
+from .folder import Outcome, check_place
+from .launchers import launcher, run
+from .slurm import submit
+
+__all__ = ["launch", "report"]
+
+MOST_LINES = 20
+"""Failed partitions, and left-out inputs, that are listed."""
+
+
+def launch(command: str, cluster: str, options: Mapping[str, Any], messages: Messages) -> int:
+    """Run a command with ``--cluster``; returns its exit code.
+
+    Parameters
+    ----------
+    command : str
+        See `skysieve.cluster.job`.
+    cluster : str
+        The option.
+    options : mapping of str to object
+        All options of the command; ``output``, ``resume``, ``overwrite``, ``threads`` and ``memory`` among them.
+    messages : Messages
+
+    Raises
+    ------
+    ValueError, OSError
+        As `skysieve.cluster.job`, `skysieve.cluster.run` and `skysieve.cluster.submit`.
+    """
+    name, rest = launcher(cluster)
+    output = options["output"]
+    if output is None or output == STDIO:
+        raise ValueError("--cluster needs -o: results are stored as they come")
+    check_place(Path(output), options["resume"], options["overwrite"])
+    made = job(command, output, **{key: value for key, value in options.items() if key != "output"})
+    for line in made.notes:
+        messages.say(f"note: {line}")
+    messages.say(f"{command}: {_count(len(made.partitions), 'partition')}")
+    shared = {key: options[key] for key in ("resume", "overwrite", "threads", "memory")}
+    if name in ("slurm", "htcondor"):
+        for line in submit(made, name, tasks=int(rest) if rest else None, **shared):
+            messages.say(line)
+        return 0
+    outcome = run(made, cluster, progress=messages.progress, note=lambda text: messages.say(f"note: {text}"), **shared)
+    return report(outcome, messages.say)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def report(outcome: Outcome, say: Callable[[str], None]) -> int:
+    """Print what was done and what failed; returns the exit code."""
+    for line in outcome.faults[:MOST_LINES]:
+        _complain(line)
+    if outcome.n_faults > MOST_LINES:
+        _complain(f"... and {_count(outcome.n_faults - MOST_LINES, 'further input')} left out; see the manifest")
+    for number, why in list(outcome.failed.items())[:MOST_LINES]:
+        _complain(f"partition {number}: {why}")
+    if outcome.failed:
+        _complain(
+            f"{len(outcome.failed):,} of {_count(outcome.partitions, 'partition')} failed; --resume computes them "
+            f"again ({outcome.folder})"
+        )
+    if not outcome.tables:
+        _complain("nothing was written")
+        return USER_ERROR
+    counts = ", ".join(f"{n:,} {what}" for what, n in outcome.counts.items())
+    say(f"wrote {outcome.output}: {_count(outcome.rows, 'row')}" + (f" ({counts})" if counts else ""))
+    return FAILED_SOME if outcome.failed or outcome.n_faults else 0
+
+
+def _complain(text: str) -> None:
+    typer.echo(f"skysieve: {text}", err=True)

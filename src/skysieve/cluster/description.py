@@ -1,0 +1,253 @@
+"""A job: a command, its options and partitions of its input; and what a worker does for one partition.
+
+A job is plain data, so that it can be pickled for Dask and stored as JSON for SLURM.  The command's own code prepares
+it, computes partitions and joins their results: see `Work`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from skysieve import __version__
+from skysieve.core.command import flat_options
+
+if TYPE_CHECKING:
+    from .folder import Parts
+
+__all__ = ["KINDS", "Job", "OutputError", "Part", "Prepared", "Resources", "Work", "job"]
+
+KINDS = {
+    "period": ("skysieve.periodogram.command.partitions:PeriodWork", "skysieve.periodogram.command.cli:period"),
+    "fstat search": ("skysieve.fstat.command.partitions:SearchWork", "skysieve.fstat.command.cli:search"),
+    "smooth": ("skysieve.sphere.command.partitions:SmoothWork", "skysieve.sphere.command.cli:smooth"),
+    "dedisp search": (
+        "skysieve.dedispersion.command.partitions:DedispWork",
+        "skysieve.dedispersion.command.cli:search",
+    ),
+}
+"""Commands that can be divided: the class that does the work, and the function with the options and their defaults."""
+
+NO_MATTER = {
+    "cluster", "dry_run", "each", "memory", "output", "overwrite", "progress", "quiet", "resume", "threads", "verbose",
+}  # fmt: skip
+"""Options on which the results do not depend."""
+
+
+class OutputError(OSError):
+    """A result that cannot be written, such as on a full disk: further partitions would fail, too."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `Work.prepare` finds before the work.
+
+    Attributes
+    ----------
+    partitions : list
+        Each as JSON holds it; in the order of the output's rows.
+    inputs : list
+        Files with their sizes and times of change, as of `skysieve.core.parts.fingerprint`.
+    plan : dict
+        What all partitions must share, such as a grid that follows from the first template.
+    notes : list of str
+        Lines for the user.
+    """
+
+    partitions: list[Any]
+    inputs: list[Any]
+    plan: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The result of a partition.
+
+    Attributes
+    ----------
+    columns : mapping of str to array or Words
+        Columns of its rows; none where it has no rows.
+    units : mapping of str to str
+        Units of some of the columns.
+    counts : dict of str to int
+        What is counted over all partitions, such as ``{"objects": 10}``.
+    faults : list of str
+        Inputs that were left out, with the reasons.
+    facts : dict
+        What else the join needs, as JSON holds it.
+    files : list of str
+        Further files that were written.
+    """
+
+    columns: Mapping[str, Any]
+    units: Mapping[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a worker may use; the results do not depend on it."""
+
+    threads: int | None = None
+    memory: str | None = None
+
+
+class Work(Protocol):
+    """What a command does for the partitions of a job.
+
+    An instance belongs to one process, which computes partition after partition with it.
+    """
+
+    def __init__(self, job: Job, resources: Resources) -> None: ...
+
+    @classmethod
+    def prepare(cls, options: dict[str, Any], output: str) -> Prepared:
+        """Check the options and divide the input."""
+
+    def compute(self, partition: Any) -> Part:
+        """Compute a partition; inputs that cannot be used are `Part.faults`."""
+
+    @classmethod
+    def finish(cls, job: Job, parts: Parts, path: Path) -> None:
+        """Write the output from the tables and the facts of all partitions, in order."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command that is divided into partitions; `job` makes it.
+
+    Attributes
+    ----------
+    command : str
+        A name of `KINDS`, or ``module:class`` of another `Work`.
+    options : dict
+        Options of the command, as JSON holds them.
+    output : str
+        The file or folder to write.
+    partitions, inputs, plan : list, list, dict
+        See `Prepared`.
+    device : str
+        Where partitions are computed: the option, or what "auto" has been found to be.
+    version : str
+        Version of this package.
+    cwd : str
+        The folder from which names of files count.
+    """
+
+    command: str
+    options: dict[str, Any]
+    output: str
+    partitions: list[Any]
+    inputs: list[Any]
+    plan: dict[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+    version: str = __version__
+    cwd: str = field(default_factory=os.getcwd)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    def __repr__(self) -> str:
+        n = len(self.partitions)
+        return f"<Job: {self.command} in {n:,} partition{'s' if n != 1 else ''}, to {self.output}>"
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of everything on which the result depends, but not of the device."""
+        options = {name: value for name, value in self.options.items() if name not in ("device", "format")}
+        asked = [self.command, options, self.partitions, self.inputs, self.plan, self.version]
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+    def at(self, name: str) -> Path:
+        """The path of a file, from the folder in which the job was made."""
+        return Path(self.cwd, name)
+
+    def facts(self) -> dict[str, Any]:
+        """The job as JSON holds it; ``Job(**facts)`` makes it again."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "notes"}
+
+    @property
+    def kind(self) -> type[Work]:
+        """The class that does the work."""
+        return kind_of(self.command)
+
+
+def kind_of(command: str) -> type[Work]:
+    """The class that does the work of a command."""
+    place = KINDS[command][0] if command in KINDS else command
+    if ":" not in place:
+        raise ValueError(f"command={command!r}: expected one of {', '.join(KINDS)}")
+    found: type[Work] = _load(place)
+    return found
+
+
+def _load(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def job(command: str, output: str | PathLike[str], **options: Any) -> Job:
+    """Divide a command into partitions.
+
+    Parameters
+    ----------
+    command : str
+        "period", "fstat search", "smooth" or "dedisp search".
+    output : path
+        The table to write; a name without an ending is a folder of Parquet files.  For "smooth" it is the folder of
+        the maps.
+    **options
+        The command's options by their names in Python: ``files=["a.parquet"]``, ``min_period=0.1``.  Others have the
+        command's defaults.
+
+    Returns
+    -------
+    Job
+
+    Raises
+    ------
+    ValueError, OSError
+        An option is wrong, or no input can be used.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skysieve import cluster
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for star in "ab":
+    ...     rows = "".join(f"{0.37 * i} {10 + (i * 0.37 % 2.5) / 2.5}\\n" for i in range(60))
+    ...     _ = (folder / f"{star}.txt").write_text(rows)
+    >>> stars = cluster.job(
+    ...     "period", folder / "periods.csv", files=sorted(folder.glob("*.txt")), min_period=1, max_period=10,
+    ...     device="cpu")
+    >>> done = cluster.run(stars)
+    >>> done.rows, done.failed
+    (2, {})
+    """
+    kind = kind_of(command)
+    given = flat_options(options)
+    if command in KINDS:
+        parameters = inspect.signature(_load(KINDS[command][1])).parameters.values()
+        known = flat_options({p.name: None if p.default is p.empty else p.default for p in parameters})
+        if unknown := sorted({*given} - {*known}):
+            raise ValueError(f"{unknown[0]}: {command} has no such option")
+        given = known | given
+    given = {name: value for name, value in given.items() if name not in NO_MATTER}
+    prepared = kind.prepare(given, fspath(output))
+    if not prepared.partitions:
+        raise ValueError(f"{command}: there is no input to divide")
+    return Job(
+        command, given, fspath(output), prepared.partitions, prepared.inputs, prepared.plan,
+        given.get("device") or "auto", notes=tuple(prepared.notes),
+    )  # fmt: skip

@@ -1,0 +1,397 @@
+"""The folder of a job: a manifest, a Parquet file for each partition, and the reasons of those that failed.
+
+``manifest.json`` holds the job and, at the end, the rows of each partition.  ``part-000000.parquet`` holds the rows of
+the first partition, and in its metadata the job's key, what was counted and what was left out.  Every file is written
+under another name and renamed, so that a file that exists is complete; pages have checksums.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skysieve import __version__
+from skysieve.core.arrays import from_arrow
+from skysieve.core.command import check_output
+from skysieve.core.files import remove_leftovers, write_parquet, written
+from skysieve.core.parts import InUse, Lock, parts_folder, read_json
+
+from .description import Job, OutputError, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow
+
+__all__ = [
+    "Outcome",
+    "Parts",
+    "RunFolder",
+    "check_place",
+    "environment",
+    "fail",
+    "folder_of",
+    "read_manifest",
+    "store",
+    "stored",
+]
+
+MANIFEST, LOCK = "manifest.json", "lock"
+VERSIONS = ("numpy", "numba", "finufft", "ducc0", "pyarrow")
+"""Packages whose version results may depend on."""
+FEWEST_ROWS = 30_000
+"""Rows of a Parquet table that are written together."""
+MOST_FAULTS = 1000
+"""Most inputs whose faults are listed."""
+
+
+@functools.cache
+def environment() -> dict[str, str]:
+    """Versions and processor of this process: partitions have the same bits where these are the same."""
+    found = {"skysieve": __version__, "python": platform.python_version()}
+    for name in VERSIONS:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
+    found["processor"] = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
+    return found
+
+
+def folder_of(output: str | os.PathLike[str]) -> Path:
+    """The folder of a job: the output itself where its name has no ending, else ``OUT.parts`` beside it."""
+    path = Path(output)
+    return path if path.is_dir() or not path.suffix else parts_folder(path)
+
+
+def check_place(output: Path, resume: bool, overwrite: bool) -> None:
+    """Refuse, before any work, an output that exists already or cannot be written.
+
+    Raises
+    ------
+    OSError
+        As `skysieve.core.command.check_output`.
+    """
+    folder = folder_of(output)
+    continues = resume and (folder / MANIFEST).exists()
+    check_output(output, overwrite or continues, folder=folder == output)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a folder.
+
+    Raises
+    ------
+    ValueError, OSError
+        There is none, or it is damaged.
+    """
+    found = read_json(folder / MANIFEST)
+    if not isinstance(found, dict) or "job" not in found:
+        raise ValueError(f"{folder / MANIFEST} is damaged; delete the folder to start anew")
+    return found
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:06d}.parquet"
+
+
+def _failure(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:06d}.failed.json"
+
+
+def store(folder: Path, number: int, key: str, part: Part) -> dict[str, Any]:
+    """Write the result of a partition; returns its facts."""
+    facts = {
+        "key": key, "number": number, "rows": len(next(iter(part.columns.values()), ())), "counts": part.counts,
+        "columns": len(part.columns),
+        "faults": part.faults[:MOST_FAULTS], "n_faults": len(part.faults), "facts": part.facts, "files": part.files,
+        "environment": environment(),
+    }  # fmt: skip
+    try:
+        with written(_part(folder, number)) as path:
+            write_parquet(part.columns, path, units=part.units, facts={"skysieve": json.dumps(facts)})
+        _failure(folder, number).unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(error.errno, error.strerror or str(error), error.filename or str(folder)) from error
+    return {name: value for name, value in facts.items() if name != "facts"}
+
+
+def stored(folder: Path, number: int, key: str) -> dict[str, Any] | None:
+    """The facts of a partition that is done; None if it is not, or if its file is damaged or of another job."""
+    import pyarrow
+    from pyarrow import parquet
+
+    path = _part(folder, number)
+    if not path.exists():
+        return None
+    try:
+        facts = _facts_of(parquet.read_schema(path))
+    except (OSError, pyarrow.ArrowException, ValueError, KeyError):
+        facts = {}
+    if facts.get("key") == key and all(Path(file).exists() for file in facts["files"]):
+        return {name: value for name, value in facts.items() if name != "facts"}
+    path.unlink(missing_ok=True)
+    return None
+
+
+def _facts_of(schema: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(schema.metadata[b"skysieve"])
+    return found
+
+
+def fail(folder: Path, number: int, error: str) -> None:
+    """Write why a partition has failed."""
+    with written(_failure(folder, number)) as path:
+        path.write_text(json.dumps({"error": error}), encoding="utf-8")
+
+
+def in_slurm(numbers: list[str]) -> bool:
+    """Whether SLURM still has one of the jobs; not, where there is no SLURM to ask."""
+    if shutil.which("squeue") is None:
+        return False
+    asked = ["squeue", "--noheader", "--jobs", ",".join(numbers)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.returncode == 0 and bool(done.stdout.strip())
+
+
+@dataclass
+class Outcome:
+    """The outcome of a job.
+
+    Attributes
+    ----------
+    output, folder : pathlib.Path
+        The output; the folder of partitions, which is removed once a table is complete.
+    partitions, before, rows : int
+        All partitions, those that were done before, and rows of the output.
+    failed : dict of int to str
+        Partitions without a result, and the reasons.
+    faults : list of str
+        Inputs that were left out, and the reasons; the first thousand.
+    n_faults : int
+    counts : dict of str to int
+        What the command counts, such as objects.
+    tables : int
+        Partitions with a table: one has none if all of its inputs were left out.
+    environments : list of dict
+        Versions and processors of the workers; results have the same bits where there is one.
+    """
+
+    output: Path
+    folder: Path
+    partitions: int
+    before: int = 0
+    rows: int = 0
+    failed: dict[int, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    n_faults: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    tables: int = 0
+    environments: list[dict[str, str]] = field(default_factory=list)
+
+    def enter(self, facts: dict[str, Any]) -> None:
+        """Add a partition that is done."""
+        self.rows += facts["rows"]
+        self.tables += facts["columns"] > 0
+        self.n_faults += facts["n_faults"]
+        self.faults += facts["faults"][: max(0, MOST_FAULTS - len(self.faults))]
+        for name, count in facts["counts"].items():
+            self.counts[name] = self.counts.get(name, 0) + count
+        if facts["environment"] not in self.environments:
+            self.environments.append(facts["environment"])
+
+
+class RunFolder:
+    """The folder of a job, which one launcher at a time may use.
+
+    Parameters
+    ----------
+    job : Job
+    resume : bool
+        Continue from the partitions that are done.
+    overwrite : bool
+        Remove those of another job.
+
+    Raises
+    ------
+    skysieve.core.parts.InUse
+        Another launcher works there.
+    ValueError, OSError
+        The folder holds partitions and neither `resume` nor `overwrite` is given, or partitions of another job, or
+        SLURM works on it, or the folder cannot be made.
+    """
+
+    def __init__(self, job: Job, resume: bool = False, overwrite: bool = False) -> None:
+        self.job, self.folder = job, folder_of(job.at(job.output))
+        check_place(job.at(job.output), resume, overwrite)
+        self.lock = Lock(self.folder / LOCK)
+        try:
+            self._open(resume, overwrite)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, resume: bool, overwrite: bool) -> None:
+        begun = (self.folder / MANIFEST).exists()
+        if begun:
+            found = read_manifest(self.folder)
+            self._check_slurm(found)
+            before = Job(**found["job"])
+            if self.job.device == "auto":
+                self.job = replace(self.job, device=before.device)
+            continues = resume and (before.key, before.device) == (self.job.key, self.job.device)
+            if overwrite or not any(self.folder.glob("part-*.parquet")):
+                if not continues:
+                    self._clear()
+            elif not resume:
+                raise FileExistsError(
+                    f"{self.folder} holds partitions of a run; use --resume to continue it, or --overwrite"
+                )
+            elif not continues:
+                old, new = before.facts(), json.loads(json.dumps(self.job.facts()))
+                names = [n for n in new if n not in ("output", "cwd") and old.get(n) != new[n]]
+                if names == ["options"]:
+                    names = sorted(n for n in new["options"] if old["options"].get(n) != new["options"][n])
+                raise ValueError(
+                    f"{self.folder} holds partitions of a run with other {', '.join(names)}; repeat that run's "
+                    "command, use --overwrite, or delete the folder"
+                )
+        remove_leftovers(self.folder)
+        self.write_manifest("running")
+
+    def _check_slurm(self, found: dict[str, Any]) -> None:
+        others = [number for number in found.get("slurm", ()) if number != os.environ.get("SLURM_JOB_ID")]
+        if others and in_slurm(others):
+            raise InUse(f"{self.folder} is in use by job {others[0]} of SLURM; wait until it ends, or scancel it")
+
+    def _clear(self) -> None:
+        for pattern in ("part-*", ".part-*", "slurm-*", "condor*", MANIFEST):
+            for path in self.folder.glob(pattern):
+                path.unlink()
+
+    def write_manifest(self, state: str, **facts: Any) -> None:
+        """Write the manifest: the job, its state and further facts."""
+        with written(self.folder / MANIFEST) as path:
+            path.write_text(json.dumps({"state": state, **facts, "job": self.job.facts()}, indent=1), encoding="utf-8")
+
+    def outcome(self) -> tuple[Outcome, list[int]]:
+        """What is done already, and the partitions that are not."""
+        found = Outcome(self.job.at(self.job.output), self.folder, len(self.job.partitions))
+        missing = []
+        for number in range(len(self.job.partitions)):
+            facts = stored(self.folder, number, self.job.key)
+            if facts is None:
+                missing.append(number)
+            else:
+                found.before += 1
+                found.enter(facts)
+        return found, missing
+
+    def failures(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Why partitions failed."""
+        found = {number: _failure(self.folder, number) for number in numbers}
+        reasons = {number: read_json(path) for number, path in found.items() if path.exists()}
+        return {number: reason["error"] for number, reason in reasons.items() if reason}
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the output and the last manifest; remove the folder where it is complete and not the output."""
+        done = [n for n in range(outcome.partitions) if n not in outcome.failed]
+        if self.folder != outcome.output and outcome.tables:
+            self.job.kind.finish(self.job, Parts([_part(self.folder, n) for n in done]), outcome.output)
+        self.write_manifest(
+            "failed" if outcome.failed else "finished", rows=outcome.rows, counts=outcome.counts,
+            failed=outcome.failed, n_faults=outcome.n_faults, faults=outcome.faults,
+            environments=outcome.environments, partitions=[_part(self.folder, n).name for n in done],
+        )  # fmt: skip
+        if self.folder != outcome.output and outcome.tables and not outcome.failed:
+            self._clear()
+            self.close()
+            with suppress(OSError):  # other files are there
+                self.folder.rmdir()
+
+    def close(self) -> None:
+        """Release the lock."""
+        self.lock.close()
+
+
+class Parts:
+    """The partitions that are done, in order: their tables and the facts beside them.
+
+    Parameters
+    ----------
+    paths : list of pathlib.Path
+    """
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+
+    def __iter__(self) -> Iterator[tuple[pyarrow.Table, dict[str, Any]]]:
+        import pyarrow
+        from pyarrow import parquet
+
+        for path in self.paths:
+            try:
+                table = parquet.read_table(path, page_checksum_verification=True)
+            except (OSError, pyarrow.ArrowException) as error:
+                path.unlink(missing_ok=True)
+                raise ValueError(f"{path} is damaged ({error}); --resume computes it again") from error
+            yield table, _facts_of(table.schema)["facts"]
+
+    def columns(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """All rows as NumPy arrays, and the units of columns."""
+        import numpy as np
+
+        columns: dict[str, list[Any]] = {}
+        units: dict[str, str] = {}
+        for table, _ in self:
+            for one in table.schema:
+                values = from_arrow(table.column(one.name))
+                columns.setdefault(one.name, []).append(values.astype(str) if values.dtype == object else values)
+                if one.metadata and b"unit" in one.metadata:
+                    units[one.name] = one.metadata[b"unit"].decode()
+        return {name: np.concatenate(values) for name, values in columns.items()}, units
+
+    def schema(self) -> pyarrow.Schema:
+        """The schema of all rows: columns that are numbers here and text there are text."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        fields: dict[str, pa.Field] = {}
+        for path in self.paths:
+            for one in parquet.read_schema(path):
+                before = fields.setdefault(one.name, one)
+                if before.type != one.type:
+                    text = pa.types.is_string(before.type) or pa.types.is_string(one.type)
+                    kind = pa.string() if text else pa.float64()
+                    fields[one.name] = before.with_type(kind)
+        return pa.schema(list(fields.values()))
+
+    def copy(self, path: Path) -> None:
+        """Write all rows as one Parquet table, with few partitions in memory at a time."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        schema = self.schema()
+        texts = [one.name for one in schema if pa.types.is_string(one.type)]
+        with written(path) as part, parquet.ParquetWriter(part, schema, use_dictionary=texts) as writer:
+            waiting: list[pa.Table] = []
+            for table, _ in self:
+                if table.num_columns:
+                    waiting.append(table.cast(schema))
+                if sum(map(len, waiting)) >= FEWEST_ROWS:
+                    writer.write_table(pa.concat_tables(waiting))
+                    waiting.clear()
+            if waiting:
+                writer.write_table(pa.concat_tables(waiting))

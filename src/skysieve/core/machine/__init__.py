@@ -1,0 +1,1 @@
+"""What was measured on this machine: costs of methods, rates of searches."""

@@ -1,0 +1,1 @@
+"""Metrics of a process that runs for long, for Prometheus."""

@@ -1,0 +1,41 @@
+"""The jobs by which ``skysieve info --measure`` measures the rates of single-pulse searches."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from skysieve.core.machine import rates
+from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.single_pulse.search import WIDTHS, SearchPlan
+
+if TYPE_CHECKING:
+    from skysieve.core.device import Device
+
+__all__ = ["measure"]
+
+CASES = (
+    (256, 1 << 16, 60, 26), (64, 1 << 17, 120, 26), (512, 1 << 15, 60, 26), (128, 1 << 16, 4, 26),
+    (64, 1 << 16, 120, 1), (256, 1 << 13, 10, 26),
+)  # fmt: skip
+"""Channels, samples, DMs and widths."""
+LONGER = 8
+"""Times as many samples on a GPU."""
+
+
+def measure(device: Device) -> None:
+    """Measure the rates of a device with small data, and store them; `OSError` if they cannot be stored."""
+    rng = np.random.default_rng(1)
+    works, took = [], []
+    where = "cpu" if device.kind == "cpu" else f"cuda:{device.index}"
+    for dtype in (np.uint8, np.float32):
+        for channels, samples, dms, widths in CASES:
+            samples *= 1 if device.kind == "cpu" else LONGER
+            x = np.clip(rng.normal(100, 10, (samples, channels)), 0, 255).astype(dtype).T  # as in files
+            fb = Filterbank.from_array(x, fch1=1500, foff=-300 / channels, tsamp=256e-6)
+            with SearchPlan(fb, np.linspace(0, 300, dms), widths=WIDTHS[:widths], threshold=8, device=where) as plan:
+                works.append(plan.describe()["work"])
+                took.append(rates.timed(device, partial(plan.execute, fb)))
+    rates.keep("dedispersion", device, rates.fit(works, took))

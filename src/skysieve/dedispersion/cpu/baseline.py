@@ -1,0 +1,264 @@
+"""The running baseline of a series: one level for a block, or a smooth line where the level drifts (numba).
+
+A block is divided into *parts* of about 1/32 s, anchored as blocks are.  All rules work on the means of the parts of a
+block and of its two neighbours, so that the result depends on these three blocks alone, and on no chunk:
+
+- The scatter that white noise gives to the means follows from their third differences, in which drifts cancel.
+- If the means of eighths of a block scatter by less than `DRIFTS` times that, there is no drift: the level of the block
+  is the mean of all parts of the three blocks, without those beyond `OUTLIER` sigma.
+- Otherwise a line is fitted to the means of ``d`` parts: at each of them the middle of a cubic through it and `REACH`
+  neighbours on each side (Savitzky and Golay 1964), without those that are beyond `OUTLIER` sigma of the line, as
+  pulses are; they are replaced by the line and the fit is repeated.  ``d`` is 16, 4 or 1: the first after which the
+  means of the block scatter as noise does.
+
+The line is joined by straight pieces and subtracted from the samples of the block.  Sums of integers stay integers: the
+line is rounded with a different fraction at each sample, so that the roundings of a window average out.
+
+Cost: an addition for a sample; a subtraction more where the level drifts.  The CUDA kernels (``cuda/baseline.cu``) do
+the same operations in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from skysieve.core.cpu.jit import njit
+from skysieve.dedispersion.contract import KINDS
+
+JIT = {"nogil": True, "error_model": "numpy"}
+LANES = 32
+"""Sums are formed in so many interleaved parts, as a warp of a GPU does."""
+GROUPS = 8
+"""Groups of parts of a block, whose scatter shows a drift; the number of parts is a multiple of it."""
+DRIFTS = 2.0
+"""Scatter of the groups from which the level drifts, in units of that of white noise."""
+OUTLIER = 3.5
+"""Means of parts that are further from the line are left out, in sigma."""
+REACH = 11
+"""Neighbours on each side through which a cubic is fitted."""
+ROUNDS = 4
+"""Repetitions of a fit without outliers."""
+STEPS = (16, 4, 1)
+"""Parts that are joined for a fit, tried in this order."""
+LEAST_STEPS = 12
+"""A block has at least so many joined parts."""
+UNSIGNED, SIGNED, REAL = KINDS.index("u"), KINDS.index("i"), KINDS.index("f")
+FLAT = 2.0**30
+"""Level of unsigned sums from which a line was subtracted."""
+GOLDEN, MASK, FRACTION = np.uint64(2654435769), np.uint64(2**32 - 1), 2.0**-32
+"""Multiples of the golden ratio, modulo 1, are fractions whose sums over windows are even."""
+TO_SIGMA = 1.4826022185056018
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+DIFFERENCE = 3.5682482323055424
+"""Mean absolute third difference of white noise, in sigma: sqrt(20) sqrt(2 / pi)."""
+EDGE = 6
+"""Values at an end of the data whose straight line gives the value there."""
+SECOND, FOURTH = 1012.0, 79948.0
+"""Sums of the second and fourth powers of -`REACH` to `REACH`."""
+CUBIC = (2 * REACH + 1) * FOURTH - SECOND * SECOND
+"""Sum of the weights ``FOURTH - SECOND t^2`` of a cubic's middle value."""
+
+
+@njit(**JIT)
+def part_start(k, block, parts):
+    """First sample of part ``k``, counted from the start of block 0; ``k`` may be negative."""
+    b = k // parts
+    return b * block + ((k - b * parts) * block) // parts
+
+
+@njit(**JIT)
+def strided_sum(y, first, n, lanes):
+    """Sum of ``n`` values in double precision, in `LANES` interleaved sums that are added in pairs."""
+    for j in range(LANES):
+        lanes[j] = 0.0
+    whole = n - n % LANES
+    for i in range(first, first + whole, LANES):
+        for j in range(LANES):
+            lanes[j] += np.float64(y[i + j])
+    for j in range(n - whole):
+        lanes[j] += np.float64(y[first + whole + j])
+    o = LANES // 2
+    while o:
+        for j in range(o):
+            lanes[j] += lanes[j + o]
+        o //= 2
+    return lanes[0]
+
+
+@njit(**JIT)
+def part_means(y, first, count, block, parts, out, lanes):
+    """Means of the parts of a block of ``count`` samples that begins at ``first``; returns how many parts are whole."""
+    for k in range(parts):
+        low, high = (k * block) // parts, ((k + 1) * block) // parts
+        if high > count:
+            return k
+        out[k] = strided_sum(y, first + low, high - low, lanes) / np.float64(high - low)
+    return parts
+
+
+@njit(**JIT)
+def median(values, n, space):
+    """Median of ``n`` values; of an even number, the mean of the middle two."""
+    for i in range(n):
+        v = values[i]
+        k = i
+        while k > 0 and space[k - 1] > v:
+            space[k] = space[k - 1]
+            k -= 1
+        space[k] = v
+    return 0.5 * (space[(n - 1) // 2] + space[n // 2])
+
+
+@njit(**JIT)
+def fit_cubics(x, low, high, out, padded):
+    """The middle of the cubic around each of ``x[low:high]``; beyond them the data are mirrored in their ends."""
+    n = high - low
+    left = right = 0.0
+    for i in range(EDGE):  # of a straight line, half a step beyond the end
+        weight = 125.0 - 36.0 * i
+        left += weight * x[low + i]
+        right += weight * x[high - 1 - i]
+    left /= 210.0
+    right /= 210.0
+    for i in range(n):
+        padded[REACH + i] = x[low + i]
+        out[low + i] = 0.0
+    for i in range(REACH):
+        padded[REACH - 1 - i] = 2.0 * left - x[low + i]
+        padded[REACH + n + i] = 2.0 * right - x[high - 1 - i]
+    for t in range(2 * REACH + 1):
+        weight = FOURTH - SECOND * ((t - REACH) * (t - REACH))
+        for i in range(n):
+            out[low + i] += weight * padded[i + t]
+    for i in range(n):
+        out[low + i] /= CUBIC
+
+
+@njit(**JIT)
+def scatter_of_noise(m, low, high, work, lanes):
+    """Standard deviation of white noise in the means ``m[low:high]``, from their third differences."""
+    n = high - low - 3
+    for i in range(n):
+        k = low + i
+        work[i] = abs((m[k + 3] - m[k]) + 3.0 * (m[k + 1] - m[k + 2]))
+    most = 3.0 * (strided_sum(work, 0, n, lanes) / np.float64(n))
+    for i in range(n):
+        work[i] = min(work[i], most)
+    return strided_sum(work, 0, n, lanes) / np.float64(n) / DIFFERENCE
+
+
+@njit(**JIT)
+def find_baseline(m, low, high, parts, fit, work, level):
+    """The baseline of a block from the means of the parts of three blocks, of which ``m[low:high]`` are known.
+
+    The block itself is ``m[parts : 2 * parts]``.  Returns 0 and writes its level to ``level[0]``; or returns ``d``, and
+    ``fit[j]`` is the baseline in the middle of parts ``j d : (j + 1) d``.
+    """
+    lanes, space = np.empty(LANES), np.empty(2 * parts)
+    n = high - low
+    group = parts // GROUPS
+    groups = n // group
+    if groups < GROUPS:
+        level[0] = strided_sum(m, low, n, lanes) / np.float64(n)
+        return 0
+    sigma = scatter_of_noise(m, low, high, work, lanes)
+    for g in range(groups):
+        total = 0.0
+        for i in range(group):
+            total += m[low + g * group + i]
+        fit[g] = total / np.float64(group)
+    middle = median(fit, groups, space)
+    for g in range(groups):
+        fit[g] = abs(fit[g] - middle)
+    spread = TO_SIGMA * median(fit, groups, space)
+    if not spread > DRIFTS * sigma / math.sqrt(np.float64(group)):
+        for _ in range(2):
+            kept = 0
+            for i in range(n):
+                near = abs(m[low + i] - middle) <= OUTLIER * sigma
+                work[i] = m[low + i] if near else 0.0
+                kept += 1 if near else 0
+            if kept == 0:
+                break
+            middle = strided_sum(work, 0, n, lanes) / np.float64(kept)
+        level[0] = middle
+        return 0
+    found = 0
+    for d in STEPS:
+        if LEAST_STEPS * d > parts:
+            continue
+        first, stop = -(-low // d), high // d
+        if stop - first < 2 * REACH + 2:
+            continue
+        found = d
+        q, x = work[: 3 * parts], work[3 * parts : 6 * parts]
+        for j in range(first, stop):
+            total = 0.0
+            for i in range(d):
+                total += m[j * d + i]
+            q[j] = total / np.float64(d)
+            x[j] = q[j]
+        most = OUTLIER * (sigma / math.sqrt(np.float64(d)))
+        fit_cubics(x, first, stop, fit, work[6 * parts :])
+        for _ in range(ROUNDS):
+            for j in range(first, stop):
+                x[j] = q[j] if abs(q[j] - fit[j]) <= most else fit[j]
+            fit_cubics(x, first, stop, fit, work[6 * parts :])
+        if d == 1:
+            break
+        a, b = max(first, parts // d), min(stop, 2 * parts // d)
+        for j in range(a, b):
+            x[j - a] = abs(q[j] - fit[j])
+        if b > a and not TO_SIGMA * median(x, b - a, space) > DRIFTS * (sigma / math.sqrt(np.float64(d))):
+            break
+    if found == 0:
+        level[0] = middle
+    return found
+
+
+@njit(**JIT)
+def take_line(y, first, start, stop, at, value, step, kind, out):
+    """``out = y - value - step (i + 1/2 - at)`` for the samples ``i`` of ``start : stop`` of a block."""
+    if kind == REAL:
+        for i in range(start, stop):
+            out[first + i] = np.float64(y[first + i]) - (value + step * ((i + 0.5) - at))
+        return
+    flat = np.int64(FLAT) if kind == UNSIGNED else np.int64(0)
+    for i in range(start, stop):
+        fraction = np.float64((np.uint64(i) * GOLDEN) & MASK) * FRACTION
+        line = np.int64(np.floor((value + step * ((i + 0.5) - at)) + fraction))
+        out[first + i] = np.int64(y[first + i]) - line + flat
+
+
+@njit(**JIT)
+def subtract_line(y, first, n, block, parts, low, high, d, fit, kind, out):
+    """Subtract a fitted line from the ``n`` samples of a block; unsigned sums then lie around `FLAT`, others at 0."""
+    last = high // d - 2
+    i, j = 0, min(max(-(-low // d), parts // d - 1), last)
+    while i < n:
+        k = j * d - parts
+        a, b, c = part_start(k, block, parts), part_start(k + d, block, parts), part_start(k + 2 * d, block, parts)
+        at, after = 0.5 * np.float64(a + b), 0.5 * np.float64(b + c)
+        stop = n if j == last else min(n, (b + c) // 2)
+        take_line(y, first, i, stop, at, fit[j], (fit[j + 1] - fit[j]) / (after - at), kind, out)
+        i = max(i, stop)
+        j += 1
+
+
+@njit(**JIT)
+def level_block(y, first, n, block, parts, m, low, high, kind, fit, work, level, out):
+    """Write the level of a block to ``level[0]``; returns whether it drifts.
+
+    Then the samples less the line go to the same place of ``out``, which may be ``y``, and have that level.
+    ``y[first : first + n]`` are the samples of the block, ``m[low:high]`` the known means of parts of three blocks.
+    """
+    if high <= low:
+        level[0] = strided_sum(y, first, n, np.empty(LANES)) / np.float64(n)
+        return False
+    d = find_baseline(m, low, high, parts, fit, work, level)
+    if d:
+        subtract_line(y, first, n, block, parts, low, high, d, fit, kind, out)
+        level[0] = FLAT if kind == UNSIGNED else 0.0
+    return d != 0

@@ -1,0 +1,157 @@
+"""Many pulses of known S/N in one file, with a table of what was injected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.data.filterbank import Filterbank, as_filterbank
+from skysieve.dedispersion.data.observation import DM_CONSTANT
+from skysieve.dedispersion.data.simulate import PulseReader, whole_reader
+
+from .campaign import Placed, counts_of, ideal, place
+from .grid import PulseGrid
+from .noise import Levels, Noise, levels
+from .pulses import Pulse, record
+
+if TYPE_CHECKING:
+    from astropy.table import Table
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.data.filterbank import Paths
+
+__all__ = ["TRUTHS", "inject_grid", "inject_pulses", "truth_table"]
+
+TRUTHS = np.dtype([
+    ("snr", "f8"), ("dm", "f8"), ("time", "f8"), ("mjd_top", "f8"), ("width", "f8"), ("effective_width", "f8"),
+    ("scatter", "f8"), ("index", "f8"), ("band_low", "f8"), ("band_high", "f8"), ("clipped", "f8"),
+])  # fmt: skip
+"""Columns of what was injected.  ``time`` (s) and ``mjd_top`` are those of the middle of the ideal boxcar, of length
+``effective_width``, at the top of the band; ``clipped`` is the fraction of the counts that the range of the samples cut
+off."""
+UNITS = {"dm": "pc / cm3", "time": "s", "mjd_top": "d", "width": "s", "effective_width": "s", "scatter": "s"}
+
+
+def inject_pulses(
+    data: Filterbank | Paths, pulses: Sequence[Pulse], *, dm_constant: float = DM_CONSTANT
+) -> tuple[Filterbank, NDArray[Any]]:
+    """Add pulses of known S/N to data.
+
+    Parameters
+    ----------
+    data : Filterbank, path or sequence of paths
+        The data are not changed.
+    pulses : sequence of Pulse
+    dm_constant : float
+
+    Returns
+    -------
+    with_pulses : Filterbank
+        Pulses are added when samples are read.
+    truths : structured array
+        A row for each pulse, with the fields of `TRUTHS`.
+
+    Raises
+    ------
+    ValueError
+        A pulse reaches beyond the data or lies outside the band, two pulses overlap, or the data do not vary.
+
+    Examples
+    --------
+    >>> from skysieve.dedispersion import fake
+    >>> fb = fake(nchan=16, duration=2, tsamp=1e-3, fch1=1500, foff=-1, period=None)
+    >>> both, truths = inject_pulses(fb, [Pulse(10, 0.5, 5e-3, 30), Pulse(20, 1.5, 5e-3, 30)])
+    >>> truths["dm"].tolist()
+    [10.0, 20.0]
+    """
+    fb = as_filterbank(data)
+    known = levels(fb, None)
+    placed = []
+    for pulse in pulses:
+        made = record(fb.observation, pulse, known.sigma, dm_constant)
+        if made.first.min() < 0 or int(made.first.max()) + made.counts.shape[1] > fb.nsamp:
+            raise ValueError(
+                f"{pulse}: it covers samples {made.first.min()} to {int(made.first.max()) + made.counts.shape[1]}, "
+                f"the data have {fb.nsamp}"
+            )
+        placed.append(Placed(pulse, made))
+    placed.sort(key=lambda one: one.pulse.time)
+    for a, b in pairwise(placed):
+        if (a.made.first + a.made.counts.shape[1] > b.made.first).any():
+            raise ValueError(f"{b.pulse} overlaps {a.pulse}")
+    return _added(fb, placed, known, False)
+
+
+def inject_grid(
+    data: Filterbank | Paths | Noise, grid: PulseGrid, *, n: int | None = None, seed: int = 0,
+    dm_constant: float = DM_CONSTANT,
+) -> tuple[Filterbank, NDArray[Any]]:  # fmt: skip
+    """Add the pulses of a grid to data, or to noise.
+
+    Parameters
+    ----------
+    data : Filterbank, path, sequence of paths, or Noise
+        Noise is as long as its ``duration``.
+    grid : PulseGrid
+        Pulses are at its times, or follow each other at least two sweeps apart.
+    n : int, optional
+        Pulses; by default one of each combination.
+    seed : int
+    dm_constant : float
+
+    Returns
+    -------
+    with_pulses : Filterbank
+    truths : structured array
+        As of `inject_pulses`.
+
+    Raises
+    ------
+    ValueError
+        As `inject_pulses`; or the data are too short for all pulses.
+    """
+    rng = np.random.default_rng([seed, 7])
+    times = grid.times
+    count = n if n is not None else grid.combinations * (1 if times is None else len(times))
+    wanted = grid.draw(count, rng)
+    fb = data.segment(seed) if isinstance(data, Noise) else as_filterbank(data)
+    if times is not None:
+        if count != len(times):
+            raise ValueError(f"time={times!r}: expected {count} times, one for each pulse")
+        return inject_pulses(fb, [Pulse(time=t, **one) for t, one in zip(times, wanted, strict=True)],
+                             dm_constant=dm_constant)  # fmt: skip
+    noise = data if isinstance(data, Noise) else None
+    known = levels(fb, noise)
+    placed = list(place(fb, wanted, known.sigma, dm_constant, grid.highest_dm, rng))
+    if len(placed) < count:
+        raise ValueError(
+            f"grid: {count} pulses up to DM {grid.highest_dm:g}, two sweeps apart, need more than the "
+            f"{fb.duration:g} s of the data; {len(placed)} fit"
+        )
+    return _added(fb, placed, known, noise is not None and noise.analog)
+
+
+def _added(fb: Filterbank, placed: list[Placed], known: Levels, analog: bool) -> tuple[Filterbank, NDArray[Any]]:
+    """The data with pulses, and the table of truths."""
+    added = [(one.made.first, counts_of(fb, one.made, known, analog)) for one in placed]
+    rows = []
+    for one, (_, counts) in zip(placed, added, strict=True):
+        ideal(one, fb, counts, None, np.empty((0, 4), np.int64), known, analog)
+        p, middle = one.pulse, (one.made.begin + one.made.length / 2) * fb.tsamp
+        rows.append((
+            p.snr, p.dm, middle, fb.observation.tstart + middle / 86400, p.width, one.made.length * fb.tsamp,
+            p.scatter, p.index, *p.band, one.clipped,
+        ))  # fmt: skip
+    return Filterbank([PulseReader(whole_reader(fb), added, analog=analog)]), np.array(rows, TRUTHS)
+
+
+def truth_table(truths: NDArray[Any], dm_constant: float = DM_CONSTANT) -> Table:
+    """The table of truths with units."""
+    from astropy.table import Table
+
+    table = Table(truths, units=UNITS)
+    table.meta["dm_constant"] = dm_constant
+    return table

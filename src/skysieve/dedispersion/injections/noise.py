@@ -1,0 +1,143 @@
+"""The noise of a receiver, as long as a campaign needs it, with interference if that is wanted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.observation import Observation, regular_freqs
+from skysieve.dedispersion.data.simulate import LEVELS, NoiseReader
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["LEAST_ROOM", "Levels", "Noise", "clipped_moments", "levels", "measured"]
+
+CLIP = 4.0
+"""Sigmas beyond which samples do not count for level and sigma."""
+LEAST_ROOM = 0.05
+"""At least this fraction of the samples of a channel is taken to have room for more."""
+PIECES, PIECE = 16, 1024
+"""Pieces of data, and samples of each, from which level and sigma of each channel are taken."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A receiver that records Gaussian noise.
+
+    Attributes
+    ----------
+    nchan : int
+    fch1, foff : float
+        Centre of the first channel and step from channel to channel, MHz.
+    tsamp : float
+        Seconds.
+    nbits : int
+        Bits of a sample.
+    duration : float
+        Seconds of noise that are searched at a time; each segment has different noise.
+    """
+
+    nchan: int = 256
+    fch1: float = 1500.0
+    foff: float = -1.171875
+    tsamp: float = 256e-6
+    nbits: int = 8
+    duration: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.nbits not in LEVELS:
+            raise ValueError(f"nbits={self.nbits!r}: expected one of {', '.join(map(str, LEVELS))}")
+        for name in ("tsamp", "duration"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected seconds, above 0")
+
+    @property
+    def analog(self) -> bool:
+        """Whether pulses are added before the noise is rounded; samples of 1 and 2 bits are too coarse for that."""
+        return self.nbits >= 4
+
+    def segment(self, seed: int, number: int = 0) -> Filterbank:
+        """Noise that depends on the seed and the number of the segment: any other pair has other noise."""
+        freqs = np.sort(regular_freqs(self.fch1, self.foff, self.nchan))[::-1]
+        obs = Observation(freqs, self.tsamp, self.nbits, 56000.0, "noise", "Fake")
+        nsamp = max(1, round(self.duration / self.tsamp))
+        high, low = np.random.SeedSequence([seed, number]).generate_state(2, np.uint64)
+        return Filterbank([NoiseReader(obs, nsamp, int(high) << 64 | int(low), *LEVELS[self.nbits])])
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What the noise of each channel is, in counts; arrays of float64, shape (nchan,).
+
+    Attributes
+    ----------
+    level, sigma
+        Mean and standard deviation.
+    room
+        Fraction of the samples that are below the largest value, so that something can be added to them.
+    """
+
+    level: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    room: NDArray[np.float64]
+
+
+def levels(fb: Filterbank, noise: Noise | None) -> Levels:
+    """Level and sigma of each channel: those of simulated noise, rounding included; of data measured.
+
+    Pieces in which a channel does not vary, because the beam is silent there, do not count.
+    """
+    if noise is not None and noise.analog:
+        level, sigma = LEVELS[noise.nbits]
+        rounding = 0.0 if noise.nbits == 32 else 1 / 12
+        ones = np.ones(fb.nchan)
+        return Levels(level * ones, math.sqrt(sigma**2 + rounding) * ones, ones)
+    count = min(fb.nsamp, PIECE)
+    starts = np.unique(np.linspace(0, fb.nsamp - count, PIECES).astype(int))
+    pieces = np.array([measured(fb.block(int(start), count), fb.maximum) for start in starts])
+    varies = pieces[:, 1] > 0
+    some = varies.any(axis=0)
+    pieces = np.where(varies[:, None], pieces, np.nan)
+    out = np.zeros((3, fb.nchan))
+    out[:, some] = np.nanmedian(pieces[:, :, some], axis=0)
+    return Levels(*out)
+
+
+def measured(block: NDArray[Any], maximum: int) -> NDArray[np.float64]:
+    """Level, sigma and room of each row, shape (3, nchan); see `Levels`."""
+    room = (block < maximum).mean(axis=1) if maximum else np.ones(len(block))
+    return np.array([*clipped_moments(block), room])
+
+
+def clipped_moments(block: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of each row, without values beyond `CLIP` sigma of the median.
+
+    Quartiles alone are too coarse for samples of few bits.
+    """
+    x = block.astype(np.float64)
+    finite = np.isfinite(x)
+    quantile: Any = np.quantile if finite.all() else np.nanquantile  # the latter is ten times slower
+    x[~finite] = np.nan
+    low, middle, high = quantile(x, (0.25, 0.5, 0.75), axis=1)
+    spread = (high - low) / 1.3489795
+    wide = np.where(spread > 0, CLIP * np.maximum(spread, 1.0 if block.dtype.kind != "f" else 0.0), np.inf)
+    x[np.abs(x - middle[:, None]) > wide[:, None]] = np.nan
+    return np.nanmean(x, axis=1), np.nanstd(x, axis=1)
+
+
+def level_near(block: NDArray[Any], known: Levels) -> NDArray[np.float64]:
+    """Mean of each row without values beyond `CLIP` sigma of it: the level of data that drift."""
+    x = block.astype(np.float32)
+    good = np.isfinite(x)
+    x[~good] = 0.0
+    level = x.sum(axis=1, dtype=np.float64) / np.maximum(good.sum(axis=1), 1)
+    for _ in range(2):
+        some = good & (np.abs(x - level[:, None]) <= CLIP * known.sigma[:, None])
+        count = some.sum(axis=1)
+        level = np.where(count > 0, (x * some).sum(axis=1, dtype=np.float64) / np.maximum(count, 1), level)
+    return level

@@ -1,0 +1,172 @@
+"""The jobs by which ``skysieve info --measure`` measures the rates of F-statistic maps, searches and demodulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.command import show_prediction
+from skysieve.core.device import resolve
+from skysieve.core.machine import rates
+from skysieve.fstat.api import TransientPlan
+from skysieve.fstat.demod.demodulator import Demodulator
+from skysieve.fstat.demod.simulate import simulate_sfts
+from skysieve.fstat.inputs.grid import Grid
+from skysieve.fstat.inputs.simulate import synth_atoms
+from skysieve.fstat.inputs.windows import WindowSum
+from skysieve.fstat.template_search.batch import AtomsBatch
+from skysieve.fstat.template_search.search import SearchPlan
+from skysieve.fstat.timing import measuring
+
+if TYPE_CHECKING:
+    from skysieve.core.device import Device
+    from skysieve.fstat.demod.bank import TemplateBank
+    from skysieve.fstat.inputs.atoms import Atoms
+
+__all__ = ["measure", "predicted_search", "show_search"]
+
+T0, T = 1_000_000_000, 1800
+GRIDS = (
+    Grid(t0=T0, t0_band=20 * T, dt0=T, tau=4 * T),
+    Grid(t0=T0, t0_band=20 * T, dt0=2 * T, tau=4 * T),
+    Grid(t0=T0, t0_band=20 * T, dt0=T, tau=2 * T, tau_band=30 * T, dtau=15 * T),
+    Grid(t0=T0, t0_band=20 * T, dt0=T + 50, tau=4 * T),
+)
+"""Start times in every bin, and in some; far fewer cells than bins; start times within bins."""
+SEARCHES = ((400, 24), (400, 96), (60, 960))
+"""Templates and SFTs of the searches by which the work around the maps is timed."""
+PROJECTIONS = (4000, 96)
+"""Templates and SFTs that are demodulated."""
+
+
+def measure(device: Device) -> None:
+    """Measure the rates of a device, and store them; `OSError` if they cannot be stored."""
+    atoms = synth_atoms(T0, 40 * T)
+    maps = [False, True]
+    window: Any
+    dtype: Any
+    for window, dtype, keep_map, grid in product(("rect", "exp"), ("float64", "float32"), maps, GRIDS):
+        if grid is GRIDS[3] and keep_map:
+            continue
+        for posteriors in maps if device.kind == "cuda" else [False]:
+            options: dict[str, Any] = {"keep_map": keep_map, "posteriors": posteriors, "device": device}
+            with TransientPlan(grid, window=window, dtype=dtype, **options) as plan, measuring():
+                plan.describe(atoms)
+    if device.kind == "cuda":  # searches give the kernels many templates, which take other constants than one
+        for kind in (np.float64, np.float32):
+            for grid in GRIDS[:2]:
+                with SearchPlan(grid, dtype=np.dtype(kind), device=device) as search, measuring():
+                    search.describe(_batch(4, 48))
+    found = {}
+    if device.kind == "cpu":
+        with TransientPlan(window=WindowSum([(1, 1), (-1, 5)]), dtype="float32", keep_map=False, device=device) as plan:
+            many = synth_atoms(T0, 300 * T)
+            took = rates.timed(device, partial(plan.execute, many))
+            rates.keep("fstat", device, {"weights": 1.0})
+            found["weights"] = took / float(plan.describe(many)["processor_seconds"])
+    name = "processor_seconds" if device.kind == "cpu" else "seconds"
+    rates.keep("fstat", device, found | {"templates": 0.0, "atoms": 0.0})  # then only the maps are predicted
+    works, took_each = [], []
+    for templates, sfts in SEARCHES:
+        batch = _batch(templates, sfts)
+        grid = Grid(t0=T0, t0_band=0, dt0=T, tau=2 * T, tau_band=0, dtau=T)
+        with SearchPlan(grid, windows=("rect",), device=device) as search:
+            maps = search.describe(batch)[name]
+            seconds = rates.timed(device, partial(_searched, search, batch))
+            works.append(search.work_of(templates, templates * sfts))
+            took_each.append(max(seconds - maps, 0.1 * seconds))
+    found |= rates.fit(works, took_each)
+    templates, sfts_count = PROJECTIONS
+    made = simulate_sfts((100.0, 100.2), T0, sfts_count * T, detectors=("H1",), ephemeris="builtin")
+    with Demodulator(made, 0.5, 1.0, barycentre="builtin", device=device) as host:
+        f0 = np.linspace(100.09, 100.11, templates)
+        seconds = rates.timed(device, partial(host.batch, f0))
+    found["projections"] = seconds / (templates * sfts_count)
+    wide = simulate_sfts((100.0, 101.0), T0, 300 * T, detectors=("H1",), ephemeris="builtin")
+    made_anew = partial(Demodulator, wide, 0.5, 1.0, barycentre="builtin", device=device)
+    found["sft values"] = rates.timed(device, made_anew) / wide[0].data.size
+    rates.keep("fstat", device, found)
+
+
+SAMPLED = 256
+"""Most templates of which the time stands for that of all."""
+
+
+def show_search(
+    plan: SearchPlan,
+    first: list[Atoms],
+    host: Demodulator | None,
+    bank: TemplateBank | None,
+    total: int,
+    read: Callable[[], object],
+) -> None:
+    """Print what a search would take, as ``--dry-run`` does.
+
+    Parameters
+    ----------
+    plan : SearchPlan
+    first : list of Atoms
+        Of the first template.
+    host, bank : Demodulator and TemplateBank, optional
+        For a search of SFTs.
+    total : int
+        Number of templates.
+    read : callable
+        Reads the file of one template.
+    """
+    facts = predicted_search(plan, first, host, bank, total, read)
+    show_prediction(facts, f"{total:,} templates, windows {', '.join(plan.options.windows)}")
+
+
+def predicted_search(
+    plan: SearchPlan,
+    first: list[Atoms],
+    host: Demodulator | None,
+    bank: TemplateBank | None,
+    total: int,
+    read: Callable[[], object],
+) -> dict[str, Any]:
+    """The prediction that `show_search` prints."""
+    device, shared = plan.devices[0], len(plan.devices)
+    if host is not None and bank is not None:
+        batch: Any = host.batch(*bank.part(0, min(total, SAMPLED)).values(), strict=False)
+    else:
+        batch = first
+    facts = plan.describe(batch)
+    whole = total / facts["templates"]
+    for name in ("seconds", "processor_seconds"):
+        facts[name] = None if facts[name] is None else facts[name] * whole
+    if facts["processor_seconds"] is not None:  # the threads share the templates of all batches
+        facts["seconds"] = facts["processor_seconds"] / min(total, shared)
+    work, once = {}, 0.0
+    if host is not None:
+        work["projections"] = float(total * sum(len(one) for one in host.sfts))
+        work["sft values"] = float(sum(one.data.size for one in host.sfts))
+    else:
+        once = total * rates.timed(resolve("cpu")[0], read, 1)
+    around = rates.predicted("fstat", device, work)
+    for name in ("seconds", "processor_seconds"):
+        each = facts[name], around[name]
+        facts[name] = None if each[0] is None or each[1] is None else each[0] + each[1] + once
+    missing = rates.missing("fstat", device, plan.work_of(1, 1) | work)
+    windows = [] if missing else ["the maps of these windows"]
+    return facts | {"moved": round(facts["moved"] * whole), "missing": missing or windows, "threads": shared}
+
+
+def _searched(search: SearchPlan, batch: list[AtomsBatch]) -> None:
+    """Search a batch as a stream."""
+    search.execute(iter([batch]))
+
+
+def _batch(templates: int, sfts: int) -> list[AtomsBatch]:
+    """Atoms of noise of one detector."""
+    [one] = synth_atoms(T0, sfts * T, detectors=("H1",))
+    rng = np.random.default_rng(1)
+    shape = templates, len(one)
+    Fa, Fb = ((rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(np.complex64) for _ in range(2))
+    params = {"f0": np.linspace(100, 101, templates)}
+    return [AtomsBatch(one.t, one.a2, one.b2, one.ab, Fa, Fb, one.tatom, one.detector, params)]

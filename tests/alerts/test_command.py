@@ -1,0 +1,379 @@
+"""``skysieve alerts`` from files: periods, faults of files and stores, and processes that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from astropy.table import Table
+from tests.alerts.packets import (
+    LSST_BANDS,
+    container,
+    lsst_packet,
+    lsst_schema,
+    star,
+    write_files,
+    ztf_packet,
+    ztf_schema,
+)
+from typer.testing import CliRunner
+
+import skysieve
+from skysieve.alerts.surveys import ROW
+from skysieve.cli import application
+
+pytest.importorskip("fastavro")
+QUICK = ("--min-period", "2", "--max-period", "20", "--peaks", "1", "--device", "cpu")
+"""A short search: most tests are not about periods."""
+
+
+def run(*arguments: Any, code: int | None = 0) -> str:
+    """Run the command in this process; returns what it prints.  Without a code, it may set packets aside or not."""
+    result = CliRunner().invoke(application("alerts"), ["alerts", *map(str, arguments)])
+    assert result.exit_code in ((0, 1) if code is None else (code,)), result.output
+    return result.output
+
+
+def content(store: Path) -> dict[str, Any]:
+    """What a store holds, without times and versions, which depend on when packets were read."""
+    base = sqlite3.connect(store)
+    totals = dict(base.execute("SELECT name, value FROM totals"))
+    totals.pop("searches", None)
+    return {
+        "rows": dict(base.execute("SELECT object, rows FROM objects")),
+        "totals": totals,
+        "set_aside": base.execute("SELECT source, part, place, number, reason, bytes FROM set_aside").fetchall(),
+        "places": base.execute("SELECT source, part, next, mark FROM places ORDER BY source").fetchall(),
+        "periods": base.execute("SELECT id, status, n_used, bands FROM periods ORDER BY id").fetchall(),
+    }
+
+
+def periods(store: Path) -> np.ndarray:
+    return np.array(sqlite3.connect(store).execute("SELECT period FROM periods ORDER BY id").fetchall(), float)[:, 0]
+
+
+def test_periods_of_lsst_packets(tmp_path):
+    """Those of the public functions on the same rows, in files, and the right ones."""
+    stars = [star(k, bands=1 if k % 4 == 0 else 6) for k in range(1, 13)]
+    write_files(tmp_path / "night", stars, 5, cutout=100)
+    out, store = tmp_path / "periods.csv", tmp_path / "a.db"
+    text = run("--avro", tmp_path / "night", "--store", store, "-o", out, "--min-period", 0.05, "--device", "cpu")
+    assert f"wrote {store}: 12 packets, 1,200 new rows, 12 searches" in text
+    found = Table.read(out)
+    assert found["id"].tolist() == list(range(1, 13))
+    assert found["n_used"].tolist() == [100] * 12
+    grid = {"fmin": 1 / 50, "fmax": 20.0, "n_peaks": 5, "device": "cpu"}
+    for s, row in zip(stars, found, strict=True):
+        # the star's harmonics and the year's sampling leave its period within half a step of the grid, 1 / (10 T)
+        assert abs(1 / row["period"] - 1 / s.period) < 1 / 3650
+        if s.number % 4 == 0:
+            expected: Any = skysieve.lombscargle(s.mjd, s.flux, s.error, **grid)
+            assert row["bands"] == "u"
+        else:
+            names = [LSST_BANDS[b] for b in s.band]
+            expected = skysieve.lombscargle_multiband(s.mjd, s.flux, names, s.error, **grid)
+            assert row["bands"] == "".join(sorted(LSST_BANDS))
+        assert row["period"] == pytest.approx(float(expected.period), rel=1e-9)
+        assert row["power"] == pytest.approx(float(expected.best_power), rel=1e-9)
+        assert row["last_mjd"] == pytest.approx(s.mjd[-1], abs=1e-9)
+
+
+def test_periods_of_ztf_archives(tmp_path):
+    """A night as ZTF publishes it: an archive of files with one packet each; the second run has nothing to do."""
+    stars = [star(k, bands=3) for k in range(1, 5)]
+    for s in stars:
+        (tmp_path / f"{s.number}.avro").write_bytes(container([ztf_packet(s, cutout=10, limits=2)], ztf_schema()))
+    (tmp_path / "5.avro").write_bytes(b"no packet")
+    archive = tmp_path / "ztf_public_20260801.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for number in (1, 5, 2, 3, 4):
+            tar.add(tmp_path / f"{number}.avro")
+    store, out = tmp_path / "a.db", tmp_path / "periods.parquet"
+    text = run(archive, "--store", store, "-o", out, "--min-period", 0.09, "--batch", 2, code=1)
+    assert "1 packets could not be read; they are in the table set_aside" in text
+    found = Table.read(out)
+    assert found["id"].tolist() == [f"ZTF18aa000000{k}" for k in range(1, 5)]
+    for s, row in zip(stars, found, strict=True):
+        assert abs(1 / row["period"] - 1 / s.period) < 1 / 3650
+    from pyarrow import parquet
+
+    assert parquet.read_schema(out).field("period").metadata == {b"unit": b"d"}
+    assert content(store)["set_aside"][0][5] == b"no packet"
+    assert ": 0 packets, 0 new rows" in run(archive, "--store", store, "-o", out, "--min-period", 0.09)
+
+
+def some_night(folder: Path, stars: int = 24) -> list[Path]:
+    """Files in which the alerts of each star come out of order and twice, with a damaged block in one of them."""
+    folder.mkdir()
+    made = [lsst_packet(star(k, n=30), last, cutout=30) for k in range(1, stars + 1) for last in (19, 24, 29, 29)]
+    random.Random(3).shuffle(made)
+    made[5] |= {"diaObject": None}
+    paths = []
+    for k in range(4):
+        paths.append(folder / f"{k}.avro")
+        paths[-1].write_bytes(container(made[k::4], lsst_schema(), block=20_000))
+    data = bytearray(paths[1].read_bytes())
+    middle = data.index(data[-16:], len(data) // 2) + 40
+    data[middle : middle + 2000] = b"\xff" * 2000
+    paths[1].write_bytes(data)
+    return paths
+
+
+def test_order_repetitions_and_batches_do_not_matter(tmp_path):
+    paths = some_night(tmp_path / "night")
+    one, two = tmp_path / "one.db", tmp_path / "two.db"
+    run("--avro", *paths, "--store", one, *QUICK, code=1)
+    run(*reversed(paths), "--avro", paths[2], "--store", two, *QUICK, "--batch", 7, "--every", 0.01, code=1)
+    first, second = content(one), content(two)
+    assert first == second
+    np.testing.assert_allclose(periods(one), periods(two), rtol=1e-9)
+    assert first["totals"]["set_aside"] == len(first["set_aside"]) > 0
+    assert first["totals"]["without_object"] == 1
+    every = np.concatenate([np.frombuffer(rows, ROW) for rows in first["rows"].values()])
+    assert first["totals"]["rows_added"] == len(every)
+    for path in paths:  # the same packets in other files: nothing is new
+        path.rename(path.with_name(f"again-{path.name}"))
+    run(tmp_path / "night", "--store", one, *QUICK, code=1)
+    assert content(one)["rows"] == first["rows"]
+    assert content(one)["totals"]["rows_added"] == first["totals"]["rows_added"]
+
+
+def start(*arguments: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "skysieve", "alerts", *map(str, arguments)], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def total(store: Path, name: str = "packets") -> int:
+    """A total of a store that a process may be writing."""
+    if not store.exists():
+        return 0
+    try:
+        row = sqlite3.connect(store).execute("SELECT value FROM totals WHERE name = ?", (name,)).fetchone()
+    except sqlite3.OperationalError:  # it has no tables yet
+        return 0
+    return 0 if row is None else row[0]
+
+
+def owner_of(store: Path) -> int:
+    """The process that has a store open, or had it last."""
+    lock = Path(f"{store}-lock")
+    return int(lock.read_text() or 0) if lock.exists() else 0
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.slow)])
+def test_killed_at_any_moment(tmp_path, kills):
+    """SIGKILL loses and repeats nothing: packets, rows and packets that were set aside are those of one run."""
+    paths = some_night(tmp_path / "night")
+    whole, store = tmp_path / "whole.db", tmp_path / "killed.db"
+    run(*paths, "--store", whole, *QUICK, code=1)
+    expected = content(whole)
+    rng = random.Random(kills)
+    arguments = (*paths, "--store", store, *QUICK, "--batch", 3, "--every", 0.01)
+    advanced = killed = 0
+    until = time.monotonic() + 240 + 20 * kills
+    while killed < kills and time.monotonic() < until:
+        process = start(*arguments)
+        before = total(store)
+        if killed % 4 == 3:  # while it starts
+            while process.poll() is None and owner_of(store) != process.pid:
+                time.sleep(0.01)
+            time.sleep(rng.uniform(0, 0.4))
+        else:
+            while process.poll() is None and total(store) == before:
+                time.sleep(0.005)
+            time.sleep(rng.uniform(0, 0.05))
+        process.kill()
+        process.wait()
+        killed += process.returncode == -signal.SIGKILL
+        assert total(store) >= before
+        advanced += total(store) > before
+        if process.returncode != -signal.SIGKILL:  # it had read everything: begin anew
+            assert content(store) == expected
+            for name in tmp_path.glob("killed.db*"):
+                name.unlink()
+    assert killed == kills
+    assert advanced >= kills // 2
+    run(*arguments, code=None)
+    assert content(store) == expected
+    np.testing.assert_allclose(periods(store), periods(whole), rtol=1e-9)
+    assert sqlite3.connect(store).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_files_that_cannot_be_read_cost_themselves_alone(tmp_path):
+    (good,) = write_files(tmp_path / "a", [star(k, n=25) for k in range(1, 5)], 10, cutout=10)
+    short = tmp_path / "short.avro"
+    short.write_bytes(good.read_bytes()[:-5000])
+    others = {
+        "empty.avro": (b"", "is empty"), "text.avro": (b"a,b\n1,2\n", "is not an Avro container file"),
+        "other.avro": (container([{"a": 1}], {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}),
+                       "expected those of a survey"),
+        "head.avro": (good.read_bytes()[:300], "ends in the middle"),
+    }  # fmt: skip
+    for name, (data, _) in others.items():
+        (tmp_path / name).write_bytes(data)
+    store = tmp_path / "a.db"
+    text = run(*[tmp_path / name for name in others], short, good, "--store", store, *QUICK, code=1)
+    for name, (_, reason) in others.items():
+        assert any(name in line and reason in line for line in text.splitlines()), name
+    assert "short.avro: ends in the middle of a block, at byte" in text
+    assert len(content(store)["periods"]) == 4
+    short.write_bytes(good.read_bytes())  # the rest arrives
+    assert "4 packets" not in run(short, "--store", store, *QUICK)
+    assert content(store)["totals"]["packets"] >= 8
+
+
+def test_too_many_packets_that_cannot_be_read(tmp_path):
+    """The run ends before it stores them: the disk does not fill with packets of a schema that is not known."""
+    archive, store = tmp_path / "a.tar", tmp_path / "a.db"
+    (tmp_path / "bad.avro").write_bytes(b"no packet")
+    with tarfile.open(archive, "w") as tar:
+        for number in range(5):
+            tar.add(tmp_path / "bad.avro", f"{number}.avro")
+    text = run(archive, "--store", store, *QUICK, "--max-set-aside", 4, code=2)
+    assert "5 packets could not be read, the last: 4.avro is not an Avro container file" in text
+    assert total(store, "set_aside") == 0
+    run(archive, "--store", store, *QUICK, "--max-set-aside", 5, code=1)
+    assert total(store, "set_aside") == 5
+
+
+def test_a_file_that_is_replaced(tmp_path):
+    """Another file of the same name is read from its beginning; what was set aside of the first remains."""
+    path, store = tmp_path / "a.avro", tmp_path / "a.db"
+    for k in (1, 2):
+        data = bytearray(container([lsst_packet(star(k, n=25), cutout=10)], lsst_schema()))
+        data[-100:-16] = b"\xff" * 84
+        path.write_bytes(data)
+        run(path, "--store", store, *QUICK, code=1)
+        path.write_bytes(container([lsst_packet(star(k, n=25), cutout=10)], lsst_schema()))
+        run(path, "--store", store, *QUICK)
+    base = sqlite3.connect(store)
+    assert len(content(store)["periods"]) == 2
+    found = base.execute("SELECT place, number, bytes FROM set_aside").fetchall()
+    assert len({place for place, _, _ in found}) == 1
+    assert [number for _, number, _ in found] == [0, 1]
+    assert len({raw for _, _, raw in found}) == 2
+
+
+def test_new_files_are_seen(tmp_path):
+    folder, store = tmp_path / "in", tmp_path / "a.db"
+    folder.mkdir()
+    process = start("--avro", folder, "--watch", "--store", store, *QUICK, "--every", 0.2, "--metrics", "0")
+    try:
+        address = ""
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "metrics are on" in line:
+                address = line.split()[-1]
+                break
+        for k in (1, 2):
+            (made,) = write_files(tmp_path / f"new{k}", [star(k, n=25)], 5, cutout=10)
+            made.rename(folder / f"{k}.avro")
+            until = time.monotonic() + 180
+            text = ""
+            while f"skysieve_alerts_packets_total {k}\n" not in text and time.monotonic() < until:
+                time.sleep(0.05)
+                text = urllib.request.urlopen(address).read().decode()
+            assert f"skysieve_alerts_searches_total {k}\n" in text
+        health = urllib.request.urlopen(address.replace("/metrics", "/health"))
+        assert (health.status, health.read()) == (200, b"ok\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 130
+        assert "the same command continues from there" in process.stdout.read()
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    assert len(content(store)["periods"]) == 2
+
+
+def test_one_process_a_store(tmp_path):
+    (path,) = write_files(tmp_path / "a", [star(1, n=25)], 5, cutout=10)
+    store = tmp_path / "a.db"
+    run(path, "--store", store, *QUICK)
+    import fcntl
+
+    with open(f"{store}-lock", "a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        text = run(path, "--store", store, *QUICK, code=2)
+    assert f"{store}: process {os.getpid()} uses this store" in text
+    run(path, "--store", store, *QUICK)
+
+
+def test_a_store_that_another_program_has_locked(tmp_path, monkeypatch):
+    (path,) = write_files(tmp_path / "a", [star(1, n=25)], 5, cutout=10)
+    store = tmp_path / "a.db"
+    run(path, "--store", store, *QUICK)
+    monkeypatch.setattr("skysieve.alerts.store.BUSY_SECONDS", 0.2)
+    other = sqlite3.connect(store, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert "another program has kept the store locked" in run(path, "--store", store, *QUICK, code=2)
+    other.execute("ROLLBACK")
+    run(path, "--store", store, *QUICK)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "expected one of --avro and --kafka"),
+        (("--avro", "x.avro", "--kafka", "a:1", "--topic", "t"), "expected one of --avro and --kafka"),
+        (("--kafka", "a:1"), "--kafka and --topic go together"),
+        (("nothing.avro",), "nothing.avro: No such file or directory"),
+        (("x", "--to-topic", "t"), "--to-topic needs --kafka"),
+        (("x", "--every", "0"), "--every 0, --table-every 60: expected positive"),
+        (("x", "--min-period", "60"), "min_period=60, max_period=50: expected 0 < min_period < max_period"),
+        (("x", "--schema", "a"), "--schema a: expected ID=FILE"),
+        (("x", "-o", "-"), "--output -: expected the name of a file"),
+        (("x", "-o", "a.txt"), "--output a.txt: expected one of csv"),
+        (("x", "--store", "no/a.db"), "there is no folder no"),
+        (("x", "--kafka-option", "enable.auto.commit=true"), "is set by this command"),
+        (("x", "--metrics", "abc"), "--metrics abc: expected HOST:PORT"),
+    ],
+)
+def test_wrong_arguments(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in run(*arguments, code=2).replace("\n", " ")
+
+
+def test_outputs_are_not_replaced_without_being_asked(tmp_path):
+    (path,) = write_files(tmp_path / "a", [star(1, n=25)], 5, cutout=10)
+    out, store = tmp_path / "p.csv", tmp_path / "a.db"
+    out.write_text("precious")
+    assert "exists; use --overwrite" in run(path, "--store", store, "-o", out, *QUICK, code=2)
+    assert out.read_text() == "precious"
+    run(path, "--store", store, "-o", out, *QUICK, "--overwrite")
+    assert out.read_text().startswith("id,status")
+    run(path, "--store", store, "-o", out, *QUICK)  # the table of this store
+    (tmp_path / "b.db").write_text("text " * 1000)
+    assert "b.db: the store cannot be used" in run(path, "--store", tmp_path / "b.db", *QUICK, code=2)
+    sqlite3.connect(tmp_path / "c.db").execute("CREATE TABLE x (y)").connection.commit()
+    assert "is a database of something else" in run(path, "--store", tmp_path / "c.db", *QUICK, code=2)
+
+
+def test_other_settings_search_again(tmp_path):
+    write_files(tmp_path / "a", [star(k, n=25) for k in range(1, 4)], 5, cutout=10)
+    store, out = tmp_path / "a.db", tmp_path / "p.json"
+    run(tmp_path / "a", "--store", store, "-o", out, *QUICK)
+    assert "period_2" not in json.loads(out.read_text())[0]
+    text = run(tmp_path / "a", "--store", store, "-o", out, *QUICK, "--peaks", 2)
+    assert "searched 3 stored objects again, because the settings changed" in text
+    assert "period_2" in json.loads(out.read_text())[0]
+    assert "again" not in run(tmp_path / "a", "--store", store, "-o", out, *QUICK, "--peaks", 2)
+    run(tmp_path / "a", "--store", store, *QUICK, "--min-rows", 26)
+    assert sqlite3.connect(store).execute("SELECT count(*) FROM sqlite_master WHERE name = 'periods'").fetchone() == (
+        0,
+    )

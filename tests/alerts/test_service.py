@@ -1,0 +1,201 @@
+"""The loop of ``skysieve alerts`` while the disk is full, the store locked, or a batch takes for ever."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.alerts.packets import star, write_files
+
+from skysieve.alerts.files import FileSource
+from skysieve.alerts.intake import Intake
+from skysieve.alerts.metrics import METRICS
+from skysieve.alerts.packets import Decoder
+from skysieve.alerts.search import PeriodSearch
+from skysieve.alerts.service import Service
+from skysieve.alerts.store import Batch, Store, StoreInUse
+
+pytest.importorskip("fastavro")
+
+
+@pytest.fixture(scope="module")
+def search():
+    with PeriodSearch(min_period=2, max_period=20, n_peaks=1, device="cpu") as made:
+        yield made
+
+
+@pytest.fixture
+def night(tmp_path) -> list[Path]:
+    return write_files(tmp_path / "night", [star(k, n=25) for k in range(1, 7)], 2, cutout=10)
+
+
+def run(service: Service, night: list[Path]) -> None:
+    intake = Intake(FileSource(night, Decoder(), print), service.places, 100)
+    try:
+        service.run(intake)
+    finally:
+        intake.close()
+
+
+def counted(store: Store) -> tuple[int, int, int]:
+    totals = store.totals()
+    return totals["packets"], totals["rows_added"], totals["searches"]
+
+
+def test_a_full_disk_is_waited_for(tmp_path, night, search, monkeypatch):
+    monkeypatch.setattr("skysieve.alerts.service.RETRY_SECONDS", 0.01)
+    said, faults = list[str](), list[str]()
+    with Store(tmp_path / "a.db") as store:
+        pages = store._base.execute("PRAGMA page_count").fetchone()[0]
+        store._base.execute(f"PRAGMA max_page_count = {pages}")
+
+        def say(text: str) -> None:
+            said.append(text)
+            store._base.execute("PRAGMA max_page_count = 1000000")
+            faults.append(service.fault)
+
+        service = Service(store, search, patient=True, say=say, every=0.05)
+        run(service, night)
+        assert counted(store) == (6, 150, 6)
+        assert said == [
+            "the disk is full; trying again every 0.01 s, nothing is lost", "the store can be written again"
+        ]  # fmt: skip
+        assert faults[1] == "the disk is full"
+        assert service.fault == ""
+        assert service.metrics()["store_errors_total"] == 1
+
+
+def test_a_full_disk_ends_a_run_over_files(tmp_path, night, search):
+    with Store(tmp_path / "a.db") as store:
+        store._base.execute(f"PRAGMA max_page_count = {store._base.execute('PRAGMA page_count').fetchone()[0]}")
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            run(Service(store, search), night)
+        assert store.totals() == {}
+        assert store.places() == {}
+    with Store(tmp_path / "a.db") as store:
+        run(Service(store, search), night)
+        assert counted(store) == (6, 150, 6)
+
+
+def test_a_locked_store_is_waited_for(tmp_path, night, search, monkeypatch):
+    monkeypatch.setattr("skysieve.alerts.service.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("skysieve.alerts.store.BUSY_SECONDS", 0.05)
+    said = list[str]()
+    with Store(tmp_path / "a.db") as store:
+        other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+
+        def say(text: str) -> None:
+            said.append(text)
+            if len(said) == 1:
+                other.execute("ROLLBACK")
+
+        run(Service(store, search, patient=True, say=say), night)
+        assert counted(store) == (6, 150, 6)
+        assert "another program has kept the store locked" in said[0]
+        other.close()
+
+
+def test_a_table_that_cannot_be_written_is_tried_again(tmp_path, night, search, monkeypatch):
+    folder = tmp_path / "out"
+    with Store(tmp_path / "a.db") as store:
+        said = list[str]()
+
+        def say(text: str) -> None:
+            said.append(text)
+            folder.mkdir()
+
+        service = Service(
+            store, search, table=folder / "p.csv", table_every=0.0, every=0.01, most=1, patient=True, say=say
+        )
+        run(service, night)
+        assert "the table cannot be written" in said[0]
+        assert service.metrics()["table_errors_total"] == 1
+        assert len((folder / "p.csv").read_text().splitlines()) == 7
+        folder.joinpath("p.csv").unlink()
+        folder.rmdir()
+        service._table_old = True
+        with pytest.raises(FileNotFoundError, match="does not exist"):
+            service._write_table(last=True)
+
+
+def test_a_batch_that_takes_for_ever_is_reported(tmp_path, night, search, monkeypatch):
+    monkeypatch.setattr("skysieve.alerts.service.STALLED_SECONDS", 0.05)
+    reached, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        settings = ()
+
+        def search(self, *arguments: Any) -> dict[str, Any]:
+            reached.set()
+            go_on.wait(30)
+            return search.search(*arguments)
+
+    with Store(tmp_path / "a.db") as store:
+        service = Service(store, Slow())  # type: ignore[arg-type]
+        faults = []
+
+        def watch() -> None:
+            reached.wait(30)
+            time.sleep(0.1)
+            faults.append(service.fault)
+            go_on.set()
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        run(service, night)
+        thread.join()
+        assert faults == ["a batch has taken over 0.05 s"]
+        assert service.fault == ""
+
+
+def test_an_error_of_the_source_is_raised_after_what_it_delivered(tmp_path, night, search):
+    class Breaks(FileSource):
+        def units(self, places: Any, stop: Any) -> Any:
+            for number, unit in enumerate(super().units(places, stop)):
+                if number == 2:  # a block holds the two packets of a file
+                    raise OSError("the source broke")
+                yield unit
+
+    with Store(tmp_path / "a.db") as store:
+        service = Service(store, search)
+        intake = Intake(Breaks(night, Decoder(), print), service.places, 100)
+        with pytest.raises(OSError, match="the source broke"):
+            service.run(intake)
+        intake.close()
+        assert counted(store) == (4, 100, 4)
+
+
+def test_a_store_is_open_once(tmp_path):
+    with Store(tmp_path / "a.db") as store:
+        with pytest.raises(StoreInUse, match=r"uses this store; each process needs a store of its own"):
+            Store(tmp_path / "a.db")
+        store.commit(Batch(totals={"packets": 1}))
+    with Store(tmp_path / "a.db") as store:
+        assert store.totals() == {"packets": 1}
+
+
+def test_every_metric_is_documented(tmp_path, search):
+    text = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
+    for metric in METRICS:
+        assert f"| `{metric.exported}` | {metric.kind} | {metric.help} |" in text
+    with Store(tmp_path / "a.db") as store:
+        assert set(Service(store, search).metrics()) < {metric.exported for metric in METRICS}
+
+
+def test_a_transaction_that_fails_adds_nothing(tmp_path):
+    """Also where the error comes after most of it was written."""
+    with Store(tmp_path / "a.db") as store:
+        place = ("t", 0)
+        whole = Batch(places={place: (5, "")}, objects=[1], rows=[b"x"], n_rows=[1], totals={"packets": 1})
+        bad = Batch(places={place: (9, "")}, objects=[2], rows=[b"y"], n_rows=[1], totals={"packets": None})  # type: ignore[dict-item]
+        store.commit(whole)
+        with pytest.raises(sqlite3.IntegrityError):
+            store.commit(bad)
+        assert store.places() == {place: (5, "")}
+        assert store.rows([1, 2]) == [b"x", b""]
+        assert store.totals() == {"packets": 1}

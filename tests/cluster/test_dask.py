@@ -1,0 +1,175 @@
+"""Jobs on workers of Dask: deaths, memory, schedulers that are not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+from tests.cluster.toy import TOY
+
+from skysieve import cluster
+from skysieve.cluster import launchers
+from skysieve.cluster.description import OutputError
+from skysieve.cluster.folder import environment
+
+pq = pytest.importorskip("pyarrow.parquet")
+distributed = pytest.importorskip("distributed")
+
+
+def toy(path, **options):
+    return cluster.job(TOY, path, device="cpu", **({"n": 12} | options))
+
+
+@pytest.fixture(scope="module")
+def client():
+    """One worker process, whose memory is limited."""
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0", memory_limit="700MiB",
+            silence_logs=50,
+        ) as local,
+        distributed.Client(local) as one,
+    ):  # fmt: skip
+        yield one
+
+
+def test_a_client_gives_the_table_of_one_process(client, tmp_path):
+    cluster.run(toy(tmp_path / "one.parquet"))
+    done = cluster.run(toy(tmp_path / "a.parquet", bad=[3], faults=[5], seconds=0.01), client)
+    assert done.failed == {3: "partition 3 is bad"}
+    assert done.faults == ["row 5: bad"]
+    again = cluster.run(toy(tmp_path / "b.parquet"), client)
+    assert (again.rows, again.environments == done.environments) == (36, True)
+    assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+
+
+def test_a_full_disk_on_a_worker_ends_the_run(client, tmp_path):
+    with pytest.raises(OutputError, match="No space left on device"):
+        cluster.run(toy(tmp_path / "a.parquet", full=[2], seconds=0.1), client)
+    assert len(list((tmp_path / "a.parquet.parts").glob("part-*.parquet"))) < 11
+
+
+def test_a_killed_worker_is_replaced_and_its_partition_computed_again(client, tmp_path):
+    cluster.run(toy(tmp_path / "one.parquet"))
+    done = cluster.run(toy(tmp_path / "a.parquet", kill=[4]), client)
+    assert (tmp_path / "killed-4").exists()
+    assert done.failed == {}
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+
+
+def test_workers_with_other_versions_are_refused(client):
+    client.wait_for_workers(1)
+    with pytest.raises(ValueError, match=r"has numpy \d.*, expected 0\.1 as here"):
+        launchers._check_workers(client, environment() | {"numpy": "0.1"})
+    launchers._check_workers(client, environment() | {"processor": "another"})
+    with pytest.raises(ValueError, match=r"has jax none, expected 1 as here"):
+        launchers._check_workers(client, environment() | {"jax": "1"})
+
+
+def test_an_unreachable_scheduler_is_an_error_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(launchers, "CONNECT", 1.0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ConnectionError, match=f"scheduler at tcp://127.0.0.1:{port} cannot be reached"):
+        cluster.run(toy(tmp_path / "a.parquet"), f"dask:tcp://127.0.0.1:{port}")
+    with pytest.raises(ConnectionError, match="scheduler at nowhere cannot be reached"):
+        cluster.run(toy(tmp_path / "a.parquet"), "dask:nowhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_scheduler_without_workers_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(launchers, "WORKERS", 1.0)
+    with (
+        distributed.LocalCluster(
+            n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50
+        ) as local,
+        pytest.raises(ConnectionError, match="has no workers"),
+    ):
+        cluster.run(toy(tmp_path / "a.parquet"), f"dask:{local.scheduler_address}")
+
+
+@pytest.mark.slow
+def test_a_worker_out_of_memory_is_named_and_the_rest_is_done(client, tmp_path):
+    done = cluster.run(toy(tmp_path / "a.parquet", hungry=[6]), client)
+    assert list(done.failed) == [6]
+    assert "its worker died each time, perhaps for want of memory" in done.failed[6]
+    assert done.rows == 33
+
+
+@pytest.mark.slow
+def test_random_deaths_of_workers_give_the_same_table(tmp_path):
+    """A twentieth of the partitions kill their worker once; benchmarks/cluster.py does the same with 1,000."""
+    n = 60
+    cluster.run(toy(tmp_path / "one.parquet", n=n))
+    doomed = np.random.default_rng(3).choice(n, n // 20, replace=False).tolist()
+    done = cluster.run(toy(tmp_path / "a.parquet", n=n, kill=doomed), "local:2")
+    assert sorted(path.name for path in tmp_path.glob("killed-*")) == sorted(f"killed-{k}" for k in doomed)
+    assert done.failed == {}
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_ends_stops_the_run_and_resume_continues(tmp_path):
+    cluster.run(toy(tmp_path / "one.parquet"))
+    code = (
+        "from distributed import LocalCluster; import time\n"
+        "if __name__ == '__main__':\n"
+        "    c = LocalCluster(n_workers=1, threads_per_worker=1, host='127.0.0.1', dashboard_address='127.0.0.1:0')\n"
+        "    print(c.scheduler_address, flush=True); time.sleep(600)\n"
+    )
+    script = tmp_path / "scheduler.py"
+    script.write_text(code)
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=paths)
+    address = process.stdout.readline().strip()
+    threading.Timer(2.5, process.send_signal, (signal.SIGKILL,)).start()
+    started = time.monotonic()
+    with pytest.raises((ConnectionError, OSError)):
+        cluster.run(toy(tmp_path / "a.parquet", seconds=1), f"dask:{address}")
+    assert time.monotonic() - started < 60
+    process.communicate()
+    done = cluster.run(toy(tmp_path / "a.parquet", seconds=1), "local:2", resume=True)
+    assert done.before >= 1
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_launcher_ends_its_workers_and_resume_continues(sent, tmp_path):
+    cluster.run(toy(tmp_path / "one.parquet"))
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from skysieve.cluster.command import launch\n"
+        "from skysieve.core.command import Messages, report_errors\n"
+        "if __name__ == '__main__':\n"
+        "    options = dict(output=Path(sys.argv[1]), resume=False, overwrite=False, threads=None, memory=None)\n"
+        "    with report_errors('interrupted'):\n"
+        f"        launch({TOY!r}, 'local:2', options | dict(n=12, seconds=1, device='cpu'), Messages())\n"
+    )
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, str(script), str(tmp_path / "a.parquet")]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=paths)
+    end = time.monotonic() + 60
+    while not (tmp_path / "a.parquet.parts" / "part-000001.parquet").exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(sent)
+    assert "skysieve: interrupted\n" in process.communicate(timeout=60)[1]
+    gone, alive = psutil.wait_procs(workers, timeout=20)
+    assert (process.returncode != 0, len(gone) >= 2, alive) == (True, True, [])
+    done = cluster.run(toy(tmp_path / "a.parquet", seconds=1), resume=True)
+    assert 2 <= done.before < 12
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()

@@ -1,0 +1,58 @@
+"""Work whose partitions do what the tests need: numbers, errors, deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skysieve.cluster import Job, Part, Prepared, Resources
+
+TOY = "tests.cluster.toy:Toy"
+
+
+class Toy:
+    """Partition ``k`` has the rows ``k * rows ...``; ``options`` say which partitions do something else.
+
+    Options: ``n``, ``rows``, ``bad`` (partitions that raise), ``kill`` (that kill their worker the first time),
+    ``always`` (that kill it each time), ``full`` (that find the disk full), ``hungry`` (that take 2.5 GiB), ``texts``
+    (whose ``x`` is text), ``seconds``, ``faults``.
+    """
+
+    def __init__(self, job: Job, resources: Resources) -> None:
+        self.options, self.folder = job.options, job.at(job.output).parent
+
+    @classmethod
+    def prepare(cls, options: dict[str, Any], output: str) -> Prepared:
+        return Prepared(list(range(options["n"])), [], {"plan": 1})
+
+    def compute(self, partition: int) -> Part:
+        o, k = self.options, partition
+        time.sleep(o.get("seconds", 0))
+        if k in o.get("bad", ()):
+            raise ValueError(f"partition {k} is bad")
+        if k in o.get("full", ()):
+            from skysieve.cluster.description import OutputError
+
+            raise OutputError(28, "No space left on device", "part")
+        mark = self.folder / f"killed-{k}"
+        if k in o.get("always", ()) or (k in o.get("kill", ()) and not mark.exists()):
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if k in o.get("hungry", ()):
+            held = [np.ones(2**23) for _ in range(40)]
+            time.sleep(20)
+            del held
+        rows = o.get("rows", 3)
+        x = np.arange(k * rows, (k + 1) * rows)
+        faults = [f"row {k}: bad"] if k in o.get("faults", ()) else []
+        kind = str if k in o.get("texts", ()) else np.int64
+        return Part({"x": x.astype(kind), "y": np.sqrt(x)}, {"y": "d"}, {"things": rows}, faults, {"k": k})
+
+    @classmethod
+    def finish(cls, job: Job, parts: Any, path: Path) -> None:
+        parts.copy(path)

@@ -1,0 +1,146 @@
+"""``--dry-run`` of every long command: it states what the job takes, and does nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from skysieve.cli import application
+from skysieve.core.machine import measured, rates
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty working folder, and a cache folder without rates that holds the compiled code of the others."""
+    monkeypatch.chdir(tmp_path)
+    held: dict[str, dict[str, float]] = {}
+    monkeypatch.setattr(rates, "stored", held.get)
+    monkeypatch.setattr(rates, "store", lambda name, figures: held.update({name: figures}))
+    monkeypatch.setattr("skysieve.fstat.timing.stored", held.get)
+    return held
+
+
+def light_curves() -> list[str]:
+    rng = np.random.default_rng(1)
+    rows = [
+        f"{star},{t:.5f},{rng.normal(15, 0.1):.4f},0.1" for star in range(5) for t in np.sort(rng.uniform(0, 90, 40))
+    ]
+    Path("stars.csv").write_text("id,mjd,mag,magerr\n" + "\n".join(rows))
+    return ["period", "stars.csv", "--min-period", "0.5", "--max-period", "20", "-o", "out.csv"]
+
+
+def maps() -> list[str]:
+    from skysieve.sphere.command.rates import fits_of
+
+    Path("map.fits").write_bytes(fits_of(np.ones((2, 12 * 16**2), "f4")))
+    return ["smooth", "map.fits", "out.fits", "--fwhm", "20deg", "--method", "ring"]
+
+
+def pulses() -> list[str]:
+    from skysieve.dedispersion.data.simulate import fake
+
+    fake(nchan=32, duration=4, tsamp=1e-3, fch1=1500, foff=-10, nbits=8, path="a.fil").close()
+    return ["dedisp", "search", "a.fil", "--dm-max", "100", "-o", "out.csv"]
+
+
+def atoms() -> list[str]:
+    made = ["fstat", "synth", "a.npz", "--days", "2", "-q"]
+    assert CliRunner().invoke(application("fstat"), made).exit_code == 0
+    return ["fstat", "search", "a.npz", "a.npz", "-o", "out.csv"]
+
+
+def sfts() -> list[str]:
+    made = [
+        "fstat",
+        "simulate",
+        "sfts",
+        "--freq",
+        "99.9",
+        "--freq-band",
+        "0.3",
+        "--days",
+        "2",
+        "--ephemeris",
+        "builtin",
+    ]
+    assert CliRunner().invoke(application("fstat"), made).exit_code == 0
+    search = "fstat search --sfts sfts --ra 0.5 --dec 1 --freq 100 --freq-band 1e-4 --ephemeris builtin -o out.csv"
+    return search.split()
+
+
+JOBS = {"periodogram": light_curves, "sphere": maps, "dedispersion": pulses, "fstat": atoms, "fstat SFTs": sfts}
+
+
+def dry_run(words: list[str]) -> str:
+    done = CliRunner().invoke(application(words[0]), [*words, "--device", "cpu", "--threads", "2", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert not list(Path().glob("out*"))
+    return done.output
+
+
+class Every(dict):
+    """A rate for every name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> float:
+        return 1e-6
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_dry_run_does_nothing_and_measures_nothing(job, folder, monkeypatch):
+    words = JOBS[job]()
+    monkeypatch.setattr(measured, "store", lambda *a: pytest.fail("a dry run has measured"))
+    text = dry_run(words)
+    assert "skysieve info --measure" in text
+    assert re.search(r"^memory +[\d.]+ \w+$", text, re.M), text
+    assert not re.search(r"^(time|processor) ", text, re.M)
+    assert folder == {}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_dry_run_states_times(job, monkeypatch):
+    words = JOBS[job]()
+    monkeypatch.setattr(rates, "rates_of", lambda domain, device: Every())
+    monkeypatch.setattr("skysieve.fstat.timing.constants", lambda *a, **k: np.full(4, 1e-6))
+    text = dry_run(words)
+    found = {line.split()[0]: line for line in text.splitlines()[1:]}
+    assert {"method", "time", "processor", "memory", "moved"} <= set(found), text
+    assert "info --measure" not in text
+    assert re.search(r"[\d.]+ (ms|s|h|d) on an idle machine", found["time"])
+
+
+def test_more_work_is_predicted_to_take_longer(monkeypatch):
+    monkeypatch.setattr(rates, "rates_of", lambda domain, device: Every())
+    monkeypatch.setattr("skysieve.fstat.timing.constants", lambda *a, **k: np.full(4, 1e-3))
+
+    def seconds(words: list[str]) -> float:
+        number, unit = re.search(r"processor +(\S+) (\w+)", dry_run(words)).groups()
+        return float(number) * {"ms": 1e-3, "s": 1, "h": 3600, "d": 86400}[unit]
+
+    words = pulses()
+    assert seconds(words) < seconds([*words[:-3], "200", *words[-2:]])
+    words = sfts()
+    assert 5 * seconds(words) < seconds([w if w != "1e-4" else "1e-3" for w in words])
+
+
+def test_options_that_have_no_model_are_named():
+    words = [*maps(), "--masked", "normalize"]
+    done = CliRunner().invoke(application("smooth"), [*words, "--dry-run"])
+    assert done.exit_code == 0
+    assert "no rate of these options" in done.output
+
+
+def test_a_bad_file_is_an_error_of_a_dry_run():
+    Path("bad.csv").write_text("nothing here\n")
+    words = light_curves()
+    done = CliRunner().invoke(application("period"), ["period", "stars.csv", "bad.csv", "--dry-run", "--device", "cpu"])
+    assert done.exit_code == 1
+    assert "bad.csv" in done.output
+    assert "stars.csv: 5 objects, 200 rows" in done.output
+    assert words[1] == "stars.csv"

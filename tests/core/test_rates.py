@@ -1,0 +1,119 @@
+"""Rates of the machine: stored, fitted, read; and that no search measures any."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from skysieve.core.command import format_seconds, show_prediction
+from skysieve.core.device import Device, resolve
+from skysieve.core.machine import rates
+from skysieve.core.machine.measured import path_of, stored
+
+CPU = resolve("cpu")[0]
+GPU = Device("cuda", 0, "A card", 10**9)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty cache folder."""
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
+    return tmp_path / "skysieve"
+
+
+def test_nothing_is_predicted_without_rates(folder):
+    assert rates.rates_of("sphere", CPU) == {}
+    assert rates.predicted("sphere", CPU, {"sums": 3.0}) == {"seconds": None, "processor_seconds": None}
+    assert rates.missing("sphere", CPU, {"sums": 3.0, "none": 0.0}) == ["sums"]
+    assert not folder.exists()
+
+
+def test_rates_are_stored_for_a_domain_and_a_device(folder):
+    rates.keep("sphere", CPU, {"sums": 2.0, "alone files": 5.0})
+    assert rates.predicted("sphere", CPU, {"sums": 3.0, "alone files": 1.0}, threads=4) == {
+        "seconds": 5 + 6 / 4, "processor_seconds": 11.0
+    }  # fmt: skip
+    assert rates.predicted("sphere", CPU, {"other": 0.0}) == {"seconds": 0.0, "processor_seconds": 0.0}
+    assert rates.predicted("sphere", GPU, {"sums": 3.0})["seconds"] is None
+    assert rates.predicted("fstat", CPU, {"sums": 3.0})["seconds"] is None
+    rates.keep("sphere", GPU, {"sums": 1.0})
+    assert rates.predicted("sphere", GPU, {"sums": 3.0}) == {"seconds": 3.0, "processor_seconds": None}
+    assert rates.rates_of("sphere", replace(GPU, index=1)) == {"sums": 1.0}
+    rates.keep("sphere", CPU, {"sums": 7.0})
+    assert rates.rates_of("sphere", CPU) == {"sums": 7.0}
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_another_version_or_another_machine_has_no_rates(monkeypatch):
+    rates.keep("sphere", CPU, {"sums": 2.0})
+    with monkeypatch.context() as other:
+        other.setattr("skysieve.__version__", "9.9")
+        assert rates.rates_of("sphere", CPU) == {}
+    with monkeypatch.context() as other:
+        other.setattr(rates, "processor", lambda: "another")
+        assert rates.rates_of("sphere", CPU) == {}
+    assert rates.rates_of("sphere", CPU) == {"sums": 2.0}
+
+
+@pytest.mark.parametrize("broken", ["{", "[1]", json.dumps({"sums": "x"}), ""])
+def test_a_damaged_file_is_no_rates(broken):
+    rates.keep("sphere", CPU, {"sums": 2.0})
+    [name] = [rates._name("sphere", CPU)]
+    path_of(name).write_text(broken)
+    assert stored(name) is None
+    assert rates.rates_of("sphere", CPU) == {}
+
+
+def test_a_folder_that_cannot_be_written(folder):
+    folder.write_text("a file")
+    with pytest.raises(OSError, match="skysieve"):
+        rates.keep("sphere", CPU, {"sums": 2.0})
+
+
+def test_the_fit_is_exact_where_the_model_is():
+    rng = np.random.default_rng(1)
+    true = {"a": 2e-9, "b": 3e-6, "c": 0.0}
+    works = [{name: float(rng.uniform(0, 1e6)) for name in true} for _ in range(8)]
+    found = rates.fit(works, [sum(true[name] * w[name] for name in true) for w in works])
+    for name, value in true.items():
+        assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-18)
+
+
+def test_the_fastest_run_counts():
+    calls = []
+    assert 0 <= rates.timed(CPU, lambda: calls.append(1), runs=3) < 0.1
+    assert len(calls) == 4
+
+
+def test_the_other_cores_are_released():
+    import threading
+
+    with rates.others_busy():
+        names = [thread.name for thread in threading.enumerate()]
+        assert names.count("skysieve-busy") == rates.usable_cores() - 1
+    assert "skysieve-busy" not in [thread.name for thread in threading.enumerate()]
+
+
+FACTS = {"method": "ring", "device": "cpu", "bytes": 2**20, "moved": 0, "missing": ["sums"]}
+
+
+def test_what_cannot_be_predicted_is_not_printed(capsys):
+    show_prediction(FACTS | {"seconds": None, "processor_seconds": None}, "one map")
+    text = capsys.readouterr().out
+    assert "time  " not in text
+    assert "moved" not in text
+    assert "skysieve info --measure" in text
+    assert "no rate of sums" in text
+    show_prediction(FACTS | {"seconds": 90.0, "processor_seconds": 180.0}, "one map")
+    assert capsys.readouterr().out.splitlines() == [
+        "one map", "method      ring on cpu", "time        90 s on an idle machine", "processor   180 s of all threads",
+        "memory      1.0 MiB",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(1e-4, "0.1 ms"), (2.0, "2 s"), (5400, "1.5 h"), (1e6, "11.6 d")])
+def test_units_of_time(seconds, text):
+    assert format_seconds(seconds) == text

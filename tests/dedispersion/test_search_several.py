@@ -1,0 +1,192 @@
+"""``skysieve dedisp search`` of folders, patterns and files one by one; ``--resume`` after kill -9; survey plans."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from astropy.table import Table
+from tests.dedispersion.test_cli import run
+
+from skysieve.core.command import FAILED_SOME
+from skysieve.dedispersion import DMPlan, fake
+
+BAND = {"nchan": 32, "fch1": 1500, "foff": -8, "tsamp": 1e-3, "duration": 6, "dm": 200, "width": 6e-3, "snr": 25}
+DMS = ("--dm-max", 400, "--dm-step", 10, "--threads", 1)
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory):
+    """Three files with a pulse each, a damaged one, and a file of notes."""
+    folder = tmp_path_factory.mktemp("night")
+    for i in range(3):
+        fake(times=[1.0 + i], seed=i, path=folder / f"b{i}.fil", **BAND).close()
+    (folder / "b3.fil").write_bytes((folder / "b0.fil").read_bytes()[:100])
+    (folder / "notes.txt").write_text("good weather")
+    (folder / ".hidden.fil").write_text("being copied")
+    return folder
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_folder_is_one_table_and_a_damaged_file_costs_itself(night, tmp_path):
+    said = run("search", night, *DMS, "-o", tmp_path / "n.csv", code=FAILED_SOME)
+    table = rows(tmp_path / "n.csv")
+    assert {row["file"] for row in table} == {"b0.fil", "b1.fil", "b2.fil"}
+    for i in range(3):
+        own = [row for row in table if row["file"] == f"b{i}.fil"]
+        assert float(own[0]["time"]) == pytest.approx(1 + i, abs=6e-3)
+        run("search", night / f"b{i}.fil", *DMS, "-o", tmp_path / f"{i}.csv")
+        assert [{**row, "file": f"b{i}.fil"} for row in rows(tmp_path / f"{i}.csv")] == own
+    assert "b3.fil" in said
+    assert "1 of 4 files" in said
+    assert not (tmp_path / "n.csv.parts").exists()
+
+
+@pytest.mark.parametrize("ending", ["ecsv", "json", "parquet"])
+def test_every_format_with_a_column_of_files(night, tmp_path, ending):
+    out = tmp_path / f"n.{ending}"
+    run("search", night / "b[0-2].fil", *DMS, "-q", "-o", out)
+    run("search", night / "b[0-2].fil", *DMS, "-q", "-o", tmp_path / "n.csv")
+    expected = [(row["file"], float(row["snr"])) for row in rows(tmp_path / "n.csv")]
+    if ending == "json":
+        held = json.loads(out.read_text())["files"]
+        found = [(one["file"], c["snr"]) for one in held for c in one["candidates"]]
+    else:
+        table = Table.read(out) if ending == "ecsv" else pq.read_table(out).to_pydict()
+        found = list(zip(table["file"], table["snr"], strict=True))
+    assert [name for name, _ in found] == [name for name, _ in expected]
+    np.testing.assert_allclose([snr for _, snr in found], [snr for _, snr in expected], atol=1e-4)
+
+
+def test_a_quoted_pattern_into_a_folder_of_tables_pictures_and_cut_outs(night, tmp_path):
+    run("search", f"{night}/b[0-1].fil", *DMS, "-o", tmp_path / "t", "--format", "cand", "--plot", tmp_path / "p",
+        "--cutouts", tmp_path / "c", "--most", 1)  # fmt: skip
+    assert sorted(p.name for p in (tmp_path / "t").iterdir()) == ["b0.fil.cand", "b1.fil.cand"]
+    assert sorted(p.name for p in (tmp_path / "p").iterdir()) == ["b0.fil.png", "b1.fil.png"]
+    assert len(list((tmp_path / "c" / "b1.fil").glob("*.h5"))) == 1
+    said = run("search", f"{night}/b[0-1].fil", *DMS, "-o", tmp_path / "t", "--format", "cand", code=2)
+    assert "exists; use --overwrite" in said
+
+
+def test_the_cached_engine_serves_files_of_one_shape(night, monkeypatch):
+    from skysieve.dedispersion.single_pulse import search as module
+
+    made = []
+    plan = module.SearchPlan
+    monkeypatch.setattr(module, "SearchPlan", lambda *a, **k: made.append(1) or plan(*a, **k))
+    run("search", night / "b0.fil", night / "b1.fil", night / "b2.fil", "--each", "--dm-max", 390, "--dm-step", 13,
+        "--threads", 1)  # fmt: skip
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["b0.fil", "b1.fil"], "--each searches every file by itself"),
+        (["b0.fil", "--resume"], "--resume goes with --each"),
+        (["b0.fil", "--each", "--resume"], "--resume needs -o"),
+        (["none*.fil"], "no file matches"),
+        (["b0.fil", "b1.fil", "--each", "-o", "a.cand"], "expected the name of a folder"),
+        (["-", "b1.fil", "--each"], "standard input"),
+        (["b0.fil", "--each", "--plot", "a.png"], "expected the name of a folder"),
+    ],
+)
+def test_mistakes_are_one_line(night, words, message, monkeypatch):
+    monkeypatch.chdir(night)
+    said = run("search", *words, *DMS, code=2)
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_folder_without_data(tmp_path):
+    assert "no file in it ends in" in run("search", tmp_path, *DMS, code=2)
+
+
+def test_a_run_continues_after_kill_9(night, tmp_path):
+    """The finished files are not searched again, even if they are gone; the table is that of one run."""
+    data = tmp_path / "data"
+    shutil.copytree(night, data)
+    (data / "b3.fil").unlink()
+    for i in range(3, 8):
+        fake(times=[2.5], seed=i, path=data / f"b{i}.fil", **BAND).close()
+    run("search", data, *DMS, "-q", "-o", tmp_path / "whole.csv")
+    words = [sys.executable, "-m", "skysieve", "dedisp", "search", *map(str, (data, *DMS)), "-o",
+             str(tmp_path / "n.csv"), "--resume"]  # fmt: skip
+    parts = tmp_path / "n.csv.parts"
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 120
+        while not list(parts.glob("[0-9]*.npz")) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+    done = len(list(parts.glob("[0-9]*.npz")))
+    assert done >= 1
+    assert not (tmp_path / "n.csv").exists()
+    other = run("search", data, "--dm-max", 300, "--dm-step", 10, "-o", tmp_path / "n.csv", "--resume", code=2)
+    assert "a run with other options" in other
+    said = run("search", data, *DMS, "-o", tmp_path / "n.csv", "--resume")
+    assert said.count("was done before") == done
+    assert (tmp_path / "n.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert not parts.exists()
+
+
+def test_a_repaired_file_is_searched_when_the_run_is_repeated(night, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(night, data)
+    run("search", data, *DMS, "-o", tmp_path / "n.csv", "--resume", code=FAILED_SOME)
+    assert len(rows(tmp_path / "n.csv")) > 0
+    fake(times=[4.0], seed=9, path=data / "b3.fil", **BAND).close()
+    said = run("search", data, *DMS, "-o", tmp_path / "n.csv", "--resume")
+    assert said.count("was done before") == 3
+    assert "b3.fil" in {row["file"] for row in rows(tmp_path / "n.csv")}
+
+
+TABLE_1 = "0,53.46,0.03,1,0.66\n53.46,88.26,0.05,2,1.2  # row 2\n88.26,150.66,0.1,4,2.4\n"
+
+
+def test_survey_plans_on_the_command_line(tmp_path):
+    """Table 1 of Magro et al. (2011), from a file and as an option."""
+    (tmp_path / "t1.txt").write_text(TABLE_1)
+    fake(nchan=64, fch1=308, foff=-0.25, tsamp=64e-6, duration=0.1, period=None, path=tmp_path / "a.fil").close()
+    run("plan", tmp_path / "a.fil", "--stages", tmp_path / "t1.txt", "--nsub", 32, "-o", tmp_path / "a.json")
+    text = "0,53.46,0.03,1,0.66; 53.46,88.26,0.05,2,1.2; 88.26 150.66 0.1 4 2.4"
+    run("plan", tmp_path / "a.fil", "--stages", text, "--nsub", 32, "-o", tmp_path / "b.json")
+    a, b = (DMPlan.load(tmp_path / name) for name in ("a.json", "b.json"))
+    assert a.to_json() == b.to_json()
+    assert [(len(s.dms), s.step, s.downsamp, s.per_call) for s in a.stages] == [
+        (1782, 0.03, 1, 22), (696, 0.05, 2, 24), (624, 0.1, 4, 24),
+    ]  # fmt: skip
+
+
+def test_a_survey_plan_searches(night, tmp_path):
+    run("search", night / "b1.fil", "--stages", "0,150,10,1;150,400,10,2", "--threads", 1, "-o", tmp_path / "c.csv")
+    found = rows(tmp_path / "c.csv")[0]
+    assert float(found["time"]) == pytest.approx(2, abs=8e-3)
+    assert int(found["downsamp"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--stages", "0,100,1"], "is no row of low DM"),
+        (["--stages", "0,100,1,x"], "is no row of low DM"),
+        (["--stages", "none.txt"], "there is no such file"),
+        (["--stages", "0,100,1,1;100,200,1,1,2"], "rows of equal length"),
+        (["--stages", "100,0,1,1"], "low DM < high DM"),
+        (["--stages", "0,100,1,1", "--dm-max", "9"], "--stages goes without"),
+    ],
+)
+def test_bad_survey_plans(night, words, message):
+    assert message in run("search", night / "b1.fil", *words, code=2)
