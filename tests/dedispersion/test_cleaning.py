@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from skysieve.dedispersion import Filterbank, fake, read_rfifind, search, write_rfifind
+from skysieve.dedispersion import Candidates, Filterbank, fake, read_rfifind, search, write_rfifind
 from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps, sorting_network
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.injections.interference import interference
@@ -129,3 +131,21 @@ def test_the_network_sorts(count):
     for low, high in sorting_network(count):
         a[[low, high]] = min(a[low], a[high]), max(a[low], a[high])
     assert a.tolist() == list(range(count))
+
+
+@pytest.mark.parametrize(("gpu", "clean", "steps"), [(False, None, 4), (True, None, 0), (True, True, 4)])
+def test_gpus_clean_only_if_asked(gpu, clean, steps):
+    assert len(cleaning_steps(clean, gpu)) == steps
+
+
+def test_a_result_says_that_a_gpu_did_not_clean(tmp_path):
+    fb, _ = data("bad")
+    found = search(fb, DMS, threads=1)
+    assert not found.uncleaned
+    assert "not cleaned" not in found.summary()
+    left = replace(found, removed=None, uncleaned=True)
+    left.save(tmp_path / "a.npz")
+    again = Candidates.load(tmp_path / "a.npz")
+    assert again.uncleaned
+    assert "not cleaned" in again.summary()
+    assert "--clean default" in again.summary()

@@ -85,42 +85,66 @@ KEPT = 2
 """Blocks that a reader holds: an engine reads a few samples again when it moves on."""
 
 
-def cleaning_steps(clean: bool | str | Sequence[str]) -> tuple[str, ...]:
+Clean = bool | str | Sequence[str] | None
+"""What `cleaning_steps` takes."""
+NOT_ON_GPU = (
+    "not cleaned: the cleaning runs on the CPU and takes many times as long as the search on a GPU; clean=True "
+    "(--clean default) switches it on"
+)
+"""What results of searches on GPUs say if they were not asked to clean."""
+
+
+def cleaning_steps(clean: Clean, gpu: bool = False) -> tuple[str, ...]:
     """The names of the steps that are asked for, in their order.
 
     Parameters
     ----------
-    clean : bool or sequence of str
-        True for the default, False for none, or names of `CLEANING`.
+    clean : bool, str, sequence of str or None
+        True for the steps that are done by default, False for none, or names of `CLEANING`; None is True on the CPU
+        and False on GPUs.
+    gpu : bool
+        Whether GPUs search.
+
+    Raises
+    ------
+    ValueError
+        A name is not one of `CLEANING`.
 
     Examples
     --------
     >>> cleaning_steps(True), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
-    (('channels', 'cells', 'impulses'), ('channels', 'impulses'), ())
+    (('gain', 'channels', 'cells', 'impulses'), ('channels', 'impulses'), ())
+    >>> cleaning_steps(None) == cleaning_steps(True), cleaning_steps(None, gpu=True)
+    (True, ())
     """
+    if clean is None:
+        clean = not gpu
     if isinstance(clean, (bool, np.bool_)):
         return tuple(name for name, step in CLEANING.items() if step.default) if clean else ()
     given = [clean] if isinstance(clean, str) else list(clean)
     unknown = [name for name in given if name not in CLEANING]
     if unknown:
-        raise ValueError(f"clean={clean!r}: expected True, False or some of {', '.join(map(repr, CLEANING))}")
+        raise ValueError(f"clean={clean!r}: expected None, True, False or some of {', '.join(map(repr, CLEANING))}")
     return tuple(name for name in CLEANING if name in given)
 
 
 CLEAN_HELP = (
     "What to remove first: default, none, or a list of: "
     + "; ".join(f"{name} ({step.help})" for name, step in CLEANING.items())
-    + f". The default is {','.join(cleaning_steps(True))}."
+    + f". The default is {','.join(cleaning_steps(True))} on the CPU, and none on GPUs: the cleaning runs on the CPU, "
+    "and takes longer than they do."
 )
 """Help of the option ``--clean``."""
 
 
-def parse_steps(text: str, name: str) -> tuple[str, ...]:
-    """Read ``default``, ``none``, or a list of steps.
+def parse_steps(text: str | None, name: str) -> tuple[str, ...] | None:
+    """Read ``default``, ``none``, or a list of steps; None, where no option is given, stays None.
 
     >>> parse_steps("channels,impulses", "--clean")
     ('channels', 'impulses')
     """
+    if text is None:
+        return None
     if text in ("default", "none"):
         return cleaning_steps(text == "default")
     given = [part.strip() for part in text.split(",")]
@@ -136,6 +160,11 @@ def piece_samples(tsamp: float) -> int:
     32
     """
     return int(min(max(2 ** round(math.log2(PIECE_SECONDS / tsamp)), LEAST_PIECE), MOST_PIECE))
+
+
+def can_clean(obs: Observation) -> bool:
+    """Whether data are cleaned: they have enough channels, and are not de-dispersed."""
+    return obs.nchan >= LEAST_CHANNELS and obs.dm is None
 
 
 @dataclass(frozen=True)
@@ -213,7 +242,7 @@ class Cleaner:
         self, obs: Observation, dtype: np.dtype[Any], maximum: int, steps: Sequence[str], ignore: Iterable[int],
         dm_constant: float,
     ) -> None:  # fmt: skip
-        self.steps = tuple(steps) if obs.nchan >= LEAST_CHANNELS and obs.dm is None else ()
+        self.steps = tuple(steps) if can_clean(obs) else ()
         self.nchan, self.piece = obs.nchan, piece_samples(obs.tsamp)
         self.block = PIECES * self.piece
         self.ahead = AHEAD * self.piece
@@ -303,7 +332,8 @@ class Cleaner:
         else:
             found = self._channels(x[:n])
             windows, base, size = np.empty((0, 4), np.int64), np.zeros((len(self._used), P)), np.ones(len(self._used))
-            series, context = self._series(x, n, found)
+            grouped = found.good.any() and {"impulses", "gain"} & set(self.steps)
+            series, context = self._series(x, n, found) if grouped else (np.empty((0, 0), np.float32), 0)
             for _ in range(MOST_STEPS if "gain" in self.steps and found.good.any() else 0):
                 at = self._step(start, x, n, series, context, found)
                 if at is None:
@@ -319,7 +349,7 @@ class Cleaner:
             self._known[:] = True
             level[bad] = self._held[bad]
             self._bad = bad.copy()
-            if found.good.any() and {"impulses", "gain"} & set(self.steps):
+            if grouped and found.good.any():
                 end = context + n
                 self._plain = series[:, max(0, end - self.block // 2) : end].copy(), np.where(found.good, level, np.nan)
                 if "impulses" in self.steps:
@@ -354,10 +384,10 @@ class Cleaner:
         dead = ~(sigma > 0) & self._use
         live, bad = self._use & ~dead, np.zeros(C, bool)
         limit = max(LIMIT, BRIGHT / math.sqrt(C))
-        cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, limit, near, cells, slow, burst)
-        cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, near, bad)
-        if "channels" not in self.steps:
-            bad[:] = False
+        if {"channels", "cells"} & set(self.steps):
+            cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, limit, near, cells, slow, burst)
+        if "channels" in self.steps:
+            cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, near, bad)
         if "cells" not in self.steps:
             cells[:] = False
         alive: NDArray[np.bool_] = np.asarray((var > 0).all(axis=0))

@@ -259,11 +259,11 @@ def search(
     plan_file: PlanFile = None,
     data: DataOptions,
     cleaning: Cleaning,
-    clean: CleanOption = "default",
+    clean: CleanOption = None,
     save_mask: Annotated[
         Path | None,
-        option("--save-mask", help="Mask of what was removed, as PRESTO's rfifind writes it (.mask).", panel=OUTPUT,
-               metavar="FILE"),
+        option("--save-mask", help="Mask of what was removed, as PRESTO's rfifind writes it (.mask); cleans on "
+               "GPUs too.", panel=OUTPUT, metavar="FILE"),
     ] = None,
     requantise: Requantise = False,
     threshold: Annotated[
@@ -335,7 +335,7 @@ def search(
     if cluster is not None:
         divide(cluster, dict(locals()))
     from skysieve.core.device import begin
-    from skysieve.dedispersion.clean.receiver import parse_steps
+    from skysieve.dedispersion.clean.receiver import can_clean, cleaning_steps, parse_steps
     from skysieve.dedispersion.clean.rfi import write_rfifind
     from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
@@ -349,8 +349,10 @@ def search(
         messages = reports.messages()
         dms.check(plan_file)
         steps = parse_steps(clean, "--clean")
-        if save_mask is not None and not steps:
-            raise ValueError("--save-mask: nothing is removed with --clean none")
+        if save_mask is not None:
+            if steps == ():
+                raise ValueError("--save-mask: nothing is removed with --clean none")
+            steps = cleaning_steps(True) if steps is None else steps  # also on GPUs
 
         def find(fb: Filterbank) -> tuple[Filterbank, Candidates, Mask | None]:
             made = dms.plan(fb, plan_file)
@@ -390,7 +392,8 @@ def search(
                 "dms": asdict(dms), "plan": None if plan_file is None else plan_file.read_text(encoding="utf-8"),
                 "data": asdict(data), "cleaning": asdict(cleaning), "requantise": requantise, "threshold": threshold,
                 "noise": noise, "detector": detector, "buffer": buffer, "block": block, "method": method,
-                "max_width": max_width, "baseline": not no_baseline, "clean": steps, "format": chosen,
+                "max_width": max_width, "baseline": not no_baseline, "grouping": asdict(grouping), "clean": steps,
+                "format": chosen,
             }  # fmt: skip
             load_numba()
             outputs = Outputs(output, chosen, folder, plot, cutouts, most, resume, overwrite)
@@ -409,12 +412,14 @@ def search(
         except BadFile as error:
             hint = "; --each searches every file by itself" if len(files) > 1 else ""
             raise ValueError(f"{error}{hint}") from None
+        if save_mask is not None and not can_clean(fb.observation):
+            raise ValueError("--save-mask: data of fewer than 16 channels, and de-dispersed data, are not cleaned")
         load_numba()
         if dry_run:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())
             how = {"threshold": threshold, "noise": noise, "detector": detector, "buffer": buffer, "block": block}
-            predict(fb, made, cleaning.given() or requantise, computation, method=method, **how)
+            predict(fb, made, cleaning.given() or requantise, computation, method=method, clean=steps, **how)
             return
         searched, found, every = find(fb)
         if output != STDIO and not messages.quiet:
@@ -461,9 +466,12 @@ def predict(fb: Filterbank, made: DMPlan, cleaned: bool, computation: Computatio
         fb, made, device=computation.device, threads=computation.threads, memory=computation.memory, **how
     ) as plan:
         facts = plan.describe()
+        cleaned = cleaned or plan.cleans
         unknown = missing("dedispersion", plan.device, facts["work"])
     what = f"{fb.nsamp:,} samples of {fb.nchan} channels, {facts['dms']:,} DMs"
-    show_prediction({**facts, "missing": unknown}, what + (" (masks and filters are not predicted)" if cleaned else ""))
+    show_prediction(
+        {**facts, "missing": unknown}, what + (" (cleaning, masks and filters are not predicted)" if cleaned else "")
+    )
 
 
 def show(found: Candidates, most: int = 10) -> None:
@@ -659,6 +667,7 @@ def completeness(
     dms: DmOptions,
     data: DataOptions,
     cleaning: Cleaning,
+    clean: CleanOption = None,
     injected: Injected,
     receiver: Receiver,
     by: Annotated[
@@ -691,6 +700,7 @@ def completeness(
 
     Example: skysieve dedisp completeness night --dm-max 500 --grid "snr=8,10,20;dm=100:400;width=0.001:0.03"
     """
+    from skysieve.dedispersion.clean.receiver import parse_steps
     from skysieve.dedispersion.injections.campaign import completeness as campaign
     from skysieve.dedispersion.injections.result import TRIALS, Completeness
 
@@ -703,6 +713,7 @@ def completeness(
         check_output(output, overwrite)
         check_picture(plot, overwrite)
         one_of("--by", by, TRIALS.names or ())
+        steps = parse_steps(clean, "--clean")
         made_noise = receiver.noise(files)
         kinds, count = injected.kinds, injected.pulses or 1000
         each = [[f] for f in expand(files)] if files and any(map(stands_for_files, files)) else [files]
@@ -723,7 +734,7 @@ def completeness(
                             prepare=None if not cleaning.given() else
                             lambda fb: cleaning.prepared(fb, Messages(quiet=True), False)[:2],
                             seed=injected.seed + 1_000_000_007 * i, threshold=threshold, max_width=max_width,
-                            noise=noise, device=computation.device, threads=computation.threads,
+                            clean=steps, noise=noise, device=computation.device, threads=computation.threads,
                             memory=computation.memory, progress=messages.progress,
                         ))  # fmt: skip
             except (OSError, ValueError, ArithmeticError) as error:

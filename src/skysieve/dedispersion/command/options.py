@@ -553,7 +553,7 @@ PlanFile = Annotated[
         metavar="JSON",
     ),
 ]  # fmt: skip
-CleanOption = Annotated[str, option("--clean", help=CLEAN_HELP, panel=DATA, metavar="STEPS")]
+CleanOption = Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=DATA, metavar="STEPS")]
 Requantise = Annotated[
     bool, option("--requantise", help="Make 8-bit samples with equal noise in every channel first.", panel=DATA)
 ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from skysieve.core.result import Result
+from skysieve.dedispersion.clean.receiver import NOT_ON_GPU, Removed
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.result import load_fields, save_fields
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from astropy.table import Table
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
-
-    from skysieve.dedispersion.clean.receiver import Removed
 
 __all__ = ["Candidates", "Events"]
 
@@ -121,6 +120,8 @@ class Candidates(Result):
         reaches the bottom of the band.
     removed : Removed or None
         What the cleaning removed; None if the data were not cleaned.
+    uncleaned : bool
+        Whether they were not cleaned because GPUs searched them, and the cleaning was not asked for.
     """
 
     COLUMNS: ClassVar[tuple[Column, ...]]
@@ -165,6 +166,7 @@ class Candidates(Result):
     dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 4), np.int64))
     until: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     removed: Removed | None = None
+    uncleaned: bool = False
 
     def __len__(self) -> int:
         return len(self.snr)
@@ -184,7 +186,7 @@ class Candidates(Result):
         return self.adds / max(self.seconds, 1e-9)
 
     def summary(self) -> str:
-        """What was found, and what was not searched: dropped data, and the end of the data at each DM."""
+        """What was found, what was removed, and what was not searched: dropped data, the end of the data at each DM."""
         lines = [
             f"{len(self)} candidates ({len(self.events)} events above {self.threshold:g} sigma)",
             *self.remarks(),
@@ -192,10 +194,12 @@ class Candidates(Result):
         return "\n".join(lines)
 
     def remarks(self) -> list[str]:
-        """Sentences on dropped data and on the end of the search; none if everything was searched."""
+        """Sentences on the cleaning, dropped data and the end of the search; none if everything was searched."""
         found = []
         if self.removed is not None and any(self.removed.parts.values()):
             found.append(self.removed.summary())
+        if self.uncleaned:
+            found.append(NOT_ON_GPU)
         if len(self.dropped):
             found.append(dropped_text(self.dropped, self.observation))
         if len(self.until) and self.searched - self.until[-1] > 1.5 * self.observation.tsamp:
@@ -253,8 +257,6 @@ class Candidates(Result):
         ValueError
             The file holds something else.
         """
-        from skysieve.dedispersion.clean.receiver import Removed
-
         parts = {"events": Events, "observation": Observation, "removed": Removed}
         found = load_fields(cls, path, parts)
         if "peaks" not in found:  # before there was this column, the loudest event of a candidate was its peak

@@ -20,7 +20,7 @@ from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
-from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
+from skysieve.dedispersion.clean.receiver import Clean, Cleaner, CleanReader, can_clean, cleaning_steps
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
@@ -276,13 +276,13 @@ class SearchPlan(EnginePlan):
         max_loss: float = 0.0,
         ref_freq: Reference | float = "top",
         dm_constant: float | None = None,
-        clean: bool | str | Sequence[str] = True,
+        clean: Clean = None,
         device: str = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
     ) -> None:
         super().__init__()
-        self._steps = cleaning_steps(clean)
+        cleaning_steps(clean)  # a mistake is an error before the work
         with opened(data) as fb:
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
@@ -294,6 +294,8 @@ class SearchPlan(EnginePlan):
             self._looked(fb)
             self._kind, self._nsamp = Kind.of(fb), fb.nsamp
             self._target = find_target(device_for(fb, device), memory)
+            self._steps = cleaning_steps(clean, self._target.gpu)
+            self._left_out = clean is None and self._target.gpu
             workers = usable_cores() if threads is None else max(1, threads)
             tables = [t.table for t in job.made]
             source = Cleaned(self._cleaned(fb, None, Losses(NO_RECTANGLES), None)[0], None, job.length)
@@ -336,6 +338,11 @@ class SearchPlan(EnginePlan):
             _check_given(fb, mask, losses)
             found = self._execute(fb, mask, losses, progress)
         return replace(found, seconds=time.perf_counter() - began)
+
+    @property
+    def cleans(self) -> bool:
+        """Whether data are cleaned before they are searched."""
+        return bool(self._steps)
 
     def _looked(self, fb: Filterbank) -> list[Detection]:
         """What each table's series of some data are searched for; an error if the delay of a DM is too long."""
@@ -401,6 +408,7 @@ class SearchPlan(EnginePlan):
             detector=self._detector, method=facts["method"], device=facts["device"], dm_constant=job.dm_constant,
             ref_freq=ref, searched=fb.duration, seconds=0.0, adds=adds, live=live, observation=fb.observation,
             dropped=dropped, until=_until(job, looked), removed=removed,
+            uncleaned=self._left_out and can_clean(fb.observation),
         )  # fmt: skip
 
     def _cleaned(
@@ -506,7 +514,7 @@ def search(
     dm_constant: float | None = None,
     mask: Mask | None = None,
     losses: Losses | None = None,
-    clean: bool | str | Sequence[str] = True,
+    clean: Clean = None,
     device: str = "auto",
     memory: str | float | None = None,
     threads: int | None = None,
@@ -556,10 +564,11 @@ def search(
         of which less than half is present are not events.  A stream that lost these samples finds the same.  By
         default the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have
         (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
-    clean : bool or sequence of str
-        What is removed from the data first: True for bad channels, narrow-band signals and impulses; False for nothing;
-        or names of `CLEANING`.  The result lists it as ``removed``.  Data of fewer than 16 channels and de-dispersed
-        ones are not cleaned.
+    clean : bool, str, sequence of str or None
+        What is removed from the data first: True for steps of the gain, bad channels, narrow-band signals and impulses;
+        False for nothing; or names of `CLEANING`.  None, the default, is True for a search on the CPU and False on
+        GPUs: the cleaning runs on the CPU, and takes many times as long as they do.  The result lists what was removed
+        as ``removed``.  Data of fewer than 16 channels and de-dispersed ones are not cleaned.
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
@@ -608,7 +617,7 @@ def search(
             "widths": widths, "max_width": max_width, "threshold": threshold, "noise": noise, "detector": detector,
             "buffer": buffer, "block": block, "baseline": baseline, "excess": excess, "dip": dip,
             "method": method, "max_loss": max_loss, "ref_freq": ref_freq, "dm_constant": dm_constant,
-            "clean": cleaning_steps(clean),
+            "clean": None if clean is None else cleaning_steps(clean),
             "memory": memory, "threads": threads,
         }  # fmt: skip
         found: Candidates = with_cached_plan(

@@ -343,7 +343,7 @@ def stream(
         option("--block", help="Seconds of a noise block. The default is 0.25, or more if the search needs it.",
                panel=SEARCH, metavar="S"),
     ] = None,
-    clean: Annotated[str, option("--clean", help=CLEAN_HELP, panel=SEARCH, metavar="STEPS")] = "default",
+    clean: Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=SEARCH, metavar="STEPS")] = None,
     max_width: Annotated[
         float | None,
         option("--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 "
