@@ -76,6 +76,16 @@ def test_steps_of_the_gain_are_undone():
     assert abs(out[6100:].mean() - before) < 0.02 * 96 / 2
 
 
+@pytest.mark.parametrize("shift", [0.0, 0.064, 0.128, 0.32])
+def test_bright_pulses_are_no_steps_of_the_gain(shift):
+    """Their sweep, 0.17 s, is as long as the pieces by which steps are judged."""
+    times = [t + shift for t in (2.0, 4.5, 7.2, 9.4)]
+    fb = fake(duration=12, times=times, dm=200, width=20e-3, snr=60, seed=5, **BAND)
+    out, cleaner = cleaned(fb, "gain")
+    assert cleaner.jumps == []
+    assert (out == fb.read().T).all()
+
+
 @pytest.mark.parametrize("kinds", [(), "bad", "impulses", "gain", ("narrow", "radar")], ids=str)
 def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
     fb, _ = data(kinds)

@@ -14,6 +14,8 @@ from skysieve.core.cpu.jit import njit
 from .cpu_receiver import middle
 
 JIT = {"nogil": True, "error_model": "numpy"}
+LEAST, LATE = 10, 2
+"""A step is judged by at least so many pieces on each side; one in the last pieces of a block waits for the next."""
 
 
 @njit(**JIT)
@@ -225,19 +227,58 @@ def remove(series, used, bands, found, count, first, last, phase, unit, whole_dm
 
 
 @njit(**JIT)
+def steady(each, used, low, high, root, first, last, a, out):
+    """Means of pieces of a band, as medians over its groups: a burst with dispersion is in few of them at a time.
+
+    ``each[j + 1] - each[j]`` are the sums of group ``j``; ``a`` is scratch memory.  ``out[first:last]`` gets the means.
+    """
+    for p in range(first, last):
+        n = 0
+        for j in range(low, high):
+            if used[j] > 0:
+                a[n] = (each[j + 1, p] - each[j, p]) / used[j]
+                n += 1
+        out[p] = middle(a, n) * root
+
+
+@njit(**JIT)
+def lasts(means, p, size, later, jump, a):
+    """Whether the level changes at piece ``p`` by at least half of a jump, at once, and also further from ``p``.
+
+    ``size`` and ``later``, from `LEAST` to 16, are the numbers of pieces before and after.  Levels close to ``p`` are
+    medians of 8 pieces, and those further away of the others, less what the slope makes of them.
+    """
+    sign = 1.0 if jump > 0 else -1.0
+    rise = abs(jump)
+    a[:8] = means[p - 8 : p]
+    close = middle(a, 8)
+    a[:8] = means[p : p + 8]
+    near = middle(a, 8)
+    if sign * (near - close) < 0.65 * rise:
+        return False
+    a[: size - 8] = means[p - size : p - 8]
+    early = middle(a, size - 8)
+    a[: later - 8] = means[p + 8 : p + later]
+    late = middle(a, later - 8)
+    slope = max(0.0, sign * (close - early), sign * (late - near))
+    return min(sign * (near - early), sign * (late - close)) >= 0.5 * rise + 2 * slope
+
+
+@njit(**JIT)
 def find_step(series, used, bands, piece, context, count, error, steep, out):
     """The strongest step of the level in a band of groups, if there is one; whether there is one.
 
     A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
     error, most of which happens at once: the means of two pieces on both sides differ by ``steep`` times as much, and
-    by 5 standard errors more than on a slope.
+    by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it at the same time.
 
     Parameters
     ----------
     series : array of float32, shape (groups, samples)
         In units of their noise.
     context, count : int
-        Steps are sought at samples ``context : context + count``.
+        Steps are sought at samples ``context : context + count``, and in the last `LATE` pieces before them: too few
+        samples after these were known before.
     out : array of int64, shape (2,)
         Gets the sample, and the index of the band.
     """
@@ -254,8 +295,8 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
             for t in range(skip + p * piece, skip + (p + 1) * piece):
                 s += line[t]
             each[j + 1, p] = each[j, p] + weight * s
-    means, y = np.empty(whole), np.empty(n)
-    a = np.empty(16)
+    means, still, y = np.empty(whole), np.empty(whole), np.empty(n)
+    a, groups = np.empty(16), np.empty(G)
     best = 0.0
     for b in range(len(bands)):
         total = np.sum(used[bands[b, 0] : bands[b, 1]])
@@ -264,7 +305,7 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
         known = False
         for p in range(whole):
             means[p] = (each[bands[b, 1], p] - each[bands[b, 0], p]) / math.sqrt(total)
-        for p in range(max(8, first), min(whole - 7, first + count // piece + 1)):
+        for p in range(max(LEAST, first - LATE), min(whole - LEAST, first + count // piece) + 1):
             size, later = min(p, 16), min(whole - p, 16)
             rough = np.mean(means[p : p + later]) - np.mean(means[p - size : p])
             noise = math.sqrt((1 / later + 1 / size) / piece)
@@ -282,6 +323,10 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
             a[:8] = means[p : p + 8]
             if (middle(a, 8) - close) * jump < 0.8 * jump * jump:  # a slope, not a step
                 continue
+            low, high = p - size, p + later
+            steady(each, used, bands[b, 0], bands[b, 1], math.sqrt(total), low, high, groups, still)
+            if not lasts(still, p, size, later, jump, a):  # a burst, perhaps on a slope
+                continue
             if not known:
                 known = True
                 y[:] = 0
@@ -295,7 +340,7 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
                 s += (y[t] - half) * jump
                 if s > most:
                     most, at = s, t
-            if not context <= at < context + count:
+            if not context - LATE * piece <= at < context + count:
                 continue
             part = max(1, piece // 4)
             if at < 8 * part or at + 8 * part > n:

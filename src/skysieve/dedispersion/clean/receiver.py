@@ -456,7 +456,7 @@ class Cleaner:
         sign = np.sign(jumps[low:high].sum())
         groups = (jumps * sign > 4 * error[0]) & (self._used > 0)
         which = found.good & groups[self._group]
-        first = at - context
+        first = max(0, at - context)
         before, after = np.zeros(C), np.zeros(C)
         later = min(PIECES // 2, (len(rows) - first) // self.piece)
         earlier = min(PIECES // 2, first // self.piece)
