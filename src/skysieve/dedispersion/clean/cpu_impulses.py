@@ -14,6 +14,8 @@ from skysieve.core.cpu.jit import njit
 from .cpu_receiver import middle
 
 JIT = {"nogil": True, "error_model": "numpy"}
+ROUGHLY = 0.6
+"""Part of the error of a step that a difference of means has, at least."""
 LEAST, LATE = 10, 2
 """A step is judged by at least so many pieces on each side; one in the last pieces of a block waits for the next."""
 
@@ -227,6 +229,44 @@ def remove(series, used, bands, found, count, first, last, phase, unit, whole_dm
 
 
 @njit(**JIT)
+def change(means, p, size, later):
+    """The mean of ``later`` pieces from ``p`` on less that of the ``size`` pieces before."""
+    return np.mean(means[p : p + later]) - np.mean(means[p - size : p])
+
+
+@njit(**JIT)
+def changes(series, used, bands, piece, context, count, error, each):
+    """Whether there may be a step of the level: `find_step`, which takes longer to compile, is needed then only.
+
+    ``each[j + 1]`` gets the sums by piece of the groups up to ``j``, weighted by the roots of ``used``.
+    """
+    first = context // piece
+    skip = context - first * piece
+    G, whole = len(series), each.shape[1]
+    for j in range(G):
+        weight = math.sqrt(used[j]) / piece
+        line = series[j]
+        for p in range(whole):
+            s = np.float32(0)
+            for t in range(skip + p * piece, skip + (p + 1) * piece):
+                s += line[t]
+            each[j + 1, p] = each[j, p] + weight * s
+    means = np.empty(whole)
+    for b in range(len(bands)):
+        total = np.sum(used[bands[b, 0] : bands[b, 1]])
+        if total == 0:
+            continue
+        for p in range(whole):
+            means[p] = (each[bands[b, 1], p] - each[bands[b, 0], p]) / math.sqrt(total)
+        for p in range(max(LEAST, first - LATE), min(whole - LEAST, first + count // piece) + 1):
+            size, later = min(p, 16), min(whole - p, 16)
+            noise = math.sqrt((1 / later + 1 / size) / piece)
+            if abs(change(means, p, size, later)) >= ROUGHLY * error * noise:
+                return True
+    return False
+
+
+@njit(**JIT)
 def steady(each, used, low, high, root, first, last, a, out):
     """Means of pieces of a band, as medians over its groups: a burst with dispersion is in few of them at a time.
 
@@ -265,7 +305,7 @@ def lasts(means, p, size, later, jump, a):
 
 
 @njit(**JIT)
-def find_step(series, used, bands, piece, context, count, error, steep, out):
+def find_step(series, used, bands, each, piece, context, count, error, steep, out):
     """The strongest step of the level in a band of groups, if there is one; whether there is one.
 
     A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
@@ -276,6 +316,8 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
     ----------
     series : array of float32, shape (groups, samples)
         In units of their noise.
+    each : array of float64, shape (groups + 1, pieces)
+        What `changes` made of them.
     context, count : int
         Steps are sought at samples ``context : context + count``, and in the last `LATE` pieces before them: too few
         samples after these were known before.
@@ -286,15 +328,6 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
     first = context // piece
     skip = context - first * piece
     whole = (n - skip) // piece
-    each = np.zeros((G + 1, whole))
-    for j in range(G):
-        weight = math.sqrt(used[j]) / piece
-        line = series[j]
-        for p in range(whole):
-            s = np.float32(0)
-            for t in range(skip + p * piece, skip + (p + 1) * piece):
-                s += line[t]
-            each[j + 1, p] = each[j, p] + weight * s
     means, still, y = np.empty(whole), np.empty(whole), np.empty(n)
     a, groups = np.empty(16), np.empty(G)
     best = 0.0
@@ -307,9 +340,8 @@ def find_step(series, used, bands, piece, context, count, error, steep, out):
             means[p] = (each[bands[b, 1], p] - each[bands[b, 0], p]) / math.sqrt(total)
         for p in range(max(LEAST, first - LATE), min(whole - LEAST, first + count // piece) + 1):
             size, later = min(p, 16), min(whole - p, 16)
-            rough = np.mean(means[p : p + later]) - np.mean(means[p - size : p])
             noise = math.sqrt((1 / later + 1 / size) / piece)
-            if abs(rough) < 0.6 * error * noise:
+            if abs(change(means, p, size, later)) < ROUGHLY * error * noise:
                 continue
             a[:size] = means[p - size : p]
             before = middle(a, size)

@@ -265,12 +265,13 @@ def groups_any(rows, weights, edges, out):
 
 
 @njit(**JIT)
-def group_series(rows, piece, narrow, weights, cells, level, edges, size, out):
+def group_series(rows, piece, narrow, weights, cells, level, edges, size, first, series):
     """Sums of the good channels of each group, in units of their sigma and without their level.
 
     ``weights`` are whole numbers, proportional to 1 / sigma, and 0 for channels that are bad; ``size[p, j]`` gets the
-    standard deviation of the sums, ``out[j, t]`` the sums divided by it (0 without good channels).
+    standard deviation of the sums, ``series[j, first + t]`` the sums divided by it (0 without good channels).
     """
+    out = series[:, first:]
     n, P, G = len(rows), len(cells), len(edges) - 1
     some = np.empty_like(weights)
     for p in range(P):

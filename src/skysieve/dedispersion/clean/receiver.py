@@ -353,7 +353,7 @@ class Cleaner:
                 end = context + n
                 self._plain = series[:, max(0, end - self.block // 2) : end].copy(), np.where(found.good, level, np.nan)
                 if "impulses" in self.steps:
-                    windows, base, size = self._impulses(series[:, context:], n, P)
+                    windows, base, size = self._impulses(np.ascontiguousarray(series[:, context:]), n, P)
             fresh = bad & ~(found.still & (x[0] == np.rint(level)))  # the others have their value already
         counts = np.full(P, q, np.int64)
         counts[-1] = n - (P - 1) * q
@@ -430,7 +430,7 @@ class Cleaner:
         context = 0 if self._plain is None else self._plain[0].shape[1]
         series = np.empty((len(self._used), context + len(rows)), np.float32)
         cpu_receiver.group_series(
-            rows, self.piece, self.narrow, weights, cells, found.level, self._edges, size, series[:, context:]
+            rows, self.piece, self.narrow, weights, cells, found.level, self._edges, size, context, series
         )
         if self._plain is not None:
             before, level = self._plain
@@ -447,7 +447,11 @@ class Cleaner:
 
         out = np.zeros(2, np.int64)
         some = self._bands[: 1 + 3 + 7]
-        if not cpu_impulses.find_step(series, self._used, some, self.piece, context, n, STEP_ERROR, STEEP, out):
+        each = np.zeros((len(series) + 1, (series.shape[1] - context % self.piece) // self.piece))
+        where = (self.piece, context, n, STEP_ERROR)
+        if not cpu_impulses.changes(series, self._used, some, *where, each):
+            return None
+        if not cpu_impulses.find_step(series, self._used, some, each, *where, STEEP, out):
             return None
         at, C = int(out[0]), self.nchan
         jumps, error = np.zeros(len(series)), np.zeros(1)
