@@ -448,10 +448,10 @@ class Cleaner:
         out = np.zeros(2, np.int64)
         some = self._bands[: 1 + 3 + 7]
         each = np.zeros((len(series) + 1, (series.shape[1] - context % self.piece) // self.piece))
-        where = (self.piece, context, n, STEP_ERROR)
-        if not cpu_impulses.changes(series, self._used, some, *where, each):
+        sought = (self.piece, context, n, STEP_ERROR)
+        if not cpu_impulses.changes(series, self._used, some, *sought, each):
             return None
-        if not cpu_impulses.find_step(series, self._used, some, each, *where, STEEP, out):
+        if not cpu_impulses.find_step(series, self._used, some, each, *sought, STEEP, out):
             return None
         at, C = int(out[0]), self.nchan
         jumps, error = np.zeros(len(series)), np.zeros(1)
