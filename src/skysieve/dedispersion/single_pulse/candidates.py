@@ -122,6 +122,8 @@ class Candidates(Result):
         What the cleaning removed; None if the data were not cleaned.
     uncleaned : bool
         Whether they were not cleaned because GPUs searched them, and the cleaning was not asked for.
+    vetoed : dict of str to int
+        Numbers of the candidates that were vetoed, by reason (`vetting.REASONS`); they are not among the candidates.
     """
 
     COLUMNS: ClassVar[tuple[Column, ...]]
@@ -167,6 +169,7 @@ class Candidates(Result):
     until: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     removed: Removed | None = None
     uncleaned: bool = False
+    vetoed: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.snr)
@@ -200,6 +203,8 @@ class Candidates(Result):
             found.append(self.removed.summary())
         if self.uncleaned:
             found.append(NOT_ON_GPU)
+        if self.vetoed:
+            found.append(vetoed_text(self.vetoed))
         if len(self.dropped):
             found.append(dropped_text(self.dropped, self.observation))
         if len(self.until) and self.searched - self.until[-1] > 1.5 * self.observation.tsamp:
@@ -283,6 +288,16 @@ class Candidates(Result):
 Candidates.COLUMNS = tuple(Column(name=f.name, **f.metadata) for f in fields(Candidates) if f.metadata)
 TEXT = {column.name: column.text for column in Candidates.COLUMNS}
 """Formats of the numbers in text tables, by column."""
+
+
+def vetoed_text(vetoed: dict[str, int]) -> str:
+    """A sentence on vetoed candidates.
+
+    >>> vetoed_text({"narrow": 3, "edge": 1})
+    'vetoed, not pulses of the sky: 4 (3 narrow, 1 edge)'
+    """
+    parts = ", ".join(f"{count} {reason}" for reason, count in vetoed.items())
+    return f"vetoed, not pulses of the sky: {sum(vetoed.values())} ({parts})"
 
 
 def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) -> str:
