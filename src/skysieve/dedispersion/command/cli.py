@@ -362,9 +362,9 @@ def search(
             prepared, mask, every = cleaning.prepared(fb, messages, requantise)
             found = single_pulses.search(
                 prepared, made, clean=steps, veto=not no_veto, threshold=threshold, noise=noise,
-                detector=detector, buffer=buffer, block=block, max_width=max_width, baseline=not no_baseline, excess=grouping.excess, dip=grouping.dip,
-                method=method, mask=mask, device=computation.device, threads=computation.threads,
-                memory=computation.memory, progress=messages.progress,
+                detector=detector, buffer=buffer, block=block, max_width=max_width, baseline=not no_baseline,
+                excess=grouping.excess, dip=grouping.dip, method=method, mask=mask, device=computation.device,
+                threads=computation.threads, memory=computation.memory, progress=messages.progress,
             )  # fmt: skip
             return prepared, found, every
 

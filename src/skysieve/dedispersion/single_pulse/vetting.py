@@ -23,7 +23,7 @@ __all__ = ["REASONS", "Vetting"]
 REASONS = {
     "edge": "the data end within half a width of it, so that a step of the level looks the same",
     "narrow": "its power is in a fifth of the band, where it is as strong without dispersion",
-    "undispersed": "it is stronger without dispersion, or as strong and its DM below 3 (10 where impulses are removed)",
+    "undispersed": "it is stronger without dispersion, or as strong, at a DM below 3 or among impulses",
     "red noise": "the level changes as much beside it, within its own width",
 }
 """Why a candidate is vetoed."""
@@ -37,17 +37,17 @@ STRONGEST = 0.19
 REST, SAME = 0.45, 0.1
 """S/N in the other sub-bands, over that in all, below which a candidate is narrow; and part of its power that the best
 window without dispersion may lack."""
-LOW_DM, MORE_DM, UNRESOLVED = 3.0, 10.0, 0.25
-"""DM below which a candidate that is as strong without dispersion is vetoed, and the same where impulses are removed;
-and part of its power that the best window without dispersion may lack."""
+LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
+"""A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM, and where impulses
+are removed and its arrival differs by fewer widths over its sub-bands."""
 BETTER = 1.4, 20.0
-"""A candidate of any DM is vetoed if the power of the best window without dispersion is above so many times its own, and
-so much more."""
+"""A candidate of any DM is vetoed if the best window without dispersion has more than so many times its power, and so much
+more."""
 RESOLVED, NONE = 2.0, 0.05
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion has
 nearly its power; and the part that such a window may lack."""
 IMPULSES, SECONDS = 3, 32.0
-"""Impulses that were removed in so many seconds before a candidate, from which on `MORE_DM` counts."""
+"""Impulses that were removed in so many seconds before a candidate, from which on `FLAT` counts."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.2, 5.5
@@ -175,11 +175,11 @@ class Vetting:
             return "narrow"
         if look.undispersed > BETTER[0] * look.power + BETTER[1] or (look.sweep > RESOLVED and look.lacks(NONE)):
             return "undispersed"
-        if dm < MORE_DM and width * self.obs.tsamp <= LONGEST and look.lacks(UNRESOLVED):
-            if dm < self.low:
+        if look.lacks(UNRESOLVED):
+            if dm < self.low and width * self.obs.tsamp <= LONGEST:
                 return "undispersed"
             before = at - round(SECONDS / self.obs.tsamp)
-            if self.low > 0 and impulses(before, at + width) >= IMPULSES:
+            if look.sweep < FLAT and self.low > 0 and impulses(before, at + width) >= IMPULSES:
                 return "undispersed"
         if (look.red > RED and look.snr < SURE * look.red) or look.snr > UNEVEN * snr:
             return "red noise"
@@ -233,7 +233,7 @@ class Vetting:
             float(_over(excess.sum(), math.sqrt(on_v.sum()))),
             float(_over(excess[rest].sum(), math.sqrt(on_v[rest].sum()))),
             float(power.sum()),
-            _undispersed(s0, q0, middle, w, side, int(delays.max())),
+            _undispersed(s0, q0, power, middle, w, side),
             math.sqrt(12 * spread) / w,
             _redness(s.sum(axis=0), q.sum(axis=0), w, side, guard, float(var.sum()) * bin_),
         )
@@ -300,24 +300,25 @@ def _over(a: Any, b: Any) -> Any:
 
 
 def _undispersed(
-    s: NDArray[np.float64], q: NDArray[np.float64], middle: NDArray[np.float64], w: int, side: int, late: int
-) -> float:
+    s: NDArray[np.float64], q: NDArray[np.float64], power: NDArray[np.float64], middle: NDArray[np.float64], w: int,
+    side: int,
+) -> float:  # fmt: skip
     """The largest sum, over sub-bands, of the squares of the S/N of a window at one time in all sub-bands.
 
-    Sub-bands count of which the window covers half of the candidate's, or that of it.
+    Sub-bands count of which the window covers half of the candidate's, or that of it; they have half of its power.
 
     Parameters
     ----------
     s, q : numpy.ndarray, shape (bands, samples + 1)
         Running sums of the samples and of their variances.
-    middle : numpy.ndarray
-        First sample of the candidate in each sub-band.
-    w, side, late : int
-        Its width, its first sample at the top of the band, and its delay at the bottom.
+    power, middle : numpy.ndarray
+        Square of the candidate's S/N, and its first sample, in each sub-band.
+    w, side : int
+        Its width, and its first sample at the top of the band.
     """
     best, count = 0.0, s.shape[1] - 1
     for size in sorted({max(1, round(w * part)) for part in (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)}):
-        low, high = max(size, side - size), min(count - 2 * size, side + late + w)
+        low, high = max(size, side - size), min(count - 2 * size, math.ceil(middle.max()) + w)
         at = np.arange(low, high + 1, max(1, size // 8))
         if not len(at):
             continue
@@ -326,8 +327,9 @@ def _undispersed(
         beside_v = q[:, at] - q[:, at - size] + q[:, at + 2 * size] - q[:, at + size]
         z = _over(on - beside * _over(on_v, beside_v), np.sqrt(on_v))
         covered = np.minimum(at + size, middle[:, None] + w) - np.maximum(at, middle[:, None])
-        z[covered < 0.5 * min(w, size)] = 0
-        best = max(best, float((np.maximum(z, 0) ** 2).sum(axis=0).max()))
+        inside = covered >= 0.5 * min(w, size)
+        found = (np.where(inside, np.maximum(z, 0), 0) ** 2).sum(axis=0)
+        best = max(best, float(found[power @ inside >= 0.5 * power.sum()].max(initial=0.0)))
     return best
 
 
