@@ -34,15 +34,15 @@ MOST_BANDS, LEAST_BAND = 32, 8
 """Most sub-bands, and channels of a sub-band, at least."""
 STRONGEST = 0.19
 """Part of the sub-bands that interference of a narrow band fills."""
-REST, SAME = 0.45, 0.1
+REST, SAME = 0.38, 0.1
 """S/N in the other sub-bands, over that in all, below which a candidate is narrow; and part of its power that the best
 window without dispersion may lack."""
 LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
-"""A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM, and where impulses
-are removed and its arrival differs by fewer widths over its sub-bands."""
+"""A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM; and where
+impulses are removed, if its arrival differs by fewer widths over its sub-bands."""
 BETTER = 1.4, 20.0
-"""A candidate of any DM is vetoed if the best window without dispersion has more than so many times its power, and so much
-more."""
+"""A candidate of any DM is vetoed if the best window without dispersion has more than so many times its power, and so
+much more."""
 RESOLVED, NONE = 2.0, 0.05
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion has
 nearly its power; and the part that such a window may lack."""
