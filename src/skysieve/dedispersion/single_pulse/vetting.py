@@ -24,7 +24,7 @@ REASONS = {
     "edge": "the data end within half a width of it, so that a step of the level looks the same",
     "narrow": "its power is in a fifth of the band, where it is as strong without dispersion",
     "undispersed": "it is stronger without dispersion, or as strong, at a DM below 3 or among impulses",
-    "red noise": "the level changes as much beside it, within its own width",
+    "red noise": "the level beside it changes as much, or it is not as strong against the samples beside it",
 }
 """Why a candidate is vetoed."""
 
@@ -52,8 +52,8 @@ LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.2, 5.5
 """Scatter of neighbouring windows, over that of white noise, from which on it is red; and S/N over it that is sure."""
-UNEVEN = 1.6
-"""The S/N against the samples beside a candidate, over its own, from which on the level is uneven."""
+EVEN = 0.4, 1.6
+"""The S/N against the samples beside a candidate, over its own, where the level is even."""
 SIDE, LEAST_SIDE = 16, 128
 """Widths, and samples at least, on each side of a candidate that are looked at."""
 PARTS = 8
@@ -184,7 +184,7 @@ class Vetting:
             before = at - round(SECONDS / self.obs.tsamp)
             if look.sweep < FLAT and self.low > 0 and impulses(before, at + width) >= IMPULSES:
                 return "undispersed"
-        if (look.red > RED and look.snr < SURE * look.red) or look.snr > UNEVEN * snr:
+        if (look.red > RED and look.snr < SURE * look.red) or not EVEN[0] <= look.snr / snr <= EVEN[1]:
             return "red noise"
         return ""
 
