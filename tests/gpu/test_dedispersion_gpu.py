@@ -60,7 +60,8 @@ def test_drifts_are_removed_with_the_bits_of_the_cpu(kind, period, amplitude, op
     x[:, 9000:9020] += 8
     data = (np.clip(np.rint(x), 0, 255) - (96 if kind == "int8" else 0)).astype(kind)
     fb = Filterbank.from_array(data, fch1=1500, foff=-4, tsamp=5e-4)
-    ours, theirs = (search(fb, np.arange(0, 300, 10.0), threshold=5, device=d, **options) for d in ("cuda", "cpu"))
+    given = {"threshold": 5, "clean": False, **options}
+    ours, theirs = (search(fb, np.arange(0, 300, 10.0), device=device, **given) for device in ("cuda", "cpu"))
     assert len(ours.events) > 3
     for name in ("dm_index", "sample", "width_samples", "snr"):
         assert np.array_equal(getattr(ours.events, name), getattr(theirs.events, name)), name
@@ -105,8 +106,8 @@ def test_kept_plans_give_the_cpus_bits():
     nights = [fake(duration=d, times=[d / 2], seed=s, **kind) for s, d in enumerate((8, 40, 3))]
     dms = np.arange(100, 201, 5.0)
     with (
-        SearchPlan(nights[0], dms, device="cuda") as ours,
-        SearchPlan(nights[0], dms, device="cpu") as theirs,
+        SearchPlan(nights[0], dms, device="cuda", clean=False) as ours,
+        SearchPlan(nights[0], dms, device="cpu", clean=False) as theirs,
         DedispersionPlan(nights[0], plan(nights[0], 300, step=10), device="cuda") as sums,
     ):
         assert set(ours.describe()) == set(theirs.describe())
@@ -128,7 +129,7 @@ def events_of(found):
 @pytest.mark.parametrize(
     "options",
     [{}, {"noise": "moments"}, {"noise": "clipped", "threshold": 5.0}, {"detector": "threshold"},
-     {"widths": [1, 5, 300, 4096]}, {"memory": "700 MiB"}, {"threshold": 3.0}],
+     {"widths": [1, 5, 300, 4096]}, {"memory": "700 MiB"}, {"threshold": 3.0}, {"clean": True}],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["u1", "f4"])
 def test_candidates_are_the_cpus(options, kind):
@@ -140,6 +141,7 @@ def test_candidates_are_the_cpus(options, kind):
     x = x.astype(np.float32) / 7 if kind == "f4" else x
     fb = Filterbank.from_array(x, fch1=1500, foff=-3, tsamp=1e-3)
     grid = plan(fb, 400, rule="survey", stages=[(0, 200, 1.0, 1), (200, 400, 4.0, 4)])
+    options = {"clean": False, **options}
     ours, theirs = (search(fb, grid, device=device, **options) for device in ("cuda", "cpu"))
     for a, b in zip(events_of(ours), events_of(theirs), strict=True):
         assert np.array_equal(a, b)
@@ -148,6 +150,25 @@ def test_candidates_are_the_cpus(options, kind):
     assert np.array_equal(ours.time, theirs.time)
     everywhere = search(fb, grid, device="cuda:all", **options)
     assert np.array_equal(everywhere.snr, theirs.snr)
+
+
+@pytest.mark.gpu
+def test_a_gpu_cleans_only_if_asked():
+    fb = fake(nchan=64, duration=8, tsamp=1e-3, fch1=1500, foff=-4, dm=150, times=[3.0], width=8e-3, snr=25, seed=3)
+    x = fb.read()
+    x[:, 5000:5004] += 40  # an impulse
+    fb = Filterbank.from_array(x, fch1=1500, foff=-4, tsamp=1e-3)
+    dms = np.arange(0, 300, 5.0)
+    plain, asked, cpu = (
+        search(fb, dms, device=device, clean=clean) for device, clean in (("cuda", None), ("cuda", True), ("cpu", None))
+    )
+    assert plain.uncleaned
+    assert plain.removed is None
+    assert "not cleaned" in plain.summary()
+    assert not asked.uncleaned
+    assert len(asked.removed.windows) > 0
+    assert (asked.removed.windows == cpu.removed.windows).all()
+    assert np.array_equal(asked.snr, cpu.snr)
 
 
 @pytest.mark.gpu
@@ -168,8 +189,10 @@ def test_arrays_of_a_gpu_stay_there(kind, by_time):
         assert isinstance(found.data, cupy.ndarray)
         assert found.data.device.id == 0
         assert np.array_equal(found.data.get(), dedisperse(theirs, dms, device="cpu", **options).data)
-    a, b = search(ours, dms, threshold=5.0), search(theirs, dms, threshold=5.0, device="cpu")
-    assert np.array_equal(a.snr, b.snr)
+    for clean in (False, True):
+        a = search(ours, dms, threshold=5.0, clean=clean)
+        b = search(theirs, dms, threshold=5.0, clean=clean, device="cpu")
+        assert np.array_equal(a.snr, b.snr)
     assert np.array_equal(ours.block(5, 100), theirs.block(5, 100))
     with pytest.raises(TypeError, match="on a GPU, but the work is to be done on the CPU"):
         dedisperse(ours, dms, device="cpu")
@@ -211,10 +234,10 @@ def test_dropped_data_and_masks_are_filled_as_on_the_cpu(bits):
     mask = Mask(rng.random((64, 24)) < 0.1, 500)
     for data, cells in ((x, None), (y, None), (y, mask)):
         host, device = (Filterbank.from_array(a, **options) for a in (data, cupy.asarray(data)))
-        truth = search(host, np.arange(0, 200, 5.0), threshold=5, mask=cells, device="cpu")
+        truth = search(host, np.arange(0, 200, 5.0), threshold=5, mask=cells, device="cpu", clean=False)
         assert (len(truth.dropped) > 0) == (data is y)
         for fb in (host, device):
-            found = search(fb, np.arange(0, 200, 5.0), threshold=5, mask=cells, device="cuda")
+            found = search(fb, np.arange(0, 200, 5.0), threshold=5, mask=cells, device="cuda", clean=False)
             assert np.array_equal(found.dropped, truth.dropped)
             for name, column in truth.columns().items():
                 assert np.array_equal(found.columns()[name], column), name

@@ -18,7 +18,7 @@ from skysieve.dedispersion.stream import LiveInjector, StreamSearch
 
 pytestmark = pytest.mark.gpu
 DMS = np.arange(0, 201, 10.0)
-OPTIONS = {"threshold": 5.0, "block": 1.1}
+OPTIONS = {"threshold": 5.0, "block": 1.1, "clean": False}
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def test_a_stream_gives_the_bits_of_a_file(fb, device, gulps, downsamp, first, l
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:all"])
-@pytest.mark.parametrize(("first", "gulp"), [(0, 1024), (700, 331), (0, 12000)])
-def test_samples_that_stay_on_the_gpu(fb, device, first, gulp):
+@pytest.mark.parametrize(("first", "gulp", "clean"), [(0, 1024, False), (700, 331, False), (700, 331, True)])
+def test_samples_that_stay_on_the_gpu(fb, device, first, gulp, clean):
     """Rows of CuPy and of NumPy in turn, with losses: the events of the file."""
     import cupy
 
@@ -72,10 +72,11 @@ def test_samples_that_stay_on_the_gpu(fb, device, first, gulp):
     some = np.stack([gone, gone + 10, gone // 10 % 30, gone // 10 % 30 + 34], axis=1)
     losses = Losses(np.concatenate([some[some[:, 0] < 5000], [[5000, 5400, 0, 64]], some[some[:, 0] >= 5400]]), first)
     p = plan(fb, dms=DMS)
-    offline = search(fb, p, losses=losses, device="cpu", **OPTIONS)
+    options = {**OPTIONS, "clean": clean}
+    offline = search(fb, p, losses=losses, device="cpu", **options)
     x = np.ascontiguousarray(fb.read().T)
     found = []
-    with StreamSearch(fb.observation, p, device=device, resident=True, history=2000, **OPTIONS) as live:
+    with StreamSearch(fb.observation, p, device=device, resident=True, history=2000, **options) as live:
         live.warm()
         for at in range(first, len(x), gulp):
             rows = x[at : at + gulp]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.clean.masks import Mask
     from skysieve.dedispersion.clean.missing import Losses
     from skysieve.dedispersion.clean.repair import fill_dropped
-    from skysieve.dedispersion.clean.rfi import channel_statistics, read_rfifind, rfi_mask, zero_dm
+    from skysieve.dedispersion.clean.rfi import channel_statistics, read_rfifind, rfi_mask, write_rfifind, zero_dm
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
     from skysieve.dedispersion.data.requantise import requantise
@@ -70,6 +70,7 @@ __all__ = [
     "search",
     "write_dat",
     "write_fil",
+    "write_rfifind",
     "write_tim",
     "zero_dm",
 ]
@@ -110,6 +111,7 @@ _HOMES = {
     "search": "skysieve.dedispersion.single_pulse.search",
     "write_dat": "skysieve.dedispersion.data.write",
     "write_fil": "skysieve.dedispersion.data.write",
+    "write_rfifind": "skysieve.dedispersion.clean.rfi",
     "write_tim": "skysieve.dedispersion.data.write",
 }
 

@@ -268,7 +268,8 @@ def load_fields(kind: type, path: str | os.PathLike[str], parts: Mapping[str, ty
     values |= facts
     for name, part in parts.items():
         own = [key for key in values if key.startswith(f"{name}.")]
-        values[name] = part(**{key.partition(".")[2]: values.pop(key) for key in own})
+        if own:
+            values[name] = part(**{key.partition(".")[2]: values.pop(key) for key in own})
     return values
 
 

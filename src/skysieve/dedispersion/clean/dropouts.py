@@ -144,6 +144,11 @@ class Watch:
                 self._compare(to_host(x[:: self.stride][: len(after)] == after), None)
         self.at = fb.nsamp
 
+    @property
+    def units(self) -> int:
+        """Samples, or bytes of packed ones, of a spectrum that was seen; 0 before the first."""
+        return len(self._run)
+
     def close(self) -> None:
         """Free the threads."""
         if self._pool is not None:

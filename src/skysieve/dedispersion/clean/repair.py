@@ -220,7 +220,7 @@ def dropped_in(fb: Filterbank, watch: Watch | None = None) -> NDArray[np.int64]:
         while watch.at < fb.nsamp:
             start = watch.at
             count = min(step, fb.nsamp - start)
-            pieces = fb.packed(start, count)
+            pieces = None if watch.units == fb.nchan else fb.packed(start, count)
             for rows in (p.data for p in pieces) if pieces is not None else (rows for rows, _ in fb.raw(start, count)):
                 watch.see(start, rows)
                 start += len(rows)

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skysieve.core.files import written
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, as_filterbank, opened
 from skysieve.dedispersion.data.sigproc import BadFile
 
-from .masks import SLICE, Mask
+from .masks import SLICE, Mask, check_mask
 from .repair import fill_dropped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["channel_statistics", "read_rfifind", "rfi_mask", "zero_dm"]
+__all__ = ["channel_statistics", "read_rfifind", "rfi_mask", "write_rfifind", "zero_dm"]
 
 Statistic = Literal["mean", "std", "kurtosis"]
 STATISTICS = {"mean": "mean", "std": "standard deviation", "kurtosis": "spectral kurtosis"}
@@ -253,6 +254,50 @@ def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None =
         with opened(data) as fb:
             cells = _fitted(cells, points, fb, path)
     return Mask(cells[::-1], points)
+
+
+def write_rfifind(mask: Mask, path: str | os.PathLike[str], data: Filterbank | Paths) -> None:
+    """Write a mask as PRESTO's ``rfifind`` does (``*.mask``); `read_rfifind` and PRESTO read it.
+
+    Parameters
+    ----------
+    mask : Mask
+    path : path
+    data : Filterbank, path or sequence of paths
+        The data that the mask is for: they give the frequencies, the times and the number of intervals.
+
+    Raises
+    ------
+    ValueError
+        The mask is for another number of channels.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skysieve.dedispersion import Mask, fake
+    >>> fb = fake(nchan=8, duration=4, tsamp=1e-3, fch1=1500, foff=-4, period=None)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_rfifind(Mask.channels(8, [2]), f"{folder}/a.mask", fb)
+    ...     read_rfifind(f"{folder}/a.mask", fb).cells[:, 0].tolist()
+    [False, False, True, False, False, False, False, False]
+    """
+    with opened(data) as fb:
+        check_mask(mask, fb)
+        points = min(mask.block, fb.nsamp)
+        cells = mask.at(np.arange(-(-fb.nsamp // points)))[::-1]
+        lowest, tsamp, start = float(fb.freqs[-1]), fb.tsamp, fb.observation.tstart
+        step = abs(fb.observation.foff)
+    nchan, nint = cells.shape
+    whole = np.flatnonzero(cells.all(axis=1))
+    every = np.flatnonzero(cells.all(axis=0))
+    with written(path) as part, open(part, "wb") as file:
+        file.write(struct.pack("<6d3i", 0.0, 0.0, start, points * tsamp, lowest, step, nchan, nint, points))
+        for numbers in (whole, every):
+            file.write(struct.pack("<i", len(numbers)) + numbers.astype("<i4").tobytes())
+        file.write(cells.sum(axis=0).astype("<i4").tobytes())
+        for i in range(nint):
+            if not cells[:, i].all():
+                file.write(np.flatnonzero(cells[:, i]).astype("<i4").tobytes())
 
 
 def _fitted(

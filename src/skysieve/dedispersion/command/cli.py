@@ -39,6 +39,7 @@ from .options import (
     DATA,
     PULSE,
     Cleaning,
+    CleanOption,
     Computation,
     DataOptions,
     DmOptions,
@@ -253,6 +254,12 @@ def search(
     plan_file: PlanFile = None,
     data: DataOptions,
     cleaning: Cleaning,
+    clean: CleanOption = None,
+    save_mask: Annotated[
+        Path | None,
+        option("--save-mask", help="Mask of what was removed, as PRESTO's rfifind writes it (.mask); cleans on "
+               "GPUs too.", panel=OUTPUT, metavar="FILE"),
+    ] = None,
     requantise: Requantise = False,
     searching: Searching,
     grouping: Grouping,
@@ -301,6 +308,8 @@ def search(
     if cluster is not None:
         divide(cluster, dict(locals()))
     from skysieve.core.device import begin
+    from skysieve.dedispersion.clean.receiver import can_clean, cleaning_steps, parse_steps
+    from skysieve.dedispersion.clean.rfi import write_rfifind
     from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
@@ -313,16 +322,22 @@ def search(
     with report_errors(interrupted), ExitStack() as stack:
         messages = reports.messages()
         dms.check(plan_file)
+        steps = parse_steps(clean, "--clean")
+        if save_mask is not None:
+            if steps == ():
+                raise ValueError("--save-mask: nothing is removed with --clean none")
+            steps = cleaning_steps(True) if steps is None else steps  # also on GPUs
 
         def find(fb: Filterbank) -> tuple[Filterbank, Candidates, Mask | None]:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())
-            clean, mask, every = cleaning.prepared(fb, messages, requantise)
+            prepared, mask, every = cleaning.prepared(fb, messages, requantise)
             found = single_pulses.search(
-                clean, made, **searching.arguments, **vars(grouping), mask=mask, device=computation.device,
+                prepared, made, clean=steps, **searching.arguments, **vars(grouping), mask=mask,
+                device=computation.device,
                 threads=computation.threads, memory=computation.memory, progress=messages.progress,
             )  # fmt: skip
-            return clean, found, every
+            return prepared, found, every
 
         started = begin(computation.device, "skysieve.dedispersion.cuda.engine")
 
@@ -335,6 +350,10 @@ def search(
                 raise ValueError(
                     "--dry-run: expected files that are searched as one, not --each, a folder or a pattern"
                 )
+            if save_mask is not None:
+                raise ValueError(
+                    "--save-mask: expected files that are searched as one, not --each, a folder or a pattern"
+                )
             if STDIO in files or plan_file == STDIO:
                 raise ValueError("'-' (standard input) is read once: expected names of files when each is searched")
             listed = expand(files)
@@ -346,7 +365,7 @@ def search(
                 importlib.import_module("h5py")
             asked = {
                 "dms": asdict(dms), "plan": None if plan_file is None else plan_file.read_text(encoding="utf-8"),
-                "data": asdict(data), "cleaning": asdict(cleaning), "requantise": requantise,
+                "data": asdict(data), "cleaning": asdict(cleaning), "requantise": requantise, "clean": steps,
                 **searching.arguments, "grouping": asdict(grouping), "format": chosen,
             }  # fmt: skip
             load_numba()
@@ -358,6 +377,7 @@ def search(
             raise ValueError("--resume goes with --each, with folders or with patterns")
         chosen = "" if output is None else table_format(output, form, TABLE_FORMATS)
         check_output(output, overwrite)
+        check_output(save_mask, overwrite)
         check_picture(plot, overwrite)
         check_cutouts(cutouts, overwrite)
         try:
@@ -365,13 +385,15 @@ def search(
         except BadFile as error:
             hint = "; --each searches every file by itself" if len(files) > 1 else ""
             raise ValueError(f"{error}{hint}") from None
+        if save_mask is not None and not can_clean(fb.observation):
+            raise ValueError("--save-mask: data of fewer than 16 channels, and de-dispersed data, are not cleaned")
         load_numba()
         if dry_run:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())
-            predict(fb, made, cleaning.given() or requantise, computation, **searching.arguments)
+            predict(fb, made, cleaning.given() or requantise, computation, clean=steps, **searching.arguments)
             return
-        clean, found, every = find(fb)
+        searched, found, every = find(fb)
         if output != STDIO and not messages.quiet:
             show(found)
         messages.say(speed(found.rate, found.realtime, found.method, found.device, found.seconds))
@@ -379,11 +401,14 @@ def search(
             with output_file(output, f".{chosen}") as file:
                 write_candidates(found, file, chosen)
             messages.wrote(output, f"{len(found)} candidates")
+        if save_mask is not None and found.removed is not None:
+            write_rfifind(found.removed.mask, save_mask, fb)
+            messages.wrote(save_mask)
         if plot is not None:
             save_figure(found.plot(), plot, dpi=120)
             messages.wrote(plot)
         if cutouts is not None:
-            paths = write_cutouts(clean, found, cutouts, most=most, mask=every, memory=computation.memory)
+            paths = write_cutouts(searched, found, cutouts, most=most, mask=every, memory=computation.memory)
             messages.wrote(cutouts, f"{len(paths)} files")
 
 
@@ -393,8 +418,8 @@ def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
 
     code, reports = 0, given["reports"]
     with report_errors("interrupted; --resume continues from the finished files"):
-        if given["plot"] is not None or given["cutouts"] is not None:
-            raise ValueError("--cluster goes with neither --plot nor --cutouts")
+        if any(given[name] is not None for name in ("plot", "cutouts", "save_mask")):
+            raise ValueError("--cluster goes with none of --plot, --cutouts and --save-mask")
         if given["dry_run"]:
             raise ValueError("--cluster and --dry-run do not go together")
         computation = given.pop("computation")
@@ -413,9 +438,12 @@ def predict(fb: Filterbank, made: DMPlan, cleaned: bool, computation: Computatio
         fb, made, device=computation.device, threads=computation.threads, memory=computation.memory, **how
     ) as plan:
         facts = plan.describe()
+        cleaned = cleaned or plan.cleans
         unknown = missing("dedispersion", plan.device, facts["work"])
     what = f"{fb.nsamp:,} samples of {fb.nchan} channels, {facts['dms']:,} DMs"
-    show_prediction({**facts, "missing": unknown}, what + (" (masks and filters are not predicted)" if cleaned else ""))
+    show_prediction(
+        {**facts, "missing": unknown}, what + (" (cleaning, masks and filters are not predicted)" if cleaned else "")
+    )
 
 
 def show(found: Candidates, most: int = 10) -> None:
@@ -611,6 +639,7 @@ def completeness(
     dms: DmOptions,
     data: DataOptions,
     cleaning: Cleaning,
+    clean: CleanOption = None,
     injected: Injected,
     receiver: Receiver,
     by: Annotated[
@@ -654,6 +683,7 @@ def completeness(
     Example: skysieve dedisp completeness --dm-max 3000 --max-width 0.4 --pulses 10000 -o recall.csv --resume
     """
     from skysieve.core.parts import PartsFolder, files_of, parts_folder
+    from skysieve.dedispersion.clean.receiver import parse_steps
     from skysieve.dedispersion.injections.campaign import completeness as campaign
     from skysieve.dedispersion.injections.result import TRIALS, Completeness
 
@@ -672,6 +702,7 @@ def completeness(
         check_output(output, overwrite or continues)
         check_picture(plot, overwrite or continues)
         one_of("--by", by, TRIALS.names or ())
+        steps = parse_steps(clean, "--clean")
         made_noise = receiver.noise(files)
         kinds, count = injected.kinds, 1000 if injected.pulses is None else injected.pulses
         each = [[f] for f in expand(files)] if files and any(map(stands_for_files, files)) else [files]
@@ -681,7 +712,7 @@ def completeness(
             asked = {
                 "files": files_of([f for group in each for f in group or ()]), "dms": asdict(dms), "data": asdict(data),
                 "cleaning": asdict(cleaning), "pulses": asdict(injected), "receiver": asdict(receiver), "hours": hours,
-                **searching.arguments, "grouping": asdict(grouping),
+                "clean": steps, **searching.arguments, "grouping": asdict(grouping),
             }  # fmt: skip
             store = PartsFolder(output, json.loads(json.dumps(asked, default=str)))
             stack.callback(store.close)
@@ -700,8 +731,9 @@ def completeness(
                             scatter=grid.scatter, index=grid.index, band=grid.band, interference=kinds,
                             prepare=None if not cleaning.given() else
                             lambda fb: cleaning.prepared(fb, Messages(quiet=True), False)[:2],
-                            seed=injected.seed + 1_000_000_007 * i, hours=hours, **searching.arguments,
-                            **vars(grouping), parts=None if store is None else store.folder / f"{i:05d}",
+                            seed=injected.seed + 1_000_000_007 * i, hours=hours, clean=steps,
+                            **searching.arguments, **vars(grouping),
+                            parts=None if store is None else store.folder / f"{i:05d}",
                             device=computation.device, threads=computation.threads,
                             memory=computation.memory, progress=messages.progress,
                         ))  # fmt: skip

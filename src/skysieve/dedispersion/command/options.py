@@ -32,6 +32,7 @@ from skysieve.core.command import (
     option,
     write_stdout,
 )
+from skysieve.dedispersion.clean.receiver import CLEAN_HELP, VETO_HELP
 from skysieve.dedispersion.contract import DETECTORS, DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, SUMMATIONS, THRESHOLD
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.data.sigproc import BIT_ORDERS
@@ -461,6 +462,7 @@ MaxWidthOption = Annotated[
         panel=SEARCH, metavar="S",
     ),
 ]  # fmt: skip
+NoVetoOption = Annotated[bool, option("--no-veto", help=VETO_HELP, panel=SEARCH)]
 NoBaselineOption = Annotated[
     bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
 ]
@@ -504,13 +506,14 @@ class Searching:
     ] = None  # fmt: skip
     max_width: MaxWidthOption = None
     no_baseline: NoBaselineOption = False
+    no_veto: NoVetoOption = False
     method: MethodOption = "auto"
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of `search`."""
         given = dict(vars(self))
-        return {"baseline": not given.pop("no_baseline"), **given}
+        return {"baseline": not given.pop("no_baseline"), "veto": not given.pop("no_veto"), **given}
 
 
 @dataclass
@@ -613,6 +616,7 @@ PlanFile = Annotated[
         metavar="JSON",
     ),
 ]  # fmt: skip
+CleanOption = Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=DATA, metavar="STEPS")]
 Requantise = Annotated[
     bool, option("--requantise", help="Make 8-bit samples with equal noise in every channel first.", panel=DATA)
 ]

@@ -14,6 +14,7 @@ from skysieve.core.arrays import Words
 from skysieve.core.command import STDIO, Messages, table_format
 from skysieve.core.files import written
 from skysieve.core.parts import files_of
+from skysieve.dedispersion.clean.receiver import parse_steps
 from skysieve.dedispersion.single_pulse.candidates import Candidates
 from skysieve.dedispersion.single_pulse.search import search
 
@@ -38,12 +39,18 @@ class DedispWork:
         self.options = o = job.options | {name: _at(job, job.options[name]) for name in FILES}
         self.dms, self.data, self.cleaning = _group(DmOptions, o), _group(DataOptions, o), _group(Cleaning, o)
         same = ("threshold", "noise", "detector", "buffer", "block", "method", "max_width", "excess", "dip")
-        self.given: dict[str, Any] = {name: o[name] for name in same} | {"baseline": not o["no_baseline"]}
+        self.given: dict[str, Any] = {name: o[name] for name in same}
+        self.given |= {
+            "baseline": not o["no_baseline"],
+            "clean": parse_steps(o["clean"], "--clean"),
+            "veto": not o["no_veto"],
+        }
         self.given |= {"device": job.device, "threads": resources.threads, "memory": resources.memory}
 
     @classmethod
     def prepare(cls, options: dict[str, Any], output: str) -> Prepared:
         """Check what can be checked without data."""
+        parse_steps(options["clean"], "--clean")  # a mistake is an error before the work
         files = [Path(name) for name in options["files"]]
         if STDIO in files or options["plan_file"] == str(STDIO):
             raise ValueError("--cluster needs files, not standard input")

@@ -96,7 +96,7 @@ def completeness(
     progress : bool or callable
         True draws a bar of the pulses; a callable gets ``(done, total)``.
     **options
-        As for `search`: ``threshold``, ``widths``, ``noise``, ``device`` and so on.
+        As for `search`: ``threshold``, ``widths``, ``noise``, ``clean``, ``device`` and so on.
 
     Returns
     -------

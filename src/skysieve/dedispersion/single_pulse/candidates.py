@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from skysieve.core.result import Result
+from skysieve.dedispersion.clean.receiver import NOT_ON_GPU, Removed
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.result import load_fields, save_fields
@@ -117,6 +118,12 @@ class Candidates(Result):
     until : numpy.ndarray of float64
         Time in seconds at which the search of each of ``dms`` ends: the data end before a pulse that arrives later
         reaches the bottom of the band.
+    removed : Removed or None
+        What the cleaning removed; None if the data were not cleaned.
+    uncleaned : bool
+        Whether they were not cleaned because GPUs searched them, and the cleaning was not asked for.
+    vetoed : dict of str to int
+        Numbers of the candidates that were vetoed, by reason (`vetting.REASONS`); they are not among the candidates.
     """
 
     COLUMNS: ClassVar[tuple[Column, ...]]
@@ -160,6 +167,9 @@ class Candidates(Result):
     observation: Observation
     dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 4), np.int64))
     until: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    removed: Removed | None = None
+    uncleaned: bool = False
+    vetoed: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.snr)
@@ -179,7 +189,7 @@ class Candidates(Result):
         return self.adds / max(self.seconds, 1e-9)
 
     def summary(self) -> str:
-        """What was found, and what was not searched: dropped data, and the end of the data at each DM."""
+        """What was found, what was removed, and what was not searched: dropped data, the end of the data at each DM."""
         lines = [
             f"{len(self)} candidates ({len(self.events)} events above {self.threshold:g} sigma)",
             *self.remarks(),
@@ -187,8 +197,14 @@ class Candidates(Result):
         return "\n".join(lines)
 
     def remarks(self) -> list[str]:
-        """Sentences on dropped data and on the end of the search; none if everything was searched."""
+        """Sentences on the cleaning, dropped data and the end of the search; none if everything was searched."""
         found = []
+        if self.removed is not None and any(self.removed.parts.values()):
+            found.append(self.removed.summary())
+        if self.uncleaned:
+            found.append(NOT_ON_GPU)
+        if self.vetoed:
+            found.append(vetoed_text(self.vetoed))
         if len(self.dropped):
             found.append(dropped_text(self.dropped, self.observation))
         if len(self.until) and self.searched - self.until[-1] > 1.5 * self.observation.tsamp:
@@ -246,7 +262,8 @@ class Candidates(Result):
         ValueError
             The file holds something else.
         """
-        found = load_fields(cls, path, {"events": Events, "observation": Observation})
+        parts = {"events": Events, "observation": Observation, "removed": Removed}
+        found = load_fields(cls, path, parts)
         if "peaks" not in found:  # before there was this column, the loudest event of a candidate was its peak
             events, group = found["events"], found["group"]
             order = np.lexsort((events.time, events.dm_index, -events.snr))[::-1]
@@ -271,6 +288,16 @@ class Candidates(Result):
 Candidates.COLUMNS = tuple(Column(name=f.name, **f.metadata) for f in fields(Candidates) if f.metadata)
 TEXT = {column.name: column.text for column in Candidates.COLUMNS}
 """Formats of the numbers in text tables, by column."""
+
+
+def vetoed_text(vetoed: dict[str, int]) -> str:
+    """A sentence on vetoed candidates.
+
+    >>> vetoed_text({"narrow": 3, "edge": 1})
+    'vetoed, not pulses of the sky: 4 (3 narrow, 1 edge)'
+    """
+    parts = ", ".join(f"{count} {reason}" for reason, count in vetoed.items())
+    return f"vetoed, not pulses of the sky: {sum(vetoed.values())} ({parts})"
 
 
 def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from skysieve.core.arrays import to_host
 from skysieve.core.checks import one_of
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.machine import rates
@@ -20,6 +21,7 @@ from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
+from skysieve.dedispersion.clean.receiver import Clean, Cleaner, CleanReader, can_clean, cleaning_steps
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
@@ -59,6 +61,7 @@ from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
 
 from .candidates import Candidates, Events, columns_of, event_order
 from .grouping import Response, compile_beside
+from .vetting import Vetting, counted, gone_in, kept
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -237,7 +240,7 @@ class SearchPlan(EnginePlan):
     dms, widths, max_width, threshold, noise, detector, buffer, block, baseline, excess, dip, method, max_loss, \
     ref_freq, dm_constant
         As for `search`.
-    device, memory, threads
+    clean, veto, device, memory, threads
         As for `search`.
 
     Raises
@@ -275,11 +278,14 @@ class SearchPlan(EnginePlan):
         max_loss: float = 0.0,
         ref_freq: Reference | float = "top",
         dm_constant: float | None = None,
+        clean: Clean = None,
+        veto: bool = True,
         device: str = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
     ) -> None:
         super().__init__()
+        cleaning_steps(clean)  # a mistake is an error before the work
         with opened(data) as fb:
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
@@ -291,8 +297,12 @@ class SearchPlan(EnginePlan):
             self._looked(fb)
             self._kind, self._nsamp = Kind.of(fb), fb.nsamp
             self._target = find_target(device_for(fb, device), memory)
+            self._steps = cleaning_steps(clean, self._target.gpu)
+            self._left_out = clean is None and self._target.gpu
+            self._veto = bool(veto) and detector == "boxcar"
             workers = usable_cores() if threads is None else max(1, threads)
-            source, tables = Cleaned(fb, None, job.length), [t.table for t in job.made]
+            tables = [t.table for t in job.made]
+            source = Cleaned(self._cleaned(fb, None, Losses(NO_RECTANGLES), None)[0], None, job.length)
             if not self._target.gpu:  # with a GPU, numba is loaded when events are found
                 compile_beside()
             step = _chunk_blocks(source, tables, job, self._target, workers) * job.length
@@ -335,6 +345,11 @@ class SearchPlan(EnginePlan):
             found = self._execute(fb, mask, losses, progress)
         return replace(found, seconds=time.perf_counter() - began)
 
+    @property
+    def cleans(self) -> bool:
+        """Whether data are cleaned before they are searched."""
+        return bool(self._steps)
+
     def _looked(self, fb: Filterbank) -> list[Detection]:
         """What each table's series of some data are searched for; an error if the delay of a DM is too long."""
         found = [replace(what, most=self._most) for what in self._job.detections(fb.nsamp)]
@@ -352,9 +367,16 @@ class SearchPlan(EnginePlan):
         looked = self._looked(fb)
         whole, cells = (None, None) if mask is None else split_mask(mask, fb)
 
-        def run(data: Filterbank, watch: Watch | None = None) -> list[NDArray[np.float64]]:
-            return self._run(data, Cleaned(data, whole, length, watch), looked, progress)
+        cleaner: Cleaner | None = None
+        plain = fb
 
+        def run(data: Filterbank, watch: Watch | None = None) -> list[NDArray[np.float64]]:
+            nonlocal cleaner, plain
+            plain = data
+            data, cleaner = self._cleaned(data, whole, lost, watch)
+            return self._run(data, Cleaned(data, whole, length, watch if cleaner is None else None), looked, progress)
+
+        lost = Losses(NO_RECTANGLES)
         if losses is not None:
             filled = FilledReader(fb, losses, length)
             dropped, lost, joins = NO_RECTANGLES, filled.losses, filled.joins
@@ -382,8 +404,18 @@ class SearchPlan(EnginePlan):
         ref = reference_frequency(fb.freqs, self._ref_freq)
         head = job.response(fb.observation, ref).group(events).head
         columns, group = columns_of(events, head, dms_all, fb.observation, ref, job.dm_constant)
+        vetoed: dict[str, int] = {}
+        if self._veto:
+            vetting = Vetting(fb.observation, ref, job.dm_constant, float(dms_all[-1]), length)
+            again = _Again(plain, cleaner, lost, whole)
+            count = (lambda *_: 0) if cleaner is None else cleaner.impulses
+            reasons = vetting.reasons(columns, again, count, (lost.start, fb.nsamp))
+            vetoed = counted(reasons)
+            columns, events, group = kept(columns, events, group, reasons == "")
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
+        removed = None if cleaner is None else cleaner.removed()
+        live *= 1.0 if removed is None else 1 - sum(removed.parts.values())
         size = ((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()
         live *= 1 - float(size) / fb.nsamp / fb.nchan
         facts = self.describe()
@@ -391,8 +423,20 @@ class SearchPlan(EnginePlan):
             **columns, events=events, group=group, dms=dms_all, threshold=job.threshold, noise=job.noise,
             detector=self._detector, method=facts["method"], device=facts["device"], dm_constant=job.dm_constant,
             ref_freq=ref, searched=fb.duration, seconds=0.0, adds=adds, live=live, observation=fb.observation,
-            dropped=dropped, until=_until(job, looked),
+            dropped=dropped, until=_until(job, looked), removed=removed,
+            uncleaned=self._left_out and can_clean(fb.observation), vetoed=vetoed,
         )  # fmt: skip
+
+    def _cleaned(
+        self, fb: Filterbank, whole: Mask | None, lost: Losses, watch: Watch | None
+    ) -> tuple[Filterbank, Cleaner | None]:
+        """The data as `clean` asks for them, and what cleans them: None if nothing does."""
+        ignore = [] if whole is None else np.flatnonzero(whole.cells[:, 0]).tolist()
+        cleaner = Cleaner(fb.observation, fb.dtype, fb.maximum, self._steps, ignore, self._job.dm_constant)
+        if not cleaner.steps:
+            return fb, None
+        begin = max(0, lost.start // self._job.length * self._job.length - self._job.context)
+        return Filterbank([CleanReader(fb, cleaner, begin, watch)]), cleaner
 
     def _run(
         self, fb: Filterbank, source: Cleaned, looked: list[Detection], progress: bool | Callable[[int, int], None]
@@ -491,6 +535,8 @@ def search(
     dm_constant: float | None = None,
     mask: Mask | None = None,
     losses: Losses | None = None,
+    clean: Clean = None,
+    veto: bool = True,
     device: str = "auto",
     memory: str | float | None = None,
     threads: int | None = None,
@@ -540,6 +586,14 @@ def search(
         of which less than half is present are not events.  A stream that lost these samples finds the same.  By
         default the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have
         (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
+    clean : bool, str, sequence of str or None
+        What is removed from the data first: True for steps of the gain, bad channels, narrow-band signals and impulses;
+        False for nothing; or names of `CLEANING`.  None, the default, is True for a search on the CPU and False on
+        GPUs: the cleaning runs on the CPU, and takes many times as long as they do.  The result lists what was removed
+        as ``removed``.  Data of fewer than 16 channels and de-dispersed ones are not cleaned.
+    veto : bool
+        Look at each candidate again, in its cut-out of the samples, and leave out those that are no dispersed pulses:
+        see `vetting.REASONS`.  The result counts them as ``vetoed``.  Data of fewer than 32 channels are not looked at.
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
@@ -588,6 +642,7 @@ def search(
             "widths": widths, "max_width": max_width, "threshold": threshold, "noise": noise, "detector": detector,
             "buffer": buffer, "block": block, "baseline": baseline, "excess": excess, "dip": dip,
             "method": method, "max_loss": max_loss, "ref_freq": ref_freq, "dm_constant": dm_constant,
+            "clean": None if clean is None else cleaning_steps(clean), "veto": bool(veto),
             "memory": memory, "threads": threads,
         }  # fmt: skip
         found: Candidates = with_cached_plan(
@@ -595,6 +650,45 @@ def search(
             lambda plan: plan.execute(fb, mask=mask, losses=losses, progress=progress),
         )  # fmt: skip
     return replace(found, seconds=time.perf_counter() - began)
+
+
+@dataclass(frozen=True)
+class _Again:
+    """The samples of a search, read again: see `vetting.Samples`.
+
+    Attributes
+    ----------
+    fb : Filterbank
+        The data before they were cleaned.
+    cleaner : Cleaner or None
+        What cleaned them.
+    lost : Losses
+        Missing samples.
+    whole : Mask or None
+        Channels that are masked throughout.
+    """
+
+    fb: Filterbank
+    cleaner: Cleaner | None
+    lost: Losses
+    whole: Mask | None
+
+    def __call__(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        fb = self.fb
+        rows, gone = (
+            np.zeros((stop - start, fb.nchan), fb.dtype.newbyteorder("=")),
+            np.ones((stop - start, fb.nchan), bool),
+        )
+        low, high = max(start, 0), min(stop, fb.nsamp)
+        if low < high:
+            read = np.ascontiguousarray(to_host(fb.block(low, high - low)).T)
+            inside = slice(low - start, high - start)
+            rows[inside] = read if self.cleaner is None else self.cleaner.regained(low, read)
+            gone[inside] = False if self.cleaner is None else self.cleaner.replaced(low, high)
+            gone_in(self.lost.within(low, high), start, gone)
+        if self.whole is not None:
+            gone[:, self.whole.cells[:, 0]] = True
+        return rows, gone
 
 
 def _check_given(fb: Filterbank, mask: Mask | None, losses: Losses | None) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 
 from skysieve.core.errors import DeviceLost
 from skysieve.core.files import written
+from skysieve.dedispersion.clean.receiver import NOT_ON_GPU
+from skysieve.dedispersion.single_pulse.candidates import vetoed_text
 from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.metrics import metric_values, names_of, total
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
@@ -169,6 +171,12 @@ class Pipeline:
                 self._send_injections(segment, last=True)
                 self._report_gap(beam, segment)
                 if segment.search is not None:
+                    if any(segment.search.removed.parts.values()):
+                        self.intake.say(f"beam {beam.number}: {segment.search.removed.summary()}")
+                    if any(segment.search.vetoed.values()):
+                        self.intake.say(
+                            f"beam {beam.number}: {vetoed_text({n: c for n, c in segment.search.vetoed.items() if c})}"
+                        )
                     end = segment.search.stop * segment.observation.tsamp
                     self._reached[beam.number] = segment.mark(end)
                     self._ended[beam.number] = segment.observation.tstart * 86400 + end
@@ -190,6 +198,8 @@ class Pipeline:
             segment.prepare()
         finally:
             self.intake.let_rings_grow(False)
+        if segment.search is not None and segment.search.uncleaned:
+            self.intake.say_once(NOT_ON_GPU)
         if segment.unlocked:
             self.intake.say_once(
                 f"no page-locked memory ({segment.unlocked}): copies to the GPU are slower; results are the same"

@@ -33,6 +33,7 @@ from skysieve.core.command import (
     report_errors,
 )
 from skysieve.core.metrics.server import PageServer, format_address, metrics_page, parse_address
+from skysieve.dedispersion.clean.receiver import CLEAN_HELP, VETO_HELP, parse_steps
 from skysieve.dedispersion.contract import DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, THRESHOLD
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS
 from skysieve.dedispersion.stream.metrics import METRICS, PREFIX
@@ -343,11 +344,13 @@ def stream(
         option("--block", help="Seconds of a noise block. The default is 0.25, or more if the search needs it.",
                panel=SEARCH, metavar="S"),
     ] = None,
+    clean: Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=SEARCH, metavar="STEPS")] = None,
     max_width: Annotated[
         float | None,
         option("--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 "
                "samples.", panel=SEARCH, metavar="S"),
     ] = None,
+    no_veto: Annotated[bool, option("--no-veto", help=VETO_HELP, panel=SEARCH)] = False,
     no_baseline: Annotated[
         bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
     ] = False,
@@ -502,8 +505,9 @@ def stream(
         ignored = number_list(ignore, "--ignore", MOST_CHANNELS, "channel numbers") if ignore else []
         search = {
             "threshold": threshold, "noise": str(noise), "block": block, "usual_block": BLOCK, "ignore": ignored,
-            "max_width": max_width, "baseline": not no_baseline, "excess": excess, "dip": dip, "device": device,
-            "step": step, "threads": threads, "memory": memory,
+            "clean": parse_steps(clean, "--clean"), "max_width": max_width, "baseline": not no_baseline,
+            "veto": not no_veto, "excess": excess, "dip": dip, "device": device, "step": step, "threads": threads,
+            "memory": memory,
         }  # fmt: skip
         loaded = None if plan is None else DMPlan.load(plan)
         inject = None

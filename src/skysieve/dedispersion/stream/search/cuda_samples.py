@@ -5,6 +5,7 @@ The samples are bytes.  Only lists of missing rectangles, and samples that are r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,6 +107,13 @@ class DeviceHistory(History):
             rows = self.view(start, stop)
             found: NDArray[Any] = np.array(rows) if isinstance(rows, np.ndarray) else rows.get()
         return found
+
+    def change(self, start: int, stop: int, ahead: int, work: Callable[[int, Any, int, bool], Any]) -> None:
+        """See `History.change`: the samples are copied to the host, and back if they change."""
+        rows = self.copy(start, stop + ahead)
+        changed = work(start, rows, stop - start, False)
+        if not np.may_share_memory(changed, rows):
+            self.samples.put(start - self.base, changed)
 
     def read(self, start: int, count: int) -> Any:
         """Samples for an engine, which reads them on its own streams."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,6 +57,13 @@ class History:
         """A copy of samples that are held, on the host."""
         found: NDArray[Any] = self.view(start, stop).copy()
         return found
+
+    def change(self, start: int, stop: int, ahead: int, work: Callable[[int, Any, int, bool], Any]) -> None:
+        """Replace samples by what ``work(start, rows, count, True)`` makes of them and of those ``ahead`` of them."""
+        rows = self.view(start, stop + ahead)
+        changed = work(start, rows, stop - start, True)
+        if not np.may_share_memory(changed, rows):
+            rows[: stop - start] = changed
 
     def synchronize(self) -> None:
         """Wait until the arrays given to `append` have been read."""

@@ -19,6 +19,7 @@ from skysieve.core.plan import Plan
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
+from skysieve.dedispersion.clean.receiver import Clean, Cleaner, Removed, can_clean, cleaning_steps
 from skysieve.dedispersion.contract import BLOCK_SECONDS, DIP, EXCESS, REREAD, THRESHOLD
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
@@ -26,6 +27,7 @@ from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.dispatch import find_target, make_engine
 from skysieve.dedispersion.single_pulse.candidates import columns_of
 from skysieve.dedispersion.single_pulse.search import prepare
+from skysieve.dedispersion.single_pulse.vetting import REASONS, SECONDS, Vetting, counted, gone_in, kept
 
 from .history import ENDLESS, History, LiveSource
 from .result import StreamCandidates
@@ -45,6 +47,8 @@ FAR = 2**45
 """Sample at which an engine is tried before the stream begins, far from all real samples."""
 MOST_EVENTS = 200_000
 """Most events of a step; of more, the loudest are used."""
+MOST_AGAIN = 2**30
+"""Most bytes of samples that are held for the second look at candidates; those that wait longer are not looked at."""
 LONG_BLOCK = 0.3
 """Seconds.  Longer blocks are summed in parts of at most this length, as samples arrive."""
 
@@ -76,8 +80,9 @@ class StreamSearch(Plan):
         As for `skysieve.dedispersion.search`.
     usual_block : float
         Seconds of the noise blocks if ``block`` is not given; they become longer if the search needs that.
-    device, memory, threads
-        As for `skysieve.dedispersion.search`.
+    clean, veto, device, memory, threads
+        As for `skysieve.dedispersion.search`.  Samples are cleaned in blocks of about half a second, which adds up to
+        that to the latency.
     resident : bool
         Keep the samples, which must be uint8, on the first GPU only; `feed` takes arrays of CuPy or NumPy.
 
@@ -88,10 +93,14 @@ class StreamSearch(Plan):
     start : int
         Number of the first sample that is searched; -1 before that is known.
     filled : int
-        Number of the first sample that is not ready for the search yet.
+        Number of the first sample that is not ready for the search yet: it is not filled, or not cleaned.
+    uncleaned : bool
+        Whether samples are not cleaned because GPUs search them, and the cleaning was not asked for.
     events, forced, dropped, equal : int
         Events found; groups returned in pieces; events dropped because there were too many; samples (of one channel)
         that count as lost because they repeat one value.
+    vetoed : dict of str to int
+        Candidates that were left out as no dispersed pulses, by reason.
     equal_since : float
         Seconds at which the latest run of equal samples began; -1 before the first one.
 
@@ -140,6 +149,8 @@ class StreamSearch(Plan):
         max_loss: float = 0.0,
         ref_freq: str | float = "top",
         dm_constant: float | None = None,
+        clean: Clean = None,
+        veto: bool = True,
         device: str | tuple[Device, ...] = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
@@ -158,6 +169,10 @@ class StreamSearch(Plan):
         if resident and kind != np.uint8:
             raise ValueError(f"resident=True, dtype={dtype!r}: samples that stay on a GPU are expected to be uint8")
         most = (maximum or 2 ** (8 * kind.itemsize) - 1) if kind.kind == "u" else 0
+        cleaning_steps(clean)  # a mistake is an error before the work
+        place = find_target(device, memory)
+        steps = cleaning_steps(clean, place.gpu)
+        self.uncleaned = clean is None and place.gpu and can_clean(observation)
         self._held: Any = History(observation, kind, most, 1)
         fb = Filterbank([self._held])
         self.job = prepare(
@@ -169,9 +184,19 @@ class StreamSearch(Plan):
         self.dtype, self.maximum = kind.name, most
         self.step = step * self.length
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
+        self._cleaner = Cleaner(observation, kind, most, steps, ignore, self.job.dm_constant)
+        delay = self._cleaner.block + self._cleaner.ahead if self._cleaner.steps else 0
         self.real = kind.kind == "f"
         span = 2 * self.step + 2 * self.job.context + self.job.overlap
-        rows, room = history + self.step + 2 * self.job.context, available_host_memory() // 2
+        self._vetting = None
+        if veto and not self.job.every:
+            highest = float(self.dms[-1])
+            made = Vetting(observation, self.ref_freq, self.job.dm_constant, highest, self.length)
+            self._vetting = made if made.usable else None
+            wide = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1]
+            again = made.reach(wide, highest) + 2 * wide + self.job.overlap + delay
+            history = max(history, min(again, MOST_AGAIN // (observation.nchan * kind.itemsize)))
+        rows, room = history + self.step + 2 * self.job.context + delay, available_host_memory() // 2
         if (need := rows * observation.nchan * kind.itemsize) > room:
             raise MemoryBudgetError(f"block={block or usual_block:g}, step={step}: {rows} samples", need, room)
         self._held = History(observation, kind, most, history, rows - history)
@@ -180,7 +205,6 @@ class StreamSearch(Plan):
         self.live_channels = 1 - len(set(ignore)) / observation.nchan
         tables = [t.table for t in self.job.made]
         how = "brute" if method == "brute" else self.job.how
-        place = find_target(device, memory)
         pace = self._pace(step)
         self._ranges = [] if place.gpu else dm_ranges(tables, observation.tsamp)
         pieces = [one.delays(tables[one.table]) for one in self._ranges] or tables
@@ -223,7 +247,9 @@ class StreamSearch(Plan):
         self._joins: list[int] = []
         self._pending: list[NDArray[np.int64]] = []
         self._waiting = Waiting.none()
-        self.start = self.low = self.filled = self._loaded = self._base = -1
+        self.start = self.low = self.filled = self._repaired = self._loaded = self._base = -1
+        self._cleaner.reset()
+        self.vetoed = dict.fromkeys(REASONS, 0)
         self.events = self.forced = self.dropped = self.equal = 0
         self.equal_since = -1.0
 
@@ -366,7 +392,7 @@ class StreamSearch(Plan):
         found: list[StreamCandidates] = []
         while at < stop:
             end = min(stop, (at // self.length + 1) * self.length)
-            first = min(self._loaded, self._decided) - REREAD  # an engine reads whole blocks of floats
+            first = min(self._loaded, self._decided, self.filled) - REREAD  # an engine reads whole blocks of floats
             self._held.append(
                 rows[at - start : end - start], first // self.length * self.length if self.real else first
             )
@@ -433,7 +459,7 @@ class StreamSearch(Plan):
         self._held.begin(base)
         if self.series is not None:
             self.series.begin(base, self.low)
-        self.filled = base
+        self.filled = self._repaired = base
         self._decided = start
         if self._lookout is not None:
             self._lookout.begin(start)
@@ -457,7 +483,8 @@ class StreamSearch(Plan):
                 self._filler.fill(at, view, some)
             if over and self._filler.end_block():
                 self._joins.append(end)
-            self.filled = end
+            self._repaired = end
+            self._clean()
             return
         self._pending.append(some)
         if over:
@@ -470,7 +497,7 @@ class StreamSearch(Plan):
     def _begin_at(self, low: int) -> None:
         """Leave out a first block with too few samples to give a level: the stream starts at its end, ``low``."""
         self.start = self.low = low
-        self.filled = self._loaded = self._base = max(0, low - self.job.context)
+        self.filled = self._repaired = self._loaded = self._base = max(0, low - self.job.context)
         if self.series is not None:
             self.series.begin(self.filled, low)
         self._pending = [np.array([[self.filled, low, 0, self.observation.nchan]])]
@@ -481,13 +508,34 @@ class StreamSearch(Plan):
         The context before it is filled too, because the baseline depends on it, and a short last block takes the noise
         of the block before.
         """
-        view = self._held.view(self.filled, end)
+        view = self._held.view(self._repaired, end)
         self._filler.hide(view)
         for some in self._pending:
             if len(some):
-                self._filler.fill(self.filled, view, some)
+                self._filler.fill(self._repaired, view, some)
         self._pending.clear()
-        self.filled = end
+        self._repaired = end
+        self._clean()
+
+    def _clean(self, last: bool = False) -> None:
+        """Clean the blocks that are complete, or all samples at the end of the stream (``last``)."""
+        if not self._cleaner.steps:
+            self.filled = self._repaired
+            return
+        size, most = self._cleaner.block, self._cleaner.ahead
+        while self.filled < self._repaired:
+            end = (self.filled // size + 1) * size
+            if end + most > self._repaired and not last:
+                return
+            end = min(end, self._repaired)
+            self._held.change(self.filled, end, min(most, self._repaired - end), self._cleaner.clean)
+            self.filled = end
+        self._cleaner.forget(self._held.base - round(SECONDS / self.observation.tsamp))
+
+    @property
+    def removed(self) -> Removed:
+        """What the cleaning removed so far."""
+        return self._cleaner.removed()
 
     # ------------------------------------------------------------------ out
     def _search(self) -> list[StreamCandidates]:
@@ -569,7 +617,29 @@ class StreamSearch(Plan):
         peak = np.empty(len(columns["snr"]), np.int64)
         peak[number] = ready.head
         columns["live"] = self._live(columns, ready.events.dm[peak])
-        return [StreamCandidates(columns, ready.events, number)]
+        events = ready.events
+        if self._vetting is not None:
+            limits = max(0, self.start), self._held.stop
+            reasons = self._vetting.reasons(columns, self._again, self._cleaner.impulses, limits)
+            for reason, count in counted(reasons).items():
+                self.vetoed[reason] += count
+            columns, events, number = kept(columns, events, number, reasons == "")
+        return [StreamCandidates(columns, events, number)] if len(events) else []
+
+    def _again(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+        """Samples for the second look at a candidate (`vetting.Samples`): None if they are not held any more."""
+        low, high = max(start, self.start), min(stop, self.filled)
+        shape = (stop - start, self.observation.nchan)
+        rows, gone = np.zeros(shape, self.dtype), np.ones(shape, bool)
+        if low < high:
+            if low < self._held.base:
+                return None
+            inside = slice(low - start, high - start)
+            rows[inside] = self._held.copy(low, high)
+            gone[inside] = self._cleaner.replaced(low, high)
+            gone_in(self._losses().within(low, high), start, gone)
+        gone[:, self._source.ignore] = True
+        return rows, gone
 
     def _live(self, columns: dict[str, NDArray[Any]], searched: NDArray[np.float64]) -> NDArray[np.float64]:
         """For each candidate, the fraction of its window that arrived; ``searched``: the DMs of the windows."""
@@ -596,9 +666,10 @@ class StreamSearch(Plan):
             return []
         nsamp = self._held.stop
         found = self._decide(nsamp, last=True)
-        if self.filled < nsamp:
+        if self._repaired < nsamp:
             self._filler.end_block(last=True)
             self._fill_first(nsamp)
+        self._clean(last=True)
         self._looked = self.job.detections(nsamp)
         self._source.nsamp = nsamp
         if self.series is not None:

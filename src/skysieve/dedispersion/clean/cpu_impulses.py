@@ -1,0 +1,399 @@
+"""Pulses without dispersion in series of groups of channels: found in bands, and compared with dispersed sums (numba).
+
+The series have zero mean and unit variance; group 0 has the highest frequency.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from skysieve.core.cpu.jit import njit
+
+from .cpu_receiver import middle
+
+JIT = {"nogil": True, "error_model": "numpy"}
+ROUGHLY = 0.6
+"""Part of the error of a step that a difference of means has, at least."""
+LEAST, LATE = 10, 2
+"""A step is judged by at least so many pieces on each side; one in the last pieces of a block waits for the next."""
+
+
+@njit(**JIT)
+def strongest(y, widths, threshold, band, found, count):
+    """Windows of a series that reach the threshold: for each power of two the peaks, in steps of half a window.
+
+    ``found[k]`` gets (S/N, middle, width, band); returns the new number, at most ``len(found)``.
+    """
+    n = len(y)
+    for k in range(widths):
+        step = 1 << max(0, k - 1)
+        least = np.float32(threshold * math.sqrt(np.float64(step if k == 0 else 2 * step)))
+        two = 0 if k == 0 else 1
+        hits = 0
+        for i in range(n - two):
+            hits += (y[i] if k == 0 else y[i] + y[i + 1]) >= least
+        last = -2
+        for i in range(n - two if hits else 0):
+            v = y[i] if k == 0 else y[i] + y[i + 1]
+            if v < least:
+                continue
+            s = threshold * v / least
+            new = last != i - 1
+            last = i
+            if new:
+                if count == len(found):
+                    return count
+                count += 1
+            elif found[count - 1, 0] >= s:
+                continue
+            found[count - 1, 0] = s
+            found[count - 1, 1] = (i + 0.5 * (1 + two)) * step
+            found[count - 1, 2] = (1 + two) * step
+            found[count - 1, 3] = band
+        if k:
+            n //= 2
+            for i in range(n):
+                y[i] = y[2 * i] + y[2 * i + 1]
+    return count
+
+
+@njit(**JIT)
+def detect(series, used, bands, thresholds, first, last, widths, found):
+    """Find windows in the sums of bands of groups; ``used[j]`` is the number of good channels of a group.
+
+    ``bands[b]`` are (first group, last + 1).  Only samples ``first : last`` are examined.
+    """
+    n = last - first
+    G = len(series)
+    y = np.empty(n, np.float32)
+    sums = np.zeros((G + 1, n), np.float32)
+    for j in range(G):
+        weight = np.float32(math.sqrt(used[j]))
+        line, before, after = series[j], sums[j], sums[j + 1]
+        for t in range(n):
+            after[t] = before[t] + weight * line[first + t]
+    count = 0
+    for b in range(len(bands)):
+        low, high = sums[bands[b, 0]], sums[bands[b, 1]]
+        total = np.sum(used[bands[b, 0] : bands[b, 1]])
+        if total == 0:
+            continue
+        scale = np.float32(1 / math.sqrt(total))
+        for t in range(n):
+            y[t] = (high[t] - low[t]) * scale
+        count = strongest(y, widths, thresholds[b], b, found, count)
+    return count
+
+
+@njit(**JIT)
+def sum_of(prefix, used, low, high, phase, sweep, at, w):
+    """S/N of a window of ``w`` samples that begins at ``at`` and is swept over the groups ``low : high``."""
+    n = prefix.shape[1] - 1
+    total = weight = 0.0
+    for j in range(low, high):
+        a = at + round(sweep * (phase[j] - phase[low]))
+        if a < 0 or a + w > n or used[j] == 0:
+            continue
+        total += math.sqrt(used[j]) * (prefix[j, a + w] - prefix[j, a])
+        weight += used[j]
+    return total / math.sqrt(weight * w) if weight > 0 else 0.0
+
+
+@njit(**JIT)
+def best_of(prefix, used, low, high, phase, sweep, begin, end, widths):
+    """Largest `sum_of` for windows of some widths that begin between ``begin`` and ``end``; with place and width."""
+    best, place, width = -np.inf, begin, 1
+    for w in widths:
+        if w < 1:
+            continue
+        step = max(1, w // 4)
+        for at in range(begin, end + 1, step):
+            s = sum_of(prefix, used, low, high, phase, sweep, at, w)
+            if s > best:
+                best, place, width = s, at, w
+    return best, place, width
+
+
+@njit(**JIT)
+def climb(prefix, used, low, high, phase, sweep, place, width):
+    """The largest `sum_of` near a window: its edges move by ever smaller steps; with place and width."""
+    best = sum_of(prefix, used, low, high, phase, sweep, place, width)
+    step = max(1, width // 8)
+    while step:
+        better = False
+        for first, last in ((-step, 0), (step, 0), (0, -step), (0, step), (-step, -step), (step, step)):
+            w = width + last - first
+            if w < 1:
+                continue
+            s = sum_of(prefix, used, low, high, phase, sweep, place + first, w)
+            if s > best:
+                best, better = s, True
+                at, size = place + first, w
+        if better:
+            place, width = at, size
+        else:
+            step //= 2
+    return best, place, width
+
+
+@njit(**JIT)
+def judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, most, out):
+    """Whether a window in the groups ``low : high`` is stronger without dispersion than with any.
+
+    ``unit`` is the sweep of the whole band for a DM of 1, in samples.  Dispersed sums are those of the whole band from
+    ``whole_dm`` on and of the groups alone from ``part_dm`` on.  ``out`` gets the first sample and the width of the
+    window without dispersion.  Returns the squares of the S/N without and with dispersion.
+    """
+    G = len(used)
+    near = (w, (3 * w) // 4, w // 2, w + w // 2)
+    flat, place, width = best_of(prefix, used, low, high, phase, 0.0, middle - w - w // 2, middle + w // 2, near)
+    flat, place, width = climb(prefix, used, low, high, phase, 0.0, place, width)
+    out[0], out[1] = place, width
+    best = 0.0
+    for part in range(2):
+        a, b, dm = (0, G, whole_dm) if part == 0 else (low, high, part_dm)
+        if part == 1 and high - low == G:
+            break
+        reach = phase[b - 1] - phase[a]
+        while True:
+            sweep = unit * dm
+            inside = sweep * reach
+            late = sweep * (phase[low] - phase[a])
+            short = (width, (3 * width) // 4, width // 2, width // 4)
+            begin = int(place - late - sweep * (phase[high - 1] - phase[low]) - width)
+            s, x, y = best_of(prefix, used, a, b, phase, sweep, begin, int(place - late + width), short)
+            if s > 0.8 * best:
+                s, x, y = climb(prefix, used, a, b, phase, sweep, x, y)
+            best = max(best, s)
+            if inside > most * width or inside > prefix.shape[1]:
+                break
+            dm *= 1.3
+    return flat * flat, best * best
+
+
+@njit(**JIT)
+def remove(series, used, bands, found, count, first, last, phase, unit, whole_dm, part_dm, margin, windows, spared):
+    """Judge the windows that were found, the strongest first, and set the impulses to 0.
+
+    Windows that overlap one that was judged before are passed over.  ``windows`` and ``spared`` get (first sample,
+    last + 1, first group, last + 1), relative to sample ``first``, and not after ``last``; returns their numbers.
+    """
+    G, n = series.shape
+    prefix = np.zeros((G, n + 1))
+    for j in range(G):
+        s = 0.0
+        for t in range(n):
+            s += series[j, t]
+            prefix[j, t + 1] = s
+    order = np.argsort(-found[:count, 0])
+    done = np.zeros((len(windows), 4), np.int64)
+    judged = cut = left = 0
+    out = np.zeros(2, np.int64)
+    for k in order:
+        if judged == len(done) or cut == len(windows) or left == len(spared):
+            break
+        middle, w, b = first + int(found[k, 1]), int(found[k, 2]), int(found[k, 3])
+        low, high = bands[b, 0], bands[b, 1]
+        a, z = middle - w, middle + w
+        seen = False
+        for i in range(judged):
+            if a < done[i, 1] and z > done[i, 0] and low < done[i, 3] and high > done[i, 2]:
+                seen = True
+                break
+        if seen:
+            continue
+        flat, swept = judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, 8.0, out)
+        extra = max(1, out[1] // 2)
+        a, z = max(first, out[0] - extra), min(last, out[0] + out[1] + extra)
+        if flat - swept > margin and z > a:
+            if 2 * (high - low) >= G:
+                low, high = 0, G
+            else:  # the groups beside it that show the same
+                inner, outer = max(0, out[0]), min(n, out[0] + out[1])
+                root = math.sqrt(max(1, outer - inner))
+                while low > 0 and prefix[low - 1, outer] - prefix[low - 1, inner] > 2.5 * root:
+                    low -= 1
+                while high < G and prefix[high, outer] - prefix[high, inner] > 2.5 * root:
+                    high += 1
+            windows[cut] = (a - first, z - first, low, high)
+            cut += 1
+            series[low:high, a:z] = 0
+        else:
+            spared[left] = (a - first, z - first, low, high)
+            left += 1
+        done[judged] = (a, z, low, high)
+        judged += 1
+    return cut, left
+
+
+@njit(**JIT)
+def change(means, p, size, later):
+    """The mean of ``later`` pieces from ``p`` on less that of the ``size`` pieces before."""
+    return np.mean(means[p : p + later]) - np.mean(means[p - size : p])
+
+
+@njit(**JIT)
+def changes(series, used, bands, piece, context, count, error, each):
+    """Whether there may be a step of the level: `find_step`, which takes longer to compile, is needed then only.
+
+    ``each[j + 1]`` gets the sums by piece of the groups up to ``j``, weighted by the roots of ``used``.
+    """
+    first = context // piece
+    skip = context - first * piece
+    G, whole = len(series), each.shape[1]
+    for j in range(G):
+        weight = math.sqrt(used[j]) / piece
+        line = series[j]
+        for p in range(whole):
+            s = np.float32(0)
+            for t in range(skip + p * piece, skip + (p + 1) * piece):
+                s += line[t]
+            each[j + 1, p] = each[j, p] + weight * s
+    means = np.empty(whole)
+    for b in range(len(bands)):
+        total = np.sum(used[bands[b, 0] : bands[b, 1]])
+        if total == 0:
+            continue
+        for p in range(whole):
+            means[p] = (each[bands[b, 1], p] - each[bands[b, 0], p]) / math.sqrt(total)
+        for p in range(max(LEAST, first - LATE), min(whole - LEAST, first + count // piece) + 1):
+            size, later = min(p, 16), min(whole - p, 16)
+            noise = math.sqrt((1 / later + 1 / size) / piece)
+            if abs(change(means, p, size, later)) >= ROUGHLY * error * noise:
+                return True
+    return False
+
+
+@njit(**JIT)
+def steady(each, used, low, high, root, first, last, a, out):
+    """Means of pieces of a band, as medians over its groups: a burst with dispersion is in few of them at a time.
+
+    ``each[j + 1] - each[j]`` are the sums of group ``j``; ``a`` is scratch memory.  ``out[first:last]`` gets the means.
+    """
+    for p in range(first, last):
+        n = 0
+        for j in range(low, high):
+            if used[j] > 0:
+                a[n] = (each[j + 1, p] - each[j, p]) / used[j]
+                n += 1
+        out[p] = middle(a, n) * root
+
+
+@njit(**JIT)
+def lasts(means, p, size, later, jump, a):
+    """Whether the level changes at piece ``p`` by at least half of a jump, at once, and also further from ``p``.
+
+    ``size`` and ``later``, from `LEAST` to 16, are the numbers of pieces before and after.  Levels close to ``p`` are
+    medians of 8 pieces, and those further away of the others, less what the slope makes of them.
+    """
+    sign = 1.0 if jump > 0 else -1.0
+    rise = abs(jump)
+    a[:8] = means[p - 8 : p]
+    close = middle(a, 8)
+    a[:8] = means[p : p + 8]
+    near = middle(a, 8)
+    if sign * (near - close) < 0.65 * rise:
+        return False
+    a[: size - 8] = means[p - size : p - 8]
+    early = middle(a, size - 8)
+    a[: later - 8] = means[p + 8 : p + later]
+    late = middle(a, later - 8)
+    slope = max(0.0, sign * (close - early), sign * (late - near))
+    return min(sign * (near - early), sign * (late - close)) >= 0.5 * rise + 2 * slope
+
+
+@njit(**JIT)
+def find_step(series, used, bands, each, piece, context, count, error, steep, out):
+    """The strongest step of the level in a band of groups, if there is one; whether there is one.
+
+    A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
+    error, most of which happens at once: the means of two pieces on both sides differ by ``steep`` times as much, and
+    by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it at the same time.
+
+    Parameters
+    ----------
+    series : array of float32, shape (groups, samples)
+        In units of their noise.
+    each : array of float64, shape (groups + 1, pieces)
+        What `changes` made of them.
+    context, count : int
+        Steps are sought at samples ``context : context + count``, and in the last `LATE` pieces before them: too few
+        samples after these were known before.
+    out : array of int64, shape (2,)
+        Gets the sample, and the index of the band.
+    """
+    G, n = series.shape
+    first = context // piece
+    skip = context - first * piece
+    whole = (n - skip) // piece
+    means, still, y = np.empty(whole), np.empty(whole), np.empty(n)
+    a, groups = np.empty(16), np.empty(G)
+    best = 0.0
+    for b in range(len(bands)):
+        total = np.sum(used[bands[b, 0] : bands[b, 1]])
+        if total == 0:
+            continue
+        known = False
+        for p in range(whole):
+            means[p] = (each[bands[b, 1], p] - each[bands[b, 0], p]) / math.sqrt(total)
+        for p in range(max(LEAST, first - LATE), min(whole - LEAST, first + count // piece) + 1):
+            size, later = min(p, 16), min(whole - p, 16)
+            noise = math.sqrt((1 / later + 1 / size) / piece)
+            if abs(change(means, p, size, later)) < ROUGHLY * error * noise:
+                continue
+            a[:size] = means[p - size : p]
+            before = middle(a, size)
+            a[:later] = means[p : p + later]
+            jump = middle(a, later) - before
+            score = abs(jump) / (1.25 * noise)
+            if score < error or score <= best:
+                continue
+            a[:8] = means[p - 8 : p]
+            close = middle(a, 8)
+            a[:8] = means[p : p + 8]
+            if (middle(a, 8) - close) * jump < 0.8 * jump * jump:  # a slope, not a step
+                continue
+            low, high = p - size, p + later
+            steady(each, used, bands[b, 0], bands[b, 1], math.sqrt(total), low, high, groups, still)
+            if not lasts(still, p, size, later, jump, a):  # a burst, perhaps on a slope
+                continue
+            if not known:
+                known = True
+                y[:] = 0
+                for j in range(bands[b, 0], bands[b, 1]):
+                    weight = math.sqrt(used[j] / total)
+                    for t in range(n):
+                        y[t] += weight * series[j, t]
+            low, high = max(2, skip + (p - 6) * piece), min(n - 2, skip + (p + 6) * piece)
+            half, at, most, s = before + jump / 2, low, -np.inf, 0.0
+            for t in range(high - 1, low - 1, -1):
+                s += (y[t] - half) * jump
+                if s > most:
+                    most, at = s, t
+            if not context - LATE * piece <= at < context + count:
+                continue
+            part = max(1, piece // 4)
+            if at < 8 * part or at + 8 * part > n:
+                continue
+            for i in range(8):
+                a[i] = np.mean(y[at - (i + 1) * part : at - i * part])
+                a[8 + i] = np.mean(y[at + i * part : at + (i + 1) * part])
+            later8 = middle(a[8:], 8)
+            now = later8 - middle(a, 8)
+            sure = 5 * 1.25 * math.sqrt(2 / (8 * part))
+            if now * jump < steep * jump * jump or abs(now) < sure + abs(jump) / 8:
+                continue
+            best = score
+            out[0], out[1] = at, b
+    return best > 0
+
+
+@njit(**JIT)
+def group_jumps(series, at, reach, jumps, errors):
+    """Difference of the means of ``reach`` samples after and before a sample, by group, and its standard error."""
+    low, high = max(0, at - reach), min(series.shape[1], at + reach)
+    for j in range(len(series)):
+        jumps[j] = np.mean(series[j, at:high]) - np.mean(series[j, low:at])
+    errors[0] = math.sqrt(1 / (high - at) + 1 / (at - low))

@@ -1,0 +1,789 @@
+"""Samples of a real receiver, cleaned block by block: bad channels, narrow-band signals, impulses.
+
+Blocks begin at fixed sample numbers, and what is done to one depends on it and on earlier blocks only, so that files
+and streams are cleaned with the same result, whatever the amounts in which samples are read or arrive.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.data.delays import delay_seconds
+
+from .masks import Mask
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.data.filterbank import Filterbank
+    from skysieve.dedispersion.data.observation import Observation
+
+    from .dropouts import Watch
+
+__all__ = ["CLEANING", "CleanReader", "Cleaner", "Removed", "cleaning_steps", "parse_steps"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the cleaning.
+
+    Attributes
+    ----------
+    help : str
+    default : bool
+        Whether it is done unless the caller says otherwise: it costs less than 1% of the S/N in clean noise.
+    """
+
+    help: str
+    default: bool = True
+
+
+CLEANING = {
+    "gain": Step("steps of the gain, of the band or of parts of it, are undone"),
+    "channels": Step("bad channels are left out, by autocorrelation, slow or intermittent changes, and sigma"),
+    "cells": Step("narrow-band signals are replaced by noise, channel by channel in pieces of about 16 ms"),
+    "impulses": Step("pulses that are stronger without dispersion than with any are replaced by noise, radar too"),
+}
+"""Steps of the cleaning, in the order in which they are done."""
+
+PIECE_SECONDS, LEAST_PIECE, MOST_PIECE = 0.016, 16, 512
+"""Length of the pieces of which statistics are taken: seconds, and the limits in samples."""
+PIECES = 32
+"""Pieces of a block."""
+LEAST_PIECES = 8
+"""A last block of fewer pieces is cleaned as the one before it."""
+LEAST_CHANNELS = 16
+"""Data of fewer channels are not cleaned: there is too little to compare."""
+LIMIT, BRIGHT = 7.0, 90.0
+"""A cell counts from so many standard errors on; and a burst of this S/N over the whole band has no cells."""
+MOST_CELLS = 0.3
+"""Fraction of bad cells from which a channel is bad."""
+MOST_GROUPS, LEAST_GROUP = 32, 16
+"""Most groups of channels, and fewest channels of a group."""
+LEAST_SNR, HARM = 5.5, 4.5
+"""Least S/N of an impulse in its own band, and in the whole band."""
+WHOLE_DM, PART_DM = 3.0, 10.0
+"""An impulse is compared with bursts of the whole band of at least this DM, and with those of a part of the band."""
+MARGIN = 9.0
+"""What the square of its S/N without dispersion exceeds that with dispersion by, at least."""
+REACH = 4
+"""The baseline of the groups is a median of so many pieces on each side."""
+STEP_ERROR, STEEP, MOST_STEPS = 10.0, 0.6, 4
+"""A step of the gain in standard errors, and the part of it that happens at once, at least; most steps in a block."""
+SAME = 0.02
+"""In sigma of a channel: steps after which the gain is within this of that at the beginning restore it exactly."""
+AHEAD = 8
+"""Pieces after a block that are examined with it."""
+ROUNDS, MOST_FOUND = 4, 512
+KEPT = 2
+"""Blocks that a reader holds: an engine reads a few samples again when it moves on."""
+
+
+Clean = bool | str | Sequence[str] | None
+"""What `cleaning_steps` takes."""
+NOT_ON_GPU = (
+    "not cleaned: the cleaning runs on the CPU and takes many times as long as the search on a GPU; clean=True "
+    "(--clean default) switches it on"
+)
+"""What results of searches on GPUs say if they were not asked to clean."""
+
+
+def cleaning_steps(clean: Clean, gpu: bool = False) -> tuple[str, ...]:
+    """The names of the steps that are asked for, in their order.
+
+    Parameters
+    ----------
+    clean : bool, str, sequence of str or None
+        True for the steps that are done by default, False for none, or names of `CLEANING`; None is True on the CPU
+        and False on GPUs.
+    gpu : bool
+        Whether GPUs search.
+
+    Raises
+    ------
+    ValueError
+        A name is not one of `CLEANING`.
+
+    Examples
+    --------
+    >>> cleaning_steps(True), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
+    (('gain', 'channels', 'cells', 'impulses'), ('channels', 'impulses'), ())
+    >>> cleaning_steps(None) == cleaning_steps(True), cleaning_steps(None, gpu=True)
+    (True, ())
+    """
+    if clean is None:
+        clean = not gpu
+    if isinstance(clean, (bool, np.bool_)):
+        return tuple(name for name, step in CLEANING.items() if step.default) if clean else ()
+    given = [clean] if isinstance(clean, str) else list(clean)
+    unknown = [name for name in given if name not in CLEANING]
+    if unknown:
+        raise ValueError(f"clean={clean!r}: expected None, True, False or some of {', '.join(map(repr, CLEANING))}")
+    return tuple(name for name in CLEANING if name in given)
+
+
+CLEAN_HELP = (
+    "What to remove first: default, none, or a list of: "
+    + "; ".join(f"{name} ({step.help})" for name, step in CLEANING.items())
+    + f". The default is {','.join(cleaning_steps(True))} on the CPU, and none on GPUs: the cleaning runs on the CPU, "
+    "and takes longer than they do."
+)
+"""Help of the option ``--clean``."""
+VETO_HELP = (
+    "Keep candidates that a second look at their samples shows to be interference: as strong without dispersion, or at "
+    "the end of the data, or beside an uneven level."
+)
+"""Help of the option ``--no-veto``."""
+
+
+def parse_steps(text: str | None, name: str) -> tuple[str, ...] | None:
+    """Read ``default``, ``none``, or a list of steps; None, where no option is given, stays None.
+
+    >>> parse_steps("channels,impulses", "--clean")
+    ('channels', 'impulses')
+    """
+    if text is None:
+        return None
+    if text in ("default", "none"):
+        return cleaning_steps(text == "default")
+    given = [part.strip() for part in text.split(",")]
+    if any(part not in CLEANING for part in given):
+        raise ValueError(f"{name} {text}: expected default, none, or some of {','.join(CLEANING)}")
+    return cleaning_steps(given)
+
+
+def piece_samples(tsamp: float) -> int:
+    """Samples of a piece: a power of two.
+
+    >>> piece_samples(512e-6)
+    32
+    """
+    return int(min(max(2 ** round(math.log2(PIECE_SECONDS / tsamp)), LEAST_PIECE), MOST_PIECE))
+
+
+def can_clean(obs: Observation) -> bool:
+    """Whether data are cleaned: they have enough channels, and are not de-dispersed."""
+    return obs.nchan >= LEAST_CHANNELS and obs.dm is None
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What was removed from data.
+
+    Attributes
+    ----------
+    steps : tuple of str
+        The steps that were done.
+    cells : numpy.ndarray of bool, shape (nchan, nblocks)
+        Blocks of channels of which at least half of the samples were removed.
+    block : int
+        Samples of a block.
+    windows : numpy.ndarray of int64, shape (n, 4)
+        Impulses: first sample, last + 1, first row, last + 1.
+    parts : dict of str to float
+        Fraction of the samples that each step removed.
+    """
+
+    steps: tuple[str, ...]
+    cells: NDArray[np.bool_]
+    block: int
+    windows: NDArray[np.int64]
+    parts: dict[str, float]
+
+    @property
+    def mask(self) -> Mask:
+        """The cells as a mask, which `write_rfifind` saves."""
+        return Mask(self.cells, self.block)
+
+    def summary(self) -> str:
+        """A line for people."""
+        if not self.steps:
+            return "not cleaned"
+        names = [f"{name} {self.parts[name]:.2%}" for name in self.steps]
+        if "impulses" in self.steps:
+            names[self.steps.index("impulses")] += f" ({len(self.windows)})"
+        return f"cleaned: {', '.join(names)} of the data"
+
+
+@dataclass(frozen=True)
+class _Channels:
+    """Level and sigma of channels; which are good, bad, constant throughout, and never constant; bad cells by piece."""
+
+    level: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    good: NDArray[np.bool_]
+    bad: NDArray[np.bool_]
+    still: NDArray[np.bool_]
+    alive: NDArray[np.bool_]
+    cells: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Gain:
+    """A change of the gain of each channel from a sample of a block on; channels of few levels, packed."""
+
+    first: int
+    factor: NDArray[np.float64]
+    offset: NDArray[np.float64]
+    rough: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What was done to a block: channels and cells by piece (both packed) and windows, relative to its start; gains."""
+
+    start: int
+    count: int
+    bad: NDArray[np.uint8] | None
+    cells: NDArray[np.uint8] | None
+    windows: NDArray[np.int64] | None
+    gains: tuple[_Gain, ...]
+
+    @classmethod
+    def of(
+        cls, start: int, count: int, bad: NDArray[np.bool_], cells: NDArray[np.bool_], windows: NDArray[np.int64],
+        gains: Sequence[_Gain],
+    ) -> _Block:  # fmt: skip
+        return cls(
+            start, count, np.packbits(bad) if bad.any() else None, np.packbits(cells, axis=1) if cells.any() else None,
+            windows if len(windows) else None, tuple(gains),
+        )  # fmt: skip
+
+    def show(self, out: NDArray[np.bool_], start: int, piece: int) -> None:
+        """Set what was replaced in ``out``, shape (samples, channels), whose first sample is ``start``."""
+        at, nchan = self.start - start, out.shape[1]
+        rows = out[max(0, at) : max(0, at + self.count)]
+        if self.bad is not None:
+            rows[:, np.unpackbits(self.bad, count=nchan).astype(bool)] = True
+        if self.cells is not None and len(rows):
+            cells = np.unpackbits(self.cells, axis=1, count=nchan).astype(bool)
+            which = np.minimum((np.arange(len(rows)) + max(0, at) - at) // piece, len(cells) - 1)
+            rows |= cells[which]
+        if self.windows is not None:
+            for first, last, low, high in self.windows.tolist():
+                out[max(0, at + first) : max(0, at + last), low:high] = True
+
+
+class Cleaner:
+    """Cleans the blocks of one observation, one after the other.
+
+    Channels that are 0 from the beginning are left as they are up to the first block in which they are never constant:
+    their data have not begun.
+
+    Parameters
+    ----------
+    obs : Observation
+    dtype : numpy.dtype
+    maximum : int
+        Largest value of unsigned samples; 0 if it is not known.
+    steps : sequence of str
+        Names of `CLEANING`.
+    ignore : sequence of int
+        Channels that are left out of the statistics and are not changed.
+    dm_constant : float
+    """
+
+    def __init__(
+        self, obs: Observation, dtype: np.dtype[Any], maximum: int, steps: Sequence[str], ignore: Iterable[int],
+        dm_constant: float,
+    ) -> None:  # fmt: skip
+        compared = obs.nchan >= 2 * LEAST_GROUP  # a group alone shows no dispersion
+        self.steps = tuple(s for s in steps if compared or s != "impulses") if can_clean(obs) else ()
+        self.nchan, self.piece = obs.nchan, piece_samples(obs.tsamp)
+        self.block = PIECES * self.piece
+        self.ahead = AHEAD * self.piece
+        self.positive = np.dtype(dtype).kind == "u"
+        dtype = np.dtype(dtype)
+        self.narrow = dtype.itemsize == 1
+        self.whole = dtype.kind != "f"
+        bits = 8 * dtype.itemsize
+        self.low = -(2.0 ** (bits - 1)) if dtype.kind == "i" else 0.0
+        self.high = 2.0 ** (bits - 1) - 1 if dtype.kind == "i" else float(maximum or 2**bits - 1)
+        self._use = np.ones(obs.nchan, bool)
+        self._use[list(ignore)] = False
+        G = max(1, min(MOST_GROUPS, obs.nchan // LEAST_GROUP))
+        self._edges = np.linspace(0, obs.nchan, G + 1).round().astype(np.int64)
+        self._group = np.repeat(np.arange(G), np.diff(self._edges))
+        sweep = delay_seconds(obs.freqs, 1.0, obs.top, dm_constant) / obs.tsamp
+        late = np.array([sweep[a:b].mean() for a, b in zip(self._edges[:-1], self._edges[1:], strict=True)])
+        self._unit = max(float(late[-1] - late[0]), 1e-9)
+        self._phase = (late - late[0]) / self._unit
+        self._bands, self._thresholds = bands_of(G)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all blocks."""
+        C = self.nchan
+        self._known = np.zeros(C, bool)
+        self._begun = np.zeros(C, bool)
+        self._held = np.zeros(C)
+        self._sigma = np.zeros(C)
+        self._bad = np.zeros(C, bool)
+        self._before: NDArray[np.float32] | None = None
+        self._plain: tuple[NDArray[np.float32], NDArray[np.float64]] | None = None
+        self._factor, self._offset = np.ones(C), np.zeros(C)
+        self._used = np.zeros(len(self._edges) - 1)
+        self.jumps: list[tuple[int, int]] = []
+        self._samples = 0
+        self._counts = dict.fromkeys(self.steps, 0)
+        self._cells: list[NDArray[np.uint8]] = []
+        self._windows: list[NDArray[np.int64]] = []
+        self._first = -1
+        self._blocks: list[_Block] = []
+        self._gains: list[_Gain] = []
+
+    def clean(self, start: int, rows: NDArray[Any], count: int, writable: bool = False) -> NDArray[Any]:
+        """Clean the next block.
+
+        Parameters
+        ----------
+        start : int
+            Number of its first sample: a multiple of ``block``, except in the first one.
+        rows : numpy.ndarray, shape (samples, channels)
+            The block, and ``ahead`` samples after it, fewer at the end of the data.
+        count : int
+            Samples of the block, which are cleaned.
+        writable : bool
+            Whether these may be changed in place.
+
+        Returns
+        -------
+        numpy.ndarray
+            The cleaned samples: a view of ``rows`` if nothing was removed, or if they may be changed.
+        """
+        if not self.steps or not count:
+            return rows[:count]
+        finite = None
+        if not self.whole and not np.isfinite(rows).all():
+            finite = np.isfinite(rows)
+            rows = np.where(finite, rows, _means(rows, finite)).astype(rows.dtype)
+            writable = True
+        cleaned = self._clean(start, np.ascontiguousarray(rows), count, writable)
+        if finite is not None:
+            cleaned[~finite[:count]] = np.nan
+        return cleaned
+
+    def _clean(self, start: int, rows: NDArray[Any], n: int, writable: bool) -> NDArray[Any]:
+        from . import cpu_receiver
+
+        q = self.piece
+        P = max(1, n // q)
+        x = rows
+        if self._changed():
+            x = rows.copy()
+            self._regain(start, x, 0, self._factor, self._offset)
+        if P < LEAST_PIECES:
+            bad = self._bad & self._use
+            level, sigma, fresh = self._held, self._sigma, bad
+            cells, windows = np.zeros((P, self.nchan), bool), np.empty((0, 4), np.int64)
+            base, size = np.zeros((len(self._used), P)), np.ones(len(self._used))
+        else:
+            found = self._channels(x[:n])
+            windows, base, size = np.empty((0, 4), np.int64), np.zeros((len(self._used), P)), np.ones(len(self._used))
+            grouped = found.good.any() and {"impulses", "gain"} & set(self.steps)
+            series, context = self._series(x, n, found) if grouped else (np.empty((0, 0), np.float32), 0)
+            for _ in range(MOST_STEPS if "gain" in self.steps and found.good.any() else 0):
+                at = self._step(start, x, n, series, context, found)
+                if at is None:
+                    break
+                x = rows.copy() if x is rows else x
+                self._regain(start, x, at[0], *at[1:])
+                found = self._channels(x[:n])
+                series, context = self._series(x, n, found)
+            level, sigma, bad, cells = found.level, found.sigma, found.bad, found.cells
+            self._begun |= found.alive
+            fresh = found.good | ~self._known
+            self._held[fresh], self._sigma[fresh] = level[fresh], sigma[fresh]
+            self._known[:] = True
+            level[bad] = self._held[bad]
+            self._bad = bad.copy()
+            if grouped and found.good.any():
+                end = context + n
+                self._plain = series[:, max(0, end - self.block // 2) : end].copy(), np.where(found.good, level, np.nan)
+                if "impulses" in self.steps:
+                    windows, base, size = self._impulses(np.ascontiguousarray(series[:, context:]), n, P)
+            fresh = bad & ~(found.still & (x[0] == np.rint(level)))  # the others have their value already
+        counts = np.full(P, q, np.int64)
+        counts[-1] = n - (P - 1) * q
+        self._note(start, n, bad, cells, counts, windows)
+        self._blocks.append(_Block.of(start, n, bad, cells, windows, self._gains))
+        self._gains = []
+        if not (fresh.any() or cells.any() or len(windows)):
+            return x[:n]
+        out = x[:n].copy() if x is rows and not writable else x[:n]
+        cpu_receiver.replace(
+            out, start, q, fresh, cells, windows, self._group, level, sigma, size, base, self.low, self.high, self.whole
+        )
+        return out
+
+    def _channels(self, rows: NDArray[Any]) -> _Channels:
+        """Level and sigma of the channels of a block, the bad ones, and bad cells."""
+        from . import cpu_receiver
+
+        n, C, q = len(rows), self.nchan, self.piece
+        P = n // q
+        counts = np.full(P, q, np.int64)
+        counts[-1] = n - (P - 1) * q
+        kind = np.int32 if self.narrow else np.float64
+        total, square, lag = (np.zeros((P, C), kind) for _ in range(3))
+        cpu_receiver.moments(rows, q, self.narrow, total, square, lag)
+        mean, var, cells = np.empty((P, C)), np.empty((P, C)), np.zeros((P, C), bool)
+        level, sigma, rho, slow, burst = (np.zeros(C) for _ in range(5))
+        order, near, spare = sorting_network(P), sorting_network(2 * cpu_receiver.NEIGHBOURS), np.empty((P, C))
+        cpu_receiver.level_of(total, square, lag, counts, order, spare, mean, var, rho, level, sigma)
+        dead = ~(sigma > 0) & self._use
+        live, bad = self._use & ~dead, np.zeros(C, bool)
+        limit = max(LIMIT, BRIGHT / math.sqrt(C))
+        if {"channels", "cells"} & set(self.steps):
+            cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, limit, near, cells, slow, burst)
+        if "channels" in self.steps:
+            cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, near, bad)
+        if "cells" not in self.steps:
+            cells[:] = False
+        alive: NDArray[np.bool_] = np.asarray((var > 0).all(axis=0))
+        hidden = ~(self._begun | alive) & np.where(self._known, self._held == 0, level == 0)
+        bad[hidden] = cells[:, hidden] = False
+        good = live & ~bad & ~hidden
+        if "channels" in self.steps:
+            bad |= dead & ~hidden
+        still: NDArray[np.bool_] = np.asarray((total == rows[0] * counts[:, None]).all(axis=0) & (var == 0).all(axis=0))
+        return _Channels(level, sigma, good, bad, still, alive, cells)
+
+    def _changed(self) -> bool:
+        """Whether the gain of any channel is not what it was at the beginning."""
+        return bool((self._factor != 1).any() or self._offset.any())
+
+    def _regain(
+        self, start: int, rows: NDArray[Any], first: int, factor: NDArray[np.float64], offset: NDArray[np.float64]
+    ) -> None:  # fmt: skip
+        from . import cpu_receiver
+
+        cpu_receiver.regain(rows, start, first, factor, offset, self._sigma, self.low, self.high, self.whole)
+        self._gains.append(_Gain(first, factor.copy(), offset.copy(), np.packbits(self._sigma < cpu_receiver.ROUGH)))
+
+    def _series(self, rows: NDArray[Any], n: int, found: _Channels) -> tuple[NDArray[np.float32], int]:
+        """Sums of groups of channels, from up to half a block before the block to the last of ``rows``.
+
+        Returns them, in units of their noise, and the number of samples before the block.
+        """
+        from . import cpu_receiver
+
+        good, sigma = found.good, found.sigma
+        weights = np.zeros(self.nchan, np.int32)
+        if good.any():
+            weights[good] = np.clip(np.rint(16 * np.median(sigma[good]) / sigma[good]), 1, 64)
+        ahead = len(rows) - n
+        P = len(found.cells)
+        cells = np.concatenate([found.cells, np.zeros((max(0, (ahead + n) // self.piece - P), self.nchan), bool)])
+        power = (weights * sigma) ** 2
+        size = np.sqrt(np.add.reduceat(np.where(cells, 0.0, power), self._edges[:-1], axis=1))
+        self._used = np.add.reduceat(good.astype(np.float64), self._edges[:-1])
+        context = 0 if self._plain is None else self._plain[0].shape[1]
+        series = np.empty((len(self._used), context + len(rows)), np.float32)
+        cpu_receiver.group_series(
+            rows, self.piece, self.narrow, weights, cells, found.level, self._edges, size, context, series
+        )
+        if self._plain is not None:
+            before, level = self._plain
+            shift = np.add.reduceat(np.nan_to_num((level - found.level) * weights), self._edges[:-1])
+            whole = np.sqrt(np.add.reduceat(power, self._edges[:-1]))
+            series[:, :context] = before + (shift / np.maximum(whole, 1e-9))[:, None]
+        return series, context
+
+    def _step(
+        self, start: int, rows: NDArray[Any], n: int, series: NDArray[np.float32], context: int, found: _Channels
+    ) -> tuple[int, NDArray[np.float64], NDArray[np.float64]] | None:  # fmt: skip
+        """The first sample after the strongest step of the gain, and what undoes it; None if there is no step."""
+        from . import cpu_impulses, cpu_receiver
+
+        out = np.zeros(2, np.int64)
+        some = self._bands[: 1 + 3 + 7]
+        each = np.zeros((len(series) + 1, (series.shape[1] - context % self.piece) // self.piece))
+        sought = (self.piece, context, n, STEP_ERROR)
+        if not cpu_impulses.changes(series, self._used, some, *sought, each):
+            return None
+        if not cpu_impulses.find_step(series, self._used, some, each, *sought, STEEP, out):
+            return None
+        at, C = int(out[0]), self.nchan
+        jumps, error = np.zeros(len(series)), np.zeros(1)
+        cpu_impulses.group_jumps(series, at, self.block // 2, jumps, error)
+        low, high = some[out[1]]
+        sign = np.sign(jumps[low:high].sum())
+        groups = (jumps * sign > 4 * error[0]) & (self._used > 0)
+        which = found.good & groups[self._group]
+        first = max(0, at - context)
+        before, after = np.zeros(C), np.zeros(C)
+        later = min(PIECES // 2, (len(rows) - first) // self.piece)
+        earlier = min(PIECES // 2, first // self.piece)
+        if later < 1:
+            return None
+        cpu_receiver.level_beside(rows, first, self.piece, sorting_network(later), np.empty((later, C)), after)
+        if earlier >= 4:
+            where, spare = first - earlier * self.piece, np.empty((earlier, C))
+            cpu_receiver.level_beside(rows, where, self.piece, sorting_network(earlier), spare, before)
+        else:
+            which &= self._known
+            before = self._held.copy()
+        factor, offset = np.ones(C), np.zeros(C)
+        if self.positive:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = before / after
+            which &= (ratio > 0.5) & (ratio < 2)
+            factor[which] = ratio[which]
+            new = self._factor[which] * ratio[which]
+            if which.any() and abs(np.mean((new - 1) * before[which] / found.sigma[which])) < SAME:
+                factor[which] = 1 / self._factor[which]
+        else:
+            offset[which] = after[which] - before[which]
+        if not which.any():
+            return None
+        self._factor *= factor
+        self._offset = self._offset * factor + offset
+        self.jumps.append((start + first, int(which.sum())))
+        return first, factor, offset
+
+    def _impulses(
+        self, series: NDArray[np.float32], n: int, pieces: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+        """Windows of impulses (samples and channels), the baseline of the groups, and its unit in sigma.
+
+        ``series`` are those of the block and of the samples after it.
+        """
+        from . import cpu_impulses, cpu_receiver
+
+        used = self._used
+        total = max(pieces, series.shape[1] // self.piece)
+        base = np.zeros((len(used), total))
+        cpu_receiver.baseline(series, self.piece, REACH, base)
+        if self._before is not None:
+            series = np.concatenate([self._before, series], axis=1)
+        context = 0 if self._before is None else self._before.shape[1]
+        found = np.zeros((MOST_FOUND, 4))
+        widths = 2 + int(math.log2(self.piece))
+        kept: list[NDArray[np.int64]] = []
+        cut_room, left_room = np.zeros((MOST_FOUND, 4), np.int64), np.zeros((MOST_FOUND, 4), np.int64)
+        for _ in range(ROUNDS):
+            count = cpu_impulses.detect(
+                series, used, self._bands, self._thresholds, context, context + n, widths, found
+            )
+            if not count:
+                break
+            cut, _ = cpu_impulses.remove(
+                series, used, self._bands, found, count, context, context + n, self._phase, self._unit, WHOLE_DM,
+                PART_DM, MARGIN, cut_room, left_room,
+            )  # fmt: skip
+            if not cut:
+                break
+            kept.append(cut_room[:cut].copy())
+        end = context + n
+        self._before = series[:, max(0, end - self.block // 2) : end].copy()
+        windows = np.concatenate(kept) if kept else np.empty((0, 4), np.int64)
+        windows[:, 2:] = self._edges[windows[:, 2:]]
+        return windows, base, 1 / np.sqrt(np.maximum(used, 1.0))
+
+    def _note(
+        self, start: int, n: int, bad: NDArray[np.bool_], cells: NDArray[np.bool_], counts: NDArray[np.int64],
+        windows: NDArray[np.int64],
+    ) -> None:  # fmt: skip
+        """Count what is removed."""
+        if self._first < 0:
+            self._first = start // self.block
+        self._samples += n * self.nchan
+        gone = counts @ cells
+        cut = np.zeros(self.nchan, np.int64)
+        for first, last, low, high in windows.tolist():
+            cut[low:high] += last - first
+        cut[bad] = 0
+        for name, value in (("channels", n * int(bad.sum())), ("cells", int(gone.sum())), ("impulses", int(cut.sum()))):
+            if name in self._counts:
+                self._counts[name] += value
+        self._cells.append(np.packbits(bad | (2 * (gone + cut) >= n)))
+        if len(windows):
+            self._windows.append(windows + np.array([start, start, 0, 0]))
+
+    def _touched(self, start: int, stop: int) -> Iterator[_Block]:
+        """The blocks of some samples."""
+        first = bisect_right(self._blocks, start, key=lambda block: block.start) - 1
+        for block in self._blocks[max(0, first) :]:
+            if block.start >= stop:
+                break
+            if block.start + block.count > start:
+                yield block
+
+    def replaced(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Which samples of ``start : stop`` were replaced: shape (samples, channels).
+
+        Blocks that `forget` dropped, and those that are not cleaned yet, count as not replaced.
+        """
+        out = np.zeros((stop - start, self.nchan), bool)
+        for block in self._touched(start, stop):
+            block.show(out, start, self.piece)
+        return out
+
+    def regained(self, start: int, rows: NDArray[Any]) -> NDArray[Any]:
+        """Samples from ``start`` on, read again, with the gains that they had when they were cleaned."""
+        from . import cpu_receiver
+
+        out = rows
+        for block in self._touched(start, start + len(rows)):
+            for gain in block.gains:
+                out = rows.copy() if out is rows else out
+                low = max(start, block.start)
+                part = out[low - start : block.start + block.count - start]
+                rough = np.unpackbits(gain.rough, count=self.nchan)
+                sigma = np.where(rough, 0.0, 2.0 * cpu_receiver.ROUGH)
+                first = max(0, gain.first - (low - block.start))
+                cpu_receiver.regain(
+                    part, low, first, gain.factor, gain.offset, sigma, self.low, self.high, self.whole
+                )  # fmt: skip
+        return out
+
+    def impulses(self, start: int, stop: int) -> int:
+        """How many impulses that begin between two samples were removed, those of half of the band and more."""
+        count = 0
+        for block in self._touched(start, stop):
+            if block.windows is not None:
+                first, wide = block.start + block.windows[:, 0], block.windows[:, 3] - block.windows[:, 2]
+                count += int(((first >= start) & (first < stop) & (2 * wide >= self.nchan)).sum())
+        return count
+
+    def forget(self, before: int) -> None:
+        """Forget what was done to blocks that end before a sample."""
+        while self._blocks and self._blocks[0].start + self._blocks[0].count <= before:
+            del self._blocks[0]
+
+    def removed(self) -> Removed:
+        """What was removed so far."""
+        cells = np.zeros((self.nchan, max(1, self._first + len(self._cells))), bool)
+        for i, packed in enumerate(self._cells):
+            cells[:, self._first + i] = np.unpackbits(packed, count=self.nchan)
+        windows = np.concatenate(self._windows) if self._windows else np.empty((0, 4), np.int64)
+        parts = {name: count / max(1, self._samples) for name, count in self._counts.items()}
+        return Removed(self.steps, cells, self.block, windows, parts)
+
+
+class CleanReader:
+    """A reader of a filterbank that is cleaned while it is read, from the beginning to the end.
+
+    Samples of earlier blocks than the latest `KEPT` can be read again only by cleaning from the beginning.
+
+    Parameters
+    ----------
+    fb : Filterbank
+    cleaner : Cleaner
+    begin : int
+        Samples before this one are not changed, and do not count.
+    watch : Watch, optional
+        Gets the samples as they were before, to look for dropped data.
+    """
+
+    def __init__(self, fb: Filterbank, cleaner: Cleaner, begin: int = 0, watch: Watch | None = None) -> None:
+        self.fb, self.cleaner, self.begin, self.watch = fb, cleaner, begin, watch
+        self.observation, self.nsamp, self.maximum = fb.observation, fb.nsamp, fb.maximum
+        self.order = np.arange(fb.nchan)
+        self.dtype = fb.dtype.newbyteorder("=")
+        self.gaps, self.lost = fb.gaps, fb.lost
+        self._next = begin
+        self._blocks: dict[int, NDArray[Any]] = {}
+        cleaner.reset()
+
+    def close(self) -> None:
+        """Close the filterbank."""
+        self.fb.close()
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan)."""
+        out = np.empty((count, self.fb.nchan), self.dtype)
+        at, stop = start, start + count
+        while at < stop:
+            if at < self.begin:
+                end = min(stop, self.begin)
+                out[at - start : end - start] = self._raw(at, end - at)
+            else:
+                number = at // self.cleaner.block
+                rows, first = self._block(number), max(number * self.cleaner.block, self.begin)
+                end = min(stop, first + len(rows))
+                out[at - start : end - start] = rows[at - first : end - first]
+            at = end
+        return out
+
+    def _raw(self, start: int, count: int) -> NDArray[Any]:
+        parts, at = [], start
+        for rows, order in self.fb.raw(start, count):
+            if self.watch is not None:
+                self.watch.see(at, rows)
+            parts.append(rows if np.array_equal(order, self.order) else rows[:, order])
+            at += len(rows)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _block(self, number: int) -> NDArray[Any]:
+        """A cleaned block."""
+        size = self.cleaner.block
+        if number not in self._blocks and number * size < self._next - size:
+            self.cleaner.reset()
+            self._next = self.begin
+            self._blocks.clear()
+        while number not in self._blocks:
+            at = self._next
+            self._next = min((at // size + 1) * size, self.nsamp)
+            rows = self._raw(at, min(self._next + self.cleaner.ahead, self.nsamp) - at)
+            rows = self.cleaner.clean(at, rows, self._next - at)
+            while len(self._blocks) >= KEPT:
+                self._blocks.pop(next(iter(self._blocks)))
+            self._blocks[at // size] = rows
+        return self._blocks[number]
+
+
+@cache
+def sorting_network(count: int) -> NDArray[np.int64]:
+    """Pairs of places that sort ``count`` values when they are compared and swapped in turn (Batcher).
+
+    >>> a = np.array([3, 1, 2])
+    >>> for low, high in sorting_network(3):
+    ...     a[[low, high]] = min(a[low], a[high]), max(a[low], a[high])
+    >>> a.tolist()
+    [1, 2, 3]
+    """
+    pairs = []
+    p = 1
+    while p < count:
+        k = p
+        while k >= 1:
+            for j in range(k % p, count - k, 2 * k):
+                for i in range(min(k, count - j - k)):
+                    if (i + j) // (2 * p) == (i + j + k) // (2 * p):
+                        pairs.append((i + j, i + j + k))
+            k //= 2
+        p *= 2
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def bands_of(groups: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Bands of groups in which impulses are sought, each half as wide as the one before, and their thresholds.
+
+    >>> bands_of(4)[0].tolist()
+    [[0, 4], [0, 2], [1, 3], [2, 4]]
+    """
+    found: list[tuple[int, int]] = []
+    width = groups
+    while width >= max(1, groups // 16) and (width > 1 or not found):
+        step = max(1, width // 2)
+        found += [(low, low + width) for low in range(0, groups - width + 1, step)]
+        width //= 2
+    bands = np.array(found, np.int64)
+    part = (bands[:, 1] - bands[:, 0]) / groups
+    return bands, np.maximum(LEAST_SNR, HARM / np.sqrt(part))
+
+
+def _means(rows: NDArray[Any], finite: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Mean of the finite values of each channel; 0 without any."""
+    total = np.where(finite, rows, 0).sum(axis=0, dtype=np.float64)
+    means: NDArray[np.float64] = total / np.maximum(finite.sum(axis=0), 1)
+    return means

@@ -1,0 +1,184 @@
+"""Cleaning by default: what interference leaves, noise and bursts that stay, and files that equal streams."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from skysieve.dedispersion import Candidates, Filterbank, fake, read_rfifind, search, write_rfifind
+from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps, sorting_network
+from skysieve.dedispersion.data.observation import DM_CONSTANT
+from skysieve.dedispersion.injections.interference import interference
+from skysieve.dedispersion.stream.search.search import StreamSearch
+
+BAND = {"nchan": 64, "tsamp": 1e-3, "fch1": 1500.0, "foff": -4.0}
+DMS = np.arange(0.0, 400.0, 8.0)
+
+
+def data(kinds=(), seconds=8.0, snr=25.0, seed=1) -> tuple[Filterbank, np.ndarray]:
+    """Noise with pulses of DM 200 at 2.5 and 5.5 s, and interference; which samples that spoils."""
+    x = np.ascontiguousarray(
+        fake(duration=seconds, times=[2.5, 5.5], dm=200, width=6e-3, snr=snr, seed=seed, **BAND).read().T
+    )
+    spoiled = interference(x, kinds, tsamp=BAND["tsamp"], level=96, sigma=16, seed=seed)
+    f = {name: BAND[name] for name in ("fch1", "foff", "tsamp")}
+    return Filterbank.from_array(x.T, **f), spoiled
+
+
+def cleaned(fb: Filterbank, steps=True) -> tuple[np.ndarray, Cleaner]:
+    cleaner = Cleaner(fb.observation, fb.dtype, fb.maximum, cleaning_steps(steps), (), DM_CONSTANT)
+    return CleanReader(fb, cleaner).read(0, fb.nsamp), cleaner
+
+
+def test_noise_and_pulses_are_not_changed():
+    fb, _ = data(snr=50)
+    out, cleaner = cleaned(fb)
+    assert (out == fb.read().T).all()
+    assert not any(cleaner.removed().parts.values())
+
+
+def test_bad_channels_are_found():
+    fb, spoiled = data("bad")
+    out, cleaner = cleaned(fb)
+    removed = cleaner.removed()
+    truth = spoiled.all(axis=0)
+    assert (removed.cells[truth].mean(axis=1) > 0.5).mean() > 0.9
+    assert removed.cells[~truth].mean() < 0.01
+    assert (out[:, ~truth] == fb.read().T[:, ~truth]).mean() > 0.99
+
+
+def test_impulses_go_and_dispersed_pulses_stay():
+    x, _ = data(snr=40)
+    rows = np.array(x.read().T)
+    level = rows[4000:4004].astype(float)
+    rows[4000:4004] = np.clip(level + 30, 0, 255).astype(np.uint8)
+    fb = Filterbank.from_array(rows.T, fch1=1500.0, foff=-4.0, tsamp=1e-3)
+    out, cleaner = cleaned(fb)
+    windows = cleaner.removed().windows
+    assert len(windows) == 1
+    assert windows[0, 0] <= 4000
+    assert windows[0, 1] >= 4004
+    assert (out[:3900] == rows[:3900]).all()
+    assert (out[4100:] == rows[4100:]).all()
+    assert abs(out[4000:4004].mean() - 96) < 6 * 16 / np.sqrt(256)
+
+
+def test_steps_of_the_gain_are_undone():
+    x = np.random.default_rng(0).normal(96, 16, (8192, 64))
+    x[3000:6000] *= 1.1
+    fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
+    out, cleaner = cleaned(fb)
+    assert [at for at, _ in cleaner.jumps] == [pytest.approx(3000, abs=3), pytest.approx(6000, abs=3)]
+    before, after = out[2000:3000].mean(), out[3100:5900].mean()
+    assert abs(after - before) < 0.02 * 96 / 2
+    assert abs(out[6100:].mean() - before) < 0.02 * 96 / 2
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.064, 0.128, 0.32])
+def test_bright_pulses_are_no_steps_of_the_gain(shift):
+    """Their sweep, 0.17 s, is as long as the pieces by which steps are judged."""
+    times = [t + shift for t in (2.0, 4.5, 7.2, 9.4)]
+    fb = fake(duration=12, times=times, dm=200, width=20e-3, snr=60, seed=5, **BAND)
+    out, cleaner = cleaned(fb, "gain")
+    assert cleaner.jumps == []
+    assert (out == fb.read().T).all()
+
+
+@pytest.mark.parametrize("kinds", [(), "bad", "impulses", "gain", ("narrow", "radar")], ids=str)
+def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
+    fb, _ = data(kinds)
+    offline = search(fb, DMS, block=1.024, threads=1)
+    rows = fb.read().T
+    for size in (700, 3001):
+        with StreamSearch(fb.observation, DMS, block=1.024, threads=1) as live:
+            found = [one for at in range(0, len(rows), size) for one in live.feed(at, rows[at : at + size])]
+            found += live.finish()
+            snr = np.concatenate([one.columns["snr"] for one in found])
+            assert sorted(snr.tolist(), reverse=True) == offline.snr.tolist()
+            if kinds != "bad":  # a stream hides channels that are constant from the start, and does not count them
+                assert live.removed.parts == offline.removed.parts
+            assert (live.removed.windows == offline.removed.windows).all()
+
+
+def test_reading_in_pieces_changes_no_bit():
+    fb, _ = data("all")
+    whole, cleaner = cleaned(fb)
+    reader = CleanReader(fb, cleaner)
+    parts = [reader.read(at, min(333, fb.nsamp - at)) for at in range(0, fb.nsamp, 333)]
+    assert (np.concatenate(parts) == whole).all()
+    assert (reader.read(100, 50) == whole[100:150]).all()
+
+
+@pytest.mark.parametrize("kinds", ["gain", "all"])
+def test_samples_that_are_read_again_are_as_they_were_cleaned(kinds):
+    fb, _ = data(kinds)
+    out, cleaner = cleaned(fb)
+    rows = fb.read().T
+    again, gone = cleaner.regained(0, rows), cleaner.replaced(0, fb.nsamp)
+    assert (again == out)[~gone].all()
+    assert cleaner.jumps
+    assert 0 <= gone.mean() < 0.5
+    assert (cleaner.regained(777, rows[777:2100]) == again[777:2100]).all()
+    assert (cleaner.replaced(777, 2100) == gone[777:2100]).all()
+
+
+def test_few_channels_and_single_series_are_left_alone():
+    x = np.random.default_rng(0).integers(80, 120, (8, 4000)).astype(np.uint8)
+    fb = Filterbank.from_array(x, fch1=1500, foff=-4, tsamp=1e-3)
+    assert search(fb, [0.0, 10.0], threads=1).removed is None
+
+
+def test_steps_are_chosen_by_name():
+    assert cleaning_steps("impulses") == ("impulses",)
+    with pytest.raises(ValueError, match="clean='hail'"):
+        cleaning_steps("hail")
+    fb, _ = data("bad")
+    assert search(fb, DMS, threads=1, clean=False).removed is None
+    assert search(fb, DMS, threads=1, clean=["impulses"]).removed.steps == ("impulses",)
+
+
+def test_masks_are_written_as_rfifind_does(tmp_path):
+    fb, _ = data("bad")
+    mask = search(fb, DMS, threads=1).removed.mask
+    write_rfifind(mask, tmp_path / "a.mask", fb)
+    again = read_rfifind(tmp_path / "a.mask", fb)
+    assert again.block == mask.block
+    assert (again.cells == mask.cells).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 16, 31, 32])
+def test_the_network_sorts(count):
+    a = np.random.default_rng(count).permutation(count)
+    for low, high in sorting_network(count):
+        a[[low, high]] = min(a[low], a[high]), max(a[low], a[high])
+    assert a.tolist() == list(range(count))
+
+
+@pytest.mark.parametrize(("gpu", "clean", "steps"), [(False, None, 4), (True, None, 0), (True, True, 4)])
+def test_gpus_clean_only_if_asked(gpu, clean, steps):
+    assert len(cleaning_steps(clean, gpu)) == steps
+
+
+def test_a_result_says_that_a_gpu_did_not_clean(tmp_path):
+    fb, _ = data("bad")
+    found = search(fb, DMS, threads=1)
+    assert not found.uncleaned
+    assert "not cleaned" not in found.summary()
+    left = replace(found, removed=None, uncleaned=True)
+    left.save(tmp_path / "a.npz")
+    again = Candidates.load(tmp_path / "a.npz")
+    assert again.uncleaned
+    assert "not cleaned" in again.summary()
+    assert "--clean default" in again.summary()
+
+
+def test_a_single_group_of_channels_has_no_impulses():
+    """Nothing in it shows whether a pulse is dispersed."""
+    x = np.random.default_rng(1).normal(96, 16, (2000, 24))
+    x[900:904] += 40
+    fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
+    out, cleaner = cleaned(fb)
+    assert cleaner.steps == ("gain", "channels", "cells")
+    assert (out == fb.read().T).all()
