@@ -30,7 +30,7 @@ from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive.file_source import source_geometry, source_steps
 from skysieve.dedispersion.stream.receive.packets import SkysieveParser, packets
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
-from skysieve.dedispersion.stream.records import Options
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, Options
 from skysieve.dedispersion.stream.report.sink import Sink
 
 NCHAN, TSAMP, PACKET = 64, 1e-3, 1024
@@ -38,6 +38,8 @@ THRESHOLD, WIDTH, EVERY = 7.0, 8e-3, 2.5
 SEARCH = {"threshold": THRESHOLD, "block": 1.1, "threads": 1}
 DMS = np.arange(0, 201, 5.0)
 WINDOW = 8
+DM_FORMAT = {c.name: c.format for c in CANDIDATE_COLUMNS}["dm"]
+"""In which tables have DMs, so that those of a file are compared as they were written."""
 BATCH = 50
 MIB = 2**20
 
@@ -246,8 +248,8 @@ def compare(
     losses = Losses(np.stack([gone, gone + g.nsamp, 0 * gone, 0 * gone + NCHAN], axis=1), start)
     cut = Filterbank.from_array(fb.block(0, stop), freqs=fb.freqs, tsamp=TSAMP, tstart=60000.0)
     offline = search(cut, dms, losses=losses, **SEARCH)
-    key = {(int(r["sample"]), int(r["width_samples"]), round(float(r["dm"]), 3)): float(r["snr"]) for r in rows}
-    theirs = {(int(a), int(w), round(float(d), 3)): float(v) for a, w, d, v in
+    key = {(int(r["sample"]), int(r["width_samples"]), float(r["dm"])): float(r["snr"]) for r in rows}
+    theirs = {(int(a), int(w), float(format(d, DM_FORMAT))): float(v) for a, w, d, v in
               zip(offline.sample, offline.width_samples, offline.dm, offline.snr, strict=True)}  # fmt: skip
     check(key.keys() == theirs.keys(), f"candidates differ from the file's: {sorted(key.keys() ^ theirs.keys())[:5]}")
     ratio = max((abs(key[k] / theirs[k] - 1) for k in key.keys() & theirs.keys()), default=0.0)

@@ -37,12 +37,12 @@ class Step:
     Attributes
     ----------
     help : str
-    default : bool
-        Whether it is done unless the caller says otherwise: it costs less than 1% of the S/N in clean noise.
+    usual : bool
+        Whether ``clean=True`` does it: it costs less than 1% of the S/N in clean noise.
     """
 
     help: str
-    default: bool = True
+    usual: bool = True
 
 
 CLEANING = {
@@ -88,23 +88,15 @@ KEPT = 2
 
 Clean = bool | str | Sequence[str] | None
 """What `cleaning_steps` takes."""
-NOT_ON_GPU = (
-    "not cleaned: the cleaning runs on the CPU and takes many times as long as the search on a GPU; clean=True "
-    "(--clean default) switches it on"
-)
-"""What results of searches on GPUs say if they were not asked to clean."""
 
 
-def cleaning_steps(clean: Clean, gpu: bool = False) -> tuple[str, ...]:
+def cleaning_steps(clean: Clean) -> tuple[str, ...]:
     """The names of the steps that are asked for, in their order.
 
     Parameters
     ----------
     clean : bool, str, sequence of str or None
-        True for the steps that are done by default, False for none, or names of `CLEANING`; None is True on the CPU
-        and False on GPUs.
-    gpu : bool
-        Whether GPUs search.
+        True for the usual steps, False or None for none, or names of `CLEANING`.
 
     Raises
     ------
@@ -115,13 +107,9 @@ def cleaning_steps(clean: Clean, gpu: bool = False) -> tuple[str, ...]:
     --------
     >>> cleaning_steps(True), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
     (('gain', 'channels', 'cells', 'impulses'), ('channels', 'impulses'), ())
-    >>> cleaning_steps(None) == cleaning_steps(True), cleaning_steps(None, gpu=True)
-    (True, ())
     """
-    if clean is None:
-        clean = not gpu
-    if isinstance(clean, (bool, np.bool_)):
-        return tuple(name for name, step in CLEANING.items() if step.default) if clean else ()
+    if clean is None or isinstance(clean, (bool, np.bool_)):
+        return tuple(name for name, step in CLEANING.items() if step.usual) if clean else ()
     given = [clean] if isinstance(clean, str) else list(clean)
     unknown = [name for name in given if name not in CLEANING]
     if unknown:
@@ -130,32 +118,33 @@ def cleaning_steps(clean: Clean, gpu: bool = False) -> tuple[str, ...]:
 
 
 CLEAN_HELP = (
-    "What to remove first: default, none, or a list of: "
+    "What to remove first: all, none, or a list of: "
     + "; ".join(f"{name} ({step.help})" for name, step in CLEANING.items())
-    + f". The default is {','.join(cleaning_steps(True))} on the CPU, and none on GPUs: the cleaning runs on the CPU, "
-    "and takes longer than they do."
+    + f". all is {','.join(cleaning_steps(True))}; the default is none. The cleaning runs on the CPU, and takes many "
+    "times as long as a search on a GPU."
 )
 """Help of the option ``--clean``."""
 VETO_HELP = (
-    "Keep candidates that a second look at their samples shows to be interference: as strong without dispersion, or at "
-    "the end of the data, or beside an uneven level."
+    "Whether to look at each candidate again and to leave out those that are interference: as strong without "
+    "dispersion, narrow, at the end of the data, or beside an uneven level. The default is --veto with --clean, and "
+    "--no-veto without it."
 )
-"""Help of the option ``--no-veto``."""
+"""Help of the option ``--veto``."""
 
 
 def parse_steps(text: str | None, name: str) -> tuple[str, ...] | None:
-    """Read ``default``, ``none``, or a list of steps; None, where no option is given, stays None.
+    """Read ``all``, ``none``, or a list of steps; None, where no option is given, stays None.
 
     >>> parse_steps("channels,impulses", "--clean")
     ('channels', 'impulses')
     """
     if text is None:
         return None
-    if text in ("default", "none"):
-        return cleaning_steps(text == "default")
+    if text in ("all", "none"):
+        return cleaning_steps(text == "all")
     given = [part.strip() for part in text.split(",")]
     if any(part not in CLEANING for part in given):
-        raise ValueError(f"{name} {text}: expected default, none, or some of {','.join(CLEANING)}")
+        raise ValueError(f"{name} {text}: expected all, none, or some of {','.join(CLEANING)}")
     return cleaning_steps(given)
 
 

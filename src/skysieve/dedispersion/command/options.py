@@ -462,7 +462,7 @@ MaxWidthOption = Annotated[
         panel=SEARCH, metavar="S",
     ),
 ]  # fmt: skip
-NoVetoOption = Annotated[bool, option("--no-veto", help=VETO_HELP, panel=SEARCH)]
+VetoOption = Annotated[bool | None, option("--veto/--no-veto", help=VETO_HELP, panel=SEARCH)]
 NoBaselineOption = Annotated[
     bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
 ]
@@ -506,14 +506,14 @@ class Searching:
     ] = None  # fmt: skip
     max_width: MaxWidthOption = None
     no_baseline: NoBaselineOption = False
-    no_veto: NoVetoOption = False
+    veto: VetoOption = None
     method: MethodOption = "auto"
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of `search`."""
         given = dict(vars(self))
-        return {"baseline": not given.pop("no_baseline"), "veto": not given.pop("no_veto"), **given}
+        return {"baseline": not given.pop("no_baseline"), **given}
 
 
 @dataclass

@@ -43,7 +43,7 @@ class DedispWork:
         self.given |= {
             "baseline": not o["no_baseline"],
             "clean": parse_steps(o["clean"], "--clean"),
-            "veto": not o["no_veto"],
+            "veto": o["veto"],
         }
         self.given |= {"device": job.device, "threads": resources.threads, "memory": resources.memory}
 

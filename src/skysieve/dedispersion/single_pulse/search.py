@@ -21,7 +21,7 @@ from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
-from skysieve.dedispersion.clean.receiver import Clean, Cleaner, CleanReader, can_clean, cleaning_steps
+from skysieve.dedispersion.clean.receiver import Clean, Cleaner, CleanReader, cleaning_steps
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
@@ -279,7 +279,7 @@ class SearchPlan(EnginePlan):
         ref_freq: Reference | float = "top",
         dm_constant: float | None = None,
         clean: Clean = None,
-        veto: bool = True,
+        veto: bool | None = None,
         device: str = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
@@ -297,9 +297,8 @@ class SearchPlan(EnginePlan):
             self._looked(fb)
             self._kind, self._nsamp = Kind.of(fb), fb.nsamp
             self._target = find_target(device_for(fb, device), memory)
-            self._steps = cleaning_steps(clean, self._target.gpu)
-            self._left_out = clean is None and self._target.gpu
-            self._veto = bool(veto) and detector == "boxcar"
+            self._steps = cleaning_steps(clean)
+            self._veto = bool(self._steps if veto is None else veto) and detector == "boxcar"
             workers = usable_cores() if threads is None else max(1, threads)
             tables = [t.table for t in job.made]
             source = Cleaned(self._cleaned(fb, None, Losses(NO_RECTANGLES), None)[0], None, job.length)
@@ -424,7 +423,7 @@ class SearchPlan(EnginePlan):
             detector=self._detector, method=facts["method"], device=facts["device"], dm_constant=job.dm_constant,
             ref_freq=ref, searched=fb.duration, seconds=0.0, adds=adds, live=live, observation=fb.observation,
             dropped=dropped, until=_until(job, looked), removed=removed,
-            uncleaned=self._left_out and can_clean(fb.observation), vetoed=vetoed,
+            vetoed=vetoed,
         )  # fmt: skip
 
     def _cleaned(
@@ -536,7 +535,7 @@ def search(
     mask: Mask | None = None,
     losses: Losses | None = None,
     clean: Clean = None,
-    veto: bool = True,
+    veto: bool | None = None,
     device: str = "auto",
     memory: str | float | None = None,
     threads: int | None = None,
@@ -588,12 +587,13 @@ def search(
         (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
     clean : bool, str, sequence of str or None
         What is removed from the data first: True for steps of the gain, bad channels, narrow-band signals and impulses;
-        False for nothing; or names of `CLEANING`.  None, the default, is True for a search on the CPU and False on
-        GPUs: the cleaning runs on the CPU, and takes many times as long as they do.  The result lists what was removed
-        as ``removed``.  Data of fewer than 16 channels and de-dispersed ones are not cleaned.
-    veto : bool
+        False or None, the default, for nothing; or names of `CLEANING`.  The cleaning runs on the CPU, and takes many
+        times as long as a search on a GPU.  The result lists what was removed as ``removed``.  Data of fewer than 16
+        channels and de-dispersed ones are not cleaned.
+    veto : bool, optional
         Look at each candidate again, in its cut-out of the samples, and leave out those that are no dispersed pulses:
         see `vetting.REASONS`.  The result counts them as ``vetoed``.  Data of fewer than 32 channels are not looked at.
+        The default is to do so if the data are cleaned.
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
@@ -642,7 +642,7 @@ def search(
             "widths": widths, "max_width": max_width, "threshold": threshold, "noise": noise, "detector": detector,
             "buffer": buffer, "block": block, "baseline": baseline, "excess": excess, "dip": dip,
             "method": method, "max_loss": max_loss, "ref_freq": ref_freq, "dm_constant": dm_constant,
-            "clean": None if clean is None else cleaning_steps(clean), "veto": bool(veto),
+            "clean": cleaning_steps(clean), "veto": None if veto is None else bool(veto),
             "memory": memory, "threads": threads,
         }  # fmt: skip
         found: Candidates = with_cached_plan(

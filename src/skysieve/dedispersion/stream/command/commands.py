@@ -350,7 +350,7 @@ def stream(
         option("--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 "
                "samples.", panel=SEARCH, metavar="S"),
     ] = None,
-    no_veto: Annotated[bool, option("--no-veto", help=VETO_HELP, panel=SEARCH)] = False,
+    veto: Annotated[bool | None, option("--veto/--no-veto", help=VETO_HELP, panel=SEARCH)] = None,
     no_baseline: Annotated[
         bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
     ] = False,
@@ -506,7 +506,7 @@ def stream(
         search = {
             "threshold": threshold, "noise": str(noise), "block": block, "usual_block": BLOCK, "ignore": ignored,
             "clean": parse_steps(clean, "--clean"), "max_width": max_width, "baseline": not no_baseline,
-            "veto": not no_veto, "excess": excess, "dip": dip, "device": device, "step": step, "threads": threads,
+            "veto": veto, "excess": excess, "dip": dip, "device": device, "step": step, "threads": threads,
             "memory": memory,
         }  # fmt: skip
         loaded = None if plan is None else DMPlan.load(plan)

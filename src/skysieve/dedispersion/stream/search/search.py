@@ -19,7 +19,7 @@ from skysieve.core.plan import Plan
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
-from skysieve.dedispersion.clean.receiver import Clean, Cleaner, Removed, can_clean, cleaning_steps
+from skysieve.dedispersion.clean.receiver import Clean, Cleaner, Removed, cleaning_steps
 from skysieve.dedispersion.contract import BLOCK_SECONDS, DIP, EXCESS, REREAD, THRESHOLD
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
@@ -94,8 +94,6 @@ class StreamSearch(Plan):
         Number of the first sample that is searched; -1 before that is known.
     filled : int
         Number of the first sample that is not ready for the search yet: it is not filled, or not cleaned.
-    uncleaned : bool
-        Whether samples are not cleaned because GPUs search them, and the cleaning was not asked for.
     events, forced, dropped, equal : int
         Events found; groups returned in pieces; events dropped because there were too many; samples (of one channel)
         that count as lost because they repeat one value.
@@ -150,7 +148,7 @@ class StreamSearch(Plan):
         ref_freq: str | float = "top",
         dm_constant: float | None = None,
         clean: Clean = None,
-        veto: bool = True,
+        veto: bool | None = None,
         device: str | tuple[Device, ...] = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
@@ -169,10 +167,8 @@ class StreamSearch(Plan):
         if resident and kind != np.uint8:
             raise ValueError(f"resident=True, dtype={dtype!r}: samples that stay on a GPU are expected to be uint8")
         most = (maximum or 2 ** (8 * kind.itemsize) - 1) if kind.kind == "u" else 0
-        cleaning_steps(clean)  # a mistake is an error before the work
+        steps = cleaning_steps(clean)
         place = find_target(device, memory)
-        steps = cleaning_steps(clean, place.gpu)
-        self.uncleaned = clean is None and place.gpu and can_clean(observation)
         self._held: Any = History(observation, kind, most, 1)
         fb = Filterbank([self._held])
         self.job = prepare(
@@ -189,7 +185,7 @@ class StreamSearch(Plan):
         self.real = kind.kind == "f"
         span = 2 * self.step + 2 * self.job.context + self.job.overlap
         self._vetting = None
-        if veto and not self.job.every:
+        if (steps if veto is None else veto) and not self.job.every:
             highest = float(self.dms[-1])
             made = Vetting(observation, self.ref_freq, self.job.dm_constant, highest, self.length)
             self._vetting = made if made.usable else None
