@@ -53,6 +53,8 @@ ISLAND = 2
 """Samples between two dropouts of a channel that are dropped with them, at most."""
 SHORT = 8
 """Equal pairs in a row up to which runs are counted with operations on whole arrays."""
+RUN_VALUES = 2**18
+"""Values of which longer runs are counted at a time, to bound the memory."""
 NEVER = 2**62
 """A length that no run reaches."""
 NO_RECTANGLES: NDArray[np.int64] = np.empty((0, 4), np.int64)
@@ -192,10 +194,12 @@ def _count_runs(
         if not seen.any():
             break
         inside = inside[1:] & inside[:-1]
-    which = np.flatnonzero(hard | inside.any(axis=0))
-    if len(which):
+    open_or_long = np.flatnonzero(hard | inside.any(axis=0))
+    number = np.arange(1, len(same) + 1, dtype=np.int32)[:, None]
+    each = max(1, RUN_VALUES // len(same))
+    for at in range(0, len(open_or_long), each):
+        which = open_or_long[at : at + each]
         before, some = run[which], same[:, which]
-        number = np.arange(1, len(same) + 1, dtype=np.int32)[:, None]
         last = np.where(some, np.iinfo(np.int32).min, number)  # the last pair so far that is not equal
         last[0] = np.where(some[0], -before, 1)
         np.maximum.accumulate(last, axis=0, out=last)
