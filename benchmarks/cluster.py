@@ -3,8 +3,8 @@
     python benchmarks/cluster.py [--quick] [--only jobs|tasks|deaths]
 
 Each job runs as one process with two threads, as two processes with a thread each that share the input, and with
-``--cluster local:2``, in turn.  Seconds are wall times of the whole commands, start of Python and of the workers included:
-run it on an idle machine.  ``reached``: at most 1.1 times the better of the first two.
+``--cluster local:2``, in turn.  Seconds are wall times of the whole commands, start of Python and of the workers
+included: run it on an idle machine.  ``reached``: at most 1.1 times the better of the first two.
 """
 
 from __future__ import annotations
