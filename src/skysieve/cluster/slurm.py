@@ -24,7 +24,7 @@ from .task import in_this_process
 __all__ = ["CHECKPOINT", "finish", "submit", "task"]
 
 CHECKPOINT = 85
-"""Exit code of a task that was told to stop and is to be started again: what is done is stored."""
+"""Exit code of a task that a signal has stopped and that is to be started again: what is done is stored."""
 TASKS = 100
 """Most tasks of an array, unless a number is given."""
 WARNING = 60
@@ -43,15 +43,15 @@ SCRIPT = """\
 #SBATCH --requeue
 #SBATCH --signal=B:USR2@{warning}
 again=no
-told=no
-trap 'again=yes; told=yes; kill -USR2 $child' USR2
-trap 'told=yes; kill -TERM $child' TERM
+signalled=no
+trap 'again=yes; signalled=yes; kill -USR2 $child' USR2
+trap 'signalled=yes; kill -TERM $child' TERM
 {command} task {folder} "$SLURM_ARRAY_TASK_ID" {tasks} {resources} &
 child=$!
 wait $child
 code=$?
-while [ $told = yes ]; do  # the signal has ended bash's wait, not the task
-    told=no
+while [ $signalled = yes ]; do  # the signal has ended bash's wait, not the task
+    signalled=no
     wait $child
     last=$?
     [ $last -eq 127 ] || code=$last
@@ -83,7 +83,7 @@ getenv = True
 log = {folder}/condor.log
 output = {folder}/condor-$(Process).out
 error = {folder}/condor-$(Process).err
-# A task that is told to stop keeps its finished partitions and exits with this code; HTCondor then starts it again.
+# A task that a signal stops keeps its finished partitions and exits with this code; HTCondor then starts it again.
 checkpoint_exit_code = {checkpoint}
 kill_sig = SIGTERM
 queue {tasks}
