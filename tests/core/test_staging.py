@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import KernelError
-from skysieve.core.gpu.staging import Copier, CudaLane, HostLane, ResultMemory, make_current
+from skysieve.core.gpu.staging import Copier, CudaLane, HostLane, ResultMemory, make_current, page_locked
 
 
 class Context:
@@ -167,7 +167,8 @@ class Registry:
         return SimpleNamespace(xp=SimpleNamespace(cuda=cuda), device=SimpleNamespace(index=0))
 
     def hostRegister(self, address, nbytes, flags):
-        assert address % 4096 == nbytes % 4096 == flags == 0
+        assert address % 4096 == nbytes % 4096 == 0
+        assert flags == 1  # portable: for all GPUs
         assert all(address + nbytes <= a or a + n <= address for a, n in self.held.items())
         if nbytes > 64 << 20:
             raise RuntimeError("cudaErrorMemoryAllocation")
@@ -184,7 +185,7 @@ def results():
     return ResultMemory(registry.as_runtime()), registry
 
 
-def test_memory_of_a_result_that_is_gone_serves_the_next(results):
+def test_memory_of_a_deleted_result_serves_the_next(results):
     memory, registry = results
     last = None
     for i in range(6):
@@ -206,20 +207,47 @@ def test_memory_of_a_result_that_is_gone_serves_the_next(results):
 def test_page_locked_memory_is_bounded(results, monkeypatch):
     memory, registry = results
     many = [memory.empty((1 << 20,), np.float32) for _ in range(5)]
-    assert len(registry.held) == 5
+    assert len(registry.held) == 2
     del many
     gc.collect()
     assert len(registry.held) == 2
-    large = memory.empty((5 << 20,), np.float32)  # idle memory that does not fit is freed first
+    large = [memory.empty((5 << 20,), np.float32)]  # idle memory that does not fit is freed first
+    assert not registry.held
+    large.append(memory.empty((5 << 20,), np.float32))
     assert len(registry.held) == 1
     assert memory.empty((100,), np.float32).base is None
-    assert memory.empty((20 << 20,), np.float32).base is None  # the runtime refuses
+    for _ in range(2):
+        assert memory.empty((20 << 20,), np.float32).base is None  # the runtime refuses
     monkeypatch.setattr("skysieve.core.gpu.staging.available_host_memory", lambda: 20 << 20)
-    assert memory.empty((3 << 20,), np.float32).base is None
+    for _ in range(2):
+        assert memory.empty((3 << 20,), np.float32).base is None
     memory.close()
     assert len(registry.held) == 1
-    large[:] = 1
+    large[1][:] = 1
     del large
+    gc.collect()
+    assert not registry.held
+
+
+def test_a_result_beyond_the_largest_is_in_usual_memory():
+    registry = Registry()
+    memory = ResultMemory(registry.as_runtime(), largest=4 << 20)
+    for size, locked in ((1 << 20, 1), ((1 << 20) + 1, 0)):
+        found = [memory.empty((size,), np.float32) for _ in range(2)]
+        assert len(registry.held) == locked
+        del found
+
+
+def test_page_locked_memory_is_unlocked_after_its_last_view():
+    registry = Registry()
+    memory = page_locked(registry.as_runtime(), 10_000)
+    assert memory.nbytes == 3 * 4096
+    part = memory[5000:].view(np.uint16)
+    del memory
+    gc.collect()
+    assert len(registry.held) == 1
+    part[:] = 1
+    del part
     gc.collect()
     assert not registry.held
 
@@ -227,7 +255,7 @@ def test_page_locked_memory_is_bounded(results, monkeypatch):
 def test_results_survive_the_engine_that_made_them():
     registry = Registry()
     memory = ResultMemory(registry.as_runtime())
-    found, idle = (memory.empty((1 << 20,), np.float64) for _ in range(2))
+    _, found, idle = (memory.empty((1 << 20,), np.float64) for _ in range(3))
     found[:] = 3
     del idle, memory
     gc.collect()
@@ -240,7 +268,7 @@ def test_results_survive_the_engine_that_made_them():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_does_not_ask_the_gpu(results):
     memory, registry = results
-    found = memory.empty((1 << 20,), np.float64)
+    _, found = (memory.empty((1 << 20,), np.float64) for _ in range(2))
     pid = os.fork()
     if pid == 0:
         memory.close()
