@@ -207,35 +207,39 @@ def test_memory_of_a_deleted_result_serves_the_next(results):
 def test_page_locked_memory_is_bounded(results, monkeypatch):
     memory, registry = results
     many = [memory.empty((1 << 20,), np.float32) for _ in range(5)]
-    assert len(registry.held) == 2
+    assert len(registry.held) == 5
     del many
     gc.collect()
     assert len(registry.held) == 2
-    large = [memory.empty((5 << 20,), np.float32)]  # idle memory that does not fit is freed first
-    assert not registry.held
-    large.append(memory.empty((5 << 20,), np.float32))
+    large = memory.empty((5 << 20,), np.float32)  # idle memory that does not fit is freed first
     assert len(registry.held) == 1
     assert memory.empty((100,), np.float32).base is None
-    for _ in range(2):
-        assert memory.empty((20 << 20,), np.float32).base is None  # the runtime refuses
-    monkeypatch.setattr("skysieve.core.gpu.staging.available_host_memory", lambda: 20 << 20)
-    for _ in range(2):
-        assert memory.empty((3 << 20,), np.float32).base is None
+    assert memory.empty((20 << 20,), np.float32).base is None  # the runtime refuses
+    monkeypatch.setattr("skysieve.core.gpu.staging.available_host_memory", lambda: 100 << 20)
+    assert memory.empty((3 << 20,), np.float32).base is None  # 12 MiB and the 20 of `large` exceed a quarter
     memory.close()
     assert len(registry.held) == 1
-    large[1][:] = 1
+    large[:] = 1
     del large
     gc.collect()
     assert not registry.held
 
 
-def test_a_result_beyond_the_largest_is_in_usual_memory():
+def test_few_page_locked_results_after_one_of_their_size():
     registry = Registry()
-    memory = ResultMemory(registry.as_runtime(), largest=4 << 20)
-    for size, locked in ((1 << 20, 1), ((1 << 20) + 1, 0)):
-        found = [memory.empty((size,), np.float32) for _ in range(2)]
+    memory = ResultMemory(registry.as_runtime(), most=2, largest=8 << 20)
+    held = []
+    for locked in (0, 1, 2, 2):  # the first of a size, two, and no third
+        held.append(memory.empty((1 << 20,), np.float32))
         assert len(registry.held) == locked
-        del found
+    held.clear()
+    gc.collect()
+    memory.empty((1 << 18,), np.float32)  # another size: idle memory is freed
+    assert not registry.held
+    for size, locked in ((2 << 20, 1), ((2 << 20) + 1, 0)):
+        held = [memory.empty((size,), np.float32) for _ in range(2)]
+        assert len(registry.held) == locked
+        del held
 
 
 def test_page_locked_memory_is_unlocked_after_its_last_view():
@@ -255,7 +259,7 @@ def test_page_locked_memory_is_unlocked_after_its_last_view():
 def test_results_survive_the_engine_that_made_them():
     registry = Registry()
     memory = ResultMemory(registry.as_runtime())
-    _, found, idle = (memory.empty((1 << 20,), np.float64) for _ in range(3))
+    found, idle = (memory.empty((1 << 20,), np.float64) for _ in range(2))
     found[:] = 3
     del idle, memory
     gc.collect()
@@ -268,7 +272,7 @@ def test_results_survive_the_engine_that_made_them():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_does_not_ask_the_gpu(results):
     memory, registry = results
-    _, found = (memory.empty((1 << 20,), np.float64) for _ in range(2))
+    found = memory.empty((1 << 20,), np.float64)
     pid = os.fork()
     if pid == 0:
         memory.close()

@@ -56,10 +56,10 @@ _PINNED = 1  # cudaMemoryTypeHost
 _PAGE = 4096
 """Page-locked memory begins and ends at a page, so that two pieces never share one."""
 _PORTABLE = 1  # cudaHostRegisterPortable
-_PIECES = 2
-"""Most page-locked results of one `ResultMemory`."""
+_IDLE = 2
+"""Results whose memory waits for the next ones: a caller holds one while the next is computed."""
 _RESULTS = 1 / 4
-"""Largest share of the free host memory that one result may page-lock."""
+"""Largest share of the free host memory that results may page-lock."""
 
 
 class Copier:
@@ -428,22 +428,26 @@ def _unlock(runtime: Runtime, start: int, process: int) -> None:
 class ResultMemory:
     """Page-locked memory for results: a GPU copies into it at the full rate of its bus.
 
-    To page-lock memory takes longer than to copy into it.  So only a result that is about as large as the one before
-    receives such memory, which serves the next result when the user no longer holds this one.  There are two pieces: a
-    caller holds one while the next result is computed.  All other results are in usual memory.
+    To page-lock memory takes longer than to copy into it.  So the memory of a result that the user no longer holds
+    serves the next one.  Small arrays, and those for which page-locked memory would exceed `_RESULTS` of the free
+    memory, are in usual memory.
 
     Parameters
     ----------
     runtime : Runtime
         On the host, all memory is usual memory.
+    most : int, optional
+        Page-locked results at a time, of those that are about as large as the one before; the others are in usual
+        memory.  This is for engines that copy into usual memory faster than memory is page-locked.  By default all
+        results are page-locked.
     largest : int, optional
-        Largest result in page-locked memory, in bytes; never more than `_RESULTS` of the free memory.
+        Bytes of the largest result in page-locked memory.
     """
 
-    def __init__(self, runtime: Runtime, largest: int | None = None) -> None:
-        self._runtime, self._largest = runtime, largest
+    def __init__(self, runtime: Runtime, most: int | None = None, largest: int | None = None) -> None:
+        self._runtime, self._most, self._largest = runtime, most, largest
         self._idle: dict[int, np.ndarray[Any, Any]] = {}  # by address; single operations, safe in a finalizer
-        self._pieces: weakref.WeakValueDictionary[int, np.ndarray[Any, Any]] = weakref.WeakValueDictionary()
+        self._locked: weakref.WeakValueDictionary[int, np.ndarray[Any, Any]] = weakref.WeakValueDictionary()
         self._last = 0
         self._closed = False
 
@@ -466,21 +470,25 @@ class ResultMemory:
             if nbytes <= held.nbytes <= 2 * nbytes and self._idle.pop(start, None) is not None:
                 return held
         self._idle.clear()
-        if not nbytes <= 2 * last <= 4 * nbytes or len(self._pieces) >= _PIECES:
+        if self._largest is not None and nbytes > self._largest:
             return None
-        if nbytes > _RESULTS * available_host_memory() or (self._largest is not None and nbytes > self._largest):
+        if self._most is not None and (len(self._locked) >= self._most or not nbytes <= 2 * last <= 4 * nbytes):
+            return None
+        if nbytes + sum(held.nbytes for held in self._locked.values()) > _RESULTS * available_host_memory():
             return None
         try:
             memory = page_locked(self._runtime, nbytes)
         except RuntimeError as error:
             logger.info("no page-locked memory for a result of %d bytes: %s", nbytes, error)
             return None
-        self._pieces[memory.ctypes.data] = memory
+        self._locked[memory.ctypes.data] = memory
         return memory
 
     def _take_back(self, memory: np.ndarray[Any, Any]) -> None:
         if not self._closed:
             self._idle[memory.ctypes.data] = memory
+            while len(self._idle) > _IDLE:
+                self._idle.popitem()
 
     def close(self) -> None:
         """Free the memory that no result holds; memory of results is freed with them."""
