@@ -126,7 +126,8 @@ def test_freed_memory_that_unfinished_work_still_writes_to(call):
     expected = convolved(first, x)
     busy = cupy.RawKernel(BUSY, "busy")
     busy((1,), (1,), (np.int64(1000),))  # compiled
-    second._up.up(cupy.empty(t.npix, np.float32), x[0])  # memory is page-locked now, which waits for the GPU
+    second._up.up(cupy.empty(t.npix, np.float32), x[0])  # page-locks memory, which waits for the GPU
+    second._ring_weights(t.weight, ones)  # CuPy page-locks memory for arrays too
     with cupy.cuda.Device(0):
         cupy.cuda.Device(0).synchronize()
         freed = [cupy.empty(t.npix, np.float32) for _ in range(8)]
