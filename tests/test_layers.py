@@ -28,7 +28,7 @@ ORDER = {
     "sphere": ("contract", "kernels", "grids", "ring_pairs", "arguments", "cpu|cuda", "api", "maps", "command"),
     "dedispersion": (
         "contract", "cpu|cuda", "data", "dm_plan", "clean", "result", "dispatch", "api", "single_pulse", "injections",
-        "stream", "command",
+        "search_options", "stream", "command",
     ),
     "dedispersion.stream": (
         "records", "metrics", "receive", "channelise", "search", "injection", "beams", "intake", "report", "pipeline",
