@@ -15,6 +15,7 @@ from skysieve.cli import app
 from skysieve.dedispersion import Candidates, fake
 from skysieve.dedispersion.clean import cpu_missing
 from skysieve.dedispersion.contract import NOISE
+from skysieve.dedispersion.search_options import NoiseName
 from skysieve.dedispersion.stream import StreamCandidates, StreamSearch
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS, Channeliser, PfbWindow, Sideband
 from skysieve.dedispersion.stream.command import commands
@@ -99,7 +100,7 @@ def test_types_name_the_entries_of_their_registries(names, registry):
 
 def test_choices_of_the_command_are_the_registries():
     for choice, registry in (
-        (commands.PolicyChoice, POLICIES), (commands.NoiseChoice, NOISE), (commands.PfbWindowChoice, WINDOWS),
+        (commands.PolicyChoice, POLICIES), (NoiseName, NOISE), (commands.PfbWindowChoice, WINDOWS),
         (commands.SidebandChoice, SIDEBANDS),
     ):  # fmt: skip
         assert [one.value for one in choice] == list(registry)
