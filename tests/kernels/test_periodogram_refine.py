@@ -8,10 +8,9 @@ import pytest
 from skysieve.periodogram.contract import Grids
 from skysieve.periodogram.cpu import engine as cpu
 from skysieve.periodogram.cuda import engine as cuda
-from tests.conformance.peaks_truth import check_peaks
 from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, run, shared_grid
-from tests.gpu.peak_truth import Exact, check_refined
 from tests.kernels.devices import launched, on_gpu, one_order
+from tests.truth.peaks import Exact, check_peaks, check_refined
 
 F32 = np.dtype(np.float32)
 
