@@ -138,7 +138,7 @@ def test_chunks_change_no_bit(tmp_path, kind):
     assert shift > 8192
 
 
-def test_a_dm_alone_has_the_bits_it_has_among_others():
+def test_a_single_dm_has_the_bits_that_it_has_in_a_list():
     rng = np.random.default_rng(4)
     for kind in ("u1", "f4"):
         fb = Filterbank.from_array(noise(kind, (200, 5000), rng), fch1=1400, foff=-0.5, tsamp=1e-4)

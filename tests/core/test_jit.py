@@ -202,7 +202,7 @@ def test_functions_are_compiled_together_in_processes(tmp_path, monkeypatch):
     assert len(direct.centred_sums.overloads) == 0  # another process stored it
 
 
-def test_a_process_that_cannot_start_is_done_without(tmp_path, monkeypatch):
+def test_compiling_without_helper_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(jit, "usable_cores", lambda: 2)
     monkeypatch.setattr(jit.sys, "executable", str(tmp_path / "none"))

@@ -73,7 +73,7 @@ def test_a_broken_file_is_replaced(monkeypatch, broken):
     assert measured.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
 
 
-def test_figures_that_are_not_believed(monkeypatch):
+def test_implausible_figures_are_measured_again(monkeypatch):
     """The defaults serve this process and are not stored; what another process has stored meanwhile is better."""
     assert measured.figures("card", lambda: None, LIKE) == LIKE
     assert measured.figures("card", never, LIKE) == LIKE

@@ -133,7 +133,7 @@ def test_a_thread_leaves_lost_devices():
     make_current(SimpleNamespace(xp=np))
 
 
-def test_nothing_is_copied_any_more_when_an_error_arrives(monkeypatch):
+def test_copies_have_ended_when_an_error_is_raised(monkeypatch):
     """Buffers that are filled anew after an interrupt must not be written by what was on its way."""
     failed, late = Future(), Future()
     failed.set_exception(KeyboardInterrupt())

@@ -368,7 +368,7 @@ def unclean():
     return x, Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)
 
 
-def test_what_stands_in_for_masked_floats_is_finite():
+def test_replacements_of_masked_floats_are_finite():
     x, fb = unclean()
     cells = np.zeros((16, 4), bool)
     cells[3:5, 1] = True

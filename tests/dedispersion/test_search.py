@@ -380,7 +380,7 @@ def test_false_alarms_are_those_of_normal_noise():
     assert len(search(in_memory(fb), dms, threshold=6.5)) == 0
 
 
-def test_boxcars_ring_false_as_often_as_on_white_noise():
+def test_boxcars_have_the_false_alarms_of_white_noise():
     """Windows of all widths overlap, so trials cannot be counted: white noise through the slow search tells how many.
 
     4 sigma; Poisson, 5 sigma of both counts.
@@ -397,8 +397,8 @@ def test_boxcars_ring_false_as_often_as_on_white_noise():
     assert abs(len(found.events) - expected) < 5 * math.sqrt(2 * expected)
 
 
-def test_a_mask_costs_the_noise_of_what_it_hides(pulses):
-    """Half of the channels gone: S/N falls by the square root of two; what a mask hides is as if it were not there."""
+def test_masked_channels_lower_the_signal_to_noise(pulses):
+    """Without half of the channels the S/N falls by the square root of two; masked samples have no influence."""
     dms = [100.0]
     half = search(pulses, dms, mask=Mask.channels(128, np.arange(0, 128, 2)))
     full = search(pulses, dms)
@@ -543,7 +543,7 @@ def test_more_events_than_memory_stop_the_search(pulses, monkeypatch):
         search(pulses, [0.0, 5.0], threshold=0.5, threads=1, memory="64 MiB")
 
 
-def test_dms_that_the_data_do_not_hold_are_told_before_memory_is(pulses):
+def test_dms_longer_than_the_data_are_refused_before_memory_is_checked(pulses):
     with pytest.raises(ValueError, match=r"dms reach 1e\+06: .* the data have 12000; the highest that fits is 9000$"):
         search(pulses, [0.0, 100.0, 9000.0, 1e6], memory="20 MiB")
     with pytest.raises(ValueError, match=r"its delay across the band is \d+ samples, the data have 12000"):

@@ -32,7 +32,7 @@ def changed(fb, change):
 
 @pytest.mark.parametrize("band", [(0.0, 1.0), (0.0, 0.5), (0.7, 1.0)], ids=str)
 @pytest.mark.parametrize("index", [0.0, -4.0])
-def test_pulses_stay(band, index):
+def test_pulses_are_not_vetoed(band, index):
     sizes = [(2.0, 50, 4e-3), (4.0, 120, 10e-3), (6.0, 200, 3e-3), (8.0, 250, 20e-3), (10.0, 80, 8e-3)]
     pulses = [Pulse(dm=dm, time=t, width=w, snr=14.0, index=index, band=band) for t, dm, w in sizes]
     found = search(with_pulses(noise(), *pulses), DMS, clean=True, threads=1)

@@ -166,7 +166,7 @@ def test_a_gpu_cleans_as_the_cpu():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("kind", "by_time"), [("u1", False), ("u1", True), ("u2", False), ("i1", True), ("f4", False)])
-def test_arrays_of_a_gpu_stay_there(kind, by_time):
+def test_arrays_on_a_gpu_stay_on_it(kind, by_time):
     import cupy
 
     rng = np.random.default_rng(6)

@@ -200,7 +200,7 @@ def test_spin_two_is_the_cpus(method, dtype):
             assert np.abs(a - b).max() <= 3 * ERROR[dtype] * np.abs(b).max()
 
 
-def test_maps_in_gpu_memory_give_results_there():
+def test_maps_in_gpu_memory_give_results_in_gpu_memory():
     import cupy
 
     grid = Healpix(64)

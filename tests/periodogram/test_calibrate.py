@@ -144,7 +144,7 @@ def test_a_user_who_limits_memory(gpu, caplog, dtype):
     assert worker.runs == runs
 
 
-def test_which_figures_are_believed():
+def test_which_figures_are_plausible():
     defaults = DEFAULTS[SPEC.dtype]
     assert plausible(defaults, defaults)
     assert plausible(scaled(defaults, 150), defaults)

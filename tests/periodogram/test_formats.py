@@ -86,7 +86,7 @@ def test_decimal_comma(tmp_path: Path, delimiter: str, header: bool) -> None:
     check(found)
 
 
-def test_commas_that_may_stand_between_thousands(tmp_path: Path) -> None:
+def test_commas_between_thousands(tmp_path: Path) -> None:
     def quoted(columns: Any) -> str:
         return rows(*([f'"{c}"'.replace(".", ",") for c in column] for column in columns))
 

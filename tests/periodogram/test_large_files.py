@@ -351,7 +351,7 @@ def test_rows_of_unequal_lists(small_pieces: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, skysieve.core.errors.SkysieveError])
-def test_what_was_searched_is_kept(
+def test_results_survive_an_interruption(
     kind: type[BaseException], small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C or an error in the seventh chunk: all objects of the six before it, and no thread is left."""

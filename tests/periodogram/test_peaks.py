@@ -219,8 +219,8 @@ def test_no_peak_twice_and_none_outside(dtype, samples_per_peak):
         assert f[0] >= grid[0]
         assert f[-1] <= grid[-1]
         assert np.all(np.diff(found.peaks.power[i][found.peaks.index[i] >= 0]) <= 0)
-        there = standard(t[i], y[i], None, found.peaks.frequency[i][found.peaks.index[i] >= 0])
-        np.testing.assert_allclose(found.peaks.power[i][found.peaks.index[i] >= 0], there, rtol=0, atol=1e-10)
+        expected = standard(t[i], y[i], None, found.peaks.frequency[i][found.peaks.index[i] >= 0])
+        np.testing.assert_allclose(found.peaks.power[i][found.peaks.index[i] >= 0], expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("method", ["direct", "nufft", "finufft"])
@@ -236,8 +236,8 @@ def test_one_long_series_on_several_threads(method):
     for name in ("index", "frequency", "power", "period_error"):
         np.testing.assert_array_equal(getattr(found[0], name), getattr(found[1], name))
     origin = t[0]
-    there = standard(t - origin, y, None, found[0].frequency)
-    np.testing.assert_allclose(found[0].power, there, rtol=0, atol=1e-12)
+    expected = standard(t - origin, y, None, found[0].frequency)
+    np.testing.assert_allclose(found[0].power, expected, rtol=0, atol=1e-12)
     assert abs(found[0].frequency[0] - 3.3) < 5 * found[0].frequency_error[0]
 
 
