@@ -17,7 +17,7 @@ from skysieve.core.gpu.staging import Copier, CudaLane, HostLane, ResultMemory, 
 
 
 class Context:
-    """What can be entered, as CuPy's devices and streams."""
+    """A context manager, as CuPy's devices and streams are."""
 
     def __init__(self, *args, **kwargs):
         self.inside = 0

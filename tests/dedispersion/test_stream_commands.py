@@ -78,7 +78,7 @@ def test_a_slow_client_is_disconnected(monkeypatch):
 
 
 def test_idle_connections_do_not_delay_a_scrape(monkeypatch):
-    """Of many connections that send nothing or half a request the oldest are closed."""
+    """When many connections send nothing or half a request, the oldest are closed."""
     monkeypatch.setattr("skysieve.core.metrics.server.SECONDS", 1e9)
     monkeypatch.setattr("skysieve.core.metrics.server.MOST_OPEN", 8)
     links = []

@@ -235,7 +235,7 @@ def test_absurd_headers_of_one_beam_do_not_end_the_run(data, tmp_path, changes):
 
 
 def test_beams_and_noise_in_one_batch(data, tmp_path):
-    """As from one socket: in any order, of any beam, with random datagrams between them."""
+    """A batch as one socket delivers it: packets of any beam in any order, with random datagrams between them."""
     rng = np.random.default_rng(6)
     _, first = packets_of(data.fb)
     shifted = Filterbank.from_array(

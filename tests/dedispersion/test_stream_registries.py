@@ -134,7 +134,7 @@ def test_names_are_used_once():
 
 
 def test_columns_of_candidates():
-    """Those of a search of a file, with one for the samples that arrived; the other stages add the rest."""
+    """They are those of a search of a file, and one for the samples that arrived; the other stages add the rest."""
     fb = fake(nchan=16, duration=3, tsamp=1e-3, fch1=1500, foff=-16, dm=50, times=[1.0], width=8e-3, snr=25, seed=1)
     with StreamSearch(fb.observation, np.arange(0, 100, 10.0), block=1.1, threads=1) as live:
         found = live.execute([(0, fb.read().T)])

@@ -287,7 +287,7 @@ def test_bad_input(fb):
 
 
 def test_a_storm_of_events_is_bounded(fb, monkeypatch):
-    """Of too many events the loudest are used, and groups that last too long are returned in pieces."""
+    """If events are too many, the loudest are used; groups that last too long are returned in pieces."""
     from skysieve.dedispersion.stream.search import search as module
     from skysieve.dedispersion.stream.search import waiting
 

@@ -41,7 +41,7 @@ def test_arrays_on_a_gpu_stay_on_it(options):
 @pytest.mark.gpu
 @pytest.mark.parametrize("grid", [GRID, {}], ids=["plan", "first look"])
 def test_values_still_in_the_making_are_waited_for(grid):
-    """They come a good while later on the caller's stream; a plan has recorded its launches by then."""
+    """The values are written late on the caller's stream; a plan has recorded its launches by then."""
     import cupy
 
     t, y, dy = (cupy.asarray(x) for x in curve())

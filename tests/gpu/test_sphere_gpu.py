@@ -68,7 +68,7 @@ def brute(table, radial, x, pixels):
 
 
 def brute_near(table, radial, x, pixels):
-    """As `brute`, ring by ring: for large maps."""
+    """The result of `brute`, computed ring by ring, for large maps."""
     first, last = reach(table.theta, radial.radius)
     ring = np.searchsorted(table.start, pixels, side="right") - 1
     out = np.zeros(len(pixels))

@@ -401,7 +401,7 @@ def first_look(kind):
      ("flat", 0, 0, 256), ("dropped", 0, 0, 256), ("pulses", 2, 3, 512), ("wide", 9, 9, 512)],
 )  # fmt: skip
 def test_a_first_look_chooses_the_pieces(runtime, kind, least, most, threads, monkeypatch):
-    """Of 5 blocks and 4 edges none of noise, all that cannot be judged; the events are the CPU's whatever it is."""
+    """The pieces are none, those of noise, or all that cannot be judged; the events are always those of the CPU."""
     if threads == 512:
         monkeypatch.setattr(cuda_search, "LONG", 0)
     x = first_look(kind)

@@ -73,7 +73,7 @@ def test_list_of_frequencies(runtime):
 
 
 def test_longer_series(runtime):
-    """By a block, and by several blocks, what a warp does."""
+    """A block, or several blocks, do what a warp does for short series."""
     source, grids = batch([1500, 30, 5000], seed=9), shared_grid(0.9, 0.3 / 119.4, 150)
     e = engine(runtime, n_peaks=2)
     out = run(e, source, grids, power=False)

@@ -165,7 +165,7 @@ def test_spans_of_many_lengths(runtime):
     st.lists(st.integers(0, 3000), min_size=1, max_size=60), st.integers(1, 5000), st.integers(20_000, 10**8)
 )  # fmt: skip
 def test_chunks_cover_the_objects_once_and_in_order(lengths, nf, memory):
-    """Whatever the memory: each object is searched in one chunk."""
+    """With any memory, each object is searched in exactly one chunk."""
     offsets = np.append(0, np.cumsum(lengths)).astype(np.int64)
     rows = np.linspace(0, 120, max(1, int(offsets[-1])))
     source = FlatSource(rows, rows, None, offsets)

@@ -106,7 +106,7 @@ def compare(draws, seed, samples_per_peak):
 
 @pytest.mark.parametrize("samples_per_peak", [2, 5])
 def test_periods_and_powers_of_draws(samples_per_peak):
-    """As good as brute force; at 2 samples a peak a maximum of a dozen points may hide beside a higher sample."""
+    """They are those of brute force; with 2 samples per peak a maximum of a dozen points may lie beside a higher sample."""
     ours, theirs, _, different = compare(60, 5, samples_per_peak)
     assert different <= 1
     assert np.median(np.abs(ours)) <= 1.01 * np.median(np.abs(theirs))
@@ -169,7 +169,7 @@ def test_error_of_one_sinusoid_is_montgomerys():
 
 
 def test_errors_of_given_dy_that_cannot_be():
-    """Errors a tenth of the scatter: the scatter counts; errors ten times the scatter: they are believed."""
+    """With errors of a tenth of the scatter the scatter counts; with errors of ten times the scatter the errors do."""
     rng = np.random.default_rng(5)
     t = np.sort(rng.uniform(0, 50, 100))
     y = 2 * np.sin(2 * np.pi * 1.3 * t) + rng.standard_normal(100)

@@ -387,11 +387,11 @@ class CudaLane(Lane):
         device.__exit__(*exc)
 
 
-def page_locked(runtime: Runtime, nbytes: int) -> np.ndarray[Any, Any]:
+def page_locked(runtime: Runtime, nbytes: int, touch: bool = True) -> np.ndarray[Any, Any]:
     """Return page-locked memory of at least `nbytes` bytes for all GPUs; it is unlocked when its last view is deleted.
 
-    Several threads touch the pages before the driver locks them.  This takes a sixth of the time of allocating pinned
-    memory from the driver.
+    With `touch`, several threads touch the pages before the driver locks them.  This takes a sixth of the time of
+    allocating pinned memory from the driver.
 
     Raises
     ------
@@ -402,20 +402,24 @@ def page_locked(runtime: Runtime, nbytes: int) -> np.ndarray[Any, Any]:
     whole = np.empty(size + _PAGE, np.uint8)
     start = -whole.ctypes.data % _PAGE
     memory = whole[start : start + size]
-    threads = min(_MOST, usable_cores())
-    step = -(-size // (threads * _PAGE)) * _PAGE
-
-    def touch(first: int) -> None:
-        memory[first : first + step : _PAGE] = 0
-
-    with ThreadPoolExecutor(threads, "skysieve-touch") as pool:
-        list(pool.map(touch, range(0, size, step)))
+    if touch:
+        _touch(memory, min(_MOST, usable_cores()))
     if runtime.xp is not np:
         with on_device(runtime):
             runtime.xp.cuda.runtime.hostRegister(memory.ctypes.data, size, _PORTABLE)
         # NumPy's views refer to `whole`.  At exit the driver may be unloaded.
         weakref.finalize(whole, _unlock, runtime, memory.ctypes.data, os.getpid()).atexit = False
     return memory
+
+
+def _touch(memory: np.ndarray[Any, Any], threads: int) -> None:
+    step = -(-memory.nbytes // (threads * _PAGE)) * _PAGE
+
+    def touch(first: int) -> None:
+        memory[first : first + step : _PAGE] = 0
+
+    with ThreadPoolExecutor(threads, "skysieve-touch") as pool:
+        list(pool.map(touch, range(0, memory.nbytes, step)))
 
 
 def _unlock(runtime: Runtime, start: int, process: int) -> None:
@@ -438,8 +442,8 @@ class ResultMemory:
         On the host, all memory is usual memory.
     most : int, optional
         Page-locked results at a time, of those that are about as large as the one before; the others are in usual
-        memory.  This is for engines that copy into usual memory faster than memory is page-locked.  By default all
-        results are page-locked.
+        memory.  This is for engines that copy into usual memory faster than memory is page-locked; several threads
+        touch the pages first.  By default all results are page-locked.
     largest : int, optional
         Bytes of the largest result in page-locked memory.
     """
@@ -477,7 +481,7 @@ class ResultMemory:
         if nbytes + sum(held.nbytes for held in self._locked.values()) > _RESULTS * available_host_memory():
             return None
         try:
-            memory = page_locked(self._runtime, nbytes)
+            memory = page_locked(self._runtime, nbytes, touch=self._most is not None)
         except RuntimeError as error:
             logger.info("no page-locked memory for a result of %d bytes: %s", nbytes, error)
             return None
