@@ -106,7 +106,7 @@ def compare(draws, seed, samples_per_peak):
 
 @pytest.mark.parametrize("samples_per_peak", [2, 5])
 def test_periods_and_powers_of_draws(samples_per_peak):
-    """They are those of brute force; with 2 samples per peak a maximum of a dozen points may lie beside a higher sample."""
+    """They are those of brute force; with 2 samples a peak a maximum of few points may lie beside a higher sample."""
     ours, theirs, _, different = compare(60, 5, samples_per_peak)
     assert different <= 1
     assert np.median(np.abs(ours)) <= 1.01 * np.median(np.abs(theirs))
