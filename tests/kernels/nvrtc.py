@@ -19,7 +19,7 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 @dataclass(frozen=True)
 class Usage:
-    """Resources of a kernel: registers a thread; bytes of static shared memory a block, of stack and spills a thread."""
+    """Usage of a kernel: registers a thread; bytes of static shared memory a block, of stack and spills a thread."""
 
     regs: int
     smem: int
