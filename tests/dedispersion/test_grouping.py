@@ -186,14 +186,15 @@ def events_of(rows, times, widths, snrs):
     """Events in the order of a search, from columns in any order."""
     samples = np.rint(widths / TSAMP).astype(np.int64)
     ones = np.ones(len(rows), np.int64)
-    order = event_order(rows, times, samples, ones)
+    first = np.rint(times * 2**22).astype(np.int64) - samples // 2
+    order = event_order(rows, first, samples, ones)
     columns = (
         rows,
         DMS[rows],
         snrs.astype(np.float32),
         times,
         widths,
-        np.rint(times / TSAMP).astype(np.int64),
+        first,
         samples,
         ones,
     )

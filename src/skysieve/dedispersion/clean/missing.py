@@ -56,6 +56,10 @@ class Losses:
             raise ValueError("rects: expected first sample < last + 1 and first row < last + 1, none negative")
         if self.start < 0:
             raise ValueError(f"start={self.start}: expected a sample number of at least 0")
+        object.__setattr__(self, "rects", rects)
+        object.__setattr__(self, "reach", 0)
+        if not len(rects):
+            return
         rects = rects.copy()
         rects[:, 0] = np.maximum(rects[:, 0], self.start)
         rects = rects[rects[:, 0] < rects[:, 1]]

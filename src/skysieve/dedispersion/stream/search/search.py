@@ -285,7 +285,7 @@ class StreamSearch(Plan):
     @property
     def dms(self) -> NDArray[np.float64]:
         """All DMs searched, rising."""
-        return np.unique(np.concatenate([dms for dms, *_ in self.job.stages]))
+        return self.job.dms[0].copy()
 
     @property
     def device(self) -> str:
@@ -592,8 +592,8 @@ class StreamSearch(Plan):
             every = np.repeat(self.series.searched, [one.stop - one.first for one in self._ranges])
         # a window that is divided gives events up to three quarters of its width before its middle
         before = 0 if self.job.every else -(-3 * self.job.boxes[-1] // 4) + 1
-        rank = np.unique(np.concatenate([dms for dms, *_ in self.job.stages]), return_inverse=True)[1]
-        found = np.full(int(rank.max()) + 1, np.inf)
+        dms, rank = self.job.dms
+        found = np.full(len(dms), np.inf)
         ends = (every // binnings + starts - before) * binnings * self.observation.tsamp
         np.minimum.at(found, rank, ends)
         return found
