@@ -9,7 +9,7 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.core.gpu.staging import Lane
-from skysieve.dedispersion.contract import UNIT, Detection, check_events, sorted_events
+from skysieve.dedispersion.contract import UNIT, Detection, check_events, sorted_events, sum_dtype
 
 from .tensor_plan import PACKAGE
 
@@ -232,6 +232,13 @@ class Detector:
         return sorted_events(
             np.stack([events[name].astype(np.float64) for name in ("row", "column", "width", "snr")], axis=1)
         )
+
+
+def event_kernels(dtype: np.dtype[Any]) -> list[tuple[str, ...]]:
+    """The arguments of `Runtime.module` for the kernels that usually find events in sums of samples of a type."""
+    build = BUILDS[sum_dtype(dtype).kind]
+    names = ["glance.cu", "search.cu", "baseline.cu"] if dtype.itemsize == 1 else ["search.cu", "baseline.cu"]
+    return [(PACKAGE, name, build) for name in names]
 
 
 def glance_room(what: Detection) -> tuple[int, int]:

@@ -205,8 +205,9 @@ class StreamSearch(Plan):
         self._ranges = [] if place.gpu else dm_ranges(tables, observation.tsamp)
         pieces = [one.delays(tables[one.table]) for one in self._ranges] or tables
         self.engine = make_engine(
-            self._source, pieces, method=how, device=place, capacity=span, threads=threads, span=pace
-        )
+            self._source, pieces, method=how, device=place, capacity=span, threads=threads, span=pace,
+            search=place.gpu,
+        )  # fmt: skip
         looked = self.job.detections(ENDLESS)
         self.series = None
         if not getattr(self.engine, "runtimes", None):
