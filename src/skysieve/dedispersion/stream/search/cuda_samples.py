@@ -174,11 +174,14 @@ class DeviceFiller:
             args = (*given, self._number, self._total, self._square)
             grid2 = (-(-self.nchan // THREADS), -(-n // PIECE))
             self.samples.module.launch("statistics", grid2, (THREADS,), args, stream=lane.stream)
+        self._count += n
+        if not len(rects):
+            return
         gone = (np.minimum(rects[:, 1], start + n) - np.maximum(rects[:, 0], start)).clip(0)
         steps = np.zeros(self.nchan + 1, np.int64)
         np.add.at(steps, rects[:, 2], gone)
         np.subtract.at(steps, rects[:, 3], gone)
-        self._count += n - np.cumsum(steps[:-1])
+        self._count -= np.cumsum(steps[:-1])
 
     @property
     def ready(self) -> bool:

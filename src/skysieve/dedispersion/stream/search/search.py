@@ -388,7 +388,7 @@ class StreamSearch(Plan):
         at = start
         found: list[StreamCandidates] = []
         while at < stop:
-            end = min(stop, (at // self.length + 1) * self.length)
+            end = stop if self._resident else min(stop, (at // self.length + 1) * self.length)
             first = min(self._loaded, self._decided, self.filled) - REREAD  # an engine reads whole blocks of floats
             self._held.append(
                 rows[at - start : end - start], first // self.length * self.length if self.real else first
