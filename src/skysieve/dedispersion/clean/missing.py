@@ -241,11 +241,15 @@ def live_of(
     for t, rows in zip(made, raw, strict=True):
         number, centre = rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64)
         width = widths[rows[:, 2].astype(np.int64)]
-        out = np.ones(len(rows))
-        if len(rows) and len(rects):
+        out, begin = np.ones(len(rows)), centre - width // 2
+        # the others begin after all losses
+        some = np.flatnonzero(begin * t.table.downsamp < rects[:, 1].max(initial=0))
+        if len(some):
+            part = out[some]
             cpu_missing.live_parts(
-                number, centre - width // 2, width, t.table.downsamp, t.table.delays, rects, reach, out
+                number[some], begin[some], width[some], t.table.downsamp, t.table.delays, rects, reach, part
             )
+            out[some] = part
         found.append(out)
     return found
 
@@ -260,6 +264,8 @@ def kept_events(
     sample.  Noise blocks with such a change have no events either, nor has a short last block that takes its noise from
     one of them.
     """
+    if not (len(losses.rects) or losses.start or len(joins)):
+        return list(raw)
     first = losses.start // block * block
     live = live_of(made, raw, boxes, losses)
     return [

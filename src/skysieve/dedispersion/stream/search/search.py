@@ -643,6 +643,8 @@ class StreamSearch(Plan):
         base = self.observation.dm or 0.0
         live = np.ones(len(columns["snr"]))
         losses = self._losses()
+        if not (len(losses.rects) or losses.start):
+            return live
         boxes = np.array(self.job.boxes)
         for (dms, binning, *_), made in zip(self.job.stages, self.job.made, strict=True):
             some = np.flatnonzero((columns["downsamp"] == binning) & np.isin(searched, dms + base))
