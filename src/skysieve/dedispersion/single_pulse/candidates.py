@@ -355,7 +355,8 @@ def columns_of(
     """
     from .refine import refined
 
-    best, group = np.unique(head, return_inverse=True)
+    peaked = np.bincount(head, minlength=len(head)) > 0
+    best, group = np.flatnonzero(peaked), (np.cumsum(peaked) - 1)[head]
     count = len(best)
     rank = np.lexsort((events.time[best], events.dm_index[best], -events.snr[best]))
     number = np.empty(count, np.int64)
