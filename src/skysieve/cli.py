@@ -141,10 +141,11 @@ def _facts() -> dict[str, Any]:
     import platform
 
     from skysieve.core.device import cuda_problem, driver_version, resolve
+    from skysieve.core.machine.rates import processor
 
     cpu, problem = resolve("cpu")[0], cuda_problem()
     devices: list[dict[str, Any]] = [
-        {"name": "cpu", "model": _cpu_name(), "cores": cpu.sm_count, "free_memory": cpu.free_memory}
+        {"name": "cpu", "model": processor(), "cores": cpu.sm_count, "free_memory": cpu.free_memory}
     ]
     for gpu in resolve("cuda:all") if problem is None else ():
         devices.append(
@@ -180,17 +181,6 @@ def _package_version(package: str) -> str | None:
         return ", ".join(metadata.version(n) + (f" ({n})" if n != package else "") for n in dict.fromkeys(names))
     except metadata.PackageNotFoundError:
         return "of unknown version"
-
-
-def _cpu_name() -> str:
-    import platform
-
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def demo(

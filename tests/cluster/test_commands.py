@@ -181,7 +181,8 @@ def test_filterbank_files_are_searched_one_by_one(tmp_path, monkeypatch):
     for k in range(2):
         run("dedisp", "fake", "-o", f"{k}.fil", *receiver, "--seed", k, "-q")
     (tmp_path / "bad.fil").write_text("x")
-    words = ("--dm-max", "150", "--device", "cpu", "-q")
+    words = ("--dm-max", "150", "--device", "cpu", "-q", "--max-width", "0.02", "--no-baseline", "--dip", "inf",
+             "--threshold", "5.5", "--excess", "1")  # fmt: skip
     said = run("dedisp", "search", "0.fil", "1.fil", "bad.fil", *words, "-o", "all.csv", "--cluster", "serial", code=1)
     assert "bad.fil: is no SIGPROC" in said
     run("dedisp", "search", "1.fil", *words, "-o", "one.csv")

@@ -134,6 +134,8 @@ def test_a_run_continues_after_kill_9(night, tmp_path):
     done = len(list(parts.glob("[0-9]*.npz")))
     assert done >= 1
     assert not (tmp_path / "n.csv").exists()
+    excess = run("search", data, *DMS, "--excess", 9, "-o", tmp_path / "n.csv", "--resume", code=2)
+    assert "a run with other options" in excess
     other = run("search", data, "--dm-max", 300, "--dm-step", 10, "-o", tmp_path / "n.csv", "--resume", code=2)
     assert "a run with other options" in other
     said = run("search", data, *DMS, "-o", tmp_path / "n.csv", "--resume")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 
 import numpy as np
 import pytest
@@ -428,7 +429,7 @@ def test_verbose_prints_method_and_bytes(tmp_path, sky, monkeypatch, caplog):
     assert result.exit_code == 0
     assert "wrote" in result.stderr
     assert "method='direct', dtype='float32') on cpu: " in caplog.text
-    assert " KiB, expected " in caplog.text
+    assert re.search(" KiB, (expected|times are not predicted)", caplog.text)  # as far as rates were measured here
 
 
 def test_progress_counts_maps(tmp_path, sky, monkeypatch):

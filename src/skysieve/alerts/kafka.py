@@ -207,7 +207,7 @@ class KafkaSource:
             self._assigned -= {p.partition for p in partitions}
             consumer.unassign()
 
-        told: dict[int, int] = {}
+        sent_offsets: dict[int, int] = {}
         consumer.subscribe([self._topic], on_assign=assign, on_revoke=revoke, on_lost=revoke)
         try:
             while not stop.is_set():
@@ -238,7 +238,7 @@ class KafkaSource:
                         self._failed(error)
                 if self._error:
                     self._ask()
-                self._inform(places(), told)
+                self._inform(places(), sent_offsets)
                 self._measure()
                 if self._stop_at_end and self._assigned and self._assigned <= self._ended:
                     return
@@ -258,12 +258,12 @@ class KafkaSource:
             self._say("a broker answers again")
         self._error = ""
 
-    def _inform(self, stored: Mapping[Place, tuple[int, str]], told: dict[int, int]) -> None:
+    def _inform(self, stored: Mapping[Place, tuple[int, str]], sent_offsets: dict[int, int]) -> None:
         """Tell the broker how far the store is; nothing depends on it."""
         new = [
             self._kafka.TopicPartition(self._topic, part, stored[self._topic, part][0])
             for part in self._assigned
-            if (self._topic, part) in stored and stored[self._topic, part][0] > told.get(part, -1)
+            if (self._topic, part) in stored and stored[self._topic, part][0] > sent_offsets.get(part, -1)
         ]
         if new:
             try:
@@ -271,7 +271,7 @@ class KafkaSource:
             except self._kafka.KafkaException as error:
                 self._failed(error.args[0])
                 return
-            told.update({p.partition: p.offset for p in new})
+            sent_offsets.update({p.partition: p.offset for p in new})
 
     def _measure(self) -> None:
         """How far the reader is behind the broker, from what librdkafka fetched last."""

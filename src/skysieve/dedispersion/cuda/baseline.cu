@@ -14,7 +14,9 @@
 // build: u32 -DSUM=u32 -DFLAT=1073741824u
 // build: i32 -DSUM=int -DFLAT=0
 // build: f32 -DSUM=float -DFLAT=0 -DREAL
-// budget: u32 kernel=baseline spills<=0
+// budget: u32 kernel=baseline spills<=4
+// budget: i32 kernel=baseline spills<=4
+// budget: f32 kernel=baseline spills<=4
 #include "detect.cuh"
 
 #define PARTS_THREADS 256

@@ -15,16 +15,17 @@
 // Cost: per sample 4 bytes read once, 16 at a time; about 50 instructions, 12 / 32 accesses to shared memory, of which 4 / 32
 //   count.
 // Limit: memory, and waits of warps between the steps (an H100, blocks of 12,000 samples, 5 blocks of threads on a
-//   multiprocessor: 2.3 ps per sample; the bytes alone need 1.3 ps).
+//   multiprocessor: 2.3 ps per sample; the bytes alone need 1.3 ps).  Registers are spilled for the running baseline; with it a
+//   search of noise takes 2 to 3% longer (an H200).
 //
 // archs: 75 80 86 89 90 100 120
 // build: u32 -DSUM=u32 -DNOISE_THREADS=256 -DMINB=5
 // build: i32 -DSUM=int -DNOISE_THREADS=256 -DMINB=5
 // build: u32-long -DSUM=u32 -DNOISE_THREADS=512 -DMINB=2
-// budget: u32 kernel=glance regs<=48 spills<=0 arch=90
-// budget: i32 kernel=glance regs<=48 spills<=0 arch=90
-// budget: u32 kernel=glance spills<=64
-// budget: i32 kernel=glance spills<=64
+// budget: u32 kernel=glance regs<=48 spills<=184 arch=90
+// budget: i32 kernel=glance regs<=48 spills<=184 arch=90
+// budget: u32 kernel=glance spills<=184
+// budget: i32 kernel=glance spills<=184
 // budget: u32-long kernel=glance spills<=64
 #include "detect.cuh"
 #include "ptx.cuh"
