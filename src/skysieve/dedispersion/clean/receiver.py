@@ -270,6 +270,11 @@ class Cleaner:
         self._widths = 2 + int(math.log2(self.piece))
         self.reset()
 
+    @property
+    def groups(self) -> int:
+        """Number of groups of channels."""
+        return len(self._edges) - 1
+
     def reset(self) -> None:
         """Forget all blocks."""
         C = self.nchan
@@ -281,7 +286,7 @@ class Cleaner:
         self._before: NDArray[np.float32] | None = None
         self._plain: tuple[NDArray[np.float32], NDArray[np.float64]] | None = None
         self._factor, self._offset = np.ones(C), np.zeros(C)
-        self._used = np.zeros(len(self._edges) - 1)
+        self._used = np.zeros(self.groups)
         self.jumps: list[tuple[int, int]] = []
         self._samples = 0
         self._counts = dict.fromkeys(self.steps, 0)

@@ -1,0 +1,70 @@
+"""The cleaning of samples on the host shim and on a GPU: the bits of `clean.receiver.Cleaner`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.dedispersion.clean.cuda import launch
+from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner, PlaneRows
+from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
+from skysieve.dedispersion.cuda.rows import Planes
+from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.observation import DM_CONSTANT
+from skysieve.dedispersion.data.simulate import fake
+from skysieve.dedispersion.injections.interference import interference
+from tests.kernels.devices import on_gpu, one_order
+
+KINDS = {"u1": np.uint8, "i1": np.int8, "u2": np.uint16, "i2": np.int16, "f4": np.float32}
+
+
+def recording(kinds, kind="u1", seconds=3.0, nchan=40, seed=1, snr=30.0, tsamp=1e-3):
+    """Noise with a pulse and interference, samples x channels."""
+    band = {"nchan": nchan, "tsamp": tsamp, "fch1": 1500.0, "foff": -256 / nchan}
+    x = fake(duration=seconds, times=[seconds / 2], dm=100, width=6e-3, snr=snr, seed=seed, **band).read().T.copy()
+    interference(x, kinds, tsamp=tsamp, level=96, sigma=16, seed=seed)
+    if kind == "f4":
+        return x.astype(np.float32) * np.float32(0.37)
+    shift = {"i1": -100, "i2": -20_000}.get(kind, 0)
+    return (x.astype(np.int32).clip(0, 200) * (40 if kind[1] == "2" else 1) + shift).astype(KINDS[kind])
+
+
+def on_device(runtime, x):
+    """The samples in rows on the device."""
+    n, C = x.shape
+    planes = 0 if x.dtype.kind == "f" else x.dtype.itemsize
+    stride = -(-(256 + 12 + n + 2048) // 128) * 128
+    data = runtime.xp.zeros(C * stride * max(1, planes), np.uint8 if planes else np.float32)
+    rows = PlaneRows(Planes(data, stride, C * stride, planes), x.dtype, C)
+    rows.set(0, x)
+    assert (rows.get(0, n) == x).all()
+    return rows
+
+
+def compare(runtime, x, steps=True, tsamp=1e-3, ignore=(), begin=0, cuts=(), batch=None, monkeypatch=None):
+    """Clean on the device, as samples become known up to each of ``cuts``, and on the CPU; the two cleaners."""
+    fb = Filterbank.from_array(x.T, fch1=1500.0, foff=-256 / x.shape[1], tsamp=tsamp)
+    given = fb.observation, fb.dtype, fb.maximum, cleaning_steps(steps), ignore, DM_CONSTANT
+    theirs = Cleaner(*given)
+    expected = CleanReader(fb, theirs, begin).read(0, fb.nsamp)
+    rows = on_device(runtime, x)
+    if batch is not None:
+        monkeypatch.setattr(launch, "MOST_BLOCKS", batch)
+    ours = DeviceCleaner(runtime, fb.nsamp, begin, *given)
+    for stop in (*cuts, fb.nsamp):
+        ours.clean_rows(rows, 0, stop, fb.nsamp)
+    found = rows.get(0, fb.nsamp)
+    a, b = ours.removed(), theirs.removed()
+    assert ours.jumps == theirs.jumps
+    assert np.array_equal(a.windows, b.windows)
+    assert np.array_equal(a.cells, b.cells)
+    assert a.parts == b.parts
+    assert np.array_equal(found, expected)
+    ours.close()
+    return a, expected
+
+
+@pytest.mark.parametrize("kinds", ["bad", ("narrow", "radar"), "impulses"], ids=str)
+def test_interference_is_removed_with_the_bits_of_the_cpu(runtime, kinds):
+    removed, _ = compare(runtime, recording(kinds))
+    assert sum(removed.parts.values()) > 0
