@@ -13,7 +13,7 @@ from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.data.simulate import fake
 from skysieve.dedispersion.injections.interference import interference
-from tests.kernels.devices import on_gpu, one_order
+from tests.kernels.devices import one_order
 
 KINDS = {"u1": np.uint8, "i1": np.int8, "u2": np.uint16, "i2": np.int16, "f4": np.float32}
 
@@ -68,3 +68,51 @@ def compare(runtime, x, steps=True, tsamp=1e-3, ignore=(), begin=0, cuts=(), bat
 def test_interference_is_removed_with_the_bits_of_the_cpu(runtime, kinds):
     removed, _ = compare(runtime, recording(kinds))
     assert sum(removed.parts.values()) > 0
+
+
+@one_order
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_type_of_samples(runtime, kind):
+    removed, _ = compare(runtime, recording("all", kind, 6.0, 64, snr=20))
+    assert sum(removed.parts.values()) > 0
+
+
+@one_order
+def test_narrow_band_signals_and_impulses_in_any_batches(runtime, monkeypatch):
+    """Signals that come and go, a noisy channel, broadband impulses; blocks become known one by one."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(96, 12, (4096, 48))
+    x[700:760, 9] += 60
+    x[1500:1600, 20:22] += 50
+    x[:, 33] = rng.normal(96, 40, len(x))
+    for at in (900, 1530, 1535, 2590, 3000):
+        x[at : at + 4] += 25
+    x = np.rint(x.clip(0, 255)).astype(np.uint8)
+    removed, _ = compare(runtime, x)
+    assert min(removed.parts[name] for name in ("channels", "cells", "impulses")) > 0
+    assert len(removed.windows) >= 4
+    for cuts in ((700, 1500, 1501, 3500), range(100, 4096, 777)):
+        compare(runtime, x, cuts=cuts, batch=2, monkeypatch=monkeypatch)
+    compare(runtime, x[:3900], begin=300, ignore=(5, 33))
+    compare(runtime, x, steps=["cells"])
+    compare(runtime, x[:, :16], steps=["channels", "impulses"])
+
+
+@one_order
+def test_steps_of_the_gain_are_undone_by_the_host(runtime):
+    x = np.random.default_rng(0).normal(96, 16, (7000, 32))
+    x[2000:4000] *= 1.1
+    removed, out = compare(runtime, np.rint(x).clip(0, 255).astype(np.uint8))
+    assert abs(out[2100:3900].mean() - out[:1900].mean()) < 1
+
+
+def test_data_that_begin_late_die_and_end_early(runtime):
+    """Zeros from the beginning, all channels silent for some blocks, one channel silent; a last block of few pieces."""
+    rng = np.random.default_rng(4)
+    x = np.rint(rng.normal(96, 16, (2300, 24))).astype(np.uint8)
+    x[:600, :5] = 0
+    x[:40, 5] = 0
+    x[1000:1700] = 77
+    x[:, 11] = 96
+    x[300:2000, 12] = 40
+    compare(runtime, x)

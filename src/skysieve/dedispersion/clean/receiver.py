@@ -7,7 +7,7 @@ and streams are cleaned with the same result, whatever the amounts in which samp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,11 @@ from .masks import Mask
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.core.gpu.runtime import Runtime
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.data.observation import Observation
 
+    from .cuda.launch import DeviceCleaner
     from .dropouts import Watch
 
 __all__ = ["CLEANING", "CleanReader", "Cleaner", "Removed", "cleaning_steps", "parse_steps"]
@@ -89,23 +91,15 @@ KEPT = 2
 
 Clean = bool | str | Sequence[str] | None
 """What `cleaning_steps` takes."""
-NOT_ON_GPU = (
-    "not cleaned: the cleaning runs on the CPU and takes many times as long as the search on a GPU; clean=True "
-    "(--clean default) switches it on"
-)
-"""What results of searches on GPUs say if they were not asked to clean."""
 
 
-def cleaning_steps(clean: Clean, gpu: bool = False) -> tuple[str, ...]:
+def cleaning_steps(clean: Clean) -> tuple[str, ...]:
     """The names of the steps that are asked for, in their order.
 
     Parameters
     ----------
     clean : bool, str, sequence of str or None
-        True for the steps that are done by default, False for none, or names of `CLEANING`; None is True on the CPU
-        and False on GPUs.
-    gpu : bool
-        Whether GPUs search.
+        True or None for the steps that are done by default, False for none, or names of `CLEANING`.
 
     Raises
     ------
@@ -116,11 +110,11 @@ def cleaning_steps(clean: Clean, gpu: bool = False) -> tuple[str, ...]:
     --------
     >>> cleaning_steps(True), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
     (('gain', 'channels', 'cells', 'impulses'), ('channels', 'impulses'), ())
-    >>> cleaning_steps(None) == cleaning_steps(True), cleaning_steps(None, gpu=True)
-    (True, ())
+    >>> cleaning_steps(None) == cleaning_steps(True)
+    True
     """
     if clean is None:
-        clean = not gpu
+        clean = True
     if isinstance(clean, (bool, np.bool_)):
         return tuple(name for name, step in CLEANING.items() if step.default) if clean else ()
     given = [clean] if isinstance(clean, str) else list(clean)
@@ -133,8 +127,7 @@ def cleaning_steps(clean: Clean, gpu: bool = False) -> tuple[str, ...]:
 CLEAN_HELP = (
     "What to remove first: default, none, or a list of: "
     + "; ".join(f"{name} ({step.help})" for name, step in CLEANING.items())
-    + f". The default is {','.join(cleaning_steps(True))} on the CPU, and none on GPUs: the cleaning runs on the CPU, "
-    "and takes longer than they do."
+    + f". The default is {','.join(cleaning_steps(True))}."
 )
 """Help of the option ``--clean``."""
 
@@ -244,6 +237,7 @@ class Cleaner:
         self, obs: Observation, dtype: np.dtype[Any], maximum: int, steps: Sequence[str], ignore: Iterable[int],
         dm_constant: float,
     ) -> None:  # fmt: skip
+        self._given = obs, dtype, maximum, tuple(steps), tuple(ignore), dm_constant
         self.steps = tuple(steps) if can_clean(obs) else ()
         self.nchan, self.piece = obs.nchan, piece_samples(obs.tsamp)
         self.block = PIECES * self.piece
@@ -257,7 +251,7 @@ class Cleaner:
         self.low = -(2.0 ** (bits - 1)) if dtype.kind == "i" else 0.0
         self.high = 2.0 ** (bits - 1) - 1 if dtype.kind == "i" else float(maximum or 2**bits - 1)
         self._use = np.ones(obs.nchan, bool)
-        self._use[list(ignore)] = False
+        self._use[list(self._given[4])] = False
         G = max(1, min(MOST_GROUPS, obs.nchan // LEAST_GROUP))
         self._edges = np.linspace(0, obs.nchan, G + 1).round().astype(np.int64)
         self._group = np.repeat(np.arange(G), np.diff(self._edges))
@@ -269,6 +263,27 @@ class Cleaner:
         self._limit = max(LIMIT, BRIGHT / math.sqrt(obs.nchan))
         self._widths = 2 + int(math.log2(self.piece))
         self.reset()
+
+    def on_device(self, begin: int, made: list[Cleaner]) -> Callable[[Runtime, int], DeviceCleaner]:
+        """What makes cleaners like this one for samples on a GPU, and lists them in ``made``.
+
+        Samples before ``begin`` are not changed, and do not count.
+        """
+
+        def make(runtime: Runtime, most: int) -> DeviceCleaner:
+            from .cuda.launch import DeviceCleaner
+
+            found = DeviceCleaner(runtime, most, begin, *self._given)
+            made.append(found)
+            return found
+
+        return make
+
+    def device_bytes(self, samples: int) -> int:
+        """Bytes of a GPU's memory that the cleaning of up to ``samples`` samples at a time takes."""
+        from .cuda.launch import bytes_needed
+
+        return bytes_needed(self, samples)
 
     @property
     def groups(self) -> int:

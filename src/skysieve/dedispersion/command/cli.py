@@ -335,7 +335,7 @@ def search(
     if cluster is not None:
         divide(cluster, dict(locals()))
     from skysieve.core.device import begin
-    from skysieve.dedispersion.clean.receiver import can_clean, cleaning_steps, parse_steps
+    from skysieve.dedispersion.clean.receiver import can_clean, parse_steps
     from skysieve.dedispersion.clean.rfi import write_rfifind
     from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
@@ -349,10 +349,8 @@ def search(
         messages = reports.messages()
         dms.check(plan_file)
         steps = parse_steps(clean, "--clean")
-        if save_mask is not None:
-            if steps == ():
-                raise ValueError("--save-mask: nothing is removed with --clean none")
-            steps = cleaning_steps(True) if steps is None else steps  # also on GPUs
+        if save_mask is not None and steps == ():
+            raise ValueError("--save-mask: nothing is removed with --clean none")
 
         def find(fb: Filterbank) -> tuple[Filterbank, Candidates, Mask | None]:
             made = dms.plan(fb, plan_file)

@@ -85,6 +85,7 @@ class Worker:
         self.plans: list[TensorPlan | None] = []
         self.words: list[int] = []
         self.detector: Detector | None = None
+        self.cleaner: Any = None
         try:
             self.store = Store(
                 runtime, source, [t.downsamp for t in tables if t is not None], capacity, self._plan(), self.lanes,
@@ -127,7 +128,7 @@ class Worker:
     @property
     def held(self) -> int:
         """Bytes of all that the worker has on the device."""
-        return self.nbytes + sum(lane.nbytes for lane in self.lanes)
+        return self.nbytes + sum(lane.nbytes for lane in self.lanes) + (self.cleaner.nbytes if self.cleaner else 0)
 
     def kernel(self, table: int) -> str:
         """The kernel that sums a table."""
@@ -135,8 +136,22 @@ class Worker:
             return "floats"
         return "tensor" if self.plans[table] is not None else "packed" if self.words[table] else "direct"
 
+    def clean_with(self, cleaner: Any) -> None:
+        """Let samples be cleaned after they are loaded, by a `clean.cuda.launch.DeviceCleaner`; None cleans nothing."""
+        if self.cleaner is not None:
+            self.cleaner.close()
+        self.cleaner = cleaner
+
+    def loaded(self) -> None:
+        """Wait until the samples are in their rows, and clean them."""
+        self.store.wait()
+        if self.cleaner is not None:
+            store = self.store
+            self.cleaner.clean_planes(store.planes[1], store.start, store.stop, self.source.nsamp)
+
     def close(self) -> None:
         """Free the memory of the device."""
+        self.clean_with(None)
         for lane in self.lanes:
             lane.free()
         self.copier.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from skysieve.core.result import Result
-from skysieve.dedispersion.clean.receiver import NOT_ON_GPU, Removed
+from skysieve.dedispersion.clean.receiver import Removed
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.result import load_fields, save_fields
@@ -120,8 +120,6 @@ class Candidates(Result):
         reaches the bottom of the band.
     removed : Removed or None
         What the cleaning removed; None if the data were not cleaned.
-    uncleaned : bool
-        Whether they were not cleaned because GPUs searched them, and the cleaning was not asked for.
     """
 
     COLUMNS: ClassVar[tuple[Column, ...]]
@@ -166,7 +164,6 @@ class Candidates(Result):
     dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 4), np.int64))
     until: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     removed: Removed | None = None
-    uncleaned: bool = False
 
     def __len__(self) -> int:
         return len(self.snr)
@@ -198,8 +195,6 @@ class Candidates(Result):
         found = []
         if self.removed is not None and any(self.removed.parts.values()):
             found.append(self.removed.summary())
-        if self.uncleaned:
-            found.append(NOT_ON_GPU)
         if len(self.dropped):
             found.append(dropped_text(self.dropped, self.observation))
         if len(self.until) and self.searched - self.until[-1] > 1.5 * self.observation.tsamp:

@@ -20,7 +20,7 @@ from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
-from skysieve.dedispersion.clean.receiver import Clean, Cleaner, CleanReader, can_clean, cleaning_steps
+from skysieve.dedispersion.clean.receiver import Clean, Cleaner, CleanReader, cleaning_steps
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
@@ -294,15 +294,16 @@ class SearchPlan(EnginePlan):
             self._looked(fb)
             self._kind, self._nsamp = Kind.of(fb), fb.nsamp
             self._target = find_target(device_for(fb, device), memory)
-            self._steps = cleaning_steps(clean, self._target.gpu)
-            self._left_out = clean is None and self._target.gpu
+            self._steps = cleaning_steps(clean)
             workers = usable_cores() if threads is None else max(1, threads)
             tables = [t.table for t in job.made]
-            source = Cleaned(self._cleaned(fb, None, Losses(NO_RECTANGLES), None)[0], None, job.length)
-            step = _chunk_blocks(source, tables, job, self._target, workers) * job.length
+            cleaner = self._cleaner(fb, ())
+            source = Cleaned(fb if self._target.gpu else self._cleaned(fb, cleaner, 0, None), None, job.length)
+            step = _chunk_blocks(source, tables, job, self._target, workers, cleaner) * job.length
+            ahead = cleaner.block + cleaner.ahead if self._target.gpu and cleaner.steps else 0
 
             def make(step: int) -> Engine:
-                capacity = step + 2 * job.context + job.overlap
+                capacity = step + 2 * job.context + job.overlap + ahead
                 how = "brute" if method == "brute" else job.how
                 return make_engine(
                     source, tables, method=how, device=self._target, capacity=capacity, threads=threads
@@ -361,12 +362,21 @@ class SearchPlan(EnginePlan):
         looked = self._looked(fb)
         whole, cells = (None, None) if mask is None else split_mask(mask, fb)
 
-        cleaner: Cleaner | None = None
+        cleaner = self._cleaner(fb, [] if whole is None else np.flatnonzero(whole.cells[:, 0]).tolist())
 
         def run(data: Filterbank, watch: Watch | None = None) -> list[NDArray[np.float64]]:
             nonlocal cleaner
-            data, cleaner = self._cleaned(data, whole, lost, watch)
-            return self._run(data, Cleaned(data, whole, length, watch if cleaner is None else None), looked, progress)
+            begin = max(0, lost.start // length * length - job.context)
+            if cleaner.steps and self._target.gpu:
+                made: list[Cleaner] = []  # by every GPU, with the same results
+                source = Cleaned(data, whole, length, watch, cleaner.on_device(begin, made))
+                found = self._run(data, source, looked, progress)
+                if not source.replaced:
+                    cleaner = made[0]
+                    return found
+            if cleaner.steps:  # also for values that are not finite, which the statistics leave out
+                data = self._cleaned(data, cleaner, begin, watch)
+            return self._run(data, Cleaned(data, whole, length, None if cleaner.steps else watch), looked, progress)
 
         lost = Losses(NO_RECTANGLES)
         if losses is not None:
@@ -398,7 +408,7 @@ class SearchPlan(EnginePlan):
         columns, group = columns_of(events, head, fb.observation, ref, job.dm_constant)
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
-        removed = None if cleaner is None else cleaner.removed()
+        removed = cleaner.removed() if cleaner.steps else None
         live *= 1.0 if removed is None else 1 - sum(removed.parts.values())
         size = ((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()
         live *= 1 - float(size) / fb.nsamp / fb.nchan
@@ -408,19 +418,15 @@ class SearchPlan(EnginePlan):
             detector=self._detector, method=facts["method"], device=facts["device"], dm_constant=job.dm_constant,
             ref_freq=ref, searched=fb.duration, seconds=0.0, adds=adds, live=live, observation=fb.observation,
             dropped=dropped, until=_until(job, looked), removed=removed,
-            uncleaned=self._left_out and can_clean(fb.observation),
         )  # fmt: skip
 
-    def _cleaned(
-        self, fb: Filterbank, whole: Mask | None, lost: Losses, watch: Watch | None
-    ) -> tuple[Filterbank, Cleaner | None]:
-        """The data as `clean` asks for them, and what cleans them: None if nothing does."""
-        ignore = [] if whole is None else np.flatnonzero(whole.cells[:, 0]).tolist()
-        cleaner = Cleaner(fb.observation, fb.dtype, fb.maximum, self._steps, ignore, self._job.dm_constant)
-        if not cleaner.steps:
-            return fb, None
-        begin = max(0, lost.start // self._job.length * self._job.length - self._job.context)
-        return Filterbank([CleanReader(fb, cleaner, begin, watch)]), cleaner
+    def _cleaner(self, fb: Filterbank, ignore: Sequence[int]) -> Cleaner:
+        """What cleans data as ``clean`` asks for."""
+        return Cleaner(fb.observation, fb.dtype, fb.maximum, self._steps, ignore, self._job.dm_constant)
+
+    def _cleaned(self, fb: Filterbank, cleaner: Cleaner, begin: int, watch: Watch | None) -> Filterbank:
+        """The data as they are after the cleaning on the host."""
+        return Filterbank([CleanReader(fb, cleaner, begin, watch)]) if cleaner.steps else fb
 
     def _run(
         self, fb: Filterbank, source: Cleaned, looked: list[Detection], progress: bool | Callable[[int, int], None]
@@ -565,10 +571,9 @@ def search(
         default the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have
         (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
     clean : bool, str, sequence of str or None
-        What is removed from the data first: True for steps of the gain, bad channels, narrow-band signals and impulses;
-        False for nothing; or names of `CLEANING`.  None, the default, is True for a search on the CPU and False on
-        GPUs: the cleaning runs on the CPU, and takes many times as long as they do.  The result lists what was removed
-        as ``removed``.  Data of fewer than 16 channels and de-dispersed ones are not cleaned.
+        What is removed from the data first: True or None for steps of the gain, bad channels, narrow-band signals and
+        impulses; False for nothing; or names of `CLEANING`.  The result lists what was removed as ``removed``.  Data of
+        fewer than 16 channels and de-dispersed ones are not cleaned.
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
@@ -735,14 +740,17 @@ def _block_length(
     return int(length)
 
 
-def _chunk_blocks(source: Cleaned, tables: list[Table], job: Job, target: Target, workers: int) -> int:
+def _chunk_blocks(
+    source: Cleaned, tables: list[Table], job: Job, target: Target, workers: int, cleaner: Cleaner
+) -> int:
     """Blocks of a chunk, as many as fit: input, binned copies, and a tile of series for each thread."""
     nsamp, length = source.nsamp, job.length
 
     def need(blocks: int) -> int:
         samples = blocks * length + 2 * job.context
         series = 0 if target.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
-        return target.bytes_needed(source, tables, samples + job.overlap) + series
+        cleaned = cleaner.device_bytes(samples + job.overlap) if target.gpu else 0
+        return target.bytes_needed(source, tables, samples + job.overlap) + series + cleaned
 
     blocks = max(1, -(-nsamp // length))
     while blocks > 1 and need(blocks) > target.budget:

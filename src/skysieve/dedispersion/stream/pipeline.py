@@ -16,7 +16,6 @@ from typing import Any
 
 from skysieve.core.errors import DeviceLost
 from skysieve.core.files import written
-from skysieve.dedispersion.clean.receiver import NOT_ON_GPU
 from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.metrics import metric_values, names_of, total
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
@@ -193,8 +192,6 @@ class Pipeline:
             segment.prepare()
         finally:
             self.intake.let_rings_grow(False)
-        if segment.search is not None and segment.search.uncleaned:
-            self.intake.say_once(NOT_ON_GPU)
         if segment.unlocked:
             self.intake.say_once(
                 f"no page-locked memory ({segment.unlocked}): copies to the GPU are slower; results are the same"

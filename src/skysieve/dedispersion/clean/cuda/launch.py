@@ -83,7 +83,7 @@ class Block(NamedTuple):
 
     start: int
     column: int
-    count: int
+    samples: int
     total: int
 
 
@@ -105,13 +105,10 @@ class DeviceCleaner(Cleaner):
         self, runtime: Runtime, most: int, begin: int, obs: Observation, dtype: np.dtype[Any], maximum: int,
         steps: Sequence[str], ignore: Iterable[int], dm_constant: float,
     ) -> None:  # fmt: skip
-        super().__init__(obs, dtype, maximum, steps, ignore, dm_constant)
-        self.runtime, self.begin, self.done = runtime, begin, begin
+        self.runtime, self.begin = runtime, begin
         self.lane = make_lane(runtime)
-        self._tail: Block | None = None
-        """The block of which the first part of the arrays is."""
-        self._before_of = -1
-        """First sample of the block before which ``_before`` lies; -1 if the host has none."""
+        self._arrays: dict[str, Any] = {}
+        super().__init__(obs, dtype, maximum, steps, ignore, dm_constant)
         if not self.steps:
             return
         self.room, self.pitch = ROOM, series_pitch(self)
@@ -136,10 +133,32 @@ class DeviceCleaner(Cleaner):
             "wanted": sum(WANTED[name] for name in self.steps),
         }  # fmt: skip
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return sum(int(held.nbytes) for held in self._arrays.values())
+
     def close(self) -> None:
         """Free the memory of the device."""
         self.lane.free()
         self._arrays = {}
+
+    def reset(self) -> None:
+        """See `Cleaner.reset`."""
+        super().reset()
+        self.done = self.begin
+        self._tail: Block | None = None  # the block of which the first part of the arrays is
+        self._before_of = -1  # the sample before which ``_before`` lies; -1 if the host has none
+        if self._arrays:
+            self._arrays["flags"][:1] = 0
+
+    def reach(self, stop: int) -> int:
+        """The number of samples that must be known, so that samples up to ``stop`` can be cleaned."""
+        return -(-stop // self.block) * self.block + self.ahead
+
+    def clean_planes(self, planes: Planes, first: int, stop: int, nsamp: int) -> None:
+        """`clean_rows` for the rows of an engine."""
+        self.clean_rows(PlaneRows(planes, self.dtype, self.nchan), first, stop, nsamp)
 
     def clean_rows(self, rows: Rows, first: int, stop: int, nsamp: int) -> None:
         """Clean all blocks that are complete, in place.
@@ -276,14 +295,14 @@ class DeviceCleaner(Cleaner):
         """Count what is removed; `_note` for several blocks."""
         if self._first < 0:
             self._first = blocks[0].start // self.block
-        n = np.array([b.count for b in blocks])[:, None]
+        n = np.array([b.samples for b in blocks])[:, None]
         self._samples += int(n.sum()) * self.nchan
         bad = states & BAD > 0
         gone = np.zeros(states.shape, np.int64)
         if cells.any():
             bits = np.unpackbits(np.ascontiguousarray(cells).view(np.uint8).reshape(*cells.shape, 4), axis=2)
             last = np.maximum(1, n // self.piece) - 1
-            gone += bits.sum(axis=2) * self.piece + (cells >> last.astype(np.uint32) & 1) * (
+            gone += bits.sum(axis=2, dtype=np.int64) * self.piece + (cells.astype(np.int64) >> last & 1) * (
                 n - (last + 1) * self.piece
             )
         cut = np.zeros(states.shape, np.int64)
@@ -305,14 +324,14 @@ class DeviceCleaner(Cleaner):
         if "gain" in self.steps:
             for k in range(min(2, len(blocks))):  # where the GPU has not half a block before
                 earlier = self._earlier(k, blocks, flags)
-                short = earlier is not None and earlier.count < self.block
+                short = earlier is not None and earlier.samples < self.block
                 if flags[k] & BEFORE and (short or (k == 0 and earlier is None and self._plain is not None)):
                     flags[k] |= MAY_STEP
         windows: dict[int, NDArray[np.int64]] = {}
         for k in np.flatnonzero(flags & (MAY_STEP | MAY_IMPULSE | NONE_GOOD)).tolist():
             if flags[k] & NONE_GOOD:
                 return k, windows
-            series, n = self._series_of(k + 1, blocks[k]), blocks[k].count
+            series, n = self._series_of(k + 1, blocks[k]), blocks[k].samples
             self._used = self._part("used", k + 1)
             if flags[k] & MAY_STEP:
                 self._fetch_plain(k, blocks, flags)
@@ -337,7 +356,7 @@ class DeviceCleaner(Cleaner):
         if k:
             return blocks[k - 1] if flags[k - 1] & BEFORE else None
         tail = self._tail
-        return tail if tail is not None and tail.start + tail.count == blocks[0].start else None
+        return tail if tail is not None and tail.start + tail.samples == blocks[0].start else None
 
     def _series_of(self, part: int, block: Block) -> NDArray[np.float32]:
         """The series of the groups of a block, without the samples before it."""
@@ -347,7 +366,7 @@ class DeviceCleaner(Cleaner):
         """Let ``_plain`` be that of the block before block ``k``."""
         earlier = self._earlier(k, blocks, flags)
         if earlier is not None:
-            n, level = earlier.count, self._part("level", k)
+            n, level = earlier.samples, self._part("level", k)
             level[self._part("states", k) & GOOD == 0] = np.nan
             self._plain = self._series_of(k, earlier)[:, max(0, n - self.block // 2) : n].copy(), level
 
@@ -355,7 +374,7 @@ class DeviceCleaner(Cleaner):
         """Let ``_before`` be that of the block before block ``k``."""
         earlier = self._earlier(k, blocks, flags)
         if earlier is not None and self._before_of != blocks[k].start:
-            series, n = self._series_of(k, earlier), earlier.count
+            series, n = self._series_of(k, earlier), earlier.samples
             self._flatten(series, max(1, n // self.piece))
             self._before = series[:, max(0, n - self.block // 2) : n].copy()
             self._before_of = blocks[k].start
@@ -366,8 +385,8 @@ class DeviceCleaner(Cleaner):
         self._fetch_plain(0, [block], none)
         self._fetch_before(0, [block], none)
         samples = rows.get(block.column, block.total)
-        rows.set(block.column, self._clean(block.start, samples, block.count, True))
-        self._tail, self._before_of = None, block.start + block.count
+        rows.set(block.column, self._clean(block.start, samples, block.samples, True))
+        self._tail, self._before_of = None, block.start + block.samples
         self._arrays["flags"][:1] = 0
 
 
@@ -376,7 +395,7 @@ class PlaneRows:
 
     def __init__(self, planes: Planes, dtype: np.dtype[Any], nchan: int) -> None:
         self.data, self.stride, self.plane, self.planes = planes.data, planes.stride, planes.plane, planes.planes
-        self.dtype, self.nchan = np.dtype(dtype), nchan
+        self.dtype, self.nchan = np.dtype(dtype).newbyteorder("="), nchan
         self.offset = OFFSETS.get(self.dtype.name, 0)
         self.build = "f32" if self.dtype.kind == "f" else "bytes" if self.dtype.itemsize == 1 else "words"
 
@@ -410,6 +429,25 @@ class PlaneRows:
         whole = samples.astype(np.int32) + self.offset
         for i, k, view in self._views(column, len(samples)):
             view[:] = xp.asarray(np.ascontiguousarray((whole[:, k::4] >> (8 * i) & 255).astype(np.uint8).T))
+
+
+class TimeRows:
+    """Bytes of shape (samples, channels) as `Rows`."""
+
+    build = "times"
+    stride = plane = offset = 0
+    planes = 1
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def get(self, column: int, count: int) -> NDArray[Any]:
+        """See `Rows.get`."""
+        return np.array(to_host(self.data[column : column + count]))
+
+    def set(self, column: int, samples: NDArray[Any]) -> None:
+        """See `Rows.set`."""
+        self.data[column : column + len(samples)] = array_module(self.data).asarray(samples)
 
 
 def series_pitch(cleaner: Cleaner) -> int:

@@ -19,7 +19,7 @@ from skysieve.core.plan import Plan
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
-from skysieve.dedispersion.clean.receiver import Clean, Cleaner, Removed, can_clean, cleaning_steps
+from skysieve.dedispersion.clean.receiver import Clean, Cleaner, Removed, cleaning_steps
 from skysieve.dedispersion.contract import BLOCK_SECONDS, DIP, EXCESS, REREAD, THRESHOLD
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
@@ -91,8 +91,6 @@ class StreamSearch(Plan):
         Number of the first sample that is searched; -1 before that is known.
     filled : int
         Number of the first sample that is not ready for the search yet: it is not filled, or not cleaned.
-    uncleaned : bool
-        Whether samples are not cleaned because GPUs search them, and the cleaning was not asked for.
     events, forced, dropped, equal : int
         Events found; groups returned in pieces; events dropped because there were too many; samples (of one channel)
         that count as lost because they repeat one value.
@@ -165,8 +163,7 @@ class StreamSearch(Plan):
         most = (maximum or 2 ** (8 * kind.itemsize) - 1) if kind.kind == "u" else 0
         cleaning_steps(clean)  # a mistake is an error before the work
         place = find_target(device, memory)
-        steps = cleaning_steps(clean, place.gpu)
-        self.uncleaned = clean is None and place.gpu and can_clean(observation)
+        steps = cleaning_steps(clean)
         self._held: Any = History(observation, kind, most, 1)
         fb = Filterbank([self._held])
         self.job = prepare(
@@ -178,7 +175,7 @@ class StreamSearch(Plan):
         self.dtype, self.maximum = kind.name, most
         self.step = step * self.length
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
-        self._cleaner = Cleaner(observation, kind, most, steps, ignore, self.job.dm_constant)
+        self._cleaner: Any = Cleaner(observation, kind, most, steps, ignore, self.job.dm_constant)
         delay = self._cleaner.block + self._cleaner.ahead if self._cleaner.steps else 0
         self.real = kind.kind == "f"
         span = 2 * self.step + 2 * self.job.context + self.job.overlap
@@ -250,6 +247,7 @@ class StreamSearch(Plan):
             )
         try:
             self._held = DeviceHistory(self._held, runtimes[0])
+            self._cleaner = self._cleaner.on_device(0, [])(runtimes[0], self._cleaner.block)
         except BaseException:
             self.engine.close()
             raise
@@ -506,6 +504,10 @@ class StreamSearch(Plan):
         """Clean the blocks that are complete, or all samples at the end of the stream (``last``)."""
         if not self._cleaner.steps:
             self.filled = self._repaired
+            return
+        if self._resident:
+            self._held.clean(self._cleaner, self.filled, self._repaired, last)
+            self.filled = self._cleaner.done
             return
         size, most = self._cleaner.block, self._cleaner.ahead
         while self.filled < self._repaired:
