@@ -238,7 +238,8 @@ class Cleaner:
         dm_constant: float,
     ) -> None:  # fmt: skip
         self._given = obs, dtype, maximum, tuple(steps), tuple(ignore), dm_constant
-        self.steps = tuple(steps) if can_clean(obs) else ()
+        compared = obs.nchan >= 2 * LEAST_GROUP  # a group alone shows no dispersion
+        self.steps = tuple(s for s in steps if compared or s != "impulses") if can_clean(obs) else ()
         self.nchan, self.piece = obs.nchan, piece_samples(obs.tsamp)
         self.block = PIECES * self.piece
         self.ahead = AHEAD * self.piece
