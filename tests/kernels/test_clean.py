@@ -50,7 +50,7 @@ def compare(runtime, x, steps=True, tsamp=1e-3, ignore=(), begin=0, cuts=(), bat
     rows = on_device(runtime, x)
     if batch is not None:
         monkeypatch.setattr(launch, "MOST_BLOCKS", batch)
-    ours = DeviceCleaner(runtime, fb.nsamp, begin, *given)
+    ours = DeviceCleaner(runtime, fb.nsamp, Cleaner(*given), begin)
     for stop in (*cuts, fb.nsamp):
         ours.clean_rows(rows, 0, stop, fb.nsamp)
     found = rows.get(0, fb.nsamp)

@@ -7,7 +7,7 @@ and streams are cleaned with the same result, whatever the amounts in which samp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,9 @@ from .masks import Mask
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.core.gpu.runtime import Runtime
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.data.observation import Observation
 
-    from .cuda.launch import DeviceCleaner
     from .dropouts import Watch
 
 __all__ = ["CLEANING", "CleanReader", "Cleaner", "Removed", "cleaning_steps", "parse_steps"]
@@ -231,13 +229,18 @@ class Cleaner:
     ignore : sequence of int
         Channels that are left out of the statistics and are not changed.
     dm_constant : float
+
+    Attributes
+    ----------
+    given : tuple
+        These arguments.
     """
 
     def __init__(
         self, obs: Observation, dtype: np.dtype[Any], maximum: int, steps: Sequence[str], ignore: Iterable[int],
         dm_constant: float,
     ) -> None:  # fmt: skip
-        self._given = obs, dtype, maximum, tuple(steps), tuple(ignore), dm_constant
+        self.given = obs, dtype, maximum, tuple(steps), tuple(ignore), dm_constant
         compared = obs.nchan >= 2 * LEAST_GROUP  # a group alone shows no dispersion
         self.steps = tuple(s for s in steps if compared or s != "impulses") if can_clean(obs) else ()
         self.nchan, self.piece = obs.nchan, piece_samples(obs.tsamp)
@@ -252,7 +255,7 @@ class Cleaner:
         self.low = -(2.0 ** (bits - 1)) if dtype.kind == "i" else 0.0
         self.high = 2.0 ** (bits - 1) - 1 if dtype.kind == "i" else float(maximum or 2**bits - 1)
         self._use = np.ones(obs.nchan, bool)
-        self._use[list(self._given[4])] = False
+        self._use[list(self.given[4])] = False
         G = max(1, min(MOST_GROUPS, obs.nchan // LEAST_GROUP))
         self._edges = np.linspace(0, obs.nchan, G + 1).round().astype(np.int64)
         self._group = np.repeat(np.arange(G), np.diff(self._edges))
@@ -264,27 +267,6 @@ class Cleaner:
         self._limit = max(LIMIT, BRIGHT / math.sqrt(obs.nchan))
         self._widths = 2 + int(math.log2(self.piece))
         self.reset()
-
-    def on_device(self, begin: int, made: list[Cleaner]) -> Callable[[Runtime, int], DeviceCleaner]:
-        """What makes cleaners like this one for samples on a GPU, and lists them in ``made``.
-
-        Samples before ``begin`` are not changed, and do not count.
-        """
-
-        def make(runtime: Runtime, most: int) -> DeviceCleaner:
-            from .cuda.launch import DeviceCleaner
-
-            found = DeviceCleaner(runtime, most, begin, *self._given)
-            made.append(found)
-            return found
-
-        return make
-
-    def device_bytes(self, samples: int) -> int:
-        """Bytes of a GPU's memory that the cleaning of up to ``samples`` samples at a time takes."""
-        from .cuda.launch import bytes_needed
-
-        return bytes_needed(self, samples)
 
     @property
     def groups(self) -> int:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from skysieve.core.device import Device
+    from skysieve.core.gpu.runtime import Runtime
 
 __all__ = ["WIDTHS", "SearchPlan", "search"]
 
@@ -368,8 +369,15 @@ class SearchPlan(EnginePlan):
             nonlocal cleaner
             begin = max(0, lost.start // length * length - job.context)
             if cleaner.steps and self._target.gpu:
+                from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner
+
                 made: list[Cleaner] = []  # by every GPU, with the same results
-                source = Cleaned(data, whole, length, watch, cleaner.on_device(begin, made))
+
+                def make(runtime: Runtime, most: int) -> DeviceCleaner:
+                    made.append(new := DeviceCleaner(runtime, most, cleaner, begin))
+                    return new
+
+                source = Cleaned(data, whole, length, watch, make)
                 found = self._run(data, source, looked, progress)
                 if not source.replaced:
                     cleaner = made[0]
@@ -749,7 +757,7 @@ def _chunk_blocks(
     def need(blocks: int) -> int:
         samples = blocks * length + 2 * job.context
         series = 0 if target.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
-        cleaned = cleaner.device_bytes(samples + job.overlap) if target.gpu else 0
+        cleaned = target.cleaning_bytes(cleaner, samples + job.overlap)
         return target.bytes_needed(source, tables, samples + job.overlap) + series + cleaned
 
     blocks = max(1, -(-nsamp // length))

@@ -7,7 +7,7 @@ with the code of the CPU, and cleans the blocks from a step of the gain on until
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,8 +23,6 @@ from skysieve.dedispersion.cuda.tensor_plan import FRONT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.data.observation import Observation
-
 PACKAGE = "skysieve.dedispersion.clean.cuda"
 JOB = struct(
     "x*", "stride#", "plane#", "blocks*", "use*", "edges*", "group*", "bands*", "thresholds*", "mean*", "var*",
@@ -34,9 +32,9 @@ JOB = struct(
     "band_count", "widths", "wanted",
 )  # fmt: skip
 """``struct Job``."""
-BLOCK = np.dtype([("start", np.int64), ("column", np.int64), ("count", np.int32), ("total", np.int32)])
+BLOCK = struct("start#", "column#", "count", "total")
 """``struct Block``."""
-WINDOW = np.dtype([(name, np.int32) for name in ("block", "first", "last", "low", "high")])
+WINDOW = struct("block", "first", "last", "low", "high")
 """``struct Window``."""
 THREADS, WIDE, SERIES_THREADS, LINE_THREADS = 256, 512, 128, 64
 MOST_ROWS = 65535
@@ -95,20 +93,17 @@ class DeviceCleaner(Cleaner):
     runtime : Runtime
     most : int
         Samples that are cleaned at a time, at most.
+    like : Cleaner
+        One for the same data, which is not used otherwise.
     begin : int
         Samples before this one are not changed, and do not count.
-    obs, dtype, maximum, steps, ignore, dm_constant
-        As for `Cleaner`.
     """
 
-    def __init__(
-        self, runtime: Runtime, most: int, begin: int, obs: Observation, dtype: np.dtype[Any], maximum: int,
-        steps: Sequence[str], ignore: Iterable[int], dm_constant: float,
-    ) -> None:  # fmt: skip
+    def __init__(self, runtime: Runtime, most: int, like: Cleaner, begin: int = 0) -> None:
         self.runtime, self.begin = runtime, begin
         self.lane = make_lane(runtime)
         self._arrays: dict[str, Any] = {}
-        super().__init__(obs, dtype, maximum, steps, ignore, dm_constant)
+        super().__init__(*like.given)
         if not self.steps:
             return
         self.room, self.pitch = ROOM, series_pitch(self)

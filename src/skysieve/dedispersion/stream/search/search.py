@@ -237,6 +237,8 @@ class StreamSearch(Plan):
 
     def _move_to_gpu(self) -> None:
         """Keep the history on the engine's first GPU."""
+        from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner
+
         from .cuda_samples import DeviceHistory
 
         runtimes = getattr(self.engine, "runtimes", None)
@@ -247,7 +249,7 @@ class StreamSearch(Plan):
             )
         try:
             self._held = DeviceHistory(self._held, runtimes[0])
-            self._cleaner = self._cleaner.on_device(0, [])(runtimes[0], self._cleaner.block)
+            self._cleaner = DeviceCleaner(runtimes[0], self._cleaner.block, self._cleaner)
         except BaseException:
             self.engine.close()
             raise
