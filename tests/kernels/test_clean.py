@@ -7,7 +7,11 @@ import pytest
 
 from skysieve.dedispersion.clean.cuda import launch
 from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner, PlaneRows
+from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
+from skysieve.dedispersion.contract import Table
+from skysieve.dedispersion.cpu import engine as cpu
+from skysieve.dedispersion.cuda import engine as cuda
 from skysieve.dedispersion.cuda.rows import Planes
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import DM_CONSTANT
@@ -118,3 +122,42 @@ def test_data_that_begin_late_die_and_end_early(runtime):
     x[:, 11] = 96
     x[300:2000, 12] = 40
     compare(runtime, x)
+
+
+@one_order
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_an_engine_cleans_what_it_loads_in_chunks(runtime, kind):
+    """Chunks overlap, and end within blocks; the last ones load nothing new."""
+    x = recording("all", kind, 4.0, 40)
+    fb = Filterbank.from_array(x.T, fch1=1500.0, foff=-6.4, tsamp=1e-3)
+    given = fb.observation, fb.dtype, fb.maximum, cleaning_steps(True), (), DM_CONSTANT
+    delays = np.arange(40, dtype=np.int32)[None] * np.array([[0], [1]], np.int32)
+    tables = [Table(delays), Table(delays[:1], 3)]
+    theirs = cpu.Engine(
+        Cleaned(Filterbank([CleanReader(fb, Cleaner(*given))]), None, 128), tables, method="brute", capacity=4000,
+        threads=1,
+    )  # fmt: skip
+    made = []
+
+    def make(runtime, most):
+        made.append(DeviceCleaner(runtime, most, Cleaner(*given)))
+        return made[-1]
+
+    source = Cleaned(fb, None, 128, cleaner=make)
+    ours = cuda.Engine(source, tables, method="brute", capacity=4000, runtimes=[runtime])
+    for _ in range(2):  # from the beginning again
+        ours.rebind(source)
+        for first, stop in ((0, 1300), (700, 2500), (2001, 3990), (3000, 4000), (3600, 4000)):
+            sums = []
+            for engine in (ours, theirs):
+                engine.load(first, stop)
+                for i, t in enumerate(tables):
+                    low, count = -(-first // t.downsamp), (stop - 40) // t.downsamp - -(-first // t.downsamp)
+                    out = np.zeros((len(t.delays), count), engine.dtype)
+                    engine.sums(i, low, count, out)
+                    sums.append(out)
+            assert np.array_equal(sums[0], sums[2])
+            assert np.array_equal(sums[1], sums[3])
+    assert sum(made[-1].removed().parts.values()) > 0
+    ours.close()
+    theirs.close()

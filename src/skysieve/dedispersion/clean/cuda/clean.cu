@@ -23,9 +23,21 @@
 // build: times -DBYTES -DTIMES
 // build: words
 // build: f32 -DREAL
-// budget: bytes kernel=moments regs<=64
-// budget: bytes kernel=judge regs<=128
-// budget: bytes kernel=series regs<=64
+// budget: bytes kernel=judge regs<=64 spills<=128
+// budget: bytes kernel=steps spills<=8
+// budget: bytes kernel=weigh spills<=16
+// budget: times kernel=judge regs<=64 spills<=128
+// budget: times kernel=steps spills<=8
+// budget: times kernel=weigh spills<=16
+// budget: words kernel=judge regs<=64 spills<=128
+// budget: words kernel=steps spills<=8
+// budget: words kernel=weigh spills<=16
+// budget: f32 kernel=judge regs<=64 spills<=128
+// budget: f32 kernel=steps spills<=8
+// budget: f32 kernel=weigh spills<=16
+// budget: bytes kernel=moments regs<=56
+// budget: bytes kernel=series regs<=40
+// budget: words kernel=moments spills<=32
 typedef unsigned char u8;
 typedef unsigned int u32;
 typedef long long i64;
