@@ -262,8 +262,8 @@ def search(
     clean: CleanOption = None,
     save_mask: Annotated[
         Path | None,
-        option("--save-mask", help="Mask of what was removed, as PRESTO's rfifind writes it (.mask); cleans on "
-               "GPUs too.", panel=OUTPUT, metavar="FILE"),
+        option("--save-mask", help="Mask of what was removed, as PRESTO's rfifind writes it (.mask).", panel=OUTPUT,
+               metavar="FILE"),
     ] = None,
     requantise: Requantise = False,
     threshold: Annotated[

@@ -121,14 +121,15 @@ class Worker:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of samples and plans on the device."""
+        """Bytes of samples, plans and the cleaning on the device."""
         rows = sum(int(p.data.nbytes) for p in self.store.planes.values())
+        rows += 0 if self.cleaner is None else self.cleaner.nbytes
         return rows + sum(p.nbytes for p in self.plans if p is not None)
 
     @property
     def held(self) -> int:
         """Bytes of all that the worker has on the device."""
-        return self.nbytes + sum(lane.nbytes for lane in self.lanes) + (self.cleaner.nbytes if self.cleaner else 0)
+        return self.nbytes + sum(lane.nbytes for lane in self.lanes)
 
     def kernel(self, table: int) -> str:
         """The kernel that sums a table."""

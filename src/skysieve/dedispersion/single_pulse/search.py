@@ -301,10 +301,9 @@ class SearchPlan(EnginePlan):
             cleaner = self._cleaner(fb, ())
             source = Cleaned(fb if self._target.gpu else self._cleaned(fb, cleaner, 0, None), None, job.length)
             step = _chunk_blocks(source, tables, job, self._target, workers, cleaner) * job.length
-            ahead = cleaner.block + cleaner.ahead if self._target.gpu and cleaner.steps else 0
 
             def make(step: int) -> Engine:
-                capacity = step + 2 * job.context + job.overlap + ahead
+                capacity = step + 2 * job.context + job.overlap + _beyond(cleaner, self._target)
                 how = "brute" if method == "brute" else job.how
                 return make_engine(
                     source, tables, method=how, device=self._target, capacity=capacity, threads=threads
@@ -748,6 +747,11 @@ def _block_length(
     return int(length)
 
 
+def _beyond(cleaner: Cleaner, target: Target) -> int:
+    """Samples after those that are searched that a GPU needs for the cleaning."""
+    return cleaner.block + cleaner.ahead if target.gpu and cleaner.steps else 0
+
+
 def _chunk_blocks(
     source: Cleaned, tables: list[Table], job: Job, target: Target, workers: int, cleaner: Cleaner
 ) -> int:
@@ -755,7 +759,7 @@ def _chunk_blocks(
     nsamp, length = source.nsamp, job.length
 
     def need(blocks: int) -> int:
-        samples = blocks * length + 2 * job.context
+        samples = blocks * length + 2 * job.context + _beyond(cleaner, target)
         series = 0 if target.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
         cleaned = target.cleaning_bytes(cleaner, samples + job.overlap)
         return target.bytes_needed(source, tables, samples + job.overlap) + series + cleaned
