@@ -41,6 +41,7 @@ def on_device(runtime, x):
     data = runtime.xp.zeros(C * stride * max(1, planes), np.uint8 if planes else np.float32)
     rows = PlaneRows(Planes(data, stride, C * stride, planes), x.dtype, C)
     rows.set(0, x)
+    runtime.synchronize()
     assert (rows.get(0, n) == x).all()
     return rows
 

@@ -587,8 +587,8 @@ class Cleaner:
     def removed(self) -> Removed:
         """What was removed so far."""
         cells = np.zeros((self.nchan, max(1, self._first + len(self._cells))), bool)
-        for i, packed in enumerate(self._cells):
-            cells[:, self._first + i] = np.unpackbits(packed, count=self.nchan)
+        if self._cells:
+            cells[:, self._first :] = np.unpackbits(np.stack(self._cells), axis=1, count=self.nchan).T
         windows = np.concatenate(self._windows) if self._windows else np.empty((0, 4), np.int64)
         parts = {name: count / max(1, self._samples) for name, count in self._counts.items()}
         return Removed(self.steps, cells, self.block, windows, parts)

@@ -145,7 +145,8 @@ class DeviceCleaner(Cleaner):
         self._tail: Block | None = None  # the block of which the first part of the arrays is
         self._before_of = -1  # the sample before which ``_before`` lies; -1 if the host has none
         if self._arrays:
-            self._arrays["flags"][:1] = 0
+            with self.lane:
+                self._arrays["flags"][:1] = 0
 
     def reach(self, stop: int) -> int:
         """The number of samples that must be known, so that samples up to ``stop`` can be cleaned."""
@@ -293,23 +294,25 @@ class DeviceCleaner(Cleaner):
         n = np.array([b.samples for b in blocks])[:, None]
         self._samples += int(n.sum()) * self.nchan
         bad = states & BAD > 0
-        gone = np.zeros(states.shape, np.int64)
-        if cells.any():
+        removed = {"channels": n[:, 0] @ np.count_nonzero(bad, axis=1), "cells": 0, "impulses": 0}
+        lost = bad
+        if cells.any() or windows:
+            gone, cut = np.zeros(states.shape, np.int64), np.zeros(states.shape, np.int64)
             bits = np.unpackbits(np.ascontiguousarray(cells).view(np.uint8).reshape(*cells.shape, 4), axis=2)
             last = np.maximum(1, n // self.piece) - 1
             gone += bits.sum(axis=2, dtype=np.int64) * self.piece + (cells.astype(np.int64) >> last & 1) * (
                 n - (last + 1) * self.piece
             )
-        cut = np.zeros(states.shape, np.int64)
-        for k, found in windows.items():
-            for first, end, low, high in found.tolist():
-                cut[k, low:high] += end - first
-            self._windows.append(found + np.array([blocks[k].start, blocks[k].start, 0, 0]))
-        cut[bad] = 0
-        removed = {"channels": (n * bad).sum(), "cells": gone.sum(), "impulses": cut.sum()}
+            for k, found in windows.items():
+                for first, end, low, high in found.tolist():
+                    cut[k, low:high] += end - first
+                self._windows.append(found + np.array([blocks[k].start, blocks[k].start, 0, 0]))
+            cut[bad] = 0
+            removed |= {"cells": gone.sum(), "impulses": cut.sum()}
+            lost = bad | (2 * (gone + cut) >= n)
         for name in removed.keys() & self._counts.keys():
             self._counts[name] += int(removed[name])
-        self._cells.extend(np.packbits(bad | (2 * (gone + cut) >= n), axis=1))
+        self._cells.extend(np.packbits(lost, axis=1))
 
     # ------------------------------------------------------------------ on the host
     def _examine_flagged(
