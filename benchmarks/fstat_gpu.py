@@ -20,6 +20,7 @@ from tests.truth import fstat as reference
 
 from skysieve.core.device import resolve
 from skysieve.fstat import Grid, TransientPlan, WindowSum, synth_atoms
+from skysieve.fstat.command.rates import measure
 from skysieve.fstat.contract import Bank, MapJob, Spec, make_schedule
 from skysieve.fstat.cuda import engine as cuda
 from skysieve.fstat.inputs.bins import Bins, bin_atoms
@@ -253,6 +254,7 @@ class Bench:
     def predictions(self) -> None:
         """What `describe` says beside what a call takes."""
         self.report.title("predicted times of one template, maximum and ln B, host to host")
+        measure(resolve("cuda")[0])
         for window in ("exp", "rect"):
             for days in (30, 365):
                 atoms = synth_atoms(T0, days * 48 * T, seed=1)

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from benchmarks.harness import Report
 
+from skysieve.core.device import resolve
 from skysieve.core.tasks import usable_cores
 from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
+from skysieve.sphere.command.rates import measure
 from skysieve.sphere.kernels.radial import make_radial
 from skysieve.sphere.ring_pairs import reach
 
@@ -244,6 +246,7 @@ class Bench:
     def auto(self) -> None:
         """Time of what "auto" takes over that of the faster method, for 1 map and for 100, plans included."""
         self.report.title('"auto" beside the faster method: milliseconds of a map and of a plan')
+        measure(resolve("cuda")[0])
         worst = {1: 0.0, 100: 0.0}
         cases = SWEEP[:: 5 if self.quick else 1]
 
