@@ -65,6 +65,8 @@ def compare(runtime, x, steps=True, tsamp=1e-3, ignore=(), begin=0, cuts=(), bat
     assert np.array_equal(a.cells, b.cells)
     assert a.parts == b.parts
     assert np.array_equal(found, expected)
+    assert np.array_equal(ours.replaced(0, fb.nsamp), theirs.replaced(0, fb.nsamp))
+    assert np.array_equal(ours.regained(0, x), theirs.regained(0, x))
     ours.close()
     return a, expected
 

@@ -7,7 +7,8 @@ and streams are cleaned with the same result, whatever the amounts in which samp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -128,6 +129,11 @@ CLEAN_HELP = (
     + f". The default is {','.join(cleaning_steps(True))}."
 )
 """Help of the option ``--clean``."""
+VETO_HELP = (
+    "Keep candidates that a second look at their samples shows to be interference: as strong without dispersion, or at "
+    "the end of the data, or beside an uneven level."
+)
+"""Help of the option ``--no-veto``."""
 
 
 def parse_steps(text: str | None, name: str) -> tuple[str, ...] | None:
@@ -212,6 +218,52 @@ class _Channels:
     cells: NDArray[np.bool_]
 
 
+@dataclass(frozen=True)
+class _Gain:
+    """A change of the gain of each channel from a sample of a block on; channels of few levels, packed."""
+
+    first: int
+    factor: NDArray[np.float64]
+    offset: NDArray[np.float64]
+    rough: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What was done to a block: channels and cells by piece (both packed) and windows, relative to its start; gains."""
+
+    start: int
+    count: int
+    bad: NDArray[np.uint8] | None
+    cells: NDArray[np.uint8] | None
+    windows: NDArray[np.int64] | None
+    gains: tuple[_Gain, ...]
+
+    @classmethod
+    def of(
+        cls, start: int, count: int, bad: NDArray[np.bool_], cells: NDArray[np.bool_], windows: NDArray[np.int64],
+        gains: Sequence[_Gain],
+    ) -> _Block:  # fmt: skip
+        return cls(
+            start, count, np.packbits(bad) if bad.any() else None, np.packbits(cells, axis=1) if cells.any() else None,
+            windows if len(windows) else None, tuple(gains),
+        )  # fmt: skip
+
+    def show(self, out: NDArray[np.bool_], start: int, piece: int) -> None:
+        """Set what was replaced in ``out``, shape (samples, channels), whose first sample is ``start``."""
+        at, nchan = self.start - start, out.shape[1]
+        rows = out[max(0, at) : max(0, at + self.count)]
+        if self.bad is not None:
+            rows[:, np.unpackbits(self.bad, count=nchan).astype(bool)] = True
+        if self.cells is not None and len(rows):
+            cells = np.unpackbits(self.cells, axis=1, count=nchan).astype(bool)
+            which = np.minimum((np.arange(len(rows)) + max(0, at) - at) // piece, len(cells) - 1)
+            rows |= cells[which]
+        if self.windows is not None:
+            for first, last, low, high in self.windows.tolist():
+                out[max(0, at + first) : max(0, at + last), low:high] = True
+
+
 class Cleaner:
     """Cleans the blocks of one observation, one after the other.
 
@@ -291,6 +343,8 @@ class Cleaner:
         self._cells: list[NDArray[np.uint8]] = []
         self._windows: list[NDArray[np.int64]] = []
         self._first = -1
+        self._blocks: list[_Block] = []
+        self._gains: list[_Gain] = []
 
     def clean(self, start: int, rows: NDArray[Any], count: int, writable: bool = False) -> NDArray[Any]:
         """Clean the next block.
@@ -366,6 +420,7 @@ class Cleaner:
         counts = np.full(P, q, np.int64)
         counts[-1] = n - (P - 1) * q
         self._note(start, n, bad, cells, counts, windows)
+        self._keep_record(start, n, bad, cells, windows)
         if not (fresh.any() or cells.any() or len(windows)):
             return x[:n]
         out = x[:n].copy() if x is rows and not writable else x[:n]
@@ -416,6 +471,7 @@ class Cleaner:
         from . import cpu_receiver
 
         cpu_receiver.regain(rows, start, first, factor, offset, self._sigma, self.low, self.high, self.whole)
+        self._gains.append(_Gain(first, factor.copy(), offset.copy(), np.packbits(self._sigma < cpu_receiver.ROUGH)))
 
     def _series(self, rows: NDArray[Any], n: int, found: _Channels) -> tuple[NDArray[np.float32], int]:
         """Sums of groups of channels, from up to half a block before the block to the last of ``rows``.
@@ -583,6 +639,64 @@ class Cleaner:
         self._cells.append(np.packbits(bad | (2 * (gone + cut) >= n)))
         if len(windows):
             self._windows.append(windows + np.array([start, start, 0, 0]))
+
+    def _keep_record(
+        self, start: int, n: int, bad: NDArray[np.bool_], cells: NDArray[np.bool_], windows: NDArray[np.int64]
+    ) -> None:  # fmt: skip
+        """Keep what was done to a block; ``cells`` by piece and channel."""
+        self._blocks.append(_Block.of(start, n, bad, cells, windows, self._gains))
+        self._gains = []
+
+    def _touched(self, start: int, stop: int) -> Iterator[_Block]:
+        """The blocks of some samples."""
+        first = bisect_right(self._blocks, start, key=lambda block: block.start) - 1
+        for block in self._blocks[max(0, first) :]:
+            if block.start >= stop:
+                break
+            if block.start + block.count > start:
+                yield block
+
+    def replaced(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Which samples of ``start : stop`` were replaced: shape (samples, channels).
+
+        Blocks that `forget` dropped, and those that are not cleaned yet, count as not replaced.
+        """
+        out = np.zeros((stop - start, self.nchan), bool)
+        for block in self._touched(start, stop):
+            block.show(out, start, self.piece)
+        return out
+
+    def regained(self, start: int, rows: NDArray[Any]) -> NDArray[Any]:
+        """Samples from ``start`` on, read again, with the gains that they had when they were cleaned."""
+        from . import cpu_receiver
+
+        out = rows
+        for block in self._touched(start, start + len(rows)):
+            for gain in block.gains:
+                out = rows.copy() if out is rows else out
+                low = max(start, block.start)
+                part = out[low - start : block.start + block.count - start]
+                rough = np.unpackbits(gain.rough, count=self.nchan)
+                sigma = np.where(rough, 0.0, 2.0 * cpu_receiver.ROUGH)
+                first = max(0, gain.first - (low - block.start))
+                cpu_receiver.regain(
+                    part, low, first, gain.factor, gain.offset, sigma, self.low, self.high, self.whole
+                )  # fmt: skip
+        return out
+
+    def impulses(self, start: int, stop: int) -> int:
+        """How many impulses that begin between two samples were removed, those of half of the band and more."""
+        count = 0
+        for block in self._touched(start, stop):
+            if block.windows is not None:
+                first, wide = block.start + block.windows[:, 0], block.windows[:, 3] - block.windows[:, 2]
+                count += int(((first >= start) & (first < stop) & (2 * wide >= self.nchan)).sum())
+        return count
+
+    def forget(self, before: int) -> None:
+        """Forget what was done to blocks that end before a sample."""
+        while self._blocks and self._blocks[0].start + self._blocks[0].count <= before:
+            del self._blocks[0]
 
     def removed(self) -> Removed:
         """What was removed so far."""

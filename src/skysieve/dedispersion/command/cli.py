@@ -54,6 +54,7 @@ from .options import (
     MethodOption,
     NoBaselineOption,
     NoiseOption,
+    NoVetoOption,
     PlanFile,
     Receiver,
     Reports,
@@ -289,6 +290,7 @@ def search(
     grouping: Grouping,
     max_width: MaxWidthOption = None,
     no_baseline: NoBaselineOption = False,
+    no_veto: NoVetoOption = False,
     method: MethodOption = "auto",
     computation: Computation,
     dry_run: DryRunOption = False,
@@ -357,10 +359,10 @@ def search(
             messages.detail(made.summary())
             prepared, mask, every = cleaning.prepared(fb, messages, requantise)
             found = single_pulses.search(
-                prepared, made, clean=steps, threshold=threshold, noise=noise, detector=detector, buffer=buffer,
-                block=block, max_width=max_width, baseline=not no_baseline, excess=grouping.excess, dip=grouping.dip,
-                method=method, mask=mask, device=computation.device, threads=computation.threads,
-                memory=computation.memory, progress=messages.progress,
+                prepared, made, clean=steps, veto=not no_veto, threshold=threshold, noise=noise,
+                detector=detector, buffer=buffer, block=block, max_width=max_width, baseline=not no_baseline,
+                excess=grouping.excess, dip=grouping.dip, method=method, mask=mask, device=computation.device,
+                threads=computation.threads, memory=computation.memory, progress=messages.progress,
             )  # fmt: skip
             return prepared, found, every
 
@@ -391,6 +393,7 @@ def search(
                 "data": asdict(data), "cleaning": asdict(cleaning), "requantise": requantise, "threshold": threshold,
                 "noise": noise, "detector": detector, "buffer": buffer, "block": block, "method": method,
                 "max_width": max_width, "baseline": not no_baseline, "grouping": asdict(grouping), "clean": steps,
+                "veto": not no_veto,
                 "format": chosen,
             }  # fmt: skip
             load_numba()
@@ -679,6 +682,7 @@ def completeness(
         float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
                metavar="X")
     ] = THRESHOLD,
+    no_veto: NoVetoOption = False,
     max_width: MaxWidthOption = None,
     noise: NoiseOption = "robust",
     computation: Computation,
@@ -732,8 +736,8 @@ def completeness(
                             prepare=None if not cleaning.given() else
                             lambda fb: cleaning.prepared(fb, Messages(quiet=True), False)[:2],
                             seed=injected.seed + 1_000_000_007 * i, threshold=threshold, max_width=max_width,
-                            clean=steps, noise=noise, device=computation.device, threads=computation.threads,
-                            memory=computation.memory, progress=messages.progress,
+                            clean=steps, veto=not no_veto, noise=noise, device=computation.device,
+                            threads=computation.threads, memory=computation.memory, progress=messages.progress,
                         ))  # fmt: skip
             except (OSError, ValueError, ArithmeticError) as error:
                 if len(each) == 1 or not group:

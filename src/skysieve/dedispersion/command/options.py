@@ -32,7 +32,7 @@ from skysieve.core.command import (
     option,
     write_stdout,
 )
-from skysieve.dedispersion.clean.receiver import CLEAN_HELP
+from skysieve.dedispersion.clean.receiver import CLEAN_HELP, VETO_HELP
 from skysieve.dedispersion.contract import DETECTORS, DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, SUMMATIONS
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.data.sigproc import BIT_ORDERS
@@ -554,6 +554,7 @@ PlanFile = Annotated[
     ),
 ]  # fmt: skip
 CleanOption = Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=DATA, metavar="STEPS")]
+NoVetoOption = Annotated[bool, option("--no-veto", help=VETO_HELP, panel=SEARCH)]
 Requantise = Annotated[
     bool, option("--requantise", help="Make 8-bit samples with equal noise in every channel first.", panel=DATA)
 ]

@@ -40,7 +40,11 @@ class DedispWork:
         self.dms, self.data, self.cleaning = _group(DmOptions, o), _group(DataOptions, o), _group(Cleaning, o)
         same = ("threshold", "noise", "detector", "buffer", "block", "method", "max_width", "excess", "dip")
         self.given: dict[str, Any] = {name: o[name] for name in same}
-        self.given |= {"baseline": not o["no_baseline"], "clean": parse_steps(o["clean"], "--clean")}
+        self.given |= {
+            "baseline": not o["no_baseline"],
+            "clean": parse_steps(o["clean"], "--clean"),
+            "veto": not o["no_veto"],
+        }
         self.given |= {"device": job.device, "threads": resources.threads, "memory": resources.memory}
 
     @classmethod

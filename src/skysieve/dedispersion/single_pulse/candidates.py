@@ -120,6 +120,8 @@ class Candidates(Result):
         reaches the bottom of the band.
     removed : Removed or None
         What the cleaning removed; None if the data were not cleaned.
+    vetoed : dict of str to int
+        Numbers of the candidates that were vetoed, by reason (`vetting.REASONS`); they are not among the candidates.
     """
 
     COLUMNS: ClassVar[tuple[Column, ...]]
@@ -164,6 +166,7 @@ class Candidates(Result):
     dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 4), np.int64))
     until: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     removed: Removed | None = None
+    vetoed: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.snr)
@@ -195,6 +198,8 @@ class Candidates(Result):
         found = []
         if self.removed is not None and any(self.removed.parts.values()):
             found.append(self.removed.summary())
+        if self.vetoed:
+            found.append(vetoed_text(self.vetoed))
         if len(self.dropped):
             found.append(dropped_text(self.dropped, self.observation))
         if len(self.until) and self.searched - self.until[-1] > 1.5 * self.observation.tsamp:
@@ -278,6 +283,16 @@ class Candidates(Result):
 Candidates.COLUMNS = tuple(Column(name=f.name, **f.metadata) for f in fields(Candidates) if f.metadata)
 TEXT = {column.name: column.text for column in Candidates.COLUMNS}
 """Formats of the numbers in text tables, by column."""
+
+
+def vetoed_text(vetoed: dict[str, int]) -> str:
+    """A sentence on vetoed candidates.
+
+    >>> vetoed_text({"narrow": 3, "edge": 1})
+    'vetoed, not pulses of the sky: 4 (3 narrow, 1 edge)'
+    """
+    parts = ", ".join(f"{count} {reason}" for reason, count in vetoed.items())
+    return f"vetoed, not pulses of the sky: {sum(vetoed.values())} ({parts})"
 
 
 def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from skysieve.core.arrays import to_host
 from skysieve.core.checks import one_of
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.machine import rates
@@ -60,6 +61,7 @@ from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
 
 from .candidates import Candidates, Events, columns_of, event_order
 from .grouping import Response
+from .vetting import Vetting, counted, gone_in, kept
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -239,7 +241,7 @@ class SearchPlan(EnginePlan):
     dms, widths, max_width, threshold, noise, detector, buffer, block, baseline, excess, dip, method, max_loss, \
     ref_freq, dm_constant
         As for `search`.
-    clean, device, memory, threads
+    clean, veto, device, memory, threads
         As for `search`.
 
     Raises
@@ -278,6 +280,7 @@ class SearchPlan(EnginePlan):
         ref_freq: Reference | float = "top",
         dm_constant: float | None = None,
         clean: Clean = None,
+        veto: bool = True,
         device: str = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
@@ -296,6 +299,7 @@ class SearchPlan(EnginePlan):
             self._kind, self._nsamp = Kind.of(fb), fb.nsamp
             self._target = find_target(device_for(fb, device), memory)
             self._steps = cleaning_steps(clean)
+            self._veto = bool(veto) and detector == "boxcar"
             workers = usable_cores() if threads is None else max(1, threads)
             tables = [t.table for t in job.made]
             cleaner = self._cleaner(fb, ())
@@ -363,9 +367,11 @@ class SearchPlan(EnginePlan):
         whole, cells = (None, None) if mask is None else split_mask(mask, fb)
 
         cleaner = self._cleaner(fb, [] if whole is None else np.flatnonzero(whole.cells[:, 0]).tolist())
+        plain = fb
 
         def run(data: Filterbank, watch: Watch | None = None) -> list[NDArray[np.float64]]:
-            nonlocal cleaner
+            nonlocal cleaner, plain
+            plain = data
             begin = max(0, lost.start // length * length - job.context)
             if cleaner.steps and self._target.gpu:
                 from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner
@@ -413,6 +419,13 @@ class SearchPlan(EnginePlan):
         ref = reference_frequency(fb.freqs, self._ref_freq)
         head = job.response(fb.observation, ref).group(events).head
         columns, group = columns_of(events, head, fb.observation, ref, job.dm_constant)
+        vetoed: dict[str, int] = {}
+        if self._veto:
+            vetting = Vetting(fb.observation, ref, job.dm_constant, float(dms_all[-1]), length)
+            again = _Again(plain, cleaner, lost, whole)
+            reasons = vetting.reasons(columns, again, cleaner.impulses, (lost.start, fb.nsamp))
+            vetoed = counted(reasons)
+            columns, events, group = kept(columns, events, group, reasons == "")
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
         removed = cleaner.removed() if cleaner.steps else None
@@ -425,6 +438,7 @@ class SearchPlan(EnginePlan):
             detector=self._detector, method=facts["method"], device=facts["device"], dm_constant=job.dm_constant,
             ref_freq=ref, searched=fb.duration, seconds=0.0, adds=adds, live=live, observation=fb.observation,
             dropped=dropped, until=_until(job, looked), removed=removed,
+            vetoed=vetoed,
         )  # fmt: skip
 
     def _cleaner(self, fb: Filterbank, ignore: Sequence[int]) -> Cleaner:
@@ -528,6 +542,7 @@ def search(
     mask: Mask | None = None,
     losses: Losses | None = None,
     clean: Clean = None,
+    veto: bool = True,
     device: str = "auto",
     memory: str | float | None = None,
     threads: int | None = None,
@@ -581,6 +596,9 @@ def search(
         What is removed from the data first: True or None for steps of the gain, bad channels, narrow-band signals and
         impulses; False for nothing; or names of `CLEANING`.  The result lists what was removed as ``removed``.  Data of
         fewer than 16 channels and de-dispersed ones are not cleaned.
+    veto : bool
+        Look at each candidate again, in its cut-out of the samples, and leave out those that are no dispersed pulses:
+        see `vetting.REASONS`.  The result counts them as ``vetoed``.  Data of fewer than 32 channels are not looked at.
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
@@ -629,7 +647,7 @@ def search(
             "widths": widths, "max_width": max_width, "threshold": threshold, "noise": noise, "detector": detector,
             "buffer": buffer, "block": block, "baseline": baseline, "excess": excess, "dip": dip,
             "method": method, "max_loss": max_loss, "ref_freq": ref_freq, "dm_constant": dm_constant,
-            "clean": None if clean is None else cleaning_steps(clean),
+            "clean": None if clean is None else cleaning_steps(clean), "veto": bool(veto),
             "memory": memory, "threads": threads,
         }  # fmt: skip
         found: Candidates = with_cached_plan(
@@ -637,6 +655,45 @@ def search(
             lambda plan: plan.execute(fb, mask=mask, losses=losses, progress=progress),
         )  # fmt: skip
     return replace(found, seconds=time.perf_counter() - began)
+
+
+@dataclass(frozen=True)
+class _Again:
+    """The samples of a search, read again: see `vetting.Samples`.
+
+    Attributes
+    ----------
+    fb : Filterbank
+        The data before they were cleaned.
+    cleaner : Cleaner
+        What cleaned them, if anything.
+    lost : Losses
+        Missing samples.
+    whole : Mask or None
+        Channels that are masked throughout.
+    """
+
+    fb: Filterbank
+    cleaner: Cleaner
+    lost: Losses
+    whole: Mask | None
+
+    def __call__(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        fb = self.fb
+        rows, gone = (
+            np.zeros((stop - start, fb.nchan), fb.dtype.newbyteorder("=")),
+            np.ones((stop - start, fb.nchan), bool),
+        )
+        low, high = max(start, 0), min(stop, fb.nsamp)
+        if low < high:
+            read = np.ascontiguousarray(to_host(fb.block(low, high - low)).T)
+            inside = slice(low - start, high - start)
+            rows[inside] = self.cleaner.regained(low, read)
+            gone[inside] = self.cleaner.replaced(low, high)
+            gone_in(self.lost.within(low, high), start, gone)
+        if self.whole is not None:
+            gone[:, self.whole.cells[:, 0]] = True
+        return rows, gone
 
 
 def _check_given(fb: Filterbank, mask: Mask | None, losses: Losses | None) -> None:

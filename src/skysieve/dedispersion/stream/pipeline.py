@@ -16,6 +16,7 @@ from typing import Any
 
 from skysieve.core.errors import DeviceLost
 from skysieve.core.files import written
+from skysieve.dedispersion.single_pulse.candidates import vetoed_text
 from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.metrics import metric_values, names_of, total
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
@@ -171,6 +172,10 @@ class Pipeline:
                 if segment.search is not None:
                     if any(segment.search.removed.parts.values()):
                         self.intake.say(f"beam {beam.number}: {segment.search.removed.summary()}")
+                    if any(segment.search.vetoed.values()):
+                        self.intake.say(
+                            f"beam {beam.number}: {vetoed_text({n: c for n, c in segment.search.vetoed.items() if c})}"
+                        )
                     end = segment.search.stop * segment.observation.tsamp
                     self._reached[beam.number] = segment.mark(end)
                     self._ended[beam.number] = segment.observation.tstart * 86400 + end

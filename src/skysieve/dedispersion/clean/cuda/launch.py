@@ -44,6 +44,7 @@ MAY_STEP, MAY_IMPULSE, NONE_GOOD, BEFORE = 1, 2, 4, 8
 """Bits of ``states``, ``memory`` and ``flags`` in ``clean.cu``."""
 WANTED = {"channels": 1, "cells": 2, "impulses": 4, "gain": 8}
 """Bits of the steps."""
+NO_CELLS: NDArray[np.bool_] = np.zeros((1, 1), bool)
 ROOM = PIECES + AHEAD
 """Most pieces of a block and of what follows it."""
 MOST_BLOCKS, SCRATCH_BYTES = 128, 1 << 28
@@ -296,7 +297,8 @@ class DeviceCleaner(Cleaner):
         bad = states & BAD > 0
         removed = {"channels": n[:, 0] @ np.count_nonzero(bad, axis=1), "cells": 0, "impulses": 0}
         lost = bad
-        if cells.any() or windows:
+        some_cells = cells.any(axis=1)
+        if some_cells.any() or windows:
             gone, cut = np.zeros(states.shape, np.int64), np.zeros(states.shape, np.int64)
             bits = np.unpackbits(np.ascontiguousarray(cells).view(np.uint8).reshape(*cells.shape, 4), axis=2)
             last = np.maximum(1, n // self.piece) - 1
@@ -313,6 +315,10 @@ class DeviceCleaner(Cleaner):
         for name in removed.keys() & self._counts.keys():
             self._counts[name] += int(removed[name])
         self._cells.extend(np.packbits(lost, axis=1))
+        none, pieces = np.empty((0, 4), np.int64), np.arange(PIECES, dtype=np.uint32)[:, None]
+        for k, block in enumerate(blocks):
+            each = (cells[k] >> pieces & 1 > 0)[: max(1, block.samples // self.piece)] if some_cells[k] else NO_CELLS
+            self._keep_record(block.start, block.samples, bad[k], each, windows.get(k, none))
 
     # ------------------------------------------------------------------ on the host
     def _examine_flagged(

@@ -33,7 +33,7 @@ from skysieve.core.command import (
     report_errors,
 )
 from skysieve.core.metrics.server import format_address, parse_address
-from skysieve.dedispersion.clean.receiver import CLEAN_HELP, parse_steps
+from skysieve.dedispersion.clean.receiver import CLEAN_HELP, VETO_HELP, parse_steps
 from skysieve.dedispersion.contract import DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, THRESHOLD
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS
 from skysieve.dedispersion.stream.receive.formats import FORMATS
@@ -349,6 +349,7 @@ def stream(
         option("--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 "
                "samples.", panel=SEARCH, metavar="S"),
     ] = None,
+    no_veto: Annotated[bool, option("--no-veto", help=VETO_HELP, panel=SEARCH)] = False,
     no_baseline: Annotated[
         bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
     ] = False,
@@ -505,7 +506,8 @@ def stream(
         search = {
             "threshold": threshold, "noise": str(noise), "block": block, "usual_block": BLOCK, "ignore": ignored,
             "clean": parse_steps(clean, "--clean"), "max_width": max_width, "baseline": not no_baseline,
-            "excess": excess, "dip": dip, "device": device, "step": step, "threads": threads, "memory": memory,
+            "veto": not no_veto, "excess": excess, "dip": dip, "device": device, "step": step, "threads": threads,
+            "memory": memory,
         }  # fmt: skip
         loaded = None if plan is None else DMPlan.load(plan)
         inject = None

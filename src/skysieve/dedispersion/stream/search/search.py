@@ -27,6 +27,7 @@ from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.dispatch import find_target, make_engine
 from skysieve.dedispersion.single_pulse.candidates import columns_of
 from skysieve.dedispersion.single_pulse.search import prepare
+from skysieve.dedispersion.single_pulse.vetting import REASONS, SECONDS, Vetting, counted, gone_in, kept
 
 from .history import ENDLESS, History, LiveSource
 from .result import StreamCandidates
@@ -46,6 +47,8 @@ FAR = 2**45
 """Sample at which an engine is tried before the stream begins, far from all real samples."""
 MOST_EVENTS = 200_000
 """Most events of a step; of more, the loudest are used."""
+MOST_AGAIN = 2**30
+"""Most bytes of samples that are held for the second look at candidates; those that wait longer are not looked at."""
 LONG_BLOCK = 0.3
 """Seconds.  Longer blocks are summed in parts of at most this length, as samples arrive."""
 
@@ -77,7 +80,7 @@ class StreamSearch(Plan):
         As for `skysieve.dedispersion.search`.
     usual_block : float
         Seconds of the noise blocks if ``block`` is not given; they become longer if the search needs that.
-    clean, device, memory, threads
+    clean, veto, device, memory, threads
         As for `skysieve.dedispersion.search`.  Samples are cleaned in blocks of about half a second, which adds up to
         that to the latency.
     resident : bool
@@ -94,6 +97,8 @@ class StreamSearch(Plan):
     events, forced, dropped, equal : int
         Events found; groups returned in pieces; events dropped because there were too many; samples (of one channel)
         that count as lost because they repeat one value.
+    vetoed : dict of str to int
+        Candidates that were left out as no dispersed pulses, by reason.
     equal_since : float
         Seconds at which the latest run of equal samples began; -1 before the first one.
 
@@ -143,6 +148,7 @@ class StreamSearch(Plan):
         ref_freq: str | float = "top",
         dm_constant: float | None = None,
         clean: Clean = None,
+        veto: bool = True,
         device: str | tuple[Device, ...] = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
@@ -179,6 +185,14 @@ class StreamSearch(Plan):
         delay = self._cleaner.block + self._cleaner.ahead if self._cleaner.steps else 0
         self.real = kind.kind == "f"
         span = 2 * self.step + 2 * self.job.context + self.job.overlap
+        self._vetting = None
+        if veto and not self.job.every:
+            highest = float(self.dms[-1])
+            made = Vetting(observation, self.ref_freq, self.job.dm_constant, highest, self.length)
+            self._vetting = made if made.usable else None
+            wide = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1]
+            again = made.reach(wide, highest) + 2 * wide + self.job.overlap + delay
+            history = max(history, min(again, MOST_AGAIN // (observation.nchan * kind.itemsize)))
         rows, room = history + self.step + 2 * self.job.context + delay, available_host_memory() // 2
         if (need := rows * observation.nchan * kind.itemsize) > room:
             raise MemoryBudgetError(f"block={block or usual_block:g}, step={step}: {rows} samples", need, room)
@@ -232,6 +246,7 @@ class StreamSearch(Plan):
         self._waiting = Waiting.none()
         self.start = self.low = self.filled = self._repaired = self._loaded = self._base = -1
         self._cleaner.reset()
+        self.vetoed = dict.fromkeys(REASONS, 0)
         self.events = self.forced = self.dropped = self.equal = 0
         self.equal_since = -1.0
 
@@ -510,15 +525,15 @@ class StreamSearch(Plan):
         if self._resident:
             self._held.clean(self._cleaner, self.filled, self._repaired, last)
             self.filled = self._cleaner.done
-            return
         size, most = self._cleaner.block, self._cleaner.ahead
-        while self.filled < self._repaired:
+        while self.filled < self._repaired and not self._resident:
             end = (self.filled // size + 1) * size
             if end + most > self._repaired and not last:
-                return
+                break
             end = min(end, self._repaired)
             self._held.change(self.filled, end, min(most, self._repaired - end), self._cleaner.clean)
             self.filled = end
+        self._cleaner.forget(self._held.base - round(SECONDS / self.observation.tsamp))
 
     @property
     def removed(self) -> Removed:
@@ -600,7 +615,29 @@ class StreamSearch(Plan):
             return []
         columns, number = columns_of(ready.events, ready.head, self.observation, self.ref_freq, self.job.dm_constant)
         columns["live"] = self._live(columns)
-        return [StreamCandidates(columns, ready.events, number)]
+        events = ready.events
+        if self._vetting is not None:
+            limits = max(0, self.start), self._held.stop
+            reasons = self._vetting.reasons(columns, self._again, self._cleaner.impulses, limits)
+            for reason, count in counted(reasons).items():
+                self.vetoed[reason] += count
+            columns, events, number = kept(columns, events, number, reasons == "")
+        return [StreamCandidates(columns, events, number)] if len(events) else []
+
+    def _again(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+        """Samples for the second look at a candidate (`vetting.Samples`): None if they are not held any more."""
+        low, high = max(start, self.start), min(stop, self.filled)
+        shape = (stop - start, self.observation.nchan)
+        rows, gone = np.zeros(shape, self.dtype), np.ones(shape, bool)
+        if low < high:
+            if low < self._held.base:
+                return None
+            inside = slice(low - start, high - start)
+            rows[inside] = self._held.copy(low, high)
+            gone[inside] = self._cleaner.replaced(low, high)
+            gone_in(self._losses().within(low, high), start, gone)
+        gone[:, self._source.ignore] = True
+        return rows, gone
 
     def _live(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
         """For each candidate, the fraction of its window's samples that arrived."""

@@ -1,0 +1,348 @@
+"""A second look at each candidate, in its cut-out of the samples: is it a dispersed pulse, or interference?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from skysieve.dedispersion.data.delays import delay_seconds
+
+from .candidates import Events
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.data.observation import Observation
+
+__all__ = ["REASONS", "Vetting"]
+
+REASONS = {
+    "edge": "the data end within half a width of it, so that a step of the level looks the same",
+    "narrow": "its power is in a fifth of the band, where it is as strong without dispersion",
+    "undispersed": "it is stronger without dispersion, or as strong, at a DM below 3 or among impulses",
+    "red noise": "the level changes as much beside it, within its own width",
+}
+"""Why a candidate is vetoed."""
+
+LEAST_CHANNELS = 32
+"""Data of fewer channels are not looked at: there are too few sub-bands to compare."""
+MOST_BANDS, LEAST_BAND = 32, 8
+"""Most sub-bands, and channels of a sub-band, at least."""
+STRONGEST = 0.19
+"""Part of the sub-bands that interference of a narrow band fills."""
+REST, SAME = 0.38, 0.1
+"""S/N in the other sub-bands, over that in all, below which a candidate is narrow; and part of its power that the best
+window without dispersion may lack."""
+LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
+"""A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM; and where
+impulses are removed, if its arrival differs by fewer widths over its sub-bands."""
+BETTER = 1.4, 20.0
+"""A candidate of any DM is vetoed if the best window without dispersion has more than so many times its power, and so
+much more."""
+RESOLVED, NONE = 2.0, 0.05
+"""Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion has
+nearly its power; and the part that such a window may lack."""
+IMPULSES, SECONDS = 3, 32.0
+"""Impulses that were removed in so many seconds before a candidate, from which on `FLAT` counts."""
+LONGEST = 0.04
+"""Seconds of an impulse, at most."""
+RED, SURE = 2.2, 5.5
+"""Scatter of neighbouring windows, over that of white noise, from which on it is red; and S/N over it that is sure."""
+UNEVEN = 1.6
+"""The S/N against the samples beside a candidate, over its own, from which on the level is uneven."""
+SIDE, LEAST_SIDE = 16, 128
+"""Widths, and samples at least, on each side of a candidate that are looked at."""
+PARTS = 8
+"""Bins of a window: wide ones are binned."""
+SLICE = 2**22
+"""Samples that are read at a time."""
+
+
+class Samples(Protocol):
+    """The samples that were searched, read again."""
+
+    def __call__(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+        """Samples ``start : stop``, shape (samples, channels), and which of them do not count; None if they are gone.
+
+        Samples before and after the data do not count.
+        """
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the cut-out of a candidate shows.
+
+    Attributes
+    ----------
+    snr : float
+        S/N of the window against samples beside it.
+    rest : float
+        The same without the strongest fifth of the sub-bands.
+    power, undispersed : float
+        Sum over sub-bands of the squares of their S/N: of the window, and of the best window without dispersion that
+        covers it there.
+    sweep : float
+        Widths by which the arrival differs over the sub-bands that carry its power.
+    red : float
+        Scatter of neighbouring windows over that of white noise: 1 for white noise.
+    """
+
+    snr: float
+    rest: float
+    power: float
+    undispersed: float
+    sweep: float
+    red: float
+
+    def lacks(self, part: float) -> bool:
+        """Whether the best window without dispersion lacks less than a part of the power."""
+        return self.power - self.undispersed < part * self.power
+
+
+class Vetting:
+    """Looks at the candidates of a search again.
+
+    Parameters
+    ----------
+    obs : Observation
+    ref_freq, dm_constant : float
+    highest : float
+        The highest DM that is searched.
+    block : int
+        Samples after the block of a candidate that are known when it is complete, in a stream.
+    """
+
+    def __init__(self, obs: Observation, ref_freq: float, dm_constant: float, highest: float, block: int) -> None:
+        self.obs, self.ref_freq, self.dm_constant, self.block = obs, ref_freq, dm_constant, block
+        self.low = LOW_DM if highest > LOW_DM else -math.inf
+        self.usable = obs.nchan >= LEAST_CHANNELS and obs.dm is None
+        bands = max(4, min(MOST_BANDS, obs.nchan // LEAST_BAND))
+        self._edges = np.linspace(0, obs.nchan, bands + 1).round().astype(np.int64)
+
+    def side(self, width: int) -> int:
+        """Samples on each side of a window of ``width`` samples that are looked at."""
+        return max(width, min(max(SIDE * width, LEAST_SIDE), self.block - width))
+
+    def reach(self, width: int, dm: float) -> int:
+        """Samples between the first and the last one that may be looked at, for a candidate of a width and DM."""
+        late = float(delay_seconds(self.obs.freqs, dm, self.obs.top, self.dm_constant).max())
+        return 2 * self.side(width) + 4 * width + math.ceil(late / self.obs.tsamp)
+
+    def reasons(
+        self, columns: dict[str, NDArray[Any]], samples: Samples, impulses: Callable[[int, int], int],
+        limits: tuple[int, int],
+    ) -> NDArray[np.str_]:  # fmt: skip
+        """Why each candidate is vetoed: a name of `REASONS`, or "".
+
+        Parameters
+        ----------
+        columns : dict of numpy.ndarray
+            Columns of the candidates.
+        samples : Samples
+        impulses : callable
+            ``impulses(start, stop)`` is the number of impulses that were removed between two samples.
+        limits : (int, int)
+            The first sample of the data, and the last + 1.
+        """
+        found = np.zeros(len(columns["snr"]), f"U{max(map(len, REASONS))}")
+        if self.usable:
+            for i in range(len(found)):
+                snr, dm, time, width = (float(columns[name][i]) for name in ("snr", "dm", "time", "width"))
+                top = time + float(delay_seconds(self.obs.top, dm, self.ref_freq, self.dm_constant)) - width / 2
+                size = max(1, round(width / self.obs.tsamp))
+                at = round(top / self.obs.tsamp)
+                look = self.look(samples, dm, at, size)
+                if look is not None:
+                    found[i] = (
+                        "edge" if self._cut(dm, at, size, limits) else self._reason(look, snr, dm, at, size, impulses)
+                    )
+        return found
+
+    def _cut(self, dm: float, at: int, width: int, limits: tuple[int, int]) -> bool:
+        """Whether the data end within half a width of the window, in half of the channels."""
+        late = float(np.median(delay_seconds(self.obs.freqs, dm, self.obs.top, self.dm_constant))) / self.obs.tsamp
+        half = width // 2
+        return at + late < limits[0] + half or at + late + width > limits[1] - half
+
+    def _reason(
+        self, look: Look, snr: float, dm: float, at: int, width: int, impulses: Callable[[int, int], int]
+    ) -> str:
+        if look.rest < REST * look.snr and look.lacks(SAME):
+            return "narrow"
+        if look.undispersed > BETTER[0] * look.power + BETTER[1] or (look.sweep > RESOLVED and look.lacks(NONE)):
+            return "undispersed"
+        if look.lacks(UNRESOLVED):
+            if dm < self.low and width * self.obs.tsamp <= LONGEST:
+                return "undispersed"
+            before = at - round(SECONDS / self.obs.tsamp)
+            if look.sweep < FLAT and self.low > 0 and impulses(before, at + width) >= IMPULSES:
+                return "undispersed"
+        if (look.red > RED and look.snr < SURE * look.red) or look.snr > UNEVEN * snr:
+            return "red noise"
+        return ""
+
+    def look(self, samples: Samples, dm: float, at: int, width: int) -> Look | None:
+        """What the cut-out of a window shows, whose first sample at the top of the band is ``at``.
+
+        None if its samples are gone.
+        """
+        obs = self.obs
+        bin_ = max(1, width // PARTS)
+        w, side = round(width / bin_), -(-self.side(width) // bin_)
+        late = delay_seconds(obs.freqs, dm, obs.top, self.dm_constant) / (obs.tsamp * bin_)
+        delays = np.rint(late).astype(np.int64)
+        length = 2 * side + w
+        count = length + int(delays.max())
+        binned = self._binned(samples, at - side * bin_, count, bin_)
+        if binned is None:
+            return None
+        total, square, number = binned
+        rel = np.arange(count) - (side + delays)[:, None]
+        guard = w // 2 + 1
+        off = (rel < -guard) | (rel >= w + guard)
+        known = (number * off).sum(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = (total * off).sum(axis=1) / known
+            var = (square * off).sum(axis=1) / known - mean**2
+        good = (known >= 32) & (var > 1e-9 * mean**2)
+        mean, var = np.where(good, mean, 0.0), np.where(good, var, 0.0)
+        y, v = total - mean[:, None] * number, var[:, None] * number
+        y[~good] = 0
+        lined, lined_v = np.zeros((2, obs.nchan, length))
+        for c in range(obs.nchan):
+            lined[c], lined_v[c] = y[c, delays[c] : delays[c] + length], v[c, delays[c] : delays[c] + length]
+        s, q = self._running(lined), self._running(lined_v)
+        s0, q0 = self._running(y), self._running(v)
+
+        on, on_v = s[:, side + w] - s[:, side], q[:, side + w] - q[:, side]
+        near = max(1, min(max(2 * w, 16), side - guard))
+        low, high = side - guard + 1, side + w + guard - 1
+        beside = s[:, low] - s[:, low - near] + s[:, high + near] - s[:, high]
+        beside_v = q[:, low] - q[:, low - near] + q[:, high + near] - q[:, high]
+        excess = on - beside * _over(on_v, beside_v)
+        z = _over(excess, np.sqrt(on_v))
+        rest = np.argsort(-excess, kind="stable")[max(1, round(STRONGEST * len(z))) :]
+        middle = np.array([delays[a:b].mean() for a, b in zip(self._edges[:-1], self._edges[1:], strict=True)]) + side
+        power = np.maximum(z, 0) ** 2
+        spread = np.average((middle - np.average(middle, weights=power)) ** 2, weights=power) if power.any() else 0.0
+        return Look(
+            float(_over(excess.sum(), math.sqrt(on_v.sum()))),
+            float(_over(excess[rest].sum(), math.sqrt(on_v[rest].sum()))),
+            float(power.sum()),
+            _undispersed(s0, q0, power, middle, w, side),
+            math.sqrt(12 * spread) / w,
+            _redness(s.sum(axis=0), q.sum(axis=0), w, side, guard, float(var.sum()) * bin_),
+        )
+
+    def _binned(
+        self, samples: Samples, start: int, count: int, bin_: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None:
+        """Sums of samples and of their squares, and their number, by channel and bin: shape (channels, bins)."""
+        total, square, number = np.zeros((3, self.obs.nchan, count))
+        step = max(1, SLICE // (self.obs.nchan * bin_))
+        for first in range(0, count, step):
+            last = min(count, first + step)
+            read = samples(start + first * bin_, start + last * bin_)
+            if read is None:
+                return None
+            rows, gone = read
+            if rows.dtype.kind == "f":
+                gone = gone | ~np.isfinite(rows)
+            x = np.where(gone, 0.0, rows)
+            shape = (last - first, bin_, self.obs.nchan)
+            total[:, first:last] = x.reshape(shape).sum(axis=1).T
+            square[:, first:last] = (x * x).reshape(shape).sum(axis=1).T
+            number[:, first:last] = (~gone).reshape(shape).sum(axis=1).T
+        return total, square, number
+
+    def _running(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Running sums of each sub-band, which begin with 0."""
+        out = np.zeros((len(self._edges) - 1, x.shape[1] + 1))
+        np.cumsum(np.add.reduceat(x, self._edges[:-1], axis=0), axis=1, out=out[:, 1:])
+        return out
+
+
+def counted(reasons: NDArray[np.str_]) -> dict[str, int]:
+    """How many candidates each reason vetoes.
+
+    >>> counted(np.array(["", "narrow", "edge", "narrow"]))
+    {'edge': 1, 'narrow': 2}
+    """
+    return {name: int(count) for name in REASONS if (count := np.count_nonzero(reasons == name))}
+
+
+def kept(
+    columns: dict[str, NDArray[Any]], events: Events, group: NDArray[np.int64], keep: NDArray[np.bool_]
+) -> tuple[dict[str, NDArray[Any]], Events, NDArray[np.int64]]:
+    """The candidates for which ``keep`` is True: columns, events, and the candidate of each event."""
+    if keep.all():
+        return columns, events, group
+    some = keep[group]
+    number = np.cumsum(keep) - 1
+    left = Events(*(getattr(events, one.name)[some] for one in fields(Events)))
+    return {name: column[keep] for name, column in columns.items()}, left, number[group[some]]
+
+
+def gone_in(rects: NDArray[np.int64], start: int, gone: NDArray[np.bool_]) -> None:
+    """Mark samples in rectangles (first sample, last + 1, first channel, last + 1); ``gone`` begins at ``start``."""
+    for first, last, low, high in rects.tolist():
+        gone[max(0, first - start) : max(0, last - start), low : min(high, gone.shape[1])] = True
+
+
+def _over(a: Any, b: Any) -> Any:
+    """``a / b``, 0 where ``b`` is 0."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape), where=b > 0)
+
+
+def _undispersed(
+    s: NDArray[np.float64], q: NDArray[np.float64], power: NDArray[np.float64], middle: NDArray[np.float64], w: int,
+    side: int,
+) -> float:  # fmt: skip
+    """The largest sum, over sub-bands, of the squares of the S/N of a window at one time in all sub-bands.
+
+    Sub-bands count of which the window covers half of the candidate's, or that of it; they have half of its power.
+
+    Parameters
+    ----------
+    s, q : numpy.ndarray, shape (bands, samples + 1)
+        Running sums of the samples and of their variances.
+    power, middle : numpy.ndarray
+        Square of the candidate's S/N, and its first sample, in each sub-band.
+    w, side : int
+        Its width, and its first sample at the top of the band.
+    """
+    best, count = 0.0, s.shape[1] - 1
+    for size in sorted({max(1, round(w * part)) for part in (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)}):
+        low, high = max(size, side - size), min(count - 2 * size, math.ceil(middle.max()) + w)
+        at = np.arange(low, high + 1, max(1, size // 8))
+        if not len(at):
+            continue
+        on, on_v = s[:, at + size] - s[:, at], q[:, at + size] - q[:, at]
+        beside = s[:, at] - s[:, at - size] + s[:, at + 2 * size] - s[:, at + size]
+        beside_v = q[:, at] - q[:, at - size] + q[:, at + 2 * size] - q[:, at + size]
+        z = _over(on - beside * _over(on_v, beside_v), np.sqrt(on_v))
+        covered = np.minimum(at + size, middle[:, None] + w) - np.maximum(at, middle[:, None])
+        inside = covered >= 0.5 * min(w, size)
+        found = (np.where(inside, np.maximum(z, 0), 0) ** 2).sum(axis=0)
+        best = max(best, float(found[power @ inside >= 0.5 * power.sum()].max(initial=0.0)))
+    return best
+
+
+def _redness(s: NDArray[np.float64], q: NDArray[np.float64], w: int, side: int, guard: int, var: float) -> float:
+    """Scatter of windows beside a candidate, over that of white noise: second differences, so that slopes do not count.
+
+    ``s`` and ``q`` are running sums of the de-dispersed series and of its variance, ``var`` that of a sample.
+    """
+    found = []
+    for ends in (np.arange(side - guard, -1, -w)[::-1], np.arange(side + w + guard, len(s), w)):
+        on, on_v = np.diff(s[ends]), np.diff(q[ends])
+        z = np.where(on_v > 0.5 * w * var, on * _over(np.sqrt(w * var), on_v), np.nan)
+        found.append((z[1:-1] - (z[:-2] + z[2:]) / 2) / math.sqrt(1.5))
+    every = np.concatenate(found)
+    every = np.abs(every[np.isfinite(every)])
+    return float(1.4826 * np.median(every)) if len(every) >= 4 else 1.0

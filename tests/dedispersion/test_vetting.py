@@ -1,0 +1,107 @@
+"""A second look at candidates: interference is vetoed, pulses of the sky stay, in files and streams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.dedispersion import Candidates, Filterbank, fake, inject_pulses, plan, search
+from skysieve.dedispersion.injections.interference import with_interference
+from skysieve.dedispersion.injections.pulses import Pulse
+from skysieve.dedispersion.single_pulse.vetting import REASONS, Vetting
+from skysieve.dedispersion.stream import StreamSearch
+
+BAND = {"nchan": 128, "tsamp": 1e-3, "fch1": 1500.0, "foff": -2.34375}
+DMS = np.arange(0, 301, 2.0)
+
+
+def noise(duration=12.0, seed=1, **options):
+    return fake(duration=duration, times=[], seed=seed, **BAND, **options)
+
+
+def with_pulses(fb, *pulses):
+    return inject_pulses(fb, list(pulses))[0]
+
+
+def changed(fb, change):
+    """The data after ``change(x)``, with ``x`` the samples as floats, shape (channels, samples)."""
+    x = fb.read().astype(np.float64)
+    change(x)
+    return Filterbank.from_array(np.clip(np.rint(x), 0, 255).astype(np.uint8), fch1=1500.0, foff=-2.34375, tsamp=1e-3)
+
+
+@pytest.mark.parametrize("band", [(0.0, 1.0), (0.0, 0.5), (0.7, 1.0)], ids=str)
+@pytest.mark.parametrize("index", [0.0, -4.0])
+def test_pulses_stay(band, index):
+    sizes = [(2.0, 50, 4e-3), (4.0, 120, 10e-3), (6.0, 200, 3e-3), (8.0, 250, 20e-3), (10.0, 80, 8e-3)]
+    pulses = [Pulse(dm=dm, time=t, width=w, snr=14.0, index=index, band=band) for t, dm, w in sizes]
+    found = search(with_pulses(noise(), *pulses), DMS, threads=1)
+    assert found.vetoed == {}
+    assert len(found) >= len(pulses)
+
+
+@pytest.mark.parametrize("where", [slice(0, 128), slice(40, 56)], ids=["band", "radar"])
+def test_signals_without_dispersion_are_vetoed(where):
+    """5 ms, and too weak for the cleaning, or not cleaned at all."""
+
+    def change(x):
+        for at in (2000, 5000, 8000):
+            x[where, at : at + 5] += 16 * 15 / np.sqrt(5 * 128) * 128 / (where.stop - where.start)
+
+    data = changed(with_pulses(noise(), Pulse(dm=150, time=10.0, width=5e-3, snr=20.0)), change)
+    found = search(data, DMS, clean=False, threads=1)
+    every = search(data, DMS, clean=False, veto=False, threads=1)
+    assert len(every) >= 4
+    assert every.vetoed == {}
+    assert abs(found.dm - 150).max() < 20
+    assert len(every) == len(found) + sum(found.vetoed.values())
+    assert len(found.events) < len(every.events)
+    assert (np.bincount(found.group, minlength=len(found)) == found.members).all()
+    assert "vetoed" in found.summary()
+
+
+def test_a_step_at_the_end_of_the_data_is_vetoed():
+    def change(x):
+        x[:, -40:] += 8
+
+    found = search(changed(noise(), change), DMS[:50], clean=False, threads=1)
+    assert len(found) == 0
+    assert found.vetoed["edge"] >= 1
+
+
+@pytest.mark.parametrize(("kinds", "clean"), [("impulses", None), (("radar", "gain"), ("gain",))], ids=str)
+def test_files_and_streams_veto_the_same(kinds, clean):
+    pulses = [Pulse(dm=150, time=t, width=5e-3, snr=20.0) for t in (2.5, 6.2, 9.1)]
+    fb = with_interference(with_pulses(noise(duration=14.0), *pulses), kinds, seed=3)
+    offline = search(fb, DMS, block=1.024, clean=clean, threads=1)
+    assert sum(offline.vetoed.values()) >= 1
+    rows = fb.read().T
+    with StreamSearch(fb.observation, DMS, block=1.024, clean=clean, threads=1) as live:
+        found = [one for at in range(0, len(rows), 900) for one in live.feed(at, rows[at : at + 900])]
+        found += live.finish()
+        snr = np.concatenate([one.columns["snr"] for one in found])
+        assert sorted(snr.tolist(), reverse=True) == offline.snr.tolist()
+        assert {name: count for name, count in live.vetoed.items() if count} == offline.vetoed
+
+
+def test_results_keep_the_numbers(tmp_path):
+    found = search(changed(noise(), lambda x: x[:, 3000:3005].__iadd__(10)), DMS, clean=False, threads=1)
+    assert set(found.vetoed) <= set(REASONS)
+    found.save(tmp_path / "a.npz")
+    assert Candidates.load(tmp_path / "a.npz").vetoed == found.vetoed != {}
+
+
+def test_samples_that_are_gone_veto_nothing():
+    obs = noise(1.0).observation
+    columns = {"snr": np.array([9.0]), "dm": np.array([0.0]), "time": np.array([0.5]), "width": np.array([5e-3])}
+    vetting = Vetting(obs, obs.top, 4148.8, 300.0, 2000)
+    assert vetting.reasons(columns, lambda *_: None, lambda *_: 9, (0, 1000)).tolist() == [""]
+
+
+@pytest.mark.parametrize("name", ["1bit", "2bit", "4bit", "8bit_1", "8bit_2"])
+def test_bumps_of_the_baseline_are_vetoed(data_dir, name):
+    """The level of Parkes' recordings changes in most channels at once, within 158 ms."""
+    with Filterbank.open(data_dir / "dedispersion" / f"parkes_{name}.fil") as fb:
+        found = search(fb, plan(fb, 200.0), threads=1)
+        assert len(found) == 0
+        assert sum(found.vetoed.values()) >= 1
