@@ -315,9 +315,11 @@ class DeviceCleaner(Cleaner):
         for name in removed.keys() & self._counts.keys():
             self._counts[name] += int(removed[name])
         self._cells.extend(np.packbits(lost, axis=1))
-        none, pieces = np.empty((0, 4), np.int64), np.arange(PIECES, dtype=np.uint32)[:, None]
+        none, pieces = np.empty((0, 4), np.int64), np.arange(PIECES)[:, None]
         for k, block in enumerate(blocks):
-            each = (cells[k] >> pieces & 1 > 0)[: max(1, block.samples // self.piece)] if some_cells[k] else NO_CELLS
+            each = NO_CELLS
+            if some_cells[k]:
+                each = (cells[k].astype(np.int64) >> pieces[: block.samples // self.piece]) & 1 > 0
             self._keep_record(block.start, block.samples, bad[k], each, windows.get(k, none))
 
     # ------------------------------------------------------------------ on the host
