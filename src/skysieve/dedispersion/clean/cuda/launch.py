@@ -297,7 +297,7 @@ class DeviceCleaner(Cleaner):
         bad = states & BAD > 0
         removed = {"channels": n[:, 0] @ np.count_nonzero(bad, axis=1), "cells": 0, "impulses": 0}
         lost = bad
-        some_cells = cells.any(axis=1)
+        some_cells: NDArray[np.bool_] = np.asarray(cells.any(axis=1))
         if some_cells.any() or windows:
             gone, cut = np.zeros(states.shape, np.int64), np.zeros(states.shape, np.int64)
             bits = np.unpackbits(np.ascontiguousarray(cells).view(np.uint8).reshape(*cells.shape, 4), axis=2)
