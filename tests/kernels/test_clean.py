@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skysieve.dedispersion.clean.cuda import launch
-from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner, PlaneRows
+from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner, PlaneRows, TimeRows
 from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
 from skysieve.dedispersion.contract import Table
@@ -41,23 +41,26 @@ def on_device(runtime, x):
     data = runtime.xp.zeros(C * stride * max(1, planes), np.uint8 if planes else np.float32)
     rows = PlaneRows(Planes(data, stride, C * stride, planes), x.dtype, C)
     rows.set(0, x)
-    runtime.synchronize()
     assert (rows.get(0, n) == x).all()
     return rows
 
 
-def compare(runtime, x, steps=True, tsamp=1e-3, ignore=(), begin=0, cuts=(), batch=None, monkeypatch=None):
+def compare(
+    runtime, x, steps=True, tsamp=1e-3, ignore=(), begin=0, cuts=(), batch=None, monkeypatch=None, by_time=False
+):
     """Clean on the device, as samples become known up to each of ``cuts``, and on the CPU; the two cleaners."""
     fb = Filterbank.from_array(x.T, fch1=1500.0, foff=-256 / x.shape[1], tsamp=tsamp)
     given = fb.observation, fb.dtype, fb.maximum, cleaning_steps(steps), ignore, DM_CONSTANT
     theirs = Cleaner(*given)
     expected = CleanReader(fb, theirs, begin).read(0, fb.nsamp)
-    rows = on_device(runtime, x)
+    rows = TimeRows(runtime.xp.array(x)) if by_time else on_device(runtime, x)
+    runtime.synchronize()
     if batch is not None:
         monkeypatch.setattr(launch, "MOST_BLOCKS", batch)
     ours = DeviceCleaner(runtime, fb.nsamp, Cleaner(*given), begin)
-    for stop in (*cuts, fb.nsamp):
-        ours.clean_rows(rows, 0, stop, fb.nsamp)
+    for stop in cuts:  # of a stream whose end is not known
+        ours.clean_rows(rows, 0, stop, 2**60)
+    ours.clean_rows(rows, 0, fb.nsamp, fb.nsamp)
     found = rows.get(0, fb.nsamp)
     a, b = ours.removed(), theirs.removed()
     assert ours.jumps == theirs.jumps
@@ -100,6 +103,7 @@ def test_narrow_band_signals_and_impulses_in_any_batches(runtime, monkeypatch):
     assert len(removed.windows) >= 4
     for cuts in ((700, 1500, 1501, 3500), range(100, 4096, 777)):
         compare(runtime, x, cuts=cuts, batch=2, monkeypatch=monkeypatch)
+    compare(runtime, x, cuts=range(100, 4096, 777), by_time=True)
     compare(runtime, x[:3900], begin=300, ignore=(5, 33))
     removed, _ = compare(runtime, x, steps=["cells", "impulses"])
     assert min(removed.parts.values()) > 0
@@ -108,11 +112,20 @@ def test_narrow_band_signals_and_impulses_in_any_batches(runtime, monkeypatch):
 
 
 @one_order
-def test_steps_of_the_gain_are_undone_by_the_host(runtime):
-    x = np.random.default_rng(0).normal(96, 16, (7000, 32))
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2", "f4"])
+@pytest.mark.parametrize("sigma", [16, 3])
+def test_steps_of_the_gain_are_undone(runtime, kind, sigma):
+    """Up and not quite down again, with channels of few levels, which are rounded at random; an impulse after it."""
+    x = np.random.default_rng(0).normal(96, sigma, (7000, 40))
     x[2000:4000] *= 1.1
-    _, out = compare(runtime, np.rint(x).clip(0, 255).astype(np.uint8))
+    x[4000:] *= 1.03
+    x[5000:5004] += 4 * sigma
+    x -= 100 if kind == "i1" else 0
+    x = x.astype(KINDS[kind]) if kind == "f4" else np.rint(x).clip(-128, 255).astype(KINDS[kind])
+    removed, out = compare(runtime, x)
+    assert len(removed.windows) > 0
     assert abs(out[2100:3900].mean() - out[:1900].mean()) < 1
+    assert len({name for name, *_ in runtime.launches} & {"regain", "cut"}) == 2
 
 
 def test_data_that_begin_late_die_and_end_early(runtime):

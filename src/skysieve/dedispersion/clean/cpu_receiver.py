@@ -432,8 +432,8 @@ def level_beside(rows, first, piece, order, a, out):
 
 
 @njit(**JIT)
-def regain(rows, start, first, factor, offset, sigma, low, high, whole):
-    """``rows = rows * factor - offset`` by channel, from row ``first`` on; few levels are rounded at random."""
+def regain(rows, start, first, factor, offset, rough, low, high, whole):
+    """``rows = rows * factor - offset`` by channel, from row ``first`` on; ``rough`` ones are rounded at random."""
     n, C = rows.shape
     for t in range(first, n):
         for c in range(C):
@@ -441,7 +441,7 @@ def regain(rows, start, first, factor, offset, sigma, low, high, whole):
                 continue
             v = rows[t, c] * factor[c] - offset[c]
             if whole:
-                if sigma[c] < ROUGH:
+                if rough[c]:
                     u = random_bits(start + t, c + 0x20000000) >> np.uint64(11)
                     v += np.float64(u) / 9007199254740992.0 - 0.5
                 v = min(max(np.rint(v), low), high)

@@ -335,7 +335,7 @@ class Cleaner:
         self._bad = np.zeros(C, bool)
         self._before: NDArray[np.float32] | None = None
         self._plain: tuple[NDArray[np.float32], NDArray[np.float64]] | None = None
-        self._factor, self._offset = np.ones(C), np.zeros(C)
+        self._factor, self._offset, self._rough = np.ones(C), np.zeros(C), np.zeros(C, bool)
         self._used = np.zeros(self.groups)
         self.jumps: list[tuple[int, int]] = []
         self._samples = 0
@@ -470,8 +470,12 @@ class Cleaner:
     ) -> None:  # fmt: skip
         from . import cpu_receiver
 
-        cpu_receiver.regain(rows, start, first, factor, offset, self._sigma, self.low, self.high, self.whole)
-        self._gains.append(_Gain(first, factor.copy(), offset.copy(), np.packbits(self._sigma < cpu_receiver.ROUGH)))
+        cpu_receiver.regain(rows, start, first, factor, offset, self._rough, self.low, self.high, self.whole)
+        self._gains.append(self._gain(first, factor, offset))
+
+    def _gain(self, first: int, factor: NDArray[np.float64], offset: NDArray[np.float64]) -> _Gain:
+        """A change of the gain, as it is kept."""
+        return _Gain(first, factor.copy(), offset.copy(), np.packbits(self._rough))
 
     def _series(self, rows: NDArray[Any], n: int, found: _Channels) -> tuple[NDArray[np.float32], int]:
         """Sums of groups of channels, from up to half a block before the block to the last of ``rows``.
@@ -552,6 +556,7 @@ class Cleaner:
             offset[which] = after[which] - before[which]
         if not which.any():
             return None
+        self._rough = found.sigma < cpu_receiver.ROUGH
         self._factor *= factor
         self._offset = self._offset * factor + offset
         self.jumps.append((start + first, int(which.sum())))
@@ -676,11 +681,10 @@ class Cleaner:
                 out = rows.copy() if out is rows else out
                 low = max(start, block.start)
                 part = out[low - start : block.start + block.count - start]
-                rough = np.unpackbits(gain.rough, count=self.nchan)
-                sigma = np.where(rough, 0.0, 2.0 * cpu_receiver.ROUGH)
+                rough = np.unpackbits(gain.rough, count=self.nchan).astype(bool)
                 first = max(0, gain.first - (low - block.start))
                 cpu_receiver.regain(
-                    part, low, first, gain.factor, gain.offset, sigma, self.low, self.high, self.whole
+                    part, low, first, gain.factor, gain.offset, rough, self.low, self.high, self.whole
                 )  # fmt: skip
         return out
 

@@ -13,6 +13,7 @@
 // flatten: sums over the groups of what is left.  Layout: a thread for a sample.
 // steps, impulses: flags of blocks that the host examines.
 //   Layout: a block of threads for a block of samples, or for a band of one.
+// regain: samples after a step of the gain, as they are before it.  Layout: as `moments`.
 // replace, cut: noise in place of cells and of impulses.  Layout: a warp for a channel of a block, or of a window.
 //
 // Cost: per sample 2 bytes and 20 instructions, for 32 groups of 32 channels or more.
@@ -36,7 +37,7 @@
 // budget: f32 kernel=steps spills<=8
 // budget: f32 kernel=weigh spills<=16
 // budget: bytes kernel=moments regs<=56
-// budget: bytes kernel=series regs<=40
+// budget: bytes kernel=series regs<=48
 // budget: words kernel=moments spills<=32
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -89,9 +90,11 @@ struct Job {
   u32* flags;
   double *held, *held_sigma;
   u8* memory;
+  const double *factor, *shift;  // gain of each channel, which is undone in all samples that are read if it changed
+  const u8* rough;
   i64 pitch;  // samples of a series
   double limit, fair, low, high;
-  int planes, offset, channels, groups, piece, room, count, band_count, widths, wanted;
+  int planes, offset, channels, groups, piece, room, count, band_count, widths, wanted, changed;
 };
 
 // Of every array by block, the first part belongs to the block before: block b of a batch has part b + 1.
@@ -109,6 +112,30 @@ typedef int Sum;
 typedef double Sum;
 #endif
 
+__device__ __forceinline__ double add(double a, double b) { return __dadd_rn(a, b); }
+__device__ __forceinline__ double sub(double a, double b) { return __dsub_rn(a, b); }
+__device__ __forceinline__ double mul(double a, double b) { return __dmul_rn(a, b); }
+__device__ __forceinline__ double quotient(double a, double b) { return __ddiv_rn(a, b); }
+__device__ __forceinline__ double root(double a) { return __dsqrt_rn(a); }
+__device__ __forceinline__ double larger(double a, double b) { return a > b ? a : b; }
+
+__device__ __forceinline__ u64 random_bits(i64 t, i64 c) {
+  u64 z = (u64)t * 0x9E3779B97F4A7C15ull + (u64)(c + 1) * 0xD1B54A32D192ED03ull;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+// From 0 to below 1.
+__device__ __forceinline__ double uniform(i64 t, i64 c) {
+  return quotient((double)(random_bits(t, c) >> 11), 9007199254740992.0);
+}
+
+__device__ __forceinline__ double limited(const Job& j, double v) {
+  v = v > j.low ? v : j.low;
+  return v < j.high ? v : j.high;
+}
+
 // ---------------------------------------------------------------- samples
 
 #ifndef REAL
@@ -121,7 +148,7 @@ __device__ __forceinline__ u8* place(const Job& j, int c, i64 t) {
 }
 #endif
 
-__device__ __forceinline__ Sum sample(const Job& j, int c, i64 t) {
+__device__ __forceinline__ Sum recorded(const Job& j, int c, i64 t) {
 #ifdef REAL
   return reinterpret_cast<const float*>(j.x)[c * j.stride + t];
 #elif defined BYTES
@@ -144,10 +171,23 @@ __device__ __forceinline__ void put(const Job& j, int c, i64 t, double v) {
 #endif
 }
 
-// Four samples from t on; those from `total` on are undefined.
-__device__ __forceinline__ void four(const Job& j, int c, i64 column, int t, int total, Sum* v) {
+// A sample with the gain that its channel had at the beginning.
+__device__ __forceinline__ Sum at_gain(const Job& j, int c, i64 number, Sum recorded) {
+  const double factor = j.factor[c], shift = j.shift[c];
+  if (factor == 1 && shift == 0) return recorded;
+  double v = sub(mul((double)recorded, factor), shift);
+#ifdef REAL
+  return (double)(float)v;
+#else
+  if (j.rough[c]) v = add(v, sub(uniform(number, c + 0x20000000ll), 0.5));
+  return (Sum)limited(j, rint(v));
+#endif
+}
+
+// Four samples of a block from t on; those from `total` on are undefined.
+__device__ __forceinline__ void four(const Job& j, const Block& b, int c, int t, int total, Sum* v) {
 #if defined BYTES && !defined TIMES
-  const u8* p = place(j, c, column + t);
+  const u8* p = place(j, c, b.column + t);
   const int shift = 8 * (int)((u64)p & 3);
   const u32* words = reinterpret_cast<const u32*>(p - (shift >> 3));
   u32 w = words[0];
@@ -156,18 +196,18 @@ __device__ __forceinline__ void four(const Job& j, int c, i64 column, int t, int
   for (int k = 0; k < 4; k++) v[k] = (int)(w >> (8 * k) & 255) - j.offset;
 #else
 #pragma unroll
-  for (int k = 0; k < 4; k++) v[k] = t + k < total ? sample(j, c, column + t + k) : (Sum)0;
+  for (int k = 0; k < 4; k++) v[k] = t + k < total ? recorded(j, c, b.column + t + k) : (Sum)0;
 #endif
+  if (j.changed)
+    for (int k = 0; k < 4; k++) v[k] = at_gain(j, c, b.start + t + k, v[k]);
+}
+
+__device__ __forceinline__ Sum first_of(const Job& j, const Block& b, int c) {
+  const Sum v = recorded(j, c, b.column);
+  return j.changed ? at_gain(j, c, b.start, v) : v;
 }
 
 // ---------------------------------------------------------------- statistics of channels
-
-__device__ __forceinline__ double add(double a, double b) { return __dadd_rn(a, b); }
-__device__ __forceinline__ double sub(double a, double b) { return __dsub_rn(a, b); }
-__device__ __forceinline__ double mul(double a, double b) { return __dmul_rn(a, b); }
-__device__ __forceinline__ double quotient(double a, double b) { return __ddiv_rn(a, b); }
-__device__ __forceinline__ double root(double a) { return __dsqrt_rn(a); }
-__device__ __forceinline__ double larger(double a, double b) { return a > b ? a : b; }
 
 // Median of the values of the first n lanes, in every lane.
 __device__ double warp_median(double v, int n) {
@@ -195,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) moments(Job j) {
   Sum total = 0, square = 0, lag = 0, before = 0;
   for (int t = first; t < last; t += 4) {
     Sum v[4];
-    four(j, c, b.column, t, b.count, v);
+    four(j, b, c, t, b.count, v);
 #pragma unroll
     for (int k = 0; k < 4; k++)
       if (t + k < last) {
@@ -226,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) moments(Job j) {
     downs = add(downs, __shfl_sync(~0u, down, p));
   }
   const double level = warp_median(m, pieces), scatter = warp_median(mul(v, quotient(n, less)), pieces);
-  const double begin = (double)sample(j, c, b.column);
+  const double begin = (double)first_of(j, b, c);
   const bool alive = __all_sync(~0u, !mine || v > 0);
   const bool still = __all_sync(~0u, !mine || (v == 0 && (double)total == mul(begin, n)));
   if (lane == 0) {
@@ -468,7 +508,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) follow(Job j) {
       held_sigma = sigma;
     }
     const double value = bad ? held : level;
-    const bool fresh = bad && !((marks & STILL) && (double)sample(j, c, block.column) == rint(value));
+    const bool fresh = bad && !((marks & STILL) && (double)first_of(j, block, c) == rint(value));
     memory = KNOWN | (begun || alive ? BEGUN : 0) | (bad ? WAS_BAD : 0);
     j.fill[at] = value;
     j.states[at] = (good ? GOOD : 0) | (bad ? BAD : 0) | (fresh ? FRESH : 0);
@@ -540,7 +580,7 @@ extern "C" __global__ void __launch_bounds__(128) series(Job j) {
     const int w = weights[c];
     if (w == 0 || (p < own && (cells[c] >> p & 1))) continue;
     Sum v[4];
-    four(j, c, b.column, t, b.total, v);
+    four(j, b, c, t, b.total, v);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
 #ifdef BYTES
@@ -693,23 +733,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) steps(Job j) {
 
 // ---------------------------------------------------------------- replacement
 
-__device__ __forceinline__ u64 random_bits(i64 t, i64 c) {
-  u64 z = (u64)t * 0x9E3779B97F4A7C15ull + (u64)(c + 1) * 0xD1B54A32D192ED03ull;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-  return z ^ (z >> 31);
-}
-
-// From 0 to below 1.
-__device__ __forceinline__ double uniform(i64 t, i64 c) {
-  return quotient((double)(random_bits(t, c) >> 11), 9007199254740992.0);
-}
-
-__device__ __forceinline__ double limited(const Job& j, double v) {
-  v = v > j.low ? v : j.low;
-  return v < j.high ? v : j.high;
-}
-
 // Noise of a channel in samples first : last of a block, by a warp.
 __device__ void noise(const Job& j, const Block& b, int part, int c, int first, int last) {
   const i64 at = (i64)part * j.channels + c, line = (i64)part * j.groups + j.group[c];
@@ -736,6 +759,14 @@ __device__ void noise(const Job& j, const Block& b, int part, int c, int first, 
 #endif
     put(j, c, b.column + t, v);
   }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) regain(Job j) {
+  const int c = blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5);
+  if (c >= j.channels || (j.factor[c] == 1 && j.shift[c] == 0)) return;
+  const Block b = j.blocks[blockIdx.y];
+  for (int t = threadIdx.x & 31; t < b.count; t += 32)
+    put(j, c, b.column + t, (double)at_gain(j, c, b.start + t, recorded(j, c, b.column + t)));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) replace(Job j) {

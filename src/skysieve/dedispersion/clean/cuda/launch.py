@@ -2,7 +2,7 @@
 
 Statistics, bad channels, cells, series of groups and replacement run on the GPU (``clean.cu``), for many blocks at a
 time.  The GPU flags blocks in which there may be a step of the gain or an impulse.  The host examines their series,
-with the code of the CPU, and cleans the blocks from a step of the gain on until the gain is what it was.
+with the code of the CPU, and cleans the blocks that have a step of the gain.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ JOB = struct(
     "x*", "stride#", "plane#", "blocks*", "use*", "edges*", "group*", "bands*", "thresholds*", "mean*", "var*",
     "level*", "sigma*", "rho*", "fill*", "scratch*", "listed*", "marks*", "states*", "cells*", "weights*", "means*",
     "scales*", "used*", "whole*", "base*", "sums*", "series*", "prefix*", "flags*", "held*", "held_sigma*", "memory*",
-    "pitch#", "limit.", "fair.", "low.", "high.", "planes", "offset", "channels", "groups", "piece", "room", "count",
-    "band_count", "widths", "wanted",
+    "factor*", "shift*", "rough*", "pitch#", "limit.", "fair.", "low.", "high.", "planes", "offset", "channels",
+    "groups", "piece", "room", "count", "band_count", "widths", "wanted", "changed",
 )  # fmt: skip
 """``struct Job``."""
 BLOCK = struct("start#", "column#", "count", "total")
@@ -115,7 +115,9 @@ class DeviceCleaner(Cleaner):
             self._arrays = {name: xp.empty((self.batch + 1) * size, kind) for name, (size, kind) in each.items()}
             self._arrays |= {
                 "held": xp.empty(self.nchan), "held_sigma": xp.empty(self.nchan),
-                "memory": xp.empty(self.nchan, np.uint8), "use": xp.asarray(self._use.view(np.uint8)),
+                "memory": xp.empty(self.nchan, np.uint8), "factor": xp.empty(self.nchan),
+                "shift": xp.empty(self.nchan), "rough": xp.empty(self.nchan, np.uint8),
+                "use": xp.asarray(self._use.view(np.uint8)),
                 "edges": xp.asarray(self._edges.astype(np.int32)), "group": xp.asarray(self._group.astype(np.int32)),
                 "bands": xp.asarray(self._bands.astype(np.int32).ravel()), "thresholds": xp.asarray(self._thresholds),
             }  # fmt: skip
@@ -181,7 +183,7 @@ class DeviceCleaner(Cleaner):
         with self.lane:
             while blocks:
                 some = blocks[: self.batch]
-                count = 0 if self._changed() else self._run(rows, some)
+                count = self._run(rows, some)
                 if count < len(some):
                     self._on_host(rows, blocks[count])
                     count += 1
@@ -198,7 +200,7 @@ class DeviceCleaner(Cleaner):
         addresses = {name: address(held) for name, held in self._arrays.items()}
         job = fill(
             JOB, x=rows.data, stride=rows.stride, plane=rows.plane, planes=max(1, rows.planes), offset=rows.offset,
-            count=N, **addresses, **self._constants,
+            count=N, changed=int(self._changed()), **addresses, **self._constants,
         )  # fmt: skip
 
         def launch(kernel: str, grid: tuple[int, ...], threads: int, *more: Any, shared: int = 0) -> None:
@@ -232,6 +234,8 @@ class DeviceCleaner(Cleaner):
             launch("follow", (-(-C // THREADS),), THREADS)
             memory = self._fetch_memory()
             lane.synchronize()
+        if self._changed():
+            launch("regain", (warps, end), THREADS)
         if (states & FRESH).any() or cells.any():
             launch("replace", (warps, end), THREADS)
         if windows:
@@ -264,10 +268,13 @@ class DeviceCleaner(Cleaner):
     def _send_memory(self) -> None:
         """Copy what is known of the channels from earlier blocks to the device."""
         memory = (KNOWN * self._known + BEGUN * self._begun + WAS_BAD * self._bad).astype(np.uint8)
-        for name, value in (("held", self._held), ("held_sigma", self._sigma), ("memory", memory)):
-            given = self.lane.pinned("given " + name, self.nchan, value.dtype)
-            given[:] = value
-            self.lane.to_device(self._arrays[name], given)
+        given = [("held", self._held), ("held_sigma", self._sigma), ("memory", memory)]
+        if self._changed():
+            given += [("factor", self._factor), ("shift", self._offset), ("rough", self._rough.view(np.uint8))]
+        for name, value in given:
+            pinned = self.lane.pinned("given " + name, self.nchan, value.dtype)
+            pinned[:] = value
+            self.lane.to_device(self._arrays[name], pinned)
 
     def _fetch_memory(self) -> dict[str, NDArray[Any]]:
         """Begin to copy it back."""
@@ -320,6 +327,8 @@ class DeviceCleaner(Cleaner):
             each = NO_CELLS
             if some_cells[k]:
                 each = (cells[k].astype(np.int64) >> pieces[: block.samples // self.piece]) & 1 > 0
+            if self._changed():
+                self._gains.append(self._gain(0, self._factor, self._offset))
             self._keep_record(block.start, block.samples, bad[k], each, windows.get(k, none))
 
     # ------------------------------------------------------------------ on the host
