@@ -17,6 +17,10 @@ from typing import Any
 
 import pytest
 
+# The workers of pytest-xdist use all cores: further threads of NumPy would only wait for one another.  NumPy reads it
+# when it is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from skysieve.core.device import cuda_problem, driver_version, resolve
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -40,7 +40,10 @@ def test_page(page: Path, elsewhere: Path) -> None:
         exec(compile("\n" * line + block[1], str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(p, id=p.name, marks=[pytest.mark.slow] if p.name == "lsdb_catalogue.py" else []) for p in SCRIPTS],
+)
 def test_example(script: Path, elsewhere: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip(NEEDS.get(script.name, "skysieve"))

@@ -23,7 +23,7 @@ MOST_FILES = 16
 ORDER = {
     "periodogram": (
         "contract", "numerics", "cpu|cuda", "lightcurves", "result", "analysis", "api", "multiband", "astropy_class",
-        "command",
+        "survey", "command",
     ),
     "sphere": ("contract", "kernels", "grids", "ring_pairs", "arguments", "cpu|cuda", "api", "maps", "command"),
     "dedispersion": (

@@ -162,25 +162,27 @@ def _facts() -> dict[str, Any]:
         "skysieve": __version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "packages": {package: _package_version(package) for package in PACKAGES},
+        "packages": _package_versions(),
         "devices": devices,
         "gpu_problem": None if problem is None else str(problem),
         "methods": {domain: list(_load(place)) for domain, place in METHODS.items()},
     }
 
 
-def _package_version(package: str) -> str | None:
-    """Version of a package, found without importing it; None if it is not installed."""
+def _package_versions() -> dict[str, str | None]:
+    """Versions of `PACKAGES`, found without importing them; None for those that are not installed."""
     from importlib import metadata
     from importlib.util import find_spec
 
-    if find_spec(package) is None:
-        return None
-    names = metadata.packages_distributions().get(package, [package])
-    try:
-        return ", ".join(metadata.version(n) + (f" ({n})" if n != package else "") for n in dict.fromkeys(names))
-    except metadata.PackageNotFoundError:
-        return "of unknown version"
+    distributions = metadata.packages_distributions()  # reads the files of every installed package: once
+    found: dict[str, str | None] = dict.fromkeys(PACKAGES)
+    for package in filter(find_spec, PACKAGES):
+        names = dict.fromkeys(distributions.get(package, [package]))
+        try:
+            found[package] = ", ".join(metadata.version(n) + (f" ({n})" if n != package else "") for n in names)
+        except metadata.PackageNotFoundError:
+            found[package] = "of unknown version"
+    return found
 
 
 def demo(

@@ -18,8 +18,8 @@ from skysieve.core.checks import whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from skysieve.periodogram.command.survey import Found, Request
     from skysieve.periodogram.lightcurves.io import LightCurves
+    from skysieve.periodogram.survey import Found, Request
 
 __all__ = ["meta", "periods"]
 
@@ -159,10 +159,10 @@ def _request(n_peaks: int, threads: int | None, options: dict[str, Any]) -> Requ
     """What is asked of the search; the options are checked here, before any light curve is read."""
     import skysieve
     from skysieve.core.checks import one_of
-    from skysieve.periodogram.command.survey import Request
     from skysieve.periodogram.contract import BAND_MODELS
     from skysieve.periodogram.lightcurves.checks import make_spec
     from skysieve.periodogram.multiband import DEFAULT, DEFAULT_TERMS
+    from skysieve.periodogram.survey import Request
 
     given = dict(options)
     model = given.pop("model", None)
@@ -295,7 +295,7 @@ def _arrow(column: Any) -> Any:
 
 def _answers(rows: LightCurves, request: Request) -> Found:
     """Answers for all objects of a partition, which may be empty."""
-    from skysieve.periodogram.command.survey import Found, join, search
+    from skysieve.periodogram.survey import Found, join, search
 
     if len(rows):
         banded = rows.band is not None and request.multiband != "none"  # also with rows of one band in this partition

@@ -53,7 +53,7 @@ class Broker:
         return sorted(found)
 
     def pause(self) -> None:
-        """The brokers answer no more, until `go_on`."""
+        """The brokers stop answering until `go_on`."""
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:

@@ -213,7 +213,7 @@ def test_killed_at_any_moment(tmp_path, kills):
     assert sqlite3.connect(store).execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_files_that_cannot_be_read_cost_themselves_alone(tmp_path):
+def test_files_that_cannot_be_read_do_not_stop_the_run(tmp_path):
     (good,) = write_files(tmp_path / "a", [star(k, n=25) for k in range(1, 5)], 10, cutout=10)
     short = tmp_path / "short.avro"
     short.write_bytes(good.read_bytes()[:-5000])

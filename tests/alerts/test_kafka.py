@@ -119,7 +119,7 @@ def test_killed_at_any_moment(broker, tmp_path, processes):
 
 @pytest.mark.slow
 def test_partitions_move_between_consumers(broker, tmp_path, processes):
-    """Two processes of a group, each with a store of its own; when one ends the other reads on where it was."""
+    """Two processes of a group, each with a store of its own; when one ends, the other continues where it was."""
     stores = tmp_path / "a.db", tmp_path / "b.db"
     broker.send("alerts", messages(1, 20))
     processes.append(start(*arguments(broker, stores[0])))

@@ -1,4 +1,4 @@
-"""Jobs in one process: folders, resume, locks, what is refused and what costs a partition."""
+"""Jobs in one process: folders, resume, locks, errors of arguments and of partitions."""
 
 from __future__ import annotations
 

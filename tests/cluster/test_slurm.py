@@ -118,7 +118,7 @@ def test_a_preempted_task_stops_and_a_second_array_continues(slurm, tmp_path):
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_task_that_is_told_to_stop_ends_with_the_code_for_checkpoints(tmp_path, sent):
+def test_a_task_that_is_asked_to_stop_ends_with_the_code_for_checkpoints(tmp_path, sent):
     """As the scripts start it, without SLURM."""
     job = toy(tmp_path / "a.parquet", seconds=0.5)
     cluster.submit(job, "htcondor")

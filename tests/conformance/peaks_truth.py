@@ -36,18 +36,20 @@ class Exact:
         self.root = np.sqrt(w / w.sum())
         values = np.asarray(y, float)[keep]
         values = values - np.average(values, weights=w) * (fit_mean or center_data)
-        self.constants = self.root[:, None] * ([1.0] if fit_mean else [])
+        self.fit_mean = fit_mean
         self.mean_square = float(np.sum((self.root * values) ** 2))
         self.y = self.root * values / np.sqrt(self.mean_square)
 
     def __call__(self, frequency: Any) -> Any:
-        found = np.empty(np.size(frequency))
-        for i, f in enumerate(np.atleast_1d(np.asarray(frequency, np.longdouble))):
-            turns = f * self.t
+        frequency = np.atleast_1d(np.asarray(frequency, np.longdouble))
+        found = np.empty(len(frequency))
+        for first in range(0, len(frequency), 128):
+            turns = frequency[first : first + 128, None] * self.t
             angle = (2 * np.pi * (turns - np.rint(turns))).astype(float)
-            waves = [self.root * wave(k * angle) for k in range(1, self.terms + 1) for wave in (np.cos, np.sin)]
-            q, _ = np.linalg.qr(np.column_stack([self.constants, *waves]))
-            found[i] = np.sum((q.T @ self.y) ** 2)
+            waves = [wave(k * angle) for k in range(1, self.terms + 1) for wave in (np.cos, np.sin)]
+            columns = [np.ones_like(angle), *waves] if self.fit_mean else waves
+            q, _ = np.linalg.qr(np.stack(columns, axis=-1) * self.root[:, None])
+            found[first : first + 128] = np.sum((self.y @ q) ** 2, axis=-1)
         return found
 
     def curvature(self, f: float) -> float:

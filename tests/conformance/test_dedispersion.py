@@ -109,7 +109,7 @@ def test_narrow_samples(tmp_path, nbits):
 
 @pytest.mark.parametrize(("nbits", "downsamp"), [(9, 1), (10, 16), (10, 128), (11, 1), (11, 64), (12, 3)])
 def test_wide_samples_of_few_bits(nbits, downsamp):
-    """Sums of two polarisations need 9 bits: on either side of where bytes are added apart."""
+    """Samples of 9 to 12 bits, such as sums of two polarisations, with and without binning."""
     rng = np.random.default_rng(nbits)
     x = rng.integers(0, 2**nbits, (300, 9000), dtype=np.uint16)
     x[::3] = 2**nbits - 1
@@ -439,7 +439,7 @@ def test_sums_past_32_bits_are_refused():
 
 
 def test_a_pulse_narrower_than_a_sample_is_a_sample_wide():
-    """Of a narrower box nothing would be left anywhere, and no loss could be told."""
+    """A narrower box would be empty everywhere, and have no loss."""
     fb = Filterbank.from_array(np.zeros((64, 4000), np.uint8), fch1=400, foff=-0.5, tsamp=1e-3)
     dms = np.arange(0, 20, 0.1)
     loss = [dedisperse(fb, dms, method="tree", width=w, threads=1).loss for w in (1e-9, 1e-3)]

@@ -112,24 +112,22 @@ def patchy():
     return patchy_atoms()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("window", list(WINDOWS))
 @pytest.mark.parametrize("grid", list(GRIDS))
-def test_against_the_truth(patchy, grid, window, dtype):
-    bins = bin_atoms(patchy)
-    truth = reference.transient_map(bins, GRIDS[grid], resolve_window(WINDOWS[window], 3))
-    r = transient_map(patchy, GRIDS[grid], window=WINDOWS[window], dtype=dtype, device="cpu", strict=False)
-    compare(r, truth, dtype)
-    assert r.n_cells == np.isfinite(truth.F).sum()
-    lean = transient_map(
-        patchy, GRIDS[grid], window=WINDOWS[window], dtype=dtype, device="cpu", strict=False, keep_map=False, threads=1
-    )  # fmt: skip
-    assert lean.F is None
-    assert (lean.max_F, lean.index, lean.n_fallback) == (r.max_F, r.index, r.n_fallback)
-    assert lean.lnBtSG == pytest.approx(r.lnBtSG, abs=1e-6)
+def test_against_the_truth(patchy, grid, window):
+    truth = reference.transient_map(bin_atoms(patchy), GRIDS[grid], resolve_window(WINDOWS[window], 3))
+    options = {"window": WINDOWS[window], "device": "cpu", "strict": False}
+    for dtype in ("float64", "float32"):
+        r = transient_map(patchy, GRIDS[grid], dtype=dtype, **options)
+        compare(r, truth, dtype)
+        assert r.n_cells == np.isfinite(truth.F).sum()
+        lean = transient_map(patchy, GRIDS[grid], dtype=dtype, keep_map=False, threads=1, **options)
+        assert lean.F is None
+        assert (lean.max_F, lean.index, lean.n_fallback) == (r.max_F, r.index, r.n_fallback)
+        assert lean.lnBtSG == pytest.approx(r.lnBtSG, abs=1e-6)
 
 
-@pytest.mark.parametrize("efold", [0.7, 1.0, 2.5, 8.0, 20.0])
+@pytest.mark.parametrize("efold", [0.7, 2.5, 20.0])
 @pytest.mark.parametrize("window", ["exp", "sum"])
 def test_other_ends(patchy, window, efold):
     grid = GRIDS["off the bins"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.conformance.fstat_truth import T0, WINDOWS, T
 from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, long_map, some_sfts, weighed
+from tests.marks import slow
 
 from skysieve.fstat import (
     BSGL,
@@ -58,7 +59,7 @@ def check(atoms, grid, window, efold=3, **options):
 # ---------------------------------------------------------------- weights
 
 
-@pytest.mark.parametrize("decades", [2, 4, 9, 16, 30])
+@pytest.mark.parametrize("decades", [2, slow(4), 9, slow(16), 30])
 @pytest.mark.parametrize("window", list(WINDOWS))
 def test_any_weights(window, decades):
     """Random levels and single SFTs, gaps, weights of zero, detectors that come and go; atoms of both precisions."""
@@ -70,7 +71,9 @@ def test_any_weights(window, decades):
         check(atoms, grid, WINDOWS[window], (3, 3, 0.8, 1.5, 8, 20)[seed])
 
 
-@pytest.mark.parametrize("weight", [1e-3, 1e-5, 1e-7, 1e-8, 1e-10, 1e-12, 1e-15, 1e-25, 1e-34])
+@pytest.mark.parametrize(
+    "weight", [1e-3, *map(slow, (1e-5, 1e-7)), 1e-8, *map(slow, (1e-10, 1e-12, 1e-15, 1e-25)), 1e-34]
+)
 def test_a_stretch_of_small_weights(weight):
     """Noise alone; exponential windows gave 2F of hundreds where all loud SFTs have left."""
     atoms = synth_atoms(T0, 220 * T, detectors=["H1"], seed=3, dtype="float64")[0]
@@ -84,7 +87,7 @@ def test_a_stretch_of_small_weights(weight):
             assert truth.max_F < 20
 
 
-@pytest.mark.parametrize("weight", [1e-6, 1e-8, 1e-9, 1e-10, 1e-20])
+@pytest.mark.parametrize("weight", [slow(1e-6), 1e-8, slow(1e-9), 1e-10, slow(1e-20)])
 def test_a_poor_detector_through_the_gap_of_another(weight):
     h1, g1 = synth_atoms(T0, 200 * T, detectors=["H1", "L1"], seed=1)
     atoms = [some_sfts(h1, np.r_[0:60, 120:200]), weighed(g1, np.full(len(g1), weight))]

@@ -37,10 +37,12 @@ class Flat:
     def n_objects(self) -> int:
         return len(self.offsets) - 1
 
+    flat = True
+
     def row(self, i: int, j: int) -> int:
         return j
 
-    def read(self, start: int, stop: int) -> Any:
+    def read(self, start: int, stop: int, empty: Any = None) -> Any:
         rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
         return self.t[rows], self.y[rows], self.dy[rows], self.offsets[start : stop + 1] - self.offsets[start]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from tests.conformance.sphere_truth import EPS, ERROR, METHODS, error, sky, some
@@ -19,35 +21,33 @@ SPIN_GRIDS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("grid", list(SPIN_GRIDS))
 @pytest.mark.parametrize("fwhm", [0.35, 0.8])
-def test_spin_2_is_the_sum_of_transported_vectors(grid, fwhm, dtype, method):
+def test_spin_2_is_the_sum_of_transported_vectors(grid, fwhm):
     k, g = Gaussian(fwhm=fwhm), SPIN_GRIDS[grid]
     table = g.table()
     x = sky(table.npix, count=2)
-    with ConvolvePlan(k, g, spin=2, eps=EPS[dtype], dtype=dtype, method=method, device="cpu", threads=1) as plan:
-        found = plan.execute(x)
     rows = some(table.npix, 30)
     truth = reference.convolve_spin(table, k.window(60, spin=2), x, rows)
-    assert error(found[:, rows], truth) <= ERROR[dtype]
+    for dtype, method in itertools.product(("float64", "float32"), METHODS):
+        with ConvolvePlan(k, g, spin=2, eps=EPS[dtype], dtype=dtype, method=method, device="cpu", threads=1) as plan:
+            assert error(plan.execute(x)[:, rows], truth) <= ERROR[dtype], (dtype, method)
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("pixel", [0, 2, 150, 180, 310, 340, 767])
 @pytest.mark.parametrize("part", [0, 1], ids="QU")
-def test_single_pixels_of_q_and_u(pixel, part, method):
+def test_single_pixels_of_q_and_u(pixel, part):
     """Pole, cap, edge and belt: errors of phases that maps of E or B alone would not reveal."""
     k, g = Gaussian(fwhm=0.35), Healpix(8)
     x = np.zeros((2, 768))
     x[part, pixel] = 1
-    with ConvolvePlan(k, g, spin=2, method=method, quadrature="none", device="cpu", threads=1) as plan:
-        found = plan.execute(x)
-        assert plan.method == method
-    rows = np.unique(np.concatenate([some(768, 30), [pixel]]))
+    rows = np.unique(np.concatenate([some(768, 12), [pixel]]))
     truth = reference.convolve_spin(g.table("none"), k.window(60, spin=2), x, rows)
-    assert np.abs(found[:, rows] - truth).max() <= 1e-6 * np.abs(truth).max()
+    for method in METHODS:
+        with ConvolvePlan(k, g, spin=2, method=method, quadrature="none", device="cpu", threads=1) as plan:
+            found = plan.execute(x)
+            assert plan.method == method
+        assert np.abs(found[:, rows] - truth).max() <= 1e-6 * np.abs(truth).max(), method
 
 
 @pytest.fixture(scope="module")

@@ -190,9 +190,12 @@ def test_contexts_are_made_ahead(monkeypatch, driver, gpus, request_, touched):
     monkeypatch.setattr(device, "resolve", resolved)
     monkeypatch.setattr(device, "current", lambda each: contextlib.nullcontext())
     monkeypatch.setattr(device, "_touch_device", lambda: calls.append(1))
-    thread = device.begin(request_)
+    imported = []
+    monkeypatch.setattr(device.importlib, "import_module", imported.append)
+    thread = device.begin(request_, "a.module")
     thread.join()
     assert len(calls) == touched
+    assert imported == (["a.module"] if touched else [])
     assert device.begin("cpu") is None
 
 

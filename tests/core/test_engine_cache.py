@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -194,3 +195,15 @@ def test_work_is_done_once_more_where_idle_engines_held_the_memory(idle):
         assert cache.retried(CPU, work) == "done"
         assert held.closed == 1
     assert [engine.closed for engine in calls] == [1, 0][: 1 + idle]
+
+
+def test_free_memory_is_not_asked_for_at_each_call(monkeypatch):
+    asked, now = [], [100.0]
+    monkeypatch.setattr(Device, "free_memory", property(lambda device: asked.append(now[0]) or device.total_memory))
+    monkeypatch.setattr("skysieve.core.engine_cache.SMALL", 100)
+    monkeypatch.setattr("skysieve.core.engine_cache.time", SimpleNamespace(monotonic=lambda: now[0]))
+    cache, device = EngineCache(), Device("cuda", 0, "a GPU", 1 << 20)
+    for now[0], size in ((100.0, 200), (100.1, 200), (100.2, 300), (100.3, 300), (101.0, 300)):
+        with cache.borrow("key", lambda: SimpleNamespace(close=lambda: None), device, lambda engine, size=size: size):
+            pass
+    assert asked == [100.0, 100.2, 101.0]

@@ -60,19 +60,18 @@ def make(domain, folder):
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory):
-    """A folder with atoms, and a cache folder that holds what `SHORT` compiles."""
+    """A folder with atoms, and a cache folder that holds what the use of `warm_up` for `SHORT` compiles."""
     folder = tmp_path_factory.mktemp("warm")
     make("fstat", folder)
-    done = run(SHORT, folder / "cache", folder)
-    assert done.returncode == 0, done.stderr
-    assert "compiling" in done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKYSIEVE_CACHE_DIR", str(folder / "cache"))
+        assert first_use._run("fstat", "rect", "cpu").error == ""
     assert stored(folder / "cache")
     return folder
 
 
-@pytest.mark.parametrize(
-    "domain", ["fstat", *(pytest.param(d, marks=pytest.mark.slow) for d in ("sphere", "dedispersion", "periodogram"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("domain", list(COMMANDS))
 def test_a_command_compiles_nothing_after_warm_up(domain, tmp_path):
     make(domain, tmp_path)
     cache = tmp_path / "cache"
@@ -143,7 +142,8 @@ def test_warm_up_refuses_a_folder_that_cannot_be_written(tmp_path):
 
 
 def test_code_in_a_folder_that_cannot_be_written_is_loaded(warm):
-    """No warning, no new file, and nothing in the temporary folder.  For root, who may write anywhere, also."""
+    """After its use in `warm_up`, the command compiles nothing.  It gives no warning and writes no file, not even as
+    root, who may write anywhere."""
     cache, other = warm / "cache", warm / "tmp"
     other.mkdir()
     folders = [cache, *(path for path in cache.rglob("*") if path.is_dir())]

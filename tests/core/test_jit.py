@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from tests.marks import slow
 
 from skysieve.core.cpu import jit
 from skysieve.core.cpu.jit import njit
@@ -77,16 +78,22 @@ def test_code_is_stored_and_loaded(path, tmp_path):
     assert run(path, folder) == ("14.0 1\n", "")
 
 
-@pytest.mark.parametrize("damage", [b"", b"short", b"x" * 5000])
-def test_a_damaged_file_is_compiled_again(path, tmp_path, damage):
-    folder = tmp_path / "cache"
-    run(path, folder)
-    (stored,) = files(folder)
+def test_a_damaged_file_is_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
+
+    def hits():
+        """Call a kernel without compiled code in this process; how often its code was loaded from the folder."""
+        kernel = njit(nogil=True)(doubled_sum.py_func)
+        assert kernel(np.arange(4.0)) == 12.0
+        return sum(kernel.stats.cache_hits.values())
+
+    assert (hits(), hits()) == (0, 1)
+    (stored,) = files(tmp_path)
     whole = stored.read_bytes()
-    for content in (damage, whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):
+    changed = whole[:-1] + bytes([whole[-1] ^ 1])
+    for content in (b"", b"short", b"x" * 5000, whole[: len(whole) // 2], changed):
         stored.write_bytes(content)
-        assert run(path, folder) == ("14.0 0\n", "")
-        assert run(path, folder) == ("14.0 1\n", "")
+        assert (hits(), hits()) == (0, 1)
 
 
 def test_a_folder_that_cannot_be_made_is_replaced_with_one_warning(path, tmp_path):
@@ -102,12 +109,13 @@ def test_a_folder_that_cannot_be_made_is_replaced_with_one_warning(path, tmp_pat
     assert run(path, obstacle / "cache", TMPDIR=str(other)) == ("14.0 1\n", "")
 
 
-def test_many_processes_share_a_folder(path, tmp_path):
+@pytest.mark.parametrize("number", [3, slow(24)])
+def test_many_processes_share_a_folder(path, tmp_path, number):
     folder = tmp_path / "cache"
     env = {**os.environ, "SKYSIEVE_CACHE_DIR": str(folder)}
     started = [
         subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
-        for _ in range(24)
+        for _ in range(number)
     ]
     for process in started:
         out, err = process.communicate()

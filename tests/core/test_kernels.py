@@ -181,6 +181,7 @@ def fake():
         Device=Card,
         compiler=types.SimpleNamespace(CompileException=CompileException),
         driver=types.SimpleNamespace(CUDADriverError=CUDADriverError),
+        runtime=types.SimpleNamespace(getDevice=lambda: 0),
     )
     return cupy
 

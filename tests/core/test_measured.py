@@ -110,7 +110,7 @@ def test_a_file_system_without_links(monkeypatch):
     assert sorted(p.name for p in measured.cache_folder().iterdir()) == ["card.json", "other.json"]
 
 
-def test_a_full_disk_leaves_no_litter(monkeypatch):
+def test_a_full_disk_leaves_no_temporary_files(monkeypatch):
     def full(self, *a, **k):
         self.touch()
         raise OSError(errno.ENOSPC, "No space left on device")

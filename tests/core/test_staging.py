@@ -1,4 +1,4 @@
-"""Lanes of a GPU with CuPy played by a few lines: what they do when something fails (no GPU needed)."""
+"""Lanes of a GPU with a small stand-in for CuPy: what they do when something fails (no GPU needed)."""
 
 from __future__ import annotations
 
@@ -250,3 +250,23 @@ def test_a_forked_child_does_not_ask_the_gpu(results):
     assert os.waitpid(pid, 0)[1] == 0
     assert len(registry.held) == 1
     del found
+
+
+def test_places_in_a_lanes_buffers(monkeypatch):
+    lane = HostLane(SimpleNamespace(xp=np))
+    place, view = lane.place("a", 10, np.float64), lane.array("a", 10, np.float64)
+    assert (place.pointer, place.size, place.itemsize) == (view.ctypes.data, 10, 8)
+    held = lane.nbytes
+    assert held >= 80
+    assert lane.place("a", 9, np.float64).pointer == place.pointer
+    with pytest.raises(KernelError, match="two names"):
+        lane.place("a", 10, np.int32)
+    larger = lane.place("a", 1000, np.float64)
+    assert larger.pointer == lane.array("a", 1, np.float64).ctypes.data
+    assert lane.nbytes == sum(a.nbytes for a in lane._device.values()) >= 8000
+    rows = lane.pinned("rows", 100, np.float64)
+    assert lane.has_pinned(rows[5:])
+    assert not lane.has_pinned(np.empty(100))
+    lane.free()
+    assert lane.nbytes == 0
+    assert not lane.has_pinned(rows)

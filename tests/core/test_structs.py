@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.core.gpu.structs import address, fill, struct
+from skysieve.core.gpu.structs import Place, address, fill, from_place, struct
 
 POINT = struct("x*", "count", "scale.", "stride#")
 
@@ -38,3 +38,11 @@ def test_fields_and_values_must_match(change, message):
     values = {"x": None, "count": 1, "scale": 1.0, "stride": 1} | change
     with pytest.raises(TypeError, match=message):
         fill(POINT, **{name: value for name, value in values.items() if value is not ...})
+
+
+def test_places():
+    x = np.arange(6, dtype=np.float32)
+    part = from_place(x, 2)
+    assert (part.pointer, len(part), part.itemsize) == (x.ctypes.data + 8, 4, 4)
+    assert from_place(part, 1) == Place(x.ctypes.data + 12, 3, 4)
+    assert fill(POINT, scale=0.5, x=part, count=True, stride=7).tolist() == (part.pointer, 1, 0.5, 7)

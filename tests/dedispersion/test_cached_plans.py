@@ -10,7 +10,7 @@ import pytest
 
 import skysieve
 from skysieve.core.engine_cache import ENGINES
-from skysieve.dedispersion import Filterbank, Mask, SearchPlan, dedisperse, fake, plan, search
+from skysieve.dedispersion import Filterbank, Mask, SearchPlan, dedisperse, dispatch, fake, plan, search
 from skysieve.dedispersion.data.filterbank import ArrayReader
 
 BAND = {"nchan": 32, "duration": 4, "tsamp": 1e-3, "fch1": 1500, "foff": -8}
@@ -110,3 +110,25 @@ def test_wrong_arguments_are_refused_as_without_a_plan(given):
             call(fb, **{"device": "cpu", **given})
         errors.append(str(caught.value))
     assert errors[0] == errors[1]
+
+
+def test_auto_takes_the_cpu_for_small_data(monkeypatch):
+    chosen = []
+
+    def make(self, fb, dms, *, device, **options):
+        chosen.append(device)
+        raise RuntimeError("no plan")
+
+    fb = night(1)
+    sums = len(DMS) * fb.nsamp * 32
+    monkeypatch.setattr(SearchPlan, "__init__", make)
+    for most, device, expected in ((sums + 1, "auto", "cpu"), (sums, "auto", "auto"), (sums + 1, "cuda", "cuda")):
+        monkeypatch.setattr(dispatch, "SMALL_SUMS", most)
+        with pytest.raises(RuntimeError, match="no plan"):
+            search(fb, DMS, device=device)
+        assert chosen.pop() == expected
+    monkeypatch.setattr(dispatch, "SMALL_SUMS", 1 + fb.nsamp * 32 * plan(fb, 150, step=10).ndm)
+    for dms, expected in ((plan(fb, 150, step=10), "cpu"), ([[1, 2], [3]], "auto")):
+        with pytest.raises(RuntimeError, match="no plan"):
+            search(fb, dms)
+        assert chosen.pop() == expected

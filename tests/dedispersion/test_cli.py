@@ -49,7 +49,7 @@ def test_info(path):
     assert run("info", path, path, code=2).count("\n") == 1
 
 
-def test_plan_is_told_saved_and_drawn(path, tmp_path):
+def test_plan_is_printed_saved_and_drawn(path, tmp_path):
     said = run("plan", path, "--dm-max", 120, "--rule", "presto", "--nsub", 16, "-o", tmp_path / "p.json", "--plot",
                tmp_path / "p.png")  # fmt: skip
     made = DMPlan.load(tmp_path / "p.json")

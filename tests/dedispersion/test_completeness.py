@@ -343,7 +343,7 @@ def test_injections_that_cannot_be_are_named():
 
 @pytest.mark.slow
 def test_500_injections():
-    """Recall not below that of the detector that knows everything, on the same noise, within three sigma.
+    """The recall is at least that of an ideal detector on the same noise, within three sigma.
 
     Where both see the same noise only pulses near the threshold differ: about 7 of 125, so that 8 points are 3.8 sigma.
     At S/N 10 the boxcars lose at most 5% of a pulse and the largest of neighbouring windows adds up to half a sigma;

@@ -34,7 +34,7 @@ def test_times_that_cannot_be_are_refused(tmp_path, offsets, message):
 
 @pytest.mark.parametrize(
     "offsets", [np.zeros(4), 0.016 * np.arange(4) + 1e-4, [0.01, 0.022, 0.046, 0.052]]
-)  # not told; a late start; a clock that jitters
+)  # no keyword names it; a late start; a clock that jitters
 def test_rows_that_follow_each_other(tmp_path, offsets):
     fb = Filterbank.open(with_offsets(tmp_path, offsets)[1])
     assert fb.nsamp == 64

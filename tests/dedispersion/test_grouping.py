@@ -102,12 +102,13 @@ def test_strong_interference_does_not_swallow_a_burst(offset):
 
 def test_the_papers_pulses_are_as_many_candidates():
     """Magro et al. 2011, table 2: a pulse a second."""
-    fb = fake(duration=10, seed=1)
+    fb = fake(duration=6, seed=1)
+    fb = Filterbank.from_array(fb.read(), freqs=fb.freqs, tsamp=fb.tsamp)  # made once, not for every search
     for dms in (np.arange(70, 80, 0.1), plan(fb, 150)):
         found = search(fb, dms)
         times = np.sort(found.time)
         np.testing.assert_allclose(times, 0.5 + np.arange(len(times)), atol=6e-3)
-        assert len(found) == 9
+        assert len(found) == 5
 
 
 def test_single_samples_of_a_detector_without_boxcars_are_one_candidate():

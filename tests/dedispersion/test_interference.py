@@ -1,4 +1,4 @@
-"""Shapes of interference: the same for any cut of the data, and of the heights that they state."""
+"""Shapes of interference: the same however the data are divided, and as high as they state."""
 
 from __future__ import annotations
 

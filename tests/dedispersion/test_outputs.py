@@ -208,6 +208,7 @@ def test_wide_bands_are_shrunk():
     fb = fake(
         nchan=1000, duration=2, tsamp=1e-3, fch1=1500, foff=-0.3, dm=100, times=[1.0], width=20e-3, snr=60, seed=1
     )
+    fb = Filterbank.from_array(fb.read(), freqs=fb.freqs, tsamp=fb.tsamp)  # made once, not for every DM
     c = cutout(fb, dm=100, time=1.0, width=20e-3)
     assert c.dedispersed.shape == (256, 256)
     assert c.freqs.shape == (256,)

@@ -111,7 +111,7 @@ def test_other_types_find_the_same_pulses(pulses, kind):
 
 
 def test_a_prefix_of_the_data_gives_the_same_events(pulses):
-    """All but the last three blocks of a shorter file are as in the longer one: a stream could have told them."""
+    """All but the last three blocks of a shorter file have the events of the longer one, as in a stream."""
     dms = np.arange(80, 121, 10.0)
     whole = search(pulses, dms, threshold=4, block=1.1)
     part = Filterbank.from_array(pulses.block(0, 9000), freqs=pulses.freqs, tsamp=1e-3)

@@ -19,31 +19,35 @@ from tests.dedispersion.test_stream_pipeline import SEARCH, data, rows_of, same_
 from typer.testing import CliRunner
 
 from skysieve.cli import app
-from skysieve.core.metrics.server import parse_address
+from skysieve.core.metrics.server import PageServer, metrics_page, parse_address
 from skysieve.dedispersion import Filterbank, search
 from skysieve.dedispersion.stream.command.commands import parse_rate, show
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
-from skysieve.dedispersion.stream.metrics import METRICS, names_of
+from skysieve.dedispersion.stream.metrics import METRICS, PREFIX, names_of
 from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
 from skysieve.dedispersion.stream.receive.formats import make_parser
 from skysieve.dedispersion.stream.receive.packets import SkysieveParser
-from skysieve.dedispersion.stream.report.prometheus import MetricsServer
 from skysieve.dedispersion.stream.report.sink import Sink
 
 __all__ = ["data"]
+
+
+def serve(read, host, port):
+    """A server of the stream's metrics."""
+    return PageServer({"/metrics": metrics_page(read, METRICS, PREFIX)}, host, port)
 
 
 def test_metrics(data, tmp_path):
     intake = Intake(SkysieveParser(), data.options)
     sink = Sink(tmp_path, pictures=False, raw=False)
     pipeline = Pipeline(intake, FileFeed(intake, data.fb), sink)
-    with MetricsServer(pipeline.metrics, "127.0.0.1", 0) as server:
+    with serve(pipeline.metrics, "127.0.0.1", 0) as server:
         text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics").read().decode()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{server.port}/")
         with pytest.raises(OSError, match="cannot serve metrics on 127"):
-            MetricsServer(pipeline.metrics, "127.0.0.1", server.port)
+            serve(pipeline.metrics, "127.0.0.1", server.port)
     sink.close()
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     assert names == {f"skysieve_stream_{m.exported}" for m in METRICS if m.origin != "process"}
@@ -55,7 +59,7 @@ def test_a_slow_client_is_disconnected(monkeypatch):
     """A client that sends byte after byte is disconnected, although no single read times out; others are served."""
     monkeypatch.setattr("skysieve.core.metrics.server.SECONDS", 0.2)
     over = threading.Event()
-    with MetricsServer(lambda: {"beams": 1.0}, "127.0.0.1", 0) as server:
+    with serve(lambda: {"beams": 1.0}, "127.0.0.1", 0) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as slow:
 
             def trickle():
@@ -78,7 +82,7 @@ def test_idle_connections_do_not_delay_a_scrape(monkeypatch):
     monkeypatch.setattr("skysieve.core.metrics.server.SECONDS", 1e9)
     monkeypatch.setattr("skysieve.core.metrics.server.MOST_OPEN", 8)
     links = []
-    with MetricsServer(lambda: {"beams": 1.0}, "127.0.0.1", 0) as server:
+    with serve(lambda: {"beams": 1.0}, "127.0.0.1", 0) as server:
         for i in range(60):
             links.append(socket.create_connection(("127.0.0.1", server.port)))
             links[-1].sendall(b"" if i % 2 else b"GET /metrics HTTP/1.1\r\nX: ")
@@ -108,7 +112,7 @@ def test_scrapes_at_the_same_time(monkeypatch):
         return {"beams": float(len(came))}
 
     monkeypatch.setattr("skysieve.core.metrics.server.SECONDS", 1e9)
-    with MetricsServer(read, "127.0.0.1", 0) as server:
+    with serve(read, "127.0.0.1", 0) as server:
         url, texts = f"http://127.0.0.1:{server.port}/metrics", []
         first = threading.Thread(target=lambda: texts.append(urllib.request.urlopen(url, timeout=300).read()))
         first.start()

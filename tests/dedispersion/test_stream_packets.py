@@ -405,7 +405,7 @@ def test_bad_formats():
         packets(G, np.zeros((5, 1, 16), np.uint8), 0)
 
 
-def test_a_gap_longer_than_the_ring_costs_no_packet():
+def test_a_gap_longer_than_the_ring_loses_no_packet():
     """With "drop" too: packets after the gap wait until it has been taken."""
     made = packets(G, np.zeros((4000, 1, 16), np.uint8), 0)
     ring = Ring(G, seconds=0.4, policy="drop")

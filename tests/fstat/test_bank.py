@@ -138,7 +138,7 @@ def test_a_checkpoint_of_other_sfts_or_templates_is_refused(made, bank, tmp_path
 
 
 @pytest.mark.parametrize("gpu", [False, True])
-def test_bad_templates_of_a_list_cost_only_themselves(made, gpu, monkeypatch):
+def test_bad_templates_of_a_list_do_not_stop_the_others(made, gpu, monkeypatch):
     """Outside the band, not finite, or too far by their spin-down: each is named; the others have their answers."""
     f0 = 100.05 + 4e-6 * np.arange(-5, 6)
     clean = searched(made, TemplateBank(f0, -2e-10, listed=True)).columns("rect")

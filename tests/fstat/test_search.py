@@ -267,7 +267,7 @@ def test_one_bad_template_costs_itself():
     assert "none" in repr(lost)
 
 
-def test_other_times_cost_their_templates():
+def test_templates_of_other_times_are_left_out():
     """The grid is that of the first item: a later item whose data end too early is reported and left out."""
     short = [synth_atoms(T0, 20 * T, seed=1)]
     found = search([TEMPLATES[:2], short, TEMPLATES[2:4]], GRID, device="cpu", windows="rect")

@@ -132,7 +132,7 @@ def test_damaged_files_are_named(tmp_path, kind):
         read_sfts(path)
 
 
-def test_damaged_sfts_cost_only_themselves(tmp_path):
+def test_only_damaged_sfts_are_lost(tmp_path):
     """In a merged file, and in files of their own; after a damaged header the rest of its file is left out."""
     good = made(n=6)
     raw = [bytearray(block_of(good, i, 3, "")) for i in range(6)]
@@ -156,7 +156,7 @@ def test_damaged_sfts_cost_only_themselves(tmp_path):
         read_sfts(tmp_path / "short.sft", faults=[])
 
 
-def test_sfts_that_differ_from_most_cost_only_themselves(tmp_path):
+def test_sfts_that_differ_from_most_are_left_out(tmp_path):
     """Another length, other bins, an overlap, a band too narrow: each is named and left out."""
     good = made(n=6)
     write_sfts(tmp_path / "good.sft", good)

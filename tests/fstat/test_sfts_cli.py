@@ -81,7 +81,7 @@ def best(out):
 
 
 def test_templates_from_a_list_and_standard_input(folder, tmp_path):
-    """Bad templates of a list are named, and cost only themselves."""
+    """Bad templates of a list are named and left out."""
     rows = [(100.05, -2e-10), (100.04, -2e-10), (150.0, 0.0), (np.nan, 0.0), (100.06, -1e-10)]
     listed = tmp_path / "list.csv"
     listed.write_text("f1dot,name,f0\n" + "".join(f"{f1},x,{f0}\n" for f0, f1 in rows))

@@ -27,19 +27,20 @@ class Exact:
         self.y = y / np.sqrt(y @ y)
 
     def __call__(self, f):
-        phase = np.longdouble(f) * self.t
+        """Power at a frequency, or at each of an array."""
+        phase = np.asarray(f, np.longdouble)[..., None] * self.t
         angle = (2 * np.pi * (phase - np.rint(phase))).astype(float)
         both = [self.root * g(k * angle) for k in range(1, self.terms + 1) for g in (np.cos, np.sin)]
-        columns = np.stack(both, 1)
+        columns = np.stack(both, -1)
         columns = columns - self.first @ (self.first.T @ columns)
         columns = columns - self.first @ (self.first.T @ columns)
         q, _ = np.linalg.qr(columns)
-        return float(np.sum((q.T @ self.y) ** 2))
+        return np.sum((self.y @ q) ** 2, axis=-1)
 
     def highest(self, low, high, steps=101):
         """Frequency and power of the highest maximum between two frequencies."""
         f = np.linspace(low, high, steps)
-        p = np.array([self(x) for x in f])
+        p = np.concatenate([self(x) for x in np.array_split(f, 1 + steps * len(self.t) // 2**16)])
         j = int(np.argmax(p))
         ends = f[max(0, j - 1)], f[min(steps - 1, j + 1)]
         found = minimize_scalar(lambda x: -self(x), bounds=ends, method="bounded", options={"xatol": 1e-9 / self.span})

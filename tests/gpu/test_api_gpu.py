@@ -69,3 +69,41 @@ def test_one_light_curve_on_a_gpu_and_its_errors():
     dy[7] = 0
     with pytest.raises(ValueError, match=r"dy\[7\] is 0"):
         lombscargle(t, y, dy, **GRID)
+
+
+@pytest.mark.gpu
+def test_every_form_of_a_batch_gives_the_same_bits():
+    """Batches that never repeat and batches that do: lists (joined in page-locked memory), flat arrays, CuPy arrays."""
+    import cupy
+
+    rng = np.random.default_rng(12)
+    options = {"fmin": 0.16, "fmax": 8.0, "n_peaks": 3, "return_power": False, "device": "cuda"}
+    for k, (n, most) in enumerate([(60, 200), (40, 300), (70, 150), (3, 4000), (300, 1500)]):
+        lengths = rng.integers(30, most, n)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        t = [np.sort(rng.uniform(0, 100, m)) for m in lengths]
+        y = [np.sin(2 * np.pi * a / rng.uniform(0.2, 5)) + rng.standard_normal(len(a)) for a in t]
+        dy = [np.full(len(a), 0.5) for a in t]
+        flat = [np.concatenate(x) for x in (t, y, dy)]
+        grid = {**options, "nf": 3000 + 17 * k}
+        expected = lombscargle(*flat, offsets=offsets, **grid)
+        for _ in range(3):
+            for found in (
+                lombscargle(t, y, dy, **grid),
+                lombscargle(*flat, offsets=offsets, **grid),
+                lombscargle(*map(cupy.asarray, flat), offsets=offsets, **grid),
+            ):
+                for name in ("frequency", "power", "frequency_error", "index"):
+                    assert np.array_equal(
+                        getattr(found.peaks, name), getattr(expected.peaks, name), equal_nan=name != "index"
+                    )
+                assert np.array_equal(found.n_used, expected.n_used)
+
+
+@pytest.mark.gpu
+def test_auto_on_a_machine_with_a_gpu():
+    t = np.sort(np.random.default_rng(3).uniform(0, 50, 200))
+    assert lombscargle(t, np.sin(t), **GRID).device == "cpu"
+    assert lombscargle(t, np.sin(t), **GRID, device="cuda").device == "cuda:0"
+    assert lombscargle(t, np.sin(t), fmin=0.1, fmax=5.0, nf=20_000).device == "cuda:0"
+    assert lombscargle([t, t], [np.sin(t)] * 2, **GRID).device == "cuda:0"

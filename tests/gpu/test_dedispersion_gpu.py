@@ -230,7 +230,7 @@ def test_arrays_of_a_gpu_with_holes_and_masks(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("bits", [1, 2, 8, 32])
-def test_dropped_data_and_masks_are_filled_alike(bits):
+def test_dropped_data_and_masks_are_filled_as_on_the_cpu(bits):
     """The same stretches and candidates on the CPU, on a GPU, and of samples that lie on one."""
     import cupy
 

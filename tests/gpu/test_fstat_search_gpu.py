@@ -117,7 +117,7 @@ def test_float64_sfts_are_searched_as_on_the_cpu():
 
 
 def test_sfts_are_searched_as_on_the_cpu():
-    """Templates that leave the band or are not finite cost only themselves."""
+    """Templates that leave the band or are not finite are left out."""
     f0 = 100 + 1e-6 * np.arange(300)
     f0[[7, 150]] = 50, np.nan
     bank = TemplateBank(f0, -1e-10, listed=True)

@@ -35,6 +35,7 @@ from skysieve.core.gpu.source import load_source
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADERS = Path(__file__).resolve().parent / "shim"
+HEADER = "cuda_shim.h"
 BUILD = ROOT / "build" / "shim"
 SANITIZE = "SKYSIEVE_SHIM_SANITIZE"
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-unknown-pragmas", "-Wno-attributes")
@@ -168,8 +169,7 @@ def host_source(text: str, kernels: tuple[str, ...]) -> str:
 def _load(text: str, kernels: tuple[str, ...]) -> ctypes.CDLL:
     sanitize = SANITIZER_FLAGS if os.environ.get(SANITIZE) else ()
     code = host_source(text, kernels)
-    headers = "".join(p.read_text() for p in sorted(HEADERS.glob("*.h")))
-    key = hashlib.sha256("\0".join([code, headers, *FLAGS, *sanitize, str(compiler())]).encode()).hexdigest()[:24]
+    key = _key(code, *sanitize)
     library = BUILD / f"{key}.so"
     BUILD.mkdir(parents=True, exist_ok=True)
     with locked(BUILD / f"{key}.lock"):  # processes of parallel tests wait for the one that compiles
@@ -191,15 +191,39 @@ def locked(path: Path) -> Iterator[None]:
 def _compile(code: str, library: Path, sanitize: tuple[str, ...]) -> None:
     source, made = library.with_suffix(".cpp"), library.with_suffix(".new")
     source.write_text(code)
-    command = [str(compiler()), *FLAGS, *sanitize, "-include", str(HEADERS / "cuda_shim.h")]
-    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
-    result = subprocess.run(
-        [*command, "-o", str(made), str(source)], capture_output=True, text=True, check=False, env=environment
-    )
-    source.unlink()
+    try:
+        result = _gxx(sanitize, "-I", _precompiled(sanitize), "-I", HEADERS, "-include", HEADER, "-o", made, source)
+    finally:
+        source.unlink()
     if result.returncode:
         raise KernelError(f"g++ does not compile this kernel source:\n{result.stderr[:4000]}")
     made.replace(library)
+
+
+@functools.cache
+def _precompiled(sanitize: tuple[str, ...]) -> Path:
+    """The folder of the precompiled header, which saves a quarter of the time; the compiler ignores one of others."""
+    folder = BUILD / f"header-{_key(*sanitize)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    made = folder / f"{HEADER}.gch"
+    with locked(folder / "lock"):
+        if not made.exists():
+            new = made.with_suffix(".new")
+            if not _gxx(sanitize, "-x", "c++-header", "-o", new, HEADERS / HEADER).returncode:
+                new.replace(made)
+    return folder
+
+
+def _gxx(sanitize: tuple[str, ...], *others: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    command = [str(compiler()), *FLAGS, *sanitize, *map(str, others)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def _key(*parts: str) -> str:
+    """A hash of texts, of the headers and of the compiler's options."""
+    headers = (p.read_text() for p in sorted(HEADERS.glob("*.h")))
+    return hashlib.sha256("\0".join([*parts, *headers, *FLAGS, str(compiler())]).encode()).hexdigest()[:24]
 
 
 def run_sanitized(*pytest_args: str) -> subprocess.CompletedProcess[str]:

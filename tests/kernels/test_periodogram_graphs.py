@@ -6,19 +6,23 @@ results that `GraphLane.record` has collected.  The GPU's own graphs are tested 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
 from skysieve.core.gpu.staging import HostLane
+from skysieve.core.gpu.structs import address
 from skysieve.periodogram.contract import Grids
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.cuda import run as cuda_run
 from skysieve.periodogram.cuda import worker as cuda_worker
+from skysieve.periodogram.lightcurves.sources import ListSource
 from tests.gpu.batches import batch, default_spec, only_samples, run, shared_grid
 from tests.kernels.shim import ShimRuntime, shim_runtime
 
@@ -85,7 +89,7 @@ class GraphLane(HostLane):
 
     def to_device(self, target: Any, source: Any) -> None:
         assert not self.recording, "a recorded launch sends nothing: what it reads is sent before each replay"
-        target.reshape(-1).view(np.uint8)[...] = source.reshape(-1).view(np.uint8)
+        ctypes.memmove(address(target), address(source), source.nbytes)
 
     def to_host(self, target: Any, source: Any) -> None:
         self.runtime.start(partial(HostLane.to_host, self, target, source))
@@ -113,6 +117,30 @@ def same(out: Any, expected: Any) -> None:
     assert np.array_equal(out.power, expected.power)
     assert np.array_equal(out.peak_index, expected.peak_index)
     assert np.array_equal(out.peak_frequency, expected.peak_frequency)
+
+
+@pytest.mark.parametrize("straight", [1 << 20, 0])
+@pytest.mark.parametrize("rows", [3000, 150])
+def test_lists_are_put_together_in_page_locked_memory(graphs, monkeypatch, straight, rows):
+    """Several chunks of a run, and arrays of every size: each answer is that of the joined arrays."""
+    monkeypatch.setattr(cuda_worker, "STRAIGHT", straight)
+    monkeypatch.setattr(cuda_worker, "STAGED", 0)
+    monkeypatch.setattr(cuda, "FEWEST_ROWS", rows)
+    kept, locked = engine(graphs), []
+    to_device = GraphLane.to_device
+
+    def noted(lane: GraphLane, target: Any, a: Any) -> None:
+        if a.dtype == np.float64 and a.size > max(LENGTHS):  # rows of several objects
+            locked.append(lane.has_pinned(a))
+        to_device(lane, target, a)
+
+    monkeypatch.setattr(GraphLane, "to_device", noted)
+    for seed in range(4):
+        flat = batch(LENGTHS, seed=seed)
+        pieces = ([x[a:b] for a, b in pairwise(flat.offsets)] for x in (flat.t, flat.y, flat.dy))
+        same(run(kept, ListSource(*pieces, flat.offsets), GRID), run(engine(shim_runtime()), flat, GRID))
+    assert len(locked) >= 12
+    assert all(locked)
 
 
 @pytest.mark.parametrize("straight", [1 << 20, 0])

@@ -12,8 +12,8 @@ from skysieve.periodogram.contract import METHODS, Grids, Spec
 from skysieve.periodogram.cuda.bands.methods import BandsMethods
 from skysieve.periodogram.cuda.cost import DEFAULTS
 from skysieve.periodogram.cuda.fourier.methods import SeriesMethods
-from skysieve.periodogram.cuda.methods import SMALLEST_NUFFT, Methods
-from skysieve.periodogram.cuda.sinusoid.methods import LONG, SinusoidMethods
+from skysieve.periodogram.cuda.methods import SMALLEST_NUFFT, Methods, choose_among
+from skysieve.periodogram.cuda.sinusoid.methods import LONG, SinusoidMethods, nufft_methods
 from skysieve.periodogram.multiband import _model
 from tests.gpu.batches import BAND_MODELS
 
@@ -124,3 +124,13 @@ def test_expected_time_and_methods_to_compile():
     assert wanted == method
     assert per_block == methods.expected(method, 1000, 20_000, 200, 1)["combs_a_block"]
     assert methods.most_used(20, 0.1, 200, 1000) == []
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_one_grid_for_all_chooses_as_a_grid_for_each(dtype):
+    rng, known = np.random.default_rng(9), nufft_methods(np.dtype(dtype), 227 * 1024, True)
+    for nf in rng.integers(64, 200_000, 50):
+        cycles = 10 ** rng.uniform(-5, 1, 40)
+        shared = choose_among(known, np.array([nf]), cycles)
+        assert np.array_equal(shared, choose_among(known, np.full(40, nf), cycles))
+    assert len(np.unique(shared)) > 2

@@ -12,6 +12,7 @@ from skysieve.core.gpu.selftest import run_selftest
 from tests.kernels import shim
 from tests.kernels.devices import only_shim
 from tests.kernels.nvrtc import package_sources
+from tests.marks import slow
 
 
 @pytest.mark.parametrize("source", package_sources(), ids=lambda s: s.name)
@@ -48,7 +49,7 @@ extern "C" __global__ void ops(int* out, double* d) {
   o[5] = __any_sync(0xffffffffu, l == 40) * 2 + __all_sync(0xffffffffu, l < 32);
   o[6] = __syncthreads_count(i % 3 == 0);
   o[7] = (int)__match_any_sync(0xffffffffu, l / 4);
-  const unsigned half = l < 16 ? 0x0000ffffu : 0xffff0000u;       // halves of a warp go apart
+  const unsigned half = l < 16 ? 0x0000ffffu : 0xffff0000u;       // halves of a warp diverge
   int s = l;
   if (l < 16) for (int k = 8; k; k >>= 1) s += __shfl_xor_sync(half, s, k);
   else { __syncwarp(half); s = __shfl_xor_sync(half, s, 1); }
@@ -247,8 +248,8 @@ def test_planted_fault(fault):
     [
         ("heap", "heap-buffer-overflow"),
         ("shared", "out of bounds"),
-        ("dynamic", "use-after-poison"),
-        ("undefined", "signed integer overflow"),
+        slow("dynamic", "use-after-poison"),
+        slow("undefined", "signed integer overflow"),
         ("fine", "1 passed"),
     ],
 )

@@ -111,7 +111,7 @@ def test_small_grids(runtime, monkeypatch, nside):
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("method", ["direct", "ring"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_bad_pixel_costs_its_map_alone(runtime, monkeypatch, spin, method, value):
+def test_a_bad_pixel_spoils_its_map_alone(runtime, monkeypatch, spin, method, value):
     pretend(monkeypatch, [runtime])
     nside = 8
     x = np.random.default_rng(4).normal(size=(3, *((2,) if spin else ()), 12 * nside**2)).astype("f4")
@@ -237,9 +237,9 @@ def test_plans_describe_themselves_with_the_same_keys_on_every_device(monkeypatc
 def test_bad_pixels_count_as_zero_and_keep_their_values(monkeypatch, runtime, count, quadrature, dtype, nest):
     """The plan of `smoothing`, with a large mean, beside the CPU's; two runtimes share the rows of a map."""
     pretend(monkeypatch, [runtime] * count)
-    nside = 16
+    nside = 8
     x = np.random.default_rng(3).normal(size=(2, 12 * nside**2)) + 50
-    x[1, [0, 7, 900, -1]] = [np.nan, UNSEEN, np.inf, np.float32(UNSEEN)]
+    x[1, [0, 7, 500, -1]] = [np.nan, UNSEEN, np.inf, np.float32(UNSEEN)]
     found = []
     for device in ("cpu", "cuda"):
         method = "direct" if device == "cpu" else "ring" if count > 1 else "direct"

@@ -166,7 +166,7 @@ def test_nested_maps_and_offsets_on_several_gpus(monkeypatch):
     for options in ({"nest": True}, {"steady": lambda: ones}, {"nest": True, "steady": lambda: ones}):
         assert (run(crew, x, **options) == run(one, x, **options)).all()
     assert len(seen) == 2
-    assert all((m == x[0]).all() for m in seen)  # of a large map some pixels tell the mean, as they are given
+    assert all((m == x[0]).all() for m in seen)  # the mean of a large map is taken from some pixels, as they are given
     assert np.array_equal(crew.ones(spec.table.weight, np.ones(len(spec.table.n))), ones)
 
 

@@ -148,9 +148,9 @@ def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, monkeypatch, co
     same_runs(cpu, gpu, tmp_path)
     assert driver.asked == 1
     assert not driver.locked
-    told = [line for line in gpu[1] if "page-locked" in line]
-    assert len(told) == (count == 1)
-    assert all("cudaErrorMemoryAllocation" in line for line in told)
+    messages = [line for line in gpu[1] if "page-locked" in line]
+    assert len(messages) == (count == 1)
+    assert all("cudaErrorMemoryAllocation" in line for line in messages)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -159,10 +159,10 @@ def test_one_of_two_gpus_fails(file, tmp_path, on_gpus, which):
     on_gpus([Fragile(i, 4 if i == which else 10**9) for i in range(2)])
     rows, said, summary = run(file, tmp_path, cutouts=False)
     assert summary["counts"]["gpus_lost"] == 1
-    told = [line for line in said if "does not respond" in line]
-    assert len(told) == 1
-    assert f"cuda:{which} (host shim) failed" in told[0]
-    assert f"the search continues on cuda:{1 - which} (host shim)" in told[0]
+    messages = [line for line in said if "does not respond" in line]
+    assert len(messages) == 1
+    assert f"cuda:{which} (host shim) failed" in messages[0]
+    assert f"the search continues on cuda:{1 - which} (host shim)" in messages[0]
     found = {p for p in PULSES for r in rows if abs(float(r["time"]) - p) < 0.02 and float(r["snr"]) > 10}
     assert {PULSES[0], PULSES[-1]} <= found
     assert summary["counts"]["lost"] == 0

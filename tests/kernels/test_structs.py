@@ -99,7 +99,7 @@ CONSTANTS = [  # kernel file of the periodogram, macro, module of the launcher, 
     ("peaks/refine.cu", "SLICE", "peaks.launch", "SLICE"),
     ("peaks/refine.cu", "THREADS", "peaks.launch", "THREADS"),
 ]
-RENAMED = {  # the source's names of fields, where launchers have other ones to tell them from those of other structs
+RENAMED = {  # the source's names of fields, where the launcher's differ to avoid those of other structs
     "guard.least": "guard", "first": "first_row", "index": "answer_index", "list": "tries_list", "info": "probed",
     "f0": "probe_f0", "df": "probe_df", "nf": "probe_nf", "tops.list": "tops", "doubts.list": "doubts",
     "doubts.count": "doubted", "doubts.room": "room_doubts", "first.list": "doubts", "first.count": "doubted",

@@ -1,4 +1,4 @@
-"""An engine of direct sums, for tests of the layer above the backends: slow, obvious, and it can be told to fail."""
+"""An engine of direct sums, for tests of the layer above the backends: slow and obvious.  Tests can make it fail."""
 
 from __future__ import annotations
 

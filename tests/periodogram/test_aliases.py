@@ -45,7 +45,7 @@ def test_each_rhythm(rhythm, flag, text):
     assert str(own.text[0]) == text.strip("()")
 
 
-def test_what_a_short_span_cannot_tell():
+def test_short_spans_have_no_aliases_of_long_rhythms():
     """60 days: a day's alias is not called a year's, nor a month's."""
     t = times(1.0)
     found = find_aliases(t, [0.31, 1.31 + 1 / 365.25, 1.31 - 0.3 / 60], np.ptp(t))
@@ -59,7 +59,7 @@ def test_multiples():
     assert (found.flag == [0, 8, 8, 8, 8, 0]).all()
 
 
-def test_peaks_that_no_object_has_cost_nothing():
+def test_peaks_that_no_object_has_take_no_time():
     """Of 20,000 peaks asked for three are there: pairs of the others would take minutes."""
     t = times(1.0)
     f = np.full((2, 20_000), np.nan)
@@ -158,7 +158,7 @@ def test_stripe_82(test_data):
         return_power=False, device="cpu",
     )  # fmt: skip
     flags = find_aliases(curves.t, found.peaks.frequency, found.span, curves.dy, offsets=curves.offsets)
-    misled = led = yearly = told = 0
+    misled = led = yearly = named = 0
     for i, f0 in enumerate(truth[str(name)] for name in curves.ids):
         f, near = found.peaks.frequency[i], 0.5 / found.span[i]
         at = np.flatnonzero(np.abs(f - f0) < near)
@@ -168,8 +168,8 @@ def test_stripe_82(test_data):
         for k in range(1, 5):
             if abs(f[0] - f0) < near and abs(abs(f[k] - f[0]) - 1 / 365.25) < 0.5 * near:
                 yearly += 1
-                told += flags.flag[i, k] == Alias.YEAR and flags.of[i, k] == 0
+                named += flags.flag[i, k] == Alias.YEAR and flags.of[i, k] == 0
     assert misled >= 30
     assert led >= misled - 1  # measured: 37 of 38
     assert yearly >= 20
-    assert told == yearly
+    assert named == yearly

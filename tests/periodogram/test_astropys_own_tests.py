@@ -69,6 +69,7 @@ def test_the_method(tmp_path: Path) -> None:
     assert int(passed[1]) >= 300  # 412 in astropy 8.0: each of its checks with both names of the method
 
 
+@pytest.mark.slow
 def test_the_class(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("")
     (tmp_path / "stand_in.py").write_text(STAND_IN)
@@ -76,7 +77,7 @@ def test_the_class(tmp_path: Path) -> None:
         text = installed(name).read_text()
         theirs = rf"^from {re.escape(HOME)} import LombScargle$"
         text, n = re.subn(theirs, "from stand_in import LombScargle", text, flags=re.M)
-        assert n == 1, "astropy's tests import another way; tell this test"
+        assert n == 1, "astropy's tests import it in another way: adapt this test"
         (tmp_path / f"{name}.py").write_text(text)
     passed = re.search(r"(\d+) passed", run(tmp_path, "-k", f"not ({BY_DESIGN})"))
     assert passed

@@ -177,7 +177,7 @@ def test_nan_policy_raise_passes_good_rows_and_meets_masks():
         ({"fmin": 0.2 / u.day, "fmax": 3 / u.day}, r"fmin has the unit 1 / d, but t has none"),
     ],
 )
-def test_options_that_will_not_do(options, words):
+def test_options_with_wrong_values(options, words):
     with pytest.raises(ValueError, match=words):
         lombscargle(T, Y, DY, **{"fmin": 0.2, "fmax": 3.0, **options})
 

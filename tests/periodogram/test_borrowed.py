@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import skysieve
+from skysieve.core.device import Device
 from skysieve.core.engine_cache import ENGINES
+from skysieve.periodogram import api
 from skysieve.periodogram.cpu.engine import Engine
 
 
@@ -49,3 +51,44 @@ def test_a_search_is_made_once_more_where_idle_engines_held_the_memory(monkeypat
     calls.clear()
     with pytest.raises(MemoryError, match="short"):
         skysieve.lombscargle(t, np.sin(t), fmin=0.1, fmax=1.0, device="cpu")
+
+
+def test_auto_takes_the_cpu_for_small_jobs(monkeypatch):
+    """Where a GPU can be used: `lombscargle` and the class choose by rows and frequencies, plans and names do not."""
+    gpu, chosen = Device("cuda", 0, "a GPU", 1 << 34), []
+    resolve = api.resolve
+
+    def make(spec, devices, memory, threads):
+        chosen.append(devices[0].kind)
+        return Engine(spec, device=resolve("cpu")[0], memory=memory, threads=threads)
+
+    monkeypatch.setattr(api, "resolve", lambda name: (gpu,) if name in ("auto", "cuda") else resolve(name))
+    monkeypatch.setattr(api, "make_engine", make)
+    skysieve.clear_cache()
+    t = np.sort(np.random.default_rng(1).uniform(0, 100, 300))
+    y, grid = np.sin(t), {"fmin": 0.02, "fmax": 3.0, "nf": 1000}
+    dense = {**grid, "nf": api.SMALL_GRID}
+    long = np.linspace(0, 100, api.SMALL_ROWS)
+    results = [
+        skysieve.lombscargle(t, y, **grid),
+        skysieve.lombscargle(t[:20], y[:20]),  # the grid follows from the times
+        skysieve.lombscargle(t, y, **{**dense, "nf": api.SMALL_GRID - 1}),
+        skysieve.lombscargle(t, y, **grid, device="cuda"),
+        skysieve.lombscargle(t, y, **dense),
+        skysieve.lombscargle([t, t], [y, y], **grid),
+        skysieve.lombscargle(long, np.sin(long), **grid),
+    ]
+    assert [r.device for r in results] == 3 * ["cpu"] + 4 * ["cuda:0"]
+    assert np.array_equal(results[0].power, results[3].power)
+    with skysieve.LombScarglePlan(**grid) as plan:
+        assert plan.execute(t, y).device == "cuda:0"
+    chosen.clear()
+    skysieve.clear_cache()
+    skysieve.LombScargle(t, y).power(np.linspace(0.1, 1.0, 500))
+    assert chosen == ["cpu"]
+    with pytest.warns(UserWarning, match="lowest frequency") as caught:
+        skysieve.lombscargle(t, y, fmin=0.001, fmax=3.0, nf=2000)
+    assert caught[0].filename == __file__
+    with pytest.raises(ValueError, match="constant"):
+        skysieve.lombscargle(t, 0 * t, **grid)
+    skysieve.clear_cache()

@@ -84,7 +84,7 @@ def test_others_on_the_gpu_do_not_change_them(gpu):
 
 
 def test_a_gpu_that_is_never_free(gpu, caplog):
-    """No two runs agree: the defaults serve, and it takes some seconds at most."""
+    """No two runs agree: the defaults are used, after some seconds at most."""
     rng = np.random.default_rng(2)
     worker = gpu(DEFAULTS[SPEC.dtype], busy=lambda run: np.exp(6 * rng.random()))
     with caplog.at_level(logging.WARNING, "skysieve"):
@@ -94,7 +94,7 @@ def test_a_gpu_that_is_never_free(gpu, caplog):
 
 
 def test_figures_that_no_gpu_has(gpu, caplog):
-    """They are said, the defaults serve this process, and nothing is kept for others."""
+    """They are reported, this process uses the defaults, and nothing is stored for others."""
     wild = gpu(scaled(DEFAULTS[SPEC.dtype], 1e5))
     with caplog.at_level(logging.WARNING, "skysieve"):
         assert costs_of(wild, SPEC) == DEFAULTS[SPEC.dtype]
@@ -109,7 +109,7 @@ def test_figures_that_no_gpu_has(gpu, caplog):
 
 @pytest.mark.parametrize("error", [MemoryError("170,000,000 bytes"), RuntimeError("cudaErrorMemoryAllocation")])
 def test_a_gpu_without_room(gpu, monkeypatch, caplog, error):
-    """The defaults serve, nothing is kept, and what the lanes had taken is given back."""
+    """The defaults are used, nothing is stored, and the lanes give their memory back."""
     full = gpu(DEFAULTS[SPEC.dtype])
     freed = []
     monkeypatch.setattr(full, "forget", freed.append)
@@ -144,7 +144,7 @@ def test_a_user_who_limits_memory(gpu, caplog, dtype):
     assert worker.runs == runs
 
 
-def test_what_is_believed():
+def test_which_figures_are_believed():
     defaults = DEFAULTS[SPEC.dtype]
     assert plausible(defaults, defaults)
     assert plausible(scaled(defaults, 150), defaults)

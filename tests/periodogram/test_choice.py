@@ -90,7 +90,7 @@ def test_every_gpu_has_a_prediction(dtype, shared):
 
 
 def test_the_choice_does_not_depend_on_the_other_objects():
-    """Alone, in company and in any order: the same number of points decides."""
+    """Alone, with others and in any order: only the number of points counts."""
     e, grids = cuda.Engine(default_spec(return_power=False), runtime=shim_runtime()), shared_grid(0.16, 1 / 1200, 700)
     source = batch([8, 30, 31, 60, 12, 45])
     together = run(e, source, grids, power=False).method

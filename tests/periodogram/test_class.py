@@ -180,7 +180,7 @@ def test_units_that_do_not_fit():
         (ValueError, lambda cls: cls(t, y).false_alarm_probability(0.5, method="guess")),
     ]
     for error, call in cases:
-        for cls in (Astropy, ours):  # what astropy refuses is refused alike
+        for cls in (Astropy, ours):  # what astropy refuses, our class refuses
             with pytest.raises(error):
                 call(cls)
     with pytest.raises(u.UnitConversionError, match=r"maximum_frequency=3\.0 has no unit, but t is in d"):

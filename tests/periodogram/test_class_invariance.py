@@ -38,7 +38,7 @@ def test_class(seed, n, scale, offset, start):
 
 
 PROBABILITY = st.floats(1e-25, 0.5)
-"""A standard power near 1 has no digits left to tell smaller ones apart with few points."""
+"""With few points, powers near 1 have too few digits for this comparison."""
 
 
 @settings(max_examples=40, deadline=None)

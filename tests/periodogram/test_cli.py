@@ -146,7 +146,7 @@ def test_options_reach_the_search(batch: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {k: seen[k] for k in want} == want
 
 
-def test_one_bad_file_costs_that_file(batch: Path, tmp_path: Path) -> None:
+def test_one_bad_file_does_not_stop_the_others(batch: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.csv"
     empty.touch()
     out = tmp_path / "p.csv"
@@ -193,7 +193,7 @@ def test_the_data_are_not_overwritten(batch: Path) -> None:
 
 
 def test_chunks_give_what_one_search_gives(batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from skysieve.periodogram.command import survey as search
+    from skysieve.periodogram import survey as search
 
     out = tmp_path / "p.csv"
     run("period", batch, "--max-period", "10", "-q", "-o", out)
@@ -203,8 +203,8 @@ def test_chunks_give_what_one_search_gives(batch: Path, tmp_path: Path, monkeypa
     assert out.read_text() == before
 
 
-def test_a_file_that_cannot_be_searched_costs_that_file(batch: Path, tmp_path: Path) -> None:
-    """Times in nanoseconds taken for days: an absurd grid, told, after which the first file is still written."""
+def test_a_file_that_cannot_be_searched_does_not_stop_the_others(batch: Path, tmp_path: Path) -> None:
+    """Times in nanoseconds that are taken for days give an absurd grid: an error; the other file is still written."""
     odd = tmp_path / "nanoseconds.csv"
     write_table({"t": 1.7e18 + 1e15 * np.arange(20), "mag": np.arange(20) % 7}, odd)
     out = tmp_path / "p.csv"
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_searched_costs_that_file(batch: Path, tmp_path: P
     assert [str(i) for i in read(out)["id"]] == ["a", "b", "c", "short"]
 
 
-def test_files_of_one_name_stay_apart(batch: Path, tmp_path: Path) -> None:
+def test_files_of_one_name_are_listed_with_their_folders(batch: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     twin = tmp_path / "other" / batch.name
     twin.parent.mkdir()
@@ -424,7 +424,7 @@ def test_a_command_loads_what_it_needs(batch: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["period", "smooth", "dedisp", "fstat", "info", "demo"])
 def test_one_command_or_all(command: str) -> None:
-    """The command line that loads one command has it as the one with all commands; the others are not there."""
+    """The command line of one command has the help of the one with all commands, and knows no other command."""
     from skysieve.cli import app, application
 
     alone, every = (CliRunner().invoke(line, [command, "--help"]) for line in (application(command), app))
@@ -451,6 +451,7 @@ def test_demo(tmp_path: Path) -> None:
     assert "exists; use --overwrite" in again.stderr.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_demo_fails_below_the_stated_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from skysieve.periodogram.command import demo
 

@@ -314,7 +314,7 @@ def test_rows_left_out_are_counted_and_explained(tmp_path: Path) -> None:
     assert table["n_used"].tolist() == [N // 2 - 2, N // 2 - 2]
     none = run("period", path, *grid, "--flag-column", "dq_bits", "--quality-mask", "0x3")
     assert "1 rows with missing or infinite values were left out" in none.stderr
-    for options, told in (
+    for options, message in (
         (("--quality-mask", "many"), "--quality-mask many: expected default, none, or a positive whole number"),
         (("--quality-mask", "-1"), "--quality-mask -1:"),
         (("--quality-mask", "none", "--flag-column", "dq_bits"), "contradict each other"),
@@ -324,7 +324,7 @@ def test_rows_left_out_are_counted_and_explained(tmp_path: Path) -> None:
     ):
         refused = run("period", path, *grid, *options)
         assert refused.exit_code == 2
-        assert told in refused.stderr
+        assert message in refused.stderr
 
 
 def test_a_file_in_which_all_is_flagged(tmp_path: Path) -> None:
@@ -375,8 +375,8 @@ def test_an_identifier_of_many_objects_in_a_long_file(tmp_path: Path) -> None:
         table = {"mjd": t, "mag": RNG.normal(size=n), "magerr": np.ones(n), "chunk": 1000 + order}
         for kind in ("csv", "parquet", "fits"):
             found = read_light_curves(save(tmp_path, table, kind))
-            told = any("column chunk looks like an identifier" in note for note in found.notes)
-            assert told == expected, kind
+            noted = any("column chunk looks like an identifier" in note for note in found.notes)
+            assert noted == expected, kind
 
 
 def test_a_second_identifier_that_splits_objects(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_a_second_identifier_that_splits_objects(tmp_path: Path) -> None:
     assert read_light_curves(save(tmp_path, table | {"starname": np.full(N, "x")})).notes == []
 
 
-def test_repeated_times_are_told(tmp_path: Path) -> None:
+def test_repeated_times_are_reported(tmp_path: Path) -> None:
     twice = {"mjd": np.concatenate([T, T]), "mag": np.concatenate([MAG, OTHER]), "magerr": np.concatenate([ERR, ERR])}
     (note,) = read_light_curves(save(tmp_path, twice)).notes
     assert note.startswith("240 rows have the time of another row: are they of several objects (--id)")

@@ -168,7 +168,7 @@ def test_a_part_of_the_band():
     assert ls.false_alarm_probability(0.3, full_band=False, **band) < ls.false_alarm_probability(0.3, **band)
 
 
-def test_white_noise_exceeds_as_often_as_told():
+def test_white_noise_exceeds_as_often_as_stated():
     """1,000 light curves of noise at random times: Baluev's probability is an upper limit and near the truth.
 
     Of n trials a share p is known to sqrt(p (1 - p) / n); three of these either way, and a third of p for the

@@ -232,7 +232,7 @@ def test_json(tmp_path: Path) -> None:
         found = read_light_curves(write(tmp_path / "a.json", text))
         check(found)
         assert found.ids.tolist() == ["a", "b"], name
-    curves.insert(1, {"star": "c", "mjd": [1, 2], "mag": [1], "err": [1]})  # a bad object costs itself
+    curves.insert(1, {"star": "c", "mjd": [1, 2], "mag": [1], "err": [1]})  # only the bad object is left out
     found = read_light_curves(write(tmp_path / "a.json", "\n".join(map(json.dumps, curves))))
     check(found)
     assert found.ids.tolist() == ["a", "b"]
@@ -350,7 +350,7 @@ def test_gaia_arrays(tmp_path: Path) -> None:
         check(found, T, np.where(lost, np.nan, MAG), None)
     short = np.array([MAG[:25], MAG[25:59]], object)
     Table({"source_id": [5, 6], **parts, "g_transit_mag": short}).write(tmp_path / "c.vot", format="votable")
-    found = read_light_curves(tmp_path / "c.vot")  # a bad object costs itself
+    found = read_light_curves(tmp_path / "c.vot")  # only the bad object is left out
     check(found, T[:25], MAG[:25], None)
     assert found.notes == ["row 2: 'g_transit_time' holds 35 values, 'g_transit_mag' holds 34; it was left out"]
     flat = Table({"source_id": [5, 6], "g_transit_time": T.reshape(2, 30), "g_transit_mag": MAG.reshape(2, 30)})
@@ -506,7 +506,7 @@ def test_streams_are_read_like_files(test_data: Path) -> None:
         assert answers[0] == answers[1], path.name
 
 
-def test_a_bad_file_costs_itself(tmp_path: Path) -> None:
+def test_a_bad_file_does_not_stop_the_others(tmp_path: Path) -> None:
     """One table of three files: one of them is refused, the others are searched."""
     good = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"mjd": t, "mag": m}) for t, m in zip(T, MAG, strict=True)))
     latin = write(tmp_path / "b.csv", "star,mjd,mag\n" + rows(["\u00e9"] * N, *COLUMNS[:2]), "latin-1")

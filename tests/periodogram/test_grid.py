@@ -15,6 +15,7 @@ from skysieve.periodogram.numerics.grid import (
     check_count,
     grid_warnings,
     make_rule,
+    nothing_to_warn_of,
     refusal,
 )
 
@@ -112,7 +113,7 @@ def test_evenly_spaced_frequencies_are_recognised(f0, df, n, kind):
     size=st.floats(1e-9, 1e-3),
     span=st.floats(1.0, 5000.0),
 )
-def test_uneven_frequencies_are_told_by_the_phase_they_move(n, j, size, span):
+def test_uneven_frequencies_are_recognised_by_the_phase_they_move(n, j, size, span):
     frequency = np.linspace(0.1, 0.1 + 0.01 * n, n) + 0.0
     j = 1 + j % (n - 2)
     frequency[j] += size
@@ -230,3 +231,20 @@ def test_warnings_of_one_grid_per_object_follow_each_object():
     rule = make_rule(fmin=0.07, fmax=2.0)
     (message,) = grid_warnings(rule, rule.build(span, n, shared=False), span)
     assert "for 1 of 2 objects" in message
+
+
+def test_most_grids_have_nothing_to_warn_of():
+    """What the ends of the spans exclude is what all spans exclude."""
+    rng, quiet = np.random.default_rng(3), 0
+    for _ in range(300):
+        fmin = None if rng.random() < 0.2 else 10 ** rng.uniform(-3, 0)
+        rule = make_rule(fmin=fmin, fmax=2.0, nf=int(rng.integers(5, 3000)))
+        span = 10 ** rng.uniform(0, 3, 4)
+        span[rng.random(4) < 0.05] = np.nan
+        grids = rule.build(span, np.full(4, 50), shared=True)
+        if nothing_to_warn_of(rule, grids, span):
+            quiet += 1
+            assert not grid_warnings(rule, grids, span, np.full(4, 50))
+        elif np.isfinite(span).all():
+            assert grid_warnings(rule, grids, span, np.full(4, 50))
+    assert 30 < quiet < 270

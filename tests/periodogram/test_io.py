@@ -152,7 +152,7 @@ def test_bands(tmp_path: Path) -> None:
     path = text(tmp_path / "a.csv", "time,mag,band\n1,10,g\n2,11,r\n3,12,g\n")
     both = read_light_curves(path)
     assert both.band is not None
-    assert (both.band.tolist(), both.notes) == (["g", "r", "g"], [])  # what is made of them is told by the search
+    assert (both.band.tolist(), both.notes) == (["g", "r", "g"], [])  # the search reports how it uses them
     only = read_light_curves(path, band="g")
     assert (only.t.tolist(), only.notes) == ([1, 3], [])
     with pytest.raises(BadFile, match="no row of band 'i'; there are: g, r"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.marks import slow
 from tests.periodogram.test_stops import no_file_above
 from typer.testing import CliRunner, Result
 
@@ -145,21 +146,18 @@ FORMS = {
     "large text": lambda t: t | {"filter": pa.array(t["filter"], pa.large_string())},
     "missing errors": lambda t: t | {"magerr": np.where(np.arange(len(t["mag"])) % 9 == 4, 99.99, t["magerr"])},
 }
+QUICK_FORMS = (
+    "rows", "nulls", "text ids", "numbered bands", "flux beside", "struct of lists", "uneven lists", "lists beside",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("form", "group", "options"),
     [
-        *((form, 23, (*GRID, "--multiband", "none")) for form in FORMS),
-        *(
-            pytest.param(
-                form,
-                100_000,
-                (*GRID, "--multiband", "none"),
-                marks=() if form in ("rows", "lists") else pytest.mark.slow,
-            )
-            for form in FORMS
-        ),
+        *((form, 23, (*GRID, "--multiband", "none")) for form in QUICK_FORMS),
+        *(slow(form, 23, (*GRID, "--multiband", "none")) for form in FORMS if form not in QUICK_FORMS),
+        *((form, 100_000, (*GRID, "--multiband", "none")) for form in ("rows", "lists")),
+        *(slow(form, 100_000, (*GRID, "--multiband", "none")) for form in FORMS if form not in ("rows", "lists")),
         *(
             (form, 23, options)
             for form in ("rows", "lists")
@@ -213,7 +211,7 @@ ODD = ["unsorted", "no id", "text flags", "null ids", "Rubin", "repeated list", 
 
 @pytest.mark.parametrize("odd", ODD)
 def test_other_files_are_read_whole(odd: str, small_pieces: None, tmp_path: Path) -> None:
-    """Where rows of an object stand apart, or columns need a look at all of them."""
+    """Files in which the rows of an object are not together, or whose columns must be judged as a whole."""
     table: Any = rows()
     n = len(table["mjd"])
     order = np.random.default_rng(1).permutation(n)
@@ -311,16 +309,18 @@ def damage(path: Path, group: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_damaged_row_group_costs_its_objects(small_pieces: None, tmp_path: Path) -> None:
+def test_a_damaged_row_group_loses_its_objects(small_pieces: None, tmp_path: Path) -> None:
     """The others have the periods that they have in the whole file; the command fails and says which rows are lost."""
     path, out, good = write(tmp_path / "a.parquet", rows(), 150), tmp_path / "bad.csv", tmp_path / "good.csv"
     assert run("period", path, *GRID, "-q", "-o", good).exit_code == 0
     damage(path, 3)
     result = run("period", path, *GRID, "-o", out)
     assert result.exit_code == 1
-    told = " ".join(result.stderr.split())
-    lost = re.search(r"skysieve: \S+a\.parquet: rows 451 to 600 cannot be read \(.+?\): (\d+) objects are lost", told)
-    assert lost is not None, told
+    message = " ".join(result.stderr.split())
+    lost = re.search(
+        r"skysieve: \S+a\.parquet: rows 451 to 600 cannot be read \(.+?\): (\d+) objects are lost", message
+    )
+    assert lost is not None, message
     ids = rows()["objectid"]
     gone = {str(i) for i in ids[450:600]}
     assert int(lost[1]) == len(gone)
@@ -329,14 +329,14 @@ def test_a_damaged_row_group_costs_its_objects(small_pieces: None, tmp_path: Pat
 
 
 def test_rows_of_unequal_lists(small_pieces: None, tmp_path: Path) -> None:
-    """They cost themselves, also where they are all rows of a piece; a file of nothing else is refused."""
+    """They are left out, also if a piece has no other rows; a file that has no other rows is refused."""
     table = rows()
     path, out = write(tmp_path / "a.parquet", uneven(table), 2), tmp_path / "p.csv"
     result = run("period", path, *GRID, "--multiband", "none", "-o", out)
     assert result.exit_code == 0
-    told = " ".join(result.stderr.split())
-    assert re.search(r"note: row 9: 'mjd' holds \d+ values, 'mag' holds \d+; it was left out, and 3 like it", told)
-    assert re.search(r"note: row 13: 'mjd' holds \d+ values, 'magerr' holds \d+; it was left out note", told)
+    message = " ".join(result.stderr.split())
+    assert re.search(r"note: row 9: 'mjd' holds \d+ values, 'mag' holds \d+; it was left out, and 3 like it", message)
+    assert re.search(r"note: row 13: 'mjd' holds \d+ values, 'magerr' holds \d+; it was left out note", message)
     good = tmp_path / "good.csv"
     even = write(tmp_path / "b.parquet", as_lists(table), 2)
     assert run("period", even, *GRID, "--multiband", "none", "-q", "-o", good).exit_code == 0
@@ -367,8 +367,8 @@ def test_what_was_searched_is_kept(
     path = write(tmp_path / "a.parquet", rows(), 50)
     result = run("period", path, *GRID, "--multiband", "none", "-o", tmp_path / "p.parquet")
     assert result.exit_code == (130 if kind is KeyboardInterrupt else 2)
-    told = " ".join(result.stderr.split())
-    assert f"the periods of the {sum(done)} objects that were done are in" in told
+    message = " ".join(result.stderr.split())
+    assert f"the periods of the {sum(done)} objects that were done are in" in message
     assert parquet.read_table(tmp_path / "p.partial.parquet").num_rows == sum(done)
     assert not (tmp_path / "p.parquet").exists()
     assert not [t.name for t in threading.enumerate() if t.name.startswith(("skysieve-ahead", "skysieve-finish"))]
@@ -386,10 +386,10 @@ def test_a_full_disk(small_pieces: None, size: int, tmp_path: Path, monkeypatch:
     with no_file_above(size):
         result = run("period", path, *GRID, "-q", "-o", out, "--overwrite")
     assert result.exit_code == 2
-    told = " ".join(result.stderr.split())
+    message = " ".join(result.stderr.split())
     assert f"cannot write {out}: " in result.stderr.replace("\n", "")
-    done = re.search(r"the periods of the (\d+) objects that were done are on the standard output", told)
-    assert done is not None, told
+    done = re.search(r"the periods of the (\d+) objects that were done are on the standard output", message)
+    assert done is not None, message
     assert len(result.stdout.splitlines()) == 1 + int(done[1])
     assert out.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.parquet", "p.parquet"]
@@ -450,7 +450,7 @@ def test_flags_in_a_struct_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert f"{bad} flagged by lc.catflags (bit 32768: bad data of ZTF)" in " ".join(result.stderr.split())
 
 
-def test_one_band_that_is_not_there(small_pieces: None, tmp_path: Path) -> None:
+def test_a_band_that_does_not_exist(small_pieces: None, tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", rows(), 100)
     result = run("period", path, *GRID, "--band", "K")
     assert result.exit_code == 2

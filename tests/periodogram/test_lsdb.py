@@ -122,7 +122,7 @@ def test_meta_is_an_empty_answer():
     assert type(empty) is type(found)
 
 
-def test_bad_rows_cost_these_rows():
+def test_only_bad_rows_are_lost():
     t, y, dy, band, offsets = curves()
     names = band.astype(object)
     y[3], dy[4], t[5], names[6] = np.nan, np.nan, np.inf, None
@@ -143,7 +143,7 @@ def test_bad_rows_cost_these_rows():
     assert again["period"].iloc[0] == alone.period
 
 
-def test_a_list_of_another_length_costs_its_object():
+def test_a_list_of_another_length_loses_its_object():
     t = np.linspace(0, 9, 30)
     lists = {"mjd": [t, t], "mag": [np.sin(5 * t), np.sin(5 * t)[:-1]]}
     found = skysieve.lsdb.periods(pa.table(lists).to_pandas(types_mapper=pd.ArrowDtype), fmin=0.2, fmax=3)

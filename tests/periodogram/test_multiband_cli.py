@@ -1,4 +1,4 @@
-"""``skysieve period`` with rows of several bands: what is fitted, false alarms, pictures, runs that go on."""
+"""``skysieve period`` with rows of several bands: what is fitted, false alarms, pictures, interrupted runs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_one_band_one_series_and_other_models(survey: Path, tmp_path: Path) -> N
 
 
 def test_a_column_of_bands_by_name_and_by_number(survey: Path, tmp_path: Path) -> None:
-    """ATLAS calls it F, and files without a header call it nothing: bands are told apart all the same."""
+    """ATLAS names the column F, and files without a header have no names: the bands are found in both."""
     known, named, bare = (tmp_path / f"{name}.csv" for name in ("known", "named", "bare"))
     run("period", survey, *GRID, "-q", "-o", known)
     header, *lines = survey.read_text().splitlines()
@@ -102,7 +102,7 @@ def test_a_column_of_bands_by_name_and_by_number(survey: Path, tmp_path: Path) -
     assert "3 bands" in run("period", atlas, *GRID).stderr
     assert "rows of 3 bands (g, i, r)" in run("period", atlas, *GRID, "--band-column", "F", "-o", named).stderr
     plain.write_text("\n".join(line.replace(",", " ") for line in lines))
-    assert "note: column 5: unused" in run("period", plain, *GRID).stderr  # else bands are mixed and nobody is told
+    assert "note: column 5: unused" in run("period", plain, *GRID).stderr  # otherwise bands would be mixed silently
     numbers = ("--id", "1", "--time", "2", "--mag", "3", "--err", "4", "--band-column", "5")
     assert run("period", plain, *GRID, *numbers, "-q", "-o", bare).exit_code == 0
     assert named.read_text() == bare.read_text() == known.read_text()
@@ -188,6 +188,6 @@ def test_moving_objects_are_on_one_level_already(tmp_path: Path) -> None:
     write_table(columns, path)
     geometry = ("--r", "rh", "--delta", "delta", "--phase", "alpha")
     assert "are searched as one series" in run("period", path, *GRID, *geometry).stderr
-    told = run("period", path, *GRID, *geometry, "--multiband", "offsets").stderr
-    assert "--multiband offsets" in told
+    message = run("period", path, *GRID, *geometry, "--multiband", "offsets").stderr
+    assert "--multiband offsets" in message
     assert "--multiband offsets" in run("period", path, *GRID, *geometry[:4]).stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 
 import numpy as np
@@ -12,7 +13,7 @@ from astropy.table import Table
 
 from skysieve.periodogram.api import lombscargle
 from skysieve.periodogram.contract import Status
-from skysieve.periodogram.result import plot
+from skysieve.periodogram.result import assemble, plot
 from skysieve.periodogram.result.peaks import Ragged
 from skysieve.periodogram.result.result import LombScargleResult
 
@@ -342,3 +343,21 @@ def test_short_curves_are_drawn_as_they_are():
     a, b = plot.decimate(x, x**2, 100)
     assert a is x
     np.testing.assert_array_equal(b, x**2)
+
+
+def test_errors_are_computed_when_they_are_asked_for(monkeypatch):
+    t = np.sort(np.random.default_rng(4).uniform(0, 40, 80))
+    given = {"fmin": 0.1, "fmax": 2.0, "nf": 400, "n_peaks": 3, "device": "cpu"}
+    expected = lombscargle([t, t], [np.sin(t), np.cos(2 * t)], **given).peaks.frequency_error
+    calls, whole = [], assemble.frequency_error
+    monkeypatch.setattr(assemble, "frequency_error", lambda *args: calls.append(1) or whole(*args))
+    peaks = lombscargle([t, t], [np.sin(t), np.cos(2 * t)], **given).peaks
+    assert not calls
+    copied = pickle.loads(pickle.dumps(peaks))
+    assert np.array_equal(peaks.frequency_error, expected, equal_nan=True)
+    assert np.array_equal(peaks.period_error, peaks.frequency_error * peaks.period**2, equal_nan=True)
+    assert len(calls) == 1
+    assert np.array_equal(copied.period_error, peaks.period_error, equal_nan=True)
+    assert np.array_equal(peaks[0].frequency_error, expected[0], equal_nan=True)
+    with pytest.raises(AttributeError, match="no attribute 'errors'"):
+        _ = peaks.errors

@@ -1,4 +1,4 @@
-"""The range of an automatic grid: what the times call for, and that periods are found in it."""
+"""The range of an automatic grid: how it follows from the times, and that periods are found in it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_units_batches_and_missing_rows():
     assert skysieve.lombscargle(t, y, fmin=3.0, fmax="auto", return_power=False).grids.f0[0] == 3
 
 
-def test_number_of_frequencies_is_bounded_and_a_cut_is_told():
+def test_number_of_frequencies_is_bounded_and_a_cut_is_reported():
     t = np.sort(rng(1).uniform(0, 3e5, 40))
     y = np.sin(t)
     with pytest.warns(UserWarning, match="no more than 5,000,000 frequencies"):
@@ -232,7 +232,7 @@ def test_ends_that_leave_nothing_and_long_ranges(tmp_path: Path) -> None:
     assert longer.exit_code == 0
 
 
-def test_regular_times_are_told(tmp_path: Path) -> None:
+def test_regular_times_are_reported(tmp_path: Path) -> None:
     t = drifting(TESS, 5000)
     file = tmp_path / "tess.csv"
     write_table({"bjd": t, "flux": 1 + 0.01 * np.sin(2 * np.pi * t / 0.0123)}, file)

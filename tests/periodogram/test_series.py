@@ -273,7 +273,7 @@ def test_units_that_do_not_agree(t, y, dy, words):
         light_curves(t, y, dy)
 
 
-def test_single_precision_times_tell_their_resolution():
+def test_single_precision_times_are_reported_with_their_resolution():
     assert light_curves(T, Y).resolution == 0
     assert light_curves(np.arange(5), Y).resolution == 0
     jd = (2_458_652.0 + T).astype(np.float32)

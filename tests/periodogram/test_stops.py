@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
-from skysieve.periodogram.command import survey as search
+from skysieve.periodogram import survey as search
 from skysieve.periodogram.lightcurves.io import read_light_curves
 from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
 from skysieve.periodogram.result.table_files import write_table
@@ -62,8 +62,8 @@ def test_a_second_run_on_one_output_says_who_has_it(survey: Path, tmp_path: Path
         assert holder.stdout.readline() == "held\n"
         refused = run(*command)
         assert refused.exit_code == 2
-        told = " ".join(refused.stderr.split())
-        assert f"p.csv.parts is in use by process {holder.pid} on {socket.gethostname()}; wait until it ends" in told
+        message = " ".join(refused.stderr.split())
+        assert f"p.csv.parts is in use by process {holder.pid} on {socket.gethostname()}; wait until it ends" in message
         assert not out.exists()
         holder.send_signal(signal.SIGKILL)
     done = run(*command)
@@ -107,9 +107,9 @@ def test_ctrl_c_at_any_moment(seconds: float, survey: Path, tmp_path: Path) -> N
         assert process.stdout.readline() == "ready\n"
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=300)
-    assert process.returncode == 130, told
-    assert "Traceback" not in told
+        _, message = process.communicate(timeout=300)
+    assert process.returncode == 130, message
+    assert "Traceback" not in message
 
 
 def test_ctrl_c_after_minutes_keeps_what_is_done(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +133,8 @@ def test_ctrl_c_after_minutes_keeps_what_is_done(survey: Path, tmp_path: Path, m
     result = run("period", survey, *GRID, "-o", tmp_path / "p.csv")
     assert result.exit_code == 130
     assert done[-1] == 1  # seconds of work
-    told = " ".join(result.stderr.split())
-    assert re.search(rf"the periods of the {sum(done)} objects that were done are in \S+p.partial.csv", told)
+    message = " ".join(result.stderr.split())
+    assert re.search(rf"the periods of the {sum(done)} objects that were done are in \S+p.partial.csv", message)
     assert len((tmp_path / "p.partial.csv").read_text().splitlines()) == 1 + sum(done)
     done.clear()
     shown = run("period", survey, *GRID)
@@ -199,22 +199,22 @@ def test_a_full_disk_beside_the_output(survey: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(files, "write_table", full)
     result = run("period", survey, *GRID, "-q", "-o", tmp_path / "p.csv")
     assert result.exit_code == 2
-    told = result.stderr.replace("\n", "")
-    assert f"cannot write {tmp_path / 'p.csv'}: No space left on device" in told
-    assert f"are in {elsewhere / 'p.partial.csv'}" in told
+    message = result.stderr.replace("\n", "")
+    assert f"cannot write {tmp_path / 'p.csv'}: No space left on device" in message
+    assert f"are in {elsewhere / 'p.partial.csv'}" in message
     assert len((elsewhere / "p.partial.csv").read_text().splitlines()) == 61
 
 
-def test_a_full_disk_and_a_run_that_goes_on(survey: Path, tmp_path: Path) -> None:
+def test_a_run_continues_after_a_full_disk(survey: Path, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"
     assert run("period", survey, *GRID, "-q", "-o", whole).exit_code == 0
     command = ("period", survey, *GRID, "--resume", "-o", out)
     with no_file_above(3000):
         result = run(*command, "--partition", "30")
     assert result.exit_code == 2
-    told = result.stderr.replace("\n", "")
-    assert f"cannot write {out}.parts/00000-000000.npz: " in told
-    assert "Traceback" not in told
+    message = result.stderr.replace("\n", "")
+    assert f"cannot write {out}.parts/00000-000000.npz: " in message
+    assert "Traceback" not in message
     result = run(*command, "--partition", "30")
     assert result.exit_code == 0, result.stderr
     assert out.read_text() == whole.read_text()

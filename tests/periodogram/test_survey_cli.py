@@ -1,4 +1,4 @@
-"""``skysieve period`` for surveys: aliases, false-alarm probabilities, jitter, moving objects, runs that go on."""
+"""``skysieve period`` for surveys: aliases, false-alarm probabilities, jitter, moving objects, interrupted runs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from skysieve.cli import app
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram.analysis.phase_function import basis
 from skysieve.periodogram.command.resume import Parts
-from skysieve.periodogram.command.survey import Found
 from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
 from skysieve.periodogram.result.table_files import write_table
+from skysieve.periodogram.survey import Found
 
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000", "--device", "cpu")
 
@@ -112,9 +112,9 @@ def test_times_that_carry_a_unit_keep_it(tmp_path: Path) -> None:
     path, out = tmp_path / "a.fits", tmp_path / "p.csv"
     Table({"time": made.t * 86400 * s, "mag": made.y}).write(path)
     expected = skysieve.lombscargle(made.t, made.y, fmin=0.2, fmax=5, nf=4000, device="cpu").period
-    for unit, told in (("d", False), ("s", False), ("h", True)):
+    for unit, noted in (("d", False), ("s", False), ("h", True)):
         result = run("period", path, *GRID, "--time-unit", unit, "-o", out, "--overwrite")
-        assert ("--time-unit is for those that carry none" in result.stderr) == told
+        assert ("--time-unit is for those that carry none" in result.stderr) == noted
         assert read(out)["period"][0] == pytest.approx(float(expected), rel=1e-9)
 
 
@@ -170,7 +170,7 @@ def test_moving_objects(asteroids: Path, tmp_path: Path) -> None:
 
 
 def test_motion_is_taken_out_a_part_at_a_time(asteroids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits of phase functions are work of the part that they belong to: a run that goes on does not repeat them."""
+    """A part of the run stores its fits of phase functions: a run that continues does not repeat them."""
     from skysieve.periodogram.analysis import solar_system as moving
 
     reduce_part, execute = moving.reduce_part, skysieve.LombScarglePlan.execute
@@ -205,7 +205,7 @@ def test_motion_is_taken_out_a_part_at_a_time(asteroids: Path, tmp_path: Path, m
 
 
 def test_both_readings_with_several_terms(asteroids: Path, tmp_path: Path) -> None:
-    """Four terms take one turn or half a turn for the period; the table gives both and what tells them apart.
+    """With four terms the period may be one turn or half a turn: the table has both, and the chi-square between them.
 
     Of the first asteroid a whole turn is in the range (nothing is gained by two), of the second only half of one.
     """
@@ -269,8 +269,8 @@ def test_resume_gives_what_one_run_gives(survey: Path, tmp_path: Path, monkeypat
     assert not parts.exists()
 
 
-def test_errors_cost_no_finished_work(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second file meets a broken device, or a disk that is full: what the first gave is kept."""
+def test_errors_lose_no_finished_work(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second file meets a broken device, or a disk that is full: the periods of the first are not lost."""
     second, out = tmp_path / "second.csv", tmp_path / "p.csv"
     second.write_bytes(survey.read_bytes())
     execute, save = skysieve.LombScarglePlan.execute, Parts.save
@@ -307,7 +307,7 @@ def test_files_done_before_are_not_read_again(survey: Path, tmp_path: Path) -> N
     second, out = tmp_path / "second.csv", tmp_path / "p.csv"
     second.write_text("")
     command = ("period", survey, second, *GRID, "--resume", "-o", out)
-    assert run(*command).exit_code == 1  # the second file is empty: told, and the parts stay
+    assert run(*command).exit_code == 1  # the second file is empty: an error, and the parts stay
     state = json.loads((tmp_path / "p.csv.parts" / "run.json").read_text())
     assert state["files"][1][1] == 0
     result = run(*command)
@@ -316,7 +316,8 @@ def test_files_done_before_are_not_read_again(survey: Path, tmp_path: Path) -> N
     assert "with other files" in run(*command).stderr
     fresh = tmp_path / "fresh.csv"
     assert run("period", survey, *GRID, "--mag", "nothing", "--resume", "-o", fresh).exit_code == 2
-    assert run("period", survey, *GRID, "--resume", "-o", fresh).exit_code == 0  # a mistake that cost no work binds not
+    # the mistake was found before any work: other options are accepted
+    assert run("period", survey, *GRID, "--resume", "-o", fresh).exit_code == 0
     for options, message in (
         (("--resume",), "--resume needs -o"),
         (("--resume", "-o", out, "--plot", tmp_path / "x"), "do not go together"),

@@ -64,7 +64,7 @@ def test_rubin_columns(tmp_path: Path, suffix: str) -> None:
         read_light_curves(bare, Wanted(moving=True))
 
 
-def test_missing_ids_do_not_cost_digits(tmp_path: Path) -> None:
+def test_missing_ids_lose_no_digits(tmp_path: Path) -> None:
     """64-bit ids with gaps must not pass through floating point."""
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -149,7 +149,7 @@ def test_bad_lists(tmp_path: Path) -> None:
 
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"t": [[1.0, 2], [3.0]], "y": [[1.0, 2], [3.0, 4]]}), path)
-    found = read_light_curves(path)  # a bad object costs itself
+    found = read_light_curves(path)  # only the bad object is left out
     assert found.ids.tolist() == [0]
     assert found.notes == ["row 2: 't' holds 1 values, 'y' holds 2; it was left out"]
     parquet.write_table(pa.table({"t": [[1.0, 2], [3.0]], "y": [[1.0], [3.0, 4]]}), path)
@@ -265,15 +265,15 @@ def test_rows_without_geometry(tmp_path: Path) -> None:
 
 
 def test_brightness_without_a_name_is_in_magnitudes(tmp_path: Path) -> None:
-    """Columns told by number: magnitudes lose 5 log10(r delta), they are not multiplied like fluxes."""
+    """Columns that are given by number: 5 log10(r delta) is taken off magnitudes; only fluxes are multiplied."""
     path = tmp_path / "a.txt"
     path.write_text("".join(f"{t} {20 + t / 100} 2.0 1.5 {t}\n" for t in range(1, 13)))
     curves = read_light_curves(path, Wanted(time="1", mag="2", r="3", delta="4", phase="5"))
     assert curves.is_magnitude
     np.testing.assert_allclose(reduced(curves, "none").y, curves.y - 5 * np.log10(3.0))
     path.write_text("t V_calib r delta\n" + "".join(f"{t} {20 + t / 100} 2.0 1.5\n" for t in range(1, 13)))
-    told = reduced(read_light_curves(path, Wanted(mag="V_calib", r="r", delta="delta")), "none").notes
-    assert told[-1].startswith("V_calib is taken as fluxes")
+    notes = reduced(read_light_curves(path, Wanted(mag="V_calib", r="r", delta="delta")), "none").notes
+    assert notes[-1].startswith("V_calib is taken as fluxes")
 
 
 @pytest.mark.parametrize("model", ["linear", "hg1g2"])
@@ -310,7 +310,7 @@ def test_a_gzipped_table_is_the_table(tmp_path: Path, suffix: str, kind: str | N
 
 
 @pytest.mark.parametrize("kind", ["ascii.csv", "ascii.ecsv", "votable"])
-def test_a_damaged_gzip_file_is_told(tmp_path: Path, kind: str) -> None:
+def test_a_damaged_gzip_file_is_reported(tmp_path: Path, kind: str) -> None:
     from astropy.table import Table
 
     rng = np.random.default_rng(0)
@@ -324,7 +324,7 @@ def test_a_damaged_gzip_file_is_told(tmp_path: Path, kind: str) -> None:
             read_light_curves(path)
 
 
-def test_gzipped_parquet_is_refused_and_empty_lists_are_told(tmp_path: Path) -> None:
+def test_gzipped_parquet_is_refused_and_empty_lists_are_reported(tmp_path: Path) -> None:
     """Neither costs an answer in silence."""
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.marks import slow
 
 import skysieve
 from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat
@@ -44,7 +45,7 @@ def error(found, truth):
 
 
 @pytest.mark.parametrize("slope", [0.0, 2.0, 2.8])
-@pytest.mark.parametrize(("nside", "seed"), [(32, 11), (64, 12), pytest.param(128, 13, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("nside", "seed"), [(32, 11), slow(64, 12), slow(128, 13)])
 def test_the_default_is_more_accurate_than_healpys_three_iterations(nside, seed, slope):
     """From 4 pixels on below healpy's error; at 10 and 65 pixels measured 0.03 to 0.4 of it (some seeds)."""
     alm = random_alm(nside, slope, seed)

@@ -92,3 +92,22 @@ def test_several_gpus_share_maps(monkeypatch, given):
     with pytest.raises(Asked):
         smooth.smoothing(np.ones(12 * 8**2), fwhm=0.3, device=given)
     assert asked == [(GPU, GPU2)]
+
+
+def test_auto_takes_the_cpu_for_small_maps(monkeypatch):
+    chosen = []
+
+    def borrowed(kernel, grid, **options):
+        chosen.append(options["device"])
+        raise RuntimeError("no plan")
+
+    monkeypatch.setattr(smooth, "resolve", lambda device: resolve("cpu") if device == "cpu" else (GPU,))
+    monkeypatch.setattr(smooth, "borrowed_plan", borrowed)
+    monkeypatch.setattr(smooth, "SMALL_PIXELS", 12 * 16**2)
+    for maps, options in (
+        (np.ones(12 * 8**2), {}), (np.ones(12 * 8**2), {"device": "cuda"}), (np.ones(12 * 16**2), {}),
+        (np.ones((3, 12 * 8**2)), {}), (np.ones((4, 12 * 8**2)), {"pol": False}),
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError, match="no plan"):
+            smooth.smoothing(maps, fwhm=0.3, **options)
+    assert chosen == ["cpu", "cuda", "auto", "cpu", "auto"]

@@ -220,7 +220,7 @@ def alerts(
     - skysieve alerts --avro ztf_public_20260801.tar.gz -o periods.csv
     - skysieve alerts --kafka broker:9092 --topic lsst-alerts --schema 10=lsst.v10_0.alert.avsc --metrics 9100
     """
-    from skysieve.core.metrics.server import METRICS_TYPE, PageServer, exposition, format_address, parse_address
+    from skysieve.core.metrics.server import PageServer, format_address, metrics_page, parse_address
     from skysieve.periodogram.result.table_files import FORMATS, check_format
 
     from .files import FileSource
@@ -285,7 +285,7 @@ def alerts(
             )  # fmt: skip
             if address is not None:
                 pages: dict[str, Any] = {
-                    "/metrics": lambda: (200, METRICS_TYPE, exposition(service.metrics(), METRICS, PREFIX)),
+                    "/metrics": metrics_page(service.metrics, METRICS, PREFIX),
                     "/health": lambda: (503 if service.fault else 200, "text/plain", f"{service.fault or 'ok'}\n"),
                 }
                 server = stack.enter_context(PageServer(pages, *address))

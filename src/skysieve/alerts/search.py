@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.periodogram import LombScarglePlan, MultibandPlan
-from skysieve.periodogram.command.survey import Found, Request, finish
 from skysieve.periodogram.lightcurves.io import LightCurves
 from skysieve.periodogram.multiband import DEFAULT_TERMS
+from skysieve.periodogram.survey import Found, Request, finish
 
 from .history import searchable
 from .surveys import band_name

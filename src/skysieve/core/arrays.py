@@ -27,6 +27,9 @@ def is_device_array(x: Any) -> bool:
     """Return whether `x` is an array in the memory of a GPU (of CuPy, Torch, Numba, JAX, ...)."""
     if isinstance(x, _HOST):
         return False
+    array = getattr(sys.modules.get("cupy"), "ndarray", None)
+    if array is not None and isinstance(x, array):  # its interface is a dictionary, made anew at each access
+        return True
     if _attribute(x, "__cuda_array_interface__") is not None:
         return True
     place = getattr(x, "__dlpack_device__", None)

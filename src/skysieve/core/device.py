@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import importlib.util
 import logging
 import platform
@@ -16,13 +17,15 @@ import sys
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import DeviceUnavailable
 from .memory import available_host_memory
 from .tasks import usable_cores
 
-__all__ = ["Device", "begin", "cuda_problem", "current", "driver_version", "resolve"]
+__all__ = ["Device", "begin", "cuda_problem", "current", "driver_version", "for_size", "resolve"]
+
+D = TypeVar("D")
 
 logger = logging.getLogger("skysieve")
 
@@ -122,10 +125,34 @@ def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
     return (_cuda(index),)
 
 
-def begin(device: str) -> threading.Thread | None:
+def for_size(device: D, size: float, least: float) -> D | str:
+    """Return ``"cpu"`` for a small job under ``"auto"``: the CPU has finished it before a GPU could answer.
+
+    Parameters
+    ----------
+    device : str, Device or other
+        What the user asked for; anything but ``"auto"`` is returned as it is.
+    size, least : float
+        Size of the job, and the size from which a GPU is faster, in the same unit; each domain states its own.
+
+    Examples
+    --------
+    >>> for_size("auto", 10, 100), for_size("auto", 100, 100), for_size("cuda", 10, 100)
+    ('cpu', 'auto', 'cuda')
+    """
+    return "cpu" if isinstance(device, str) and device == "auto" and size < least else device
+
+
+def begin(device: str, *modules: str) -> threading.Thread | None:
     """Load CuPy and make the contexts of the GPUs of a request in another thread, while the caller does other work.
 
     Commands call it before they read their input.  It raises no error: `resolve` reports what is wrong with `device`.
+
+    Parameters
+    ----------
+    device : str
+    *modules : str
+        Modules that this thread imports, too, if the request means a GPU.
 
     Returns
     -------
@@ -134,12 +161,12 @@ def begin(device: str) -> threading.Thread | None:
     """
     if device == "cpu":
         return None
-    thread = threading.Thread(target=_make_contexts, args=(device,), name="skysieve-device")
+    thread = threading.Thread(target=_make_contexts, args=(device, *modules), name="skysieve-device")
     thread.start()
     return thread
 
 
-def _make_contexts(device: str) -> None:
+def _make_contexts(device: str, *modules: str) -> None:
     if not _ask_driver()[1]:
         return
     try:
@@ -154,6 +181,9 @@ def _make_contexts(device: str) -> None:
                     _touch_device()
             except (RuntimeError, MemoryError) as error:  # a GPU that is full, or that another process has to itself
                 logger.info("no context was made ahead on %s: %s", each, error)
+    if any(each.kind == "cuda" for each in devices):
+        for module in modules:
+            importlib.import_module(module)
 
 
 def _touch_device() -> None:

@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ SCARCE = 1 / 10
 """Share of a device's memory that must be free, or its idle engines are closed."""
 SMALL = 64 << 20
 """Bytes of idle engines below which free memory is not asked for: the question takes longer than a small search."""
+
+
+FRESH = 0.5
+"""Seconds for which free memory is taken to be what it was."""
 
 
 class Closable(Protocol):
@@ -65,6 +70,7 @@ class EngineCache:
         self._lock = threading.Lock()
         self._idle: list[_Idle] = []
         self._registered = False
+        self._ample: dict[Device, tuple[int, float]] = {}  # bytes held, and when enough memory was found free
 
     @contextmanager
     def borrow(self, key: Hashable, make: Callable[[], E], device: Device, size: Callable[[E], int]) -> Iterator[E]:
@@ -161,7 +167,7 @@ class EngineCache:
         """Return the engines that must go, the least recently used first."""
         same = [one for one in self._idle if one.device == device]
         held = sum(one.size for one in same)
-        if held > SMALL and device.free_memory < SCARCE * device.total_memory:
+        if held > SMALL and self._is_scarce(device, held):
             return same
         surplus = self._idle[: max(0, len(self._idle) - self.most)]
         for one in same:
@@ -170,6 +176,19 @@ class EngineCache:
             held -= one.size
             surplus.append(one)
         return surplus
+
+    def _is_scarce(self, device: Device, held: int) -> bool:
+        """Whether little memory of a device is free; asked for at most every `FRESH` seconds while engines hold as
+        much, because the answer takes as long as a small search."""
+        now, last = time.monotonic(), self._ample.get(device)
+        if last is not None and last[0] == held and now - last[1] < FRESH:
+            return False
+        scarce = device.free_memory < SCARCE * device.total_memory
+        if scarce:
+            self._ample.pop(device, None)
+        else:
+            self._ample[device] = held, now
+        return scarce
 
     def _close(self, closed: list[_Idle]) -> None:
         for one in closed:

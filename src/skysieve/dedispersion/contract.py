@@ -314,8 +314,8 @@ class Engine(Protocol):
         """
 
     def describe(self) -> dict[str, Any]:
-        """Method, device, bytes of memory; ``held``: all bytes on the device, or on each of several, between calls;
-        ``costs``: by table, the cost of a delay in additions of the direct sum."""
+        """Method, device, threads of the CPU that sum, bytes of memory; ``held``: all bytes on the device, or on each
+        of several, between calls; ``costs``: by table, the cost of a delay in additions of the direct sum."""
 
     def close(self) -> None:
         """Free threads and memory."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.checks import real_dtype
-from skysieve.core.device import Device, current, resolve
+from skysieve.core.device import Device, current, for_size, resolve
 from skysieve.core.engine_cache import ENGINES
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
@@ -66,7 +66,7 @@ def device_for(device: str | Device, atoms: list[Atoms], grid: Grid | None, wind
         return device
     bins = Times.of([a.t for a in atoms], atoms[0].tatom).n
     cells = grid.cells if grid is not None else 0 if window.whole else bins**2
-    return "cpu" if bins + cells <= SMALL_CELLS else device
+    return for_size(device, bins + cells, SMALL_CELLS + 1)
 
 
 def transient_map(

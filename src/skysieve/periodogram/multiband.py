@@ -496,6 +496,8 @@ class _BandsPlan(LombScarglePlan):
 class _BorrowingBands(Borrowing, _BandsPlan):
     """Light curves of one number of bands, with an engine of the cache."""
 
+    _by_size = False
+
 
 class _Call(MultibandPlan):
     """The plan of one call of `lombscargle_multiband`, with an engine of the cache."""

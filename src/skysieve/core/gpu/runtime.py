@@ -6,7 +6,7 @@ starts them with `Module.launch`.  Tests give it a runtime that runs the same so
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -187,14 +187,23 @@ class CudaModule:
         """See `Module.launch`."""
         if not check_launch(kernel, grid, block, args):
             return
+        if self._cupy.cuda.runtime.getDevice() == self._index:  # a context takes as long as a launch
+            self._start(kernel, grid, block, args, shared_mem, stream)
+            return
         with self._cupy.cuda.Device(self._index):
-            function = self._kernel(kernel)
-            if shared_mem > self._dynamic.get(kernel, 0):
-                # CuPy shares a loaded kernel between modules with the same text: never lower another one's limit
-                function.max_dynamic_shared_size_bytes = max(shared_mem, function.max_dynamic_shared_size_bytes)
-                self._dynamic[kernel] = shared_mem
-            given = tuple(np.uintp(0) if a is None else a for a in args)
-            function(tuple(grid), tuple(block), given, shared_mem=shared_mem, stream=stream)
+            self._start(kernel, grid, block, args, shared_mem, stream)
+
+    def _start(
+        self, kernel: str, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], shared_mem: int, stream: Any
+    ) -> None:
+        """Start a kernel on the current device, which is this module's."""
+        function = self._kernel(kernel)
+        if shared_mem > self._dynamic.get(kernel, 0):
+            # CuPy shares a loaded kernel between modules with the same text: never lower another one's limit
+            function.max_dynamic_shared_size_bytes = max(shared_mem, function.max_dynamic_shared_size_bytes)
+            self._dynamic[kernel] = shared_mem
+        given = tuple([np.uintp(0) if a is None else a for a in args])
+        function(tuple(grid), tuple(block), given, shared_mem=shared_mem, stream=stream)
 
     def attributes(self, kernel: str) -> dict[str, int]:
         """See `Module.attributes`."""
@@ -220,14 +229,15 @@ def check_launch(kernel: str, grid: Sequence[int], block: Sequence[int], args: S
     """Refuse a launch that no device accepts; return False if the grid is empty and there is nothing to do."""
     if not 1 <= len(grid) <= 3 or not 1 <= len(block) <= 3:
         raise KernelError(f"{kernel}: grid {tuple(grid)} and block {tuple(block)} have one to three numbers each")
-    if any(n < 1 for n in block) or functools.reduce(lambda a, b: a * b, block) > _MAX_THREADS:
+    if min(block) < 1 or math.prod(block) > _MAX_THREADS:
         raise KernelError(f"{kernel}: block {tuple(block)} does not hold 1 to {_MAX_THREADS} threads")
-    if any(not 0 <= n <= most for n, most in zip(grid, _MAX_GRID, strict=False)):
-        raise KernelError(f"{kernel}: grid {tuple(grid)} is outside {_MAX_GRID}")
+    for n, most in zip(grid, _MAX_GRID, strict=False):
+        if not 0 <= n <= most:
+            raise KernelError(f"{kernel}: grid {tuple(grid)} is outside {_MAX_GRID}")
     for i, a in enumerate(args):
         if isinstance(a, _PLAIN) and not isinstance(a, np.generic):
             raise TypeError(f"{kernel}: argument {i} is the Python number {a!r}, expected a NumPy scalar with a width")
-    return all(n > 0 for n in grid)
+    return min(grid) > 0
 
 
 def _no_compiler(error: Exception) -> DeviceUnavailable:

@@ -25,6 +25,7 @@ from skysieve.core.memory import available_host_memory
 from skysieve.core.tasks import usable_cores
 
 from .runtime import Runtime, on_device
+from .structs import Place, address
 
 __all__ = ["GROWTH", "Copier", "CudaLane", "HostLane", "Lane", "ResultMemory", "is_pinned", "make_current", "make_lane"]
 
@@ -107,6 +108,8 @@ class Lane(ABC):
         self.generation = 0
         self.recording = False
         self._device: dict[str, Any] = {}
+        self._addresses: dict[str, int] = {}
+        self._total = 0
         self._host: dict[str, Any] = {}
         self._device_kinds: dict[str, np.dtype[Any]] = {}
         self._host_kinds: dict[str, np.dtype[Any]] = {}
@@ -124,6 +127,15 @@ class Lane(ABC):
         nbytes = _claim(self._device_kinds, name, size, dtype)
         return self._grow(name, nbytes, zero)[:nbytes].view(dtype)[: int(size)]
 
+    def place(self, name: str, size: int, dtype: Any, zero: bool = False) -> Place:
+        """As `array`, but return only what a kernel needs of it, which takes a tenth of the time on a GPU.
+
+        It is valid until the buffer grows or is freed.
+        """
+        nbytes = _claim(self._device_kinds, name, size, dtype)
+        self._grow(name, nbytes, zero)
+        return Place(self._addresses[name], size, self._device_kinds[name].itemsize)
+
     def reserve(self, name: str, nbytes: int) -> None:
         """Let the lane's buffer `name` on the device have at least `nbytes` bytes, for arrays of any dtype."""
         self._grow(name, nbytes, False)
@@ -132,13 +144,15 @@ class Lane(ABC):
         held = self._device.get(name)
         if held is None or held.nbytes < nbytes:
             self._device.pop(name, None)
+            self._total -= 0 if held is None else int(held.nbytes)
             self.generation += 1
             held = None
             self.synchronize()
             grown = -(-int(GROWTH * nbytes) // ALIGN) * ALIGN
             with self:
                 held = self.xp.zeros(grown, np.uint8) if zero else self.xp.empty(grown, np.uint8)
-            self._device[name] = held
+            self._device[name], self._addresses[name] = held, address(held)
+            self._total += int(held.nbytes)
         return held
 
     def pinned(self, name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
@@ -152,16 +166,23 @@ class Lane(ABC):
         view: np.ndarray[Any, Any] = held[:nbytes].view(dtype)[: int(size)]
         return view
 
+    def has_pinned(self, array: np.ndarray[Any, Any]) -> bool:
+        """Return whether `array` lies in a page-locked buffer of this lane."""
+        start = address(array)
+        return any(0 <= start - address(held) < held.nbytes for held in self._host.values())
+
     @property
     def nbytes(self) -> int:
         """Bytes of the buffers on the device."""
-        return sum(int(held.nbytes) for held in self._device.values())
+        return self._total
 
     def free(self) -> None:
         """Wait for all work, then free every buffer."""
         self.settle()
         self.generation += 1
         self._device.clear()
+        self._addresses.clear()
+        self._total = 0
         self._host.clear()
         self._device_kinds.clear()
         self._host_kinds.clear()
@@ -172,7 +193,10 @@ class Lane(ABC):
 
     @abstractmethod
     def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
-        """Start to copy `source` into the device array `target`; return when a pageable `source` may be changed."""
+        """Start to copy `source` into the device array (or, on a GPU, the `Place`) `target`.
+
+        Return when a pageable `source` may be changed.
+        """
 
     @abstractmethod
     def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
@@ -261,6 +285,7 @@ class CudaLane(Lane):
         with self.xp.cuda.Device(self._index):
             self.stream = self.xp.cuda.Stream(non_blocking=True)
         self._side: Any = None
+        self._of_caller: Any = None
         self._events: list[Any] = []
         self._entered: list[tuple[Any, Any]] = []
 
@@ -271,7 +296,7 @@ class CudaLane(Lane):
     def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
         runtime = self.xp.cuda.runtime
         start = source.__array_interface__["data"][0]  # half the time of source.ctypes.data
-        runtime.memcpyAsync(target.data.ptr, start, source.nbytes, runtime.memcpyHostToDevice, self.stream.ptr)
+        runtime.memcpyAsync(address(target), start, source.nbytes, runtime.memcpyHostToDevice, self.stream.ptr)
 
     def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
         runtime = self.xp.cuda.runtime
@@ -313,7 +338,7 @@ class CudaLane(Lane):
 
     def after_caller(self) -> None:
         with self.xp.cuda.Device(self._index):
-            event = self.xp.cuda.Event(disable_timing=True)
+            event = self._of_caller = self._of_caller or self.xp.cuda.Event(disable_timing=True)
             event.record(self.xp.cuda.get_current_stream())
             self.stream.wait_event(event)
 
@@ -383,8 +408,8 @@ class ResultMemory:
 
     def _locked(self, nbytes: int) -> np.ndarray[Any, Any] | None:
         """Return page-locked memory of at least `nbytes` bytes: idle or new; None if it cannot be locked."""
-        for address, held in list(self._idle.items()):
-            if nbytes <= held.nbytes <= 2 * nbytes and self._idle.pop(address, None) is not None:
+        for start, held in list(self._idle.items()):
+            if nbytes <= held.nbytes <= 2 * nbytes and self._idle.pop(start, None) is not None:
                 return held
         _unlock_all(self._runtime, self._idle, self._process)
         if nbytes > _RESULTS * available_host_memory():
@@ -414,10 +439,10 @@ class ResultMemory:
 def _unlock_all(runtime: Runtime, idle: dict[int, np.ndarray[Any, Any]], process: int, most: int = 0) -> None:
     """Free page-locked memory but `most` pieces; in a forked child, which has no context on the GPU, its copy only."""
     while len(idle) > most:
-        address, _memory = idle.popitem()
+        start, _memory = idle.popitem()
         if os.getpid() == process:
             with suppress(RuntimeError), on_device(runtime):  # a lost GPU has already dropped it
-                runtime.xp.cuda.runtime.hostUnregister(address)
+                runtime.xp.cuda.runtime.hostUnregister(start)
 
 
 class _Owner:

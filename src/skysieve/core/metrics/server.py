@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Literal, Protocol
 
-__all__ = ["METRICS_TYPE", "Metric", "PageServer", "exposition", "format_address", "parse_address"]
+__all__ = ["Metric", "PageServer", "exposition", "format_address", "metrics_page", "parse_address"]
 
 SECONDS = 10.0
 """Longest time of a request."""
@@ -107,6 +107,13 @@ def exposition(values: Mapping[str, float], metrics: Iterable[Exported], prefix:
                 f"{prefix}{name} {values[name]:.12g}",
             ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def metrics_page(
+    read: Callable[[], Mapping[str, float]], metrics: Iterable[Exported], prefix: str
+) -> Callable[[], tuple[int, str, str]]:
+    """Return a page of `PageServer` with the values that `read` returns; see `exposition`."""
+    return lambda: (200, METRICS_TYPE, exposition(read(), metrics, prefix))
 
 
 class PageServer:

@@ -136,6 +136,7 @@ class Engine:
         names = [str(r.device) for r in self.runtimes]
         return {
             "device": names[0] if len(names) == 1 else f"{len(names)} GPUs: {', '.join(names)}",
+            "threads": 1,
             "method": "brute",
             "kernels": self._kernels,
             "bytes": self._bytes,

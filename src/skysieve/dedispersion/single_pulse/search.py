@@ -482,7 +482,7 @@ class SearchPlan(EnginePlan):
         """
         job = self._job
         facts = self._facts(job.made)
-        workers = len(self._target.devices) if self._target.gpu else self._open_engine().describe().get("threads", 1)
+        workers = len(self._target.devices) if self._target.gpu else self._open_engine().describe()["threads"]
         work, moved = self._work(self._nsamp)
         times = rates.predicted("dedispersion", self.device, work, workers)
         return {

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["METRICS", "SINK_COUNTERS", "Metric", "metric_values", "names_of", "total"]
+__all__ = ["METRICS", "PREFIX", "SINK_COUNTERS", "Metric", "metric_values", "names_of", "total"]
 
 Origin = Literal["parser", "intake", "ring", "receiver", "sink", "pipeline", "process"]
 """The part of the stream that counts or measures."""
@@ -50,6 +50,8 @@ class Metric:
         return ("sink_" if self.origin == "sink" else "") + self.name + ("_total" if self.kind == "counter" else "")
 
 
+PREFIX = "skysieve_stream_"
+"""What all names begin with in Prometheus."""
 METRICS = (
     Metric("packets", "Datagrams received.", "intake"),
     Metric("bytes", "Bytes of the datagrams received.", "intake"),

@@ -10,9 +10,9 @@ from skysieve import __version__
 from skysieve.periodogram.analysis.phase_function import PHASE_FUNCTIONS
 from skysieve.periodogram.lightcurves.column_names import Wanted
 from skysieve.periodogram.multiband import DEFAULT_TERMS
+from skysieve.periodogram.survey import Request
 
 from .run import Treatment, UserError
-from .survey import Request
 
 AUTO = "auto"
 OPEN_SAMPLES = 10

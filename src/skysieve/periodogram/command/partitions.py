@@ -15,10 +15,10 @@ from skysieve.core.parts import files_of
 from skysieve.periodogram.lightcurves.column_names import BadFile, MissingColumn
 from skysieve.periodogram.lightcurves.io import LightCurves, read_light_curves
 from skysieve.periodogram.lightcurves.stream import CurveStream, open_stream
+from skysieve.periodogram.survey import Found, join, search
 
 from .asked import Asked, asked_of
 from .run import PeriodRun
-from .survey import Found, join, search
 
 if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts

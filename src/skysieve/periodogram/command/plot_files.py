@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.periodogram.lightcurves.io import LightCurves
-
-    from .survey import Request
+    from skysieve.periodogram.survey import Request
 
 ENDS = ("fmin", "fmax")
 """Arguments that may be numbers with a unit, "auto" or None."""

@@ -12,8 +12,7 @@ from skysieve.periodogram.numerics.grid import make_rule
 
 if TYPE_CHECKING:
     from skysieve.periodogram.lightcurves.io import LightCurves
-
-    from .survey import Request
+    from skysieve.periodogram.survey import Request
 
 GRID = ("fmin", "fmax", "nf", "samples_per_peak")
 

@@ -13,8 +13,7 @@ from skysieve.core.machine import rates
 from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.lightcurves.io import LightCurves
 from skysieve.periodogram.multiband import MultibandPlan
-
-from .survey import MAX_ROWS, Request, finish, first_chunk
+from skysieve.periodogram.survey import MAX_ROWS, Request, finish, first_chunk
 
 if TYPE_CHECKING:
     from skysieve.core.device import Device

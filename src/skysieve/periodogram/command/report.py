@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import ProgressColumn
 
-    from .survey import Found, Request
+    from skysieve.periodogram.survey import Found, Request
 
 MAX_ROWS = 20
 WIDE = 200

@@ -17,8 +17,7 @@ import numpy as np
 
 from skysieve.core.files import written
 from skysieve.core.parts import InUse, OtherRun, PartsFolder, files_of, parts_folder, read_json
-
-from .survey import Found
+from skysieve.periodogram.survey import Found
 
 if TYPE_CHECKING:
     from skysieve.periodogram.lightcurves.io import LightCurves

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from skysieve.core.command import (
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 
     from skysieve.periodogram.lightcurves.io import LightCurves, Wanted
     from skysieve.periodogram.lightcurves.stream import CurveStream
+    from skysieve.periodogram.survey import Found, Request
 
     from .resume import Parts
-    from .survey import Found, Request
 
 MAX_PLOTS = 50
 FEWEST_ROWS = 30_000
@@ -258,14 +257,15 @@ class PeriodRun:
 
     def _search_all(self, files: list[Path], wanted: Wanted, stack: ExitStack) -> int:
         """As `search_all`; a table that is written during the search is closed by ``stack``."""
+        from skysieve.core.device import begin
         from skysieve.periodogram.lightcurves.column_names import MissingColumn
         from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves, read_stream
+        from skysieve.periodogram.survey import join
 
         from .report import show_periods, summary
-        from .survey import join
 
         started = time.monotonic()
-        Thread(target=self._start_device, name="skysieve-start").start()
+        begin(self.request.arguments.get("device", "auto"), "skysieve.periodogram.cuda.engine")
         names = Counter(file.name for file in files)
         for number, file in enumerate(files):
             if file == STDIO:
@@ -311,23 +311,6 @@ class PeriodRun:
         if self.plot is not None:
             self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
         return FAILED_SOME if self.bad_files else 0
-
-    def _start_device(self) -> None:
-        """Import CuPy and make the context of a GPU, which takes a second, while the first file is opened."""
-        from skysieve.core.device import current, resolve
-        from skysieve.core.errors import DeviceUnavailable
-
-        try:
-            device = resolve(self.request.arguments.get("device", "auto"))[0]
-            if device.kind == "cuda":
-                import cupy
-
-                import skysieve.periodogram.cuda.engine  # noqa: F401
-
-                with current(device):
-                    cupy.zeros(1)
-        except (ValueError, DeviceUnavailable, ImportError, MemoryError, RuntimeError):  # the search raises it again
-            return
 
     def _streamed(self, file: Path, wanted: Wanted) -> CurveStream | None:
         """A large file that can be read while it is searched; None for others."""
@@ -477,10 +460,10 @@ class PeriodRun:
     ) -> Iterator[Found]:
         """Answers for the objects of a file, a chunk or a partition at a time."""
         from skysieve.periodogram.lightcurves.io import LightCurves
+        from skysieve.periodogram.survey import join, search
 
         from .report import progress_bar
         from .resume import PARTITION
-        from .survey import join, search
 
         banded = self.request.banded(curves)  # a part with rows of one band has the model of the file
         if self.parts is None:
@@ -532,7 +515,7 @@ class PeriodRun:
 
     def _join(self) -> None:
         """Join the answers of each file."""
-        from .survey import join
+        from skysieve.periodogram.survey import join
 
         files = groupby(self.found, key=lambda pair: pair[0])
         self.found = [(name, join([part for _, part in pairs])) for name, pairs in files]
@@ -545,7 +528,7 @@ class PeriodRun:
 
     def _add_rows(self, fewest: int) -> None:
         """Write what was found since the last time, at least ``fewest`` objects, where the table is being written."""
-        from .survey import join
+        from skysieve.periodogram.survey import join
 
         if self.rows is None:
             return
@@ -578,8 +561,7 @@ class PeriodRun:
         import numpy as np
 
         from skysieve.core.arrays import Words
-
-        from .survey import join
+        from skysieve.periodogram.survey import join
 
         lengths = [len(f) for _, f in self.found]
         names = np.array([name for name, _ in self.found])

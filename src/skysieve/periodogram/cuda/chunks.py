@@ -18,17 +18,35 @@ from .parts import MethodPart
 from .structs import UNLIKE
 
 
+class Cycles:
+    """``df * span`` of every object of a source whose rows are in one piece, computed when they are first asked for.
+
+    On a GPU all of them are one copy to the host, which takes as long as that of one object.
+    """
+
+    def __init__(self, source: Source, grids: Grids) -> None:
+        self._source, self._df = source, grids.df
+        self._every: NDArray[np.float64] | None = None
+
+    def every(self) -> NDArray[np.float64]:
+        """Of all objects, as `cycles_of`."""
+        if self._every is None:
+            self._every = cycles_of(self._source.read(0, self._source.n_objects)[0], self._source.offsets, self._df)
+        return self._every
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """What all chunks of one `execute` share.
 
     ``power_start`` says where the powers of each object begin in the output, None where powers are not wanted;
-    ``to_host``: whether powers are copied to the host.
+    ``to_host``: whether powers are copied to the host.  ``cycles``: those of all objects, where rows are in one piece.
     """
 
     methods: Methods
     power_start: NDArray[np.int64] | None
     to_host: bool = False
+    cycles: Cycles | None = None
 
     @property
     def spec(self) -> Spec:
@@ -235,9 +253,14 @@ def make_job(
     *,
     all_candidates: bool = False,
     cache: JobCache | None = None,
+    empty: Callable[[str, int], Any] | None = None,
 ) -> ChunkJob:
-    """The input of a GPU for a chunk."""
-    job = _plain_job(settings, source, chunk, output, all_candidates, cache)
+    """The input of a GPU for a chunk; ``empty`` makes page-locked arrays (see `contract.Source.read`)."""
+    in_pieces = empty is not None and not source.flat
+    t, y, dy, offsets = (
+        source.read(chunk.start, chunk.stop, empty) if in_pieces else source.read(chunk.start, chunk.stop)
+    )
+    job = _plain_job(settings, t, y, dy, offsets, chunk, output, all_candidates, cache)
     if settings.spec.model is not None:
         banded: Any = source
         job.code = banded.bands(chunk.start, chunk.stop).astype(np.int32)
@@ -245,12 +268,11 @@ def make_job(
 
 
 def _plain_job(
-    settings: RunSettings, source: Source, chunk: Chunk, output: Output, all_candidates: bool, cache: JobCache | None
-) -> ChunkJob:
-    """As `make_job`, without the bands of the rows."""
-    start, stop = chunk.start, chunk.stop
-    t, y, dy, offsets = source.read(start, stop)
-    objects = slice(start, stop)
+    settings: RunSettings, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64], chunk: Chunk, output: Output,
+    all_candidates: bool, cache: JobCache | None,
+) -> ChunkJob:  # fmt: skip
+    """As `make_job`, of rows that are read, without their bands."""
+    objects = slice(chunk.start, chunk.stop)
     df = settings.grids.df if settings.grids.shared else settings.grids.df[objects]
     if chunk.known:
         first, lengths = output.t_min[objects], output.n_used[objects]
@@ -259,7 +281,9 @@ def _plain_job(
     device_power = output.power if is_device_array(output.power) else None
     job = cache.get(settings, chunk, t, y, dy, offsets, device_power) if cache is not None else None
     if job is None:
-        cycles, lengths = cycles_of(t, offsets, df), np.diff(offsets)
+        every = settings.cycles
+        cycles = cycles_of(t, offsets, df) if every is None else every.every()[objects]
+        lengths = np.diff(offsets)
         job = job_of(settings, t, y, dy, offsets, objects, output, cycles, lengths, all_candidates)
         if cache is not None:
             cache.put(settings, chunk, job)

@@ -29,7 +29,7 @@ from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 
 from .calibrate import costs_of
-from .chunks import Chunk, JobCache, RunSettings, bounded_cycles
+from .chunks import Chunk, Cycles, JobCache, RunSettings, bounded_cycles
 from .cost import DEFAULTS, Costs
 from .run import Run
 from .worker import Worker
@@ -166,11 +166,12 @@ class Engine:
         settings = self._settings(source, grids, output)
 
         def cut(again: bool) -> list[tuple[int, int]]:
-            return self.cut(source, settings, first, again)
+            return self.cut(source, settings, first, again, on_device)
 
         self._cache.renew(settings)
         few = source.n_objects <= MOST_CACHED
-        chunks = self._cache.cut(source.offsets, self._all_on_device(source, settings), cut) if few else cut(True)
+        on_device = not settings.to_host and any(map(is_device_array, rows))  # there are no copies to overlap
+        chunks = self._cache.cut(source.offsets, on_device, cut) if few else cut(True)
         reporter = Reporter(progress, source.n_objects)
         workers = [first]
         if len(self.workers) > 1 and not any(map(is_device_array, (*rows, output.power))):  # all in host memory
@@ -256,11 +257,14 @@ class Engine:
             self.spec, grids, costs or self.costs, worker.runtime.device.sm_count, self._shared, self._matrix,
             output.power is not None,
         )  # fmt: skip
-        return RunSettings(methods, start, to_host)
+        some = source.flat and 0 < source.n_objects <= MOST_CACHED
+        return RunSettings(methods, start, to_host, Cycles(source, grids) if some else None)
 
-    def _most_cycles(self, source: Source, grids: Grids) -> float:
+    def _most_cycles(self, source: Source, grids: Grids, known: Cycles | None = None) -> float:
         """The largest ``df * span`` of up to `LOOKED_AT` objects."""
         chosen = np.unique(np.linspace(0, source.n_objects - 1, LOOKED_AT).astype(np.int64))
+        if known is not None:
+            return float(known.every()[chosen].max())
         chosen = chosen[np.diff(source.offsets)[chosen] > 0]
         if not len(chosen):
             return 0.0
@@ -269,20 +273,22 @@ class Engine:
         ends = to_host(xp.concatenate([part for t in times for part in (t[:1], t[-1:])]))
         return float(bounded_cycles(ends[::2], ends[1::2], grids.df[:1] if grids.shared else grids.df[chosen]).max())
 
-    def cut(self, source: Source, settings: RunSettings, worker: Worker, again: bool = True) -> list[tuple[int, int]]:
-        """Ranges of objects that are searched together; ``again``: such objects were searched on this grid before."""
-        on_device = self._all_on_device(source, settings)
+    def cut(
+        self, source: Source, settings: RunSettings, worker: Worker, again: bool = True, on_device: bool = False
+    ) -> list[tuple[int, int]]:
+        """Ranges of objects that are searched together.
+
+        ``again``: such objects were searched on this grid before; ``on_device``: everything is on the GPU, so that
+        there are no copies to overlap with other chunks.
+        """
         fewest = FEWEST_ON_DEVICE if on_device else FEWEST_ROWS if again else FEWEST_NEW
         object_bytes = self._object_bytes(settings, source)
         halved = again and not on_device
         return self._chunks(source.offsets, settings.row_bytes(), object_bytes, worker, fewest, halved)
 
-    def _all_on_device(self, source: Source, settings: RunSettings) -> bool:
-        """Is everything on the GPU, so that there are no copies to overlap with other chunks?"""
-        return not settings.to_host and any(map(is_device_array, source.read(0, 1)[:3]))
-
     def _object_bytes(self, settings: RunSettings, source: Source) -> float:
-        return settings.object_bytes(int(np.max(settings.grids.nf)), self._most_cycles(source, settings.grids))
+        cycles = self._most_cycles(source, settings.grids, settings.cycles)
+        return settings.object_bytes(int(np.max(settings.grids.nf)), cycles)
 
     def _worker_of(self, rows: Sequence[Any], power: Any = None) -> Worker:
         """The worker whose GPU holds the rows ``t, y, dy`` or the powers; the first one for arrays in host memory."""

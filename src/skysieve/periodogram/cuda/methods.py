@@ -7,9 +7,9 @@ Chunks, memory budgets and the engine know methods through `Method` and `Methods
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,6 +183,16 @@ class Methods(ABC):
     def direct(self) -> Method:
         """The method that can serve every object."""
 
+    @cached_property
+    def ends(self) -> NDArray[np.float64]:
+        """`class_ends` of the methods to choose from."""
+        return class_ends(self.known)
+
+    @cached_property
+    def alone(self) -> Self:
+        """The same for a GPU of one multiprocessor: for what an object needs whatever the others are."""
+        return replace(self, multiprocessors=1)
+
     @property
     def stores_powers(self) -> bool:
         """Do powers pass through device memory, wanted or not?"""
@@ -209,7 +219,7 @@ class Methods(ABC):
         """As `choose`, among some of the methods."""
         if len(nf) > 1:
             return np.where(nf < SMALLEST_NUFFT, -1, choose_among(some, nf, cycles))
-        ends = class_ends(self.known)
+        ends = self.ends
         each = choose_among(some, nf, ends) if nf[0] >= SMALLEST_NUFFT else np.full(len(ends), -1)
         return each[np.searchsorted(ends, cycles, side="left")]
 
@@ -237,11 +247,11 @@ class Methods(ABC):
         """Parts of a chunk of these objects, and for each object what it must be for its part (``structs.LIMIT``)."""
         nf = self.grids.nf if self.grids.shared else self.grids.nf[objects]
         limits = np.zeros(len(lengths), cs.LIMIT)
-        limits["least"], limits["most"] = class_bounds(self.known, cycles)
+        limits["least"], limits["most"] = class_bounds(self.ends, cycles)
         limits["many"] = MANY
         numbers = self.assign(nf, lengths, cycles, limits)
         parts = []
-        for i in np.unique(numbers):
+        for i in (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist():
             chosen, method = np.flatnonzero(numbers == i), self.method(i)
             order = longest_first(lengths, chosen)
             part = method.part(self, Objects(order, lengths, cycles, nf, self.grids.shared, all_candidates))
@@ -267,9 +277,20 @@ def choose_among(known: tuple[Method, ...], nf: NDArray[np.int64], cycles: NDArr
     """The number of the cheapest method for each object; -1 where none serves its ``df * span``."""
     if not known:
         return np.full(len(cycles), -1)
+    if len(nf) == 1:
+        size = int(nf[0])
+        each = np.array([a.cost(size) for a in known])
+        costs = np.where(cycles[:, None] <= most_cycles(known), each, np.inf)
+        return np.where(np.isfinite(costs.min(axis=1)), costs.argmin(axis=1), -1)
     costs = np.stack([np.where(cycles <= a.cycles, a.cost(nf), np.inf) for a in known])
     best = np.argmin(costs, axis=0)
     return np.where(np.isfinite(costs.min(axis=0)), best, -1)
+
+
+@lru_cache(maxsize=64)
+def most_cycles(known: tuple[Method, ...]) -> NDArray[np.float64]:
+    """The largest ``df * span`` of each method."""
+    return np.array([a.cycles for a in known])
 
 
 @lru_cache(maxsize=64)
@@ -279,9 +300,12 @@ def class_ends(known: tuple[Method, ...]) -> NDArray[np.float64]:
 
 
 def class_bounds(
-    known: tuple[Method, ...], cycles: NDArray[np.float64]
+    ends: NDArray[np.float64], cycles: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Bounds (least, most] of ``df * span`` between which the choice of a method is that of ``cycles``."""
-    ends = np.append(-np.inf, class_ends(known))
+    """Bounds (least, most] of ``df * span`` between which the choice of a method is that of ``cycles``.
+
+    ``ends`` are those of `class_ends`.
+    """
+    ends = np.append(-np.inf, ends)
     number = np.searchsorted(ends, cycles, side="left")
     return ends[number - 1], ends[number]

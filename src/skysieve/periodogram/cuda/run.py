@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -179,7 +180,8 @@ class Run:
         """Make the job of the chunk taken last, and let other threads copy its rows."""
         task = ahead[-1]
         try:
-            task.made = make_job(self.settings, self.source, task.chunk, self.output, cache=self.cache)
+            empty = partial(worker.row_memory, task.lane)
+            task.made = make_job(self.settings, self.source, task.chunk, self.output, cache=self.cache, empty=empty)
             self._place_power(worker, task.lane, task.made)
             worker.prefetch(task.lane, task.made)
         except (MemoryError, RuntimeError) as error:

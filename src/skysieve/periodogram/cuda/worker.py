@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane, make_lane
-from skysieve.core.gpu.structs import address, fill
+from skysieve.core.gpu.structs import Place, address, fill
 from skysieve.periodogram.contract import Scan, Spec
 from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, longer_objects, refine, tries
 from skysieve.periodogram.cuda.samples.layout import SampleLayout
@@ -146,20 +146,21 @@ class Worker(ABC):
         if self.runtime.xp is np:
             return {**out, **host}
         places, total = places_of(host)
-        device = lane.array(self.data_buffer, total, np.uint8)
+        start = lane.place(self.data_buffer, total, np.uint8).pointer
         if not lane.recording:
             ends = {k: p + host[k].nbytes for k, p in places.items()}
-            straight = [k for k, a in host.items() if STAGED < a.nbytes <= STRAIGHT]
+            large = {k: a for k, a in host.items() if a.nbytes > STAGED}
+            straight = [k for k, a in large.items() if a.nbytes <= STRAIGHT or lane.has_pinned(a)]
             others = [k for k in host if k not in straight]
             pinned = lane.pinned(self.data_buffer, total, np.uint8)  # a recorded launch reads all of it
             if others:
                 self.copier.copy([(pinned[places[k] : ends[k]], bytes_of(host[k])) for k in others])
                 first, last = places[others[0]], ends[others[-1]]
-                lane.to_device(device[first:last], pinned[first:last])
+                lane.to_device(Place(start + first, last - first, 1), pinned[first:last])
             for k in straight:  # after the others, whose range may lie around them
-                lane.to_device(device[places[k] : ends[k]], bytes_of(host[k]))
+                lane.to_device(Place(start + places[k], ends[k] - places[k], 1), host[k])
         for name, p in places.items():
-            out[name] = device[p : p + host[name].nbytes].view(host[name].dtype)
+            out[name] = Place(start + p, host[name].size, host[name].itemsize)
         return out
 
     def _device_values(self, lane: Lane, values: NDArray[np.float64] | None) -> Any:
@@ -247,6 +248,10 @@ class Worker(ABC):
         known.replay()
         job.results = known.results
 
+    def row_memory(self, lane: Lane, name: str, rows: int) -> NDArray[np.float64]:
+        """Page-locked memory for one array of a chunk's rows, from which the GPU copies them itself."""
+        return lane.pinned(f"rows.{name}", rows, np.float64)
+
     def prefetch(self, lane: Lane, job: ChunkJob) -> None:
         """Let other threads copy a chunk's rows to the buffer that its recorded launch reads.
 
@@ -256,7 +261,7 @@ class Worker(ABC):
         if known is None or known.replay is None:
             return
         host = self._host_rows(job)
-        if any(a.nbytes > STRAIGHT for a in host.values()):
+        if any(a.nbytes > STRAIGHT and not lane.has_pinned(a) for a in host.values()):
             job.copies = self.copier.start([(known.rows[name][1], bytes_of(a)) for name, a in host.items()])
 
     def _host_rows(self, job: ChunkJob) -> dict[str, Any]:
@@ -309,13 +314,13 @@ class Worker(ABC):
         lane, job, data, peaks = chunk.lane, chunk.job, chunk.data | (other or {}), chunk.peaks
         rows = job.n_rows
         work = {
-            "tp": lane.array("tp", rows, np.float64), "wv": lane.array("wv", 2 * rows, np.float64),
-            "owner": lane.array("owner", rows, np.int32),
+            "tp": lane.place("tp", rows, np.float64), "wv": lane.place("wv", 2 * rows, np.float64),
+            "owner": lane.place("owner", rows, np.int32),
         }  # fmt: skip
         self._prepare(
             lane, data, job.n_objects, chunk.info, df=data["df"], limit=data["limit"], grid_stride=chunk.stride,
-            row=lane.array("row", rows, np.int32), count=peaks["count"], floor=peaks["floor"], share=peaks["share"],
-            tried=lane.array("tried", 1, np.uint32), bins=chunk.bins, **work,
+            row=lane.place("row", rows, np.int32), count=peaks["count"], floor=peaks["floor"], share=peaks["share"],
+            tried=lane.place("tried", 1, np.uint32), bins=chunk.bins, **work,
         )  # fmt: skip
         return work
 
@@ -323,9 +328,9 @@ class Worker(ABC):
         """Buffers for the candidates of every object, from which `_peaks` takes the best."""
         n, t = job.n_objects, self.spec.dtype
         return {
-            "list": lane.array("list", n * job.cap * CANDIDATE_BYTES[t.itemsize], np.uint8),
-            "count": lane.array("count", n, np.uint32), "floor": lane.array("floor", n, np.uint32),
-            "edge": lane.array("edge", n * job.edges * 2, t), "share": lane.array("peak_share", n, np.float64),
+            "list": lane.place("list", n * job.cap * CANDIDATE_BYTES[t.itemsize], np.uint8),
+            "count": lane.place("count", n, np.uint32), "floor": lane.place("floor", n, np.uint32),
+            "edge": lane.place("edge", n * job.edges * 2, t), "share": lane.place("peak_share", n, np.float64),
             "cap": job.cap, "wanted": self.spec.n_peaks,
         }  # fmt: skip
 
@@ -337,14 +342,14 @@ class Worker(ABC):
         kinds = {"index": np.int32, "frequency": np.float64, "best": np.float64, "curvature": np.float64}
         answers = {name: lane.pinned(name, n * k, dtype) for name, dtype in kinds.items()}
         found = {
-            "index": lane.array("picked", n * m, np.int32), "here": lane.array("picked_power", n * m, np.float64),
-            "vertex": lane.array("picked_vertex", n * m, np.float64), "found": lane.array("found", n, np.int32),
+            "index": lane.place("picked", n * m, np.int32), "here": lane.place("picked_power", n * m, np.float64),
+            "vertex": lane.place("picked_vertex", n * m, np.float64), "found": lane.place("found", n, np.int32),
         }  # fmt: skip
         to = {
-            "left": lane.array("left", n, np.uint32),
+            "left": lane.place("left", n, np.uint32),
             **{"answer_index" if name == "index" else name: a for name, a in answers.items()},
         }
-        tried = {"tried": lane.array("tried", 1, np.uint32), "tries_list": lane.array("tries", n * m, np.int32)}
+        tried = {"tried": lane.place("tried", 1, np.uint32), "tries_list": lane.place("tries", n * m, np.int32)}
         search = SEARCH_MANY if k > FLOORED else self.search
         if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
             search = SEARCH_FEW
@@ -358,10 +363,10 @@ class Worker(ABC):
         )
         picks = {
             "info": info, **{name: data[name] for name in ("f0", "df", "nf")}, "frequencies": values, **found,
-            "refined": lane.array("refined", 3 * n * m, np.float64), "tries": m, "wanted": k,
+            "refined": lane.place("refined", 3 * n * m, np.float64), "tries": m, "wanted": k,
             "grid_stride": stride, "harmonics": harmonics(self.spec), "columns": columns(self.spec),
         }  # fmt: skip
-        ranks = {"rank": lane.array("rank", n * m, np.int32), **to}
+        ranks = {"rank": lane.place("rank", n * m, np.int32), **to}
         self._refine(chunk, picks, ranks, tried)
         job.results = about | answers
 
@@ -388,9 +393,9 @@ class Worker(ABC):
             return {"taps": taps, "correction": corrections()}
 
         out = {
-            "cell": lane.array("cell", 2 * (rows + WEIGHT_PAD), np.int32, zero=True),
-            "at_f": lane.array("at_f", 16 * (rows + WEIGHT_PAD), t, zero=True),
-            "at_2f": lane.array("at_2f", 16 * (rows + WEIGHT_PAD), t, zero=True),
+            "cell": lane.place("cell", 2 * (rows + WEIGHT_PAD), np.int32, zero=True),
+            "at_f": lane.place("at_f", 16 * (rows + WEIGHT_PAD), t, zero=True),
+            "at_2f": lane.place("at_2f", 16 * (rows + WEIGHT_PAD), t, zero=True),
         }
         args = fill(
             cs.WEIGHTS, tp=work["tp"], owner=work["owner"], df=data["df"], limit=data["limit"], rows=rows,

@@ -159,6 +159,8 @@ def highest_frequency(grids: Grids) -> float:
 
 def refuse_coarse_times(curves: CurveSet, grids: Grids) -> None:
     """Refuse times in single precision that are too coarse for the grid."""
+    if not curves.resolution:
+        return
     step = curves.resolution * highest_frequency(grids)
     if step > COARSEST_PHASE:
         raise ValueError(

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +23,27 @@ from .arrays import arrow_lists, arrow_words, group_rows, is_ragged, is_table, n
 from .units import Units, strip, strip_times
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from skysieve.periodogram.contract import Source
 
 
+_FLOAT64 = np.dtype(np.float64)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether ``x`` is certainly a 1-D array of native float64, of NumPy (aligned) or CuPy, without a unit or mask."""
+    if type(x) is not np.ndarray:
+        return type(x) is getattr(sys.modules.get("cupy"), "ndarray", None) and x.dtype == _FLOAT64 and x.ndim == 1
+    return x.dtype is _FLOAT64 and x.ndim == 1 and x.flags.aligned
+
+
 def _native(x: Any) -> Any:
     """Contiguous, aligned, native float64; not copied if it is so already."""
+    if _is_plain(x) and x.flags.c_contiguous:
+        return x
     if is_device_array(x):
         return array_module(x).ascontiguousarray(x, dtype=np.float64).reshape(-1)
     return np.require(x, np.float64, ["C", "A"]).reshape(-1)
@@ -55,7 +69,13 @@ class RowSource:
     def has_dy(self) -> bool:
         return self.dy is not None
 
-    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+    @property
+    def flat(self) -> bool:
+        return False  # rows may be broadcast
+
+    def read(
+        self, start: int, stop: int, empty: Callable[[str, int], Any] | None = None
+    ) -> tuple[Any, Any, Any, NDArray[np.int64]]:
         """Objects ``start:stop``; see `skysieve.periodogram.contract.Source`."""
         dy = None if self.dy is None else _native(self.dy[start:stop])
         offsets = np.arange(stop - start + 1, dtype=np.int64) * int(self.y.shape[1])
@@ -84,12 +104,22 @@ class FlatSource:
     def has_dy(self) -> bool:
         return self.dy is not None
 
-    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+    @property
+    def flat(self) -> bool:
+        columns = (x for x in (self.t, self.y, self.dy) if x is not None)
+        return self.order is None and all(_is_plain(x) and x.flags.c_contiguous for x in columns)
+
+    def read(
+        self, start: int, stop: int, empty: Callable[[str, int], Any] | None = None
+    ) -> tuple[Any, Any, Any, NDArray[np.int64]]:
         """Objects ``start:stop``; see `skysieve.periodogram.contract.Source`."""
         first, last = int(self.offsets[start]), int(self.offsets[stop])
+        offsets = self.offsets[start : stop + 1] - first
+        if self.order is None and last - first == len(self.t):  # a slice of CuPy's takes as long as a launch
+            return _native(self.t), _native(self.y), None if self.dy is None else _native(self.dy), offsets
         rows: Any = slice(first, last) if self.order is None else self.order[first:last]
         dy = None if self.dy is None else _native(self.dy[rows])
-        return _native(self.t[rows]), _native(self.y[rows]), dy, self.offsets[start : stop + 1] - first
+        return _native(self.t[rows]), _native(self.y[rows]), dy, offsets
 
     def row(self, i: int, j: int) -> int:
         """The user's number of row ``j`` of object ``i``."""
@@ -124,9 +154,19 @@ class ListSource:
     def has_dy(self) -> bool:
         return self.dy is not None
 
-    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+    @property
+    def flat(self) -> bool:
+        return False
+
+    def read(
+        self, start: int, stop: int, empty: Callable[[str, int], Any] | None = None
+    ) -> tuple[Any, Any, Any, NDArray[np.int64]]:
         """Objects ``start:stop``; see `skysieve.periodogram.contract.Source`."""
-        t, y, dy = (None if x is None else _joined(x[start:stop], self.on_device) for x in (self.t, self.y, self.dy))
+        rows = int(self.offsets[stop] - self.offsets[start])
+        t, y, dy = (
+            None if x is None else _joined(x[start:stop], self.on_device, empty and partial(empty, name, rows))
+            for name, x in (("t", self.t), ("y", self.y), ("dy", self.dy))
+        )
         return t, y, dy, self.offsets[start : stop + 1] - self.offsets[start]
 
     def row(self, i: int, j: int) -> int:
@@ -134,7 +174,7 @@ class ListSource:
         return j
 
 
-def _joined(pieces: Sequence[Any], on_device: bool) -> Any:
+def _joined(pieces: Sequence[Any], on_device: bool, empty: Callable[[], Any] | None = None) -> Any:
     if len(pieces) == 1:
         return _native(pieces[0])
     if on_device:
@@ -142,6 +182,8 @@ def _joined(pieces: Sequence[Any], on_device: bool) -> Any:
         return xp.concatenate([xp.asarray(piece, dtype=np.float64) for piece in pieces])
     if not pieces:
         return np.empty(0)
+    if empty is not None:
+        return np.concatenate(pieces, out=empty())
     return np.require(np.concatenate(pieces), np.float64)
 
 
@@ -248,6 +290,11 @@ def _from_file(path: str | os.PathLike[str], columns: dict[str, Any]) -> CurveSe
 
 def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
     """Arrays, Quantities, columns of tables, or lists of them."""
+    if offsets is not None and id is None and _is_plain(t) and _is_plain(y) and (dy is None or _is_plain(dy)):
+        same = all(type(x) is type(t) and x.shape == t.shape for x in (y, dy) if x is not None)
+        if same:  # what the checks below find of them
+            flat = FlatSource(t, y, dy, _checked_offsets(offsets, t.size))
+            return CurveSet(flat, Units(), on_device=not isinstance(t, np.ndarray))
     if offsets is None and id is None:
         found = _from_arrow_lists(t, y, dy)
         if found is not None:
@@ -426,16 +473,16 @@ def _checked_offsets(offsets: Any, n_rows: int) -> NDArray[np.int64]:
     bounds = np.asarray(offsets)
     if bounds.dtype.kind not in "iu":
         raise TypeError(f"offsets has dtype {bounds.dtype}; whole numbers are expected")
-    bounds = bounds.astype(np.int64)
+    bounds = bounds.astype(np.int64, copy=False)
     if bounds.ndim != 1 or bounds.size == 0:
         raise ValueError(f"offsets has shape {bounds.shape}; a 1-D array of n_objects + 1 numbers is expected")
     if bounds[0] != 0 or bounds[-1] != n_rows:
         raise ValueError(
             f"offsets go from {bounds[0]} to {bounds[-1]}; from 0 to the number of rows, {n_rows}, expected"
         )
-    falls = np.flatnonzero(np.diff(bounds) < 0)
-    if falls.size:
-        j = int(falls[0])
+    falls = bounds[1:] < bounds[:-1]
+    if falls.any():
+        j = int(np.argmax(falls))
         raise ValueError(f"offsets[{j + 1}] = {bounds[j + 1]} is under offsets[{j}] = {bounds[j]}; they must not fall")
     return bounds
 
@@ -459,13 +506,19 @@ class BandedSource:
     def has_dy(self) -> bool:
         return self.source.has_dy
 
+    @property
+    def flat(self) -> bool:
+        return self.source.flat
+
     def row(self, i: int, j: int) -> int:
         """The user's number of row ``j`` of object ``i``."""
         return self.source.row(i, j)
 
-    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+    def read(
+        self, start: int, stop: int, empty: Callable[[str, int], Any] | None = None
+    ) -> tuple[Any, Any, Any, NDArray[np.int64]]:
         """See `skysieve.periodogram.contract.Source`."""
-        return self.source.read(start, stop)
+        return self.source.read(start, stop, empty)
 
     def bands(self, start: int, stop: int) -> NDArray[np.int64]:
         """Numbers of the bands of the rows that `read` returns."""

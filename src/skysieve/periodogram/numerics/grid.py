@@ -339,6 +339,18 @@ def refusal(rule: GridRule, span: float, n_used: int, highest: NDArray[np.float6
     )
 
 
+def nothing_to_warn_of(rule: GridRule, grids: Grids, span: NDArray[np.float64]) -> bool:
+    """Whether `grid_warnings` is certainly empty, from the ends of the spans: true of most searches, and soon found.
+
+    ``span`` is that of objects that are all searched.
+    """
+    if rule.auto_max or rule.frequencies is not None or not grids.shared or not span.size or grids.nf[0] == 0:
+        return False
+    shortest, longest = float(span.min()), float(span.max())
+    seen = rule.fmin is None or rule.fmin * shortest >= 1 - 1e-9
+    return bool(shortest > 0 and longest < math.inf and seen and float(grids.df[0]) * longest <= 1)
+
+
 def grid_warnings(
     rule: GridRule, grids: Grids, span: NDArray[np.float64], n_used: NDArray[np.int64] | None = None
 ) -> Sequence[str]:

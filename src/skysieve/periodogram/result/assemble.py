@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,17 +21,19 @@ if TYPE_CHECKING:
 def settle(output: Output, grids: Grids, scan: Scan | None) -> None:
     """Objects without a grid get their status; objects without a result get NaN everywhere."""
     n = len(output.status)
-    without = np.broadcast_to(grids.nf == 0, (n,))
-    if scan is not None and without.any():
+    if scan is not None and not grids.nf.all():
+        without = np.broadcast_to(grids.nf == 0, (n,))
         status = np.where(scan.status == Status.OK, Status.BAD_GRID, scan.status)
         output.status[without] = status[without]
         for name in ("n_used", "n_dropped", "t_min", "span"):
             getattr(output, name)[without] = getattr(scan, name)[without]
-    bad = np.flatnonzero(output.status != Status.OK)
+    bad = np.flatnonzero(output.status)
+    if not bad.size:
+        return
     output.peak_index[bad] = -1
     for values in (output.peak_frequency, output.peak_power, output.peak_curvature, output.mean_square, output.weight):
         values[bad] = np.nan
-    if output.power is not None and bad.size:
+    if output.power is not None:
         bounds = grids.offsets(n)
         for i in bad:
             output.power[bounds[i] : bounds[i + 1]] = np.nan
@@ -60,24 +63,22 @@ def assemble(
     if frequencies is not None and frequencies.first is not None:
         index = np.where(index < 0, -1, frequencies.first[index])
     square, weight, n_used = (np.asarray(a)[:, None] for a in (output.mean_square, output.weight, output.n_used))
-    fitted = np.broadcast_to(np.asarray(parameters), output.n_used.shape)[:, None]
     power = normalize(output.peak_power, normalization, square, weight, n_used)
-    error = frequency_error(output.peak_power, output.peak_curvature, square, weight, n_used, fitted, has_dy)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         period = 1.0 / output.peak_frequency
-        period_error = error * period**2
     pick: Any = 0 if single else slice(None)
-    peaks = Peaks(
+    about = output.peak_power, output.peak_curvature, square, weight, n_used
+    peaks = Peaks.without_errors(
         index[pick],
         units.with_frequency(output.peak_frequency[pick]),
         units.with_time(period[pick]),
         attach(power[pick], unit),
-        units.with_frequency(error[pick]),
-        units.with_time(period_error[pick]),
+        partial(_errors, about, parameters, has_dy, output.peak_frequency, pick, units),
     )
-    names = np.array(METHODS)[output.method]
-    used = np.unique(output.method[output.status == Status.OK])
-    method: Any = METHODS[int(used[0])] if used.size == 1 else ("none" if used.size == 0 else names)
+    used = np.flatnonzero(np.bincount(output.method[output.status == Status.OK]))
+    method: Any = "none"
+    if used.size:
+        method = METHODS[int(used[0])] if used.size == 1 else np.array(METHODS)[output.method]
     samples = output.power
     if samples is not None:
         if not grids.shared:
@@ -105,3 +106,14 @@ def assemble(
         power_unit=unit,
         nterms=nterms,
     )
+
+
+def _errors(
+    about: tuple[Any, Any, Any, Any, Any], parameters: Any, has_dy: bool, frequency: Any, pick: Any, units: Units
+) -> tuple[Any, Any]:
+    """Errors of the frequency and of the period of every peak; ``about`` are arguments of `frequency_error`."""
+    fitted = np.broadcast_to(np.asarray(parameters), (len(frequency),))[:, None]
+    error = frequency_error(*about, fitted, has_dy)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        of_period = error * (1.0 / frequency) ** 2
+    return units.with_frequency(error[pick]), units.with_time(of_period[pick])

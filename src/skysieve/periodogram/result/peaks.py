@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,24 @@ class Peaks:
     power: Any
     frequency_error: Any
     period_error: Any
+
+    @classmethod
+    def without_errors(
+        cls, index: NDArray[np.int64], frequency: Any, period: Any, power: Any, errors: Callable[[], tuple[Any, Any]]
+    ) -> Peaks:
+        """Peaks whose errors ``errors()`` returns, of frequency and period, when one of them is first asked for."""
+        peaks = object.__new__(cls)
+        peaks.__dict__.update(index=index, frequency=frequency, period=period, power=power, _errors=errors)
+        return peaks
+
+    def __getattr__(self, name: str) -> Any:
+        """Errors that are not computed yet; other attributes do not exist."""
+        errors = self.__dict__.get("_errors")
+        if errors is None or name not in ("frequency_error", "period_error"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.__dict__["frequency_error"], self.__dict__["period_error"] = errors()
+        self.__dict__.pop("_errors", None)
+        return self.__dict__[name]
 
     def __len__(self) -> int:
         return int(self.index.shape[-1])

@@ -32,10 +32,11 @@ from skysieve.core.command import (
     option,
     report_errors,
 )
-from skysieve.core.metrics.server import format_address, parse_address
+from skysieve.core.metrics.server import PageServer, format_address, metrics_page, parse_address
 from skysieve.dedispersion.clean.receiver import CLEAN_HELP, VETO_HELP, parse_steps
 from skysieve.dedispersion.contract import DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, THRESHOLD
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS
+from skysieve.dedispersion.stream.metrics import METRICS, PREFIX
 from skysieve.dedispersion.stream.receive.formats import FORMATS
 from skysieve.dedispersion.stream.records import POLICIES
 from skysieve.dedispersion.stream.report.triggers import TRIGGERS
@@ -476,7 +477,6 @@ def stream(
     from skysieve.dedispersion.stream.receive.udp import UdpReceiver, check_free
     from skysieve.dedispersion.stream.records import Options
     from skysieve.dedispersion.stream.report.previous_run import PreviousRun
-    from skysieve.dedispersion.stream.report.prometheus import MetricsServer
     from skysieve.dedispersion.stream.report.sink import Sink
     from skysieve.dedispersion.stream.report.status import StatusFile
     from skysieve.dedispersion.stream.report.triggers import make_trigger
@@ -579,7 +579,8 @@ def stream(
             return {**pipeline.metrics(), "status_errors_total": float(status.errors), **served}
 
         if metrics_address is not None:
-            server = stack.enter_context(MetricsServer(all_metrics, *metrics_address))
+            pages = {"/metrics": metrics_page(all_metrics, METRICS, PREFIX)}
+            server = stack.enter_context(PageServer(pages, *metrics_address))
             screen.say(f"metrics are on http://{format_address(metrics_address[0], server.port)}/metrics")
         stack.enter_context(stop_on_signals(pipeline, seconds))
         for receiver in receivers:

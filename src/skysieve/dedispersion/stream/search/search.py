@@ -303,8 +303,8 @@ class StreamSearch(Plan):
         -------
         dict
             ``method``, ``device`` and ``dtype``; ``bytes``: memory of the search and of the samples that it holds;
-            ``seconds``: None; ``dms``: how many DMs; ``block``: seconds of a noise block; ``threads``: CPU threads, or
-            0.
+            ``seconds``: None; ``dms``: how many DMs; ``block``: seconds of a noise block; ``threads``: CPU threads that
+            sum.
         """
         self._check_open()
         engine = self.engine.describe()
@@ -313,7 +313,7 @@ class StreamSearch(Plan):
         return {
             "method": str(engine["method"]), "device": str(engine["device"]), "dtype": self.dtype,
             "bytes": int(engine["bytes"]) + int(rows) + series, "seconds": None, "dms": len(self.dms),
-            "block": self.length * self.observation.tsamp, "threads": int(engine.get("threads", 0)),
+            "block": self.length * self.observation.tsamp, "threads": int(engine["threads"]),
         }  # fmt: skip
 
     # ------------------------------------------------------------------ in

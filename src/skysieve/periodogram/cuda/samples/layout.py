@@ -25,6 +25,12 @@ POWERS_SPAN = 2048
 """Frequencies of a block of ``ls_powers``: ``SPAN`` of ``sinusoid/powers.cuh``."""
 
 
+@lru_cache(maxsize=64)
+def bessel_i0(x: float) -> float:
+    """The modified Bessel function of order 0 (`numpy.i0` takes as long as four launches)."""
+    return float(np.i0(x))
+
+
 @dataclass(frozen=True)
 class SampleLayout:
     """Samples ``combs`` frequencies apart, for light curves of up to ``cycles`` = df T.

@@ -12,10 +12,10 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Lane
-from skysieve.core.gpu.structs import fill, struct
+from skysieve.core.gpu.structs import fill, from_place, struct
 
 from .half_window import shape_in_time
-from .layout import SampleLayout, comb_tables, sampler
+from .layout import SampleLayout, bessel_i0, comb_tables, sampler
 from .stretches import SAMPLE_WARPS, Cut
 
 SPARE = 16
@@ -118,14 +118,14 @@ class Sampler:
         """Cell, weights and strength of every point; ``counts`` are set to 0."""
         padded, beta = rows + PAD, self._layout.beta
         out = {
-            "cell": lane.array("chi2_cell", padded, np.int32),
-            "weight": lane.array("chi2_weight", 16 * padded, np.float64),
-            "strength": lane.array("chi2_strength", 2 * padded, np.float64),
-            "spin": lane.array("chi2_spin", 2 * padded, np.float64),
+            "cell": lane.place("chi2_cell", padded, np.int32),
+            "weight": lane.place("chi2_weight", 16 * padded, np.float64),
+            "strength": lane.place("chi2_strength", 2 * padded, np.float64),
+            "spin": lane.place("chi2_spin", 2 * padded, np.float64),
         }
         args = fill(
             POINTS, owner=owner, info=info, taps=self._device_tables(lane)["taps"], df=data["df"], limit=data["limit"],
-            beta=beta, scale=float(np.i0(beta)) / self._layout.reach, rows=rows, padded=padded, grid_stride=stride,
+            beta=beta, scale=bessel_i0(beta) / self._layout.reach, rows=rows, padded=padded, grid_stride=stride,
             counts=counts, counters=0 if counts is None else len(counts), tp=work["tp"], wv=work["wv"], **out,
         )  # fmt: skip
         self.module.launch("chi2_points", (-(-padded // 128),), (128,), (args,), stream=lane.stream)
@@ -137,14 +137,14 @@ class Sampler:
     ) -> Iterator[Sampled]:  # fmt: skip
         """Launch what makes the samples of part ``i``, a group of objects after the other, for the caller to use."""
         tables = {k: v for k, v in self._device_tables(lane).items() if k in ("first", "second", "deconvolve")}
-        samples = lane.array(f"chi2_samples{i}", (cut.most_samples + SPARE) * fit.sample_bytes, np.uint8)
+        samples = lane.place(f"chi2_samples{i}", (cut.most_samples + SPARE) * fit.sample_bytes, np.uint8)
         done = [0, 0]
         for g in cut.groups:
             n = g.stop - g.first
             blocks = (g.sample_blocks, g.power_blocks)
             tasks = [
-                None if found[name] is None else found[name].reshape(-1)[2 * d : 2 * (d + b)]
-                for name, d, b in zip(("sample_tasks", "power_tasks"), done, blocks, strict=True)
+                None if found[name] is None else from_place(found[name], 2 * d)
+                for name, d in zip(("sample_tasks", "power_tasks"), done, strict=True)
             ]
             done = [d + b for d, b in zip(done, blocks, strict=True)]
             where = {"order": order, "grid_stride": grids["grid_stride"], "member": g.first}
@@ -166,16 +166,16 @@ class Sampler:
         steps, stride, harmonics = int(fit.matrix_steps.sum()), grids["grid_stride"], 2 * fit.terms
         most = max(g.stop - g.first for g in cut.groups) if stride else 1
         known = {
-            "taps": lane.array("chi2_taps", most * fit.octets * steps * 32, np.float64),
-            "origin": lane.array("chi2_origin", most * harmonics, np.int32),
-            "shift": lane.array("chi2_shift", most * fit.octets * harmonics, np.int32),
+            "taps": lane.place("chi2_taps", most * fit.octets * steps * 32, np.float64),
+            "origin": lane.place("chi2_origin", most * harmonics, np.int32),
+            "shift": lane.place("chi2_shift", most * fit.octets * harmonics, np.int32),
             "L": fit.combs, "octets": fit.octets, "steps": steps,
         }  # fmt: skip
         if stride or not made.arguments["member"]:
             blocks = 1 if stride else -(-fit.octets * steps // 8)
             args = fill(
                 CHI2_TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"], beta=fit.beta,
-                inverse=1 / float(np.i0(fit.beta)), blocks=blocks, **known,
+                inverse=1 / bessel_i0(fit.beta), blocks=blocks, **known,
                 **{k: made.arguments[k] for k in ("order", "grid_stride", "member")},
             )  # fmt: skip
             grid = made.members if stride else blocks

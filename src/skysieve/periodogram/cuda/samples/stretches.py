@@ -7,6 +7,7 @@ have stretches of their own; from the first one on that reaches the next, all li
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,20 @@ def stretches(
     layout: SampleLayout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64]
 ) -> Stretches:
     """Where the samples of grids of one layout begin and end."""
+    if len(f0) == 1:
+        return _of_one(layout, float(f0[0]), float(df[0]), int(nf[0]))
+    return _of_many(layout, f0, df, nf)
+
+
+@lru_cache(maxsize=16)
+def _of_one(layout: SampleLayout, f0: float, df: float, nf: int) -> Stretches:
+    """As `stretches`, of one grid: memory and launches of a chunk both ask for it."""
+    return _of_many(layout, np.array([f0]), np.array([df]), np.array([nf]))
+
+
+def _of_many(
+    layout: SampleLayout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64]
+) -> Stretches:
     margin = layout.reach // 2 + 4  # before a harmonic's first frequency: half the reach, and what rounding may move
     pair = 2 * layout.modes  # samples of a warp: two neighbouring bands of a stretch
     first = f0 / (layout.combs * df)

@@ -6,7 +6,7 @@ its chunk.  The mathematics of combs is in ``numerics.nufft``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.core.device import Device
-from skysieve.core.gpu.structs import fill
+from skysieve.core.gpu.structs import fill, from_place
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.cost import Costs
-from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects, class_ends
+from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects
 from skysieve.periodogram.cuda.parts import (  # fmt: skip
     CANDIDATE_BYTES,
     DIRECT_SPAN,
@@ -31,7 +31,7 @@ from skysieve.periodogram.cuda.parts import (  # fmt: skip
 )
 from skysieve.periodogram.cuda.peaks.launch import PEAK_BYTES, tries
 from skysieve.periodogram.cuda.samples.half_window import HALVES, HALVES_REACH
-from skysieve.periodogram.cuda.samples.layout import FULLEST, POWERS_SPAN, SampleLayout
+from skysieve.periodogram.cuda.samples.layout import FULLEST, POWERS_SPAN, SampleLayout, bessel_i0
 from skysieve.periodogram.cuda.samples.samples import HALVES_TAPS, NAMES, TAPS, WINDOW, sampler_kernels, small_arrays
 from skysieve.periodogram.cuda.samples.stretches import Cut, cut, sample_bytes
 from skysieve.periodogram.cuda.worker import PACKAGE
@@ -119,7 +119,7 @@ class SinusoidMethod(Method):
 
     def object_bytes(self, methods: Methods, nf: int, cycles: float) -> float:
         size, k = methods.spec.dtype.itemsize, methods.spec.n_peaks
-        part = self.part(replace(methods, multiprocessors=1), Objects.one(nf, cycles, True))
+        part = self.part(methods.alone, Objects.one(nf, cycles, True))
         power = nf * size if methods.stores_powers else 0
         return (
             power + self.own_bytes(methods, part) + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 264.0
@@ -358,7 +358,7 @@ class Comb(NufftMethod):
         part, names = chunk.job.parts[i], cs.SPREAD.names or ()
         if not self.for_long_series or not part.long:
             return None
-        cells = chunk.lane.array(f"cells{i}", part.launches * SPREAD_CELLS * 2, worker.spec.dtype)
+        cells = chunk.lane.place(f"cells{i}", part.launches * SPREAD_CELLS * 2, worker.spec.dtype)
         more = {k: v for k, v in self._comb_arguments(worker, chunk, i).items() if k in names}
         args = fill(cs.SPREAD, out=cells, **more)
         module = worker.module("sinusoid/spread.cu")
@@ -575,14 +575,14 @@ class Samples(NufftMethod):
         n = len(chunk.job.parts[i].order) if stride else 1
         name = f"own_{i}" if stride else f"{worker.data_buffer}_{i}"
         taps = {
-            "taps": lane.array(f"{name}_taps", 2 * n * self.taps, np.float64),
-            "origin": lane.array(f"{name}_origin", 2 * n, np.int32),
-            "shift": lane.array(f"{name}_shift", 2 * n * self.parts, np.int32),
+            "taps": lane.place(f"{name}_taps", 2 * n * self.taps, np.float64),
+            "origin": lane.place(f"{name}_origin", 2 * n, np.int32),
+            "shift": lane.place(f"{name}_shift", 2 * n * self.parts, np.int32),
         }
         if lane.recording and not stride:
             return taps
         blocks = 1 if stride else -(-self.taps // 256)
-        window = dict(zip(WINDOW, HALVES, strict=True)) if self.halves else {"inverse": 1 / float(np.i0(layout.beta))}
+        window = dict(zip(WINDOW, HALVES, strict=True)) if self.halves else {"inverse": 1 / bessel_i0(layout.beta)}
         args = fill(
             HALVES_TAPS if self.halves else TAPS, lead=data[f"lead{i}"], at=data[f"at{i}"], beta=layout.beta,
             blocks=blocks, member=0, order=data[f"order{i}"], **chunk.grids, **window, **taps,
@@ -611,7 +611,7 @@ class Samples(NufftMethod):
         ):
             first = made.arguments["member"] if stride else 0
             args = fill(
-                cs.SAMPLED, **made.arguments, **{k: a[first * each[k] :] for k, a in taps.items()}, **own,
+                cs.SAMPLED, **made.arguments, **{k: from_place(a, first * each[k]) for k, a in taps.items()}, **own,
                 tasks=made.tasks, mean=float(worker.spec.fit_mean), modes=self.modes, members=made.members,
                 group=GROUP, blocks=made.blocks // made.members, bins=chunk.bins,
             )  # fmt: skip
@@ -648,6 +648,19 @@ def nufft_methods(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tu
     return tuple(out)
 
 
+@lru_cache(maxsize=64)
+def _divided(
+    known: tuple[NufftMethod, ...],
+) -> tuple[tuple[NufftMethod, ...], NDArray[np.bool_], NDArray[np.bool_]]:
+    """The combs of these methods; which of the combs are for long series; which of the methods are samples.
+
+    The last entries are for direct sums, number -1.
+    """
+    combs = tuple(a for a in known if not isinstance(a, Samples))
+    for_long = np.array([a.for_long_series for a in combs] + [False])
+    return combs, for_long, np.array([isinstance(a, Samples) for a in known] + [False])
+
+
 def sample_layout(dtype: np.dtype[Any]) -> SampleLayout:
     """A layout of the precision: all of them differ in the distance of samples alone."""
     return Samples("ls_powers", STEPS[0], 1, SAMPLED_MODES[dtype], SAMPLED_REACH[dtype], dtype == np.float32).layout
@@ -674,9 +687,8 @@ class SinusoidMethods(Methods):
         return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize + samples
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
-        lengths = np.array([0, LONG + 1])
-        found = (self.choose(np.array([nf]), np.array([cycles]), lengths[i : i + 1])[0] for i in range(2))
-        return [self.method(int(i)) for i in found]
+        found = {int(numbers[0]) for numbers in self._choices(np.array([nf]), np.array([cycles]))}
+        return [self.method(i) for i in found]
 
     def choose(
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64], lengths: NDArray[np.int64] | None = None
@@ -693,10 +705,9 @@ class SinusoidMethods(Methods):
         """The numbers that `choose` gives each object if it has up to `LONG` points, and if it has more."""
         if len(nf) > 1:
             return self._short_and_long(nf, cycles)
-        ends = class_ends(self.known)
         if (size := int(nf[0])) not in self._of_grid:
-            self._of_grid[size] = self._short_and_long(nf, ends)
-        classes = np.searchsorted(ends, cycles, side="left")
+            self._of_grid[size] = self._short_and_long(nf, self.ends)
+        classes = np.searchsorted(self.ends, cycles, side="left")
         short, long = self._of_grid[size]
         return short[classes], long[classes]
 
@@ -709,12 +720,9 @@ class SinusoidMethods(Methods):
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64]
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         known = self.known
-        short = self.choose_of(known, nf, cycles)
-        combs = tuple(a for a in known if not isinstance(a, Samples))
-        other = self.choose_of(combs, nf, cycles)
-        for_long = np.array([a.for_long_series for a in combs] + [False])[other]
-        sampled = np.array([isinstance(a, Samples) for a in known] + [False])[short]
-        return short, np.where(sampled & for_long, other + (len(known) - len(combs)), short)
+        combs, for_long, sampled = _divided(known)
+        short, other = self.choose_of(known, nf, cycles), self.choose_of(combs, nf, cycles)
+        return short, np.where(sampled[short] & for_long[other], other + (len(known) - len(combs)), short)
 
     def few(self, nf: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.int64]:
         """Most points of objects summed directly though another method serves them; 0 unless the method is "auto".

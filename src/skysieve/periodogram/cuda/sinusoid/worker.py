@@ -37,11 +37,11 @@ class SinusoidWorker(Worker):
             small |= arrays
             cuts.append(cut)
         data = self._upload(lane, {**self._placed(lane, job), **small})
-        info, peaks = lane.array("info", job.n_objects, cs.INFO), self._candidates(lane, job)
+        info, peaks = lane.place("info", job.n_objects, cs.INFO), self._candidates(lane, job)
         values, power = self._device_values(lane, job.values), job.device_power
         if power is None and job.n_powers:
             power = lane.array("power", job.n_powers, self.spec.dtype)
-        bins = lane.array("bins", job.n_objects * BINS, np.uint32) if any(c is not None for c in cuts) else None
+        bins = lane.place("bins", job.n_objects * BINS, np.uint32) if any(c is not None for c in cuts) else None
         chunk = DeviceChunk(lane, job, data, info, peaks, power, values, bins, cuts=cuts)
         methods: list[Any] = [part.method for part in parts]
         assert all(isinstance(method, SinusoidMethod) for method in methods)

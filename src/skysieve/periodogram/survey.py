@@ -1,4 +1,4 @@
-"""Periods of every object of a file, a chunk of objects at a time, as the command line needs them."""
+"""Periods of every object of a survey, a chunk of objects at a time: for the commands, alert streams and LSDB."""
 
 from __future__ import annotations
 
