@@ -99,9 +99,9 @@ def test_samples_that_are_gone_veto_nothing():
 
 
 @pytest.mark.parametrize("name", ["1bit", "2bit", "4bit", "8bit_1", "8bit_2"])
-def test_bumps_of_the_baseline_are_vetoed(data_dir, name):
+def test_bumps_of_the_baseline_are_vetoed(test_data, name):
     """The level of Parkes' recordings changes in most channels at once, within 158 ms."""
-    with Filterbank.open(data_dir / "dedispersion" / f"parkes_{name}.fil") as fb:
+    with Filterbank.open(test_data / "dedispersion" / f"parkes_{name}.fil") as fb:
         found = search(fb, plan(fb, 200.0), threads=1)
         assert len(found) == 0
         assert sum(found.vetoed.values()) >= 1

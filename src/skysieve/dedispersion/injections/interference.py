@@ -32,6 +32,7 @@ class _Samples:
     top: float
     seed: int
     strength: float
+    whole: bool
 
     def rng(self, *numbers: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *numbers])
@@ -178,6 +179,12 @@ def _constants(s: _Samples) -> None:
 def _drift(seconds: float) -> Callable[[_Samples], None]:
     def drift(s: _Samples) -> None:
         t = (s.start + np.arange(len(s.x))) * s.tsamp
+        if s.whole:  # whole numbers would step all at once
+            from .cpu_interference import hashed
+
+            dither = np.empty(s.x.shape, np.float32)
+            hashed(s.start, np.arange(s.x.shape[1]), s.seed * 64 + 45, dither)
+            s.x[:] += dither - np.float32(0.5)
         s.x[:] += (s.strength * 0.2 * np.sin(2 * np.pi * t / seconds))[:, None].astype(np.float32) * s.sigma
 
     return drift
@@ -265,7 +272,7 @@ def interference(
     top = float(high) if whole else float((levels + 12 * sigmas).max())
     spoiled = np.zeros(samples.shape, bool)
     x = samples.astype(np.float32)
-    s = _Samples(x, spoiled, int(start), float(tsamp), levels, sigmas, top, int(seed), float(strength))
+    s = _Samples(x, spoiled, int(start), float(tsamp), levels, sigmas, top, int(seed), float(strength), whole)
     for name in (name for name in KINDS if name in names):
         if len(x):
             KINDS[name].write(s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +24,7 @@ REASONS = {
     "edge": "the data end within half a width of it, so that a step of the level looks the same",
     "narrow": "its power is in a fifth of the band, where it is as strong without dispersion",
     "undispersed": "it is stronger without dispersion, or as strong, at a DM below 3 or among impulses",
-    "red noise": "the level changes as much beside it, within its own width",
+    "red noise": "the level beside it changes as much, or it is not as strong against the samples beside it",
 }
 """Why a candidate is vetoed."""
 
@@ -52,14 +52,17 @@ LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.2, 5.5
 """Scatter of neighbouring windows, over that of white noise, from which on it is red; and S/N over it that is sure."""
-UNEVEN = 1.6
-"""The S/N against the samples beside a candidate, over its own, from which on the level is uneven."""
+EVEN = 0.4, 1.6
+"""The S/N against the samples beside a candidate, over its own, where the level is even."""
 SIDE, LEAST_SIDE = 16, 128
 """Widths, and samples at least, on each side of a candidate that are looked at."""
 PARTS = 8
 """Bins of a window: wide ones are binned."""
-SLICE = 2**22
+SLICE = 2**21
 """Samples that are read at a time."""
+LEAST_KNOWN = 32
+"""Samples of a channel beside a candidate, from which its level and sigma are known."""
+Slice = tuple[int, "NDArray[np.int64]", "NDArray[np.float64]", "NDArray[np.float64]"]
 
 
 class Samples(Protocol):
@@ -181,7 +184,7 @@ class Vetting:
             before = at - round(SECONDS / self.obs.tsamp)
             if look.sweep < FLAT and self.low > 0 and impulses(before, at + width) >= IMPULSES:
                 return "undispersed"
-        if (look.red > RED and look.snr < SURE * look.red) or look.snr > UNEVEN * snr:
+        if (look.red > RED and look.snr < SURE * look.red) or not EVEN[0] <= look.snr / snr <= EVEN[1]:
             return "red noise"
         return ""
 
@@ -197,26 +200,34 @@ class Vetting:
         delays = np.rint(late).astype(np.int64)
         length = 2 * side + w
         count = length + int(delays.max())
-        binned = self._binned(samples, at - side * bin_, count, bin_)
-        if binned is None:
-            return None
-        total, square, number = binned
-        rel = np.arange(count) - (side + delays)[:, None]
         guard = w // 2 + 1
-        off = (rel < -guard) | (rel >= w + guard)
-        known = (number * off).sum(axis=1)
+        read = _Binned(samples, at - side * bin_, count, bin_, obs.nchan)
+        known, mean, square = np.zeros((3, obs.nchan))
+        for first, number, total, squares in read.slices():
+            rel = np.arange(first, first + len(number))[:, None] - (side + delays)
+            off = (rel < -guard) | (rel >= w + guard)
+            for sums, values in ((known, number), (mean, total), (square, squares)):
+                sums += (values * off).sum(axis=0)
+        if read.gone:
+            return None
         with np.errstate(divide="ignore", invalid="ignore"):
-            mean = (total * off).sum(axis=1) / known
-            var = (square * off).sum(axis=1) / known - mean**2
-        good = (known >= 32) & (var > 1e-9 * mean**2)
+            mean /= known
+            var = square / known - mean**2
+        good = (known >= LEAST_KNOWN) & (var > 1e-9 * mean**2)
         mean, var = np.where(good, mean, 0.0), np.where(good, var, 0.0)
-        y, v = total - mean[:, None] * number, var[:, None] * number
-        y[~good] = 0
-        lined, lined_v = np.zeros((2, obs.nchan, length))
-        for c in range(obs.nchan):
-            lined[c], lined_v[c] = y[c, delays[c] : delays[c] + length], v[c, delays[c] : delays[c] + length]
-        s, q = self._running(lined), self._running(lined_v)
-        s0, q0 = self._running(y), self._running(v)
+        bands = len(self._edges) - 1
+        band = np.repeat(np.arange(bands), np.diff(self._edges))
+        flat, lined = np.zeros((2, bands, count)), np.zeros((2, bands, length))
+        for first, number, total, _ in read.slices():
+            last = first + len(number)
+            for i, values in enumerate(((total - mean * number) * good, var * number)):
+                flat[i, :, first:last] = np.add.reduceat(values, self._edges[:-1], axis=1).T
+                rows = np.ascontiguousarray(values.T)
+                for c, late in enumerate(delays.tolist()):
+                    low, high = max(first, late), min(last, late + length)
+                    if low < high:
+                        lined[i, band[c], low - late : high - late] += rows[c, low - first : high - first]
+        (s, q), (s0, q0) = _running(lined), _running(flat)
 
         on, on_v = s[:, side + w] - s[:, side], q[:, side + w] - q[:, side]
         near = max(1, min(max(2 * w, 16), side - guard))
@@ -238,32 +249,50 @@ class Vetting:
             _redness(s.sum(axis=0), q.sum(axis=0), w, side, guard, float(var.sum()) * bin_),
         )
 
-    def _binned(
-        self, samples: Samples, start: int, count: int, bin_: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None:
-        """Sums of samples and of their squares, and their number, by channel and bin: shape (channels, bins)."""
-        total, square, number = np.zeros((3, self.obs.nchan, count))
-        step = max(1, SLICE // (self.obs.nchan * bin_))
-        for first in range(0, count, step):
-            last = min(count, first + step)
-            read = samples(start + first * bin_, start + last * bin_)
+
+class _Binned:
+    """A cut-out, binned and in slices of time; it is read again for each pass, unless it is one slice.
+
+    ``gone`` says whether its samples are not held any more.
+    """
+
+    def __init__(self, samples: Samples, start: int, count: int, bin_: int, nchan: int) -> None:
+        self.samples, self.start, self.count, self.bin, self.gone = samples, start, count, bin_, False
+        self._step = max(1, SLICE // (nchan * bin_))
+        self._held: list[Slice] = []
+
+    def slices(self) -> Iterator[Slice]:
+        """First bin; number, sum, and sum of squares of the samples of each bin and channel."""
+        if self._held:
+            yield from self._held
+            return
+        for first in range(0, self.count, self._step):
+            last = min(self.count, first + self._step)
+            read = self.samples(self.start + first * self.bin, self.start + last * self.bin)
             if read is None:
-                return None
+                self.gone = True
+                return
             rows, gone = read
             if rows.dtype.kind == "f":
                 gone = gone | ~np.isfinite(rows)
             x = np.where(gone, 0.0, rows)
-            shape = (last - first, bin_, self.obs.nchan)
-            total[:, first:last] = x.reshape(shape).sum(axis=1).T
-            square[:, first:last] = (x * x).reshape(shape).sum(axis=1).T
-            number[:, first:last] = (~gone).reshape(shape).sum(axis=1).T
-        return total, square, number
+            shape = (last - first, self.bin, rows.shape[1])
+            one = (
+                first,
+                (~gone).reshape(shape).sum(axis=1),
+                x.reshape(shape).sum(axis=1),
+                (x * x).reshape(shape).sum(axis=1),
+            )
+            if last - first == self.count:
+                self._held = [one]
+            yield one
 
-    def _running(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Running sums of each sub-band, which begin with 0."""
-        out = np.zeros((len(self._edges) - 1, x.shape[1] + 1))
-        np.cumsum(np.add.reduceat(x, self._edges[:-1], axis=0), axis=1, out=out[:, 1:])
-        return out
+
+def _running(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Running sums along the last axis, which begin with 0."""
+    out = np.zeros((*x.shape[:-1], x.shape[-1] + 1))
+    np.cumsum(x, axis=-1, out=out[..., 1:])
+    return out
 
 
 def counted(reasons: NDArray[np.str_]) -> dict[str, int]:
