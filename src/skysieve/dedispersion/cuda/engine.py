@@ -123,11 +123,7 @@ class Engine:
             worker = self.workers[i]
             worker.source = worker.store.source = source
             worker.store.stop = worker.store.start
-            try:
-                worker.clean_with(None if make is None else make(worker.runtime, self.capacity))
-            except out_of_memory(worker.runtime) as error:
-                what = f"the cleaning of {self.capacity} samples of {source.nchan} channels on {worker.runtime.device}"
-                raise MemoryBudgetError(what, 0, free_memory([worker.runtime.device])) from error
+            worker.clean_with(None if make is None else make(worker.runtime, self.capacity))
 
         self._each(bind)
 

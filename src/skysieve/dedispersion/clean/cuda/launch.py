@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from skysieve.core.arrays import array_module, to_host
+from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.core.gpu.staging import make_lane
 from skysieve.core.gpu.structs import address, fill, struct
 from skysieve.dedispersion.clean.receiver import AHEAD, PIECES, STEP_BANDS, Cleaner
 from skysieve.dedispersion.cuda.rows import OFFSETS, Planes
 from skysieve.dedispersion.cuda.tensor_plan import FRONT
+from skysieve.dedispersion.cuda.worker import out_of_memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,6 +100,11 @@ class DeviceCleaner(Cleaner):
         One for the same data, which is not used otherwise.
     begin : int
         Samples before this one are not changed, and do not count.
+
+    Raises
+    ------
+    MemoryBudgetError
+        Its arrays do not fit on the device.
     """
 
     def __init__(self, runtime: Runtime, most: int, like: Cleaner, begin: int = 0) -> None:
@@ -107,10 +114,26 @@ class DeviceCleaner(Cleaner):
         super().__init__(*like.given)
         if not self.steps:
             return
-        self.room, self.pitch = ROOM, series_pitch(self)
+        self.pitch = series_pitch(self)
         each = parts(self)
         self.batch = batch(self, most)
-        xp = runtime.xp
+        self._each = {name: size for name, (size, _) in each.items()}
+        try:
+            self._allocate(each)
+        except out_of_memory(runtime) as error:
+            what = f"the cleaning of {self.batch} blocks of {self.nchan} channels on {runtime.device}"
+            raise MemoryBudgetError(what, bytes_needed(self, most), runtime.device.free_memory) from error
+        fair = 1 - 2 / (9 * (self.piece - 1))
+        self._constants = {
+            "limit": self._limit, "fair": fair * fair * fair, "low": self.low, "high": self.high,
+            "channels": self.nchan, "groups": len(self._used), "piece": self.piece, "room": ROOM,
+            "band_count": len(self._bands), "widths": self._widths, "pitch": self.pitch,
+            "wanted": sum(WANTED[name] for name in self.steps),
+        }  # fmt: skip
+
+    def _allocate(self, each: dict[str, tuple[int, Any]]) -> None:
+        """Make the arrays on the device, with a part for each block and for the one before."""
+        xp = self.runtime.xp
         with self.lane:
             self._arrays = {name: xp.empty((self.batch + 1) * size, kind) for name, (size, kind) in each.items()}
             self._arrays |= {
@@ -122,14 +145,6 @@ class DeviceCleaner(Cleaner):
                 "bands": xp.asarray(self._bands.astype(np.int32).ravel()), "thresholds": xp.asarray(self._thresholds),
             }  # fmt: skip
             self._arrays["flags"][:1] = 0
-        self._each = {name: size for name, (size, _) in each.items()}
-        fair = 1 - 2 / (9 * (self.piece - 1))
-        self._constants = {
-            "limit": self._limit, "fair": fair * fair * fair, "low": self.low, "high": self.high,
-            "channels": self.nchan, "groups": len(self._used), "piece": self.piece, "room": ROOM,
-            "band_count": len(self._bands), "widths": self._widths, "pitch": self.pitch,
-            "wanted": sum(WANTED[name] for name in self.steps),
-        }  # fmt: skip
 
     @property
     def nbytes(self) -> int:
