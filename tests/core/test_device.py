@@ -213,3 +213,30 @@ def test_a_context_that_cannot_be_made_ahead_raises_nothing_in_the_thread(monkey
     monkeypatch.setattr(device, "_touch_device", full)
     device.begin("auto").join()
     assert raised == []
+
+
+@pytest.mark.parametrize(("request_", "made"), [("cuda:all", [0, 1]), ("cuda:1", [1]), ("auto", [0]), ("gpu", [])])
+def test_the_driver_makes_contexts_before_modules_are_loaded(monkeypatch, driver, request_, made):
+    driver(13000, 2)
+    contexts, loaded = [], []
+
+    class Driver:
+        def cuDeviceGet(self, number, index):
+            number._obj.value = index
+            return 0
+
+        def cuDevicePrimaryCtxRetain(self, context, number):
+            contexts.append(number.value)
+            return 0
+
+    def resolved(name):
+        loaded.append([len(contexts), *(module in sys.modules for module in ("colorsys", "chunk_of_nothing"))])
+        raise DeviceUnavailable("no GPU", "none")
+
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    monkeypatch.setattr(device, "_load_driver", Driver)
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(device, "resolve", resolved)
+    device.begin(request_, "chunk_of_nothing", before=["colorsys"]).join()
+    assert contexts == made
+    assert loaded == [[len(made), True, False]]

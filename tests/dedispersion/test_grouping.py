@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skysieve.dedispersion import Filterbank, Noise, completeness, fake, plan, search
+from skysieve.dedispersion.cpu import detect
+from skysieve.dedispersion.cpu.engine import compile_search
 from skysieve.dedispersion.data.delays import delay_seconds, snr_kept
 from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
 from skysieve.dedispersion.injections.pulses import Pulse, record
+from skysieve.dedispersion.single_pulse import cpu_grouping
 from skysieve.dedispersion.single_pulse.candidates import Events, event_order
 from skysieve.dedispersion.single_pulse.cpu_grouping import response
-from skysieve.dedispersion.single_pulse.grouping import Response
+from skysieve.dedispersion.single_pulse.grouping import Response, group_one
 from skysieve.dedispersion.stream import StreamSearch
 from skysieve.dedispersion.stream.search.waiting import Waiting
 
@@ -308,3 +311,16 @@ def test_bad_limits(name, value):
     fb = receiver([], 3)
     with pytest.raises(ValueError, match=f"{name}="):
         search(fb, [0.0, 10.0], **{name: value})
+
+
+def test_what_is_compiled_ahead_is_what_a_search_calls():
+    """Other processes compile by calls without data: these have the types of a search's calls."""
+    kernels = detect.search_rows, cpu_grouping.explain, cpu_grouping.add_up, cpu_grouping.heads_of
+    fb = fake(nchan=64, duration=4, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[1.5], width=4e-3, snr=20, seed=1)
+    found = search(fb, np.arange(100, 300, 4), threads=1)
+    assert len(found)
+    before = [set(kernel.overloads) for kernel in kernels]
+    assert all(before)
+    compile_search("float32" if fb.dtype.kind == "f" else "uint32")
+    group_one()
+    assert [set(kernel.overloads) for kernel in kernels] == before

@@ -15,6 +15,7 @@ import platform
 import re
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -143,7 +144,7 @@ def for_size(device: D, size: float, least: float) -> D | str:
     return "cpu" if isinstance(device, str) and device == "auto" and size < least else device
 
 
-def begin(device: str, *modules: str) -> threading.Thread | None:
+def begin(device: str, *modules: str, before: Sequence[str] = ()) -> threading.Thread | None:
     """Load CuPy and make the contexts of the GPUs of a request in another thread, while the caller does other work.
 
     Commands call it before they read their input.  It raises no error: `resolve` reports what is wrong with `device`.
@@ -153,6 +154,9 @@ def begin(device: str, *modules: str) -> threading.Thread | None:
     device : str
     *modules : str
         Modules that this thread imports, too, if the request means a GPU.
+    before : sequence of str
+        Modules that it imports before CuPy.  Importing astropy after CuPy takes longer, because it looks at all modules
+        and so loads parts of CuPy that nobody needs.
 
     Returns
     -------
@@ -161,29 +165,45 @@ def begin(device: str, *modules: str) -> threading.Thread | None:
     """
     if device == "cpu":
         return None
-    thread = threading.Thread(target=_make_contexts, args=(device, *modules), name="skysieve-device")
+    thread = threading.Thread(target=_make_contexts, args=(device, modules, before), name="skysieve-device")
     thread.start()
     return thread
 
 
-def _make_contexts(device: str, *modules: str) -> None:
-    if not _ask_driver()[1]:
+def _make_contexts(device: str, modules: Sequence[str], before: Sequence[str]) -> None:
+    count = _ask_driver()[1]
+    if not count:
         return
+    _retain_contexts(device, count)
     try:
-        devices = resolve(device)
-    except (ValueError, DeviceUnavailable) as error:
+        for module in before:
+            importlib.import_module(module)
+        devices = [each for each in resolve(device) if each.kind == "cuda"]
+    except (ValueError, ImportError, DeviceUnavailable) as error:
         logger.info("no GPU was prepared ahead: %s", error)
         return
     for each in devices:
-        if each.kind == "cuda":
-            try:
-                with current(each):
-                    _touch_device()
-            except (RuntimeError, MemoryError) as error:  # a GPU that is full, or that another process has to itself
-                logger.info("no context was made ahead on %s: %s", each, error)
-    if any(each.kind == "cuda" for each in devices):
-        for module in modules:
-            importlib.import_module(module)
+        try:
+            with current(each):
+                _touch_device()
+        except (RuntimeError, MemoryError) as error:  # a GPU that is full, or that another process has to itself
+            logger.info("no context was made ahead on %s: %s", each, error)
+    for module in modules if devices else ():
+        importlib.import_module(module)
+
+
+def _retain_contexts(device: str, count: int) -> None:
+    """Make the contexts that CuPy will use by calls of the driver, during which Python does other work."""
+    match = _NAME.fullmatch(device)
+    cuda = _load_driver()
+    if match is None or cuda is None or importlib.util.find_spec("cupy") is None:
+        return
+    for index in range(count) if match[1] == "all" else [int(match[1] or 0)]:
+        number, context = ctypes.c_int(0), ctypes.c_void_p()
+        if cuda.cuDeviceGet(ctypes.byref(number), index) == 0:
+            status = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
+            if status:
+                logger.info("no context was made ahead on cuda:%d: error %d of the driver", index, status)
 
 
 def _touch_device() -> None:
@@ -242,12 +262,19 @@ def _extra(driver: int) -> str:
     return "skysieve[cuda13]" if driver >= 13000 else "skysieve[cuda12]"
 
 
+def _load_driver() -> Any:
+    """The library of the driver; None without one."""
+    try:
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
+
+
 @functools.cache
 def _ask_driver() -> tuple[int | None, int]:
     """Ask the driver, without CuPy, for its CUDA version (None without a driver) and the number of GPUs."""
-    try:
-        cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
+    cuda = _load_driver()
+    if cuda is None:
         return None, 0
     version, count = ctypes.c_int(0), ctypes.c_int(0)
     if cuda.cuDriverGetVersion(ctypes.byref(version)) != 0 or version.value == 0:

@@ -118,6 +118,7 @@ def make_engine(
     threads: int | None,
     budget: int | None = None,
     span: int | None = None,
+    search: bool = False,
 ) -> Engine:
     """The engine of the backend for a device.
 
@@ -129,6 +130,8 @@ def make_engine(
         A device, or devices with their memory budget.
     budget : int, optional
         Bytes of the host, where `device` is a name.
+    search : bool
+        Whether it will search: on the CPU, that is compiled at the same time as the sums.
     """
     target = device if isinstance(device, Target) else Target(resolve(device), budget or 0)
     if target.gpu:
@@ -139,6 +142,8 @@ def make_engine(
         )
     from skysieve.dedispersion.cpu import engine as cpu
 
+    if search:
+        cpu.compile_beside(sum_dtype(source.dtype))
     return cpu.Engine(
         source, tables, method=method, capacity=capacity, threads=threads, budget=target.budget or budget, span=span
     )

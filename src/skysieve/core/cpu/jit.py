@@ -43,6 +43,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder, Flags, _LowerResult
 from numba.core.compiler_machinery import register_pass
 from numba.core.registry import CPUDispatcher, cpu_target
+from numba.core.runtime import rtsys
 from numba.core.typed_passes import NativeLowering
 
 import skysieve
@@ -433,7 +434,6 @@ class _Cache(NullCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored code for these types; None if there is none, or only a damaged file."""
-        target_context.refresh()
         if not self._enabled:
             return None
         name = self._file(sig, target_context)
@@ -445,6 +445,7 @@ class _Cache(NullCache):  # type: ignore[misc]
                 data = self._stored(name)
             _end(helper)
         if data is not None:
+            rtsys.initialize(target_context)  # `refresh` would load what compiling needs, which takes 0.3 s
             return CompileResult._rebuild(target_context, *pickle.loads(data))
         _say(f"compiling for this processor; this happens once, the code is stored in {cache_folder()}")
         logger.debug("compiling %s.%s", self._function.__module__, self._function.__qualname__)

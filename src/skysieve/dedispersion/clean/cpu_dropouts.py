@@ -16,61 +16,6 @@ ROUGH = 4.0
 
 
 @njit(**JIT)
-def count_pair(a, b, first, run, longest, equal):
-    """Compare two spectra from channel ``first`` on; without branches, so that the compiler uses vectors."""
-    runs, most, all_equal = run[first:], longest[first:], equal[first:]
-    total = 0
-    for c in range(len(a)):
-        same = np.int32(a[c] == b[c])
-        r = runs[c]
-        most[c] = max(most[c], r * (1 - same))
-        runs[c] = (r + 1) * same
-        all_equal[c] += same
-        total += same
-    return total
-
-
-@njit(**JIT)
-def watch_time(x, times, step, first, last, run, longest, equal, many):
-    """Compare sample ``times[k]`` with the next one, for elements ``first : last`` of each spectrum.
-
-    ``x`` is flat, with a spectrum every ``step`` elements.  ``run`` counts the equal pairs of the run that is open,
-    ``longest`` those of the longest run that has ended, ``equal`` all equal pairs, and ``many[k]`` the equal elements
-    of pair ``k``.
-    """
-    for k in range(len(times)):
-        at = times[k] * step
-        many[k] += count_pair(
-            x[at + first : at + last], x[at + step + first : at + step + last], first, run, longest, equal
-        )
-
-
-@njit(**JIT)
-def watch_channels(x, times, step, first, last, run, longest, equal, many):
-    """`watch_time` for flat samples with a channel every ``step`` elements, whose times are contiguous."""
-    for c in range(first, last):
-        at = c * step
-        r, most, total = np.int64(run[c]), np.int64(longest[c]), 0
-        for k in range(len(times)):
-            same = np.int64(x[at + times[k]] == x[at + times[k] + 1])
-            most = max(most, r * (1 - same))
-            r = (r + 1) * same
-            total += same
-            many[k] += same
-        run[c], longest[c] = r, most
-        equal[c] += total
-
-
-@njit(**JIT)
-def watch_equal(same, pairs, step, first, last, run, longest, equal, many):
-    """`watch_time` for pairs that have been compared already: ``same`` is 1 where they are equal."""
-    ones = np.ones(last - first, same.dtype)
-    for k in range(pairs):
-        at = k * step
-        many[k] += count_pair(same[at + first : at + last], ones, first, run, longest, equal)
-
-
-@njit(**JIT)
 def equal_pairs(rows, before, known, top, equal, many):
     """Count equal neighbours in time by channel (``equal``), and by sample without those at ``top`` (``many``).
 

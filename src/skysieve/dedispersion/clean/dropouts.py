@@ -10,8 +10,8 @@ are tested together, by Hoeffding's bound on the number of successes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +51,8 @@ MOST_SLACK = 512
 """Samples by which chance may move the edge of a run, at most."""
 ISLAND = 2
 """Samples between two dropouts of a channel that are dropped with them, at most."""
+SHORT = 8
+"""Equal pairs in a row up to which runs are counted with operations on whole arrays."""
 NEVER = 2**62
 """A length that no run reaches."""
 NO_RECTANGLES: NDArray[np.int64] = np.empty((0, 4), np.int64)
@@ -95,51 +97,37 @@ class Watch:
         if not len(rows):
             return
         if self._last is not None:
-            self._compare(np.stack([self._last, rows[0]]), np.zeros(1, np.int64))
+            self._compare(self._last[None], rows[:1])
         first = -self.at % self.stride
-        times = np.arange(first, len(rows) - 1, self.stride)
-        self._compare(rows, times)
+        after = rows[first + 1 :: self.stride]
+        self._compare(rows[first :: self.stride][: len(after)], after)
         self.at += len(rows)
         self._last = np.array(rows[-1]) if (self.at - 1) % self.stride == 0 else None
         if not self.quiet and self.suspicious():
             raise Suspicious
 
-    def _compare(self, rows: NDArray[Any], times: NDArray[np.int64] | None) -> None:
-        from . import cpu_dropouts
-
+    def _compare(self, spectra: NDArray[Any], after: NDArray[Any] | None) -> None:
+        """Compare spectra with those after them; without these, ``spectra`` says what is equal."""
+        pairs, units = spectra.shape
         if not len(self._run):
-            self._run, self._longest, self._equal = (np.zeros(rows.shape[1], np.int32) for _ in range(3))
-        pairs = len(rows) if times is None else len(times)
+            self._run, self._longest, self._equal = (np.zeros(units, np.int32) for _ in range(3))
         if not pairs:
             return
-        n, units = rows.shape
-        size = rows.itemsize
-        if min(rows.strides) < 0 or size not in rows.strides:
-            rows = np.ascontiguousarray(rows)
-        by_time = rows.strides[1] == size
-        step = rows.strides[0 if by_time else 1] // size
-        length = (n - 1) * step + units if by_time else (units - 1) * step + n
-        flat = np.lib.stride_tricks.as_strided(rows[0, :1], (length,), (size,))
-        state = self._run, self._longest, self._equal
-        if times is None:
-            work = partial(cpu_dropouts.watch_equal, flat, pairs, step)
-        else:
-            work = partial(cpu_dropouts.watch_time if by_time else cpu_dropouts.watch_channels, flat, times, step)
-        if n * units * size < SPLIT:
-            many = np.zeros(pairs, np.int32)
-            work(0, units, *state, many)
-        else:
+        count = 1
+        if pairs * units * spectra.itemsize * self.stride >= SPLIT:
             if self._pool is None:
                 self._pool = TaskPool(self._threads)
-            edges = np.linspace(0, units, min(units, self._pool.workers) + 1).astype(int).tolist()
-            parts = np.zeros((len(edges) - 1, pairs), np.int32)
-            tasks: list[Callable[[], None]] = [
-                partial(work, first, last, *state, part)
-                for first, last, part in zip(edges[:-1], edges[1:], parts, strict=True)
-            ]
-            self._pool.run(tasks)
-            many = parts.sum(axis=0, dtype=np.int32)
-        self._many.append(many)
+            count = min(units, self._pool.workers)
+        edges = np.linspace(0, units, count + 1).astype(int).tolist()
+
+        def part(low: int, high: int) -> NDArray[np.int32]:
+            some = slice(low, high)
+            same = spectra[:, some] if after is None else spectra[:, some] == after[:, some]
+            return _count_runs(same, self._run[some], self._longest[some], self._equal[some])
+
+        tasks = [partial(part, low, high) for low, high in pairwise(edges)]
+        found = [tasks[0]()] if self._pool is None or count == 1 else self._pool.run(tasks)
+        self._many.append(np.sum(found, axis=0, dtype=np.int32))
         self.probes += pairs
 
     def see_resident(self, fb: Filterbank) -> None:
@@ -153,8 +141,7 @@ class Watch:
             for held, _ in pieces:
                 x = held.data.view(f"u{held.data.dtype.itemsize}")
                 after = x[1 :: self.stride]
-                same = (x[:: self.stride][: len(after)] == after).astype(np.uint8)
-                self._compare(np.ascontiguousarray(to_host(same)), None)
+                self._compare(to_host(x[:: self.stride][: len(after)] == after), None)
         self.at = fb.nsamp
 
     @property
@@ -185,6 +172,37 @@ class Watch:
         surprise = together(recent - (len(live) - live.sum()), np.exp(-odd).sum(), int(live.sum()))
         strange = np.flatnonzero(surprise >= STRANGE)
         return bool(len(intervals(strange, surprise[strange], least)))
+
+
+def _count_runs(
+    same: NDArray[np.bool_], run: NDArray[np.int32], longest: NDArray[np.int32], equal: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Take what is equal in the next pairs, shape (pairs, channels); the number of equal channels of each pair.
+
+    ``run`` counts the equal pairs of the run that is open, ``longest`` those of the longest run that has ended, and
+    ``equal`` all equal pairs.  NumPy is fast enough, and a search on a GPU need not load numba.
+    """
+    for at in range(0, len(same), 255):  # sums of bytes
+        equal += np.add.reduce(same[at : at + 255].view(np.uint8), axis=0, dtype=np.uint8)
+    hard = same[-1] | (run > 0)  # runs that are open
+    inside = same  # whether ``length`` pairs in a row are equal
+    for length in range(1, SHORT + 1):
+        seen = inside.any(axis=0)
+        np.maximum(longest, length, out=longest, where=seen & ~hard)
+        if not seen.any():
+            break
+        inside = inside[1:] & inside[:-1]
+    which = np.flatnonzero(hard | inside.any(axis=0))
+    if len(which):
+        before, some = run[which], same[:, which]
+        number = np.arange(1, len(same) + 1, dtype=np.int32)[:, None]
+        last = np.where(some, np.iinfo(np.int32).min, number)  # the last pair so far that is not equal
+        last[0] = np.where(some[0], -before, 1)
+        np.maximum.accumulate(last, axis=0, out=last)
+        run[which] = len(same) - last[-1]
+        ended = np.max(number - last, axis=0, where=number <= last[-1], initial=0)
+        longest[which] = np.maximum(longest[which], np.maximum(ended, np.where(some[0], 0, before)))
+    return same.sum(axis=1, dtype=np.int32)
 
 
 def bits_of(rows: NDArray[Any]) -> NDArray[Any]:

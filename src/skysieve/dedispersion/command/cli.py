@@ -343,6 +343,7 @@ def search(
     from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
     from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
+    from skysieve.dedispersion.single_pulse.grouping import compile_beside
 
     from .several import Outputs, expand, search_each, stands_for_files
 
@@ -366,9 +367,11 @@ def search(
             )  # fmt: skip
             return prepared, found, every
 
+        started = begin(computation.device, "skysieve.dedispersion.cuda.engine")
+
         def load_numba() -> None:
-            if begin(computation.device) is not None:
-                importlib.import_module("skysieve.dedispersion.clean.cpu_dropouts")  # loads numba meanwhile
+            if started is not None:
+                compile_beside()  # loads numba meanwhile
 
         if each or any(map(stands_for_files, files)):
             if dry_run:

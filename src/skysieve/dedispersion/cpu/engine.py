@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.cpu import jit
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.contract import (
@@ -391,18 +392,10 @@ class Engine:
     ) -> NDArray[np.float64]:
         """Events in the series of the DMs from index ``m`` on, which begin at sample ``first``."""
         D, count = sums.shape
-        widths = np.array(what.widths, np.int64)
-        scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
-        levels = np.empty((D, -(-count // what.block), 2))
         valid = np.clip(what.valid[m : m + D] - first, 0, count)
-        scratch = what.scratch(self.dtype)
         found = self._scratch("found", 4 * ROOM, np.float64).reshape(-1, 4)
         while True:
-            n = detect.search_rows(
-                sums, valid, low - first, high - first, what.block, what.noise_code, what.parts,
-                KINDS.index(self.dtype.kind), widths, scales, np.float32(what.threshold), what.every,
-                np.float32(what.dip), scratch, levels, found,
-            )  # fmt: skip
+            n = _search_rows(sums, valid, low - first, high - first, what, found)
             if n <= len(found):
                 break
             found = np.empty((n, 4))
@@ -512,3 +505,31 @@ def bytes_needed(source: Source, tables: Sequence[Table], capacity: int) -> int:
     for b in {t.downsamp for t in tables} - {1}:
         total += rows * (capacity // b + T + LANES) * wide * (2 if split else 1)
     return total + sum(t.delays.nbytes for t in tables) + total // 16
+
+
+def _search_rows(
+    sums: NDArray[Any], valid: NDArray[np.int64], low: int, high: int, what: Detection, found: NDArray[np.float64]
+) -> int:
+    """See `detect.search_rows`."""
+    widths = np.array(what.widths, np.int64)
+    scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
+    levels = np.empty((len(sums), -(-sums.shape[1] // what.block), 2))
+    n: int = detect.search_rows(
+        sums, valid, low, high, what.block, what.noise_code, what.parts, KINDS.index(sums.dtype.kind), widths, scales,
+        np.float32(what.threshold), what.every, np.float32(what.dip), what.scratch(sums.dtype), levels, found,
+    )  # fmt: skip
+    return n
+
+
+def compile_beside(dtype: np.dtype[Any]) -> None:
+    """Start to compile the search of sums of a type in another process, if no search is stored.
+
+    It takes longest by far; this process compiles the sums meanwhile.
+    """
+    jit.compile_beside(detect.search_rows, f"from {__name__} import compile_search; compile_search({dtype.name!r})")
+
+
+def compile_search(dtype: str) -> None:
+    """Search no sums of a type."""
+    what = Detection(1, (1,), 1.0, "robust", False, np.zeros(0, np.int64))
+    _search_rows(np.empty((0, 1), dtype), what.valid, 0, 1, what, np.empty((1, 4)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,6 +22,8 @@ BHAT = (-6.46, 0.154, 1.07, 3.86)
 """Bhat et al. 2004, eq. 8: log10 tau[ms] = a + b log10 DM + c (log10 DM)^2 - alpha log10 f[GHz]."""
 LOSS = 6.91e-3
 """Cordes & McLaughlin 2003, eq. 13."""
+HALVINGS = 60
+"""Steps to the inverse of `snr_kept`: each halves the logarithm of a ratio of 1e8, down to rounding."""
 Reference = Literal["top", "centre", "bottom", "infinity"]
 REFERENCES = ("top", "centre", "bottom", "infinity")
 """Frequencies of the band at which arrival times can be given: names of `Reference`."""
@@ -175,8 +178,17 @@ def error_for_loss(max_loss: float, bandwidth: float, centre: float, width: floa
     >>> round(error_for_loss(0.253, 1.0, 1000.0, 6.91e-6), 2)
     1.0
     """
-    from scipy.optimize import brentq
+    return _root(max_loss) * width * 1e3 * (centre / 1e3) ** 3 / (LOSS * bandwidth)
 
-    unit = width * 1e3 * (centre / 1e3) ** 3 / (LOSS * bandwidth)
-    root: float = brentq(lambda z: float(snr_kept(z * unit, bandwidth, centre, width)) - (1 - max_loss), 1e-4, 1e4)
-    return root * unit
+
+@lru_cache(16)
+def _root(max_loss: float) -> float:
+    """The z of `snr_kept`; importing scipy.optimize takes longer than a search."""
+    low, high = 1e-4, 1e4
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        if math.sqrt(math.pi) / 2 * math.erf(middle) / middle > 1 - max_loss:
+            low = middle
+        else:
+            high = middle
+    return low

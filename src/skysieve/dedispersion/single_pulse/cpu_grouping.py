@@ -168,7 +168,9 @@ def explain(
     n, ndm = len(time), len(dms)
     span = band[0] * (band[3] - band[2])
     top, bottom = band[0] * (band[2] - band[1]), band[0] * (band[3] - band[1])
-    most = widest.max()
+    most = 0.0
+    for r in range(ndm):  # with `widest.max()` numba would load scipy.linalg in every process
+        most = max(most, widest[r])
     for i in range(n):
         if known[i] or (ridge and parent[i] >= 0):
             continue

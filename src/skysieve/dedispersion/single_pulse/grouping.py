@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +24,22 @@ if TYPE_CHECKING:
 
 GAP = 3.0
 """Samples above the threshold of a detector without boxcars are one event if at most so many samples lie between."""
+
+
+def compile_beside() -> None:
+    """Start to compile the grouping of events in another process, if it is not stored."""
+    from skysieve.core.cpu import jit
+
+    from . import cpu_grouping
+
+    jit.compile_beside(cpu_grouping.explain, f"from {__name__} import group_one; group_one()")
+
+
+def group_one() -> None:
+    """Group one event."""
+    zeros = np.zeros(1)
+    rule = Response(zeros, 1000.0, 1500.0, 1500.0, DM_CONSTANT, zeros, 1, 6.0, 1.0)
+    rule._group(np.zeros(1, np.int64), zeros, np.ones(1), np.zeros(1, bool), np.full(1, 7.0), None)
 
 
 @dataclass(frozen=True)

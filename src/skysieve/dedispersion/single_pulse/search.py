@@ -60,7 +60,7 @@ from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
 
 from .candidates import Candidates, Events, columns_of, event_order
-from .grouping import Response
+from .grouping import Response, compile_beside
 from .vetting import Vetting, counted, gone_in, kept
 
 if TYPE_CHECKING:
@@ -304,13 +304,15 @@ class SearchPlan(EnginePlan):
             tables = [t.table for t in job.made]
             cleaner = self._cleaner(fb, ())
             source = Cleaned(fb if self._target.gpu else self._cleaned(fb, cleaner, 0, None), None, job.length)
+            if not self._target.gpu:  # with a GPU, numba is loaded when events are found
+                compile_beside()
             step = _chunk_blocks(source, tables, job, self._target, workers, cleaner) * job.length
 
             def make(step: int) -> Engine:
                 capacity = step + 2 * job.context + job.overlap + _beyond(cleaner, self._target)
                 how = "brute" if method == "brute" else job.how
                 return make_engine(
-                    source, tables, method=how, device=self._target, capacity=capacity, threads=threads
+                    source, tables, method=how, device=self._target, capacity=capacity, threads=threads, search=True
                 )  # fmt: skip
 
             self._engine, self._step = engine_that_fits(make, step, job.length, job.length, self._target)

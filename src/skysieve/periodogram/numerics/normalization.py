@@ -293,6 +293,12 @@ def _log_gamma_factor_of_one(n: int) -> Any:
 
 
 def _log_gamma_factors(n: Any) -> Any:
-    from scipy.special import gammaln
+    values, place = np.unique(np.asarray(n, np.float64), return_inverse=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = 0.5 * np.log(2.0 / values) + _log_gamma(values / 2) - _log_gamma((values - 1) / 2)
+    return found[place].reshape(np.shape(n))[()]
 
-    return 0.5 * np.log(np.divide(2.0, n)) + gammaln(n / 2) - gammaln((n - 1) / 2)
+
+def _log_gamma(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """As scipy.special.gammaln for numbers that are not large negative; loading it takes longer than a search."""
+    return np.array([math.inf if x <= 0 and x == int(x) else math.lgamma(x) for x in values.tolist()])

@@ -260,6 +260,9 @@ def smooth_one(
     from dataclasses import replace
 
     from skysieve import __version__
+    from skysieve.core.device import begin
+
+    begin(o["device"], "skysieve.sphere.cuda.engine", before=["astropy.io.fits"])
     from skysieve.sphere.maps.io import fits_bytes, read_maps, write_maps
     from skysieve.sphere.maps.smoothing import smooth_maps
 

@@ -6,6 +6,7 @@ A kernel has the window ``K_l`` (harmonics) and the profile ``K(theta)`` (1/sr).
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +25,9 @@ __all__ = ["SUPPORT_STEPS", "Angle", "Harmonic", "Kernel", "check_eps", "find_su
 Angle: TypeAlias = "float | str | Quantity"
 """An angle: a number (rad), text with a unit such as ``"4.7 arcmin"``, or an astropy Quantity."""
 
+PLAIN_UNITS = {"rad": 1.0, "deg": math.pi / 180, "arcmin": math.pi / 10_800, "arcsec": math.pi / 648_000}
+PLAIN_ANGLE = re.compile(rf"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*({'|'.join(PLAIN_UNITS)})\s*")
+"""Angles that are read without loading astropy's units."""
 SUPPORT_STEPS = 1024
 """Angles of the grid on which the support of a kernel is searched."""
 _MAX_BAND = 16384
@@ -185,7 +189,10 @@ def read_angle(value: Any, name: str, limit: float = math.pi, zero: bool = False
     1.570796
     """
     angle = value
-    if isinstance(value, str) or hasattr(value, "to_value"):
+    plain = PLAIN_ANGLE.fullmatch(value) if isinstance(value, str) else None
+    if plain is not None:
+        angle = float(plain[1]) * PLAIN_UNITS[plain[2]]
+    elif isinstance(value, str) or hasattr(value, "to_value"):
         from astropy.units import Quantity
 
         try:

@@ -20,6 +20,7 @@ from skysieve.core.files import written
 from skysieve.sphere.grids.healpix import ORDERINGS, UNSEEN, check_nside, npix2nside, ordering, reorder
 
 from .fits_cards import BAD_DATA, HEADER_CARDS, PIXEL, STRUCTURE, find_column, is_auxiliary, stokes
+from .plain_table import copy_pixels, table_header, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ __all__ = ["SkyMaps", "fits_bytes", "read_maps", "write_maps"]
 
 ROW = 1024
 """Pixels of a row of the tables that healpy writes."""
+PLAIN = (".fits", ".fit", ".fts")
+"""Ends of names of files that astropy does not compress."""
 
 
 @dataclass(frozen=True)
@@ -165,11 +168,11 @@ def read_maps(
             raise ValueError(f"{name}: fields={list(fields or ())}: a column is named twice")
         taken = tuple(names[i] for i in chosen)
         read = [_read_column(table, n, name, pixels) for n in taken]
-        if len({len(column) for column in read}) > 1:
+        if len({column.size for column in read}) > 1:
             raise ValueError(f"{name}: columns {', '.join(taken)} have maps of different lengths")
-        maps = np.empty((len(read), len(read[0])), np.result_type(*read))  # of the machine's byte order
+        maps = np.empty((len(read), read[0].size), np.result_type(*read))  # of the machine's byte order
         for row, column in zip(maps, read, strict=True):
-            row[:] = column
+            copy_pixels(column, row)
         cards = {k: header[k] for k in HEADER_CARDS if k in header}
         units = tuple(str(table.columns[n].unit or "") for n in taken)
         every = tuple(table.columns.names)
@@ -213,7 +216,7 @@ def _pixel_numbers(table: Any, name: str) -> NDArray[np.int64]:
 
 def _read_column(table: Any, column: str, name: str, pixels: NDArray[np.int64] | None) -> NDArray[Any]:
     """Read one column and check it against NSIDE; with ``pixels``, spread it over the whole sky."""
-    found = np.asarray(table.data.field(column)).ravel()
+    found = np.asarray(table.data.field(column))
     if found.dtype.kind not in "buif":
         raise ValueError(f"{name}: column {column} has dtype {found.dtype}, expected numbers")
     if pixels is not None:
@@ -225,7 +228,7 @@ def _read_column(table: Any, column: str, name: str, pixels: NDArray[np.int64] |
             whole = np.full(12 * nside**2, UNSEEN, real)
         except (MemoryError, ValueError):  # ValueError if the array would be longer than any can be
             raise MemoryError(f"{name}: a map of the whole sky at NSIDE {nside} does not fit in memory") from None
-        whole[pixels] = found
+        whole[pixels] = found.ravel()
         return whole
     try:
         nside = npix2nside(found.size)
@@ -252,8 +255,36 @@ def write_maps(path: str | os.PathLike[str], sky: SkyMaps, overwrite: bool = Fal
     target = Path(path)
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists")
-    with _hdus(sky) as hdus, written(target, sync=False) as part:
-        hdus.writeto(part, overwrite=True)
+    plain = sky.pixels is None and not sky.unchanged and target.suffix.lower() in PLAIN
+    with written(target, sync=False) as part:
+        if plain:
+            _write_plain(part, sky)
+            return
+        with _hdus(sky) as hdus:
+            hdus.writeto(part, overwrite=True)
+
+
+def _write_plain(path: Path, sky: SkyMaps) -> None:
+    """Write maps of the whole sky and no other columns."""
+    from astropy.io import fits
+
+    npix = sky.maps.shape[-1]
+    row = ROW if npix % ROW == 0 else 1
+    given = fits.HDUList([fits.PrimaryHDU(), fits.ImageHDU()]) if sky.source is None else _opened_again(sky)
+    with given:
+        given.update_extend()
+        try:
+            kept = () if sky.source is None else _kept_cards(given[sky.hdu])
+        except (OSError, KeyError, IndexError) as error:
+            raise _changed(sky, error) from None
+        places = {name: k for k, name in enumerate(sky.columns)}
+        order = sorted(range(len(sky.names)), key=lambda k: places.get(sky.names[k], -1))
+        names, units = ([given[k] for k in order] for given in (sky.names, sky.units))
+        header = table_header(names, units, _letter(sky), npix, row, kept)
+        _add_cards(header, _cards(sky), sky.history)
+        _remove_stale(header, sky)
+        maps = sky.maps if order == sorted(order) else sky.maps[order]
+        write_file(path, given[: sky.hdu], header, maps, row, given[sky.hdu + 1 :])
 
 
 def fits_bytes(sky: SkyMaps) -> bytes:
@@ -271,45 +302,73 @@ def _hdus(sky: SkyMaps) -> Iterator[Any]:
 
     npix = sky.maps.shape[-1]
     row = ROW if npix % ROW == 0 and sky.pixels is None else 1
-    letter = "E" if sky.maps.dtype == np.float32 else "D"
     used = sky.maps if sky.pixels is None else sky.maps[:, sky.pixels]
     columns = [
         fits.Column(
             name=n,
-            format=f"{row if row > 1 else ''}{letter}",
+            format=f"{row if row > 1 else ''}{_letter(sky)}",
             unit=u or None,
             array=m.reshape(-1, row) if row > 1 else m,
         )
         for n, u, m in zip(sky.names, sky.units, used, strict=True)
     ]
-    cards: dict[str, Any] = {"PIXTYPE": "HEALPIX", "ORDERING": ordering(sky.nest), "NSIDE": sky.nside}
-    if sky.pixels is None:
-        cards |= {"FIRSTPIX": 0, "LASTPIX": npix - 1, "INDXSCHM": "IMPLICIT", "OBJECT": "FULLSKY"}
-    else:
+    if sky.pixels is not None:
         columns.insert(0, fits.Column(name=PIXEL, format="K", array=sky.pixels))
-        cards |= {"INDXSCHM": "EXPLICIT", "GRAIN": 1, "OBS_NPIX": len(sky.pixels), "OBJECT": "PARTIAL"}
-    cards |= sky.header
     if sky.source is None:
         table = fits.BinTableHDU.from_columns(columns)
-        _add_cards(table.header, cards, sky.history)
+        _add_cards(table.header, _cards(sky), sky.history)
         yield fits.HDUList([fits.PrimaryHDU(), table])
         return
-    name = "the input" if isinstance(sky.source, bytes) else str(sky.source)
+    given = _opened_again(sky)
     try:
-        given = _opened(sky.source, name, disable_image_compression=True)
-        try:
-            table = _replaced_table(given[sky.hdu], sky, columns)
-        except BaseException:
-            given.close()
-            raise
-    except (OSError, KeyError, IndexError) as error:
-        raise ValueError(f"{name}: was changed after its maps were read ({error})") from None
-    _add_cards(table.header, cards, sky.history)
-    stale = ("GRAIN", "OBS_NPIX") if sky.pixels is None else ("FIRSTPIX", "LASTPIX")
-    for card in stale:
-        table.header.remove(card, ignore_missing=True)
+        table = _replaced_table(given[sky.hdu], sky, columns)
+    except BaseException as error:
+        given.close()
+        if isinstance(error, (OSError, KeyError, IndexError)):
+            raise _changed(sky, error) from None
+        raise
+    _add_cards(table.header, _cards(sky), sky.history)
+    _remove_stale(table.header, sky)
     with given:
         yield fits.HDUList([*given[: sky.hdu], table, *given[sky.hdu + 1 :]])
+
+
+def _letter(sky: SkyMaps) -> str:
+    return "E" if sky.maps.dtype == np.float32 else "D"
+
+
+def _cards(sky: SkyMaps) -> dict[str, Any]:
+    """The cards of a HEALPix map."""
+    cards: dict[str, Any] = {"PIXTYPE": "HEALPIX", "ORDERING": ordering(sky.nest), "NSIDE": sky.nside}
+    if sky.pixels is None:
+        cards |= {"FIRSTPIX": 0, "LASTPIX": sky.maps.shape[-1] - 1, "INDXSCHM": "IMPLICIT", "OBJECT": "FULLSKY"}
+    else:
+        cards |= {"INDXSCHM": "EXPLICIT", "GRAIN": 1, "OBS_NPIX": len(sky.pixels), "OBJECT": "PARTIAL"}
+    return cards | sky.header
+
+
+def _opened_again(sky: SkyMaps) -> Any:
+    """The file that the maps were read from."""
+    assert sky.source is not None
+    name = "the input" if isinstance(sky.source, bytes) else str(sky.source)
+    try:
+        return _opened(sky.source, name, disable_image_compression=True)
+    except OSError as error:
+        raise _changed(sky, error) from None
+
+
+def _changed(sky: SkyMaps, error: Exception) -> ValueError:
+    name = "the input" if isinstance(sky.source, bytes) else str(sky.source)
+    return ValueError(f"{name}: was changed after its maps were read ({error})")
+
+
+def _remove_stale(header: Any, sky: SkyMaps) -> None:
+    for card in ("GRAIN", "OBS_NPIX") if sky.pixels is None else ("FIRSTPIX", "LASTPIX"):
+        header.remove(card, ignore_missing=True)
+
+
+def _kept_cards(old: Any) -> list[Any]:
+    return [card for card in old.header.cards if not STRUCTURE.fullmatch(card.keyword)]
 
 
 def _replaced_table(old: Any, sky: SkyMaps, columns: list[Any]) -> Any:
@@ -319,8 +378,7 @@ def _replaced_table(old: Any, sky: SkyMaps, columns: list[Any]) -> Any:
     found = {c.name: c for c in columns} | {n: old.columns[n] for n in sky.unchanged}
     places = {name: k for k, name in enumerate(sky.columns)}
     listed = sorted(found.values(), key=lambda c: places.get(c.name, -1))
-    kept = [card for card in old.header.cards if not STRUCTURE.fullmatch(card.keyword)]
-    return fits.BinTableHDU.from_columns(listed, header=fits.Header(kept, copy=True))
+    return fits.BinTableHDU.from_columns(listed, header=fits.Header(_kept_cards(old), copy=True))
 
 
 def _add_cards(header: Any, cards: dict[str, Any], history: Sequence[str]) -> None:
