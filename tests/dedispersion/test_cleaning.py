@@ -109,6 +109,19 @@ def test_reading_in_pieces_changes_no_bit():
     assert (reader.read(100, 50) == whole[100:150]).all()
 
 
+@pytest.mark.parametrize("kinds", ["gain", "all"])
+def test_samples_that_are_read_again_are_as_they_were_cleaned(kinds):
+    fb, _ = data(kinds)
+    out, cleaner = cleaned(fb)
+    rows = fb.read().T
+    again, gone = cleaner.regained(0, rows), cleaner.replaced(0, fb.nsamp)
+    assert (again == out)[~gone].all()
+    assert cleaner.jumps
+    assert 0 <= gone.mean() < 0.5
+    assert (cleaner.regained(777, rows[777:2100]) == again[777:2100]).all()
+    assert (cleaner.replaced(777, 2100) == gone[777:2100]).all()
+
+
 def test_few_channels_and_single_series_are_left_alone():
     x = np.random.default_rng(0).integers(80, 120, (8, 4000)).astype(np.uint8)
     fb = Filterbank.from_array(x, fch1=1500, foff=-4, tsamp=1e-3)

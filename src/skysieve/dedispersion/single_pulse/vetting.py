@@ -34,9 +34,9 @@ MOST_BANDS, LEAST_BAND = 32, 8
 """Most sub-bands, and channels of a sub-band, at least."""
 STRONGEST = 0.19
 """Part of the sub-bands that interference of a narrow band fills."""
-REST, SAME = 0.38, 0.1
+REST, SAME, MORE = 0.38, 0.1, 0.45
 """S/N in the other sub-bands, over that in all, below which a candidate is narrow; and part of its power that the best
-window without dispersion may lack."""
+window without dispersion may lack; and the S/N where the arrival differs over its sub-bands."""
 LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
 """A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM; and where
 impulses are removed, if its arrival differs by fewer widths over its sub-bands."""
@@ -50,7 +50,7 @@ IMPULSES, SECONDS = 3, 32.0
 """Impulses that were removed in so many seconds before a candidate, from which on `FLAT` counts."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
-RED, SURE = 2.2, 5.5
+RED, SURE = 2.5, 5.5
 """Scatter of neighbouring windows, over that of white noise, from which on it is red; and S/N over it that is sure."""
 EVEN = 0.4, 1.6
 """The S/N against the samples beside a candidate, over its own, where the level is even."""
@@ -175,6 +175,8 @@ class Vetting:
         self, look: Look, snr: float, dm: float, at: int, width: int, impulses: Callable[[int, int], int]
     ) -> str:
         if look.rest < REST * look.snr and look.lacks(SAME):
+            return "narrow"
+        if look.rest < MORE * look.snr and look.sweep > RESOLVED and look.lacks(UNRESOLVED):
             return "narrow"
         if look.undispersed > BETTER[0] * look.power + BETTER[1] or (look.sweep > RESOLVED and look.lacks(NONE)):
             return "undispersed"
