@@ -3,8 +3,8 @@
 The first step makes the data, runs each command with ``--dry-run`` and writes the predictions to
 ``benchmarks/results/predictions.json``, which is committed before the second step runs the jobs and writes their times
 beside them.  Rates come from ``skysieve info --measure``.  On a CPU the judge is the processor time of the process,
-since other programs may run; on a GPU it is the time of day.  The lowest of three runs in one process counts, so that
-neither imports nor compilation do.
+since other programs may run; on a GPU it is the time of day.  The lowest of three runs (``--runs``) in one process
+counts, so that neither imports nor compilation do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from skysieve.core.device import resolve
 from skysieve.core.machine.rates import processor
 
 FILE = Path(__file__).parent / "results" / "predictions.json"
-RUNS = 3
 NEAR = 0.25
 """Largest relative error that is called a success."""
 
@@ -131,6 +130,7 @@ def main() -> None:
     parser.add_argument("--predict", action="store_true")
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--runs", type=int, default=3, help="runs of which the fastest counts")
     parser.add_argument("--only", default="", help="Jobs whose name holds this text.")
     given = parser.parse_args()
     held: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
@@ -149,7 +149,7 @@ def main() -> None:
             if given.run:
                 if "predicted" not in entry:
                     raise SystemExit(f"{job}: there is no prediction; --predict makes it")
-                runs = [invoke(command, where) for _ in range(RUNS)]
+                runs = [invoke(command, where) for _ in range(given.runs)]
                 took = min(run[0 if where == "cpu" else 1] for run in runs)
                 expected = entry["predicted"][name]
                 entry["took"] = {name: took, "of_all_runs": [list(run) for run in runs], "date": str(date.today())}
@@ -158,7 +158,7 @@ def main() -> None:
                 print(f"{job}: predicted {expected:.3g} s, took {took:.3g} s, {'' if good else 'NOT '}within 25%")
             else:
                 show_prediction(entry["predicted"] | {"device": where, "missing": [], "threads": 1}, job)
-    FILE.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+        FILE.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -102,8 +102,13 @@ def info(
         with report_errors("interrupted; the rates that were measured so far are stored"):
             from skysieve.first_use import measure_rates
 
-            for domain, name, seconds in measure_rates(device):
-                typer.echo(f"{domain}: rates of {name} measured in {seconds:.1f} s", err=True)
+            failed = 0
+            for domain, name, seconds, error in measure_rates(device):
+                failed += bool(error)
+                said = f"measured in {seconds:.1f} s" if not error else f"cannot be measured: {error}"
+                typer.echo(f"{domain}: rates of {name} {said}", err=True)
+            if failed:
+                raise typer.Exit(FAILED_SOME)
     facts = _facts()
     if json:
         from json import dumps
@@ -232,8 +237,8 @@ def warm_up(
         list[str] | None,
         option(
             "--only",
-            help="Compile this domain alone: periodogram, sphere, dedispersion or fstat. May be repeated. The default "
-            "is all.",
+            help="Compile this domain alone: periodogram, sphere, dedispersion, fstat or alerts. May be repeated. The "
+            "default is all.",
             panel=COMPUTATION,
             metavar="DOMAIN",
         ),

@@ -18,13 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skysieve.core.device import cuda_problem, resolve
+from skysieve.core.errors import one_line
 from skysieve.core.machine.measured import cache_folder
 from skysieve.core.tasks import usable_cores
 
 __all__ = ["DOMAINS", "Warmed", "code_folders", "measure_rates", "warm_each", "warm_up"]
 
 DOMAINS = ("periodogram", "sphere", "dedispersion", "fstat")
-"""Packages whose module ``command.warm_up`` holds typical uses."""
+"""Packages whose module ``command.warm_up`` holds typical uses, and ``command.rates`` what measures rates."""
+PLACES = {domain: f"skysieve.{domain}.command.warm_up" for domain in DOMAINS} | {"alerts": "skysieve.alerts.warm_up"}
+"""Modules with typical uses; those of alerts are for a CPU alone."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def warm_up(domains: Iterable[str] | None = None, device: str = "auto", threads:
     Parameters
     ----------
     domains : iterable of str, optional
-        Some of "periodogram", "sphere", "dedispersion" and "fstat"; all by default.
+        Some of "periodogram", "sphere", "dedispersion", "fstat" and "alerts"; all by default.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"}
         What to compile for.  "auto" is the CPU, and the GPU as well if there is one.
     threads : int, optional
@@ -99,10 +102,12 @@ def warm_each(
     domains: Iterable[str] | None = None, device: str = "auto", threads: int | None = None
 ) -> Iterator[Warmed]:
     """Yield each use of `warm_up` when it has ended; one that fails has an `error`."""
-    chosen = DOMAINS if domains is None else tuple(dict.fromkeys([domains] if isinstance(domains, str) else domains))
+    chosen = (
+        tuple(PLACES) if domains is None else tuple(dict.fromkeys([domains] if isinstance(domains, str) else domains))
+    )
     for domain in chosen:
-        if domain not in DOMAINS:
-            raise ValueError(f"domains: {domain!r}: expected some of {', '.join(DOMAINS)}")
+        if domain not in PLACES:
+            raise ValueError(f"domains: {domain!r}: expected some of {', '.join(PLACES)}")
     if threads is not None and threads < 1:
         raise ValueError(f"threads={threads}: expected at least 1, or None for one for each core")
     if device == "auto":
@@ -111,7 +116,13 @@ def warm_each(
         resolve(device)
         devices = [device]
     _check_folder(cache_folder())
-    work = [(domain, use, where) for where in devices for domain in chosen for use in _uses(domain)]
+    work = [
+        (domain, use, where)
+        for where in devices
+        for domain in chosen
+        if where == "cpu" or domain in DOMAINS
+        for use in _uses(domain)
+    ]
     pool = ThreadPoolExecutor(threads or usable_cores(), "skysieve-warm-up")
     try:
         for future in as_completed([pool.submit(_run, *one) for one in work]):
@@ -131,7 +142,11 @@ def code_folders(devices: Iterable[str]) -> dict[str, Path]:
     return found
 
 
-def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float]]:
+MEASURING = (ValueError, RuntimeError, ArithmeticError, MemoryError, ImportError)
+"""Errors that cost the rates of one domain."""
+
+
+def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float, str]]:
     """Measure the rates from which times are predicted, domain by domain, and store them (see `core.machine.rates`).
 
     Parameters
@@ -141,8 +156,8 @@ def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float]]:
 
     Yields
     ------
-    tuple of str, str and float
-        Domain, device, and the seconds that it took, compilation included.
+    tuple of str, str, float and str
+        Domain, device, the seconds that it took, compilation included, and why it failed: empty if it did not.
 
     Raises
     ------
@@ -157,12 +172,16 @@ def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float]]:
         found = resolve(name)[0]
         for domain in DOMAINS:
             started = time.perf_counter()
-            importlib.import_module(f"skysieve.{domain}.command.rates").measure(found)
-            yield domain, str(found), time.perf_counter() - started
+            error = ""
+            try:
+                importlib.import_module(f"skysieve.{domain}.command.rates").measure(found)
+            except MEASURING as failure:
+                error = one_line(failure)
+            yield domain, str(found), time.perf_counter() - started, error
 
 
 def _uses(domain: str) -> dict[str, Callable[[str], None]]:
-    found: dict[str, Callable[[str], None]] = importlib.import_module(f"skysieve.{domain}.command.warm_up").USES
+    found: dict[str, Callable[[str], None]] = importlib.import_module(PLACES[domain]).USES
     return found
 
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
+from contextlib import suppress
 
 import numpy as np
 import psutil
@@ -84,6 +86,37 @@ def test_an_unreachable_scheduler_is_an_error_before_the_work(tmp_path, monkeypa
     with pytest.raises(ConnectionError, match="scheduler at nowhere cannot be reached"):
         cluster.run(toy(tmp_path / "a.parquet"), "dask:nowhere")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_local_workers_have_the_environment_of_the_launcher_and_leave_nothing_behind(tmp_path, monkeypatch):
+    import dask
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    launchers.start_ahead(TOY)
+    assert "OMP_NUM_THREADS" not in os.environ
+    monkeypatch.setenv("SKYSIEVE_TOY", "set after the fork server has started")
+    before = dask.config.get("distributed.nanny.pre-spawn-environ")
+    known = set(psutil.Process().children(recursive=True))
+    cluster.run(toy(tmp_path / "one.parquet", n=4))
+    with socket.socket() as other, warnings.catch_warnings():
+        with suppress(OSError):  # another program has it
+            other.bind(("", 8787))
+            other.listen()
+        warnings.simplefilter("error", UserWarning)  # Dask's, that its usual port is in use
+        done = cluster.run(toy(tmp_path / "a.parquet", n=4, kill=[1], wants="SKYSIEVE_TOY"), "local:2")
+    assert (done.failed, done.rows) == ({}, 12)
+    assert (tmp_path / "killed-1").exists()
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+    assert dask.config.get("distributed.nanny.pre-spawn-environ") == before
+    _, left = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - known, 10)
+    assert left == []
+
+
+def test_one_partition_is_computed_by_the_launcher(tmp_path, monkeypatch):
+    monkeypatch.setattr(launchers, "_local", None)
+    notes = []
+    done = cluster.run(toy(tmp_path / "a.parquet", n=1), "local:2", note=notes.append)
+    assert (done.rows, notes) == (3, ["there is one partition: this process computes it"])
 
 
 @pytest.mark.slow

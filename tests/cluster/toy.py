@@ -20,7 +20,7 @@ class Toy:
 
     Options: ``n``, ``rows``, ``bad`` (partitions that raise), ``kill`` (that kill their worker the first time),
     ``always`` (that kill it each time), ``full`` (that find the disk full), ``hungry`` (that take 2.5 GiB), ``texts``
-    (whose ``x`` is text), ``seconds``, ``faults``.
+    (whose ``x`` is text), ``seconds``, ``faults``, ``wants`` (a variable without which all raise).
     """
 
     def __init__(self, job: Job, resources: Resources) -> None:
@@ -33,6 +33,8 @@ class Toy:
     def compute(self, partition: int) -> Part:
         o, k = self.options, partition
         time.sleep(o.get("seconds", 0))
+        if o.get("wants") and o["wants"] not in os.environ:
+            raise ValueError(f"{o['wants']} is not set")
         if k in o.get("bad", ()):
             raise ValueError(f"partition {k} is bad")
         if k in o.get("full", ()):

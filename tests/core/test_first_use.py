@@ -89,6 +89,15 @@ def test_a_command_compiles_nothing_after_warm_up(domain, tmp_path):
     assert stored(cache) == before
 
 
+@pytest.mark.slow
+def test_the_reader_of_packets_is_compiled_for_a_cpu(tmp_path, monkeypatch):
+    warmed = run(["warm-up", "--device", "cpu", "--only", "alerts"], tmp_path, tmp_path)
+    assert warmed.returncode == 0, warmed.stderr
+    assert warmed.stdout.startswith("alerts packets")
+    [name] = stored(tmp_path)
+    assert name.startswith("read_record-")
+
+
 @pytest.fixture
 def pretended(tmp_path, monkeypatch):
     """Two domains with a use each, of which one fails; nothing is compiled."""

@@ -82,6 +82,26 @@ def test_the_fit_is_exact_where_the_model_is():
         assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-18)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_work_that_cannot_be_counted_costs_its_own_rate(caplog, bad):
+    works = [{"calls": 1.0, "sums": 10.0}, {"calls": 1.0, "sums": 30.0}, {"calls": 1.0, "terms": bad}]
+    found = rates.fit(works, [21.0, 61.0, 5.0])
+    assert found == {"calls": pytest.approx(1.0), "sums": pytest.approx(2.0)}
+    assert "no rate of terms" in caplog.text
+    rates.keep("sphere", CPU, found | {"terms": 1.0})
+    assert rates.predicted("sphere", CPU, works[0])["seconds"] == pytest.approx(21.0)
+    assert rates.predicted("sphere", CPU, works[2])["seconds"] is None
+    assert rates.missing("sphere", CPU, works[2]) == ["terms"]
+
+
+@pytest.mark.parametrize("took", [np.nan, np.inf, 0.0])
+def test_a_time_that_cannot_be_used_costs_that_job(caplog, took):
+    assert rates.fit([{"sums": 10.0}, {"sums": 1.0}], [20.0, took]) == {"sums": pytest.approx(2.0)}
+    assert not caplog.text
+    assert rates.fit([{"sums": 1.0}], [took]) == {}
+    assert "no rate of sums" in caplog.text
+
+
 def test_the_fastest_run_counts():
     calls = []
     assert 0 <= rates.timed(CPU, lambda: calls.append(1), runs=3) < 0.1

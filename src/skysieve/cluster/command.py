@@ -12,7 +12,7 @@ from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages
 
 from .description import job
 from .folder import Outcome, check_place
-from .launchers import launcher, run
+from .launchers import launcher, run, start_ahead
 from .slurm import submit
 
 __all__ = ["launch", "report"]
@@ -44,6 +44,8 @@ def launch(command: str, cluster: str, options: Mapping[str, Any], messages: Mes
     if output is None or output == STDIO:
         raise ValueError("--cluster needs -o: results are stored as they come")
     check_place(Path(output), options["resume"], options["overwrite"])
+    if name == "local" and options.get("device") in ("auto", "cpu", None):
+        start_ahead(command)  # it imports while this process divides the input
     made = job(command, output, **{key: value for key, value in options.items() if key != "output"})
     for line in made.notes:
         messages.say(f"note: {line}")

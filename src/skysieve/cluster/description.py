@@ -37,6 +37,12 @@ KINDS = {
 }
 """Commands that can be divided: the class that does the work, and the function with the options and their defaults."""
 
+CODE = {
+    command: (place.partition(":")[0], f"{place[: place.index('.command')]}.cpu.engine", "pyarrow.parquet", "pandas")
+    for command, (place, _) in KINDS.items()
+}
+"""Modules that a worker of a command imports on a CPU, sooner or later; PyArrow imports pandas."""
+
 NO_MATTER = {
     "cluster", "dry_run", "each", "memory", "output", "overwrite", "progress", "quiet", "resume", "threads", "verbose",
 }  # fmt: skip

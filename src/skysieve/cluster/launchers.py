@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
+from multiprocessing import forkserver
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -17,19 +19,21 @@ from skysieve.core.errors import DeviceLost
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
 
-from .description import Job, OutputError, Resources
+from .description import CODE, Job, OutputError, Resources
 from .folder import Outcome, RunFolder, environment, fail
 from .task import Step, compute, in_this_process, in_words
 
 if TYPE_CHECKING:
     from distributed import Client, SpecCluster
 
-__all__ = ["launcher", "run"]
+__all__ = ["launcher", "run", "start_ahead"]
 
 CONNECT, WORKERS = 10.0, 60.0
 """Seconds to wait for a scheduler, and for its first worker."""
 AHEAD = 4
 """Tasks that the scheduler has for each thread of a worker."""
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Variables of a worker, as Dask sets them: its own threads are those of the search."""
 LOST_GPU = 75
 """Exit code of a worker whose GPU does not respond; Dask's nanny starts another."""
 
@@ -112,6 +116,9 @@ def run(
     >>> cluster.run(stars, "local:4", resume=True).failed                                    # doctest: +SKIP
     {}
     """
+    if len(job.partitions) == 1 and _local_workers(client, job):
+        note("there is one partition: this process computes it")
+        client = None
     with ExitStack() as stack:
         dask, workers = _connected(client, job, stack)
         if dask is not None:
@@ -148,6 +155,11 @@ def run(
         return outcome
 
 
+def _local_workers(client: str | Client | None, job: Job) -> bool:
+    """Whether workers of this machine would share its processor."""
+    return isinstance(client, str) and launcher(client)[0] == "local" and resolve(job.device)[0].kind == "cpu"
+
+
 def _connected(client: str | Client | None, job: Job, stack: ExitStack) -> tuple[Client | None, int | None]:
     """A client of Dask, or None for this process; and the number of workers that share this machine, or None."""
     name, rest = launcher(client or "serial") if client is None or isinstance(client, str) else ("client", "")
@@ -163,7 +175,7 @@ def _connected(client: str | Client | None, job: Job, stack: ExitStack) -> tuple
         assert isinstance(client, distributed.Client)
         return client, None
     if name == "local":
-        cluster, workers = _local(int(rest) if rest else None, job.device)
+        cluster, workers = _local(int(rest) if rest else None, job, stack)
         stack.enter_context(cluster)
         return stack.enter_context(distributed.Client(cluster)), workers
     try:
@@ -177,7 +189,27 @@ def _connected(client: str | Client | None, job: Job, stack: ExitStack) -> tuple
     return found, None
 
 
-def _local(workers: int | None, device: str) -> tuple[SpecCluster, int | None]:
+def start_ahead(command: str) -> None:
+    """Start the process from which workers on this machine are forked: it imports a command's code once for all.
+
+    Nothing happens on systems but Linux, where workers are new processes, or if a fork server runs already.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["distributed.nanny", *CODE.get(command, ())])
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _local(workers: int | None, job: Job, stack: ExitStack) -> tuple[SpecCluster, int | None]:
     """Workers on this machine, and their number if they share its processor.
 
     A worker has one task at a time: Dask would count the death of a worker against every task that it has.
@@ -187,26 +219,40 @@ def _local(workers: int | None, device: str) -> tuple[SpecCluster, int | None]:
     from distributed.system import MEMORY_LIMIT
 
     quiet: dict[str, Any] = {"silence_logs": logging.CRITICAL}
-    with dask.config.set({"distributed.scheduler.worker-saturation": 1.0}):
-        if resolve(device)[0].kind == "cpu":
-            count = workers or usable_cores()
-            made = LocalCluster(
-                n_workers=count, threads_per_worker=1, memory_limit=MEMORY_LIMIT // count, host="127.0.0.1",
-                dashboard_address="127.0.0.1:0", **quiet,
-            )  # fmt: skip
-            return made, count
-        cards = resolve("cuda:all")[:workers]
-        try:
-            from dask_cuda import LocalCUDACluster  # type: ignore[import-not-found]
-        except ModuleNotFoundError:
-            options = quiet | {"nthreads": 1, "memory_limit": MEMORY_LIMIT // len(cards)}
-            spec = {
-                card.index: {"cls": Nanny, "options": options | {"env": {"CUDA_VISIBLE_DEVICES": str(card.index)}}}
-                for card in cards
-            }
-            scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}}
-            return SpecCluster(spec, scheduler, **quiet), None
-        return LocalCUDACluster(n_workers=len(cards), threads_per_worker=1, **quiet), None
+    on_cpu = resolve(job.device)[0].kind == "cpu"
+    environ = dict(dask.config.get("distributed.nanny.pre-spawn-environ", {}))
+    environ.pop("MALLOC_TRIM_THRESHOLD_", None)  # it makes each large array new pages
+    given = {
+        "distributed.scheduler.worker-saturation": 1.0,
+        "distributed.worker.profile.enabled": False,  # of each worker's stack, a hundred times a second
+        "distributed.admin.tick.interval": "500ms",  # of each process's loop, by default fifty times a second
+        "distributed.admin.system-monitor.interval": "5s",
+        "distributed.nanny.pre-spawn-environ": environ,
+    }
+    if on_cpu and sys.platform.startswith("linux"):
+        start_ahead(job.command)
+        given["distributed.worker.multiprocessing-method"] = "forkserver"
+    stack.enter_context(dask.config.set(given))
+    if on_cpu:
+        count = min(workers or usable_cores(), len(job.partitions))
+        made = LocalCluster(
+            n_workers=count, threads_per_worker=1, memory_limit=MEMORY_LIMIT // count, host="127.0.0.1",
+            dashboard_address=None, scheduler_kwargs={"dashboard_address": "127.0.0.1:0"}, env=dict(os.environ),
+            **quiet,
+        )  # fmt: skip
+        return made, count
+    cards = resolve("cuda:all")[:workers]
+    try:
+        from dask_cuda import LocalCUDACluster  # type: ignore[import-not-found]
+    except ModuleNotFoundError:
+        options = quiet | {"nthreads": 1, "memory_limit": MEMORY_LIMIT // len(cards)}
+        spec = {
+            card.index: {"cls": Nanny, "options": options | {"env": {"CUDA_VISIBLE_DEVICES": str(card.index)}}}
+            for card in cards
+        }
+        scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}}
+        return SpecCluster(spec, scheduler, **quiet), None
+    return LocalCUDACluster(n_workers=len(cards), threads_per_worker=1, **quiet), None
 
 
 def _with_device(job: Job, dask: Client | None) -> Job:

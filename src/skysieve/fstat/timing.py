@@ -65,7 +65,11 @@ GPU_STEP_SETUPS_ALONE = ((48, 2, 1, 1), (480, 4, 4, 1), (2880, 2, 2, 1), (5760, 
 LONGEST_UNALIGNED = 480
 """Most bins that are timed for functions on grids whose start times lie at many offsets from the bins."""
 WARM, REPEATS = 2, 3
-"""Calls before a measurement, and calls of which the fastest counts."""
+"""Calls before a measurement, and calls of which the fastest counts; each is one less of calls longer than `LONG`."""
+LONG = 0.01
+"""Seconds."""
+LARGEST = 6000
+"""Most bins that are timed on a GPU but for plain maxima of rectangular windows: a map of a year has 3e8 cells."""
 COUNTED = ("call", "sfts", "sums", "cells")
 """Names of the constants, in the order of `terms`."""
 FORMAT = 5
@@ -134,10 +138,13 @@ def measure(cases: Cases, clock: Callable[[], float] = time.thread_time) -> NDAr
     """Time a few maps and `fit` the constants."""
     table, seconds = [], []
     for counts, call in cases:
-        for _ in range(WARM):
+        start = clock()
+        call()
+        fewer = int(clock() - start > LONG)
+        for _ in range(WARM - 1 - fewer):
             call()
         best = np.inf
-        for _ in range(REPEATS):
+        for _ in range(REPEATS - fewer):
             start = clock()
             call()
             best = min(best, clock() - start)

@@ -316,6 +316,11 @@ def first_chunk(curves: LightCurves, request: Request) -> int:
     return int(np.clip(FIRST_WORK / max(1.0, nf * max(1, request.nterms)), 1, FIRST_CHUNK))
 
 
+def finishers(cores: int) -> int:
+    """Number of threads that make the answers of chunks."""
+    return max(1, min(FINISHERS, cores // 2))
+
+
 def search(
     pieces: Iterable[LightCurves],
     request: Request,
@@ -355,7 +360,7 @@ def search(
     noted: set[str] = set()
     done, size = 0, 0
     has_dy = True
-    workers = max(1, min(FINISHERS, (request.arguments.get("threads") or usable_cores()) // 2))
+    workers = finishers(request.arguments.get("threads") or usable_cores())
     waiting: deque[Future[Found]] = deque()
     several = MultibandPlan(return_power=False, **request.band_arguments) if banded else None
     with (

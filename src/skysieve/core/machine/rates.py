@@ -7,6 +7,7 @@ search, and nothing is predicted without rates.
 
 from __future__ import annotations
 
+import logging
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from skysieve.core.device import Device
 
 __all__ = ["ADVICE", "ALONE", "fit", "keep", "missing", "others_busy", "predicted", "processor", "rates_of", "timed"]
+
+logger = logging.getLogger("skysieve")
 
 ADVICE = "times are not predicted: skysieve info --measure measures this machine"
 """What to say where there are no rates."""
@@ -87,9 +90,9 @@ def predicted(domain: str, device: Device, work: Mapping[str, float], threads: i
         ``seconds`` and ``processor_seconds`` (of all threads); None each if a rate that the work needs is not known,
         and None for ``processor_seconds`` on a GPU.
     """
-    rates = rates_of(domain, device)
-    if any(name not in rates for name, count in work.items() if count):
+    if missing(domain, device, work):
         return {"seconds": None, "processor_seconds": None}
+    rates = rates_of(domain, device)
     alone = sum(count * rates[name] for name, count in work.items() if count and name.startswith(ALONE))
     shared = sum(count * rates[name] for name, count in work.items() if count and not name.startswith(ALONE))
     seconds = alone + shared / max(1, threads)
@@ -106,6 +109,11 @@ def fit(works: Sequence[Mapping[str, float]], seconds: Iterable[float]) -> dict[
     seconds : iterable of float
         What the jobs took.
 
+    Notes
+    -----
+    Jobs whose counts or times are not finite numbers are left out, with a warning.  Work that no other job has gets no
+    rate.
+
     Examples
     --------
     >>> works = [{"rows": 10, "sums": 0}, {"rows": 10, "sums": 50}, {"rows": 30, "sums": 10}]
@@ -115,18 +123,27 @@ def fit(works: Sequence[Mapping[str, float]], seconds: Iterable[float]) -> dict[
     """
     from scipy.optimize import nnls
 
-    names = sorted({name for work in works for name in work})
-    took = np.array(list(seconds))
-    table = np.array([[float(work.get(name, 0.0)) for name in names] for work in works]) / took[:, None]
+    pairs = [(work, took) for work, took in zip(works, seconds, strict=True) if _usable(work, took)]
+    names = sorted({name for work, _ in pairs for name in work})
+    for name in sorted({name for work in works for name in work} - {*names}):
+        logger.warning("there is no rate of %s: its counts or times are not finite numbers", name)
+    if not pairs:
+        return {}
+    took = np.array([took for _, took in pairs])
+    table = np.array([[float(work.get(name, 0.0)) for name in names] for work, _ in pairs]) / took[:, None]
     scale = np.maximum(table.max(axis=0), 1e-300)
     found = nnls(table / scale, np.ones(len(took)))[0] / scale
     return dict(zip(names, found.tolist(), strict=True))
 
 
+def _usable(work: Mapping[str, float], took: float) -> bool:
+    return bool(np.isfinite([took, *work.values()]).all() and took > 0)
+
+
 def missing(domain: str, device: Device, work: Mapping[str, float]) -> list[str]:
-    """Names of the work for which there is no rate."""
+    """Names of the work for which there is no rate, or whose count is not known (NaN)."""
     rates = rates_of(domain, device)
-    return [name for name, count in work.items() if count and name not in rates]
+    return [name for name, count in work.items() if count and (name not in rates or not np.isfinite(count))]
 
 
 @contextmanager

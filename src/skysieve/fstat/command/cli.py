@@ -445,8 +445,8 @@ def search(
     partition: Annotated[
         int | None,
         option(
-            "--partition", help="With --cluster: templates of a partition. The default is a hundredth of all, 100,000 "
-            "at most.", panel=CLUSTER, metavar="N", min=1,
+            "--partition", help="With --cluster: templates of a partition. The default is a hundredth of all, 500 to "
+            "100,000.", panel=CLUSTER, metavar="N", min=1,
         ),
     ] = None,
     output: Annotated[

@@ -21,8 +21,8 @@ from .cli import plan_of, prior_of, read, source_of
 if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts
 
-SHARE, MOST = 100, 100_000
-"""Partitions of a search, unless these have more than so many templates."""
+SHARE, LEAST, MOST = 100, 500, 100_000
+"""Partitions of a search; fewest and most templates of one, unless the user says so: a partition costs 10 ms."""
 
 
 class SearchWork:
@@ -51,7 +51,7 @@ class SearchWork:
         with plan_of(o, grid, total) as plan:
             plan.check(source.first)
             settings = plan._settings() | source.facts()
-        step = options["partition"] or min(MOST, -(-total // SHARE))
+        step = options["partition"] or min(MOST, max(LEAST, -(-total // SHARE)))
         inputs = files_of([*source.names, *([] if source.host is None else _sft_files(options))])
         files = options["files"] if source.host is not None else list(map(str, source.names))
         facts = {

@@ -67,12 +67,16 @@ def predicted(
         setups: tuple[tuple[int, int, int, int], ...] = timing.GPU_SETUPS_ALONE if alone else timing.GPU_SETUPS
         if by_steps:
             setups = timing.GPU_STEP_SETUPS_ALONE if alone else timing.GPU_STEP_SETUPS
+        sums = spec.window.algorithm == Algorithm.RUNNING_SUMS
+        plain = sums and aligned and not spec.keep_map and not spec.marginals
         for fourier in methods:
             engine = make(spec, fourier)
             try:
                 for n, dt0, dtau, templates in setups:
                     few = min(templates, 8) if spec.keep_map else templates
                     if not aligned and weights and n > timing.LONGEST_UNALIGNED:
+                        continue
+                    if not plain and n > timing.LARGEST:
                         continue
                     found = timing.sample(n, dt0, dtau, spec.window, np.dtype(spec.dtype), not aligned, few)
                     if on_device:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.machine import rates
+from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.lightcurves.io import LightCurves
+from skysieve.periodogram.lightcurves.stream import READERS
 from skysieve.periodogram.multiband import MultibandPlan
-from skysieve.periodogram.survey import MAX_ROWS, Request, finish, first_chunk
+from skysieve.periodogram.survey import MAX_ROWS, Request, finish, finishers, first_chunk
 
 if TYPE_CHECKING:
     from skysieve.core.device import Device
@@ -58,8 +60,8 @@ def measure(device: Device) -> None:
     works, took = [], []
     for kind, options, objects, rows, nf in CASES:
         many = objects * (1 if device.kind == "cpu" else MORE)
-        if device.kind != "cpu" and options["method"] == "finufft":
-            continue
+        if device.kind != "cpu" and (options["method"] == "finufft" or kind != "one"):
+            continue  # on a GPU the first does not exist, and the work of several terms or bands is not counted
         made = _curves(many, rows)
         grid = {"fmin": 2 / SPAN, "fmax": (2 + nf / 5) / SPAN, "nf": nf}
         for dtype in ("float64", "float32") if kind == "one" else ("float64",):
@@ -129,14 +131,38 @@ def prediction(curves: LightCurves | CurveStream, request: Request, read: float)
     work |= {"calls": whole} | _answers(rows, len(curves), int(request.arguments["n_peaks"]))
     threads = facts["threads"]
     times = rates.predicted("periodogram", device, work, threads)
-    for name, share in (("seconds", threads if streamed else 1), ("processor_seconds", 1)):
-        if times[name] is not None:
-            times[name] += read / share  # type: ignore[operator]
+    if streamed and device.kind != "cpu" and times["seconds"] is not None:
+        after = rates.predicted("periodogram", device, _answers(rows, len(curves), int(request.arguments["n_peaks"])))
+        assert after["seconds"] is not None
+        times["seconds"] = slowest(read, times["seconds"] - after["seconds"], after["seconds"], usable_cores())
+    else:
+        for name, share in (("seconds", threads if streamed else 1), ("processor_seconds", 1)):
+            if times[name] is not None:
+                times[name] += read / share  # type: ignore[operator]
     return {
         "method": facts["method"], "device": facts["device"], "bytes": facts["bytes"], **times,
         "moved": round(facts["moved"] * whole), "work": work, "threads": threads,
         "missing": rates.missing("periodogram", device, work),
     }  # fmt: skip
+
+
+def slowest(read: float, search: float, answers: float, cores: int) -> float:
+    """Seconds of a file that is read in pieces while a GPU searches earlier ones and threads make their answers.
+
+    Parameters
+    ----------
+    read, answers : float
+        Seconds of one core.
+    search : float
+        Seconds of the GPU.
+    cores : int
+
+    Examples
+    --------
+    >>> slowest(8.0, 1.0, 4.0, cores=16), slowest(8.0, 1.0, 6.0, cores=2), slowest(0.1, 1.0, 0.2, cores=16)
+    (2.0, 6.0, 1.0)
+    """
+    return max(read / min(READERS, cores), search, answers / finishers(cores))
 
 
 SEEN = 2000

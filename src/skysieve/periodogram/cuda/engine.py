@@ -205,7 +205,8 @@ class Engine:
         expected = settings.methods.expected(method, n, nf, mean, len(self.workers))
         seconds = expected.pop("seconds")
         kind = self.spec.dtype.name if self.spec.sinusoid else "bands" if self.spec.model is not None else "terms"
-        work = {"calls": 1.0, f"{METHODS[method.code]} {kind}": np.nan if seconds is None else seconds}
+        work = {"calls": 1.0, "rows": float(offsets[-1]), "objects": float(n)}
+        work[f"{METHODS[method.code]} {kind}"] = np.nan if seconds is None else seconds
         return {
             "method": METHODS[method.code],
             "device": ", ".join(str(w.runtime.device) for w in self.workers),

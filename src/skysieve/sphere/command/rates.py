@@ -23,24 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["measure", "prediction"]
 
-CASES: tuple[tuple[Any, int, float], ...] = (
-    ("direct", 256, 40.0), ("direct", 512, 20.0), ("ring", 256, 120.0), ("ring", 512, 60.0), ("harmonic", 256, 120.0),
-    ("harmonic", 512, 60.0),
-)  # fmt: skip
-"""Method, nside and width of the kernel in arc minutes."""
+CASES: dict[str, tuple[tuple[Any, int, float], ...]] = {
+    "cpu": (("direct", 384, 27.0), ("ring", 384, 80.0), ("harmonic", 384, 80.0)),
+    "cuda": (("direct", 1024, 40.0), ("direct", 2048, 20.0), ("ring", 1024, 120.0), ("ring", 2048, 60.0)),
+}
+"""Method, nside and width of the kernel in arc minutes.  On maps of nside 256 calls cost more than pixels do."""
+FILE = 512, 20.0
+"""Nside and width of the maps with which the work around them is timed."""
 SPINS: tuple[Literal[0, 2], ...] = (0, 2)
-LARGER = 4
-"""Factor of nside on a GPU."""
 
 
 def measure(device: Device) -> None:
     """Measure the rates of a device with small maps, and store them; `OSError` if they cannot be stored."""
     rng = np.random.default_rng(1)
     works, took = [], []
-    for method, nside, width in CASES:
-        if method == "harmonic" and (device.kind != "cpu" or find_spec("ducc0") is None):
+    for method, nside, width in CASES[device.kind]:
+        if method == "harmonic" and find_spec("ducc0") is None:
             continue
-        nside *= 1 if device.kind == "cpu" else LARGER
         for dtype in ("float32", "float64"):
             for spin in SPINS:
                 kernel, grid, npix = Gaussian(fwhm=np.radians(width / 60)), Healpix(nside), 12 * nside**2
@@ -52,7 +51,7 @@ def measure(device: Device) -> None:
     kind: Any
     for kind in (np.float32, np.float64):
         dtype = np.dtype(kind)
-        nside, kernel = CASES[1][1], Gaussian(fwhm=np.radians(CASES[1][2] / 60))
+        nside, kernel = FILE[0], Gaussian(fwhm=np.radians(FILE[1] / 60))
         sky = read_maps(fits_of(rng.standard_normal((1, 12 * nside**2)).astype(dtype)))
         with ConvolvePlan(kernel, Healpix(nside), dtype=dtype, device=device) as plan:
             alone = rates.timed(device, partial(plan.execute, sky.maps))
