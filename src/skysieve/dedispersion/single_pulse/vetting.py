@@ -209,7 +209,7 @@ class Vetting:
             rel = np.arange(first, first + len(number))[:, None] - (side + delays)
             off = (rel < -guard) | (rel >= w + guard)
             for sums, values in ((known, number), (mean, total), (square, squares)):
-                sums += (values * off).sum(axis=0)
+                sums += np.einsum("ij,ij->j", values, off)
         if read.gone:
             return None
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -351,16 +351,17 @@ def _undispersed(
     for size in sorted({max(1, round(w * part)) for part in (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)}):
         low, high = max(size, side - size), min(count - 2 * size, math.ceil(middle.max()) + w)
         at = np.arange(low, high + 1, max(1, size // 8))
+        covered = np.minimum(at + size, middle[:, None] + w) - np.maximum(at, middle[:, None])
+        inside = covered >= 0.5 * min(w, size)
+        some = power @ inside >= 0.5 * power.sum()
+        at, inside = at[some], inside[:, some]
         if not len(at):
             continue
         on, on_v = s[:, at + size] - s[:, at], q[:, at + size] - q[:, at]
         beside = s[:, at] - s[:, at - size] + s[:, at + 2 * size] - s[:, at + size]
         beside_v = q[:, at] - q[:, at - size] + q[:, at + 2 * size] - q[:, at + size]
         z = _over(on - beside * _over(on_v, beside_v), np.sqrt(on_v))
-        covered = np.minimum(at + size, middle[:, None] + w) - np.maximum(at, middle[:, None])
-        inside = covered >= 0.5 * min(w, size)
-        found = (np.where(inside, np.maximum(z, 0), 0) ** 2).sum(axis=0)
-        best = max(best, float(found[power @ inside >= 0.5 * power.sum()].max(initial=0.0)))
+        best = max(best, float((np.where(inside, np.maximum(z, 0), 0) ** 2).sum(axis=0).max()))
     return best
 
 
