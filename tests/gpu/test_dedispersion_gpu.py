@@ -152,16 +152,35 @@ def test_candidates_are_the_cpus(options, kind):
 
 
 @pytest.mark.gpu
-def test_a_gpu_cleans_as_the_cpu():
-    fb = fake(nchan=64, duration=8, tsamp=1e-3, fch1=1500, foff=-4, dm=150, times=[3.0], width=8e-3, snr=25, seed=3)
-    x = fb.read()
+@pytest.mark.parametrize("kind", ["uint8", "int8", "uint16", "float32"])
+def test_a_gpu_cleans_with_the_bits_of_the_cpu(kind):
+    fb = fake(nchan=64, duration=40, tsamp=1e-3, fch1=1500, foff=-4, dm=150, times=[3.0], width=8e-3, snr=25, seed=3)
+    x = fb.read().astype(np.float32)
     x[:, 5000:5004] += 40  # an impulse
-    fb = Filterbank.from_array(x, fch1=1500, foff=-4, tsamp=1e-3)
+    x[7, 6000:30_000:2] += 60
+    x[:, 9000:14_000] *= 1.1
+    x[20, 16_000:17_000] += 50
+    fb = Filterbank.from_array((x.clip(0, 255) - (100 if kind == "int8" else 0)).astype(kind), fch1=1500, foff=-4,
+                               tsamp=1e-3)  # fmt: skip
     dms = np.arange(0, 300, 5.0)
-    ours, cpu = (search(fb, dms, device=device, clean=True) for device in ("cuda", "cpu"))
-    assert len(ours.removed.windows) > 0
-    assert (ours.removed.windows == cpu.removed.windows).all()
-    assert np.array_equal(ours.snr, cpu.snr)
+    ours, theirs = (search(fb, dms, device=device, clean=True) for device in ("cuda", "cpu"))
+    assert len(theirs.removed.windows) > 0
+    assert (ours.removed.windows == theirs.removed.windows).all()
+    assert (ours.removed.cells == theirs.removed.cells).all()
+    assert ours.removed.parts == theirs.removed.parts
+    assert np.array_equal(ours.snr, theirs.snr)
+
+
+@pytest.mark.gpu
+def test_values_that_are_not_finite_are_cleaned_on_the_host():
+    x = np.random.default_rng(2).normal(96, 16, (32, 9000)).astype(np.float32)
+    x[3, 4000] = np.nan
+    fb = Filterbank.from_array(x, fch1=1500, foff=-4, tsamp=1e-3)
+    ours, theirs = (
+        search(fb, np.arange(0, 200, 20.0), threshold=5.0, device=device, clean=True) for device in ("cuda", "cpu")
+    )
+    assert len(ours.events) > 0
+    assert np.array_equal(ours.snr, theirs.snr)
 
 
 @pytest.mark.gpu
