@@ -21,7 +21,7 @@ from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
-from skysieve.dedispersion.clean.receiver import Clean, Cleaner, CleanReader, cleaning_steps
+from skysieve.dedispersion.clean.receiver import Clean, Cleaner, CleanReader, can_clean, cleaning_steps
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
@@ -503,7 +503,7 @@ class SearchPlan(EnginePlan):
         return self._target.devices[0]
 
     def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
-        """The work of a search of so many samples, without cleaning (`core.machine.rates`), and bytes of samples."""
+        """The work of a search of so many samples of noise (`core.machine.rates`), and bytes of samples."""
         job, costs = self._job, self._open_engine().describe()["costs"]
         additions = series = boxcars = 0.0
         loaded = 0
@@ -520,6 +520,8 @@ class SearchPlan(EnginePlan):
         work = {"calls": 1.0, f"additions {kind}": additions, f"series {job.noise}": series}
         work[f"widths {self._detector}"] = boxcars
         work[f"samples {kind}"] = float(self._kind.observation.nchan) * loaded
+        cleaned = bool(self._steps) and can_clean(self._kind.observation)
+        work[f"cleaned {kind}"] = float(self._kind.observation.nchan) * nsamp * cleaned
         return work, self._kind.observation.nchan * loaded * self._kind.dtype.itemsize
 
     def __repr__(self) -> str:
@@ -600,13 +602,13 @@ def search(
         default the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have
         (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
     clean : bool, str, sequence of str or None
-        What is removed from the data first: True for steps of the gain, bad channels, narrow-band signals and impulses;
-        False or None, the default, for nothing; or names of `CLEANING`.  The result lists what was removed as
-        ``removed``.  Data of fewer than 16 channels and de-dispersed ones are not cleaned.
+        What is removed from the data first: None or True for steps of the gain, bad channels, narrow-band signals and
+        impulses; False for nothing; or names of `CLEANING`.  The result lists what was removed as ``removed``.  Data of
+        fewer than 16 channels and de-dispersed ones are not cleaned.
     veto : bool, optional
         Look at each candidate again, in its cut-out of the samples, and leave out those that are no dispersed pulses:
         see `vetting.REASONS`.  The result counts them as ``vetoed``.  Data of fewer than 32 channels are not looked at.
-        The default is to do so if the data are cleaned.
+        The default is to do so unless nothing is removed (``clean=False``).
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
