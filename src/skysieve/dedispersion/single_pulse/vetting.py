@@ -22,7 +22,7 @@ __all__ = ["REASONS", "Vetting"]
 
 REASONS = {
     "edge": "the data end within half a width of it, so that a step of the level looks the same",
-    "narrow": "its power is in a fifth of the band, where it is as strong without dispersion",
+    "narrow": "its power is in a part of the band, where it is as strong without dispersion, or weak among impulses",
     "undispersed": "it is stronger without dispersion, or as strong, at a DM below 3 or among impulses",
     "red noise": "the level beside it changes as much, or it is not as strong against the samples beside it",
 }
@@ -34,9 +34,15 @@ MOST_BANDS, LEAST_BAND = 32, 8
 """Most sub-bands, and channels of a sub-band, at least."""
 STRONGEST = 0.19
 """Part of the sub-bands that interference of a narrow band fills."""
-REST, SAME, MORE = 0.38, 0.1, 0.45
-"""S/N in the other sub-bands, over that in all, below which a candidate is narrow; and part of its power that the best
-window without dispersion may lack; and the S/N where the arrival differs over its sub-bands."""
+NARROW = (
+    (0.32, 0.35, 0.0, math.inf), (0.38, 0.1, 0.0, math.inf), (0.45, 0.25, 2.0, math.inf), (0.55, 0.05, 0.0, 0.3),
+)  # fmt: skip
+"""A candidate is narrow if in any of these its S/N in the other sub-bands, over that in all, is below the first number,
+the best window without dispersion lacks less than the second one of its power, and its arrival differs over its
+sub-bands by widths between the other two."""
+WEAK = 0.55, 6.7
+"""Where impulses are removed, a candidate is narrow, too, if its S/N in the other sub-bands, over that in all, and its S/N
+against the samples beside it are below these."""
 LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
 """A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM; and where
 impulses are removed, if its arrival differs by fewer widths over its sub-bands."""
@@ -174,17 +180,19 @@ class Vetting:
     def _reason(
         self, look: Look, snr: float, dm: float, at: int, width: int, impulses: Callable[[int, int], int]
     ) -> str:
-        if look.rest < REST * look.snr and look.lacks(SAME):
+        if any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
+               for rest, part, low, high in NARROW):  # fmt: skip
             return "narrow"
-        if look.rest < MORE * look.snr and look.sweep > RESOLVED and look.lacks(UNRESOLVED):
+        before = at - round(SECONDS / self.obs.tsamp)
+        among = impulses(before, at + width) >= IMPULSES
+        if among and look.rest < WEAK[0] * look.snr and look.snr < WEAK[1]:
             return "narrow"
         if look.undispersed > BETTER[0] * look.power + BETTER[1] or (look.sweep > RESOLVED and look.lacks(NONE)):
             return "undispersed"
         if look.lacks(UNRESOLVED):
             if dm < self.low and width * self.obs.tsamp <= LONGEST:
                 return "undispersed"
-            before = at - round(SECONDS / self.obs.tsamp)
-            if look.sweep < FLAT and self.low > 0 and impulses(before, at + width) >= IMPULSES:
+            if look.sweep < FLAT and self.low > 0 and among:
                 return "undispersed"
         if (look.red > RED and look.snr < SURE * look.red) or not EVEN[0] <= look.snr / snr <= EVEN[1]:
             return "red noise"

@@ -53,7 +53,7 @@ typedef unsigned long long u64;
 #define LEAST 10         // pieces on each side of a step
 #define LATE 2           // pieces before a block in which a step is sought
 #define STEP_ERROR 10.0  // standard errors of a step
-#define ROUGHLY 0.594    // part of it from which the host looks, a little below its own 0.6
+#define ROUGHLY 0.594    // part of it that a difference of means has, a little below the 0.6 of the host
 #define STEP_BANDS 11    // bands in which steps are sought
 #define ROUGH 4.0        // integers with a sigma below are rounded at random
 #define SPREAD 2.6428997918226276e-05
@@ -682,7 +682,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) impulses(Job j) {
   if (found) atomicOr(&j.flags[part], MAY_IMPULSE);
 }
 
-// Whether the mean of a band changes from the pieces before to those after; see `changes` in clean/cpu_impulses.py.
+// Median of n values, n <= 16.
+__device__ double middle(const double* v, int n) {
+  double low = 0, high = 0;
+  for (int i = 0; i < n; i++) {
+    int before = 0;
+    for (int k = 0; k < n; k++) before += v[k] < v[i] || (v[k] == v[i] && k < i);
+    if (before == (n - 1) / 2) low = v[i];
+    if (before == n / 2) high = v[i];
+  }
+  return 0.5 * (low + high);
+}
+
+// Whether the level of a band changes from the pieces before to those after, at once: the first conditions of `find_step`
+// in clean/cpu_impulses.py, a little below its limits, since the host decides.
 extern "C" __global__ void __launch_bounds__(THREADS) steps(Job j) {
   extern __shared__ double sums[];  // by group and piece; then by band and piece
   const int part = blockIdx.x + 1, G = j.groups, C = j.channels;
@@ -726,7 +739,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) steps(Job j) {
     for (int k = p - size; k < p; k++) before += m[k];
     for (int k = p; k < p + later; k++) after += m[k];
     const double noise = sqrt((1.0 / later + 1.0 / size) / j.piece);
-    found = found || fabs(after / later - before / size) >= ROUGHLY * STEP_ERROR * noise;
+    if (fabs(after / later - before / size) < ROUGHLY * STEP_ERROR * noise) continue;
+    const double jump = middle(m + p, later) - middle(m + p - size, size);
+    const double now = middle(m + p, 8) - middle(m + p - 8, 8);
+    found = found || (fabs(jump) >= 0.99 * STEP_ERROR * 1.25 * noise && now * jump >= 0.79 * jump * jump);
   }
   if (found) atomicOr(&j.flags[part], MAY_STEP);
 }
