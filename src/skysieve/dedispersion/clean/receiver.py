@@ -686,8 +686,8 @@ class Cleaner:
         return out
 
     def impulses(self, start: int, stop: int) -> int:
-        """How many impulses that begin between two samples were removed, those of half of the band and more."""
-        count = 0
+        """How many impulses of half of the band and more were removed between two samples, and steps of the gain."""
+        count = sum(start <= at < stop for at, _ in self.jumps)
         for block in self._touched(start, stop):
             if block.windows is not None:
                 first, wide = block.start + block.windows[:, 0], block.windows[:, 3] - block.windows[:, 2]
@@ -698,6 +698,7 @@ class Cleaner:
         """Forget what was done to blocks that end before a sample."""
         while self._blocks and self._blocks[0].start + self._blocks[0].count <= before:
             del self._blocks[0]
+        self.jumps = [jump for jump in self.jumps if jump[0] >= before]
 
     def removed(self) -> Removed:
         """What was removed so far."""

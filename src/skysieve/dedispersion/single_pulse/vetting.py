@@ -41,11 +41,11 @@ NARROW = (
 the best window without dispersion lacks less than the second one of its power, and its arrival differs over its
 sub-bands by widths between the other two."""
 WEAK = 0.55, 6.7
-"""Where impulses are removed, a candidate is narrow, too, if its S/N in the other sub-bands, over that in all, and its S/N
-against the samples beside it are below these."""
+"""Where impulses or steps of the gain are removed, a candidate is narrow, too, if its S/N in the other sub-bands, over
+that in all, and its S/N against the samples beside it are below these."""
 LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
 """A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM; and where
-impulses are removed, if its arrival differs by fewer widths over its sub-bands."""
+impulses or steps of the gain are removed, if its arrival differs by fewer widths over its sub-bands."""
 BETTER = 1.4, 20.0
 """A candidate of any DM is vetoed if the best window without dispersion has more than so many times its power, and so
 much more."""
@@ -53,7 +53,7 @@ RESOLVED, NONE = 2.0, 0.05
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion has
 nearly its power; and the part that such a window may lack."""
 IMPULSES, SECONDS = 3, 32.0
-"""Impulses that were removed in so many seconds before a candidate, from which on `FLAT` counts."""
+"""Impulses and steps that were removed in so many seconds before a candidate, from which on `FLAT` and `WEAK` count."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
@@ -153,7 +153,7 @@ class Vetting:
             Columns of the candidates.
         samples : Samples
         impulses : callable
-            ``impulses(start, stop)`` is the number of impulses that were removed between two samples.
+            ``impulses(start, stop)`` is the number of impulses, and of steps of the gain, removed between two samples.
         limits : (int, int)
             The first sample of the data, and the last + 1.
         """
