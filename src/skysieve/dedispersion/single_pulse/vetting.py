@@ -40,7 +40,7 @@ NARROW = (
 """A candidate is narrow if in any of these its S/N in the other sub-bands, over that in all, is below the first number,
 the best window without dispersion lacks less than the second one of its power, and its arrival differs over its
 sub-bands by widths between the other two."""
-WEAK = 0.55, 6.7
+WEAK = 0.5, 6.7
 """Where impulses or steps of the gain are removed, a candidate is narrow, too, if its S/N in the other sub-bands, over
 that in all, and its S/N against the samples beside it are below these."""
 LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
