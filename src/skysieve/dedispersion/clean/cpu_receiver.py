@@ -275,9 +275,10 @@ def groups_8(rows, weights, edges, out):
     for t in range(len(rows)):
         row = rows[t]
         for j in range(len(edges) - 1):
+            some, w = row[edges[j] : edges[j + 1]], weights[edges[j] : edges[j + 1]]
             s = np.int32(0)
-            for c in range(edges[j], edges[j + 1]):
-                s += np.int32(weights[c]) * np.int32(row[c])
+            for c in range(len(some)):
+                s += np.int32(w[c]) * np.int32(some[c])
             out[j, t] = s
 
 
@@ -287,9 +288,10 @@ def groups_any(rows, weights, edges, out):
     for t in range(len(rows)):
         row = rows[t]
         for j in range(len(edges) - 1):
+            some, w = row[edges[j] : edges[j + 1]], weights[edges[j] : edges[j + 1]]
             s = 0.0
-            for c in range(edges[j], edges[j + 1]):
-                s += weights[c] * np.float64(row[c])
+            for c in range(len(some)):
+                s += w[c] * np.float64(some[c])
             out[j, t] = s
 
 
