@@ -16,6 +16,8 @@ from .cpu_dropouts import ROUGH, SPREAD, random_bits
 JIT = {"nogil": True, "error_model": "numpy"}
 NEIGHBOURS = 8
 """A channel is compared with the median of so many channels on each side."""
+WHOLE = 1.5 * 2.0**52
+"""A number of this size has no fraction."""
 SAMPLED = 49
 """What all channels have in common is the median of so many of them."""
 
@@ -434,17 +436,29 @@ def level_beside(rows, first, piece, order, a, out):
 
 
 @njit(**JIT)
+def rescale(row, factor, offset, low, high, whole):
+    """``row = row * factor - offset``, rounded to whole numbers by adding and taking off `WHOLE`."""
+    if not whole:
+        for c in range(len(row)):
+            row[c] = row[c] * factor[c] - offset[c]
+        return
+    for c in range(len(row)):
+        row[c] = min(max((row[c] * factor[c] - offset[c] + WHOLE) - WHOLE, low), high)
+
+
+@njit(**JIT)
 def regain(rows, start, first, factor, offset, rough, low, high, whole):
     """``rows = rows * factor - offset`` by channel, from row ``first`` on; ``rough`` ones are rounded at random."""
-    n, C = rows.shape
-    for t in range(first, n):
-        for c in range(C):
-            if factor[c] == 1.0 and offset[c] == 0.0:
-                continue
-            v = rows[t, c] * factor[c] - offset[c]
-            if whole:
-                if rough[c]:
-                    u = random_bits(start + t, c + 0x20000000) >> np.uint64(11)
-                    v += np.float64(u) / 9007199254740992.0 - 0.5
-                v = min(max(np.rint(v), low), high)
-            rows[t, c] = v
+    at_random = rough & ((factor != 1.0) | (offset != 0.0))
+    where = np.flatnonzero(at_random) if whole else np.empty(0, np.int64)
+    found = np.empty(len(where))
+    for t in range(first, len(rows)):
+        row = rows[t]
+        for i in range(len(where)):
+            c = where[i]
+            u = random_bits(start + t, c + 0x20000000) >> np.uint64(11)
+            v = row[c] * factor[c] - offset[c] + (np.float64(u) / 9007199254740992.0 - 0.5)
+            found[i] = min(max(np.rint(v), low), high)
+        rescale(row, factor, offset, low, high, whole)
+        for i in range(len(where)):
+            row[where[i]] = found[i]
