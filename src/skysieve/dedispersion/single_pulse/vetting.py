@@ -22,7 +22,7 @@ __all__ = ["REASONS", "Vetting"]
 
 REASONS = {
     "edge": "the data end within half a width of it, so that a step of the level looks the same",
-    "narrow": "its power is in a part of the band, where it is as strong without dispersion, or weak among impulses",
+    "narrow": "its power is in a part of the band, where it is as strong without dispersion",
     "undispersed": "it is stronger without dispersion, or as strong, at a DM below 3 or among impulses",
     "red noise": "the level beside it changes as much, or it is not as strong against the samples beside it",
 }
@@ -40,9 +40,9 @@ NARROW = (
 """A candidate is narrow if in any of these its S/N in the other sub-bands, over that in all, is below the first number,
 the best window without dispersion lacks less than the second one of its power, and its arrival differs over its
 sub-bands by widths between the other two."""
-WEAK = 0.5, 6.7
-"""Where impulses or steps of the gain are removed, a candidate is narrow, too, if its S/N in the other sub-bands, over
-that in all, and its S/N against the samples beside it are below these."""
+WEAK = 0.72, 6.7
+"""Where impulses or steps of the gain are removed, the level beside a candidate is uneven, too, if its S/N against the
+samples there is below this part of its own, and below this."""
 LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
 """A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM; and where
 impulses or steps of the gain are removed, if its arrival differs by fewer widths over its sub-bands."""
@@ -185,8 +185,6 @@ class Vetting:
             return "narrow"
         before = at - round(SECONDS / self.obs.tsamp)
         among = impulses(before, at + width) >= IMPULSES
-        if among and look.rest < WEAK[0] * look.snr and look.snr < WEAK[1]:
-            return "narrow"
         if look.undispersed > BETTER[0] * look.power + BETTER[1] or (look.sweep > RESOLVED and look.lacks(NONE)):
             return "undispersed"
         if look.lacks(UNRESOLVED):
@@ -195,6 +193,8 @@ class Vetting:
             if look.sweep < FLAT and self.low > 0 and among:
                 return "undispersed"
         if (look.red > RED and look.snr < SURE * look.red) or not EVEN[0] <= look.snr / snr <= EVEN[1]:
+            return "red noise"
+        if among and look.snr < min(WEAK[0] * snr, WEAK[1]):
             return "red noise"
         return ""
 
