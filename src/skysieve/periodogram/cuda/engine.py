@@ -262,10 +262,10 @@ class Engine:
         return RunSettings(methods, start, to_host, Cycles(source, grids) if some else None)
 
     def _most_cycles(self, source: Source, grids: Grids, known: Cycles | None = None) -> float:
-        """The largest ``df * span`` of up to `LOOKED_AT` objects."""
-        chosen = np.unique(np.linspace(0, source.n_objects - 1, LOOKED_AT).astype(np.int64))
+        """The largest ``df * span`` of the objects, or of up to `LOOKED_AT` of them where they are not ``known``."""
         if known is not None:
-            return float(known.every()[chosen].max())
+            return float(known.every().max())
+        chosen = np.unique(np.linspace(0, source.n_objects - 1, LOOKED_AT).astype(np.int64))
         chosen = chosen[np.diff(source.offsets)[chosen] > 0]
         if not len(chosen):
             return 0.0
