@@ -159,7 +159,7 @@ class Engine:
     def _execute(self, source: Source, grids: Grids, output: Output, progress: Any) -> None:
         if (most := int(grids.nf[0] if grids.shared else grids.nf.max())) > MOST_INDEX:
             raise ValueError(f"nf={most}: the GPU takes at most {MOST_INDEX} frequencies an object")
-        rows = source.read(0, 1)[:3]
+        rows = source.read(0, source.n_objects if source.flat else 1)[:3]  # no slice of flat arrays is made
         first = self._worker_of(rows, output.power)
         if self._costs is None:
             self._compile_ahead(first, source, grids, output)

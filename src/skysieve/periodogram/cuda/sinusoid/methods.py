@@ -687,8 +687,8 @@ class SinusoidMethods(Methods):
         return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize + samples
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
-        found = {int(numbers[0]) for numbers in self._choices(np.array([nf]), np.array([cycles]))}
-        return [self.method(i) for i in found]
+        of_class = int(self.ends.searchsorted(cycles))
+        return [self.method(i) for i in {int(numbers[of_class]) for numbers in self._by_class(nf)}]
 
     def choose(
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64], lengths: NDArray[np.int64] | None = None
@@ -705,12 +705,16 @@ class SinusoidMethods(Methods):
         """The numbers that `choose` gives each object if it has up to `LONG` points, and if it has more."""
         if len(nf) > 1:
             return self._short_and_long(nf, cycles)
-        if (size := int(nf[0])) not in self._of_grid:
-            self._of_grid[size] = self._short_and_long(nf, self.ends)
-        classes = np.searchsorted(self.ends, cycles, side="left")
-        short, long = self._of_grid[size]
+        classes = self.ends.searchsorted(cycles)
+        short, long = self._by_class(int(nf[0]))
         differ = (short != long)[classes].any()
         return (chosen := short[classes]), long[classes] if differ else chosen
+
+    def _by_class(self, nf: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The same for each class of ``df * span`` on a grid that all objects share."""
+        if nf not in self._of_grid:
+            self._of_grid[nf] = self._short_and_long(np.array([nf]), self.ends)
+        return self._of_grid[nf]
 
     @cached_property
     def _of_grid(self) -> dict[int, tuple[NDArray[np.intp], NDArray[np.intp]]]:
