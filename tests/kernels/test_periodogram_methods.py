@@ -13,7 +13,10 @@ from skysieve.periodogram.cuda.bands.methods import BandsMethods
 from skysieve.periodogram.cuda.cost import DEFAULTS
 from skysieve.periodogram.cuda.fourier.methods import SeriesMethods
 from skysieve.periodogram.cuda.methods import SMALLEST_NUFFT, Methods, choose_among
-from skysieve.periodogram.cuda.sinusoid.methods import LONG, SinusoidMethods, nufft_methods
+from skysieve.periodogram.cuda.parts import longest_first
+from skysieve.periodogram.cuda.samples.layout import SampleLayout
+from skysieve.periodogram.cuda.samples.stretches import cut, stretches
+from skysieve.periodogram.cuda.sinusoid.methods import LONG, Samples, SinusoidMethods, nufft_methods
 from skysieve.periodogram.multiband import _model
 from tests.gpu.batches import BAND_MODELS
 
@@ -134,3 +137,39 @@ def test_one_grid_for_all_chooses_as_a_grid_for_each(dtype):
         shared = choose_among(known, np.array([nf]), cycles)
         assert np.array_equal(shared, choose_among(known, np.full(40, nf), cycles))
     assert len(np.unique(shared)) > 2
+
+
+def test_samples_of_one_grid_lie_as_those_of_many():
+    """One grid for all objects, computed with Python's numbers, against the same grid for each."""
+    rng = np.random.default_rng(5)
+    known = [nufft_methods(np.dtype(dtype), 227 * 1024, True) for dtype in ("float64", "float32")]
+    layouts = [method.layout for methods in known for method in methods if isinstance(method, Samples)]
+    layouts += [SampleLayout(terms, combs, 4) for terms in (1, 2, 3, 8, 12) for combs in (1, 4, 16)]
+    apart = 0
+    for _ in range(400):
+        layout, members = layouts[rng.integers(len(layouts))], int(rng.integers(2, 60))
+        f0, df = 10 ** rng.uniform((-5, -6), (3, 0))
+        grid = np.array([f0]), np.array([df]), np.array([int(10 ** rng.uniform(0, 5.5))])
+        each = tuple(np.repeat(a, members) for a in grid)
+        one, many = stretches(layout, *grid), stretches(layout, *each)
+        for name in ("lead", "at", "bands"):
+            assert getattr(one, name).dtype == getattr(many, name).dtype
+            assert np.array_equal(np.repeat(getattr(one, name), members, axis=0), getattr(many, name))
+        size = int(10 ** rng.uniform(4, 9))
+        shared = cut(layout, *grid, members, True, 1, size, turns=1)
+        own = cut(layout, *each, members, False, 1, size, turns=1)
+        assert shared.groups == own.groups
+        assert np.array_equal(shared.place, own.place)
+        apart += len(np.unique(one.at)) > 1
+    assert 20 < apart < 380
+
+
+def test_longest_objects_come_first():
+    """A stable order, for numbers of points below and above 16 bits."""
+    rng = np.random.default_rng(8)
+    for most in (3, 1000, 65_535, 65_536, 10**7):
+        lengths = np.append(rng.integers(0, most, 200), most)
+        chosen = np.flatnonzero(rng.random(201) < 0.6)
+        for some in (None, chosen, chosen[:1]):
+            of = np.arange(201) if some is None else some
+            assert longest_first(lengths, some).tolist() == sorted(of.tolist(), key=lambda i: -lengths[i])

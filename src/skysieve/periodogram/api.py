@@ -84,10 +84,10 @@ class BorrowedEngine:
         """See `contract.Engine.execute`; once more, with a new engine, where idle engines hold memory that is short."""
         others = ENGINES.has_idle(self._device)
         try:
-            with self._noticing():
-                return self._engine.execute(source, grids, output, progress)
-        except MemoryError:
-            if not others:
+            return self._engine.execute(source, grids, output, progress)
+        except BaseException as error:
+            self._error = error
+            if not others or not isinstance(error, MemoryError):
                 raise
             with suppress(MemoryError):
                 self.close()
@@ -492,7 +492,7 @@ class LombScarglePlan(Plan):
 
     def _rule(self, units: Units) -> GridRule:
         """The grid in the unit of these times; kept for the next batch."""
-        key = str(units.time)
+        key = "" if units.time is None else str(units.time)
         if key not in self._rules:
             bounds = {name: strip_frequency(value, name, units) for name, value in self._bounds.items()}
             self._rules[key] = make_rule(**bounds, **self._rule_options)

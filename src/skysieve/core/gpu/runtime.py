@@ -150,7 +150,7 @@ class CudaRuntime:
 def _key(
     package: str, name: str, build: str | None = None, defines: Mapping[str, object] | None = None
 ) -> tuple[Any, ...]:
-    return package, name, build, tuple(sorted((k, str(v)) for k, v in (defines or {}).items()))
+    return package, name, build, tuple(sorted((k, str(v)) for k, v in defines.items())) if defines else ()
 
 
 class CudaModule:

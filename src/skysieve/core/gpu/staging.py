@@ -121,6 +121,7 @@ class Lane(ABC):
         self.recording = False
         self._device: dict[str, Any] = {}
         self._addresses: dict[str, int] = {}
+        self._places: dict[str, tuple[Any, int, int, int]] = {}
         self._total = 0
         self._host: dict[str, Any] = {}
         self._device_kinds: dict[str, np.dtype[Any]] = {}
@@ -144,9 +145,13 @@ class Lane(ABC):
 
         It is valid until the buffer grows or is freed.
         """
-        nbytes = _claim(self._device_kinds, name, size, dtype)
-        self._grow(name, nbytes, zero)
-        return Place(self._addresses[name], size, self._device_kinds[name].itemsize)
+        kind, itemsize, most, start = self._places.get(name, _NOWHERE)
+        if kind is not dtype or size > most:
+            nbytes = _claim(self._device_kinds, name, size, dtype)
+            held = self._grow(name, nbytes, zero)
+            itemsize, start = self._device_kinds[name].itemsize, self._addresses[name]
+            self._places[name] = dtype, itemsize, held.nbytes // itemsize, start
+        return Place(start, size, itemsize)
 
     def reserve(self, name: str, nbytes: int) -> None:
         """Let the lane's buffer `name` on the device have at least `nbytes` bytes, for arrays of any dtype."""
@@ -156,6 +161,7 @@ class Lane(ABC):
         held = self._device.get(name)
         if held is None or held.nbytes < nbytes:
             self._device.pop(name, None)
+            self._places.pop(name, None)
             self._total -= 0 if held is None else int(held.nbytes)
             self.generation += 1
             held = None
@@ -194,6 +200,7 @@ class Lane(ABC):
         self.generation += 1
         self._device.clear()
         self._addresses.clear()
+        self._places.clear()
         self._total = 0
         self._host.clear()
         self._device_kinds.clear()
@@ -258,6 +265,9 @@ class Lane(ABC):
 
     def __exit__(self, *exc: object) -> None:
         return None
+
+
+_NOWHERE = (None, 0, -1, 0)
 
 
 def _claim(kinds: dict[str, np.dtype[Any]], name: str, size: int, dtype: Any) -> int:

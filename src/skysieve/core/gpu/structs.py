@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from struct import Struct
 from typing import Any
 
@@ -68,14 +70,14 @@ def fill(kind: np.dtype[Any], **values: Any) -> np.void:
     TypeError
         A field has no value, or a value has no field.
     """
-    names, known, packer = _packer(kind)
+    known, in_order, packer = _packer(kind)
     if values.keys() != known:
         missing, unknown = sorted(known - values.keys()), sorted(values.keys() - known)
         raise TypeError(f"fields without a value: {missing}; values without a field: {unknown}")
     data = packer.pack(
         *[
-            v if type(v) in _NUMBERS else v.pointer if type(v) is Place else _packed(v)
-            for v in map(values.__getitem__, names)
+            v if type(v) in _NUMBERS else v.pointer if type(v) is Place else 0 if v is None else _packed(v)
+            for v in in_order(values)
         ]
     )
     scalar: np.void = np.frombuffer(bytearray(data), kind)[0]
@@ -90,8 +92,8 @@ def _packed(value: Any) -> Any:
 
 
 @cache
-def _packer(kind: np.dtype[Any]) -> tuple[tuple[str, ...], frozenset[str], Struct]:
-    """The names of the fields of a struct, in order and as a set, and what packs their values at C's offsets."""
+def _packer(kind: np.dtype[Any]) -> tuple[frozenset[str], Callable[[dict[str, Any]], Iterable[Any]], Struct]:
+    """The names of the fields of a struct, what puts their values in order, and what packs them at C's offsets."""
     assert kind.names is not None
     assert kind.fields is not None
     names, code, end = kind.names, "=", 0
@@ -99,4 +101,5 @@ def _packer(kind: np.dtype[Any]) -> tuple[tuple[str, ...], frozenset[str], Struc
         field, start = kind.fields[name][:2]
         code += f"{start - end}x" + (_CODES[field] if field.fields is None else f"{field.itemsize}s")
         end = start + field.itemsize
-    return names, frozenset(names), Struct(f"{code}{kind.itemsize - end}x")
+    in_order = itemgetter(*names) if len(names) > 1 else lambda values: [values[name] for name in names]
+    return frozenset(names), in_order, Struct(f"{code}{kind.itemsize - end}x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -240,8 +240,8 @@ class JobCache:
         if len(self._jobs) >= 16:
             self._jobs.clear()
         light = np.zeros(0)
-        self._jobs[self._key(settings, chunk, job.n_rows, job.device_power is not None)] = replace(
-            job, t=light, y=light, dy=None if job.dy is None else light, results={}, device_power=None
+        self._jobs[self._key(settings, chunk, job.n_rows, job.device_power is not None)] = job.like(
+            t=light, y=light, dy=None if job.dy is None else light, results={}, device_power=None
         )
 
 
@@ -283,7 +283,7 @@ def _plain_job(
     if job is None:
         every = settings.cycles
         cycles = cycles_of(t, offsets, df) if every is None else every.every()[objects]
-        lengths = np.diff(offsets)
+        lengths = offsets[1:] - offsets[:-1]
         job = job_of(settings, t, y, dy, offsets, objects, output, cycles, lengths, all_candidates)
         if cache is not None:
             cache.put(settings, chunk, job)

@@ -159,7 +159,7 @@ class Engine:
     def _execute(self, source: Source, grids: Grids, output: Output, progress: Any) -> None:
         if (most := int(grids.nf[0] if grids.shared else grids.nf.max())) > MOST_INDEX:
             raise ValueError(f"nf={most}: the GPU takes at most {MOST_INDEX} frequencies an object")
-        rows = source.read(0, 1)[:3]
+        rows = source.read(0, source.n_objects if source.flat else 1)[:3]  # no slice of flat arrays is made
         first = self._worker_of(rows, output.power)
         if self._costs is None:
             self._compile_ahead(first, source, grids, output)
@@ -262,10 +262,10 @@ class Engine:
         return RunSettings(methods, start, to_host, Cycles(source, grids) if some else None)
 
     def _most_cycles(self, source: Source, grids: Grids, known: Cycles | None = None) -> float:
-        """The largest ``df * span`` of up to `LOOKED_AT` objects."""
-        chosen = np.unique(np.linspace(0, source.n_objects - 1, LOOKED_AT).astype(np.int64))
+        """The largest ``df * span`` of the objects, or of up to `LOOKED_AT` of them where they are not ``known``."""
         if known is not None:
-            return float(known.every()[chosen].max())
+            return float(known.every().max())
+        chosen = np.unique(np.linspace(0, source.n_objects - 1, LOOKED_AT).astype(np.int64))
         chosen = chosen[np.diff(source.offsets)[chosen] > 0]
         if not len(chosen):
             return 0.0

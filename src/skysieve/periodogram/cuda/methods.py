@@ -221,7 +221,7 @@ class Methods(ABC):
             return np.where(nf < SMALLEST_NUFFT, -1, choose_among(some, nf, cycles))
         ends = self.ends
         each = choose_among(some, nf, ends) if nf[0] >= SMALLEST_NUFFT else np.full(len(ends), -1)
-        return each[np.searchsorted(ends, cycles, side="left")]
+        return each if cycles is ends else each[ends.searchsorted(cycles)]
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
         """The methods that an object may be given to, whatever its number of points."""
@@ -281,7 +281,9 @@ def choose_among(known: tuple[Method, ...], nf: NDArray[np.int64], cycles: NDArr
         size = int(nf[0])
         each = np.array([a.cost(size) for a in known])
         costs = np.where(cycles[:, None] <= most_cycles(known), each, np.inf)
-        return np.where(np.isfinite(costs.min(axis=1)), costs.argmin(axis=1), -1)
+        best = costs.argmin(axis=1)
+        best[~(cycles <= most_cycles(known).max())] = -1
+        return best
     costs = np.stack([np.where(cycles <= a.cycles, a.cost(nf), np.inf) for a in known])
     best = np.argmin(costs, axis=0)
     return np.where(np.isfinite(costs.min(axis=0)), best, -1)
@@ -306,6 +308,5 @@ def class_bounds(
 
     ``ends`` are those of `class_ends`.
     """
-    ends = np.append(-np.inf, ends)
-    number = np.searchsorted(ends, cycles, side="left")
-    return ends[number - 1], ends[number]
+    number = ends.searchsorted(cycles)
+    return np.append(ends, -np.inf)[number - 1], ends[number]

@@ -76,7 +76,8 @@ def smooth_candidates(nf: int, cycles: float, terms: int = 1) -> int:
 
 def longest_first(lengths: NDArray[np.int64], chosen: NDArray[np.intp] | None = None) -> NDArray[np.int32]:
     """Object numbers, longest first; as they come where lengths hardly differ or there are very many."""
-    objects = np.arange(len(lengths)) if chosen is None else chosen
-    if len(objects) <= 20_000 and len(objects) and lengths[objects].max() > lengths[objects].min():
-        objects = objects[np.argsort(-lengths[objects], kind="stable")]
+    objects, own = (np.arange(len(lengths)), lengths) if chosen is None else (chosen, lengths[chosen])
+    if 0 < len(objects) <= 20_000 and (most := int(own.max())) > own.min():
+        rank = most - own  # of 16 bits it is sorted in linear time
+        objects = objects[np.argsort(rank.astype(np.uint16) if most < 1 << 16 else rank, kind="stable")]
     return objects.astype(np.int32)

@@ -17,7 +17,7 @@ from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane, make_lane
 from skysieve.core.gpu.structs import Place, address, fill
 from skysieve.periodogram.contract import Scan, Spec
-from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, longer_objects, refine, tries
+from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, lengths_of, longer_objects, refine, tries
 from skysieve.periodogram.cuda.samples.layout import SampleLayout
 from skysieve.periodogram.cuda.samples.samples import Sampler
 from skysieve.periodogram.cuda.sinusoid.tables import corrections, spreading_kernel
@@ -380,7 +380,7 @@ class Worker(ABC):
     ) -> None:  # fmt: skip
         """Move picked peaks to the maxima of the exact periodogram."""
         refine(
-            self.refiner, chunk.lane, chunk.data, np.diff(chunk.job.offsets), self.spec, self.runtime.device.sm_count,
+            self.refiner, chunk.lane, chunk.data, lengths_of(chunk.job.offsets), self.spec, self.runtime.device.sm_count,
             picks, **ranks, **tried, tp=chunk.work["tp"], wv=chunk.work["wv"], offsets=chunk.data["offsets"],
         )  # fmt: skip
 

@@ -440,14 +440,14 @@ def _from_lists(t: Any, y: Any, dy: Any) -> CurveSet:
 def _plain_lists(t: Any, y: Any, dy: Any) -> CurveSet | None:
     """Lists of float64 arrays on the host, each pair of equal length: no array is converted, so that a million light
     curves are looked at in a second.  None for anything else."""
-    columns = [x for x in (t, y, dy) if x is not None]
+    columns, n = [x for x in (t, y, dy) if x is not None], len(y)
     for x in columns:
-        if type(x) not in (list, tuple) or set(map(type, x)) != {np.ndarray}:
+        if type(x) not in (list, tuple) or len(x) != n or list(map(type, x)).count(np.ndarray) != n:
             return None
-        if set(map(_DTYPE, x)) != {np.dtype(np.float64)} or set(map(_NDIM, x)) != {1}:
+        if list(map(_DTYPE, x)).count(_FLOAT64) != n or list(map(_NDIM, x)).count(1) != n:
             return None
     sizes = list(map(len, y))
-    if any(list(map(len, x)) != sizes for x in columns):
+    if any(x is not y and list(map(len, x)) != sizes for x in columns):
         return None
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])

@@ -6,6 +6,7 @@ have stretches of their own; from the first one on that reaches the next, all li
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -52,15 +53,42 @@ def stretches(
 
 @lru_cache(maxsize=16)
 def _of_one(layout: SampleLayout, f0: float, df: float, nf: int) -> Stretches:
-    """As `stretches`, of one grid: memory and launches of a chunk both ask for it."""
-    return _of_many(layout, np.array([f0]), np.array([df]), np.array([nf]))
+    """As `stretches`, of one grid, for which NumPy would take five times as long.
+
+    Memory and launches of a chunk both ask for it.
+    """
+    margin, pair = _margin(layout), 2 * layout.modes
+    first, last_row = f0 / (layout.combs * df), -(-nf // layout.span) * layout.rows - 1
+    lead: list[int] = []
+    at: list[int] = []
+    end = before = place = first_half = 0
+    for k, steps in enumerate(layout.matrix_steps.tolist()):
+        h = k + 1
+        whole = math.floor(h * first)
+        start = whole - margin
+        if k and start > end:
+            place, before = place + pair * -(-(end - before) // pair), start
+        elif not k:
+            before = start
+        end = whole + last_row * (h * layout.stride) + (h + 1) * (layout.octets > 1) + 4 * steps + 4
+        lead.append(before)
+        at.append(place)
+        if h == layout.terms:
+            first_half = place + end - before
+    used = np.array([[place + end - before, first_half]])
+    bands = -(-used // layout.modes)
+    return Stretches(np.array([lead], float), np.array([at], np.int32), bands.astype(np.int32), layout.modes)
+
+
+def _margin(layout: SampleLayout) -> int:
+    """Samples before a harmonic's first frequency: half the reach, and what rounding may move."""
+    return layout.reach // 2 + 4
 
 
 def _of_many(
     layout: SampleLayout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64]
 ) -> Stretches:
-    margin = layout.reach // 2 + 4  # before a harmonic's first frequency: half the reach, and what rounding may move
-    pair = 2 * layout.modes  # samples of a warp: two neighbouring bands of a stretch
+    margin, pair = _margin(layout), 2 * layout.modes  # samples of a warp: two neighbouring bands of a stretch
     first = f0 / (layout.combs * df)
     turns = -(-nf // layout.span)
     last_row = (turns * layout.rows - 1).astype(np.float64)
@@ -126,12 +154,13 @@ def cut(
     ``turns``: of a block of the kernel of powers, chosen to fill the GPU where they are not given.
     """
     found = stretches(layout, f0, df, nf)
+    if shared and turns is not None:
+        return _cut_of_one(layout, found, int(nf[0]), members, group_bytes, turns)
     each = np.broadcast_to(found.samples, (members,))
     spans = -(-nf // layout.span)
     if turns is None:
         turns = int(np.clip(np.broadcast_to(spans, (members,)).sum() // (8 * multiprocessors), 1, 8))
-    twos = -(-found.bands[:, 1] // 2)  # warps of two bands, w and w y; the others do four bands of w
-    sample_blocks = -(-(twos + -(-np.maximum(found.bands[:, 0] - 2 * twos, 0) // 4)) // SAMPLE_WARPS)
+    sample_blocks = _sample_blocks(found.bands[:, 0], found.bands[:, 1])
     power_blocks = -(-spans // turns)
     ends = np.cumsum(each)
     groups: list[Group] = []
@@ -148,6 +177,26 @@ def cut(
         first = stop
     tasks = [None if shared else _tasks(b) for b in (sample_blocks, power_blocks)]
     return Cut(found, groups, place, tasks[0], tasks[1], turns)
+
+
+def _sample_blocks(of_w: Any, of_both: Any) -> Any:
+    """Blocks of ``chi2_samples`` for so many bands of w and of w y."""
+    twos = -(-of_both // 2)  # warps of two bands, w and w y; the others do four bands of w
+    rest = of_w - 2 * twos
+    return -(-(twos + -(-(rest * (rest > 0)) // 4)) // SAMPLE_WARPS)
+
+
+def _cut_of_one(layout: SampleLayout, found: Stretches, nf: int, members: int, group_bytes: int, turns: int) -> Cut:
+    """As `cut`, of objects that share a grid."""
+    each = int(found.samples[0])
+    most = max(1, group_bytes // layout.sample_bytes // each)
+    of_w, of_both = found.bands[0].tolist()
+    blocks = _sample_blocks(of_w, of_both), -(-(-(-nf // layout.span)) // turns)
+    groups = []
+    for first in range(0, members, most):
+        n = min(most, members - first)
+        groups.append(Group(first, first + n, n * each, n * blocks[0], n * blocks[1]))
+    return Cut(found, groups, np.arange(members, dtype=np.int64) % most * each, None, None, turns)
 
 
 def _tasks(counts: NDArray[Any]) -> NDArray[np.int32]:

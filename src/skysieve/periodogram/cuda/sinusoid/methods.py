@@ -248,7 +248,7 @@ class NufftMethod(SinusoidMethod):
 
     def pairs(self, nf: Any) -> Any:
         """Pairs of bands of ``nf`` frequencies."""
-        return np.ceil(nf / self.span)
+        return -(-nf // self.span)
 
     def per_block(self, pairs: int, multiprocessors: int) -> int:
         """Combs of a block, or tiles of intervals: all, or fewer where that fills the GPU."""
@@ -687,8 +687,8 @@ class SinusoidMethods(Methods):
         return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize + samples
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
-        found = {int(numbers[0]) for numbers in self._choices(np.array([nf]), np.array([cycles]))}
-        return [self.method(i) for i in found]
+        of_class = int(self.ends.searchsorted(cycles))
+        return [self.method(i) for i in {int(numbers[of_class]) for numbers in self._by_class(nf)}]
 
     def choose(
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64], lengths: NDArray[np.int64] | None = None
@@ -705,11 +705,16 @@ class SinusoidMethods(Methods):
         """The numbers that `choose` gives each object if it has up to `LONG` points, and if it has more."""
         if len(nf) > 1:
             return self._short_and_long(nf, cycles)
-        if (size := int(nf[0])) not in self._of_grid:
-            self._of_grid[size] = self._short_and_long(nf, self.ends)
-        classes = np.searchsorted(self.ends, cycles, side="left")
-        short, long = self._of_grid[size]
-        return short[classes], long[classes]
+        classes = self.ends.searchsorted(cycles)
+        short, long = self._by_class(int(nf[0]))
+        differ = (short != long)[classes].any()
+        return (chosen := short[classes]), long[classes] if differ else chosen
+
+    def _by_class(self, nf: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The same for each class of ``df * span`` on a grid that all objects share."""
+        if nf not in self._of_grid:
+            self._of_grid[nf] = self._short_and_long(np.array([nf]), self.ends)
+        return self._of_grid[nf]
 
     @cached_property
     def _of_grid(self) -> dict[int, tuple[NDArray[np.intp], NDArray[np.intp]]]:
@@ -732,25 +737,25 @@ class SinusoidMethods(Methods):
         if self.spec.method != "auto" or not self.known:
             return np.zeros(len(numbers), np.int64)
         known, size = self.known, self.spec.dtype.itemsize
-        most = np.zeros((len(known), len(nf)), np.int64)
-        for i in np.unique(numbers[numbers >= 0]).tolist():
+        most = np.zeros((len(known) + 1, len(nf)), np.int64)  # the last row is that of direct sums, number -1
+        for i in (np.flatnonzero(np.bincount(numbers + 1)[1:])).tolist():
             inexact = known[i].guards[size][1]  # every power would be computed again
-            most[i] = np.maximum(self.costs.few(known[i], nf), inexact)
-        chosen = most[numbers, 0 if len(nf) == 1 else np.arange(len(numbers))]
-        return np.where(numbers >= 0, chosen, 0)
+            few = self.costs.few(known[i], int(nf[0]) if len(nf) == 1 else nf)
+            most[i] = np.maximum(few, inexact)
+        return most[numbers, 0 if len(nf) == 1 else np.arange(len(numbers))]
 
     def assign(
         self, nf: NDArray[np.int64], lengths: NDArray[np.int64], cycles: NDArray[np.float64], limits: NDArray[Any]
     ) -> NDArray[np.intp]:
         short, long = self._choices(nf, cycles)
-        numbers = np.where(lengths > LONG, long, short)
+        numbers = short if short is long else np.where(lengths > LONG, long, short)
         few = self.few(nf, numbers)
         direct = lengths <= few
         limits["few"], limits["many"] = np.where(direct, 0, few + 1), np.where(direct, few, MANY)
-        # another number of points may want another method
-        swapped = (lengths > LONG) & (numbers != short)
-        limits["few"][swapped] = np.maximum(limits["few"][swapped], LONG + 1)
-        limits["many"][(lengths <= LONG) & (numbers != long) & ~direct] = LONG
+        if short is not long:  # another number of points may want another method
+            swapped = (lengths > LONG) & (numbers != short)
+            limits["few"][swapped] = np.maximum(limits["few"][swapped], LONG + 1)
+            limits["many"][(lengths <= LONG) & (numbers != long) & ~direct] = LONG
         return np.where(direct, -1, numbers)
 
     def typical(self, nf: int, cycles: float, mean_points: float) -> Method:
