@@ -325,16 +325,16 @@ def test_a_campaign_over_a_grid():
 
 
 def test_what_interference_takes_is_counted():
-    """Zeros cover some pulses: their ideal S/N is that of the rest, and those that lose over 20% are apart."""
+    """Zeros cover some pulses: their ideal S/N is that of the rest, and those that lose over 20% do not count."""
     found = completeness(
         RECEIVER, DMS, n=40, snr=(30,), dm=(60, 340), width=(8e-3, 4e-2), interference=("zeros",), seed=5, threads=1
     )
     t = found.trials
-    assert len(found.apart) == (t["left"] < 0.8).sum() > 0
+    assert len(found.too_much_lost) == (t["left"] < 0.8).sum() > 0
     np.testing.assert_allclose(t["snr_left"][t["left"] == 1], 30, rtol=1e-6)
     assert (t["snr_left"][t["left"] < 1] < 30).all()
-    assert sum(found.recall()["pulses"]) + len(found.apart) == 40
-    assert any(line.startswith("apart:") for line in found.summary())
+    assert sum(found.recall()["pulses"]) + len(found.too_much_lost) == 40
+    assert any(line.startswith("not in the table:") for line in found.summary())
     whole = t[t["left"] == 1]
     assert whole["found"].mean() > 0.9
     # a detector on the samples that are left has their S/N, with unit noise

@@ -83,7 +83,8 @@ def completeness(
         Part of the band that pulses fill, from its bottom, 0, to its top, 1; or several.
     interference : str or sequence of str
         Kinds of interference to add, see `injections.interference.KINDS`, or "all".  What it covers is counted: the
-        S/N of a pulse is then that in the samples that survive, and pulses that lose over 20% are counted apart.
+        S/N of a pulse is then that in the samples that survive, and `Completeness.recall` leaves out pulses that lose
+        over 20% (`Completeness.too_much_lost`).
     strength : float
         Factor of the heights of the interference.
     prepare : callable, optional

@@ -33,7 +33,7 @@ noise, of one that knows them and takes the best of the DMs, times and widths of
 (NaN in data and under interference); ``candidates`` counts those of the pulse
 and within its reach; numbers of what was not found are NaN."""
 LEAST_LEFT = 0.8
-"""Pulses of which less survives are counted apart."""
+"""Pulses of which less survives do not count in the recall."""
 BINS = 8
 """Bins of a quantity that has more values."""
 UNITS = {"dm": "pc / cm3", "time": "s", "width": "s", "effective_width": "s", "scatter": "s", "dm_error": "pc / cm3",
@@ -93,7 +93,7 @@ class Completeness(Result):
         )  # fmt: skip
 
     @property
-    def apart(self) -> NDArray[Any]:
+    def too_much_lost(self) -> NDArray[Any]:
         """Pulses that lost over 20% of their samples to interference or gaps; `recall` leaves them out."""
         return self.trials[~(self.trials["left"] >= LEAST_LEFT)]
 
@@ -178,10 +178,10 @@ class Completeness(Result):
                     f"{r['known']:8.3f}{found} {r['ratio']:6.3f}{ratio} {r['candidates']:6.3f} {r['dm_error']:9.3g} "
                     f"{r['time_error'] * 1e3:9.3g} {r['width_ratio']:6.2f}"
                 )
-        if len(apart := self.apart):
+        if len(lost := self.too_much_lost):
             lines.append(
-                f"apart: {len(apart)} pulses lost over {1 - LEAST_LEFT:.0%} of their samples to interference or gaps; "
-                f"{int(apart['found'].sum())} of them were found"
+                f"not in the table: {len(lost)} pulses lost over {1 - LEAST_LEFT:.0%} of their samples to interference "
+                f"or gaps; {int(lost['found'].sum())} of them were found"
             )
         if count := int((self.trials["clipped"] > CLIPPED).sum()):
             lines.append(f"{count} pulses lost over {CLIPPED:.0%} of their counts, because samples were saturated")
