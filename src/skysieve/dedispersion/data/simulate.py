@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +56,20 @@ class NoiseReader:
         out *= np.float32(self.sigma)
         out += np.float32(self.level)
         return out
+
+    def drawn(self, number: int, most: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """The noise of block ``number``, of sigma 1 around 0, in pieces of about ``most`` values.
+
+        Yields the first sample of each piece and the piece, shape (samples, nchan), in memory that the next one takes.
+        """
+        nchan, rng = self.observation.nchan, np.random.default_rng([self.seed, number])
+        step = max(1, most // nchan)
+        held = np.empty((step, nchan), np.float32)
+        stop = min((number + 1) * NOISE_BLOCK, self.nsamp)
+        for start in range(number * NOISE_BLOCK, stop, step):
+            piece = held[: stop - start]
+            rng.standard_normal(out=piece, dtype=np.float32)
+            yield start, piece
 
 
 def quantise(values: NDArray[np.float32], nbits: int, dtype: np.dtype[Any]) -> NDArray[Any]:

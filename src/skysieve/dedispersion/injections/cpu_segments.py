@@ -12,17 +12,36 @@ JIT = {"nogil": True, "error_model": "numpy"}
 
 
 @njit(**JIT)
-def add_pulse(values, start, first, shapes):
-    """Add a pulse to samples ``start`` and after, shape (samples, channels), of which row ``c`` is ``shapes[c]``.
+def recorded(value, highest):
+    """A value as a receiver records it: a whole number from 0 to ``highest``; any number if this is 0."""
+    return min(max(np.rint(value), np.float32(0.0)), highest) if highest > 0 else value
 
-    ``first[c]`` is the sample at which this row begins.
+
+@njit(**JIT)
+def add_level(values, sigma, level, highest, out):
+    """Give noise its sigma and level, in place, and record it in ``out``; both have the shape (samples, channels)."""
+    for t in range(values.shape[0]):
+        for c in range(values.shape[1]):
+            value = values[t, c] * sigma + level
+            values[t, c] = value
+            out[t, c] = recorded(value, highest)
+
+
+@njit(**JIT)
+def add_pulse(values, start, first, shapes, highest, out):
+    """Add a pulse to samples ``start`` and after, and record those that it changes in ``out``.
+
+    ``values`` and ``out`` have the shape (samples, channels).  Row ``c`` of the pulse is ``shapes[c]``, from sample
+    ``first[c]`` on.
     """
     n, channels = values.shape
     length = shapes.shape[1]
     for c in range(channels):
         low, high = max(start, first[c]), min(start + n, first[c] + length)
         for t in range(low, high):
-            values[t - start, c] += shapes[c, t - first[c]]
+            value = values[t - start, c] + shapes[c, t - first[c]]
+            values[t - start, c] = value
+            out[t - start, c] = recorded(value, highest)
 
 
 @njit(**JIT)

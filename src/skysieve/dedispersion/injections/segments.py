@@ -15,7 +15,7 @@ import numpy as np
 from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import Filterbank
-from skysieve.dedispersion.data.simulate import NOISE_BLOCK, NoiseReader, PulseReader, quantise, whole_reader
+from skysieve.dedispersion.data.simulate import NOISE_BLOCK, NoiseReader, PulseReader, whole_reader
 
 from .interference import InterferenceReader
 from .noise import LEAST_ROOM, Levels, level_near
@@ -32,6 +32,8 @@ MARGIN = 0.5
 """Most seconds before the first pulse and between pulses, beside two sweeps."""
 HELD = 2**30
 """Most samples of a segment of noise that is made in memory; longer ones are made when they are read."""
+CACHED = 2**16
+"""Samples of noise that are drawn, rounded and get pulses before the next ones: they stay in a processor's cache."""
 FINE, MOST_SUMS = 64, 48
 """Samples of a pulse, after binning, and sums at different DMs, among which the best window near a pulse is sought."""
 LATE, WIDEST = 2.0, 3.0
@@ -203,29 +205,26 @@ class Maker:
         self, fb: Filterbank, added: list[tuple[NDArray[np.int64], NDArray[Any]]]
     ) -> tuple[Filterbank, Filterbank]:
         """Noise without and with pulses, in memory."""
-        from .cpu_segments import add_pulse
+        from .cpu_segments import add_level, add_pulse
 
         reader = fb.readers[0]
         assert isinstance(reader, NoiseReader)
-        bits = fb.observation.nbits
+        level, sigma, highest = (np.float32(x) for x in (reader.level, reader.sigma, reader.maximum))
         base = np.empty((fb.nsamp, fb.nchan), fb.dtype)
         made = np.empty_like(base) if added else base
+        ends = [(int(first.min()), int(first.max()) + counts.shape[1]) for first, counts in added]
 
-        def fill(start: int) -> None:
-            stop = min(start + NOISE_BLOCK, fb.nsamp)
-            values = reader.values(start, stop - start)
-            base[start:stop] = quantise(values, bits, fb.dtype)
-            if not added:
-                return
-            inside = [
-                (first, counts) for first, counts in added
-                if first.min() < stop and first.max() + counts.shape[1] > start
-            ]  # fmt: skip
-            for first, counts in inside:
-                add_pulse(values, start, first, counts)
-            made[start:stop] = quantise(values, bits, fb.dtype) if inside else base[start:stop]
+        def fill(number: int) -> None:
+            for start, values in reader.drawn(number, CACHED):
+                stop = start + len(values)
+                add_level(values, sigma, level, highest, base[start:stop])
+                if added:
+                    made[start:stop] = base[start:stop]
+                for (first, counts), (begin, end) in zip(added, ends, strict=True):
+                    if begin < stop and end > start:
+                        add_pulse(values, start, first, counts, highest, made[start:stop])
 
-        self.pool.run([lambda s=start: fill(s) for start in range(0, fb.nsamp, NOISE_BLOCK)])  # type: ignore[misc]
+        self.pool.run([lambda i=i: fill(i) for i in range(-(-fb.nsamp // NOISE_BLOCK))])  # type: ignore[misc]
         return Filterbank([HeldReader(reader, base)]), Filterbank([HeldReader(reader, made)])
 
     def _best_near(self, one: Placed, searched: Filterbank) -> float:
