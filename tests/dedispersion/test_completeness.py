@@ -272,12 +272,15 @@ def test_a_result_can_be_saved_and_plotted(found, tmp_path):
         ({"interference": "thunder"}, "kinds='thunder'"),
         ({"prepare": lambda fb: (fb, Mask.channels(64, range(64)))}, "all channels are masked"),
         ({"n": 0}, "n=0"),
-        ({"dm": (1e5, 1e5)}, "too short for such a pulse"),
+        ({"width": (12.0, 13.0)}, r"width=1\d\.\d+: the data last 20 s, too short for such a pulse"),
+        ({"dm": (60, 500)}, "dm=500: such pulses cannot be found, the search goes from DM 0 to 396"),
+        ({"dm": [1e9]}, r"dm=1e\+09: such pulses"),
+        ({"hours": math.nan}, "hours=nan"),
     ],
 )
 def test_bad_arguments_are_named(change, message):
     with pytest.raises(ValueError, match=message):
-        completeness(RECEIVER, DMS, **{"n": 4, "threads": 1, **change})
+        completeness(RECEIVER, DMS, **{"n": 4, "dm": (60, 340), "threads": 1, **change})
 
 
 def test_campaigns_of_different_seeds_share_no_noise():
@@ -352,9 +355,43 @@ def test_a_silent_stretch_of_a_file_is_counted():
     assert inside.any()
     assert (found.trials["left"][inside] == 0).all()
     assert found.recall()["recall"][0] == 1
-    dead = Filterbank.from_array(np.full((64, 20000), 7, np.uint8), freqs=fb.freqs, tsamp=1e-3)
-    with pytest.raises(ValueError, match="the noise is 0 counts"):
-        completeness(dead, DMS, n=2, threads=1)
+
+
+@pytest.mark.parametrize("value", [0, 7, 255, np.nan])
+def test_a_file_that_does_not_vary_is_named(value):
+    """Silent throughout, saturated throughout, or without numbers."""
+    x = np.full((64, 20000), value, np.float32 if math.isnan(value) else np.uint8)
+    dead = Filterbank.from_array(x, freqs=OBS.freqs, tsamp=1e-3)
+    with pytest.raises(ValueError, match="the samples do not vary"):
+        completeness(dead, DMS, n=2, dm=(60, 340), threads=1)
+    with pytest.raises(ValueError, match="the samples do not vary"):
+        inject_pulses(dead, [Pulse(100, 3.0, 5e-3, 9)])
+
+
+@pytest.mark.filterwarnings("error")
+def test_channels_without_numbers_and_saturated_ones_cost_only_themselves():
+    fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=3)
+    x = np.array(fb.read())
+    options = {"n": 8, "snr": (20,), "dm": (60, 340), "width": (4e-3, 1e-2), "threads": 1}
+    lacking = x.astype(np.float32)
+    lacking[5] = np.nan
+    found = completeness(Filterbank.from_array(lacking, freqs=fb.freqs, tsamp=1e-3), DMS, **options)
+    assert found.trials["found"].all()
+    assert abs(np.median(found.trials["snr_found"] / 20) - 1) < 0.15
+    full = x.copy()
+    full[10:30] = 255  # the pulses of these channels cannot be added: 20 of 64
+    found = completeness(Filterbank.from_array(full, freqs=fb.freqs, tsamp=1e-3), DMS, **options)
+    assert len(found) == 8
+    assert (found.trials["clipped"] > 0.05).all()
+    assert any(line.startswith("8 pulses lost over 5%") for line in found.summary())
+
+
+def test_files_that_are_too_short_are_named():
+    fb = fake(nchan=64, duration=0.2, tsamp=1e-3, fch1=1500, foff=-4, period=None)
+    with pytest.raises(ValueError, match="dms reach 396: its delay across the band is 325 samples, the data have 200"):
+        completeness(fb, DMS, n=2, dm=(60, 340), threads=1)
+    with pytest.raises(ValueError, match=r"covers samples 87 to 361, the data have 200"):
+        inject_pulses(fb, [Pulse(300, 0.1, 5e-3, 10)])
 
 
 @pytest.mark.parametrize("nbits", [1, 2, 4, 8])
@@ -411,6 +448,13 @@ def test_injections_that_cannot_be_are_named():
         inject_pulses(fb, [Pulse(100, 3.95, 5e-3, 10)])
     with pytest.raises(ValueError, match="band="):
         inject_pulses(fb, [Pulse(100, 1.0, 5e-3, 10, band=(0.001, 0.002))])
+    with pytest.raises(ValueError, match="the data have 4000"):
+        inject_pulses(fb, [Pulse(1e9, 1.0, 5e-3, 10)])  # before samples of such a length are made
+    for change in ({"width": 0.0}, {"width": -1.0}, {"snr": 0.0}, {"snr": math.nan}, {"dm": math.nan}, {"dm": -5.0},
+                   {"time": math.inf}, {"scatter": -1e-3}):  # fmt: skip
+        (name,) = change
+        with pytest.raises(ValueError, match=f"{name}="):
+            Pulse(**{"dm": 100.0, "time": 1.0, "width": 5e-3, "snr": 10.0, **change})
     with pytest.raises(ValueError, match="need more than the 4 s"):
         inject_grid(fb, PulseGrid(dm=[100.0, 300.0, 500.0]))
     with pytest.raises(ValueError, match="expected 2 times"):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from skysieve.dedispersion.data.filterbank import Paths
+    from skysieve.dedispersion.dm_plan.arguments import Stages
     from skysieve.dedispersion.dm_plan.plan import DMPlan
     from skysieve.dedispersion.single_pulse.candidates import Candidates
 
@@ -106,8 +107,8 @@ def completeness(
     Raises
     ------
     ValueError
-        A range is not one, the data are too short for a pulse of the highest DM or do not vary, or all channels are
-        masked.
+        A range is not one or reaches beyond the DMs that are searched, the data are too short for a pulse or do not
+        vary, or all channels are masked.
 
     Examples
     --------
@@ -142,6 +143,8 @@ def completeness(
     ):
         while (part := _saved(parts, len(found))) is not None:
             found.append(part)
+        if n:
+            _check_dms(grid, plan.job.stages)
         own = None if noise is not None else execute(plan, first)
         lost = np.empty((0, 4), np.int64) if own is None else own.dropped
         job = plan.job
@@ -160,7 +163,8 @@ def completeness(
                 pulses = list(place(fb, wanted[at:], job.dm_constant, grid.highest_dm, rng))
                 if at < n and not pulses:
                     raise ValueError(
-                        f"dm={grid.highest_dm:g}: the data last {fb.nsamp * fb.tsamp:g} s, too short for such a pulse"
+                        f"dm={wanted[at]['dm']:g}, width={wanted[at]['width']:g}: the data last "
+                        f"{fb.nsamp * fb.tsamp:g} s, too short for such a pulse"
                     )
                 yield maker.make(fb, pulses, seed * 1_000_003 + number)
                 at, number = at + len(pulses), number + 1
@@ -198,6 +202,16 @@ def completeness(
             source.close()
             maker.close()
     return Completeness.join(found)
+
+
+def _check_dms(grid: PulseGrid, stages: Stages) -> None:
+    """Refuse pulses more than a DM step beyond the DMs that are searched: none of them can be found."""
+    searched = np.unique(np.concatenate([dms for dms, *_ in stages]))
+    low, high = searched[0], searched[-1]
+    step = float(np.diff(searched).max(initial=0.0))
+    for one in (grid.lowest_dm, grid.highest_dm):
+        if not low - step <= one <= high + step:
+            raise ValueError(f"dm={one:g}: such pulses cannot be found, the search goes from DM {low:g} to {high:g}")
 
 
 def _part(parts: str | os.PathLike[str], number: int) -> Path:

@@ -117,10 +117,12 @@ def measured(block: NDArray[Any], maximum: int) -> NDArray[np.float64]:
 def clipped_moments(block: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and standard deviation of each row, without values beyond `CLIP` sigma of the median.
 
-    Quartiles alone are too coarse for samples of few bits.
+    Quartiles alone are too coarse for samples of few bits.  Rows without numbers count as zeros.
     """
     x = block.astype(np.float64)
     finite = np.isfinite(x)
+    empty = ~finite.any(axis=1)
+    x[empty], finite[empty] = 0.0, True
     quantile: Any = np.quantile if finite.all() else np.nanquantile  # the latter is ten times slower
     x[~finite] = np.nan
     low, middle, high = quantile(x, (0.25, 0.5, 0.75), axis=1)

@@ -44,6 +44,11 @@ class Pulse:
         Spectral index: the height in a channel goes as the frequency to this power.
     band : tuple of float
         Part of the band that the pulse fills: from the bottom, 0, to the top, 1.
+
+    Raises
+    ------
+    ValueError
+        A number is not finite or out of its range.
     """
 
     dm: float
@@ -53,6 +58,17 @@ class Pulse:
     scatter: float = 0.0
     index: float = 0.0
     band: tuple[float, float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        for name in ("dm", "time", "width", "snr", "scatter", "index"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected a finite number")
+        for name in ("width", "snr"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected a number above 0")
+        for name in ("dm", "scatter"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected a number from 0")
 
 
 @dataclass(frozen=True)
@@ -123,7 +139,9 @@ def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_consta
         raise ValueError(f"band={pulse.band!r}: expected a part of the band that holds a channel")
     noise = math.sqrt(float((sigma**2).sum()))
     if not (math.isfinite(noise) and noise > 0):
-        raise ValueError(f"snr={pulse.snr!r}: the noise is {noise:g} counts, expected a number above 0")
+        raise ValueError(
+            f"snr={pulse.snr!r}: the samples do not vary (sigma is {noise:g} counts), so that a pulse has no S/N"
+        )
     shape *= np.where(inside, (f / obs.centre) ** pulse.index, 0.0)[:, None]
     whole = np.rint(delay / step).astype(np.int64)
     at = first - whole
