@@ -421,7 +421,7 @@ def test_campaigns_of_several_files_are_joined(found):
     assert len(both) == 64
     assert both.hours == found.hours + other.hours
     with pytest.raises(ValueError, match="same threshold"):
-        Completeness.join([found, completeness(RECEIVER, DMS, n=1, snr=(25,), threshold=8, threads=1)])
+        Completeness.join([found, completeness(RECEIVER, DMS, n=1, snr=(25,), dm=(60, 340), threshold=8, threads=1)])
 
 
 def test_a_grid_is_injected_into_a_file_with_a_table_of_truths():

@@ -126,13 +126,20 @@ def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_consta
     ValueError
         No channel lies in the part of the band, or its noise is not above 0.
     """
+    from .cpu_segments import best_boxcar, gaussian, shifted_sum
+
     f, step = obs.freqs, obs.tsamp
     delay, smear, tau = _times(obs, pulse, dm_constant)
     spread = pulse.width / FWHM
     first, samples = extent(obs, pulse, dm_constant)
-    edges = (first[:, None] + np.arange(samples + 1)) * step - (pulse.time + delay)[:, None]
-    area = _area(edges + smear[:, None] / 2, spread, tau) - _area(edges - smear[:, None] / 2, spread, tau)
-    shape = np.diff(area / smear[:, None], axis=1) * (pulse.width / step)  # height 1 before smearing, about
+    begin = first * step - (pulse.time + delay)
+    if tau.any():
+        edges = begin[:, None] + np.arange(samples + 1) * step
+        area = _area(edges + smear[:, None] / 2, spread, tau) - _area(edges - smear[:, None] / 2, spread, tau)
+        shape = np.diff(area / smear[:, None], axis=1)
+    else:
+        shape = np.empty((obs.nchan, samples))
+        gaussian(begin, smear, spread, step, shape)
     low, high = (f.min() + part * (f.max() - f.min()) for part in pulse.band)
     inside = (f >= low) & (f <= high)
     if not inside.any():
@@ -142,15 +149,15 @@ def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_consta
         raise ValueError(
             f"snr={pulse.snr!r}: the samples do not vary (sigma is {noise:g} counts), so that a pulse has no S/N"
         )
-    shape *= np.where(inside, (f / obs.centre) ** pulse.index, 0.0)[:, None]
+    shape *= (pulse.width / step * np.where(inside, (f / obs.centre) ** pulse.index, 0.0))[:, None]  # of height 1
     whole = np.rint(delay / step).astype(np.int64)
     at = first - whole
     start = int(at.min())
     series = np.zeros(int(at.max()) - start + samples)
-    for row, place in enumerate(at - start):
-        series[place : place + samples] += shape[row]
-    begin, length, best = _ideal(series)
-    return Recorded(first, shape * (pulse.snr * noise / best), whole, start + begin, length)
+    shifted_sum(shape, at - start, series)
+    place, length, best = best_boxcar(series, np.unique(np.rint(np.geomspace(1, len(series), 400)).astype(np.int64)))
+    shape *= pulse.snr * noise / best
+    return Recorded(first, shape, whole, start + int(place), int(length))
 
 
 def whole_counts(counts: NDArray[np.float64]) -> NDArray[np.int32]:
@@ -160,27 +167,12 @@ def whole_counts(counts: NDArray[np.float64]) -> NDArray[np.int32]:
 
 
 def _area(x: NDArray[np.float64], sigma: float, tau: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The second integral, up to ``x``, of a Gaussian of area 1 that is scattered; ``tau`` of each row, 0 for none."""
+    """The second integral, up to ``x``, of a Gaussian of area 1 that is scattered; ``tau`` of each row."""
     from scipy.special import log_ndtr, ndtr
 
     z = x / sigma
     out: NDArray[np.float64] = x * ndtr(z) + sigma / math.sqrt(2 * math.pi) * np.exp(-0.5 * z**2)
-    if tau.any():
-        t = tau[:, None]
-        tail = np.exp(0.5 * (sigma / t) ** 2 - x / t + log_ndtr(z - sigma / t))
-        out -= t * (ndtr(z) - tail)
+    t = tau[:, None]
+    tail = np.exp(0.5 * (sigma / t) ** 2 - x / t + log_ndtr(z - sigma / t))
+    out -= t * (ndtr(z) - tail)
     return out
-
-
-def _ideal(series: NDArray[np.float64]) -> tuple[int, int, float]:
-    """First sample, length, and sum over the root of the length, of the window where this is the largest."""
-    total = np.concatenate([[0.0], np.cumsum(series)])
-    lengths = np.unique(np.rint(np.geomspace(1, len(series), 400)).astype(int))
-    found = (0, 1, -math.inf)
-    for length in lengths:
-        sums = total[length:] - total[:-length]
-        begin = int(np.argmax(sums))
-        height = float(sums[begin]) / math.sqrt(length)
-        if height > found[2]:
-            found = begin, int(length), height
-    return found
