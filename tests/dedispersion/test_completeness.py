@@ -27,7 +27,10 @@ from skysieve.dedispersion import (
     inject_pulses,
     plan,
     search,
+    window_snr,
+    write_fil,
 )
+from skysieve.dedispersion.data.simulate import PulseReader
 from skysieve.dedispersion.injections.campaign import _already_there, _match
 from skysieve.dedispersion.injections.noise import levels
 from skysieve.dedispersion.injections.pulses import Pulse, record
@@ -145,6 +148,46 @@ def test_a_search_has_the_signal_to_noise_of_the_best_window(found):
     table = found.recall()
     assert abs(table["ratio"][2] - table["expected_ratio"][2]) < 0.03
     assert "expected" in found.summary()[0]
+
+
+def test_the_window_of_a_candidate_has_the_signal_to_noise_of_direct_sums(tmp_path):
+    """Sums of single samples, with the true level and sigma; and the same from a file, for pulses at both ends."""
+    pulses = [Pulse(200, 0.35, 5e-3, 15.0), Pulse(100, 8.0, 8e-3, 20.0), Pulse(300, 19.5, 5e-3, 15.0)]
+    placed = [Placed(p, record(OBS, p, np.full(64, 16.0), DM_CONSTANT)) for p in pulses]
+    added = [(one.made.first, one.made.counts.astype(np.float32)) for one in placed]
+    fb = Filterbank([PulseReader(RECEIVER.segment(5).readers[0], added, analog=True)])
+    found = search(fb, DMS, threads=1, ref_freq="bottom")
+    assert len(found) == 3
+    got, x = window_snr(fb, found), fb.read().astype(float) - 96
+    for i in range(3):
+        delays = np.rint(DM_CONSTANT * found.dm[i] * (OBS.freqs**-2 - OBS.top**-2) / OBS.tsamp).astype(int)
+        middle = (found.time[i] - DM_CONSTANT * found.dm[i] * (OBS.freqs.min() ** -2 - OBS.top**-2)) / OBS.tsamp
+        n = round(found.width[i] / OBS.tsamp)
+        first = round(middle - n / 2)
+        total = sum(x[c, first + d : first + d + n].sum() for c, d in enumerate(delays))
+        # level and sigma of 4096 samples on each side: 1% of sigma, and n / sqrt(4096 n) in the sum
+        assert got[i] == pytest.approx(total / math.sqrt(64 * n * (256 + 1 / 12)), rel=0.04, abs=0.1)
+    write_fil(tmp_path / "a.fil", fb)
+    np.testing.assert_array_equal(window_snr(tmp_path / "a.fil", found), got)
+    cut = Filterbank.from_array(fb.read()[:, 1000:], freqs=fb.freqs, tsamp=fb.tsamp)
+    assert np.isnan(window_snr(cut, found)[found.time > 19]).all()  # a window beyond the end of the data
+    silent = Filterbank.from_array(np.full((64, 20000), 3, np.uint8), freqs=fb.freqs, tsamp=fb.tsamp)
+    assert np.isnan(window_snr(silent, found)).all()
+
+
+def test_noise_raises_the_window_less_than_the_highest_of_many(found):
+    t = found.trials[found.trials["found"]]
+    assert np.isfinite(t["snr_window"]).all()
+    assert np.median(t["snr_window"] - t["snr_known"]) < np.median(t["snr_found"] - t["snr_known"])
+    loud = t[t["snr"] == 25]
+    assert abs(np.median(loud["snr_window"] / 25) - 1) < 0.06  # 20 draws of unit noise: 5 sigma are 5%
+    table = found.recall()
+    assert (table["window_ratio"][1:] <= table["ratio"][1:] + 0.01).all()
+    assert np.isfinite(table["known_ratio"][1:]).all()
+    masked = completeness(
+        RECEIVER, DMS, n=2, snr=(25,), dm=(60, 340), prepare=lambda fb: (fb, Mask.channels(64, [3])), threads=1
+    )
+    assert np.isnan(masked.trials["snr_window"]).all()
 
 
 def test_noise_is_the_same_in_memory_and_when_it_is_read(monkeypatch):

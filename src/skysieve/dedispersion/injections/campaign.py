@@ -176,8 +176,11 @@ def completeness(
                 since = time.perf_counter()
                 searched = execute(plan, one.searched)
                 since = time.perf_counter() - since
+                window = None
+                if prepare is None and not plan.cleans:
+                    window = maker.window_snr(one.searched, searched, noise is not None)
                 rows, spare, near = _match(
-                    first.observation, searched, one.placed, job.dm_constant, _already_there(searched, own)
+                    first.observation, searched, one.placed, job.dm_constant, _already_there(searched, own), window
                 )
                 spent = max(0.0, one.base.nsamp * first.tsamp - near) / 3600
                 alarms = np.array(spare, [("snr", "f8"), ("dm", "f8"), ("time", "f8")])
@@ -258,11 +261,17 @@ def _already_there(found: Candidates, data: Candidates | None) -> NDArray[np.boo
 
 
 def _match(
-    obs: Observation, found: Candidates, placed: list[Placed], constant: float, known: NDArray[np.bool_]
+    obs: Observation,
+    found: Candidates,
+    placed: list[Placed],
+    constant: float,
+    known: NDArray[np.bool_],
+    window: NDArray[np.float64] | None = None,
 ) -> tuple[list[tuple[Any, ...]], list[tuple[float, float, float]], float]:
     """A row for each pulse, the candidates of no pulse, and the seconds that are near a pulse.
 
-    ``known`` candidates, which the data have without pulses, belong to no pulse and are not false.
+    ``known`` candidates, which the data have without pulses, belong to no pulse and are not false.  ``window`` is
+    their `window_snr`.
     """
     per_dm = constant * (float(obs.freqs.min()) ** -2 - obs.top**-2)
     times, taken = _times(found), known.copy()
@@ -279,7 +288,9 @@ def _match(
         rows.append((
             one.pulse.snr, one.pulse.dm, middle, one.pulse.width, wide, one.pulse.scatter, one.pulse.index,
             *one.pulse.band, one.left, one.snr_left, one.clipped, one.known, one.near, best >= 0,
-            found.snr[best] if best >= 0 else math.nan, found.dm[best] - one.pulse.dm if best >= 0 else math.nan,
+            found.snr[best] if best >= 0 else math.nan,
+            window[best] if best >= 0 and window is not None else math.nan,
+            found.dm[best] - one.pulse.dm if best >= 0 else math.nan,
             times[best] - middle if best >= 0 else math.nan, found.width[best] if best >= 0 else math.nan,
             int((own | close).sum()),
         ))  # fmt: skip

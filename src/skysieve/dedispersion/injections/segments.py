@@ -16,6 +16,7 @@ from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.simulate import NOISE_BLOCK, NoiseReader, PulseReader, whole_reader
+from skysieve.dedispersion.single_pulse.refine import window_snr_of
 
 from .interference import InterferenceReader
 from .noise import LEAST_ROOM, Levels, level_near
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.dm_plan.arguments import Stages
+    from skysieve.dedispersion.single_pulse.candidates import Candidates
 
 AROUND = 256
 """Least samples before and after a pulse from which the level of data is measured."""
@@ -201,6 +203,11 @@ class Maker:
 
         self.pool.run([lambda a=one, b=counts: looked(a, b) for one, counts in both])  # type: ignore[misc]
         return Segment(base, made, placed)
+
+    def window_snr(self, fb: Filterbank, found: Candidates, shared: bool) -> NDArray[np.float64]:
+        """See `refine.window_snr`; with several threads if they may share the reader."""
+        tasks = [lambda i=i: window_snr_of(fb, found, i) for i in range(len(found))]  # type: ignore[misc]
+        return np.array(self.pool.run(tasks) if shared else [task() for task in tasks], np.float64)
 
     def _held(
         self, fb: Filterbank, added: list[tuple[NDArray[np.int64], NDArray[Any]]]
