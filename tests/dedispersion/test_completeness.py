@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from astropy.table import Table
 from scipy.signal import fftconvolve
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
+from scipy.stats import kstest
 from typer.testing import CliRunner
 
 from skysieve.cli import app
@@ -32,7 +33,8 @@ from skysieve.dedispersion import (
 )
 from skysieve.dedispersion.data.simulate import PulseReader
 from skysieve.dedispersion.injections.campaign import _already_there, _match
-from skysieve.dedispersion.injections.noise import levels
+from skysieve.dedispersion.injections.cpu_noise import normal
+from skysieve.dedispersion.injections.noise import QuickNoise, levels
 from skysieve.dedispersion.injections.pulses import Pulse, record
 from skysieve.dedispersion.injections.result import TRIALS
 from skysieve.dedispersion.injections.segments import Maker, Placed
@@ -333,6 +335,28 @@ def test_campaigns_of_different_seeds_share_no_noise():
         for b in drawn[:i]:
             assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / math.sqrt(a.size)
     np.testing.assert_array_equal(RECEIVER.segment(3, 2).block(100, 50), RECEIVER.segment(3, 2).block(90, 60)[:, 10:])
+
+
+def test_bits_become_normal_numbers():
+    """All magnitudes of 31 bits, against the quantile function of scipy; and the numbers of a receiver are normal."""
+    k = np.unique(np.concatenate([2**31 - 1 - np.arange(999), np.geomspace(1, 2**31 - 1, 99999).astype(np.int64), [0]]))
+    p = (k + 0.5) / 2**32
+    for sign in (1, -1):
+        out = np.empty(len(k), np.float32)
+        normal((k if sign > 0 else k - 2**31).astype(np.int32), out)
+        np.testing.assert_allclose(out, -sign * ndtri(p), atol=2.5e-6)
+    x = np.empty(1_000_001, np.float32)
+    QuickNoise(OBS, 1, 0, 0.0, 1.0).draw(np.random.default_rng(2), x)
+    assert kstest(x, "norm").pvalue > 1e-3
+    n = len(x)
+    for power, variance in ((1, 1), (2, 2), (3, 15), (4, 96)):  # of the mean of this power of normal numbers, times n
+        mean = {2: 1, 4: 3}.get(power, 0)
+        assert abs((x.astype(float) ** power).mean() - mean) < 4 * math.sqrt(variance / n)
+    assert abs(np.corrcoef(x[1:], x[:-1])[0, 1]) < 4 / math.sqrt(n)
+    assert abs(np.corrcoef(x[2::2], x[:-2:2])[0, 1]) < 4 / math.sqrt(n / 2)
+    counts = RECEIVER.segment(1).block(0, 20000).astype(float)
+    assert abs(counts.mean() - 96) < 4 * 16 / math.sqrt(counts.size)
+    assert counts.std() == pytest.approx(math.sqrt(256 + 1 / 12), rel=4 / math.sqrt(2 * counts.size))
 
 
 def test_a_grid_has_every_combination_equally_often():

@@ -25,6 +25,17 @@ PIECES, PIECE = 16, 1024
 """Pieces of data, and samples of each, from which level and sigma of each channel are taken."""
 
 
+class QuickNoise(NoiseReader):
+    """Gaussian noise whose samples take a third of the time of those of `NoiseReader`."""
+
+    def draw(self, rng: np.random.Generator, out: NDArray[np.float32]) -> None:
+        """Draw numbers of sigma 1 around 0, from 32 random bits each."""
+        from .cpu_noise import normal
+
+        bits = rng.integers(0, 2**64 - 1, (out.size + 1) // 2, np.uint64, endpoint=True)
+        normal(bits.view(np.int32), out.reshape(-1))
+
+
 @dataclass(frozen=True)
 class Noise:
     """A receiver that records Gaussian noise.
@@ -67,7 +78,7 @@ class Noise:
         obs = Observation(freqs, self.tsamp, self.nbits, 56000.0, "noise", "Fake")
         nsamp = max(1, round(self.duration / self.tsamp))
         high, low = np.random.SeedSequence([seed, number]).generate_state(2, np.uint64)
-        return Filterbank([NoiseReader(obs, nsamp, int(high) << 64 | int(low), *LEVELS[self.nbits])])
+        return Filterbank([QuickNoise(obs, nsamp, int(high) << 64 | int(low), *LEVELS[self.nbits])])
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,6 @@ MARGIN = 0.5
 """Most seconds before the first pulse and between pulses, beside two sweeps."""
 HELD = 2**30
 """Most samples of a segment of noise that is made in memory; longer ones are made when they are read."""
-CACHED = 2**20
-"""Samples of noise that are drawn, rounded and get pulses before the next ones: few calls, for threads wait for Python
-between them, and little memory."""
 FINE, MOST_SUMS = 64, 48
 """Samples of a pulse, after binning, and sums at different DMs, among which the best window near a pulse is sought."""
 LATE, WIDEST = 2.0, 3.0
@@ -223,7 +220,7 @@ class Maker:
         ends = [(int(first.min()), int(first.max()) + counts.shape[1]) for first, counts in added]
 
         def fill(number: int) -> None:
-            for start, values in reader.drawn(number, CACHED):
+            for start, values in reader.drawn(number):
                 stop = start + len(values)
                 add_level(values, sigma, level, highest, base[start:stop])
                 if added:
