@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.progress import reporting
-from skysieve.core.tasks import Ahead
+from skysieve.core.tasks import in_parallel
 from skysieve.dedispersion.clean.masks import Mask
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import Filterbank, opened
@@ -155,9 +155,9 @@ def completeness(
         )  # fmt: skip
         done, quiet = sum(map(len, found)), sum(one.hours for one in found)
 
-        def segments() -> Generator[Segment]:
+        def segments() -> Generator[Iterator[Segment]]:
             at, number = done, len(found)
-            while at < n or noise is not None:
+            while at < n or hours:
                 fb = first if noise is None else noise.segment(seed, number)
                 rng = np.random.default_rng([seed, 8, number])
                 pulses = list(place(fb, wanted[at:], job.dm_constant, grid.highest_dm, rng))
@@ -166,10 +166,11 @@ def completeness(
                         f"dm={wanted[at]['dm']:g}, width={wanted[at]['width']:g}: the data last "
                         f"{fb.nsamp * fb.tsamp:g} s, too short for such a pulse"
                     )
-                yield maker.make(fb, pulses, seed * 1_000_003 + number)
+                yield maker.making(fb, pulses, seed * 1_000_003 + number)
                 at, number = at + len(pulses), number + 1
 
-        source = Ahead(segments(), 1) if noise is not None else segments()  # the readers of data are not shared
+        # the readers of data are not shared between threads
+        source = in_parallel(segments(), 2) if noise is not None else (one for made in segments() for one in made)
         try:
             while done < n or quiet < hours:
                 one = next(source)

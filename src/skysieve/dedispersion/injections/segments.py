@@ -1,6 +1,6 @@
 """Segments of a campaign: pulses are placed and recorded, noise is made in memory, ideal detectors look at it.
 
-Segments of noise are made by several threads while the one before is searched.
+Two segments of noise are made by several threads while the one before is searched.
 """
 
 from __future__ import annotations
@@ -170,6 +170,10 @@ class Maker:
     def close(self) -> None:
         """End the threads."""
         self.pool.close()
+
+    def making(self, fb: Filterbank, pulses: Sequence[Pulse], seed: int) -> Iterator[Segment]:
+        """`make` when the one item is taken."""
+        yield self.make(fb, pulses, seed)
 
     def make(self, fb: Filterbank, pulses: Sequence[Pulse], seed: int) -> Segment:
         """Data with pulses; ``seed`` is that of the interference."""

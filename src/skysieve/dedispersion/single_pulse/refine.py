@@ -31,7 +31,7 @@ SMEARED, LATE, WIDER = 4.0, 2.0, 2.0
 """Events near a peak: the DM error smears the pulse over so many widths at most, the time at mid band differs by so
 many widths, and the width by this factor."""
 
-AROUND, WIDTHS = 4096, 8
+AROUND, WIDTHS = 2048, 8
 """Least samples, and widths of the window, on each side of a window that its level and sigma are taken from."""
 CLIP = 4.0
 """Sigmas beyond which these samples do not count."""
