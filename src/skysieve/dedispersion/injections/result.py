@@ -241,6 +241,7 @@ class Completeness(Result):
         b.plot(good["snr"], good["snr_found"] / good["snr_left"], ".", alpha=0.3)
         b.plot(recall["snr"], recall["ratio"], "k_", markersize=14, label="median")
         b.plot(recall["snr"], recall["expected_ratio"], "r+", markersize=12, label="median of the best window")
+        b.plot(recall["snr"], recall["window_ratio"], "gx", markersize=9, label="median at the refined DM")
         b.set(xlabel="injected S/N", ylabel="recovered / injected S/N")
         b.legend()
         c.plot(good["dm"], good["dm_error"], ".", alpha=0.4)
