@@ -178,7 +178,7 @@ def completeness(
                 searched = execute(plan, one.searched)
                 since = time.perf_counter() - since
                 window = None
-                if prepare is None and not plan.cleans:
+                if prepare is None:
                     window = maker.window_snr(one.searched, searched, noise is not None)
                 rows, spare, near = _match(
                     first.observation, searched, one.placed, job.dm_constant, _already_there(searched, own), window

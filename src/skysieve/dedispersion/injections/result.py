@@ -33,8 +33,8 @@ TRIALS = np.dtype([
 ``snr_known`` is the S/N that a detector has which knows DM, time and width; ``snr_near`` the highest S/N, in the same
 noise, of one that knows them and takes the best of the DMs, times and widths of the search that count as this pulse
 (NaN in data and under interference); ``snr_window`` is the S/N in the window that DM, time and width of the candidate
-describe (`window_snr`; NaN if data are filtered or cleaned before the search); ``candidates`` counts those of the pulse
-and within its reach; numbers of what was not found are NaN."""
+describe, in the samples before any cleaning (`window_snr`; NaN if ``prepare`` changes them); ``candidates`` counts
+those of the pulse and within its reach; numbers of what was not found are NaN."""
 LEAST_LEFT = 0.8
 """Pulses of which less survives do not count in the recall."""
 BINS = 8
