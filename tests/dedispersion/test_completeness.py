@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from astropy.table import Table
 from scipy.signal import fftconvolve
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
+from scipy.stats import kstest
 from typer.testing import CliRunner
 
 from skysieve.cli import app
@@ -27,9 +28,13 @@ from skysieve.dedispersion import (
     inject_pulses,
     plan,
     search,
+    window_snr,
+    write_fil,
 )
+from skysieve.dedispersion.data.simulate import PulseReader
 from skysieve.dedispersion.injections.campaign import _already_there, _match
-from skysieve.dedispersion.injections.noise import levels
+from skysieve.dedispersion.injections.cpu_noise import normal
+from skysieve.dedispersion.injections.noise import QuickNoise, levels
 from skysieve.dedispersion.injections.pulses import Pulse, record
 from skysieve.dedispersion.injections.result import TRIALS
 from skysieve.dedispersion.injections.segments import Maker, Placed
@@ -145,6 +150,46 @@ def test_a_search_has_the_signal_to_noise_of_the_best_window(found):
     table = found.recall()
     assert abs(table["ratio"][2] - table["expected_ratio"][2]) < 0.03
     assert "expected" in found.summary()[0]
+
+
+def test_the_window_of_a_candidate_has_the_signal_to_noise_of_direct_sums(tmp_path):
+    """Sums of single samples, with the true level and sigma; and the same from a file, for pulses at both ends."""
+    pulses = [Pulse(200, 0.35, 5e-3, 15.0), Pulse(100, 8.0, 8e-3, 20.0), Pulse(300, 19.5, 5e-3, 15.0)]
+    placed = [Placed(p, record(OBS, p, np.full(64, 16.0), DM_CONSTANT)) for p in pulses]
+    added = [(one.made.first, one.made.counts.astype(np.float32)) for one in placed]
+    fb = Filterbank([PulseReader(RECEIVER.segment(5).readers[0], added, analog=True)])
+    found = search(fb, DMS, threads=1, ref_freq="bottom")
+    assert len(found) == 3
+    got, x = window_snr(fb, found), fb.read().astype(float) - 96
+    for i in range(3):
+        delays = np.rint(DM_CONSTANT * found.dm[i] * (OBS.freqs**-2 - OBS.top**-2) / OBS.tsamp).astype(int)
+        middle = (found.time[i] - DM_CONSTANT * found.dm[i] * (OBS.freqs.min() ** -2 - OBS.top**-2)) / OBS.tsamp
+        n = round(found.width[i] / OBS.tsamp)
+        first = round(middle - n / 2)
+        total = sum(x[c, first + d : first + d + n].sum() for c, d in enumerate(delays))
+        # level and sigma of 2048 samples on each side: 1% of sigma, and sqrt(n / 4096) of the level
+        assert got[i] == pytest.approx(total / math.sqrt(64 * n * (256 + 1 / 12)), rel=0.05, abs=0.15)
+    write_fil(tmp_path / "a.fil", fb)
+    np.testing.assert_array_equal(window_snr(tmp_path / "a.fil", found), got)
+    cut = Filterbank.from_array(fb.read()[:, 1000:], freqs=fb.freqs, tsamp=fb.tsamp)
+    assert np.isnan(window_snr(cut, found)[found.time > 19]).all()  # a window beyond the end of the data
+    silent = Filterbank.from_array(np.full((64, 20000), 3, np.uint8), freqs=fb.freqs, tsamp=fb.tsamp)
+    assert np.isnan(window_snr(silent, found)).all()
+
+
+def test_noise_raises_the_window_less_than_the_highest_of_many(found):
+    t = found.trials[found.trials["found"]]
+    assert np.isfinite(t["snr_window"]).all()
+    assert np.median(t["snr_window"] - t["snr_known"]) < np.median(t["snr_found"] - t["snr_known"])
+    loud = t[t["snr"] == 25]
+    assert abs(np.median(loud["snr_window"] / 25) - 1) < 0.06  # 20 draws of unit noise: 5 sigma are 5%
+    table = found.recall()
+    assert (table["window_ratio"][1:] <= table["ratio"][1:] + 0.01).all()
+    assert np.isfinite(table["known_ratio"][1:]).all()
+    masked = completeness(
+        RECEIVER, DMS, n=2, snr=(25,), dm=(60, 340), prepare=lambda fb: (fb, Mask.channels(64, [3])), threads=1
+    )
+    assert np.isnan(masked.trials["snr_window"]).all()
 
 
 def test_noise_is_the_same_in_memory_and_when_it_is_read(monkeypatch):
@@ -272,12 +317,15 @@ def test_a_result_can_be_saved_and_plotted(found, tmp_path):
         ({"interference": "thunder"}, "kinds='thunder'"),
         ({"prepare": lambda fb: (fb, Mask.channels(64, range(64)))}, "all channels are masked"),
         ({"n": 0}, "n=0"),
-        ({"dm": (1e5, 1e5)}, "too short for such a pulse"),
+        ({"width": (12.0, 13.0)}, r"width=1\d\.\d+: the data last 20 s, too short for such a pulse"),
+        ({"dm": (60, 500)}, "dm=500: such pulses cannot be found, the search goes from DM 0 to 396"),
+        ({"dm": [1e9]}, r"dm=1e\+09: such pulses"),
+        ({"hours": math.nan}, "hours=nan"),
     ],
 )
 def test_bad_arguments_are_named(change, message):
     with pytest.raises(ValueError, match=message):
-        completeness(RECEIVER, DMS, **{"n": 4, "threads": 1, **change})
+        completeness(RECEIVER, DMS, **{"n": 4, "dm": (60, 340), "threads": 1, **change})
 
 
 def test_campaigns_of_different_seeds_share_no_noise():
@@ -287,6 +335,28 @@ def test_campaigns_of_different_seeds_share_no_noise():
         for b in drawn[:i]:
             assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / math.sqrt(a.size)
     np.testing.assert_array_equal(RECEIVER.segment(3, 2).block(100, 50), RECEIVER.segment(3, 2).block(90, 60)[:, 10:])
+
+
+def test_bits_become_normal_numbers():
+    """All magnitudes of 31 bits, against the quantile function of scipy; and the numbers of a receiver are normal."""
+    k = np.unique(np.concatenate([2**31 - 1 - np.arange(999), np.geomspace(1, 2**31 - 1, 99999).astype(np.int64), [0]]))
+    p = (k + 0.5) / 2**32
+    for sign in (1, -1):
+        out = np.empty(len(k), np.float32)
+        normal((k if sign > 0 else k - 2**31).astype(np.int32), out)
+        np.testing.assert_allclose(out, -sign * ndtri(p), atol=2.5e-6)
+    x = np.empty(1_000_001, np.float32)
+    QuickNoise(OBS, 1, 0, 0.0, 1.0).draw(np.random.default_rng(2), x)
+    assert kstest(x, "norm").pvalue > 1e-3
+    n = len(x)
+    for power, variance in ((1, 1), (2, 2), (3, 15), (4, 96)):  # of the mean of this power of normal numbers, times n
+        mean = {2: 1, 4: 3}.get(power, 0)
+        assert abs((x.astype(float) ** power).mean() - mean) < 4 * math.sqrt(variance / n)
+    assert abs(np.corrcoef(x[1:], x[:-1])[0, 1]) < 4 / math.sqrt(n)
+    assert abs(np.corrcoef(x[2::2], x[:-2:2])[0, 1]) < 4 / math.sqrt(n / 2)
+    counts = RECEIVER.segment(1).block(0, 20000).astype(float)
+    assert abs(counts.mean() - 96) < 4 * 16 / math.sqrt(counts.size)
+    assert counts.std() == pytest.approx(math.sqrt(256 + 1 / 12), rel=4 / math.sqrt(2 * counts.size))
 
 
 def test_a_grid_has_every_combination_equally_often():
@@ -325,16 +395,16 @@ def test_a_campaign_over_a_grid():
 
 
 def test_what_interference_takes_is_counted():
-    """Zeros cover some pulses: their ideal S/N is that of the rest, and those that lose over 20% are apart."""
+    """Zeros cover some pulses: their ideal S/N is that of the rest, and those that lose over 20% do not count."""
     found = completeness(
         RECEIVER, DMS, n=40, snr=(30,), dm=(60, 340), width=(8e-3, 4e-2), interference=("zeros",), seed=5, threads=1
     )
     t = found.trials
-    assert len(found.apart) == (t["left"] < 0.8).sum() > 0
+    assert len(found.too_much_lost) == (t["left"] < 0.8).sum() > 0
     np.testing.assert_allclose(t["snr_left"][t["left"] == 1], 30, rtol=1e-6)
     assert (t["snr_left"][t["left"] < 1] < 30).all()
-    assert sum(found.recall()["pulses"]) + len(found.apart) == 40
-    assert any(line.startswith("apart:") for line in found.summary())
+    assert sum(found.recall()["pulses"]) + len(found.too_much_lost) == 40
+    assert any(line.startswith("not in the table:") for line in found.summary())
     whole = t[t["left"] == 1]
     assert whole["found"].mean() > 0.9
     # a detector on the samples that are left has their S/N, with unit noise
@@ -352,9 +422,43 @@ def test_a_silent_stretch_of_a_file_is_counted():
     assert inside.any()
     assert (found.trials["left"][inside] == 0).all()
     assert found.recall()["recall"][0] == 1
-    dead = Filterbank.from_array(np.full((64, 20000), 7, np.uint8), freqs=fb.freqs, tsamp=1e-3)
-    with pytest.raises(ValueError, match="the noise is 0 counts"):
-        completeness(dead, DMS, n=2, threads=1)
+
+
+@pytest.mark.parametrize("value", [0, 7, 255, np.nan])
+def test_a_file_that_does_not_vary_is_named(value):
+    """Silent throughout, saturated throughout, or without numbers."""
+    x = np.full((64, 20000), value, np.float32 if math.isnan(value) else np.uint8)
+    dead = Filterbank.from_array(x, freqs=OBS.freqs, tsamp=1e-3)
+    with pytest.raises(ValueError, match="the samples do not vary"):
+        completeness(dead, DMS, n=2, dm=(60, 340), threads=1)
+    with pytest.raises(ValueError, match="the samples do not vary"):
+        inject_pulses(dead, [Pulse(100, 3.0, 5e-3, 9)])
+
+
+@pytest.mark.filterwarnings("error")
+def test_channels_without_numbers_and_saturated_ones_cost_only_themselves():
+    fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=3)
+    x = np.array(fb.read())
+    options = {"n": 8, "snr": (20,), "dm": (60, 340), "width": (4e-3, 1e-2), "threads": 1}
+    lacking = x.astype(np.float32)
+    lacking[5] = np.nan
+    found = completeness(Filterbank.from_array(lacking, freqs=fb.freqs, tsamp=1e-3), DMS, **options)
+    assert found.trials["found"].all()
+    assert abs(np.median(found.trials["snr_found"] / 20) - 1) < 0.15
+    full = x.copy()
+    full[10:30] = 255  # the pulses of these channels cannot be added: 20 of 64
+    found = completeness(Filterbank.from_array(full, freqs=fb.freqs, tsamp=1e-3), DMS, **options)
+    assert len(found) == 8
+    assert (found.trials["clipped"] > 0.05).all()
+    assert any(line.startswith("8 pulses lost over 5%") for line in found.summary())
+
+
+def test_files_that_are_too_short_are_named():
+    fb = fake(nchan=64, duration=0.2, tsamp=1e-3, fch1=1500, foff=-4, period=None)
+    with pytest.raises(ValueError, match="dms reach 396: its delay across the band is 325 samples, the data have 200"):
+        completeness(fb, DMS, n=2, dm=(60, 340), threads=1)
+    with pytest.raises(ValueError, match=r"covers samples 87 to 361, the data have 200"):
+        inject_pulses(fb, [Pulse(300, 0.1, 5e-3, 10)])
 
 
 @pytest.mark.parametrize("nbits", [1, 2, 4, 8])
@@ -384,7 +488,7 @@ def test_campaigns_of_several_files_are_joined(found):
     assert len(both) == 64
     assert both.hours == found.hours + other.hours
     with pytest.raises(ValueError, match="same threshold"):
-        Completeness.join([found, completeness(RECEIVER, DMS, n=1, snr=(25,), threshold=8, threads=1)])
+        Completeness.join([found, completeness(RECEIVER, DMS, n=1, snr=(25,), dm=(60, 340), threshold=8, threads=1)])
 
 
 def test_a_grid_is_injected_into_a_file_with_a_table_of_truths():
@@ -411,6 +515,13 @@ def test_injections_that_cannot_be_are_named():
         inject_pulses(fb, [Pulse(100, 3.95, 5e-3, 10)])
     with pytest.raises(ValueError, match="band="):
         inject_pulses(fb, [Pulse(100, 1.0, 5e-3, 10, band=(0.001, 0.002))])
+    with pytest.raises(ValueError, match="the data have 4000"):
+        inject_pulses(fb, [Pulse(1e9, 1.0, 5e-3, 10)])  # before samples of such a length are made
+    for change in ({"width": 0.0}, {"width": -1.0}, {"snr": 0.0}, {"snr": math.nan}, {"dm": math.nan}, {"dm": -5.0},
+                   {"time": math.inf}, {"scatter": -1e-3}):  # fmt: skip
+        (name,) = change
+        with pytest.raises(ValueError, match=f"{name}="):
+            Pulse(**{"dm": 100.0, "time": 1.0, "width": 5e-3, "snr": 10.0, **change})
     with pytest.raises(ValueError, match="need more than the 4 s"):
         inject_grid(fb, PulseGrid(dm=[100.0, 300.0, 500.0]))
     with pytest.raises(ValueError, match="expected 2 times"):
@@ -431,6 +542,8 @@ def test_500_injections():
     assert table["pulses"].tolist() == [125] * 4
     assert (table["recall"] >= table["known"] - 0.08).all()
     assert 0.92 < table["ratio"][3] < 1.08
+    assert 0.96 < table["window_ratio"][3] < 1.05  # the median of 125 draws of unit noise at S/N 10: 1.2% sigma
+    assert (table["candidates"] <= 1.03).all()
 
 
 def run(*words, code=0):

@@ -16,7 +16,18 @@ from tests.kernels.test_dedispersion import both
 
 from skysieve import clear_cache
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion import DedispersionPlan, Filterbank, Mask, SearchPlan, dedisperse, fake, plan, search
+from skysieve.dedispersion import (
+    DedispersionPlan,
+    Filterbank,
+    Mask,
+    Noise,
+    SearchPlan,
+    completeness,
+    dedisperse,
+    fake,
+    plan,
+    search,
+)
 from skysieve.dedispersion.contract import Table
 from skysieve.dedispersion.data.delays import sample_delays
 
@@ -272,3 +283,17 @@ def test_arrays_of_another_gpu():
         assert np.array_equal(found.get(), expected.data)
     with pytest.raises(ValueError, match="x lies on cuda:1"):
         dedisperse(fb, [0.0], device="cuda:0")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("interference", [(), ("zeros", "narrow")])
+def test_a_campaign_has_the_pulses_and_candidates_of_the_cpu(interference):
+    receiver = Noise(nchan=64, fch1=1500, foff=-4, tsamp=1e-3, duration=20)
+    options = {"n": 24, "snr": (7, 9, 30), "dm": (60, 340), "width": (2e-3, 5e-2), "seed": 4}
+    on_gpu, on_cpu = (
+        completeness(receiver, np.arange(0, 400, 4.0), interference=interference, device=device, **options)
+        for device in ("cuda", "cpu")
+    )
+    assert on_gpu.trials.tobytes() == on_cpu.trials.tobytes()
+    assert on_gpu.false.tobytes() == on_cpu.false.tobytes()
+    assert on_gpu.hours == on_cpu.hours

@@ -183,7 +183,7 @@ class Ahead(Generic[T]):
             self._items.close()
 
 
-def in_parallel(parts: Iterable[Iterable[T]], threads: int, depth: int = 1) -> Iterator[T]:
+def in_parallel(parts: Iterable[Iterable[T]], threads: int, depth: int = 1) -> Generator[T]:
     """The items of all parts, one part after the other, while the next parts are read ahead.
 
     Parameters

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.injections.result import Completeness
     from skysieve.dedispersion.single_pulse.candidates import Candidates, Events
     from skysieve.dedispersion.single_pulse.cutouts import Cutout, cutout
+    from skysieve.dedispersion.single_pulse.refine import window_snr
     from skysieve.dedispersion.single_pulse.search import SearchPlan, search
 
     from .api import DedispersionPlan, dedisperse
@@ -68,6 +69,7 @@ __all__ = [
     "requantise",
     "rfi_mask",
     "search",
+    "window_snr",
     "write_dat",
     "write_fil",
     "write_rfifind",
@@ -109,6 +111,7 @@ _HOMES = {
     "SearchPlan": "skysieve.dedispersion.single_pulse.search",
     "DedispersionPlan": "skysieve.dedispersion.api",
     "search": "skysieve.dedispersion.single_pulse.search",
+    "window_snr": "skysieve.dedispersion.single_pulse.refine",
     "write_dat": "skysieve.dedispersion.data.write",
     "write_fil": "skysieve.dedispersion.data.write",
     "write_rfifind": "skysieve.dedispersion.clean.rfi",

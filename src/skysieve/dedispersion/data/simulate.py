@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,8 @@ __all__ = ["fake", "inject"]
 
 NOISE_BLOCK = 4096
 """Samples that are drawn at a time: the noise of such a block depends only on the seed and the number of the block."""
+PIECE = 2**20
+"""Numbers that are drawn at a time: few calls, for threads wait for Python between them, and little memory."""
 LEVELS = {1: (0.5, 1.0), 2: (1.5, 1.0), 4: (6.0, 2.0), 8: (96.0, 16.0), 16: (4096.0, 256.0), 32: (0.0, 1.0)}
 """Mean and standard deviation of the noise in counts, by the number of bits."""
 
@@ -45,17 +47,32 @@ class NoiseReader:
     def values(self, start: int, count: int) -> NDArray[np.float32]:
         """The samples of `read` before they are rounded and clipped."""
         out = np.empty((count, self.observation.nchan), np.float32)
-        at = start
-        while at < start + count:
-            number, first = divmod(at, NOISE_BLOCK)
-            rng = np.random.default_rng([self.seed, number])
-            drawn = rng.standard_normal((NOISE_BLOCK, self.observation.nchan), np.float32)
-            n = min(NOISE_BLOCK - first, start + count - at)
-            out[at - start : at - start + n] = drawn[first : first + n]
-            at += n
+        for number in range(start // NOISE_BLOCK, -(-(start + count) // NOISE_BLOCK)):
+            for first, piece in self.drawn(number):
+                low, high = max(first, start), min(first + len(piece), start + count)
+                if low < high:
+                    out[low - start : high - start] = piece[low - first : high - first]
         out *= np.float32(self.sigma)
         out += np.float32(self.level)
         return out
+
+    def drawn(self, number: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """The noise of block ``number``, of sigma 1 around 0, in pieces.
+
+        Yields the first sample of each piece and the piece, shape (samples, nchan), in memory that the next one takes.
+        """
+        nchan, rng = self.observation.nchan, np.random.default_rng([self.seed, number])
+        step = max(2, PIECE // nchan // 2 * 2)
+        held = np.empty((step, nchan), np.float32)
+        stop = min((number + 1) * NOISE_BLOCK, self.nsamp)
+        for start in range(number * NOISE_BLOCK, stop, step):
+            piece = held[: stop - start]
+            self.draw(rng, piece)
+            yield start, piece
+
+    def draw(self, rng: np.random.Generator, out: NDArray[np.float32]) -> None:
+        """Draw numbers of sigma 1 around 0."""
+        rng.standard_normal(out=out, dtype=np.float32)
 
 
 def quantise(values: NDArray[np.float32], nbits: int, dtype: np.dtype[Any]) -> NDArray[Any]:

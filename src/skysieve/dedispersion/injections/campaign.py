@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.progress import reporting
-from skysieve.core.tasks import Ahead
+from skysieve.core.tasks import in_parallel
 from skysieve.dedispersion.clean.masks import Mask
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import Filterbank, opened
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from skysieve.dedispersion.data.filterbank import Paths
+    from skysieve.dedispersion.dm_plan.arguments import Stages
     from skysieve.dedispersion.dm_plan.plan import DMPlan
     from skysieve.dedispersion.single_pulse.candidates import Candidates
 
@@ -83,7 +84,8 @@ def completeness(
         Part of the band that pulses fill, from its bottom, 0, to its top, 1; or several.
     interference : str or sequence of str
         Kinds of interference to add, see `injections.interference.KINDS`, or "all".  What it covers is counted: the
-        S/N of a pulse is then that in the samples that survive, and pulses that lose over 20% are counted apart.
+        S/N of a pulse is then that in the samples that survive, and `Completeness.recall` leaves out pulses that lose
+        over 20% (`Completeness.too_much_lost`).
     strength : float
         Factor of the heights of the interference.
     prepare : callable, optional
@@ -105,8 +107,8 @@ def completeness(
     Raises
     ------
     ValueError
-        A range is not one, the data are too short for a pulse of the highest DM or do not vary, or all channels are
-        masked.
+        A range is not one or reaches beyond the DMs that are searched, the data are too short for a pulse or do not
+        vary, or all channels are masked.
 
     Examples
     --------
@@ -141,6 +143,8 @@ def completeness(
     ):
         while (part := _saved(parts, len(found))) is not None:
             found.append(part)
+        if n:
+            _check_dms(grid, plan.job.stages)
         own = None if noise is not None else execute(plan, first)
         lost = np.empty((0, 4), np.int64) if own is None else own.dropped
         job = plan.job
@@ -151,28 +155,33 @@ def completeness(
         )  # fmt: skip
         done, quiet = sum(map(len, found)), sum(one.hours for one in found)
 
-        def segments() -> Generator[Segment]:
+        def segments() -> Generator[Iterator[Segment]]:
             at, number = done, len(found)
-            while at < n or noise is not None:
+            while at < n or hours:
                 fb = first if noise is None else noise.segment(seed, number)
                 rng = np.random.default_rng([seed, 8, number])
                 pulses = list(place(fb, wanted[at:], job.dm_constant, grid.highest_dm, rng))
                 if at < n and not pulses:
                     raise ValueError(
-                        f"dm={grid.highest_dm:g}: the data last {fb.nsamp * fb.tsamp:g} s, too short for such a pulse"
+                        f"dm={wanted[at]['dm']:g}, width={wanted[at]['width']:g}: the data last "
+                        f"{fb.nsamp * fb.tsamp:g} s, too short for such a pulse"
                     )
-                yield maker.make(fb, pulses, seed * 1_000_003 + number)
+                yield maker.making(fb, pulses, seed * 1_000_003 + number)
                 at, number = at + len(pulses), number + 1
 
-        source = Ahead(segments(), 1) if noise is not None else segments()  # the readers of data are not shared
+        # the readers of data are not shared between threads
+        source = in_parallel(segments(), 2) if noise is not None else (one for made in segments() for one in made)
         try:
             while done < n or quiet < hours:
                 one = next(source)
                 since = time.perf_counter()
                 searched = execute(plan, one.searched)
                 since = time.perf_counter() - since
+                window = None
+                if prepare is None:
+                    window = maker.window_snr(one.searched, searched, noise is not None)
                 rows, spare, near = _match(
-                    first.observation, searched, one.placed, job.dm_constant, _already_there(searched, own)
+                    first.observation, searched, one.placed, job.dm_constant, _already_there(searched, own), window
                 )
                 spent = max(0.0, one.base.nsamp * first.tsamp - near) / 3600
                 alarms = np.array(spare, [("snr", "f8"), ("dm", "f8"), ("time", "f8")])
@@ -197,6 +206,16 @@ def completeness(
             source.close()
             maker.close()
     return Completeness.join(found)
+
+
+def _check_dms(grid: PulseGrid, stages: Stages) -> None:
+    """Refuse pulses more than a DM step beyond the DMs that are searched: none of them can be found."""
+    searched = np.unique(np.concatenate([dms for dms, *_ in stages]))
+    low, high = searched[0], searched[-1]
+    step = float(np.diff(searched).max(initial=0.0))
+    for one in (grid.lowest_dm, grid.highest_dm):
+        if not low - step <= one <= high + step:
+            raise ValueError(f"dm={one:g}: such pulses cannot be found, the search goes from DM {low:g} to {high:g}")
 
 
 def _part(parts: str | os.PathLike[str], number: int) -> Path:
@@ -243,11 +262,17 @@ def _already_there(found: Candidates, data: Candidates | None) -> NDArray[np.boo
 
 
 def _match(
-    obs: Observation, found: Candidates, placed: list[Placed], constant: float, known: NDArray[np.bool_]
+    obs: Observation,
+    found: Candidates,
+    placed: list[Placed],
+    constant: float,
+    known: NDArray[np.bool_],
+    window: NDArray[np.float64] | None = None,
 ) -> tuple[list[tuple[Any, ...]], list[tuple[float, float, float]], float]:
     """A row for each pulse, the candidates of no pulse, and the seconds that are near a pulse.
 
-    ``known`` candidates, which the data have without pulses, belong to no pulse and are not false.
+    ``known`` candidates, which the data have without pulses, belong to no pulse and are not false.  ``window`` is
+    their `window_snr`.
     """
     per_dm = constant * (float(obs.freqs.min()) ** -2 - obs.top**-2)
     times, taken = _times(found), known.copy()
@@ -264,7 +289,9 @@ def _match(
         rows.append((
             one.pulse.snr, one.pulse.dm, middle, one.pulse.width, wide, one.pulse.scatter, one.pulse.index,
             *one.pulse.band, one.left, one.snr_left, one.clipped, one.known, one.near, best >= 0,
-            found.snr[best] if best >= 0 else math.nan, found.dm[best] - one.pulse.dm if best >= 0 else math.nan,
+            found.snr[best] if best >= 0 else math.nan,
+            window[best] if best >= 0 and window is not None else math.nan,
+            found.dm[best] - one.pulse.dm if best >= 0 else math.nan,
             times[best] - middle if best >= 0 else math.nan, found.width[best] if best >= 0 else math.nan,
             int((own | close).sum()),
         ))  # fmt: skip

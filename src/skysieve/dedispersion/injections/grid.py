@@ -134,6 +134,11 @@ class PulseGrid:
         return max(self._values("dm"))
 
     @property
+    def lowest_dm(self) -> float:
+        """The lowest DM that can be drawn."""
+        return min(self._values("dm"))
+
+    @property
     def widest(self) -> float:
         """The largest width or scattering time that can be drawn, seconds."""
         return max(*self._values("width"), *self._values("scatter"))

@@ -14,7 +14,7 @@ from skysieve.dedispersion.data.simulate import PulseReader, whole_reader
 
 from .grid import PulseGrid
 from .noise import Levels, Noise, levels
-from .pulses import Pulse, record
+from .pulses import Pulse, extent, record
 from .segments import Placed, counts_of, ideal, place
 
 if TYPE_CHECKING:
@@ -71,13 +71,11 @@ def inject_pulses(
     known = levels(fb, None)
     placed = []
     for pulse in pulses:
-        made = record(fb.observation, pulse, known.sigma, dm_constant)
-        if made.first.min() < 0 or int(made.first.max()) + made.counts.shape[1] > fb.nsamp:
-            raise ValueError(
-                f"{pulse}: it covers samples {made.first.min()} to {int(made.first.max()) + made.counts.shape[1]}, "
-                f"the data have {fb.nsamp}"
-            )
-        placed.append(Placed(pulse, made))
+        first, samples = extent(fb.observation, pulse, dm_constant)
+        low, high = int(first.min()), int(first.max()) + samples
+        if low < 0 or high > fb.nsamp:
+            raise ValueError(f"{pulse}: it covers samples {low} to {high}, the data have {fb.nsamp}")
+        placed.append(Placed(pulse, record(fb.observation, pulse, known.sigma, dm_constant)))
     placed.sort(key=lambda one: one.pulse.time)
     for a, b in pairwise(placed):
         if (a.made.first + a.made.counts.shape[1] > b.made.first).any():

@@ -25,6 +25,17 @@ PIECES, PIECE = 16, 1024
 """Pieces of data, and samples of each, from which level and sigma of each channel are taken."""
 
 
+class QuickNoise(NoiseReader):
+    """Gaussian noise whose samples take a third of the time of those of `NoiseReader`."""
+
+    def draw(self, rng: np.random.Generator, out: NDArray[np.float32]) -> None:
+        """Draw numbers of sigma 1 around 0, from 32 random bits each."""
+        from .cpu_noise import normal
+
+        bits = rng.integers(0, 2**64 - 1, (out.size + 1) // 2, np.uint64, endpoint=True)
+        normal(bits.view(np.int32), out.reshape(-1))
+
+
 @dataclass(frozen=True)
 class Noise:
     """A receiver that records Gaussian noise.
@@ -67,7 +78,7 @@ class Noise:
         obs = Observation(freqs, self.tsamp, self.nbits, 56000.0, "noise", "Fake")
         nsamp = max(1, round(self.duration / self.tsamp))
         high, low = np.random.SeedSequence([seed, number]).generate_state(2, np.uint64)
-        return Filterbank([NoiseReader(obs, nsamp, int(high) << 64 | int(low), *LEVELS[self.nbits])])
+        return Filterbank([QuickNoise(obs, nsamp, int(high) << 64 | int(low), *LEVELS[self.nbits])])
 
 
 @dataclass(frozen=True)
@@ -117,10 +128,12 @@ def measured(block: NDArray[Any], maximum: int) -> NDArray[np.float64]:
 def clipped_moments(block: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and standard deviation of each row, without values beyond `CLIP` sigma of the median.
 
-    Quartiles alone are too coarse for samples of few bits.
+    Quartiles alone are too coarse for samples of few bits.  Rows without numbers count as zeros.
     """
     x = block.astype(np.float64)
     finite = np.isfinite(x)
+    empty = ~finite.any(axis=1)
+    x[empty], finite[empty] = 0.0, True
     quantile: Any = np.quantile if finite.all() else np.nanquantile  # the latter is ten times slower
     x[~finite] = np.nan
     low, middle, high = quantile(x, (0.25, 0.5, 0.75), axis=1)

@@ -44,6 +44,11 @@ class Pulse:
         Spectral index: the height in a channel goes as the frequency to this power.
     band : tuple of float
         Part of the band that the pulse fills: from the bottom, 0, to the top, 1.
+
+    Raises
+    ------
+    ValueError
+        A number is not finite or out of its range.
     """
 
     dm: float
@@ -53,6 +58,17 @@ class Pulse:
     scatter: float = 0.0
     index: float = 0.0
     band: tuple[float, float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        for name in ("dm", "time", "width", "snr", "scatter", "index"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected a finite number")
+        for name in ("width", "snr"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected a number above 0")
+        for name in ("dm", "scatter"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected a number from 0")
 
 
 @dataclass(frozen=True)
@@ -110,29 +126,38 @@ def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_consta
     ValueError
         No channel lies in the part of the band, or its noise is not above 0.
     """
+    from .cpu_segments import best_boxcar, gaussian, shifted_sum
+
     f, step = obs.freqs, obs.tsamp
     delay, smear, tau = _times(obs, pulse, dm_constant)
     spread = pulse.width / FWHM
     first, samples = extent(obs, pulse, dm_constant)
-    edges = (first[:, None] + np.arange(samples + 1)) * step - (pulse.time + delay)[:, None]
-    area = _area(edges + smear[:, None] / 2, spread, tau) - _area(edges - smear[:, None] / 2, spread, tau)
-    shape = np.diff(area / smear[:, None], axis=1) * (pulse.width / step)  # height 1 before smearing, about
+    begin = first * step - (pulse.time + delay)
+    if tau.any():
+        edges = begin[:, None] + np.arange(samples + 1) * step
+        area = _area(edges + smear[:, None] / 2, spread, tau) - _area(edges - smear[:, None] / 2, spread, tau)
+        shape = np.diff(area / smear[:, None], axis=1)
+    else:
+        shape = np.empty((obs.nchan, samples))
+        gaussian(begin, smear, spread, step, shape)
     low, high = (f.min() + part * (f.max() - f.min()) for part in pulse.band)
     inside = (f >= low) & (f <= high)
     if not inside.any():
         raise ValueError(f"band={pulse.band!r}: expected a part of the band that holds a channel")
     noise = math.sqrt(float((sigma**2).sum()))
     if not (math.isfinite(noise) and noise > 0):
-        raise ValueError(f"snr={pulse.snr!r}: the noise is {noise:g} counts, expected a number above 0")
-    shape *= np.where(inside, (f / obs.centre) ** pulse.index, 0.0)[:, None]
+        raise ValueError(
+            f"snr={pulse.snr!r}: the samples do not vary (sigma is {noise:g} counts), so that a pulse has no S/N"
+        )
+    shape *= (pulse.width / step * np.where(inside, (f / obs.centre) ** pulse.index, 0.0))[:, None]  # of height 1
     whole = np.rint(delay / step).astype(np.int64)
     at = first - whole
     start = int(at.min())
     series = np.zeros(int(at.max()) - start + samples)
-    for row, place in enumerate(at - start):
-        series[place : place + samples] += shape[row]
-    begin, length, best = _ideal(series)
-    return Recorded(first, shape * (pulse.snr * noise / best), whole, start + begin, length)
+    shifted_sum(shape, at - start, series)
+    place, length, best = best_boxcar(series, np.unique(np.rint(np.geomspace(1, len(series), 400)).astype(np.int64)))
+    shape *= pulse.snr * noise / best
+    return Recorded(first, shape, whole, start + int(place), int(length))
 
 
 def whole_counts(counts: NDArray[np.float64]) -> NDArray[np.int32]:
@@ -142,27 +167,12 @@ def whole_counts(counts: NDArray[np.float64]) -> NDArray[np.int32]:
 
 
 def _area(x: NDArray[np.float64], sigma: float, tau: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The second integral, up to ``x``, of a Gaussian of area 1 that is scattered; ``tau`` of each row, 0 for none."""
+    """The second integral, up to ``x``, of a Gaussian of area 1 that is scattered; ``tau`` of each row."""
     from scipy.special import log_ndtr, ndtr
 
     z = x / sigma
     out: NDArray[np.float64] = x * ndtr(z) + sigma / math.sqrt(2 * math.pi) * np.exp(-0.5 * z**2)
-    if tau.any():
-        t = tau[:, None]
-        tail = np.exp(0.5 * (sigma / t) ** 2 - x / t + log_ndtr(z - sigma / t))
-        out -= t * (ndtr(z) - tail)
+    t = tau[:, None]
+    tail = np.exp(0.5 * (sigma / t) ** 2 - x / t + log_ndtr(z - sigma / t))
+    out -= t * (ndtr(z) - tail)
     return out
-
-
-def _ideal(series: NDArray[np.float64]) -> tuple[int, int, float]:
-    """First sample, length, and sum over the root of the length, of the window where this is the largest."""
-    total = np.concatenate([[0.0], np.cumsum(series)])
-    lengths = np.unique(np.rint(np.geomspace(1, len(series), 400)).astype(int))
-    found = (0, 1, -math.inf)
-    for length in lengths:
-        sums = total[length:] - total[:-length]
-        begin = int(np.argmax(sums))
-        height = float(sums[begin]) / math.sqrt(length)
-        if height > found[2]:
-            found = begin, int(length), height
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,17 +24,19 @@ __all__ = ["TRIALS", "Completeness"]
 TRIALS = np.dtype([
     ("snr", "f8"), ("dm", "f8"), ("time", "f8"), ("width", "f8"), ("effective_width", "f8"), ("scatter", "f8"),
     ("index", "f8"), ("band_low", "f8"), ("band_high", "f8"), ("left", "f8"), ("snr_left", "f8"), ("clipped", "f8"),
-    ("snr_known", "f8"), ("snr_near", "f8"), ("found", "?"), ("snr_found", "f8"), ("dm_error", "f8"),
+    ("snr_known", "f8"), ("snr_near", "f8"), ("found", "?"), ("snr_found", "f8"), ("snr_window", "f8"),
+    ("dm_error", "f8"),
     ("time_error", "f8"), ("width_found", "f8"), ("candidates", "i8"),
 ])  # fmt: skip
 """Columns of the pulses.  ``left`` is the fraction of the samples of the ideal boxcar that interference and gaps leave,
 ``snr_left`` the ideal S/N in them, ``clipped`` the fraction of the counts that the range of the samples cuts off;
 ``snr_known`` is the S/N that a detector has which knows DM, time and width; ``snr_near`` the highest S/N, in the same
 noise, of one that knows them and takes the best of the DMs, times and widths of the search that count as this pulse
-(NaN in data and under interference); ``candidates`` counts those of the pulse
-and within its reach; numbers of what was not found are NaN."""
+(NaN in data and under interference); ``snr_window`` is the S/N in the window that DM, time and width of the candidate
+describe, in the samples before any cleaning (`window_snr`; NaN if ``prepare`` changes them); ``candidates`` counts
+those of the pulse and within its reach; numbers of what was not found are NaN."""
 LEAST_LEFT = 0.8
-"""Pulses of which less survives are counted apart."""
+"""Pulses of which less survives do not count in the recall."""
 BINS = 8
 """Bins of a quantity that has more values."""
 UNITS = {"dm": "pc / cm3", "time": "s", "width": "s", "effective_width": "s", "scatter": "s", "dm_error": "pc / cm3",
@@ -93,7 +96,7 @@ class Completeness(Result):
         )  # fmt: skip
 
     @property
-    def apart(self) -> NDArray[Any]:
+    def too_much_lost(self) -> NDArray[Any]:
         """Pulses that lost over 20% of their samples to interference or gaps; `recall` leaves them out."""
         return self.trials[~(self.trials["left"] >= LEAST_LEFT)]
 
@@ -112,6 +115,8 @@ class Completeness(Result):
             The quantity, ``pulses``, ``recall`` with its interval of 95% (``low``, ``high``; Clopper and Pearson 1934),
             ``known``: the part that a detector finds which knows DM, time and width, with the same threshold on the
             same noise; ``ratio``: the median of S/N recovered over injected (in the samples that survive);
+            ``window_ratio``: the same of ``snr_window``; ``known_ratio``: that of the detector that knows all, of the
+            pulses that reach its threshold;
             ``expected`` and ``expected_ratio``: recall and ratio of a detector that takes the best of the DMs, times
             and widths which count as this pulse, on the same noise (see `TRIALS`);
             ``candidates`` for each pulse, mean; ``time_error`` (s), ``dm_error``: medians of their modulus;
@@ -133,14 +138,15 @@ class Completeness(Result):
             known = some["snr_known"][np.isfinite(some["snr_known"])]
             near = some[np.isfinite(some["snr_near"])]
             seen = near[near["snr_near"] >= self.threshold]
+            sure = some[some["snr_known"] >= self.threshold]
             rows.append({
                 by: value, "pulses": n, "recall": k / n,
                 "low": beta.ppf(tail, k, n - k + 1) if k else 0.0,
                 "high": beta.ppf(1 - tail, k + 1, n - k) if k < n else 1.0,
                 "known": float((known >= self.threshold).mean()) if len(known) else np.nan,
                 "expected": len(seen) / len(near) if len(near) else np.nan,
-                "ratio": float(np.median(good["snr_found"] / good["snr_left"])) if k else np.nan,
-                "expected_ratio": float(np.median(seen["snr_near"] / seen["snr_left"])) if len(seen) else np.nan,
+                "ratio": _ratio(good, "snr_found"), "window_ratio": _ratio(good, "snr_window"),
+                "known_ratio": _ratio(sure, "snr_known"), "expected_ratio": _ratio(seen, "snr_near"),
                 "candidates": float(some["candidates"].mean()),
                 "time_error": float(np.median(np.abs(good["time_error"]))) if k else np.nan,
                 "dm_error": float(np.median(np.abs(good["dm_error"]))) if k else np.nan,
@@ -169,19 +175,20 @@ class Completeness(Result):
             more = f"{'expected':>9}" if near else ""
             lines.append(
                 f"{NAMES.get(by, by):>9} {'pulses':>7} {'recall':>7} {'95% interval':>15} {'known':>6}{more} "
-                f"{'ratio':>6}{more} {'cand.':>6} {'DM error':>9} {'time, ms':>9} {'width':>6}"
+                f"{'ratio':>6}{more} {'window':>6} {'cand.':>6} {'DM error':>9} {'time, ms':>9} {'width':>6}"
             )
             for r in table:
                 found, ratio = (f" {r[name]:8.3f}" if near else "" for name in ("expected", "expected_ratio"))
                 lines.append(
                     f"{r[by]:9.4g} {r['pulses']:7d} {r['recall']:7.3f} {r['low']:7.3f}-{r['high']:.3f} "
-                    f"{r['known']:8.3f}{found} {r['ratio']:6.3f}{ratio} {r['candidates']:6.3f} {r['dm_error']:9.3g} "
+                    f"{r['known']:8.3f}{found} {r['ratio']:6.3f}{ratio} {r['window_ratio']:6.3f} "
+                    f"{r['candidates']:6.3f} {r['dm_error']:9.3g} "
                     f"{r['time_error'] * 1e3:9.3g} {r['width_ratio']:6.2f}"
                 )
-        if len(apart := self.apart):
+        if len(lost := self.too_much_lost):
             lines.append(
-                f"apart: {len(apart)} pulses lost over {1 - LEAST_LEFT:.0%} of their samples to interference or gaps; "
-                f"{int(apart['found'].sum())} of them were found"
+                f"not in the table: {len(lost)} pulses lost over {1 - LEAST_LEFT:.0%} of their samples to interference "
+                f"or gaps; {int(lost['found'].sum())} of them were found"
             )
         if count := int((self.trials["clipped"] > CLIPPED).sum()):
             lines.append(f"{count} pulses lost over {CLIPPED:.0%} of their counts, because samples were saturated")
@@ -234,6 +241,7 @@ class Completeness(Result):
         b.plot(good["snr"], good["snr_found"] / good["snr_left"], ".", alpha=0.3)
         b.plot(recall["snr"], recall["ratio"], "k_", markersize=14, label="median")
         b.plot(recall["snr"], recall["expected_ratio"], "r+", markersize=12, label="median of the best window")
+        b.plot(recall["snr"], recall["window_ratio"], "gx", markersize=9, label="median at the refined DM")
         b.set(xlabel="injected S/N", ylabel="recovered / injected S/N")
         b.legend()
         c.plot(good["dm"], good["dm_error"], ".", alpha=0.4)
@@ -251,3 +259,10 @@ class Completeness(Result):
         rate, low, high = self.false_rate()
         figure.suptitle(f"{self.receiver}; {rate:.2g} false candidates an hour ({low:.2g} to {high:.2g})")
         return figure
+
+
+def _ratio(some: NDArray[Any], name: str) -> float:
+    """Median of an S/N over the injected one; NaN of none."""
+    ratios = some[name] / some["snr_left"]
+    ratios = ratios[np.isfinite(ratios)]
+    return float(np.median(ratios)) if len(ratios) else math.nan

@@ -1,6 +1,6 @@
 """Segments of a campaign: pulses are placed and recorded, noise is made in memory, ideal detectors look at it.
 
-Segments of noise are made by several threads while the one before is searched.
+Two segments of noise are made by several threads while the one before is searched.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import Filterbank
-from skysieve.dedispersion.data.simulate import NOISE_BLOCK, NoiseReader, PulseReader, quantise, whole_reader
+from skysieve.dedispersion.data.simulate import NOISE_BLOCK, NoiseReader, PulseReader, whole_reader
+from skysieve.dedispersion.single_pulse.refine import window_snr_of
 
 from .interference import InterferenceReader
 from .noise import LEAST_ROOM, Levels, level_near
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.dm_plan.arguments import Stages
+    from skysieve.dedispersion.single_pulse.candidates import Candidates
 
 AROUND = 256
 """Least samples before and after a pulse from which the level of data is measured."""
@@ -169,6 +171,10 @@ class Maker:
         """End the threads."""
         self.pool.close()
 
+    def making(self, fb: Filterbank, pulses: Sequence[Pulse], seed: int) -> Iterator[Segment]:
+        """`make` when the one item is taken."""
+        yield self.make(fb, pulses, seed)
+
     def make(self, fb: Filterbank, pulses: Sequence[Pulse], seed: int) -> Segment:
         """Data with pulses; ``seed`` is that of the interference."""
         obs, known = fb.observation, self.known
@@ -199,33 +205,35 @@ class Maker:
         self.pool.run([lambda a=one, b=counts: looked(a, b) for one, counts in both])  # type: ignore[misc]
         return Segment(base, made, placed)
 
+    def window_snr(self, fb: Filterbank, found: Candidates, shared: bool) -> NDArray[np.float64]:
+        """See `refine.window_snr`; with several threads if they may share the reader."""
+        tasks = [lambda i=i: window_snr_of(fb, found, i) for i in range(len(found))]  # type: ignore[misc]
+        return np.array(self.pool.run(tasks) if shared else [task() for task in tasks], np.float64)
+
     def _held(
         self, fb: Filterbank, added: list[tuple[NDArray[np.int64], NDArray[Any]]]
     ) -> tuple[Filterbank, Filterbank]:
         """Noise without and with pulses, in memory."""
-        from .cpu_segments import add_pulse
+        from .cpu_segments import add_level, add_pulse
 
         reader = fb.readers[0]
         assert isinstance(reader, NoiseReader)
-        bits = fb.observation.nbits
+        level, sigma, highest = (np.float32(x) for x in (reader.level, reader.sigma, reader.maximum))
         base = np.empty((fb.nsamp, fb.nchan), fb.dtype)
         made = np.empty_like(base) if added else base
+        ends = [(int(first.min()), int(first.max()) + counts.shape[1]) for first, counts in added]
 
-        def fill(start: int) -> None:
-            stop = min(start + NOISE_BLOCK, fb.nsamp)
-            values = reader.values(start, stop - start)
-            base[start:stop] = quantise(values, bits, fb.dtype)
-            if not added:
-                return
-            inside = [
-                (first, counts) for first, counts in added
-                if first.min() < stop and first.max() + counts.shape[1] > start
-            ]  # fmt: skip
-            for first, counts in inside:
-                add_pulse(values, start, first, counts)
-            made[start:stop] = quantise(values, bits, fb.dtype) if inside else base[start:stop]
+        def fill(number: int) -> None:
+            for start, values in reader.drawn(number):
+                stop = start + len(values)
+                add_level(values, sigma, level, highest, base[start:stop])
+                if added:
+                    made[start:stop] = base[start:stop]
+                for (first, counts), (begin, end) in zip(added, ends, strict=True):
+                    if begin < stop and end > start:
+                        add_pulse(values, start, first, counts, highest, made[start:stop])
 
-        self.pool.run([lambda s=start: fill(s) for start in range(0, fb.nsamp, NOISE_BLOCK)])  # type: ignore[misc]
+        self.pool.run([lambda i=i: fill(i) for i in range(-(-fb.nsamp // NOISE_BLOCK))])  # type: ignore[misc]
         return Filterbank([HeldReader(reader, base)]), Filterbank([HeldReader(reader, made)])
 
     def _best_near(self, one: Placed, searched: Filterbank) -> float:
