@@ -20,7 +20,7 @@ from skysieve.periodogram.numerics import nufft
 from skysieve.periodogram.numerics.fourier import Model
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
-from . import cost, search, state
+from . import cost, search, state, vectors
 from .comb_simd import LANES
 from .finufft import finufft_object
 from .prepare import prepare, scan
@@ -45,14 +45,16 @@ DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
 TASKS_PER_THREAD = 4
 WORTH_SPLITTING = 1.5e-3
 """Seconds of an object below which several threads are not faster than one."""
-PLAIN_SECONDS = 1.0
-"""Time of sums by themselves, in one process, with which it answers before it compiles the faster methods."""
+FIRST_SECONDS = 3.0
+"""Time of first answers without compiled code in one process, after which the search is compiled: that takes longer."""
+FIRST_PAIR, FIRST_FREQUENCY, FIRST_OBJECT = 40e-9, 2e-6, 20e-3
+"""Seconds of a first answer for each point at a frequency, each frequency, and each object with its peaks."""
 KEPT_BYTES = 32 << 20
 
 
 @dataclass
 class Spent:
-    """Time that this process has taken for first answers: sums by themselves, while faster methods are not compiled."""
+    """Time that this process has taken for first answers without compiled code."""
 
     seconds: float = 0.0
 
@@ -180,13 +182,13 @@ class Engine:
 
         return series.choose(self.model, n, nf, cycles, self.spec.method, regular)
 
-    def _plain_seconds(self, n: NDArray[Any], nf: NDArray[Any]) -> NDArray[np.float64]:
-        """Expected seconds of each object with every power summed by itself."""
-        if self.model is None:
-            return cost.choose(n, nf, nf, self.dtype, "direct", False)[2]
-        from skysieve.periodogram.cpu.fourier import series
+    def _first_seconds(self, n: NDArray[Any], nf: NDArray[Any]) -> float:
+        """Expected seconds of these objects without compiled code (see `vectors`)."""
+        if self.model is not None:
+            from skysieve.periodogram.cpu.fourier import series
 
-        return series.plain_seconds(self.model, n, nf)
+            return series.first_seconds(self.model, n, nf)
+        return float(np.sum(FIRST_PAIR * n * nf + FIRST_FREQUENCY * nf + FIRST_OBJECT))
 
     # ------------------------------------------------------------------ one chunk
     def _spread(self, n: int, work: Callable[[int, int], Any]) -> None:
@@ -246,17 +248,22 @@ class Engine:
         cycles = curves.span[ok] * np.broadcast_to(grid.df, (stop - start,))[ok]
         method, combs, seconds = self._choose(curves.n_used[ok], nf, cycles, grids.values is None)
         job = self._search_of(curves, grid, answers)
-        if not job.plain and self.spec.method == "auto" and not self.fast:
-            slow = self._plain_seconds(curves.n_used[ok], nf)
-            spent = float(slow.sum()) / self.pool.workers
-            if first_answers.seconds + spent <= PLAIN_SECONDS and not job.is_compiled(
-                int(method[0]), int(combs[0]), ok[:1]
+        if self.spec.method == "auto" and not self.fast:
+            spent = self._first_seconds(curves.n_used[ok], nf)
+            top = max(float(np.max(curves.span[ok])), float(np.max(grid.f0 + grid.df * grid.nf)), *map(abs, values))
+            if (
+                first_answers.seconds + spent <= FIRST_SECONDS
+                and top < vectors.LARGEST
+                and not job.is_compiled(int(method[0]), int(combs[0]), ok[:1])
             ):
                 first_answers.seconds += spent
-                job.plain = True
-                method, combs, seconds = np.full_like(method, DIRECT), np.full_like(combs, LANES), slow
-            else:
-                self.fast = True
+                output.method[start:stop][ok] = DIRECT
+                job.plain = job.interpreted = True
+                job.objects(DIRECT, LANES, ok)
+                reporter.add(len(ok))
+                output.status[start:stop][ok[answers.index[ok, 0] < 0]] = Status.SINGULAR
+                return
+            self.fast = True
         output.method[start:stop][ok] = method
         large = self._is_large(seconds)
         tasks, costs, units = [], [], []
@@ -301,7 +308,9 @@ class SinusoidSearch:
         self.engine, self.curves, self.grid, self.answers = engine, curves, grid, answers
         self.mean = bool(engine.spec.fit_mean)
         self.plain = len(grid.values) > 0
-        """Whether every power is summed by itself: for lists of frequencies, and while the search is not compiled."""
+        """Whether every power is summed by itself: for lists of frequencies, and without compiled code."""
+        self.interpreted = False
+        """Whether the interpreter searches, because nothing is compiled."""
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
@@ -343,10 +352,14 @@ class SinusoidSearch:
         arguments = self.arguments(method, combs, which, first, last, best, taken)
         work = arguments[10]
         ending = (which, self.curves, self.grid, self.mean, best, taken, work.c, work.s, self.answers.peaks_alone())
-        compile_together((search.search, arguments), (search.conclude, ending))
-        found, count, seam = search.search(*arguments)
+        run, conclude = search.search, search.conclude
+        if self.interpreted:
+            run, conclude = vectors.sources()
+        else:
+            compile_together((run, arguments), (conclude, ending))
+        found, count, seam = run(*arguments)
         if last < 0:
-            search.conclude(*ending)
+            conclude(*ending)
         return found[:count], count, seam
 
     def _room(self, which: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
