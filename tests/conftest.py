@@ -193,7 +193,7 @@ def usual_log_level():
 
 @pytest.fixture(autouse=True)
 def no_first_answers():
-    """Methods do not depend on what is compiled: the periodogram's first answers have tests of their own."""
-    engine = sys.modules.get("skysieve.periodogram.cpu.engine")
-    if engine is not None:
-        engine.first_answers.seconds = float("inf")
+    """Methods do not depend on what is compiled: first answers have tests of their own."""
+    for name in ("skysieve.periodogram.cpu.engine", "skysieve.sphere.cpu.direct"):
+        if name in sys.modules:
+            sys.modules[name].first_answers.seconds = float("inf")

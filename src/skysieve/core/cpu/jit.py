@@ -52,6 +52,7 @@ from skysieve.core.machine.measured import cache_folder
 from skysieve.core.tasks import usable_cores
 
 __all__ = [
+    "FirstAnswers",
     "compile_all",
     "compile_beside",
     "compile_together",
@@ -59,6 +60,7 @@ __all__ = [
     "interpreted",
     "interpreted_if_small",
     "is_compiled",
+    "is_ready",
     "njit",
     "stored_folder",
 ]
@@ -307,11 +309,36 @@ def interpreted(kernel: Any) -> Callable[..., Any]:
     return run
 
 
+class FirstAnswers:
+    """Answers of one process that need no code, or less, than later ones.
+
+    Parameters
+    ----------
+    limit : float
+        Seconds that they may take together: those of compiling.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.seconds = limit, 0.0
+
+    def take(self, seconds: float) -> bool:
+        """Return whether an answer may take so long, and count it then."""
+        if self.seconds + seconds > self.limit or not INTERPRETED_SECONDS:
+            return False
+        self.seconds += seconds
+        return True
+
+
 def compile_all() -> None:
     """From now on this process interprets nothing and starts no process to compile: `skysieve warm-up` is for later."""
     global INTERPRETED_SECONDS
     INTERPRETED_SECONDS = 0.0
     os.environ[_HELPER] = "1"
+
+
+def is_ready(kernel: Any) -> bool:
+    """Return whether there is code of a function for any types of arguments, in this process or stored."""
+    return kernel.__class__ is not _Kernel or bool(kernel.overloads) or kernel._cache.holds_any()
 
 
 def is_compiled(kernel: Any, *args: Any) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.cpu.jit import compile_together, interpreted_if_small, is_compiled
+from skysieve.core.cpu.jit import FirstAnswers, compile_together, interpreted_if_small, is_compiled
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
 from skysieve.core.tasks import TaskPool
@@ -52,14 +51,7 @@ FIRST_PAIR, FIRST_FREQUENCY, FIRST_OBJECT = 40e-9, 2e-6, 20e-3
 KEPT_BYTES = 32 << 20
 
 
-@dataclass
-class Spent:
-    """Time that this process has taken for first answers without compiled code."""
-
-    seconds: float = 0.0
-
-
-first_answers = Spent()
+first_answers = FirstAnswers(FIRST_SECONDS)
 _scratch = threading.local()
 """Scratch of each thread, which is used again in later calls: new pages cost more than a small search."""
 NUFFT, DIRECT, FINUFFT = (METHODS.index(m) for m in ("nufft", "direct", "finufft"))
@@ -252,11 +244,10 @@ class Engine:
             spent = self._first_seconds(curves.n_used[ok], nf)
             top = max(float(np.max(curves.span[ok])), float(np.max(grid.f0 + grid.df * grid.nf)), *map(abs, values))
             if (
-                first_answers.seconds + spent <= FIRST_SECONDS
-                and top < vectors.LARGEST
+                top < vectors.LARGEST
                 and not job.is_compiled(int(method[0]), int(combs[0]), ok[:1])
+                and first_answers.take(spent)
             ):
-                first_answers.seconds += spent
                 output.method[start:stop][ok] = DIRECT
                 job.plain = job.interpreted = True
                 job.objects(DIRECT, LANES, ok)
