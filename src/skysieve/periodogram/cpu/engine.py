@@ -14,7 +14,7 @@ from skysieve.core.cpu.jit import FirstAnswers, compile_together, interpreted_if
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
 from skysieve.core.tasks import TaskPool
-from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec, Status
+from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec
 from skysieve.periodogram.numerics import nufft
 from skysieve.periodogram.numerics.fourier import Model
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
@@ -22,7 +22,7 @@ from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 from . import cost, search, state, vectors
 from .comb_simd import LANES
 from .finufft import finufft_object
-from .prepare import prepare, scan
+from .prepare import OK, SINGULAR, prepare, scan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -141,7 +141,7 @@ class Engine:
         """See `contract.Engine.describe`."""
         seen = self.scan(source)
         n, nf = seen.n_used, np.broadcast_to(grids.nf, seen.n_used.shape)
-        ok = (seen.status == Status.OK) & (nf > 0)
+        ok = (seen.status == OK) & (nf > 0)
         cycles = (seen.span * np.broadcast_to(grids.df, seen.span.shape))[ok]
         method, _, seconds = self._choose(n[ok], nf[ok], cycles, grids.values is None)
         largest = int(np.diff(source.offsets).max(initial=0))
@@ -185,6 +185,9 @@ class Engine:
     # ------------------------------------------------------------------ one chunk
     def _spread(self, n: int, work: Callable[[int, int], Any]) -> None:
         """``work(a, b)`` over ranges of ``n`` objects on all threads."""
+        if n == 1:
+            work(0, 1)
+            return
         pieces = min(n, TASKS_PER_THREAD * self.pool.workers)
         edges = np.linspace(0, n, pieces + 1).astype(int)
         self.pool.run([partial(work, a, b) for a, b in pairwise(edges)])
@@ -229,7 +232,7 @@ class Engine:
             output.peak_index[start:stop], output.peak_frequency[start:stop], output.peak_power[start:stop],
             output.peak_curvature[start:stop],
         )  # fmt: skip
-        good = (output.status[start:stop] == Status.OK) & (np.broadcast_to(grid.nf, (stop - start,)) > 0)
+        good = (output.status[start:stop] == OK) & (np.broadcast_to(grid.nf, (stop - start,)) > 0)
         ok = np.flatnonzero(good)
         for i in np.flatnonzero(~good):
             power[answers.power_start[i] : answers.power_start[i + 1]] = np.nan
@@ -252,7 +255,7 @@ class Engine:
                 job.plain = job.interpreted = True
                 job.objects(DIRECT, LANES, ok)
                 reporter.add(len(ok))
-                output.status[start:stop][ok[answers.index[ok, 0] < 0]] = Status.SINGULAR
+                output.status[start:stop][ok[answers.index[ok, 0] < 0]] = SINGULAR
                 return
             self.fast = True
         output.method[start:stop][ok] = method
@@ -274,7 +277,7 @@ class Engine:
         for k in np.flatnonzero(large):
             job.one(int(method[k]), int(combs[k]), int(ok[k]), int(nf[k]))
             reporter.add(1)
-        output.status[start:stop][ok[answers.index[ok, 0] < 0]] = Status.SINGULAR
+        output.status[start:stop][ok[answers.index[ok, 0] < 0]] = SINGULAR
 
     def _search_of(self, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> Any:
         """The search of the objects of a chunk."""
@@ -288,8 +291,10 @@ class Engine:
 
     def _is_large(self, seconds: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Objects to cut into stretches, because one thread would take longer for each than the others for the rest."""
+        if self.pool.workers == 1:
+            return np.zeros(len(seconds), np.bool_)
         share = 0.5 * seconds.sum() / self.pool.workers
-        return (seconds > max(share, WORTH_SPLITTING)) & (self.pool.workers > 1)
+        return np.asarray(seconds > max(share, WORTH_SPLITTING))
 
 
 class SinusoidSearch:
@@ -409,6 +414,8 @@ def _groups(
     method: NDArray[Any], combs: NDArray[Any], seconds: NDArray[Any], wanted: NDArray[np.bool_], pieces: int
 ) -> list[tuple[int, int, NDArray[np.int64]]]:
     """Groups of objects with the same method and combs, of about equal cost, as ``(method, combs, members)``."""
+    if len(method) == 1:
+        return [(int(method[0]), int(combs[0]), np.zeros(1, np.int64))] if wanted[0] else []
     out = []
     target = max(seconds[wanted].sum() / pieces, 1e-4)
     key = method.astype(np.int64) << 32 | np.where(method == NUFFT, combs, 0)
