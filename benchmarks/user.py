@@ -509,6 +509,7 @@ def main() -> None:
         parser.error("--plots: expected the case 'scale' among those that run")
     baseline = json.loads(options.against.read_text())["rows"] if options.against else None
     report = Report("user" if options.device == "cpu" else "user_gpu", PACKAGES, options.quick)
+    some = "" if options.only is CASES else "-" + "-".join(options.only)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         bench = Bench(options.device, options.quick, report, folder)
@@ -516,7 +517,7 @@ def main() -> None:
             report.title(name)
             for _ in getattr(bench, name)():
                 pass
-    some = "" if options.only is CASES else "-" + "-".join(options.only)
+            report.save(some)
     path = report.write(some)
     if options.plots:
         written = draw([path, *both_devices(path)], options.plots)

@@ -4,6 +4,7 @@ import pytest
 
 from skysieve.core.gpu import sharing as module
 from skysieve.core.gpu.sharing import sharing
+from skysieve.core.machine.measured import figures
 
 RATE = 1e10
 
@@ -43,6 +44,7 @@ def test_no_choice_is_more_than_a_tenth_slower_than_all():
 
 def test_the_rate_is_measured_once(tmp_path, monkeypatch):
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(module, "figures", figures)
     monkeypatch.setattr(module, "processor", lambda: f"made up {tmp_path.name}")
     monkeypatch.setattr(module, "IDLE", 0.0)  # the tests may keep other cores busy
     monkeypatch.setattr(module, "MEASURED", 2**22)
@@ -55,6 +57,7 @@ def test_the_rate_is_measured_once(tmp_path, monkeypatch):
 
 def test_nothing_is_stored_while_others_are_busy(tmp_path, monkeypatch):
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(module, "figures", figures)
     monkeypatch.setattr(module, "processor", lambda: f"busy {tmp_path.name}")
     monkeypatch.setattr(module, "IDLE", 100.0)
     monkeypatch.setattr(module, "MEASURED", 2**20)

@@ -39,12 +39,6 @@ GONE = RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encou
 SPEC = default_spec(method="nufft")
 
 
-@pytest.fixture(autouse=True)
-def fast_host(monkeypatch):
-    """The host never limits: all GPUs help."""
-    monkeypatch.setattr(cuda, "copy_rate", lambda: np.inf)
-
-
 def engine(*runtimes, **more):
     return cuda.Engine(SPEC, runtime=runtimes or shim_runtime(), **more)
 
