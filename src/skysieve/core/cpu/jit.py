@@ -316,14 +316,21 @@ class FirstAnswers:
     ----------
     limit : float
         Seconds that they may take together: those of compiling.
+
+    Attributes
+    ----------
+    allowed : bool
+        Whether there are first answers in this process.
     """
+
+    allowed = True
 
     def __init__(self, limit: float) -> None:
         self.limit, self.seconds = limit, 0.0
 
     def take(self, seconds: float) -> bool:
         """Return whether an answer may take so long, and count it then."""
-        if self.seconds + seconds > self.limit or not INTERPRETED_SECONDS:
+        if not self.allowed or self.seconds + seconds > self.limit:
             return False
         self.seconds += seconds
         return True
@@ -333,6 +340,7 @@ def compile_all() -> None:
     """From now on this process interprets nothing and starts no process to compile: `skysieve warm-up` is for later."""
     global INTERPRETED_SECONDS
     INTERPRETED_SECONDS = 0.0
+    FirstAnswers.allowed = False
     os.environ[_HELPER] = "1"
 
 
