@@ -516,8 +516,7 @@ def main() -> None:
         for name in options.only:
             report.title(name)
             for _ in getattr(bench, name)():
-                pass
-            report.save(some)
+                report.save(some)
     path = report.write(some)
     if options.plots:
         written = draw([path, *both_devices(path)], options.plots)
