@@ -26,6 +26,8 @@ from skysieve.dedispersion.dm_plan.plan import DMPlan
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.dedispersion.clean.receiver import Cleaner
+
 logger = logging.getLogger("skysieve")
 R = TypeVar("R")
 P = TypeVar("P", bound="EnginePlan")
@@ -62,6 +64,14 @@ class Target:
         from skysieve.dedispersion.cpu import engine as cpu
 
         return cpu.bytes_needed(source, tables, samples)
+
+    def cleaning_bytes(self, cleaner: Cleaner, samples: int) -> int:
+        """Bytes that the cleaning of ``samples`` samples at a time takes on a GPU; 0 on the CPU."""
+        if not self.gpu:
+            return 0
+        from skysieve.dedispersion.clean.cuda.launch import bytes_needed
+
+        return bytes_needed(cleaner, samples)
 
 
 def find_target(device: str | tuple[Device, ...], memory: str | float | None, reserved: int = 0) -> Target:
@@ -121,15 +131,16 @@ def make_engine(
     budget : int, optional
         Bytes of the host, where `device` is a name.
     search : bool
-        Whether it will search: on the CPU, that is compiled at the same time as the sums.
+        Whether it will search: then that is compiled at the same time as the sums.
     """
     target = device if isinstance(device, Target) else Target(resolve(device), budget or 0)
     if target.gpu:
         from skysieve.dedispersion.cuda import engine as cuda
 
         return cuda.Engine(
-            source, tables, method=method, capacity=capacity, devices=target.devices, budget=target.budget or None
-        )
+            source, tables, method=method, capacity=capacity, devices=target.devices, budget=target.budget or None,
+            search=search,
+        )  # fmt: skip
     from skysieve.dedispersion.cpu import engine as cpu
 
     if search:

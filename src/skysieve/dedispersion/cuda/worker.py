@@ -14,8 +14,8 @@ from skysieve.core.gpu.staging import Copier, Lane, make_lane
 from skysieve.dedispersion.contract import Detection, Source, Table, sum_dtype
 
 from .detect import Detector, Search
-from .rows import ALIGN, OFFSETS, READ, TAIL, Planes, Store, bytes_of
-from .tensor_plan import PACKAGE, TURN, TensorPlan, make_plan
+from .rows import ALIGN, BUILDS, OFFSETS, READ, TAIL, Planes, Store, bytes_of
+from .tensor_plan import PACKAGE, TURN, TensorPlan, likely_build, make_plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,6 +56,12 @@ def bytes_needed(source: Source, tables: Sequence[Table], samples: int) -> int:
     return total + pieces + 4 * 64 * (samples // least) + 3 * 4 * SLAB_ROWS * SLAB_COLUMNS
 
 
+def kernels_of(source: Source) -> list[tuple[str, ...]]:
+    """The arguments of `Runtime.module` for the kernels that load samples and plan sums."""
+    loading = [(PACKAGE, "load.cu", BUILDS[source.dtype.name]), (PACKAGE, "turn.cu")]
+    return loading if source.dtype.kind == "f" else [*loading, (PACKAGE, "plan.cu")]
+
+
 class Worker:
     """One GPU.
 
@@ -85,6 +91,7 @@ class Worker:
         self.plans: list[TensorPlan | None] = []
         self.words: list[int] = []
         self.detector: Detector | None = None
+        self.cleaner: Any = None
         try:
             self.store = Store(
                 runtime, source, [t.downsamp for t in tables if t is not None], capacity, self._plan(), self.lanes,
@@ -111,6 +118,8 @@ class Worker:
                 continue
             delays = np.ascontiguousarray(table.delays, np.int32)
             self.delays.append(self.runtime.xp.asarray(delays))
+            if tensor:
+                self.runtime.compile_ahead([(PACKAGE, "tensor.cu", likely_build(delays))])
             plan = make_plan(self.runtime, delays, self.delays[-1], self.budget) if tensor else None
             self.plans.append(plan)
             self.words.append(0 if plan is not None or self.real else self._packed_words(delays))
@@ -120,8 +129,9 @@ class Worker:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of samples and plans on the device."""
+        """Bytes of samples, plans and the cleaning on the device."""
         rows = sum(int(p.data.nbytes) for p in self.store.planes.values())
+        rows += 0 if self.cleaner is None else self.cleaner.nbytes
         return rows + sum(p.nbytes for p in self.plans if p is not None)
 
     @property
@@ -135,8 +145,22 @@ class Worker:
             return "floats"
         return "tensor" if self.plans[table] is not None else "packed" if self.words[table] else "direct"
 
+    def clean_with(self, cleaner: Any) -> None:
+        """Let samples be cleaned after they are loaded, by a `clean.cuda.launch.DeviceCleaner`; None cleans nothing."""
+        if self.cleaner is not None:
+            self.cleaner.close()
+        self.cleaner = cleaner
+
+    def loaded(self) -> None:
+        """Wait until the samples are in their rows, and clean them."""
+        self.store.wait()
+        if self.cleaner is not None:
+            store = self.store
+            self.cleaner.clean_planes(store.planes[1], store.start, store.stop, self.source.nsamp)
+
     def close(self) -> None:
         """Free the memory of the device."""
+        self.clean_with(None)
         for lane in self.lanes:
             lane.free()
         self.copier.close()

@@ -5,7 +5,6 @@ The samples are bytes.  Only lists of missing rectangles, and samples that are r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +12,11 @@ import numpy as np
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.core.gpu.staging import Lane, make_lane
+from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner, TimeRows
 from skysieve.dedispersion.clean.missing import ENOUGH
 from skysieve.dedispersion.contract import Resident
 
-from .history import History
+from .history import ENDLESS, History
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,12 +108,11 @@ class DeviceHistory(History):
             found: NDArray[Any] = np.array(rows) if isinstance(rows, np.ndarray) else rows.get()
         return found
 
-    def change(self, start: int, stop: int, ahead: int, work: Callable[[int, Any, int, bool], Any]) -> None:
-        """See `History.change`: the samples are copied to the host, and back if they change."""
-        rows = self.copy(start, stop + ahead)
-        changed = work(start, rows, stop - start, False)
-        if not np.may_share_memory(changed, rows):
-            self.samples.put(start - self.base, changed)
+    def clean(self, cleaner: DeviceCleaner, start: int, stop: int, last: bool) -> None:
+        """Clean the blocks from ``start`` on that are complete; ``last``: the stream ends at ``stop``."""
+        self.samples.lane.synchronize()
+        cleaner.done = start
+        cleaner.clean_rows(TimeRows(self.samples.rows), self.base, stop, stop if last else ENDLESS)
 
     def read(self, start: int, count: int) -> Any:
         """Samples for an engine, which reads them on its own streams."""
@@ -157,8 +156,6 @@ class DeviceFiller:
             self._none = xp.zeros(4, np.int64)
 
     def _rects(self, rects: NDArray[np.int64]) -> Any:
-        if not len(rects):
-            return self._none
         return self.samples.runtime.xp.asarray(np.ascontiguousarray(rects, np.int64).ravel())
 
     def add(self, start: int, rows: Any, rects: NDArray[np.int64]) -> None:
@@ -166,19 +163,24 @@ class DeviceFiller:
         n, count, lane = len(rows), np.int32(len(rects)), self.samples.lane
         if not n:
             return
-        with lane:
-            held = self._rects(rects)
-            given = (rows, np.int64(start), np.int32(n), np.int32(self.nchan), held, count)
-            grid = (min(len(rects), 4096),)
-            self.samples.module.launch("blank", grid, (THREADS,), given, stream=lane.stream)
-            args = (*given, self._number, self._total, self._square)
-            grid2 = (-(-self.nchan // THREADS), -(-n // PIECE))
-            self.samples.module.launch("statistics", grid2, (THREADS,), args, stream=lane.stream)
+        held = self._none
+        if len(rects):
+            with lane:
+                held = self._rects(rects)
+        given = (rows, np.int64(start), np.int32(n), np.int32(self.nchan), held, count)
+        grid = (min(len(rects), 4096),)
+        self.samples.module.launch("blank", grid, (THREADS,), given, stream=lane.stream)
+        args = (*given, self._number, self._total, self._square)
+        grid2 = (-(-self.nchan // THREADS), -(-n // PIECE))
+        self.samples.module.launch("statistics", grid2, (THREADS,), args, stream=lane.stream)
+        self._count += n
+        if not len(rects):
+            return
         gone = (np.minimum(rects[:, 1], start + n) - np.maximum(rects[:, 0], start)).clip(0)
         steps = np.zeros(self.nchan + 1, np.int64)
         np.add.at(steps, rects[:, 2], gone)
         np.subtract.at(steps, rects[:, 3], gone)
-        self._count += n - np.cumsum(steps[:-1])
+        self._count -= np.cumsum(steps[:-1])
 
     @property
     def ready(self) -> bool:
@@ -194,21 +196,22 @@ class DeviceFiller:
     def end_block(self, last: bool = False) -> bool:
         """See `missing.Filler.end_block`."""
         lane = self.samples.lane
-        new = self._count * ENOUGH >= self.block
-        if last and not self.ready:
-            new = self._count > 0
-        joined = self.ready and bool((new & ~self.known).any())
-        if not (new | self.known).all():
-            with lane:  # the kernel takes any sample for a channel whose level is not known
-                self._number[self.samples.runtime.xp.asarray(~new & ~self.known)] = 0
-        self.known |= new
+        joined = False
+        if not self.known.all():
+            new = self._count * ENOUGH >= self.block
+            if last and not self.ready:
+                new = self._count > 0
+            joined = self.ready and bool((new & ~self.known).any())
+            if not (new | self.known).all():
+                with lane:  # the kernel takes any sample for a channel whose level is not known
+                    self._number[self.samples.runtime.xp.asarray(~new & ~self.known)] = 0
+            self.known |= new
         self._count[:] = 0
         args = (
             self._number, self._total, self._square, self._mean, self._sigma, self._known, np.int32(self.nchan),
             np.int64(self.block),
         )  # fmt: skip
-        with lane:
-            self.samples.module.launch("end_block", (-(-self.nchan // THREADS),), (THREADS,), args, stream=lane.stream)
+        self.samples.module.launch("end_block", (-(-self.nchan // THREADS),), (THREADS,), args, stream=lane.stream)
         return joined
 
     def fill(self, start: int, rows: Any, rects: NDArray[np.int64]) -> None:

@@ -180,7 +180,7 @@ class StreamSearch(Plan):
         self.dtype, self.maximum = kind.name, most
         self.step = step * self.length
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
-        self._cleaner = Cleaner(observation, kind, most, steps, ignore, self.job.dm_constant)
+        self._cleaner: Any = Cleaner(observation, kind, most, steps, ignore, self.job.dm_constant)
         delay = self._cleaner.block + self._cleaner.ahead if self._cleaner.steps else 0
         self.real = kind.kind == "f"
         span = 2 * self.step + 2 * self.job.context + self.job.overlap
@@ -205,8 +205,9 @@ class StreamSearch(Plan):
         self._ranges = [] if place.gpu else dm_ranges(tables, observation.tsamp)
         pieces = [one.delays(tables[one.table]) for one in self._ranges] or tables
         self.engine = make_engine(
-            self._source, pieces, method=how, device=place, capacity=span, threads=threads, span=pace
-        )
+            self._source, pieces, method=how, device=place, capacity=span, threads=threads, span=pace,
+            search=place.gpu,
+        )  # fmt: skip
         looked = self.job.detections(ENDLESS)
         self.series = None
         if not getattr(self.engine, "runtimes", None):
@@ -251,6 +252,8 @@ class StreamSearch(Plan):
 
     def _move_to_gpu(self) -> None:
         """Keep the history on the engine's first GPU."""
+        from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner
+
         from .cuda_samples import DeviceHistory
 
         runtimes = getattr(self.engine, "runtimes", None)
@@ -261,6 +264,7 @@ class StreamSearch(Plan):
             )
         try:
             self._held = DeviceHistory(self._held, runtimes[0])
+            self._cleaner = DeviceCleaner(runtimes[0], self._cleaner.block, self._cleaner)
         except BaseException:
             self.engine.close()
             raise
@@ -285,7 +289,7 @@ class StreamSearch(Plan):
     @property
     def dms(self) -> NDArray[np.float64]:
         """All DMs searched, rising."""
-        return np.unique(np.concatenate([dms for dms, *_ in self.job.stages]))
+        return self.job.dms[0].copy()
 
     @property
     def device(self) -> str:
@@ -387,7 +391,7 @@ class StreamSearch(Plan):
         at = start
         found: list[StreamCandidates] = []
         while at < stop:
-            end = min(stop, (at // self.length + 1) * self.length)
+            end = stop if self._resident else min(stop, (at // self.length + 1) * self.length)
             first = min(self._loaded, self._decided, self.filled) - REREAD  # an engine reads whole blocks of floats
             self._held.append(
                 rows[at - start : end - start], first // self.length * self.length if self.real else first
@@ -518,11 +522,14 @@ class StreamSearch(Plan):
         if not self._cleaner.steps:
             self.filled = self._repaired
             return
+        if self._resident:
+            self._held.clean(self._cleaner, self.filled, self._repaired, last)
+            self.filled = self._cleaner.done
         size, most = self._cleaner.block, self._cleaner.ahead
-        while self.filled < self._repaired:
+        while self.filled < self._repaired and not self._resident:
             end = (self.filled // size + 1) * size
             if end + most > self._repaired and not last:
-                return
+                break
             end = min(end, self._repaired)
             self._held.change(self.filled, end, min(most, self._repaired - end), self._cleaner.clean)
             self.filled = end
@@ -592,8 +599,8 @@ class StreamSearch(Plan):
             every = np.repeat(self.series.searched, [one.stop - one.first for one in self._ranges])
         # a window that is divided gives events up to three quarters of its width before its middle
         before = 0 if self.job.every else -(-3 * self.job.boxes[-1] // 4) + 1
-        rank = np.unique(np.concatenate([dms for dms, *_ in self.job.stages]), return_inverse=True)[1]
-        found = np.full(int(rank.max()) + 1, np.inf)
+        dms, rank = self.job.dms
+        found = np.full(len(dms), np.inf)
         ends = (every // binnings + starts - before) * binnings * self.observation.tsamp
         np.minimum.at(found, rank, ends)
         return found
@@ -642,6 +649,8 @@ class StreamSearch(Plan):
         base = self.observation.dm or 0.0
         live = np.ones(len(columns["snr"]))
         losses = self._losses()
+        if not (len(losses.rects) or losses.start):
+            return live
         boxes = np.array(self.job.boxes)
         for (dms, binning, *_), made in zip(self.job.stages, self.job.made, strict=True):
             some = np.flatnonzero((columns["downsamp"] == binning) & np.isin(searched, dms + base))
