@@ -25,9 +25,13 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Seconds of each tool, the tools taken in turn so that a busy machine affects all of them.
 
-    ``warm`` runs each once beforehand, untimed (compilation, plans, caches, page faults).
+    ``warm`` runs each once beforehand, untimed (compilation, plans, caches, page faults); small jobs then run compiled
+    code, not the first answers of a new machine.
     """
     if warm:
+        from skysieve.core.cpu import jit
+
+        jit.FirstAnswers.allowed = False
         for call in tools.values():
             call()
     seconds: dict[str, list[float]] = {name: [] for name in tools}

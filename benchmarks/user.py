@@ -1,8 +1,9 @@
 """What a user waits for: public functions and whole commands, beside their peers, plans and floors, in one run.
 
 ``python -m benchmarks.user [--device cuda] [--quick] [--only NAME ...] [--against BASELINE.json]``; writes
-``results/user.json`` (``user_gpu.json`` for ``--device cuda``).  With ``--against`` the run fails if a case became 10%
-slower than in the baseline, as a ratio to the peer or floor that was measured beside it in the same run.
+``results/user.json`` (``user_gpu.json`` for ``--device cuda``; with ``--only`` the names of the cases are added).  With
+``--against`` the run fails if a case became 10% slower than in the baseline, as a ratio to the peer or floor that was
+measured beside it in the same run.  ``--plots`` draws cost against size from the case ``scale``.
 
 Tools of a case:
 
@@ -38,6 +39,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.harness import Report, interleaved
+from benchmarks.scale_plots import both_devices, draw
 
 PACKAGES = (
     "skysieve",
@@ -205,24 +207,39 @@ class Bench:
         from skysieve.dedispersion import Filterbank, search
 
         grid: dict[str, Any] = {"fmin": F0, "fmax": F1, "nf": N_F, "n_peaks": 5, "return_power": False}
-        for n in (1, 10, 100) if self.quick or not self.gpu else (1, 10, 100, 1000, 10_000, 100_000):
+        for n in (1, 10, 100) if self.quick else (1, 10, 100, 1000, *((10_000, 100_000) if self.gpu else ())):
             t, y, dy = self.curves(min(n, 10_000))
             flat = tuple(np.concatenate(a * (-(-n // 10_000))) for a in (t, y, dy))
             offsets = np.concatenate([[0], np.cumsum([len(a) for a in t * (-(-n // 10_000))])])
-            call = {
+            call: dict[str, Callable[[], object]] = {
                 "function": lambda f=flat, o=offsets: skysieve.lombscargle(*f, offsets=o, **grid, device=self.device)
             }
+            if find_spec("nifty_ls") and n <= 100:
+                import nifty_ls
+
+                call["nifty-ls"] = lambda t=t, y=y, dy=dy: [
+                    nifty_ls.lombscargle(a, b, c, fmin=F0, fmax=F1, Nf=N_F) for a, b, c in zip(t, y, dy, strict=True)
+                ]
             self.row("scale: objects", call, 3, size=n)
             yield
-        for nside in (64, 256) if self.quick or not self.gpu else (64, 128, 256, 512, 1024, 2048, 4096):
+        for nside in (64, 256) if self.quick else (32, 64, 128, 256, 512, 1024, *((2048,) if self.gpu else ())):
             m = np.random.default_rng(nside).standard_normal(12 * nside**2).astype(np.float32)
-            call = {"function": lambda m=m: skysieve.smoothing(m, fwhm=0.02, device=self.device, dtype="float32")}
+            fwhm = 3 * np.sqrt(np.pi / 3) / nside
+            call = {"function": lambda m=m, f=fwhm: skysieve.smoothing(m, fwhm=f, device=self.device, dtype="float32")}
+            if find_spec("healpy") and nside <= 512:
+                import healpy
+
+                call["healpy, iter=3"] = lambda m=m, f=fwhm: healpy.smoothing(m, fwhm=f, iter=3)
             self.row("scale: nside", call, 3, size=nside)
             yield
-        for seconds in (1, 4) if self.quick or not self.gpu else (1, 4, 16, 64, 256):
-            self.fake(self.folder / "scale.fil", seconds, 256)
-            fb = Filterbank.open(self.folder / "scale.fil")
-            call = {"function": lambda fb=fb: search(fb, dms=np.linspace(0, 500, 500), device=self.device)}
+        for seconds in (1, 4) if self.quick else (1, 4, 16, 64):
+            path = self.folder / "scale.fil"
+            self.fake(path, seconds, 256)
+            fb = Filterbank.open(path)
+            call = {
+                "function": lambda fb=fb: search(fb, dms=np.linspace(0, 500, 500), device=self.device),
+                "reading the file": lambda p=path: np.fromfile(p, "u1").sum(),
+            }
             self.row("scale: seconds of data", call, 3, size=seconds)
             yield
 
@@ -486,18 +503,24 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small inputs and two repetitions: whether it runs at all")
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, metavar="NAME", help=", ".join(CASES))
     parser.add_argument("--against", type=Path, metavar="BASELINE.json", help="fail on cases that became 10%% slower")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the rows of 'scale' as SVG there")
     options = parser.parse_args()
+    if options.plots and options.only is not CASES and "scale" not in options.only:
+        parser.error("--plots: expected the case 'scale' among those that run")
     baseline = json.loads(options.against.read_text())["rows"] if options.against else None
     report = Report("user" if options.device == "cpu" else "user_gpu", PACKAGES, options.quick)
+    some = "" if options.only is CASES else "-" + "-".join(options.only)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         bench = Bench(options.device, options.quick, report, folder)
         for name in options.only:
             report.title(name)
             for _ in getattr(bench, name)():
-                pass
-            report.save()
-    report.write()
+                report.save(some)
+    path = report.write(some)
+    if options.plots:
+        written = draw([path, *both_devices(path)], options.plots)
+        print("\n".join(f"drawn: {one}" for one in written))
     if baseline is not None:
         worse = slower(report.rows, baseline)
         print("\n".join(worse) if worse else "no case is 10% slower than in the baseline")

@@ -245,9 +245,34 @@ def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("with_helpers")
 def test_warm_up_compiles_what_else_is_interpreted(monkeypatch):
     monkeypatch.setattr(jit, "INTERPRETED_SECONDS", jit.INTERPRETED_SECONDS)
+    monkeypatch.setattr(jit.FirstAnswers, "allowed", True)
     fresh = njit(nogil=True)(double.py_func)
     fresh._cache.disable()
     assert jit.interpreted_if_small(fresh, 10) is not fresh
+    assert jit.FirstAnswers(1.0).take(0.5)
     jit.compile_all()
     assert jit.interpreted_if_small(fresh, 10) is fresh
+    assert not jit.FirstAnswers(1.0).take(0.5)
     assert not jit._may_start()
+
+
+def test_first_answers_take_no_more_than_their_time():
+    answers = jit.FirstAnswers(1.0)
+    assert [answers.take(0.4) for _ in range(3)] == [True, True, False]
+    assert answers.seconds == 0.8
+    assert answers.take(0.1)  # a smaller one may still be taken
+
+
+def test_the_interpreter_runs_what_stands_in_for_a_kernel():
+    assert jit.interpreted(doubled_sum) is jit.interpreted(doubled_sum)
+    a = np.array([1.0, 2.0, 4.0])
+    before = jit.interpreted(doubled_sum)(a)
+    fresh = njit(nogil=True)(doubled_sum.py_func)
+    fresh._cache.disable()
+    jit.in_interpreter(double)(lambda x: 10 * x)
+    try:
+        assert jit.interpreted(fresh)(a) == 10 * before / 2
+    finally:
+        del jit._replacements[id(double)]
+    assert fresh.overloads == {}
+    assert jit.interpreted(len) is len

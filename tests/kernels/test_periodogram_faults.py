@@ -381,3 +381,26 @@ def test_the_costliest_chunks_are_dealt_first(monkeypatch):
         e.execute(batch(lengths), grids, Output.allocate(5, 5))
         assert drawn.pop() == order
         drawn.clear()
+
+
+@pytest.mark.parametrize(("rate", "most", "limit"), [(1.0, 1, "host copies"), (1e30, 3, "GPUs")])
+def test_no_more_gpus_work_than_the_host_keeps_busy(source, expected, monkeypatch, rate, most, limit):
+    monkeypatch.setattr(cuda, "copy_rate", lambda: rate)
+    working, together, turn = set(), [], threading.Barrier(most)
+    work = Run.work
+
+    def noted(self, worker, alone):
+        working.add(worker)
+        together.append(len(working))
+        if most > 1:
+            turn.wait(60)
+        work(self, worker, alone)
+        working.remove(worker)
+
+    e = engine(*(FaultyRuntime(shim_runtime()) for _ in range(3)))
+    monkeypatch.setattr(e, "cut", lambda *a: [(i, i + 1) for i in range(6)])
+    monkeypatch.setattr(Run, "work", noted)
+    assert same(run(e, source, GRID), expected)
+    assert max(together) == most
+    about = e.describe(source, GRID)
+    assert (about["gpus"], about["limit"]) == (most, limit)

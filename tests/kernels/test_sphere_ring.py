@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Rings
 from skysieve.sphere.contract import Spec
 from skysieve.sphere.cuda import engine as cuda
+from skysieve.sphere.cuda import multi_gpu
 from skysieve.sphere.cuda.multi_gpu import MultiGpuEngine
 from skysieve.sphere.cuda.ring.engine import RingEngine
 from skysieve.sphere.cuda.ring.rows import longest_transform
@@ -199,6 +201,43 @@ def test_a_batch_is_dealt_to_several_gpus(runtime, method):
     assert (run(crew, x) == expected).all()
     assert (run(crew, x[:1]) == expected[:1]).all()
     assert run(crew, x[:0]).shape == (0, 1, spec.table.npix)
+
+
+@pytest.mark.parametrize(("rate", "most", "limit"), [(1.0, 1, "host copies"), (1e30, 2, "GPUs")])
+def test_a_batch_is_dealt_to_as_many_gpus_as_the_host_keeps_busy(monkeypatch, rate, most, limit):
+    monkeypatch.setattr(multi_gpu, "copy_rate", lambda: rate)
+    spec = spec_of(Healpix(8), 0.3, "float32")
+    x = np.random.default_rng(8).normal(size=(6, spec.table.npix)).astype(np.float32)
+    crew = MultiGpuEngine(spec, "ring", runtimes=[FaultyRuntime(shim_runtime()) for _ in range(2)])
+    working, together, turn, convolve = set(), [], threading.Barrier(most), cuda.Engine.run
+
+    def noted(self, *arguments, **options):
+        working.add(self)
+        together.append(len(working))
+        if most > 1 and len(together) <= most:
+            turn.wait(60)
+        convolve(self, *arguments, **options)
+        working.remove(self)
+
+    monkeypatch.setattr(cuda.Engine, "run", noted)
+    found = run(crew, x)
+    monkeypatch.undo()
+    assert (found == run(cuda.Engine(spec, "ring", runtime=shim_runtime()), x)).all()
+    assert max(together) == most
+    monkeypatch.setattr(multi_gpu, "copy_rate", lambda: rate)
+    about = crew.describe()
+    assert (about["gpus"], about["limit"]) == (most, limit)
+
+
+def test_a_gpu_that_waits_takes_the_place_of_a_lost_one(monkeypatch):
+    monkeypatch.setattr(multi_gpu, "copy_rate", lambda: 1.0)
+    x = np.random.default_rng(7).normal(size=(4, 12 * 21**2)).astype(np.float32)
+    expected = run(make_engine([shim_runtime()]), x)
+    lost = FaultyRuntime(shim_runtime(), "load", RuntimeError("the device is gone"), after=0)
+    crew = make_engine([lost, FaultyRuntime(shim_runtime())])
+    for _ in range(2):
+        assert (run(crew, x) == expected).all()
+    assert len(crew._alive()) == 2 - lost.faults
 
 
 def test_bad_input_stops_all_gpus():

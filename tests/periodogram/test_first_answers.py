@@ -1,11 +1,16 @@
-"""The first answers of a new machine: powers that are summed one by one, before the fast methods are compiled."""
+"""The first answers of a new machine: the sources of the kernels, run by the interpreter, before they are compiled."""
+
+import os
+import subprocess
+import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import skysieve
 from skysieve.periodogram import lombscargle, lombscargle_multiband
-from skysieve.periodogram.cpu import engine, prepare, search
+from skysieve.periodogram.cpu import engine, prepare, search, vectors
 from skysieve.periodogram.cpu.fourier import search as fourier_search
 from skysieve.periodogram.cpu.fourier import series
 
@@ -29,9 +34,16 @@ def curve(n=40, seed=3):
     return t, np.sin(2 * np.pi * t / 1.7) + 0.5 * rng.standard_normal(n), rng.uniform(0.3, 0.6, n)
 
 
-def bands(n=40):
+def bands(n=40, **more):
     t, y, dy = curve(n)
-    return lombscargle_multiband(t, y, np.arange(n) % 2, dy, **GRID)
+    return lombscargle_multiband(t, y, np.arange(n) % 2, dy, **GRID, **more)
+
+
+def batch(**more):
+    """Three curves of different length, one of them constant."""
+    curves = [curve(n, n) for n in (12, 25, 40)]
+    curves[1] = (curves[1][0], np.ones(25), curves[1][2])
+    return lombscargle(*map(list, zip(*curves, strict=True)), **GRID, **more)
 
 
 CASES = {
@@ -39,6 +51,12 @@ CASES = {
     "few points": (lambda: lombscargle(*curve(5), **GRID), 1e-9),
     "four terms": (lambda: lombscargle(*curve(), nterms=4, **GRID), 1e-8),
     "two bands": (bands, 1e-8),
+    "flexible bands": (lambda: bands(model="flexible"), 1e-8),
+    "no mean": (lambda: lombscargle(*curve(), fit_mean=False, nterms=2, **GRID), 1e-8),
+    "a batch": (batch, 1e-9),
+    "float32": (lambda: batch(dtype="float32"), 3e-6),
+    "a list": (lambda: lombscargle(*curve(), frequency=np.geomspace(0.02, 3, 2500), n_peaks=3, device="cpu"), 1e-12),
+    "long times": (lambda: lombscargle(curve()[0] + 2.45e6, *curve()[1:], **GRID), 1e-9),
 }
 """Tolerances are those of the methods: `engine.GUARD`, `series.LIMIT`."""
 
@@ -50,19 +68,49 @@ def test_the_first_answer_agrees_with_later_ones(case, cold, monkeypatch):
     assert set(np.atleast_1d(first.method)) == {"direct"}
     assert engine.first_answers.seconds > 0
     monkeypatch.setattr(
-        engine.first_answers, "seconds", engine.PLAIN_SECONDS
+        engine.first_answers, "seconds", engine.FIRST_SECONDS
     )  # from now on the fast methods are compiled
     skysieve.clear_cache()
     later = run()
     assert np.allclose(first.power, later.power, rtol=0, atol=tolerance, equal_nan=True)
     assert np.allclose(first.peaks.power, later.peaks.power, rtol=0, atol=tolerance, equal_nan=True)
     if np.isfinite(later.peaks.power).any():
-        assert np.allclose(first.period, later.period, rtol=1e-6)
+        assert np.allclose(first.period, later.period, rtol=1e-6, equal_nan=True)
+
+
+def test_nothing_is_compiled_for_first_answers(tmp_path):
+    code = """
+import numpy as np
+from skysieve.periodogram import lombscargle, lombscargle_multiband
+t = np.sort(np.random.default_rng(1).uniform(0, 60, 30))
+y, grid = np.sin(t), {"fmin": 0.05, "fmax": 5, "nf": 3000, "device": "cpu"}
+print(lombscargle(t, y, **grid).method, lombscargle(t, y, nterms=3, **grid).method)
+print(lombscargle_multiband(t, y, np.arange(30) % 2, **grid).method)
+"""
+    folder = tmp_path / "cache"
+    environment = {**os.environ, "SKYSIEVE_CACHE_DIR": str(folder)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["direct"] * 3
+    assert list(folder.rglob("*.bin")) == []
+
+
+def test_numbers_whose_halves_overflow_are_left_to_the_compiled_search(cold):
+    t, y, dy = curve()
+    found = lombscargle(1e155 * t, y, dy, fmin=2e-157, fmax=5e-155, nf=3000, device="cpu")
+    assert engine.first_answers.seconds == 0
+    assert np.isfinite(found.power).all()
+
+
+def test_the_product_of_halves_is_exact():
+    rng = np.random.default_rng(5)
+    for a, b in rng.uniform(-1e6, 1e6, (200, 2)):
+        product = a * b
+        assert Fraction(vectors._fma(a, b, -product)) == Fraction(a) * Fraction(b) - Fraction(product)
 
 
 def test_large_jobs_and_chosen_methods_are_not_summed_one_by_one(cold):
     assert set(np.atleast_1d(lombscargle(*curve(), method="nufft", **GRID).method)) == {"nufft"}
-    engine.first_answers.seconds = engine.PLAIN_SECONDS - 1e-6
+    engine.first_answers.seconds = engine.FIRST_SECONDS - 1e-6
     assert set(np.atleast_1d(lombscargle(*curve(), **GRID).method)) == {"nufft"}
 
 
@@ -85,9 +133,9 @@ def test_rows_are_prepared_by_the_interpreter_with_the_same_bits(has_dy):
         function(t, y, dy if has_dy else t[:0], has_dy, offsets, 0, objects, 3, True, *out, *each, *more)
         return out + each + more
 
-    from skysieve.core.cpu.jit import _interpreted
+    from skysieve.core.cpu.jit import interpreted
 
-    for a, b in zip(run(prepare.prepare), run(_interpreted(prepare.prepare)), strict=True):
+    for a, b in zip(run(prepare.prepare), run(interpreted(prepare.prepare)), strict=True):
         assert a.tobytes() == b.tobytes()
 
 

@@ -18,6 +18,7 @@ from skysieve.cli import app
 from skysieve.core.errors import DeviceUnavailable
 from skysieve.periodogram.analysis import sampling
 from skysieve.periodogram.command import run as command
+from skysieve.periodogram.command.resume import Parts
 from skysieve.periodogram.lightcurves import arrays, stream
 from skysieve.periodogram.lightcurves.column_names import BadFile, Wanted
 from skysieve.periodogram.lightcurves.io import read_light_curves
@@ -556,3 +557,77 @@ def test_aliases_of_a_batch_are_those_of_each_object(monkeypatch: pytest.MonkeyP
         for name in ("flag", "of", "text", "window"):
             np.testing.assert_array_equal(getattr(one, name), getattr(whole, name)[i])
             np.testing.assert_array_equal(getattr(blocks, name)[i], getattr(whole, name)[i])
+
+
+@pytest.fixture
+def groups_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The rows of each read of values (not of ids or of bands alone)."""
+    seen = []
+    read = stream._File._read_groups
+
+    def noted(self: Any, groups: list[int], start: int, stop: int, columns: list[str]) -> Any:
+        if len(columns) > 1:
+            seen.append((self.rows[0] + start, self.rows[0] + stop))
+        return read(self, groups, start, stop, columns)
+
+    monkeypatch.setattr(stream._File, "_read_groups", noted)
+    return seen
+
+
+@pytest.mark.parametrize("form", ["rows", "lists"])
+def test_a_run_that_continues_reads_what_is_not_done(
+    form: str, small_pieces: None, groups_read: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = rows() if form == "rows" else as_lists(rows())
+    path, out = write(tmp_path / "a.parquet", table, 50 if form == "rows" else 3), tmp_path / "p.csv"
+    assert run("period", path, *GRID, "-q", "-o", tmp_path / "one.csv").exit_code == 0
+    command = ("period", path, *GRID, "-o", out, "--resume", "--partition", "10")
+    saved = []
+    save = Parts.save
+
+    def twice(self: Parts, file: int, k: int, found: Any) -> None:
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+        saved.append(len(found))
+        save(self, file, k, found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "save", twice)
+        assert run(*command).exit_code == 130
+    everything = max(stop for _, stop in groups_read)
+    groups_read.clear()
+    result = run(*command)
+    assert result.exit_code == 0, result.stderr
+    assert "2 of " in result.stderr
+    assert "partitions were done before" in result.stderr
+    same_tables(out, tmp_path / "one.csv")
+    assert not list(tmp_path.glob("*.parts"))
+    again = sum(stop - start for start, stop in groups_read)
+    assert again < 0.8 * everything  # the last two or three of four or five partitions, and the first pieces
+
+
+def test_a_partition_that_cannot_be_read_is_tried_again(small_pieces: None, tmp_path: Path) -> None:
+    path, out = write(tmp_path / "a.parquet", rows(), 50), tmp_path / "p.csv"
+    damage(path, 10)
+    command = ("period", path, *GRID, "-q", "-o", out, "--resume", "--partition", "10")
+    found = []
+    for _ in range(2):
+        result = run(*command, "--overwrite")
+        assert result.exit_code == 1, result.stderr
+        assert re.search(r"rows 501 to \d+ cannot be read", " ".join(result.stderr.split()))
+        found.append(len(out.read_text().splitlines()) - 1)
+    assert 0 < found[0] == found[1] < N
+
+
+def test_pictures_of_a_large_file_need_its_beginning(
+    small_pieces: None, groups_read: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.parquet", rows(), 50)
+    monkeypatch.setattr(command, "MAX_PLOTS", 2)
+    assert run("period", path, *GRID, "-q", "-o", tmp_path / "p.csv").exit_code == 0
+    once = sum(stop - start for start, stop in groups_read)
+    groups_read.clear()
+    result = run("period", path, *GRID, "-q", "-o", tmp_path / "p.csv", "--overwrite", "--plot", tmp_path / "pictures")
+    assert result.exit_code == 0, result.stderr
+    assert len(list((tmp_path / "pictures").glob("a_*.png"))) == 2
+    assert once < sum(stop - start for start, stop in groups_read) < 2 * once

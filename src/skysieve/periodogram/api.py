@@ -429,6 +429,8 @@ class LombScarglePlan(Plan):
             bytes of rows and answers, which cross the bus of a GPU (int); ``seconds`` that are expected on an idle
             machine and ``processor_seconds`` of all threads (float; None before ``skysieve info --measure``, see
             `core.machine.rates`), ``work`` (the counts from which they are predicted) and ``threads`` that share it,
+            ``gpus`` that are used for arrays in host memory (int; "cuda:all" uses no more than help) and their
+            ``limit`` ("GPUs" or "host copies"; None on a CPU),
             ``normalization``, ``nterms``, ``n_peaks``, ``return_power``, ``n_objects``, ``n_points``,
             ``n_frequencies``, ``shared_grid``.
 
@@ -454,6 +456,8 @@ class LombScarglePlan(Plan):
             "processor_seconds": None,
             "work": {},
             "threads": 0,
+            "gpus": 0,
+            "limit": None,
             "normalization": spec.normalization,
             "nterms": spec.nterms,
             "n_peaks": spec.n_peaks,
@@ -472,6 +476,8 @@ class LombScarglePlan(Plan):
         return description | {
             **{key: about[key] for key in ("method", "device", "bytes", "work", "threads")},
             **rates.predicted("periodogram", self._device, about["work"], about["threads"]),
+            "gpus": about.get("gpus", 0),
+            "limit": about.get("limit"),
             "moved": self._moved(curves, n, int(grids.offsets(n)[-1])),
             "n_objects": n,
             "n_points": int(curves.source.offsets[-1]),

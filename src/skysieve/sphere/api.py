@@ -388,15 +388,19 @@ class ConvolvePlan(Plan):
             a copy of a map that has to be reordered or converted, but not the given maps and the result; for one map:
             ``moved`` bytes of the map and its results, ``seconds`` that are expected on an idle machine and
             ``processor_seconds`` of all threads (None before ``skysieve info --measure``), ``work`` from which they are
-            predicted; ``support`` of the kernel (rad); ``truncation_error`` for white maps; ``npix``; the
-            number of ``kernels``.
+            predicted; ``gpus`` that are used for many maps in host memory ("cuda:all" uses no more than help) and their
+            ``limit`` ("GPUs" or "host copies"; None on a CPU); ``support`` of the kernel (rad);
+            ``truncation_error`` for white maps; ``npix``; the number of ``kernels``.
         """
         cut = self.method != "harmonic"
         support = max(r.radius for r in self._spec.radials) if cut else math.pi
         facts = self._engine.describe()
         times = rates.predicted("sphere", self.device, facts["work"], facts["threads"])
         planes = (1 + len(self.kernels)) * (2 if self.spin else 1)
+        gpus = int(self.device.kind == "cuda")
         return {
+            "gpus": gpus,
+            "limit": "GPUs" if gpus else None,
             **facts,
             **times,
             "moved": planes * self.npix * self.dtype.itemsize,

@@ -52,11 +52,15 @@ from skysieve.core.machine.measured import cache_folder
 from skysieve.core.tasks import usable_cores
 
 __all__ = [
+    "FirstAnswers",
     "compile_all",
     "compile_beside",
     "compile_together",
+    "in_interpreter",
+    "interpreted",
     "interpreted_if_small",
     "is_compiled",
+    "is_ready",
     "njit",
     "stored_folder",
 ]
@@ -259,18 +263,43 @@ def interpreted_if_small(kernel: Any, steps: float) -> Callable[..., Any]:
     if kernel.interpreted_seconds + seconds > INTERPRETED_SECONDS or kernel._cache.holds_any():
         return kernel
     kernel.interpreted_seconds += seconds
-    return _interpreted(kernel)
+    return interpreted(kernel)
+
+
+def in_interpreter(replaced: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate what Python's interpreter runs in place of a function of `njit` or an intrinsic (see `interpreted`).
+
+    It has the same arguments.  It is for what the interpreter cannot do (instructions of the processor), and for loops
+    that NumPy does at once, which may be over many values of an argument where the function takes one.
+    """
+
+    def remember(function: Callable[..., Any]) -> Callable[..., Any]:
+        _replacements[id(replaced)] = replaced, function
+        return function
+
+    return remember
+
+
+_replacements: dict[int, tuple[Any, Callable[..., Any]]] = {}
 
 
 @functools.cache
-def _interpreted(kernel: Any) -> Callable[..., Any]:
-    """Return the source of a function, which calls the source of the functions that it calls."""
+def interpreted(kernel: Any) -> Callable[..., Any]:
+    """Return the source of a function of `njit` for the interpreter.
+
+    It calls the source of the functions that it calls, or what `in_interpreter` gives in their place.
+    """
+    if kernel.__class__ is not _Kernel:
+        return kernel  # type: ignore[no-any-return]
     function = kernel.py_func
     around = dict(function.__globals__)
     source = FunctionType(function.__code__, around, function.__name__, function.__defaults__, function.__closure__)
     for name in function.__code__.co_names:
-        if isinstance(around.get(name), _Kernel):
-            around[name] = _interpreted(around[name])
+        called = around.get(name)
+        if id(called) in _replacements:
+            around[name] = _replacements[id(called)][1]
+        elif isinstance(called, _Kernel):
+            around[name] = interpreted(called)
 
     @functools.wraps(function)
     def run(*args: Any) -> Any:
@@ -280,11 +309,44 @@ def _interpreted(kernel: Any) -> Callable[..., Any]:
     return run
 
 
+class FirstAnswers:
+    """Answers of one process that need no code, or less, than later ones.
+
+    Parameters
+    ----------
+    limit : float
+        Seconds that they may take together: those of compiling.
+
+    Attributes
+    ----------
+    allowed : bool
+        Whether there are first answers in this process.
+    """
+
+    allowed = True
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.seconds = limit, 0.0
+
+    def take(self, seconds: float) -> bool:
+        """Return whether an answer may take so long, and count it then."""
+        if not self.allowed or self.seconds + seconds > self.limit:
+            return False
+        self.seconds += seconds
+        return True
+
+
 def compile_all() -> None:
     """From now on this process interprets nothing and starts no process to compile: `skysieve warm-up` is for later."""
     global INTERPRETED_SECONDS
     INTERPRETED_SECONDS = 0.0
+    FirstAnswers.allowed = False
     os.environ[_HELPER] = "1"
+
+
+def is_ready(kernel: Any) -> bool:
+    """Return whether there is code of a function for any types of arguments, in this process or stored."""
+    return kernel.__class__ is not _Kernel or bool(kernel.overloads) or kernel._cache.holds_any()
 
 
 def is_compiled(kernel: Any, *args: Any) -> bool:

@@ -66,7 +66,7 @@ class Copier:
     """Copy between host arrays with several threads; one thread uses neither the bus nor the memory fully."""
 
     def __init__(self, threads: int | None = None) -> None:
-        self._threads = max(1, min(_MOST, threads or usable_cores()))
+        self.threads = max(1, min(_MOST, threads or usable_cores()))
         self._pool: ThreadPoolExecutor | None = None
 
     def start(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> list[Future[None]]:
@@ -76,11 +76,11 @@ class Copier:
         """
         work: list[Future[None]] = []
         for destination, source in pairs:
-            if self._threads == 1 or source.nbytes <= _SHORT:
+            if self.threads == 1 or source.nbytes <= _SHORT:
                 np.copyto(destination, source)
                 continue
-            pool = self._pool = self._pool or ThreadPoolExecutor(self._threads, "skysieve-copy")
-            parts = max(1, min(4 * self._threads, source.nbytes // _PIECE))
+            pool = self._pool = self._pool or ThreadPoolExecutor(self.threads, "skysieve-copy")
+            parts = max(1, min(4 * self.threads, source.nbytes // _PIECE))
             cuts = np.linspace(0, len(source), parts + 1).astype(np.int64)
             for a, b in pairwise(cuts):
                 work.append(pool.submit(np.copyto, destination[a:b], source[a:b]))

@@ -72,7 +72,13 @@ def renew(x, pad, c, nearest, rows, length, weights, S):
     for k in range(LEFT.shape[0]):
         if gap < LEFT[k, 2]:
             return
-        lane = np.searchsorted(length, np.uint64(gap + LEFT[k, 0]))
+        lane, above = 0, length.size  # numpy.searchsorted would make SciPy be loaded with the stored code
+        while lane < above:
+            middle = (lane + above) // 2
+            if np.int64(length[middle]) < gap + LEFT[k, 0]:
+                lane = middle + 1
+            else:
+                above = middle
         while lane < length.size and np.int64(length[lane]) < gap + LEFT[k, 1] + rows:
             many = np.int64(length[lane]) - gap
             for i in range(7):

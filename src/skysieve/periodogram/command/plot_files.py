@@ -146,10 +146,12 @@ def plot_objects(
     limit: int,
     used: set[str],
     prepare: Callable[[LightCurves], LightCurves] | None = None,
+    total: int | None = None,
 ) -> int:
     """Draw the first ``limit`` objects that have a period; returns how many were drawn.
 
-    ``target`` is a folder, or the picture of a single object.  ``used`` holds the names of the pictures drawn before,
+    ``target`` is a folder, or the picture of a single object; ``total`` is the number of objects of the file, where
+    ``curves`` are some of them.  ``used`` holds the names of the pictures drawn before,
     which are not used again.  ``prepare`` is called with each object before it is searched.
     """
     drawn = 0
@@ -175,7 +177,7 @@ def plot_objects(
         if is_picture(target):
             path = target
         else:
-            path = target / unused(file_name(curves.path.stem, label, len(curves)), used)
+            path = target / unused(file_name(curves.path.stem, label, total or len(curves)), used)
         save_plot(
             result, t, y, dy, path,
             title=title if request.asteroid else label, magnitudes=one.is_magnitude, value=one.value_name,

@@ -21,11 +21,14 @@ from skysieve.periodogram.survey import Found
 
 if TYPE_CHECKING:
     from skysieve.periodogram.lightcurves.io import LightCurves
+    from skysieve.periodogram.lightcurves.stream import CurveStream
 
-__all__ = ["PARTITION", "PARTITION_ROWS", "InUse", "OtherRun", "Parts", "files_of", "parts_folder"]
+__all__ = ["CUT", "PARTITION", "PARTITION_ROWS", "InUse", "OtherRun", "Parts", "files_of", "parts_folder"]
 
 PARTITION, PARTITION_ROWS = 20_000, 4_000_000
 """Objects and rows of a partition: seconds to a minute of work."""
+CUT = "rows of large Parquet files, objects of others"
+"""What the edges of partitions count; a run does not continue from those of another version, which counted objects."""
 
 
 class Parts(PartsFolder):
@@ -39,14 +42,12 @@ class Parts(PartsFolder):
             return None  # a damaged list is made again, and is the same
         return edges if edges[:1] == [0] and edges == sorted(set(edges)) else None
 
-    def cut(self, file: int, curves: LightCurves, objects: int) -> list[int]:
+    def cut(self, file: int, curves: LightCurves | CurveStream, objects: int) -> list[int]:
         """Cut a file into partitions, or find where it was cut."""
         known = self.edges(file)
         if known is not None:
             return known
-        edges = [0]
-        while edges[-1] < len(curves):
-            edges.append(curves.stop_after(edges[-1], objects, PARTITION_ROWS))
+        edges = curves.edges(objects, PARTITION_ROWS)
         with written(self.folder / f"{file:05d}.json") as part:
             part.write_text(json.dumps(edges), encoding="utf-8")
         return edges

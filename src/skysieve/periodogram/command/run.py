@@ -134,7 +134,7 @@ class PeriodRun:
 
         ``run`` is all that was asked, as JSON holds it.
         """
-        from .resume import InUse, OtherRun, Parts, files_of, parts_folder
+        from .resume import CUT, InUse, OtherRun, Parts, files_of, parts_folder
 
         self.request, self.treatment = request, treatment
         self.output, self.plot = outputs.table, outputs.plot
@@ -159,7 +159,7 @@ class PeriodRun:
             if self.plot is not None:
                 raise UserError("--resume and --plot do not go together; draw pictures in a run of their own")
             try:
-                self.parts = Parts(self.output, {"options": run, "files": files_of(files)})
+                self.parts = Parts(self.output, {"options": run, "files": files_of(files), "partitions": CUT})
             except (InUse, OtherRun) as e:
                 raise UserError(str(e)) from None
             except OSError as e:
@@ -316,7 +316,7 @@ class PeriodRun:
         """A large file that can be read while it is searched; None for others."""
         from skysieve.periodogram.lightcurves.stream import open_stream
 
-        if file == Path("stdin") or self.plot is not None or self.parts is not None:
+        if file == Path("stdin"):
             return None
         curves = open_stream(file, wanted, band=self.treatment.band)
         if curves is not None:
@@ -418,11 +418,16 @@ class PeriodRun:
         from .report import left_out
 
         whole = isinstance(curves, LightCurves)
-        with curves.pieces() as pieces:
+        # a run that continues reads the first piece for what is said of it, and later what is not done
+        looked = curves if isinstance(curves, LightCurves) or self.parts is None else curves.anew()
+        with ExitStack() as stack:
+            pieces = stack.enter_context(looked.pieces())
             first = next(pieces, None)
             if first is None:
-                lines = [] if isinstance(curves, LightCurves) else [*curves.lost, *curves.notes_on_rows()]
+                lines = [] if isinstance(looked, LightCurves) else [*looked.lost, *looked.notes_on_rows()]
                 raise BadFile("; ".join(lines) or "has no rows")
+            if self.parts is not None:
+                stack.close()
             searched, notes = range_of(first, self.request, len(curves))
             what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {curves.n_rows:,} rows"
             self.say("; ".join(filter(None, (f"{file}: {what}", searched, curves.taken))))
@@ -452,7 +457,7 @@ class PeriodRun:
         if self.treatment.phase_model is not None:
             for line in what_was_done(first, self.lost, self.flat):
                 self.say(f"note: {line}")
-        if self.plot is not None and isinstance(curves, LightCurves):
+        if self.plot is not None:
             self._plot(curves, self.plot)
 
     def _answers(
@@ -473,7 +478,6 @@ class PeriodRun:
                     detail=self._detail, prepare=self.correction(),
                 )  # fmt: skip
             return
-        assert isinstance(curves, LightCurves)
         edges = self.parts.cut(number, curves, self.partition or PARTITION)
         n = len(edges) - 1
         before = [k for k in range(n) if self.parts.load(number, k) is not None]
@@ -487,13 +491,23 @@ class PeriodRun:
             if found is None:
                 part = curves.part(edges[k], edges[k + 1])
                 label = f"{file.name}, {k + 1} of {n}"
-                with progress_bar(self.messages.log, label, len(part), self.messages.progress) as progress:
-                    answers = search(
-                        [part], self.request, total=len(part), banded=banded, progress=progress, note=self._note,
-                        detail=self._detail, prepare=self.correction(),
+                bar = progress_bar(self.messages.log, label, len(part), self.messages.progress)
+                with bar as progress, part.pieces() as rows:
+                    answers = list(
+                        search(
+                            rows, self.request, total=len(part), banded=banded, progress=progress, note=self._note,
+                            detail=self._detail, prepare=self.correction(),
+                        )
                     )  # fmt: skip
-                    found = join(list(answers))
-                self.parts.save(number, k, found)
+                lost = False
+                if not isinstance(part, LightCurves) and not isinstance(curves, LightCurves):
+                    curves.count(part)
+                    lost = bool(part.lost)
+                if not answers:
+                    continue
+                found = join(answers)
+                if not lost:  # a partition with rows that cannot be read is tried again
+                    self.parts.save(number, k, found)
             yield found
 
     def _loaded(self, number: int, k: int) -> Found:
@@ -520,11 +534,21 @@ class PeriodRun:
         files = groupby(self.found, key=lambda pair: pair[0])
         self.found = [(name, join([part for _, part in pairs])) for name, pairs in files]
 
-    def _plot(self, curves: LightCurves, path: Path) -> None:
+    def _plot(self, curves: LightCurves | CurveStream, path: Path) -> None:
+        """Draw objects of a file; a large one is read once more, as far as its pictures need it."""
+        from skysieve.periodogram.lightcurves.io import LightCurves
+
         from .plot_files import plot_objects
 
-        limit = self.plot_limit - self.plotted
-        self.plotted += plot_objects(curves, self.request, path, limit, self.pictures, self.correction())
+        source = curves if isinstance(curves, LightCurves) else curves.anew()
+        with source.pieces() as pieces:
+            for piece in pieces:
+                limit = self.plot_limit - self.plotted
+                if limit <= 0:
+                    break
+                self.plotted += plot_objects(
+                    piece, self.request, path, limit, self.pictures, self.correction(), len(curves)
+                )
 
     def _add_rows(self, fewest: int) -> None:
         """Write what was found since the last time, at least ``fewest`` objects, where the table is being written."""

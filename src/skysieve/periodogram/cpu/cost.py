@@ -77,8 +77,7 @@ def best_combs(
     per_band = c.comb_band + c.comb_spread * n + groups * (c.comb_group + folding)
     once = c.comb_object + c.comb_point * n + c.comb_few * nf / np.maximum(n, 1.0) ** 4
     ns = np.where(folds1 <= MAX_FOLDS, once + bands * per_band, np.inf)
-    best = np.argmin(ns, axis=0)
-    return combs[best, 0], np.take_along_axis(ns, best[None], axis=0)[0] * 1e-9
+    return combs[ns.argmin(axis=0), 0], ns.min(axis=0) * 1e-9
 
 
 def choose(
@@ -108,6 +107,5 @@ def choose(
     elif method != "auto":
         seconds = {method: {"direct": direct, "finufft": finufft}[method]}
     names = np.array([METHODS.index(name) for name in seconds], np.uint8)
-    table = np.stack(list(seconds.values()))
-    which = np.argmin(table, axis=0)
-    return names[which], combs, np.take_along_axis(table, which[None], 0)[0]
+    table = np.array(list(seconds.values()))
+    return names[table.argmin(axis=0)], combs, table.min(axis=0)

@@ -197,6 +197,12 @@ def centred_sums(w, wy, c, s, n, mc, ms):
 
 
 @njit(nogil=True, error_model="numpy")
+def select(condition, a, b):
+    """``a`` where the condition holds, else ``b``."""
+    return a if condition else b
+
+
+@njit(nogil=True, error_model="numpy")
 def exact_power(f, f_low, t, w, wy, n, fit_mean, c, s):
     """Standard power at ``f + f_low`` by two-pass centred sums in float64; ``c``, ``s`` are scratch of length n.
 
@@ -210,6 +216,5 @@ def exact_power(f, f_low, t, w, wy, n, fit_mean, c, s):
         mc, ms, _, _ = weighted_sums(w, wy, c, s, n)
     cc, ss, cs, yc, ys = centred_sums(w, wy, c, s, n, mc, ms)
     det = cc * ss - cs * cs
-    if not det > SINGULAR * cc * ss + COLUMN_NOISE * (cc + ss):
-        return np.nan
-    return (yc * (ss * yc - cs * ys) + ys * (cc * ys - cs * yc)) / det
+    sound = det > SINGULAR * cc * ss + COLUMN_NOISE * (cc + ss)
+    return select(sound, (yc * (ss * yc - cs * ys) + ys * (cc * ys - cs * yc)) / det, np.nan)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.cpu.jit import compile_together, interpreted_if_small, is_compiled
+from skysieve.core.cpu.jit import FirstAnswers, compile_together, interpreted_if_small, is_compiled
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
 from skysieve.core.tasks import TaskPool
-from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec, Status
+from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec
 from skysieve.periodogram.numerics import nufft
 from skysieve.periodogram.numerics.fourier import Model
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
-from . import cost, search, state
+from . import cost, search, state, vectors
 from .comb_simd import LANES
 from .finufft import finufft_object
-from .prepare import prepare, scan
+from .prepare import OK, SINGULAR, prepare, scan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,19 +44,14 @@ DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
 TASKS_PER_THREAD = 4
 WORTH_SPLITTING = 1.5e-3
 """Seconds of an object below which several threads are not faster than one."""
-PLAIN_SECONDS = 1.0
-"""Time of sums by themselves, in one process, with which it answers before it compiles the faster methods."""
+FIRST_SECONDS = 3.0
+"""Time of first answers without compiled code in one process, after which the search is compiled: that takes longer."""
+FIRST_PAIR, FIRST_FREQUENCY, FIRST_OBJECT = 40e-9, 2e-6, 20e-3
+"""Seconds of a first answer for each point at a frequency, each frequency, and each object with its peaks."""
 KEPT_BYTES = 32 << 20
 
 
-@dataclass
-class Spent:
-    """Time that this process has taken for first answers: sums by themselves, while faster methods are not compiled."""
-
-    seconds: float = 0.0
-
-
-first_answers = Spent()
+first_answers = FirstAnswers(FIRST_SECONDS)
 _scratch = threading.local()
 """Scratch of each thread, which is used again in later calls: new pages cost more than a small search."""
 NUFFT, DIRECT, FINUFFT = (METHODS.index(m) for m in ("nufft", "direct", "finufft"))
@@ -147,7 +141,7 @@ class Engine:
         """See `contract.Engine.describe`."""
         seen = self.scan(source)
         n, nf = seen.n_used, np.broadcast_to(grids.nf, seen.n_used.shape)
-        ok = (seen.status == Status.OK) & (nf > 0)
+        ok = (seen.status == OK) & (nf > 0)
         cycles = (seen.span * np.broadcast_to(grids.df, seen.span.shape))[ok]
         method, _, seconds = self._choose(n[ok], nf[ok], cycles, grids.values is None)
         largest = int(np.diff(source.offsets).max(initial=0))
@@ -180,17 +174,20 @@ class Engine:
 
         return series.choose(self.model, n, nf, cycles, self.spec.method, regular)
 
-    def _plain_seconds(self, n: NDArray[Any], nf: NDArray[Any]) -> NDArray[np.float64]:
-        """Expected seconds of each object with every power summed by itself."""
-        if self.model is None:
-            return cost.choose(n, nf, nf, self.dtype, "direct", False)[2]
-        from skysieve.periodogram.cpu.fourier import series
+    def _first_seconds(self, n: NDArray[Any], nf: NDArray[Any]) -> float:
+        """Expected seconds of these objects without compiled code (see `vectors`)."""
+        if self.model is not None:
+            from skysieve.periodogram.cpu.fourier import series
 
-        return series.plain_seconds(self.model, n, nf)
+            return series.first_seconds(self.model, n, nf)
+        return float(np.sum(FIRST_PAIR * n * nf + FIRST_FREQUENCY * nf + FIRST_OBJECT))
 
     # ------------------------------------------------------------------ one chunk
     def _spread(self, n: int, work: Callable[[int, int], Any]) -> None:
         """``work(a, b)`` over ranges of ``n`` objects on all threads."""
+        if n == 1:
+            work(0, 1)
+            return
         pieces = min(n, TASKS_PER_THREAD * self.pool.workers)
         edges = np.linspace(0, n, pieces + 1).astype(int)
         self.pool.run([partial(work, a, b) for a, b in pairwise(edges)])
@@ -235,7 +232,7 @@ class Engine:
             output.peak_index[start:stop], output.peak_frequency[start:stop], output.peak_power[start:stop],
             output.peak_curvature[start:stop],
         )  # fmt: skip
-        good = (output.status[start:stop] == Status.OK) & (np.broadcast_to(grid.nf, (stop - start,)) > 0)
+        good = (output.status[start:stop] == OK) & (np.broadcast_to(grid.nf, (stop - start,)) > 0)
         ok = np.flatnonzero(good)
         for i in np.flatnonzero(~good):
             power[answers.power_start[i] : answers.power_start[i + 1]] = np.nan
@@ -246,17 +243,21 @@ class Engine:
         cycles = curves.span[ok] * np.broadcast_to(grid.df, (stop - start,))[ok]
         method, combs, seconds = self._choose(curves.n_used[ok], nf, cycles, grids.values is None)
         job = self._search_of(curves, grid, answers)
-        if not job.plain and self.spec.method == "auto" and not self.fast:
-            slow = self._plain_seconds(curves.n_used[ok], nf)
-            spent = float(slow.sum()) / self.pool.workers
-            if first_answers.seconds + spent <= PLAIN_SECONDS and not job.is_compiled(
-                int(method[0]), int(combs[0]), ok[:1]
+        if self.spec.method == "auto" and not self.fast:
+            spent = self._first_seconds(curves.n_used[ok], nf)
+            top = max(float(np.max(curves.span[ok])), float(np.max(grid.f0 + grid.df * grid.nf)), *map(abs, values))
+            if (
+                top < vectors.LARGEST
+                and not job.is_compiled(int(method[0]), int(combs[0]), ok[:1])
+                and first_answers.take(spent)
             ):
-                first_answers.seconds += spent
-                job.plain = True
-                method, combs, seconds = np.full_like(method, DIRECT), np.full_like(combs, LANES), slow
-            else:
-                self.fast = True
+                output.method[start:stop][ok] = DIRECT
+                job.plain = job.interpreted = True
+                job.objects(DIRECT, LANES, ok)
+                reporter.add(len(ok))
+                output.status[start:stop][ok[answers.index[ok, 0] < 0]] = SINGULAR
+                return
+            self.fast = True
         output.method[start:stop][ok] = method
         large = self._is_large(seconds)
         tasks, costs, units = [], [], []
@@ -276,7 +277,7 @@ class Engine:
         for k in np.flatnonzero(large):
             job.one(int(method[k]), int(combs[k]), int(ok[k]), int(nf[k]))
             reporter.add(1)
-        output.status[start:stop][ok[answers.index[ok, 0] < 0]] = Status.SINGULAR
+        output.status[start:stop][ok[answers.index[ok, 0] < 0]] = SINGULAR
 
     def _search_of(self, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> Any:
         """The search of the objects of a chunk."""
@@ -290,8 +291,10 @@ class Engine:
 
     def _is_large(self, seconds: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Objects to cut into stretches, because one thread would take longer for each than the others for the rest."""
+        if self.pool.workers == 1:
+            return np.zeros(len(seconds), np.bool_)
         share = 0.5 * seconds.sum() / self.pool.workers
-        return (seconds > max(share, WORTH_SPLITTING)) & (self.pool.workers > 1)
+        return np.asarray(seconds > max(share, WORTH_SPLITTING))
 
 
 class SinusoidSearch:
@@ -301,7 +304,9 @@ class SinusoidSearch:
         self.engine, self.curves, self.grid, self.answers = engine, curves, grid, answers
         self.mean = bool(engine.spec.fit_mean)
         self.plain = len(grid.values) > 0
-        """Whether every power is summed by itself: for lists of frequencies, and while the search is not compiled."""
+        """Whether every power is summed by itself: for lists of frequencies, and without compiled code."""
+        self.interpreted = False
+        """Whether the interpreter searches, because nothing is compiled."""
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
@@ -343,10 +348,14 @@ class SinusoidSearch:
         arguments = self.arguments(method, combs, which, first, last, best, taken)
         work = arguments[10]
         ending = (which, self.curves, self.grid, self.mean, best, taken, work.c, work.s, self.answers.peaks_alone())
-        compile_together((search.search, arguments), (search.conclude, ending))
-        found, count, seam = search.search(*arguments)
+        run, conclude = search.search, search.conclude
+        if self.interpreted:
+            run, conclude = vectors.sources()
+        else:
+            compile_together((run, arguments), (conclude, ending))
+        found, count, seam = run(*arguments)
         if last < 0:
-            search.conclude(*ending)
+            conclude(*ending)
         return found[:count], count, seam
 
     def _room(self, which: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -405,6 +414,8 @@ def _groups(
     method: NDArray[Any], combs: NDArray[Any], seconds: NDArray[Any], wanted: NDArray[np.bool_], pieces: int
 ) -> list[tuple[int, int, NDArray[np.int64]]]:
     """Groups of objects with the same method and combs, of about equal cost, as ``(method, combs, members)``."""
+    if len(method) == 1:
+        return [(int(method[0]), int(combs[0]), np.zeros(1, np.int64))] if wanted[0] else []
     out = []
     target = max(seconds[wanted].sum() / pieces, 1e-4)
     key = method.astype(np.int64) << 32 | np.where(method == NUFFT, combs, 0)

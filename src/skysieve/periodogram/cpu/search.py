@@ -190,6 +190,14 @@ def guard_of(guard, n):
 
 
 @njit(nogil=True, error_model="numpy")
+def exact_powers(f0, df, base, m, values, t, w, wy, n, floating_mean, work):
+    """Exact powers of the samples ``base:base + m`` into ``work.block``."""
+    for q in range(m):
+        f, f_low = sample_frequency(f0, df, base + q, values)
+        work.block[q] = exact_power(f, f_low, t, w, wy, n, floating_mean, work.c, work.s)
+
+
+@njit(nogil=True, error_model="numpy")
 def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):
     """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True if some must be computed again.
 
@@ -200,9 +208,7 @@ def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, wor
     t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
     if constants is None:
         base = k * IRREGULAR_STRETCH
-        for q in range(min(IRREGULAR_STRETCH, nf - base)):
-            f, f_low = sample_frequency(f0, df, base + q, grid.values)
-            work.block[q] = exact_power(f, f_low, t, w, wy, n, floating_mean, work.c, work.s)
+        exact_powers(f0, df, base, min(IRREGULAR_STRETCH, nf - base), grid.values, t, w, wy, n, floating_mean, work)
         return None
     if method == NUFFT:
         folds1, folds2 = fold_counts(combs, df * t[n - 1])

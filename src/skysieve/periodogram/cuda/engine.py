@@ -19,6 +19,7 @@ from skysieve.core.arrays import array_module, is_device_array, to_host
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, out_of_memory
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+from skysieve.core.gpu.sharing import Sharing, copy_rate, sharing
 from skysieve.core.gpu.staging import GROWTH, Copier, make_current
 from skysieve.core.memory import parse_budget
 from skysieve.core.progress import Reporter
@@ -37,6 +38,8 @@ from .worker import Worker
 logger = logging.getLogger("skysieve")
 
 LANES = 3
+ANSWERS = 5
+"""Numbers of a peak that are copied to the host."""
 FEWEST_ROWS = 70_000
 """A chunk of fewer rows does not fill the GPU.  The first one is half as long, so that the GPU begins early."""
 FEWEST_NEW = 250_000
@@ -181,11 +184,29 @@ class Engine:
             if len(chunks) == 1 or len(workers) == 1:
                 run.in_turn(workers)
             else:
-                run.share(workers)
+                most = self._sharing(source, grids, settings).gpus
+                if most == 1:
+                    run.in_turn(workers)
+                else:
+                    run.share(workers, most)
             run.repeat(workers)
         finally:
             if run.broken:
                 self._leave(run.broken)
+
+    def _sharing(self, source: Source, grids: Grids, settings: RunSettings) -> Sharing:
+        """How many GPUs help with data in host memory; all of them where their time is not known."""
+        n, nf, gpus = source.n_objects, int(np.max(grids.nf)), len(self.workers)
+        mean = float(source.offsets[-1]) / max(1, n)
+        method = settings.methods.typical(nf, self._most_cycles(source, grids), mean)
+        seconds = settings.methods.expected(method, n, nf, mean, 1)["seconds"]
+        if seconds is None:
+            return Sharing(gpus, "GPUs")
+        columns = 3 if source.has_dy else 2
+        nbytes = 8.0 * (columns * float(source.offsets[-1]) + n * (1 + ANSWERS * max(1, self.spec.n_peaks)))
+        if settings.to_host:
+            nbytes += float(grids.offsets(n)[-1]) * self.spec.dtype.itemsize
+        return sharing(gpus, seconds, nbytes, copy_rate())
 
     def _leave(self, broken: list[Worker]) -> None:
         """Stop using GPUs that have failed, unless none is left."""
@@ -207,7 +228,10 @@ class Engine:
         kind = self.spec.dtype.name if self.spec.sinusoid else "bands" if self.spec.model is not None else "terms"
         work = {"calls": 1.0, "rows": float(offsets[-1]), "objects": float(n)}
         work[f"{METHODS[method.code]} {kind}"] = np.nan if seconds is None else seconds
+        shared = self._sharing(source, grids, settings)
         return {
+            "gpus": shared.gpus,
+            "limit": shared.limit,
             "method": METHODS[method.code],
             "device": ", ".join(str(w.runtime.device) for w in self.workers),
             "bytes": int(offsets[-1]) * settings.row_bytes() + n * int(settings.object_bytes(nf, cycles)),

@@ -268,8 +268,8 @@ class Run:
             if worker not in self.lost:
                 return
 
-    def share(self, workers: Sequence[Worker]) -> None:
-        """Several workers take chunks from the queue, the costliest ones first."""
+    def share(self, workers: Sequence[Worker], most: int) -> None:
+        """Several workers, ``most`` at a time, take chunks from the queue, the costliest ones first."""
         grids = self.settings.grids
         offsets = self.source.offsets
         if grids.shared:
@@ -279,12 +279,15 @@ class Run:
             costs = np.append(0.0, np.cumsum(each))
             self.queue = deque(sorted(self.queue, key=lambda c: float(costs[c.start] - costs[c.stop])))
 
+        places = threading.Semaphore(most)  # a worker beyond them takes the place of one that fails
+
         def run(worker: Worker) -> None:
             finished = False
             try:
-                with suppress(RuntimeError):  # `work` notices a lost device
-                    make_current(worker.runtime)
-                self.work(worker, alone=False)
+                with places:
+                    with suppress(RuntimeError):  # `work` notices a lost device
+                        make_current(worker.runtime)
+                    self.work(worker, alone=False)
                 finished = True
             finally:
                 if not finished:  # the others stop; the error reaches the caller through the future

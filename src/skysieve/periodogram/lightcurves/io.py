@@ -141,6 +141,13 @@ class LightCurves:
         limit = int(np.searchsorted(self.offsets, self.offsets[start] + max_rows, side="right")) - 1
         return min(len(self), start + max_objects, max(limit, start + 1))
 
+    def edges(self, objects: int, rows: int) -> list[int]:
+        """Objects at which runs within both limits begin, and the number of objects; see `part`."""
+        edges = [0]
+        while edges[-1] < len(self):
+            edges.append(self.stop_after(edges[-1], objects, rows))
+        return edges
+
 
 def read_light_curves(
     path: str | os.PathLike[str], wanted: Wanted | None = None, *, band: str | None = None

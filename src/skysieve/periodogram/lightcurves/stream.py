@@ -111,6 +111,34 @@ class CurveStream:
             edges.append(int(self._offsets[at]))
         return edges
 
+    def part(self, start: int, stop: int) -> CurveStream:
+        """The objects between two edges of `edges` alone; nothing of them counts as read."""
+        low = self._file.rows[0]
+        file = replace(self._file, rows=(low + start, low + stop))
+        if self._offsets is None:
+            ids, offsets, rows = self.ids[start:stop], None, round((stop - start) * self._file.rows_an_object)
+        else:
+            first, last = np.searchsorted(self._offsets, [start, stop])
+            ids, offsets, rows = self.ids[first:last], self._offsets[first : last + 1] - start, stop - start
+        return CurveStream(
+            self.path, ids, rows, self.taken, self.value_name, self.notes, self.bands, file, offsets, self._band,
+            self.treat,
+        )  # fmt: skip
+
+    def anew(self) -> CurveStream:
+        """All objects once more; nothing of them counts as read."""
+        return replace(self.part(0, self._file.rows[1] - self._file.rows[0]), n_rows=self.n_rows)
+
+    def count(self, part: CurveStream) -> None:
+        """Count what was read of a part as read."""
+        self.left_out.update(self._renamed(part.left_out))
+        self.rows_missing.update(self._renamed(part.rows_missing))
+        self.lost += part.lost
+        self._count_uneven(part.uneven)
+        self.n_lost, self.n_empty, self.n_other = (
+            self.n_lost + part.n_lost, self.n_empty + part.n_empty, self.n_other + part.n_other,
+        )  # fmt: skip
+
     @property
     def n_read(self) -> int:
         """Number of rows of the objects and the band that are searched, once all pieces were read."""
@@ -220,19 +248,21 @@ class CurveStream:
             assert batch.rows is not None
             filled = batch.rows.counts > 0
             self.n_empty += batch.rows.n_empty
-            for role, more in batch.rows.uneven.items():
-                known = self.uneven.get(role, Uneven(more.text, 0, 0))
-                self.uneven[role] = Uneven(known.text, known.n_rows + more.n_rows, known.n_times + more.n_times)
+            self._count_uneven(batch.rows.uneven)
             ids = self.ids[batch.start : batch.stop]
             if filled.any():
                 offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(batch.rows.counts[filled])])
                 yield (ids if filled.all() else ids[filled]), offsets, batch.data
 
+    def _count_uneven(self, rows: dict[str, Uneven]) -> None:
+        for role, more in rows.items():
+            known = self.uneven.get(role, Uneven(more.text, 0, 0))
+            self.uneven[role] = Uneven(known.text, known.n_rows + more.n_rows, known.n_times + more.n_times)
+
     def _lose(self, batch: _Batch, objects: int) -> None:
         self.n_lost += objects
-        self.lost.append(
-            f"rows {batch.start + 1:,} to {batch.stop:,} cannot be read ({batch.error}): {objects:,} objects are lost"
-        )
+        first, last = self._file.rows[0] + batch.start + 1, self._file.rows[0] + batch.stop
+        self.lost.append(f"rows {first:,} to {last:,} cannot be read ({batch.error}): {objects:,} objects are lost")
 
 
 @dataclass

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from skysieve.periodogram.numerics.grid import FrequencyArray
 
 
+OK = int(Status.OK)
+
+
 def settle(output: Output, grids: Grids, scan: Scan | None) -> None:
     """Objects without a grid get their status; objects without a result get NaN everywhere."""
     n = len(output.status)
@@ -27,7 +30,7 @@ def settle(output: Output, grids: Grids, scan: Scan | None) -> None:
         output.status[without] = status[without]
         for name in ("n_used", "n_dropped", "t_min", "span"):
             getattr(output, name)[without] = getattr(scan, name)[without]
-    bad = np.flatnonzero(output.status)
+    bad = output.status.nonzero()[0]
     if not bad.size:
         return
     output.peak_index[bad] = -1
@@ -75,7 +78,7 @@ def assemble(
         attach(power[pick], unit),
         partial(_errors, about, parameters, has_dy, output.peak_frequency, pick, units),
     )
-    used = np.flatnonzero(np.bincount(output.method[output.status == Status.OK]))
+    used = np.bincount(output.method[output.status == OK]).nonzero()[0]
     method: Any = "none"
     if used.size:
         method = METHODS[int(used[0])] if used.size == 1 else np.array(METHODS)[output.method]

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.fft import dct, irfft, rfft
 
 from skysieve.sphere.ring_pairs import chord_terms, reach
 
@@ -74,6 +73,8 @@ class ArkcosEngine:
                 self.pool.run(tasks)
 
     def _forward(self, x: NDArray[Any], w: NDArray[Any], modes: NDArray[Any], rings: range) -> None:
+        from scipy.fft import rfft
+
         t = self.spec.table
         pr, pi = np.empty(self.most + 1), np.empty(self.most + 1)
         for i in rings:
@@ -88,6 +89,8 @@ class ArkcosEngine:
     def _back(
         self, k: int, radial: Radial, modes: NDArray[Any], w: NDArray[Any], y: NDArray[Any], rings: range
     ) -> None:
+        from scipy.fft import irfft
+
         t = self.spec.table
         total = len(t.n)
         first, last = self.reach[k]
@@ -110,6 +113,8 @@ class ArkcosEngine:
 
     def _kernel(self, radial: Radial, o: int, i: NDArray[np.int64]) -> NDArray[Any]:
         """Modes 0 .. 2 nside of the kernel for the pairs of ring ``o`` with rings ``i``."""
+        from scipy.fft import dct
+
         t, most = self.spec.table, self.most
         a, b = chord_terms(t.theta, np.full(len(i), o), i)
         whole = np.arange(most + 1) * (np.pi / most)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.cpu.jit import FirstAnswers, interpreted_if_small, is_ready
 from skysieve.core.cpu.simd import BYTES
 from skysieve.sphere.ring_pairs import reach
 
@@ -38,6 +39,14 @@ NS_STENCIL, NS_QUARTER, NS_ONE, NS_PIXEL, NS_TASK = 0.05, 0.014, 17.0, 2.0, 1e5
 for one task."""
 
 
+FIRST_SECONDS = 1.0
+"""Time of sums by single pixels in one process, on all cores, before stencils and quarters are compiled: that takes
+longer."""
+SPAN_STEPS = 30
+"""Operations of `stencil.spans` for each pair of rings."""
+first_answers = FirstAnswers(FIRST_SECONDS)
+
+
 class DirectKernel:
     """One kernel of the direct engine: the algorithm of each output ring, and its layout in memory."""
 
@@ -59,8 +68,9 @@ class DirectKernel:
         halo = np.zeros(rings, np.int64)
         quarters = bool((t.n % 4 == 0).all()) and self.series is not None
         self.pixels = [0.0, 0.0, 0.0]
+        run = interpreted_if_small(kernels.spans, SPAN_STEPS * float((self.last - self.first)[outputs].sum()))
         for o in outputs:
-            most, azimuth, around, near = kernels.spans(o, self.first[o], self.last[o], t.theta, t.n, radial.xmax)
+            most, azimuth, around, near = run(o, self.first[o], self.last[o], t.theta, t.n, radial.xmax)
             pixels = near * t.n[o]
             if low[o] == high[o]:
                 stencil.append(int(o))
@@ -73,7 +83,7 @@ class DirectKernel:
             else:
                 single.append(int(o))
                 self.pixels[2] += pixels
-        self.quarter, self.single, self.halo = quarter, single, halo
+        self.quarter, self.single, self.halo, self.outputs = quarter, single, halo, outputs.tolist()
         size = np.where(halo > 0, (t.n // 4 + 2 * halo) * kernels.QUARTERS, 0)
         place = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
         self.place, self.packed = place[:-1].copy(), int(place[-1])
@@ -141,7 +151,8 @@ class DirectEngine:
 
     def _one(self, p: DirectKernel, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         tasks, costs = [], []
-        if p.quarter:
+        single = p.outputs if self._first(p) else p.single
+        if p.quarter and single is p.single:
             if self._packed is None:
                 size = max(q.packed for q in self.parts)
                 self._packed = np.empty((self.components, size), self.spec.dtype)
@@ -151,13 +162,21 @@ class DirectEngine:
                 listed = p.quarter[k : k + QUARTER_TILE]
                 tasks.append(partial(self._quarters, p, listed, y, w_out))
                 costs.append(float(self.spec.table.n[listed].sum()) * 3)
-        for a, b in p.groups:
+        for a, b in p.groups if single is p.single else ():
             tasks.append(partial(self._stencils, p, a, b, x, y, w_in, w_out))
             costs.append(float(self.spec.table.n[a]) * (b - a))
-        for o in p.single:
+        for o in single:
             tasks.append(partial(self._single, p, o, x, y, w_in, w_out))
             costs.append(float(self.spec.table.n[o]) * 50)
         self.pool.run(tasks, costs=costs)
+
+    def _first(self, p: DirectKernel) -> bool:
+        """Whether all pixels are summed by themselves: few are sooner done than other algorithms are compiled."""
+        needed = [kernels.quarter_layout] * bool(p.quarter) + [kernels.stencil_line] * bool(p.groups)
+        if all(is_ready(kernel) for kernel in needed):
+            return False
+        terms = sum(p.pixels) * (2 if self.mirrored else 1)
+        return first_answers.take(1e-9 * NS_ONE * terms * self.components / self.pool.workers)
 
     def _south(self, o: int) -> int:
         return len(self.spec.table.n) - 1 - o if self.mirrored else o

@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.fft import irfft, rfft
 
 from skysieve.core.cpu.jit import njit
 from skysieve.core.cpu.simd import BYTES
@@ -240,6 +239,8 @@ class RingEngine:
                     self.pool.run([partial(self._back, k, modes, w_out, parts, tile) for tile in self.tiles])
 
     def _forward(self, x: NDArray[Any], w: NDArray[Any], modes: NDArray[Any], run: tuple[int, int]) -> None:
+        from scipy.fft import rfft  # other methods do without it, and it takes long to import
+
         t, (a, b) = self.spec.table, run
         rings = self._rings(self.inputs[a:b])
         used = self.spec.rings
@@ -288,6 +289,8 @@ class RingEngine:
         )  # fmt: skip
 
     def _store(self, k: int, sums: NDArray[Any], w: NDArray[Any], y: NDArray[Any], tile: tuple[int, int]) -> None:
+        from scipy.fft import irfft
+
         t, p, (a, b) = self.spec.table, self.tables[k].pairs, tile
         pr, pi = self._phases()
         for c, d in _runs(t.n[self.outputs[a:b]], b - a):

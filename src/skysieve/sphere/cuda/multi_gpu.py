@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import is_device_array
+from skysieve.core.gpu.sharing import Sharing, copy_rate, sharing
 from skysieve.sphere.cuda.ring.engine import Piece, RingEngine
 from skysieve.sphere.grids.healpix import bad_pixels, reorder
 
@@ -33,6 +34,8 @@ __all__ = ["MultiGpuEngine"]
 
 logger = logging.getLogger("skysieve")
 
+MANY = 8
+"""Maps for each GPU of the batch that `describe` is about."""
 MOST_MAPS = 4
 """Most maps of a batch that a GPU takes at a time."""
 
@@ -89,14 +92,18 @@ class MultiGpuEngine:
         self._pieces.clear()
 
     def describe(self) -> dict[str, Any]:
-        """See `contract.Engine.describe`; ``bytes`` are those of one GPU."""
+        """See `contract.Engine.describe`; ``bytes`` are those of one GPU, ``gpus`` and ``limit`` those of many maps in
+        host memory."""
         first = self.engines[0].describe()
+        batch = self._sharing(MANY * len(self.engines), self.spec.dtype.itemsize)
         shared = len(self.engines) if isinstance(self.engines[0]._engine, RingEngine) else 1
         return {
             **first,
             "device": ", ".join(str(e.runtime.device) for e in self.engines),
             "bytes": max(e.nbytes for e in self.engines),
             "threads": shared,
+            "gpus": batch.gpus,
+            "limit": batch.limit,
         }
 
     def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
@@ -129,7 +136,8 @@ class MultiGpuEngine:
             def some(engine: Engine, at: slice) -> None:
                 engine.run(maps[at], out[at], w_in, w_out, skip_bad=skip_bad, **options)
 
-            self._deal([slice(a, min(a + step, len(maps))) for a in range(0, len(maps), step)], some)
+            tasks = [slice(a, min(a + step, len(maps))) for a in range(0, len(maps), step)]
+            self._deal(tasks, some, self._sharing(len(maps), maps.dtype.itemsize).gpus)
             return
         for x, y in zip(maps, out, strict=True):
             bad = bad_pixels(x, self.spec.dtype) if skip_bad else None
@@ -153,8 +161,15 @@ class MultiGpuEngine:
                 return engine
         raise ValueError(f"the maps are on cuda:{int(maps.device.id)}, expected one of the plan's GPUs")
 
-    def _deal(self, tasks: list[Any], work: Callable[[Engine, Any], None]) -> None:
-        """Run every task on some GPU that works; raise the last error if all GPUs have failed."""
+    def _sharing(self, maps: int, itemsize: int) -> Sharing:
+        """How many GPUs help with so many maps in host memory."""
+        alive = self._alive()
+        planes = itemsize + len(self.spec.radials) * self.spec.dtype.itemsize
+        nbytes = float(maps * self.parts * self.spec.table.npix * planes)
+        return sharing(len(alive), maps * alive[0]._engine.seconds(), nbytes, copy_rate())
+
+    def _deal(self, tasks: list[Any], work: Callable[[Engine, Any], None], most: int | None = None) -> None:
+        """Run every task on some GPU that works, ``most`` at a time; raise the last error if all GPUs have failed."""
         queue, changed = deque(tasks), threading.Condition()
         running, stopped = 0, False
         failed: list[BaseException] = []
@@ -180,6 +195,10 @@ class MultiGpuEngine:
                 changed.notify_all()
 
         def draw(engine: Engine) -> None:
+            with places:
+                serve(engine)
+
+        def serve(engine: Engine) -> None:
             while (task := take()) is not None:
                 finished = False
                 try:
@@ -198,6 +217,7 @@ class MultiGpuEngine:
                 done()
 
         alive = self._alive()
+        places = threading.Semaphore(most or len(alive))  # a GPU beyond them takes the place of one that fails
         with ThreadPoolExecutor(len(alive), "skysieve-gpu") as pool:
             ends = [pool.submit(draw, engine) for engine in alive]
             try:

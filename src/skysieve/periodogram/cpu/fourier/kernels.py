@@ -25,7 +25,7 @@ from skysieve.periodogram.cpu.comb_simd import (
     spread,
     tap_weights,
 )
-from skysieve.periodogram.cpu.direct import cos_sin
+from skysieve.periodogram.cpu.direct import cos_sin, select
 from skysieve.periodogram.cpu.state import ROW
 from skysieve.periodogram.numerics.nufft import DEGREE, TAPS, M
 
@@ -322,6 +322,13 @@ def product(a, i, b, j, lo, hi):
 
 
 @njit(nogil=True, error_model="numpy")
+def subtract(q, i, part, k, lo, hi):
+    """``q[i] -= part q[k]`` from ``lo`` to ``hi``."""
+    for j in range(lo, hi):
+        q[i, j] -= part * q[k, j]
+
+
+@njit(nogil=True, error_model="numpy")
 def exact(f, f_low, t, w, wy, n, bands, highest, fit, work):
     """Standard power at one frequency from the columns themselves, by Gram-Schmidt twice over; NaN where a column is a
     combination of the ones before it."""
@@ -373,22 +380,16 @@ def exact(f, f_low, t, w, wy, n, bands, highest, fit, work):
                     if start == stop:
                         continue
                 part = product(q, i, q, k, start, stop) + product(q, i, q, k, top, end)
-                for j in range(start, stop):
-                    q[i, j] -= part * q[k, j]
-                for j in range(top, end):
-                    q[i, j] -= part * q[k, j]
+                subtract(q, i, part, k, start, stop)
+                subtract(q, i, part, k, top, end)
         left = product(q, i, q, i, lo, hi) + product(q, i, q, i, first, last)
-        if not left > SINGULAR * own + COLUMN_NOISE * trace:
-            return np.nan
-        scale = 1 / np.sqrt(left)
+        scale = select(left > SINGULAR * own + COLUMN_NOISE * trace, 1 / np.sqrt(left), np.nan)
         for j in range(lo, hi):
             q[i, j] *= scale
         for j in range(first, last):
             q[i, j] *= scale
         part = product(q, i, q, columns, lo, hi) + product(q, i, q, columns, first, last)
-        for j in range(lo, hi):
-            q[columns, j] -= part * q[i, j]
-        for j in range(first, last):
-            q[columns, j] -= part * q[i, j]
+        subtract(q, columns, part, i, lo, hi)
+        subtract(q, columns, part, i, first, last)
         power += part * part
     return power

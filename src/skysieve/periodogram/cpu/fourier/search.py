@@ -92,6 +92,15 @@ def sample(base, q, f0, df, values):
 
 
 @njit(nogil=True, error_model="numpy")
+def exact_powers(f0, df, base, m, values, t, w, wy, n, bands, fit, work):
+    """Powers of the samples ``base:base + m`` by `exact`, into ``work.block``."""
+    terms = terms_of(fit)
+    for q in range(m):
+        f, low = sample(base, q, f0, df, values)
+        work.block[q] = exact(f, low, t, w, wy, n, bands, terms, fit, work)
+
+
+@njit(nogil=True, error_model="numpy")
 def fit_again(method, m, base, f0, df, values, t, w, wy, n, bands, highest, fit, work, limit):
     """Compute powers that are NaN in ``work.block[:m]`` again: from direct sums, unless these were used before, then
     from the columns themselves, which takes several times as long."""
@@ -163,9 +172,7 @@ def search(
                 for q in range(m):
                     work.block[q] = np.nan
             if combs is None:
-                for q in range(0 if lost else m):
-                    f, low = sample(base, q, f0, df, grid.values)
-                    work.block[q] = exact(f, low, t, w, wy, n, bands, highest, fit, work)
+                exact_powers(f0, df, base, 0 if lost else m, grid.values, t, w, wy, n, bands, fit, work)
             else:
                 flagged = not lost and stretch(
                     method, k, f0, df, nf, n_combs, modes, t, w, wy, bands, last_cell, highest, grid.values, fit, combs,

@@ -17,7 +17,7 @@ from skysieve.periodogram.cpu.search import CONCLUDED, best_rows, joined
 from skysieve.periodogram.cpu.state import ROW
 from skysieve.periodogram.numerics import fourier, nufft
 
-from . import kernels, search
+from . import kernels, search, vectors
 from .simd import WIDE
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ _scratch = threading.local()
 # Nanoseconds: a point's kernel weights, a point spread, a transform of a group, one more circle of one, a group's
 # equations of four terms, a band.
 POINT, SPREAD, TRANSFORM, CIRCLE, EQUATIONS, BAND = 30.0, 7.0, 5_500.0, 150.0, 55_000.0, 2_000.0
-EXACT = 1.0
-"""Nanoseconds of one product of columns in one point."""
+FIRST_PRODUCT, FIRST_OBJECT = 3e-9, 1.5e-3
+"""Seconds, without compiled code, of a product of columns in one point, and of each to refine the peaks."""
 SUM, PAIR = 0.45, 3.0
 """Nanoseconds of a direct sum over one point in one channel, and of its sine and cosine."""
 
@@ -124,10 +124,11 @@ def choose(
     return np.where(fast, NUFFT, DIRECT).astype(np.uint8), combs, np.where(fast, best, direct)
 
 
-def plain_seconds(model: fourier.Model, n: NDArray[Any], nf: NDArray[Any]) -> NDArray[np.float64]:
-    """Expected seconds of each object where every power is fitted by itself."""
-    found: NDArray[np.float64] = EXACT * 1e-9 * n * nf * model.columns * (model.columns + 3)
-    return found
+def first_seconds(model: fourier.Model, n: NDArray[Any], nf: NDArray[Any]) -> float:
+    """Expected seconds of these objects without compiled code (see `vectors`)."""
+    columns = model.columns
+    products = float(columns * (columns + 3))
+    return float(np.sum(FIRST_PRODUCT * products * n * nf + FIRST_OBJECT * (1 + n / 300) * products))
 
 
 @lru_cache(maxsize=16)
@@ -191,8 +192,8 @@ class SeriesSearch:
         self.engine, self.model, self.curves, self.answers, self.grid = engine, model, curves, answers, grid
         self.row_of_band = row_of_band
         self.fit, self.tables = fit_of(model), fourier.tables(model)
-        self.plain = False
-        """Whether every power is fitted by itself: while the search is not compiled."""
+        self.plain = self.interpreted = False
+        """Whether every power is fitted by itself, and by the interpreter: while the search is not compiled."""
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
@@ -231,10 +232,14 @@ class SeriesSearch:
         best, taken = self._room(which)
         arguments = self.arguments(method, combs, which, first, last, best, taken)
         ending = self._ending(which, arguments[12], best, taken)
-        compile_together((search.search, arguments), (search.conclude, ending))
-        found, count, seam = search.search(*arguments)
+        run, conclude = search.search, search.conclude
+        if self.interpreted:
+            run, conclude = vectors.sources()
+        else:
+            compile_together((run, arguments), (conclude, ending))
+        found, count, seam = run(*arguments)
         if last < 0:
-            search.conclude(*ending)
+            conclude(*ending)
         return found[:count], count, seam
 
     def _ending(self, which: NDArray[np.int64], work: kernels.SeriesWork, best: Any, taken: Any) -> tuple[Any, ...]:
