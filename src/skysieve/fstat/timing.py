@@ -55,6 +55,10 @@ GPU_STEP_SETUPS = (
     (1440, 4, 4, 64),
 )  # fmt: skip
 """The same for grids whose steps of t0 are longer than a bin."""
+GPU_SETUPS_MANY = ((480, 1, 1, 500), (480, 1, 2, 4000), (1440, 1, 4, 500))
+"""Further ones of which only the maxima are wanted, as in a search of SFTs: enough templates to fill a GPU."""
+GPU_STEP_SETUPS_MANY = ((480, 2, 1, 500), (480, 4, 4, 4000), (1440, 4, 4, 500), (1440, 2, 4, 500))
+"""The same for grids whose steps of t0 are longer than a bin."""
 GPU_SETUPS_ALONE = (
     (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 1, 2, 1), (5760, 1, 1, 1), (17_520, 1, 1, 1),
 )  # fmt: skip
@@ -72,7 +76,7 @@ LARGEST = 6000
 """Most bins that are timed on a GPU but for plain maxima of rectangular windows: a map of a year has 3e8 cells."""
 COUNTED = ("call", "sfts", "sums", "cells")
 """Names of the constants, in the order of `terms`."""
-FORMAT = 5
+FORMAT = 6
 """Version of the stored constants; raise it when the kernels change enough to make old ones wrong."""
 
 
