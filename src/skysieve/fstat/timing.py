@@ -21,7 +21,7 @@ import numpy as np
 
 from skysieve import __version__
 from skysieve.core.machine.measured import store, stored
-from skysieve.core.machine.rates import others_busy
+from skysieve.core.machine.rates import fastest, others_busy
 from skysieve.fstat.inputs.bins import Bins
 from skysieve.fstat.inputs.grid import Grid, Schedule
 from skysieve.fstat.inputs.window_kinds import Algorithm
@@ -68,10 +68,8 @@ GPU_STEP_SETUPS_ALONE = ((48, 2, 1, 1), (480, 4, 4, 1), (2880, 2, 2, 1), (5760, 
 """Both."""
 LONGEST_UNALIGNED = 480
 """Most bins that are timed for functions on grids whose start times lie at many offsets from the bins."""
-WARM, REPEATS = 2, 3
-"""Calls before a measurement, and calls of which the fastest counts; each is one less of calls longer than `LONG`."""
 LONG = 0.01
-"""Seconds."""
+"""Seconds of a call that is timed twice; shorter ones are timed more often."""
 LARGEST = 6000
 """Most bins that are timed on a GPU but for plain maxima of rectangular windows: a map of a year has 3e8 cells."""
 COUNTED = ("call", "sfts", "sums", "cells")
@@ -142,18 +140,8 @@ def measure(cases: Cases, clock: Callable[[], float] = time.thread_time) -> NDAr
     """Time a few maps and `fit` the constants."""
     table, seconds = [], []
     for counts, call in cases:
-        start = clock()
-        call()
-        fewer = int(clock() - start > LONG)
-        for _ in range(WARM - 1 - fewer):
-            call()
-        best = np.inf
-        for _ in range(REPEATS - fewer):
-            start = clock()
-            call()
-            best = min(best, clock() - start)
         table.append(counts)
-        seconds.append(best)
+        seconds.append(fastest(call, clock, LONG))
     return fit(np.array(table), np.array(seconds))
 
 

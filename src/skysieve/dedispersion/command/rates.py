@@ -39,5 +39,5 @@ def measure(device: Device) -> None:
             fb = Filterbank.from_array(x, fch1=1500, foff=-300 / channels, tsamp=256e-6)
             with SearchPlan(fb, np.linspace(0, 300, dms), widths=WIDTHS[:widths], threshold=8, device=where) as plan:
                 works.append(plan.describe()["work"])
-                took.append(rates.timed(device, partial(plan.execute, fb), runs=1))
+                took.append(rates.timed(device, partial(plan.execute, fb)))
     rates.keep("dedispersion", device, rates.fit(works, took))

@@ -176,7 +176,7 @@ def predicted_search(
         work["sft values"] = float(sum(one.data.size for one in host.sfts))
         work |= {"sfts read": float(sum(map(len, host.sfts))), "sft bytes read": float(sft_bytes)}
     else:
-        once = total * rates.timed(resolve("cpu")[0], read, 1)
+        once = total * rates.timed(resolve("cpu")[0], read)
     around = rates.predicted("fstat", device, work)
     for name in ("seconds", "processor_seconds"):
         each = facts[name], around[name]
