@@ -24,7 +24,9 @@ from skysieve.core.tasks import usable_cores
 if TYPE_CHECKING:
     from skysieve.core.device import Device
 
-__all__ = ["ADVICE", "ALONE", "fastest", "fit", "keep", "missing", "others_busy", "predicted", "processor", "rates_of", "timed"]
+__all__ = [
+    "ADVICE", "ALONE", "fastest", "fit", "keep", "missing", "others_busy", "predicted", "processor", "rates_of", "timed",
+]  # fmt: skip
 
 logger = logging.getLogger("skysieve")
 
