@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from skysieve.core.device import Device
 
 __all__ = [
-    "ADVICE", "ALONE", "fastest", "fit", "keep", "missing", "others_busy", "predicted", "processor", "rates_of", "timed",
+    "ADVICE", "ALONE", "fastest", "fit", "keep", "missing", "others_busy", "predicted", "processor", "rates_of",
+    "timed",
 ]  # fmt: skip
 
 logger = logging.getLogger("skysieve")
@@ -34,7 +35,7 @@ ADVICE = "times are not predicted: skysieve info --measure measures this machine
 """What to say where there are no rates."""
 ALONE = "alone "
 """Beginning of the names of work that one thread does."""
-LONG = 0.1
+LONG = 0.05
 """Seconds of a call that is timed twice; shorter ones are timed more often."""
 MOST = 4
 """Most calls of which the fastest counts."""

@@ -35,7 +35,7 @@ def measure(device: Device) -> None:
     for dtype in (np.uint8, np.float32):
         for channels, samples, dms, widths in CASES:
             samples *= 1 if device.kind == "cpu" else LONGER
-            x = np.resize(noise, (samples, channels)).astype(dtype).T  # as in files
+            x = np.resize(noise.astype(dtype), (samples, channels)).T  # as in files
             fb = Filterbank.from_array(x, fch1=1500, foff=-300 / channels, tsamp=256e-6)
             with SearchPlan(fb, np.linspace(0, 300, dms), widths=WIDTHS[:widths], threshold=8, device=where) as plan:
                 works.append(plan.describe()["work"])
