@@ -53,22 +53,36 @@ FILES = ((400, 200), (50, 20_000))
 
 def measure(device: Device) -> None:
     """Measure the rates of a device, and store them; `OSError` if they cannot be stored."""
+    _maps_of_one(device)
+    if device.kind == "cuda":
+        _maps_of_many(device)
+    _around_maps(device)
+
+
+def _maps_of_one(device: Device) -> None:
+    """Measure the constants of maps of one template."""
     atoms = synth_atoms(T0, 40 * T)
-    maps = [False, True]
     window: Any
     dtype: Any
-    for window, dtype, keep_map, grid in product(("rect", "exp"), ("float64", "float32"), maps, GRIDS):
+    for window, dtype, keep_map, grid in product(("rect", "exp"), ("float64", "float32"), (False, True), GRIDS):
         if grid is GRIDS[3] and keep_map:
             continue
-        for posteriors in maps if device.kind == "cuda" else [False]:
+        for posteriors in (False, True) if device.kind == "cuda" else (False,):
             options: dict[str, Any] = {"keep_map": keep_map, "posteriors": posteriors, "device": device}
             with TransientPlan(grid, window=window, dtype=dtype, **options) as plan, measuring():
                 plan.describe(atoms)
-    if device.kind == "cuda":  # searches give the kernels many templates, which take other constants than one
-        for kind, of_gpu, grid in product((np.float64, np.float32), maps, GRIDS[:2]):
-            with SearchPlan(grid, dtype=np.dtype(kind), device=device) as search, measuring():
-                search.describe(_batch(4, 48, device if of_gpu else None))
-    found = {}
+
+
+def _maps_of_many(device: Device) -> None:
+    """Measure the constants of a GPU for many templates, which are others than those for one."""
+    for kind, of_gpu, grid in product((np.float64, np.float32), (False, True), GRIDS[:2]):
+        with SearchPlan(grid, dtype=np.dtype(kind), device=device) as search, measuring():
+            search.describe(_batch(4, 48, device if of_gpu else None))
+
+
+def _around_maps(device: Device) -> None:
+    """Measure the rates of the work around the maps, and of reading and demodulation; those of maps are known."""
+    found: dict[str, float] = {}
     if device.kind == "cpu":
         with TransientPlan(window=WindowSum([(1, 1), (-1, 5)]), dtype="float32", keep_map=False, device=device) as plan:
             many = synth_atoms(T0, 300 * T)
