@@ -1,6 +1,6 @@
 """What it costs to divide a command: against one process and against two, per partition, and with workers that die.
 
-    python benchmarks/cluster.py [--quick] [--only jobs|tasks|deaths]
+    python benchmarks/cluster.py [--quick] [--only jobs|tasks|deaths] [--job NAME] [--scale X]
 
 Each job runs as one process with two threads, as two processes with a thread each that share the input, and with
 ``--cluster local:2``, in turn.  Times are of the whole commands, start of Python and of the workers included: the time
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import resource
 import subprocess
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 
-from benchmarks.harness import Report  # noqa: E402
+from benchmarks.harness import RESULTS, Report  # noqa: E402
 
 PACKAGES = ("numpy", "numba", "dask", "distributed", "pyarrow")
 BOUND = 1.1
@@ -240,6 +241,16 @@ def deaths(report: Report, scale: float) -> None:
         )
 
 
+def merge(report: Report) -> None:
+    """Put the rows of earlier runs that were not measured again before those of this one; each has its date and load."""
+    load = report.machine["load_average"]
+    report.rows = [{"date": report.machine["date"], "load": load and load[0]} | row for row in report.rows]
+    path = RESULTS / "cluster.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    again = {(row["case"], row.get("scale")) for row in report.rows}
+    report.rows[:0] = [row for row in before if (row["case"], row.get("scale")) not in again]
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -257,7 +268,9 @@ def main() -> None:
         tasks(report, scale)
     if given.only in (None, "deaths"):
         deaths(report, scale)
-    report.write("" if given.only is None and given.job is None else "-part")
+    if not given.quick:
+        merge(report)
+    report.write()
     raise SystemExit(report.failed)
 
 
