@@ -242,7 +242,7 @@ def deaths(report: Report, scale: float) -> None:
 
 
 def merge(report: Report) -> None:
-    """Put the rows of earlier runs that were not measured again before those of this one; each has its date and load."""
+    """Put rows of earlier runs that were not measured again before those of this one; each has its date and load."""
     load = report.machine["load_average"]
     report.rows = [{"date": report.machine["date"], "load": load and load[0]} | row for row in report.rows]
     path = RESULTS / "cluster.json"
