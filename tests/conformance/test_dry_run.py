@@ -188,6 +188,23 @@ def test_a_dry_run_states_times_of_a_gpu(job, small_pieces, monkeypatch):
     assert "cuda" in found["method"]
 
 
+@pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_measurement_has_a_rate_for_all_work_of_a_search(name, folder, monkeypatch):
+    from skysieve.core.device import resolve
+    from skysieve.fstat.command import rates as fstat_rates
+
+    monkeypatch.setattr("skysieve.fstat.timing.constants", lambda *a, **k: np.full(4, 1e-12))
+    device = resolve(name)[0]
+    fstat_rates._around_maps(device)
+    found = rates.rates_of("fstat", device)
+    wanted = {"templates", "atoms", "projections", "sft values", "sfts read", "sft bytes read"}
+    assert wanted | ({"templates on the GPU", "atoms on the GPU"} if name == "cuda" else {"weights"}) == set(found)
+    assert min(found.values()) >= 0
+    assert found["projections"] > 0
+    words = sfts()
+    assert re.search(r"[\d.]+ (ms|s) on an idle machine", dry_run(words, name))
+
+
 def test_more_work_is_predicted_to_take_longer(monkeypatch):
     monkeypatch.setattr(rates, "rates_of", lambda domain, device: Every())
     monkeypatch.setattr("skysieve.fstat.timing.constants", lambda *a, **k: np.full(4, 1e-3))
