@@ -101,11 +101,16 @@ class Report:
 
     def write(self, suffix: str = "") -> Path:
         """Write ``results/<name><suffix>.json`` (``-quick`` added for a smoke run)."""
+        path = self.save(suffix)
+        print(f"\nwritten: {path}")
+        return path
+
+    def save(self, suffix: str = "") -> Path:
+        """Write the rows so far, so that a run that is killed leaves them."""
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{self.name}{suffix}{'-quick' if self.quick else ''}.json"
         text = json.dumps({"benchmark": self.name, "quick": self.quick, **self.machine, "rows": self.rows}, indent=1)
         path.write_text(text + "\n")
-        print(f"\nwritten: {path}")
         return path
 
 

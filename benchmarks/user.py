@@ -496,6 +496,7 @@ def main() -> None:
             report.title(name)
             for _ in getattr(bench, name)():
                 pass
+            report.save()
     report.write()
     if baseline is not None:
         worse = slower(report.rows, baseline)

@@ -109,3 +109,38 @@ def test_less_memory_than_all_modes_need():
         found = plan.execute(x)
         assert pool.total_bytes() - before <= 1.2 * plan.describe()["bytes"]
     assert bool((found == expected).all())
+
+
+BUSY = r'extern "C" __global__ void busy(long long cycles) { for (long long t = clock64(); clock64() - t < cycles;); }'
+
+
+@pytest.mark.parametrize("call", ["maps", "rows"])
+def test_freed_memory_that_unfinished_work_still_writes_to(call):
+    """The pool gives such memory to the same stream again, but maps are copied on other streams."""
+    import cupy
+
+    spec = spec_of(64, 0.08)
+    t, ones = spec.table, np.ones(len(spec.table.n))
+    x = sky(t.npix, 2, dtype="float32")
+    first, second = (cuda.Engine(spec, "ring", runtime=cuda._runtime(resolve("cuda:0")[0])) for _ in range(2))
+    expected = convolved(first, x)
+    busy = cupy.RawKernel(BUSY, "busy")
+    busy((1,), (1,), (np.int64(1000),))  # compiled
+    second._up.up(cupy.empty(t.npix, np.float32), x[0])  # page-locks memory, which waits for the GPU
+    second._ring_weights(t.weight, ones)  # CuPy page-locks memory for arrays too
+    with cupy.cuda.Device(0):
+        cupy.cuda.Device(0).synchronize()
+        freed = [cupy.empty(t.npix, np.float32) for _ in range(8)]
+        busy((1,), (1,), (np.int64(200_000_000),))  # about 0.1 s
+        for a in freed:
+            a.fill(7)
+        del a, freed
+        if call == "maps":
+            found = convolved(second, x)
+        else:
+            found = np.full_like(expected, np.nan)
+            for one, target in zip(x, found, strict=True):
+                second.rows(one, target, t.weight, ones, 0, second._engine.rows)
+    assert (found == expected).all()
+    first.close()
+    second.close()

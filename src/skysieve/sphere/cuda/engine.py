@@ -288,6 +288,7 @@ class Engine:
                 xp.empty((self.parts, p.npix_read), dtype),
                 xp.empty((len(out), self.parts, p.npix_written), dtype),
             )
+            self._settle()
             for line, source in zip(given, x.reshape(self.parts, -1), strict=True):
                 at = 0
                 for a, b in p.read:
@@ -400,7 +401,16 @@ class Engine:
         held = self._buffers.get(name)
         if held is None or held.shape != shape:
             held = self._buffers[name] = self.runtime.xp.empty(shape, self.spec.dtype)
+            self._settle()
         return held
+
+    def _settle(self) -> None:
+        """Wait for the current stream before new memory is filled by copies, which run on other streams.
+
+        CuPy returns memory that was freed while work of this stream may still write to it.
+        """
+        if self.runtime.xp is not np:
+            self.runtime.xp.cuda.get_current_stream().synchronize()
 
     def _good_pixels(self, maps: Any, out: Any, *options: Any) -> None:
         """Convolve maps on the device as `_on_device_maps` does; bad pixels count as 0 and are copied to the results.
