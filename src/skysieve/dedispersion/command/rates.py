@@ -20,7 +20,7 @@ CASES = (
     (256, 1 << 16, 60, 26), (64, 1 << 16, 120, 26), (1024, 1 << 14, 240, 1), (512, 1 << 14, 480, 1),
     (128, 1 << 16, 4, 26), (64, 1 << 16, 120, 1), (256, 1 << 13, 10, 26),
 )  # fmt: skip
-"""Channels, samples, DMs and widths; additions are half of the work of some."""
+"""Channels, samples, DMs and widths; additions are a third of the work of some."""
 NOISE = 1_000_003
 """Random numbers that all data repeat: a prime, so that no channel repeats another."""
 LONGER = 8
