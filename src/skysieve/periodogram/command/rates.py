@@ -125,9 +125,8 @@ def prediction(curves: LightCurves | CurveStream, request: Request, opened: Cloc
     """
     with curves.pieces() as pieces:  # the first time imports and compiles
         first = next(pieces)
-    reading = Reading(0.0, 0.0, 0.0)
-    if not isinstance(curves, LightCurves):
-        reading = Reading.of(curves)
+    streamed = not isinstance(curves, LightCurves)
+    reading = Reading(0.0, 0.0, 0.0) if isinstance(curves, LightCurves) else Reading.of(curves)
     banded = request.banded(curves)
     part = first.part(0, first.stop_after(0, max(first_chunk(first, request), SEEN), MAX_ROWS))
     if banded and part.band is not None and part.band.dtype.kind not in "iu":
@@ -151,12 +150,12 @@ def prediction(curves: LightCurves | CurveStream, request: Request, opened: Cloc
         assert times["processor_seconds"] is not None
         read = opened.processor + reading.processor
         times["processor_seconds"] += read
-        times["seconds"] += read / threads if reading.processor else read
+        times["seconds"] += read / threads if streamed else read
     elif times["seconds"] is not None:
         alone, after = (rates.predicted("periodogram", device, one)["seconds"] for one in (searched, answers))
         assert alone is not None
         assert after is not None
-        if reading.wall:
+        if streamed:
             times["seconds"] = opened.wall + reading.first + slowest(reading.wall, alone, after, usable_cores())
         else:
             times["seconds"] = opened.wall + alone + after / finishers(usable_cores())
