@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skysieve.dedispersion import Filterbank, Noise, completeness, fake, plan, search
+from skysieve.dedispersion.contract import sorted_events
 from skysieve.dedispersion.cpu import detect
 from skysieve.dedispersion.cpu.engine import compile_search
 from skysieve.dedispersion.data.delays import delay_seconds, snr_kept
@@ -168,6 +169,26 @@ def test_the_response_is_that_of_cordes_and_mclaughlin():
     )  # measured 0.156: a top-hat that is widened a little, against a Gaussian
 
 
+# ---------------------------------------------------------------- the order of events
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(0, 300), far=st.sampled_from([0, 2**40]))
+def test_events_are_sorted_and_each_is_listed_once(seed, count, far):
+    """Few values, so that many rows are equal in part or in all columns."""
+    rng = np.random.default_rng(seed)
+    dm, sample, width, downsamp = (rng.integers(0, n, count) for n in (9, 7, 5, 2))
+    sample, downsamp = sample + far, 2**downsamp
+    rows = np.stack([dm, sample, width, 100.0 * dm + sample - far], axis=1)
+    expected = np.array(sorted(set(map(tuple, rows.tolist())))).reshape(-1, 4)
+    found = sorted_events(rows)
+    rows[:] = -1  # memory that is used again
+    assert np.array_equal(found, expected)
+    order = event_order(dm, sample, width, downsamp)
+    keys = list(zip(dm, 2 * sample + width * downsamp, width, downsamp, strict=True))
+    assert [keys[i] for i in order] == sorted(set(keys))
+
+
 # ---------------------------------------------------------------- properties
 
 DMS = np.arange(0, 300, 4.0)
@@ -186,14 +207,15 @@ def events_of(rows, times, widths, snrs):
     """Events in the order of a search, from columns in any order."""
     samples = np.rint(widths / TSAMP).astype(np.int64)
     ones = np.ones(len(rows), np.int64)
-    order = event_order(rows, times, samples, ones)
+    first = np.rint(times * 2**22).astype(np.int64) - samples // 2
+    order = event_order(rows, first, samples, ones)
     columns = (
         rows,
         DMS[rows],
         snrs.astype(np.float32),
         times,
         widths,
-        np.rint(times / TSAMP).astype(np.int64),
+        first,
         samples,
         ones,
     )

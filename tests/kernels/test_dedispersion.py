@@ -414,7 +414,7 @@ def test_a_first_look_chooses_the_pieces(runtime, kind, least, most, threads, mo
         engine.load(0, n)
         found.append(engine.search(0, 0, n, 0, n, what))
         if len(found) == 1:
-            listed = int(engine.workers[0].lanes[0].array("valid", 3, np.int32)[2])
+            listed = int(engine.workers[0].lanes[0].array("number", 2, np.uint32)[1])
             [glance] = [launch for launch in engine.runtimes[0].launches if launch[0] == "glance"]
             assert glance[2][0] == threads
         engine.close()

@@ -121,15 +121,16 @@ def make_engine(
     budget : int, optional
         Bytes of the host, where `device` is a name.
     search : bool
-        Whether it will search: on the CPU, that is compiled at the same time as the sums.
+        Whether it will search: then that is compiled at the same time as the sums.
     """
     target = device if isinstance(device, Target) else Target(resolve(device), budget or 0)
     if target.gpu:
         from skysieve.dedispersion.cuda import engine as cuda
 
         return cuda.Engine(
-            source, tables, method=method, capacity=capacity, devices=target.devices, budget=target.budget or None
-        )
+            source, tables, method=method, capacity=capacity, devices=target.devices, budget=target.budget or None,
+            search=search,
+        )  # fmt: skip
     from skysieve.dedispersion.cpu import engine as cpu
 
     if search:

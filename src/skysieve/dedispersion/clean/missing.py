@@ -56,6 +56,10 @@ class Losses:
             raise ValueError("rects: expected first sample < last + 1 and first row < last + 1, none negative")
         if self.start < 0:
             raise ValueError(f"start={self.start}: expected a sample number of at least 0")
+        object.__setattr__(self, "rects", rects)
+        object.__setattr__(self, "reach", 0)
+        if not len(rects):
+            return
         rects = rects.copy()
         rects[:, 0] = np.maximum(rects[:, 0], self.start)
         rects = rects[rects[:, 0] < rects[:, 1]]
@@ -237,11 +241,15 @@ def live_of(
     for t, rows in zip(made, raw, strict=True):
         number, centre = rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64)
         width = widths[rows[:, 2].astype(np.int64)]
-        out = np.ones(len(rows))
-        if len(rows) and len(rects):
+        out, begin = np.ones(len(rows)), centre - width // 2
+        # the others begin after all losses
+        some = np.flatnonzero(begin * t.table.downsamp < rects[:, 1].max(initial=0))
+        if len(some):
+            part = out[some]
             cpu_missing.live_parts(
-                number, centre - width // 2, width, t.table.downsamp, t.table.delays, rects, reach, out
+                number[some], begin[some], width[some], t.table.downsamp, t.table.delays, rects, reach, part
             )
+            out[some] = part
         found.append(out)
     return found
 
@@ -256,6 +264,8 @@ def kept_events(
     sample.  Noise blocks with such a change have no events either, nor has a short last block that takes its noise from
     one of them.
     """
+    if not (len(losses.rects) or losses.start or len(joins)):
+        return list(raw)
     first = losses.start // block * block
     live = live_of(made, raw, boxes, losses)
     return [

@@ -9,7 +9,8 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.core.gpu.staging import Lane
-from skysieve.dedispersion.contract import UNIT, Detection, check_events, sorted_events
+from skysieve.core.gpu.structs import address
+from skysieve.dedispersion.contract import UNIT, Detection, check_events, sorted_events, sum_dtype
 
 from .tensor_plan import PACKAGE
 
@@ -66,7 +67,9 @@ class Search:
         Widths, their scales, and by width the sums that reach the threshold: of fixed-point samples, and in sigma
         before they are rounded.
     held : array
-        Columns of every series; then the number of events and the number of pieces on the list.
+        Columns of every series.
+    number : array
+        The number of events and the number of pieces on the list.
     levels : array
         Level and scale of every block.
     means : array
@@ -81,6 +84,7 @@ class Search:
     what: Detection
     constants: tuple[Any, ...]
     held: Any
+    number: Any
     levels: Any
     means: Any
     lists: tuple[Any, Any]
@@ -89,7 +93,9 @@ class Search:
     @property
     def parts(self) -> tuple[Any, ...]:
         """All attributes, in order."""
-        return self.job, self.what, self.constants, self.held, self.levels, self.means, self.lists, self.found
+        return (
+            self.job, self.what, self.constants, self.held, self.number, self.levels, self.means, self.lists, self.found
+        )  # fmt: skip
 
 
 class Detector:
@@ -109,6 +115,7 @@ class Detector:
         self.module = runtime.module(PACKAGE, "search.cu", BUILDS[kind])
         self.kind = kind
         self._constants: dict[Any, tuple[Any, ...]] = {}
+        self._valid: dict[int, tuple[int, bytes]] = {}
 
     def begin(
         self, lane: Lane, pitch: int, valid: NDArray[np.int64], count: int, low: int, high: int, what: Detection
@@ -140,17 +147,30 @@ class Detector:
                 given = widths, scales, reached, (reached - 0.501 * widths) / UNIT
                 self._constants = {key: tuple(self.runtime.xp.asarray(a) for a in given)}
                 self.runtime.synchronize()
-            held = lane.array("valid", rows + 2, np.int32)
-            pinned = lane.pinned("valid", rows + 2, np.int32)
-            pinned[:rows] = valid
-            pinned[rows:] = 0  # events, pieces on the list
-            lane.to_device(held, pinned)
+            held = self._columns(lane, valid)
+            number = lane.array("number", 2, np.uint32)
+            number.fill(0)
             levels = lane.array("levels", 2 * rows * int(j["blocks"][0]), np.float64)
             means = lane.array("means", max(1, rows * int(j["blocks"][0]) * what.parts), np.float64)
             listed = lane.array("flagged", max(1, rows * int(j["blocks"][0] * j["subs"][0])), np.uint32)
             marks = lane.array("marks", rows * int(j["blocks"][0]), np.uint32)
             found = lane.array("events", 4 * ROOM, np.int32)
-        return Search(j, what, self._constants[key], held, levels, means, (listed, marks), found)
+        return Search(j, what, self._constants[key], held, number, levels, means, (listed, marks), found)
+
+    def _columns(self, lane: Lane, valid: NDArray[np.int64]) -> Any:
+        """The columns of every series on the device.
+
+        They are copied only if they are others than at the last search: a copy waits for those of samples on all
+        streams.
+        """
+        held = lane.array("valid", len(valid), np.int32)
+        content = address(held), valid.tobytes()
+        if self._valid.get(id(lane)) != content:
+            pinned = lane.pinned("valid", len(valid), np.int32)
+            pinned[:] = valid
+            lane.to_device(held, pinned)
+            self._valid[id(lane)] = content
+        return held
 
     def _glances(self, what: Detection, dense: bool) -> bool:
         """Whether the kernel ``glance`` can select the pieces that are examined."""
@@ -162,10 +182,9 @@ class Detector:
 
     def start(self, lane: Lane, sums: Any, search: Search) -> None:
         """Launch all kernels that look for events in series; column 0 begins a noise block."""
-        j, what, constants, held, levels, means, lists, found = search.parts
+        j, what, constants, held, number, levels, means, lists, found = search.parts
         rows, blocks, subs = (int(j[name][0]) for name in ("rows", "blocks", "subs"))
         widths, _, reached, needed = constants
-        number = held[rows:].view(np.uint32)
         args: tuple[Any, ...]
         grid: tuple[int, ...]
         with lane:
@@ -194,10 +213,9 @@ class Detector:
 
     def _detect(self, lane: Lane, sums: Any, search: Search, found: Any, room: int) -> None:
         """Examine the pieces exactly, and start to copy the number of events to the host."""
-        j, what, constants, held, levels, _, lists, _ = search.parts
+        j, what, constants, held, number, levels, _, lists, _ = search.parts
         rows, blocks, subs, segment = (int(j[name][0]) for name in ("rows", "blocks", "subs", "segment"))
         widths, scales, reached, _ = constants
-        number = held[rows:].view(np.uint32)
         pieces = rows * -(-int(j["high"][0] - j["low"][0]) // segment)
         if subs:
             pieces = min(rows * blocks * subs, PIECES * self.runtime.device.sm_count)
@@ -220,7 +238,7 @@ class Detector:
             room = n
             with lane:
                 found = lane.array("events", 4 * room, np.int32)
-                search.held[int(search.job["rows"][0]) :][:1] = 0
+                search.number[:1].fill(0)
             self._detect(lane, sums, search, found, room)
         if not n:
             return np.empty((0, 4))
@@ -232,6 +250,13 @@ class Detector:
         return sorted_events(
             np.stack([events[name].astype(np.float64) for name in ("row", "column", "width", "snr")], axis=1)
         )
+
+
+def event_kernels(dtype: np.dtype[Any]) -> list[tuple[str, ...]]:
+    """The arguments of `Runtime.module` for the kernels that usually find events in sums of samples of a type."""
+    build = BUILDS[sum_dtype(dtype).kind]
+    names = ["glance.cu", "search.cu", "baseline.cu"] if dtype.itemsize == 1 else ["search.cu", "baseline.cu"]
+    return [(PACKAGE, name, build) for name in names]
 
 
 def glance_room(what: Detection) -> tuple[int, int]:

@@ -19,8 +19,9 @@ from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
 from skysieve.dedispersion.contract import Detection, Packed, Source, Table, sum_dtype
 
+from .detect import event_kernels
 from .rows import READ
-from .worker import Worker, bytes_needed, ended, out_of_memory
+from .worker import Worker, bytes_needed, ended, kernels_of, out_of_memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,6 +50,8 @@ class Engine:
         Bytes of the memory of each GPU; 80% of what is free by default.
     runtimes : sequence of Runtime, optional
         Where the kernels run, instead of ``devices``.
+    search : bool
+        Whether it will search: then the kernels that find events are compiled at the same time as the others.
 
     Raises
     ------
@@ -58,7 +61,7 @@ class Engine:
 
     def __init__(
         self, source: Source, tables: Sequence[Table], *, method: str, capacity: int, devices: Sequence[Device] = (),
-        budget: int | None = None, runtimes: Sequence[Runtime] | None = None,
+        budget: int | None = None, runtimes: Sequence[Runtime] | None = None, search: bool = False,
     ) -> None:  # fmt: skip
         if runtimes is None:
             if not devices:
@@ -79,8 +82,11 @@ class Engine:
 
         built: dict[int, Worker] = {}
 
+        wanted = [*kernels_of(source), *(event_kernels(source.dtype) if search else ())]
+
         def make(i: int) -> None:
             runtime = self.runtimes[i]
+            runtime.compile_ahead(wanted)
             parts = [t if len(t.delays) else None for t in self._shares(i)]
             try:
                 built[i] = Worker(runtime, source, parts, capacity, budget)

@@ -253,6 +253,11 @@ def groupings(delays: NDArray[np.int32]) -> list[Grouping]:
     return found
 
 
+def likely_build(delays: NDArray[np.int32]) -> str:
+    """The build of ``tensor.cu`` that the best cut of a table probably needs: ``Cut.build``."""
+    return "plain" if mean_words(sampled_tiles(delays), None) < FEW_WORDS else "groups"
+
+
 def cuts(delays: NDArray[np.int32], spreads: NDArray[np.int32], shared: int) -> Iterator[Cut]:
     """Cuts of a table, the cheapest first; a cut that the caller rejects may come again with smaller chunks.
 

@@ -14,8 +14,8 @@ from skysieve.core.gpu.staging import Copier, Lane, make_lane
 from skysieve.dedispersion.contract import Detection, Source, Table, sum_dtype
 
 from .detect import Detector, Search
-from .rows import ALIGN, OFFSETS, READ, TAIL, Planes, Store, bytes_of
-from .tensor_plan import PACKAGE, TURN, TensorPlan, make_plan
+from .rows import ALIGN, BUILDS, OFFSETS, READ, TAIL, Planes, Store, bytes_of
+from .tensor_plan import PACKAGE, TURN, TensorPlan, likely_build, make_plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,6 +54,12 @@ def bytes_needed(source: Source, tables: Sequence[Table], samples: int) -> int:
     least = min(t.downsamp for t in tables)
     pieces = 2 * min(READ, samples * source.nchan * source.dtype.itemsize)
     return total + pieces + 4 * 64 * (samples // least) + 3 * 4 * SLAB_ROWS * SLAB_COLUMNS
+
+
+def kernels_of(source: Source) -> list[tuple[str, ...]]:
+    """The arguments of `Runtime.module` for the kernels that load samples and plan sums."""
+    loading = [(PACKAGE, "load.cu", BUILDS[source.dtype.name]), (PACKAGE, "turn.cu")]
+    return loading if source.dtype.kind == "f" else [*loading, (PACKAGE, "plan.cu")]
 
 
 class Worker:
@@ -111,6 +117,8 @@ class Worker:
                 continue
             delays = np.ascontiguousarray(table.delays, np.int32)
             self.delays.append(self.runtime.xp.asarray(delays))
+            if tensor:
+                self.runtime.compile_ahead([(PACKAGE, "tensor.cu", likely_build(delays))])
             plan = make_plan(self.runtime, delays, self.delays[-1], self.budget) if tensor else None
             self.plans.append(plan)
             self.words.append(0 if plan is not None or self.real else self._packed_words(delays))

@@ -11,6 +11,7 @@ import numpy as np
 
 from skysieve.core.result import Result
 from skysieve.dedispersion.clean.receiver import Removed
+from skysieve.dedispersion.contract import distinct
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.result import load_fields, save_fields
@@ -321,20 +322,26 @@ def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) ->
 
 
 def event_order(
-    dm_index: NDArray[np.int64], time: NDArray[np.float64], width_samples: NDArray[np.int64],
+    dm_index: NDArray[np.int64], sample: NDArray[np.int64], width_samples: NDArray[np.int64],
     downsamp: NDArray[np.int64],
 ) -> NDArray[np.int64]:  # fmt: skip
     """Order of DM, time and width, each window once: pieces of data may both return the events of a divided window.
 
-    >>> event_order(np.array([1, 0, 1]), np.array([0.5, 0.7, 0.5]), np.array([4, 4, 4]), np.array([1, 1, 1])).tolist()
+    ``sample`` is the first sample of each window, not binned.
+
+    >>> event_order(np.array([1, 0, 1]), np.array([50, 70, 50]), np.array([4, 4, 4]), np.array([1, 1, 1])).tolist()
     [1, 0]
     """
-    keys = downsamp, width_samples, time, dm_index
-    order = np.lexsort(keys)
-    new = np.zeros(len(order), bool)
-    new[:1] = True
-    for key in keys:
-        new[1:] |= np.diff(key[order]) != 0
+    if not len(sample):
+        return np.empty(0, np.int64)
+    middle = 2 * sample + width_samples * downsamp  # in half samples
+    middle -= middle.min()
+    keys = dm_index * (middle.max() + 1) + middle
+    order, new = distinct(keys)
+    if not new.all():  # windows with the same middle
+        order = np.lexsort((downsamp, width_samples, keys))
+        for key in (width_samples, downsamp):
+            new[1:] |= np.diff(key[order]) != 0
     return order[new]
 
 
@@ -348,7 +355,8 @@ def columns_of(
     """
     from .refine import refined
 
-    best, group = np.unique(head, return_inverse=True)
+    peaked = np.bincount(head, minlength=len(head)) > 0
+    best, group = np.flatnonzero(peaked), (np.cumsum(peaked) - 1)[head]
     count = len(best)
     rank = np.lexsort((events.time[best], events.dm_index[best], -events.snr[best]))
     number = np.empty(count, np.int64)

@@ -25,8 +25,8 @@ RIDGE = 0.1
 """Part of the S/N by which the S/N along a ridge of events may fall without dividing it: DMs and widths are steps."""
 BROAD = 1.5
 """Greatest width of the events of a ridge, relative to those at its ends."""
-NEAR = 4
-"""DMs on each side of an event that are looked at first."""
+NEAR, EACH = 4, 16
+"""DMs on each side of an event that are looked at first; events that take as long, one by one, as a DM further away."""
 NARROW, SHARE = 0.7, 0.25
 """Of events that add up to a wider one: largest width, and least part of its S/N, relative to those of the wide one."""
 
@@ -145,8 +145,8 @@ def explain(
     """Write to ``parent`` the event that explains each event, or -1.
 
     Of the stronger events that explain an event, the one with the nearest DM is its parent; of several, the strongest.
-    Among equally strong events, the first counts as stronger.  Events are compared DM by DM, outwards; or, where there
-    are fewer events in the time in question than DMs, one by one.
+    Among equally strong events, the first counts as stronger.  Events are compared DM by DM, outwards; when that has
+    taken longer than to compare all events of the time in question one by one, these are compared.
 
     Parameters
     ----------
@@ -171,10 +171,14 @@ def explain(
     most = 0.0
     for r in range(ndm):  # with `widest.max()` numba would load scipy.linalg in every process
         most = max(most, widest[r])
+    loudest = np.zeros(ndm)
+    for i in range(n):
+        loudest[row[i]] = max(loudest[row[i]], snr[i])
     for i in by_time:
         if known[i] or (ridge and parent[i] >= 0):
             continue
-        best = -1
+        best, turn = -1, NEAR
+        a = b = 0
         low, high = 0, ndm
         if span > 0 and (ridge or not wide[i]):
             low = first_after(dms, 0, ndm, dms[row[i]] - 1.001 * REACH * width[i] / span)
@@ -182,32 +186,31 @@ def explain(
         for r in range(ndm):
             if row[i] - r < low and row[i] + r >= high:
                 break
-            if r == NEAR:  # nothing near: look at the events of the time, if they are fewer than the DMs
+            if r == NEAR:  # nothing near
                 side = max(dms[row[i]] - dms[low], dms[high - 1] - dms[row[i]])
                 reach = side * max(abs(top), abs(bottom)) + (1 + SOFT) * (width[i] + most) / 2 + most / 2
                 a, b = first_after(when, 0, n, time[i] - reach), first_after(when, 0, n, time[i] + reach)
-                if b - a < 4 * (high - low):
-                    away = ndm
-                    for k in range(a, b):
-                        if loud[k] < snr[i]:
-                            continue
-                        d, dt = dms[row[i]] - dms[rows[k]], time[i] - when[k]
-                        far = (0.5 + SOFT) * (width[i] + broad[k]) + broad[k] / 2
-                        if dt < min(-d * top, -d * bottom) - far or dt > max(-d * top, -d * bottom) + far:
-                            continue
-                        j = by_time[k]
-                        if snr[j] == snr[i] and j >= i:
-                            continue
-                        off = abs(row[j] - row[i])
-                        if off > away or (off == away and (snr[j] < snr[best] or (snr[j] == snr[best] and j > best))):
-                            continue
-                        if explains(
-                            j, i, row, dms, starts, widest, time, width, wide, snr, band, excess, threshold, ridge
-                        ):
-                            best, away = j, off
-                    break
+                turn = NEAR + (b - a) // EACH
+            if r == turn:
+                away = ndm
+                for k in range(a, b):
+                    if loud[k] < snr[i]:
+                        continue
+                    d, dt = dms[row[i]] - dms[rows[k]], time[i] - when[k]
+                    far = (0.5 + SOFT) * (width[i] + broad[k]) + broad[k] / 2
+                    if dt < min(-d * top, -d * bottom) - far or dt > max(-d * top, -d * bottom) + far:
+                        continue
+                    j = by_time[k]
+                    if snr[j] == snr[i] and j >= i:
+                        continue
+                    off = abs(row[j] - row[i])
+                    if off > away or (off == away and (snr[j] < snr[best] or (snr[j] == snr[best] and j > best))):
+                        continue
+                    if explains(j, i, row, dms, starts, widest, time, width, wide, snr, band, excess, threshold, ridge):
+                        best, away = j, off
+                break
             for q in (row[i] - r, row[i] + r):
-                if q < low or q >= high or starts[q] == starts[q + 1] or (r == 0 and best >= 0):
+                if q < low or q >= high or loudest[q] < snr[i] or (r == 0 and best >= 0):
                     continue
                 d = dms[row[i]] - dms[q]
                 reach = (1 + SOFT) * (width[i] + widest[q]) / 2 + widest[q] / 2

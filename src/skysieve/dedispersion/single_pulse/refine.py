@@ -62,10 +62,11 @@ def refined(
     near &= (ratio <= WIDER) & (ratio * WIDER >= 1)
     near[best] = True
     i = np.flatnonzero(near)
-    i = i[np.lexsort((-events.snr[i], events.dm_index[i], group[i]))]
+    row = group[i] * len(dms) + events.dm_index[i]
+    order = np.lexsort((-events.snr[i], row))
     first = np.ones(len(i), bool)
-    first[1:] = (np.diff(group[i]) != 0) | (np.diff(events.dm_index[i]) != 0)
-    i = i[first]
+    first[1:] = np.diff(row[order]) != 0
+    i = i[order[first]]
     weight = (events.snr[i] / events.snr[best][group[i]]).astype(np.float64) ** POWER
     weight *= np.gradient(dms)[events.dm_index[i]] if len(dms) > 1 else 1.0
     total, n = np.bincount(group[i], weight), len(best)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -126,6 +127,11 @@ class Job:
         """Samples, not binned, by which the highest DM reaches beyond a block."""
         return max(t.table.maxshift * t.table.downsamp for t in self.made)
 
+    @cached_property
+    def dms(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """All DMs, rising; and for each DM of the stages, its place among these."""
+        return np.unique(np.concatenate([dms for dms, *_ in self.stages]), return_inverse=True)
+
     @property
     def how(self) -> str:
         """Method of the engine, unless "brute" is asked for."""
@@ -146,7 +152,7 @@ class Job:
 
     def response(self, obs: Observation, ref_freq: float) -> Response:
         """What groups the events."""
-        dms, rank = np.unique(np.concatenate([dms for dms, *_ in self.stages]), return_inverse=True)
+        dms, rank = self.dms
         widest = np.zeros(len(dms))
         binnings = np.concatenate([np.full(len(dms), binning) for dms, binning, *_ in self.stages])
         np.maximum.at(widest, rank, binnings * self.boxes[-1] * self.tsamp)
@@ -180,8 +186,7 @@ class Job:
     def events(self, raw: list[NDArray[np.float64]], obs: Observation) -> tuple[Events, NDArray[np.float64]]:
         """The events of all tables with their DMs, times and widths; and all DMs, rising."""
         base = obs.dm or 0.0
-        every = np.concatenate([dms for dms, *_ in self.stages])
-        dms_all, rank = np.unique(every, return_inverse=True)
+        dms_all, rank = self.dms
         offset, parts = 0, []
         width_of = np.array(self.boxes, np.int64)
         for (dms, binning, _, _), tab, rows in zip(self.stages, self.made, raw, strict=True):
@@ -195,7 +200,7 @@ class Job:
             ))  # fmt: skip
             offset += len(dms)
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        order = event_order(*(columns[i] for i in (0, 3, 6, 7)))
+        order = event_order(*(columns[i] for i in (0, 5, 6, 7)))
         return Events(*(c[order] for c in columns)), dms_all + base
 
 
@@ -722,7 +727,7 @@ def _optimistic(
 
 def _until(job: Job, looked: list[Detection]) -> NDArray[np.float64]:
     """Seconds at which the search of each DM ends, for the rising list of all DMs."""
-    rank = np.unique(np.concatenate([dms for dms, *_ in job.stages]), return_inverse=True)[1]
+    rank = job.dms[1]
     ends = [(w.valid.clip(0) + t.start) * t.table.downsamp * job.tsamp for t, w in zip(job.made, looked, strict=True)]
     found = np.full(int(rank.max()) + 1, -np.inf)
     np.maximum.at(found, rank, np.concatenate(ends))

@@ -157,8 +157,6 @@ class DeviceFiller:
             self._none = xp.zeros(4, np.int64)
 
     def _rects(self, rects: NDArray[np.int64]) -> Any:
-        if not len(rects):
-            return self._none
         return self.samples.runtime.xp.asarray(np.ascontiguousarray(rects, np.int64).ravel())
 
     def add(self, start: int, rows: Any, rects: NDArray[np.int64]) -> None:
@@ -166,19 +164,24 @@ class DeviceFiller:
         n, count, lane = len(rows), np.int32(len(rects)), self.samples.lane
         if not n:
             return
-        with lane:
-            held = self._rects(rects)
-            given = (rows, np.int64(start), np.int32(n), np.int32(self.nchan), held, count)
-            grid = (min(len(rects), 4096),)
-            self.samples.module.launch("blank", grid, (THREADS,), given, stream=lane.stream)
-            args = (*given, self._number, self._total, self._square)
-            grid2 = (-(-self.nchan // THREADS), -(-n // PIECE))
-            self.samples.module.launch("statistics", grid2, (THREADS,), args, stream=lane.stream)
+        held = self._none
+        if len(rects):
+            with lane:
+                held = self._rects(rects)
+        given = (rows, np.int64(start), np.int32(n), np.int32(self.nchan), held, count)
+        grid = (min(len(rects), 4096),)
+        self.samples.module.launch("blank", grid, (THREADS,), given, stream=lane.stream)
+        args = (*given, self._number, self._total, self._square)
+        grid2 = (-(-self.nchan // THREADS), -(-n // PIECE))
+        self.samples.module.launch("statistics", grid2, (THREADS,), args, stream=lane.stream)
+        self._count += n
+        if not len(rects):
+            return
         gone = (np.minimum(rects[:, 1], start + n) - np.maximum(rects[:, 0], start)).clip(0)
         steps = np.zeros(self.nchan + 1, np.int64)
         np.add.at(steps, rects[:, 2], gone)
         np.subtract.at(steps, rects[:, 3], gone)
-        self._count += n - np.cumsum(steps[:-1])
+        self._count -= np.cumsum(steps[:-1])
 
     @property
     def ready(self) -> bool:
@@ -194,21 +197,22 @@ class DeviceFiller:
     def end_block(self, last: bool = False) -> bool:
         """See `missing.Filler.end_block`."""
         lane = self.samples.lane
-        new = self._count * ENOUGH >= self.block
-        if last and not self.ready:
-            new = self._count > 0
-        joined = self.ready and bool((new & ~self.known).any())
-        if not (new | self.known).all():
-            with lane:  # the kernel takes any sample for a channel whose level is not known
-                self._number[self.samples.runtime.xp.asarray(~new & ~self.known)] = 0
-        self.known |= new
+        joined = False
+        if not self.known.all():
+            new = self._count * ENOUGH >= self.block
+            if last and not self.ready:
+                new = self._count > 0
+            joined = self.ready and bool((new & ~self.known).any())
+            if not (new | self.known).all():
+                with lane:  # the kernel takes any sample for a channel whose level is not known
+                    self._number[self.samples.runtime.xp.asarray(~new & ~self.known)] = 0
+            self.known |= new
         self._count[:] = 0
         args = (
             self._number, self._total, self._square, self._mean, self._sigma, self._known, np.int32(self.nchan),
             np.int64(self.block),
         )  # fmt: skip
-        with lane:
-            self.samples.module.launch("end_block", (-(-self.nchan // THREADS),), (THREADS,), args, stream=lane.stream)
+        self.samples.module.launch("end_block", (-(-self.nchan // THREADS),), (THREADS,), args, stream=lane.stream)
         return joined
 
     def fill(self, start: int, rows: Any, rects: NDArray[np.int64]) -> None:

@@ -205,8 +205,9 @@ class StreamSearch(Plan):
         self._ranges = [] if place.gpu else dm_ranges(tables, observation.tsamp)
         pieces = [one.delays(tables[one.table]) for one in self._ranges] or tables
         self.engine = make_engine(
-            self._source, pieces, method=how, device=place, capacity=span, threads=threads, span=pace
-        )
+            self._source, pieces, method=how, device=place, capacity=span, threads=threads, span=pace,
+            search=place.gpu,
+        )  # fmt: skip
         looked = self.job.detections(ENDLESS)
         self.series = None
         if not getattr(self.engine, "runtimes", None):
@@ -285,7 +286,7 @@ class StreamSearch(Plan):
     @property
     def dms(self) -> NDArray[np.float64]:
         """All DMs searched, rising."""
-        return np.unique(np.concatenate([dms for dms, *_ in self.job.stages]))
+        return self.job.dms[0].copy()
 
     @property
     def device(self) -> str:
@@ -387,7 +388,7 @@ class StreamSearch(Plan):
         at = start
         found: list[StreamCandidates] = []
         while at < stop:
-            end = min(stop, (at // self.length + 1) * self.length)
+            end = stop if self._resident else min(stop, (at // self.length + 1) * self.length)
             first = min(self._loaded, self._decided, self.filled) - REREAD  # an engine reads whole blocks of floats
             self._held.append(
                 rows[at - start : end - start], first // self.length * self.length if self.real else first
@@ -592,8 +593,8 @@ class StreamSearch(Plan):
             every = np.repeat(self.series.searched, [one.stop - one.first for one in self._ranges])
         # a window that is divided gives events up to three quarters of its width before its middle
         before = 0 if self.job.every else -(-3 * self.job.boxes[-1] // 4) + 1
-        rank = np.unique(np.concatenate([dms for dms, *_ in self.job.stages]), return_inverse=True)[1]
-        found = np.full(int(rank.max()) + 1, np.inf)
+        dms, rank = self.job.dms
+        found = np.full(len(dms), np.inf)
         ends = (every // binnings + starts - before) * binnings * self.observation.tsamp
         np.minimum.at(found, rank, ends)
         return found
@@ -642,6 +643,8 @@ class StreamSearch(Plan):
         base = self.observation.dm or 0.0
         live = np.ones(len(columns["snr"]))
         losses = self._losses()
+        if not (len(losses.rects) or losses.start):
+            return live
         boxes = np.array(self.job.boxes)
         for (dms, binning, *_), made in zip(self.job.stages, self.job.made, strict=True):
             some = np.flatnonzero((columns["downsamp"] == binning) & np.isin(searched, dms + base))

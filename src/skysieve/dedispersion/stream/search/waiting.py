@@ -73,7 +73,7 @@ class Waiting:
         columns = {
             f.name: np.concatenate([getattr(self.events, f.name), getattr(events, f.name)]) for f in fields(Events)
         }
-        order = event_order(*(columns[n] for n in ("dm_index", "time", "width_samples", "downsamp")))
+        order = event_order(*(columns[n] for n in ("dm_index", "sample", "width_samples", "downsamp")))
         done, own = (np.concatenate([a, more])[order] for a in (self.done, self.own))
         return Waiting(Events(**{n: c[order] for n, c in columns.items()}), done, own)
 
