@@ -23,7 +23,7 @@ PAUSE = 0.02
 def interleaved(
     tools: dict[str, Callable[[], object]], repetitions: int, *, warm: bool = True, pause: float = PAUSE
 ) -> dict[str, list[float]]:
-    """Seconds of each tool, the tools taken in turn so that a busy machine hits all of them alike.
+    """Seconds of each tool, the tools taken in turn so that a busy machine affects all of them.
 
     ``warm`` runs each once beforehand, untimed (compilation, plans, caches, page faults).
     """

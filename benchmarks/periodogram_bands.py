@@ -17,15 +17,17 @@ def bands(bench: Any, batch: FlatSource, grids: Any) -> None:
     """Five bands: every model beside one band, kernel by kernel, and the error against exact fits."""
     cp, nf = bench.cp, int(grids.nf[0])
     codes = np.random.default_rng(3).integers(0, 5, len(batch.t))
-    there, runtime = on_device(cp, batch), CudaRuntime(bench.device[0])
-    one = device_ms(cp, bench.engine(np.dtype(np.float64)), there, grids)
+    on_gpu, runtime = on_device(cp, batch), CudaRuntime(bench.device[0])
+    one = device_ms(cp, bench.engine(np.dtype(np.float64)), on_gpu, grids)
     rows = int(batch.offsets[40])
-    some = BandedSource(FlatSource(there.t[:rows], there.y[:rows], there.dy[:rows], batch.offsets[:41]), codes[:rows])
+    some = BandedSource(
+        FlatSource(on_gpu.t[:rows], on_gpu.y[:rows], on_gpu.dy[:rows], batch.offsets[:41]), codes[:rows]
+    )
     for model in BAND_MODELS:
         engine = bands_engine(model, 5, runtime)
-        ms = device_ms(cp, engine, BandedSource(there, codes), grids)
+        ms = device_ms(cp, engine, BandedSource(on_gpu, codes), grids)
         bound = {"wanted": 3.0, "reached": ms <= 3 * one} if model == "offsets" else {}
-        times = {f"{k}_ms": v for k, v in kernel_ms(cp, engine, BandedSource(there, codes), grids).items()}
+        times = {f"{k}_ms": v for k, v in kernel_ms(cp, engine, BandedSource(on_gpu, codes), grids).items()}
         bench.report.row("bands", model=model, device_ms=ms, over_one_band=ms / one, **bound, **times)
         powers = []
         for method in ("nufft", "direct"):

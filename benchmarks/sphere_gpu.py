@@ -316,9 +316,9 @@ class Bench:
             seconds = {name: wall(call, 1 if nside > 1024 else 3) for name, call in tools.items()}
             for dtype, given in (("float32", single), ("float64", x)):
                 with ConvolvePlan(Gaussian(fwhm=fwhm), Healpix(nside), dtype=dtype, device="cuda") as plan:
-                    there = self.cp.asarray(given)
-                    plan.execute(there)
-                    device = wall(lambda plan=plan, there=there: self.wait(plan.execute(there)), 5)
+                    on_gpu = self.cp.asarray(given)
+                    plan.execute(on_gpu)
+                    device = wall(lambda plan=plan, on_gpu=on_gpu: self.wait(plan.execute(on_gpu)), 5)
                     for _ in range(3):
                         plan.execute(given)
                     host = wall(lambda plan=plan, given=given: plan.execute(given), 5)
@@ -347,7 +347,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer cases")
     parts = ("maps", "batches", "auto", "peers")
-    parser.add_argument("--only", choices=parts, help="one part; its rows are written apart")
+    parser.add_argument("--only", choices=parts, help="one part; its rows are written to a file of their own")
     options = parser.parse_args()
     report = Report("sphere_gpu", PACKAGES, options.quick)
     bench = Bench(report, options.quick)

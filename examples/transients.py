@@ -1,4 +1,4 @@
-"""A search for a transient gravitational wave over many templates, told from a line in one detector."""
+"""A search for a transient gravitational wave over many templates, distinguished from a line in one detector."""
 
 from skysieve.fstat import BSGL, Injection, search, synth_atoms
 

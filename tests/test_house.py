@@ -20,7 +20,7 @@ HEAVY = ("astropy", "cupy", "finufft", "matplotlib", "numba", "numpy", "pandas",
 
 
 def _loaded_after(statement: str) -> set[str]:
-    """Which of HEAVY a fresh Python holds after a statement."""
+    """The modules of HEAVY that a new Python process has loaded after a statement."""
     code = f"import sys\n{statement}\nprint(*[m for m in {HEAVY} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "src")
     return set(result.stdout.split())

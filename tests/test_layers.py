@@ -28,7 +28,7 @@ ORDER = {
     "sphere": ("contract", "kernels", "grids", "ring_pairs", "arguments", "cpu|cuda", "api", "maps", "command"),
     "dedispersion": (
         "contract", "cpu|cuda", "data", "dm_plan", "clean", "result", "dispatch", "api", "single_pulse", "injections",
-        "stream", "command",
+        "search_options", "stream", "command",
     ),
     "dedispersion.stream": (
         "records", "metrics", "receive", "channelise", "search", "injection", "beams", "intake", "report", "pipeline",
@@ -66,7 +66,7 @@ def names() -> frozenset[str]:
 
 @functools.cache
 def public_names() -> dict[str, dict[str, str]]:
-    """Of each package with names that are loaded when first used: name to module."""
+    """Names that are loaded when first used, for each package that has such names: name to module."""
     found = {}
     for path in modules():
         if path.name == "__init__.py":

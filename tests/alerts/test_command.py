@@ -47,7 +47,7 @@ def run(*arguments: Any, code: int | None = 0) -> str:
 
 
 def content(store: Path) -> dict[str, Any]:
-    """What a store holds, without times and versions, which depend on when packets were read."""
+    """The content of a store without times and versions, which depend on when packets were read."""
     base = sqlite3.connect(store)
     totals = dict(base.execute("SELECT name, value FROM totals"))
     totals.pop("searches", None)
@@ -65,7 +65,7 @@ def periods(store: Path) -> np.ndarray:
 
 
 def test_periods_of_lsst_packets(tmp_path):
-    """Those of the public functions on the same rows, in files, and the right ones."""
+    """The periods are those of the public functions on the same rows, and the true ones."""
     stars = [star(k, bands=1 if k % 4 == 0 else 6) for k in range(1, 13)]
     write_files(tmp_path / "night", stars, 5, cutout=100)
     out, store = tmp_path / "periods.csv", tmp_path / "a.db"

@@ -60,7 +60,7 @@ def test_lsst_packets_are_read_as_fastavro_reads_them(codec):
 
 
 def test_packets_that_the_benchmark_makes():
-    """Those that are written without fastavro are equal to those that it writes."""
+    """Packets that are written without fastavro are equal to those that it writes."""
     stars = [star(k, n=1 + 3 * k) for k in range(3)]
     read = list(fastavro.reader(io.BytesIO(fast_container(fast_lsst_packets(stars, 50), lsst_schema()))))
     assert read == list(

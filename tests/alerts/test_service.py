@@ -123,7 +123,7 @@ def test_a_table_that_cannot_be_written_is_tried_again(tmp_path, night, search, 
             service._write_table(last=True)
 
 
-def test_a_batch_that_takes_for_ever_is_reported(tmp_path, night, search, monkeypatch):
+def test_a_batch_that_hangs_is_reported(tmp_path, night, search, monkeypatch):
     monkeypatch.setattr("skysieve.alerts.service.STALLED_SECONDS", 0.05)
     reached, go_on = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Jobs on workers of Dask: deaths, memory, schedulers that are not there."""
+"""Jobs on workers of Dask: deaths, memory, missing schedulers."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.slurm_node import AVAILABLE, slurm_node
 from tests.cluster.toy import TOY
+from tests.marks import slow
 
 from skysieve import cluster
 from skysieve.cluster.slurm import CHECKPOINT
@@ -117,9 +118,9 @@ def test_a_preempted_task_stops_and_a_second_array_continues(slurm, tmp_path):
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, slow(signal.SIGUSR2)])
 def test_a_task_that_is_asked_to_stop_ends_with_the_code_for_checkpoints(tmp_path, sent):
-    """As the scripts start it, without SLURM."""
+    """The task is started as the scripts start it, without SLURM."""
     job = toy(tmp_path / "a.parquet", seconds=0.5)
     cluster.submit(job, "htcondor")
     command = [sys.executable, "-m", "skysieve.cluster", "task", str(tmp_path / "a.parquet.parts"), "0", "1"]

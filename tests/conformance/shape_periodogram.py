@@ -93,7 +93,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def same_values(a: Any, b: Any) -> bool:
-    """Of results that are dataclasses of arrays, Quantities, text and a light curve."""
+    """Whether two results are equal: dataclasses of arrays, Quantities, text and a light curve."""
     for field in dataclasses.fields(a):
         x, y = getattr(a, field.name), getattr(b, field.name)
         if field.name == "residual":

@@ -30,7 +30,7 @@ CPU = {"device": "cpu", "strict": False}
 
 
 def grids(start, n):
-    """By bins, and off them: starts in several places between the bins."""
+    """Grids whose starts lie on bins, and at several places between them."""
     step = max(1, n // 25)
     return (
         Grid(t0=start - 2 * T, t0_band=(n - 2) * T, dt0=T, tau=3 * T, tau_band=n * T, dtau=step * T),

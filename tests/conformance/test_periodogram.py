@@ -329,7 +329,7 @@ def test_bad_object_alone_raises(device: str, name: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("method", ["auto", "direct", "nufft", "finufft"])
 def test_rows_that_are_not_finite_are_dropped(device: str, method: str) -> None:
-    """NaN and inf anywhere in a row, and masked rows: as if the row were not there, and counted."""
+    """NaN and inf anywhere in a row, and masked rows: the row is left out, and counted."""
     c = curve(60)
     keep = np.ones(60, bool)
     keep[[0, 13, 14, 40, 59]] = False
@@ -372,7 +372,7 @@ DISGUISES: dict[str, Callable[[Curve], Any]] = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("disguise", list(DISGUISES))
 @pytest.mark.parametrize("method", ["auto", "direct", "nufft", "finufft"])
-def test_the_same_data_in_disguise(device: str, method: str, disguise: str) -> None:
+def test_the_same_data_in_other_containers(device: str, method: str, disguise: str) -> None:
     c = curve(70)
     expected = single(c, method=method, device=device, **PLAIN.options)
     found = skysieve.lombscargle(*DISGUISES[disguise](c), method=method, device=device, **PLAIN.options)

@@ -1,4 +1,4 @@
-"""Refined peaks of every engine against brute force: see ``peaks_truth``."""
+"""Refined peaks of every engine against brute force: see `tests.truth.peaks`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.conformance.peaks_truth import check_peaks
+from tests.truth.peaks import check_peaks
 
 from skysieve.core.device import resolve
 from skysieve.periodogram.contract import Grids, Output, Spec

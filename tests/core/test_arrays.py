@@ -105,7 +105,7 @@ def fake_cupy(monkeypatch):
     return module
 
 
-def test_arrays_of_a_gpu_stay_there(fake_cupy):
+def test_arrays_on_a_gpu_stay_on_it(fake_cupy):
     x = fake_cupy.ndarray([1, 2])
     assert is_device_array(x)
     assert array_module(x) is fake_cupy
@@ -136,7 +136,7 @@ def test_a_tensor_of_the_host_that_refuses_the_question_is_of_the_host():
     assert np.array_equal(as_float64(HostTensor(), "t"), np.ones(3))
 
 
-def test_to_host_does_not_copy_what_is_there():
+def test_to_host_does_not_copy_arrays_of_the_host():
     a = np.ones(3)
     assert np.shares_memory(to_host(a), a)
 
@@ -166,7 +166,7 @@ def test_missing_values_of_arrow():
     assert from_arrow(pa.chunked_array([], pa.float64())).tolist() == []
 
 
-def test_words():
+def test_columns_of_text():
     pytest.importorskip("pyarrow")
     column = Words(np.array([2, 0, 2], np.uint8), np.array(["", "no", "yes"]))
     assert column.text.tolist() == to_arrow(column).to_pylist() == ["yes", "", "yes"]

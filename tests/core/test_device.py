@@ -153,7 +153,7 @@ def test_errors_travel_between_processes():
     assert isinstance(DeviceUnavailable("x"), RuntimeError)
 
 
-def test_the_driver_of_this_machine_is_asked_without_fault():
+def test_the_driver_of_this_machine_can_be_queried():
     version, gpus = device._ask_driver()
     assert version is None or version >= 11000
     assert gpus >= 0

@@ -166,7 +166,7 @@ def test_clear_cache_closes_the_idle_engines():
     assert len(ENGINES) == 0
 
 
-def test_an_engine_whose_size_cannot_be_asked_is_closed():
+def test_an_engine_of_unknown_size_is_closed():
     def size(engine):
         raise RuntimeError("no such device")
 
@@ -197,7 +197,7 @@ def test_work_is_done_once_more_where_idle_engines_held_the_memory(idle):
     assert [engine.closed for engine in calls] == [1, 0][: 1 + idle]
 
 
-def test_free_memory_is_not_asked_for_at_each_call(monkeypatch):
+def test_free_memory_is_not_queried_at_each_call(monkeypatch):
     asked, now = [], [100.0]
     monkeypatch.setattr(Device, "free_memory", property(lambda device: asked.append(now[0]) or device.total_memory))
     monkeypatch.setattr("skysieve.core.engine_cache.SMALL", 100)

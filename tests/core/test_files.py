@@ -44,7 +44,7 @@ def test_an_error_of_another_file_keeps_its_name(tmp_path):
     assert str(missing.value.filename) == str(tmp_path / "input")
 
 
-def test_where_no_file_can_be(tmp_path):
+def test_paths_that_cannot_be_files(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError, match="folder"), written(tmp_path / "folder"):
         pass

@@ -171,8 +171,12 @@ def test_code_in_a_folder_that_cannot_be_written_is_loaded(warm):
     assert stored(other) == []
 
 
+@pytest.mark.slow
 def test_without_a_home_the_code_is_stored_in_a_temporary_folder(warm, tmp_path):
-    """The user has no entry in the password file and HOME is not set, as in some containers."""
+    """The user has no entry in the password file and HOME is not set, as in some containers.
+
+    Quick tests of its parts are in `test_jit` (a folder that cannot be made) and `test_measured` (no home).
+    """
     code = (
         "import pathlib, sys\n"
         "def none(*_): raise RuntimeError('Could not determine home directory.')\n"

@@ -38,7 +38,7 @@ def test_the_oldest_recordings_make_room():
     assert recordings.of(lane) == []
 
 
-def test_useless_recordings_go_first():
+def test_unusable_recordings_are_removed_first():
     lane, recordings = make_lane(), Recordings(3)
     recordings.keep(lane, "old", Recording(0))
     recordings.keep(lane, "moved", Recording(-1))

@@ -60,6 +60,12 @@ def run(path, folder, **environment):
     return done.stdout, done.stderr
 
 
+@pytest.fixture
+def with_helpers(monkeypatch):
+    """Processes may start others that compile for them, as they may outside of the tests."""
+    monkeypatch.delenv(jit._HELPER)
+
+
 def files(folder):
     return sorted(folder.rglob("*.bin"))
 
@@ -185,6 +191,7 @@ def test_few_rows_are_interpreted_with_the_same_bits_until_it_takes_long():
     assert jit.interpreted_if_small(fresh, 1) is fresh  # it is compiled
 
 
+@pytest.mark.usefixtures("with_helpers")
 def test_functions_are_compiled_together_in_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(jit, "usable_cores", lambda: 3)
@@ -202,7 +209,8 @@ def test_functions_are_compiled_together_in_processes(tmp_path, monkeypatch):
     assert len(direct.centred_sums.overloads) == 0  # another process stored it
 
 
-def test_a_process_that_cannot_start_is_done_without(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("with_helpers")
+def test_compiling_without_helper_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(jit, "usable_cores", lambda: 2)
     monkeypatch.setattr(jit.sys, "executable", str(tmp_path / "none"))
@@ -212,6 +220,7 @@ def test_a_process_that_cannot_start_is_done_without(tmp_path, monkeypatch):
     assert kernels[1](np.arange(3.0)) == 6.0
 
 
+@pytest.mark.usefixtures("with_helpers")
 def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(jit, "usable_cores", lambda: 2)
@@ -233,10 +242,9 @@ def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
     assert sum(again.stats.cache_misses.values()) == 1
 
 
+@pytest.mark.usefixtures("with_helpers")
 def test_warm_up_compiles_what_else_is_interpreted(monkeypatch):
     monkeypatch.setattr(jit, "INTERPRETED_SECONDS", jit.INTERPRETED_SECONDS)
-    monkeypatch.setenv(jit._HELPER, "")
-    monkeypatch.delenv(jit._HELPER)
     fresh = njit(nogil=True)(double.py_func)
     fresh._cache.disable()
     assert jit.interpreted_if_small(fresh, 10) is not fresh

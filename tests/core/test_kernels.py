@@ -114,7 +114,7 @@ def test_a_missing_file(package):
         ((1, 1, 1, 1), (1,), "one to three numbers"),
     ],
 )
-def test_launches_that_no_gpu_takes(grid, block, message):
+def test_invalid_launches_are_refused(grid, block, message):
     with pytest.raises(KernelError, match=message):
         check_launch("k", grid, block, ())
 
@@ -312,7 +312,7 @@ def test_errors_of_a_gpu(package):
 
 
 @pytest.mark.gpu
-def test_more_shared_memory_than_a_block_gets_unasked(package):
+def test_more_shared_memory_than_the_default_limit(package):
     runtime = CudaRuntime(resolve("cuda")[0])
     text = (
         'extern "C" __global__ void k(int* o) { extern __shared__ int s[]; s[threadIdx.x] = 1; o[0] = s[threadIdx.x]; }'

@@ -42,7 +42,7 @@ def test_measured_once_and_stored(monkeypatch):
 
 
 def test_a_process_keeps_what_it_used_first():
-    """Whatever happens to the file, and whatever the caller does with its copy."""
+    """The figures stay the same if the file or the caller's copy changes."""
     first = measured.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE)
     first["a"] = 9.0
     measured.path_of("card").write_text(json.dumps({"a": 5.0, "b": 6.0}))
@@ -73,7 +73,7 @@ def test_a_broken_file_is_replaced(monkeypatch, broken):
     assert measured.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
 
 
-def test_figures_that_are_not_believed(monkeypatch):
+def test_implausible_figures_are_measured_again(monkeypatch):
     """The defaults serve this process and are not stored; what another process has stored meanwhile is better."""
     assert measured.figures("card", lambda: None, LIKE) == LIKE
     assert measured.figures("card", never, LIKE) == LIKE
@@ -122,7 +122,7 @@ def test_a_full_disk_leaves_no_temporary_files(monkeypatch):
 
 @pytest.mark.parametrize("named", [None, ""])
 def test_a_user_without_a_home(monkeypatch, named):
-    """As in a container under a number that no list of users has: it costs a measurement a process."""
+    """In a container, the number of the user may be in no list of users; each process then measures anew."""
     for variable in ("SKYSIEVE_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(variable, raising=False)
         if named is not None:

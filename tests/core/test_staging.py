@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import KernelError
-from skysieve.core.gpu.staging import Copier, CudaLane, HostLane, ResultMemory, make_current
+from skysieve.core.gpu.staging import Copier, CudaLane, HostLane, ResultMemory, make_current, page_locked
 
 
 class Context:
-    """What can be entered, as CuPy's devices and streams."""
+    """A context manager, as CuPy's devices and streams are."""
 
     def __init__(self, *args, **kwargs):
         self.inside = 0
@@ -133,7 +133,7 @@ def test_a_thread_leaves_lost_devices():
     make_current(SimpleNamespace(xp=np))
 
 
-def test_nothing_is_copied_any_more_when_an_error_arrives(monkeypatch):
+def test_copies_have_ended_when_an_error_is_raised(monkeypatch):
     """Buffers that are filled anew after an interrupt must not be written by what was on its way."""
     failed, late = Future(), Future()
     failed.set_exception(KeyboardInterrupt())
@@ -167,7 +167,8 @@ class Registry:
         return SimpleNamespace(xp=SimpleNamespace(cuda=cuda), device=SimpleNamespace(index=0))
 
     def hostRegister(self, address, nbytes, flags):
-        assert address % 4096 == nbytes % 4096 == flags == 0
+        assert address % 4096 == nbytes % 4096 == 0
+        assert flags == 1  # portable: for all GPUs
         assert all(address + nbytes <= a or a + n <= address for a, n in self.held.items())
         if nbytes > 64 << 20:
             raise RuntimeError("cudaErrorMemoryAllocation")
@@ -184,7 +185,7 @@ def results():
     return ResultMemory(registry.as_runtime()), registry
 
 
-def test_memory_of_a_result_that_is_gone_serves_the_next(results):
+def test_memory_of_a_deleted_result_serves_the_next(results):
     memory, registry = results
     last = None
     for i in range(6):
@@ -214,12 +215,43 @@ def test_page_locked_memory_is_bounded(results, monkeypatch):
     assert len(registry.held) == 1
     assert memory.empty((100,), np.float32).base is None
     assert memory.empty((20 << 20,), np.float32).base is None  # the runtime refuses
-    monkeypatch.setattr("skysieve.core.gpu.staging.available_host_memory", lambda: 20 << 20)
-    assert memory.empty((3 << 20,), np.float32).base is None
+    monkeypatch.setattr("skysieve.core.gpu.staging.available_host_memory", lambda: 100 << 20)
+    assert memory.empty((3 << 20,), np.float32).base is None  # 12 MiB and the 20 of `large` exceed a quarter
     memory.close()
     assert len(registry.held) == 1
     large[:] = 1
     del large
+    gc.collect()
+    assert not registry.held
+
+
+def test_few_page_locked_results_after_one_of_their_size():
+    registry = Registry()
+    memory = ResultMemory(registry.as_runtime(), most=2, largest=8 << 20)
+    held = []
+    for locked in (0, 1, 2, 2):  # the first of a size, two, and no third
+        held.append(memory.empty((1 << 20,), np.float32))
+        assert len(registry.held) == locked
+    held.clear()
+    gc.collect()
+    memory.empty((1 << 18,), np.float32)  # another size: idle memory is freed
+    assert not registry.held
+    for size, locked in ((2 << 20, 1), ((2 << 20) + 1, 0)):
+        held = [memory.empty((size,), np.float32) for _ in range(2)]
+        assert len(registry.held) == locked
+        del held
+
+
+def test_page_locked_memory_is_unlocked_after_its_last_view():
+    registry = Registry()
+    memory = page_locked(registry.as_runtime(), 10_000)
+    assert memory.nbytes == 3 * 4096
+    part = memory[5000:].view(np.uint16)
+    del memory
+    gc.collect()
+    assert len(registry.held) == 1
+    part[:] = 1
+    del part
     gc.collect()
     assert not registry.held
 

@@ -106,7 +106,7 @@ def test_items_are_made_ahead():
         assert list(ahead) == []
 
 
-def test_an_error_comes_where_its_item_would():
+def test_an_error_is_raised_in_place_of_its_item():
     def items():
         yield 1
         raise ValueError("the second item")

@@ -132,13 +132,13 @@ def test_mistakes_are_one_line(path, words, message, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_that_are_none_are_told(tmp_path):
+def test_files_of_other_kinds_are_refused(tmp_path):
     assert "No such file" in run("info", tmp_path / "no.fil", code=2)
     (tmp_path / "bad.fil").write_bytes(b"\x0c\x00\x00\x00HEADER_START")
     assert "cut off" in run("info", tmp_path / "bad.fil", code=2)
 
 
-def test_packages_that_are_missing_are_told_before_any_work(path, tmp_path, monkeypatch):
+def test_missing_packages_are_reported_before_any_work(path, tmp_path, monkeypatch):
     for package, extra, option in (("h5py", "hdf5", "--cutouts"), ("matplotlib", "plot", "--plot")):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
@@ -183,7 +183,7 @@ def test_pulses_come_evenly_or_at_random(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_named(path, tmp_path):
+def test_a_missing_folder_is_named(path, tmp_path):
     said = run("inject", path, "--dm", 9, "--time", 1, "--snr", 9, "--width", 4e-3, "-o", tmp_path / "no/b.fil", code=2)
     assert said == f"skysieve: {tmp_path / 'no/b.fil'}: there is no folder {tmp_path / 'no'}\n"
 
@@ -196,7 +196,7 @@ def test_a_series_keeps_the_dm_that_it_has(path, tmp_path):
         assert (fb.observation.dm, fb.tsamp) == (60.0, 2e-3)
 
 
-def test_a_mask_of_another_file_is_told(path, tmp_path):
+def test_a_mask_of_another_file_is_refused(path, tmp_path):
     mask = tmp_path / "a.mask"
     mask.write_bytes(mask_bytes(64, 12, 1000, [], list(range(6, 12)), [[]] * 12))
     said = run("search", path, "--dm-max", 1, "--mask", mask, "--device", "cpu")
@@ -277,7 +277,7 @@ def test_requantised_data_hold_the_same_pulses(path, tmp_path):
     assert Filterbank.open(tmp_path / "y_DM0.00.dat").read().mean() == pytest.approx(64 * 64, rel=0.01)
 
 
-def test_gaps_are_told(tmp_path):
+def test_gaps_are_reported(tmp_path):
     offsets = 0.016 * (np.array([0, 1, 4, 5]) + 0.5)
     raw = np.random.default_rng(0).integers(0, 200, (64, 1, 8)).astype(np.uint8)
     made = psrfits(tmp_path / "a.fits", raw, 8)
@@ -407,7 +407,7 @@ def test_data_come_from_standard_input_and_go_to_standard_output(path, tmp_path)
         ),
     ],
 )  # fmt: skip
-def test_outputs_are_named_and_not_replaced_unasked(path, words, names, tmp_path, monkeypatch):
+def test_outputs_are_named_and_not_replaced_without_overwrite(path, words, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [path if word == "DATA" else word for word in words]
     said = run(*words)

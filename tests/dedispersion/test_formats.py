@@ -349,7 +349,7 @@ def test_time_series_out_and_in(tmp_path):
         write_dat(tmp_path / "u.dat", np.zeros((2, 3)), fb.observation, dm=0)
 
 
-def test_time_series_that_lies(tmp_path):
+def test_inconsistent_time_series_are_refused(tmp_path):
     fb = Filterbank.from_array(data("u1"), fch1=1400, foff=-0.5, tsamp=6.4e-5)
     write_dat(tmp_path / "s.dat", fb.read()[0], fb.observation, dm=0)
     whole = (tmp_path / "s.dat").read_bytes()
@@ -394,7 +394,7 @@ def test_time_series_that_lies(tmp_path):
         ({"nchans": 1000}, "holds no whole spectrum"),
     ],
 )
-def test_headers_that_lie(tmp_path, keys, message):
+def test_inconsistent_headers_are_refused(tmp_path, keys, message):
     path = tmp_path / "a.fil"
     path.write_bytes(header(**{**PLAIN, **keys}) + bytes(64))
     with pytest.raises(BadFile, match=message) as caught:
@@ -402,7 +402,7 @@ def test_headers_that_lie(tmp_path, keys, message):
     assert "a.fil" in str(caught.value)
 
 
-def test_every_cut_of_a_header_is_told(tmp_path):
+def test_every_truncated_header_is_refused(tmp_path):
     whole = header(**PLAIN, source_name="x")
     for end in range(len(whole)):
         path = tmp_path / "a.fil"
@@ -411,7 +411,7 @@ def test_every_cut_of_a_header_is_told(tmp_path):
             Filterbank.open(path)
 
 
-def test_damaged_lengths_are_not_trusted(tmp_path):
+def test_damaged_lengths_are_refused(tmp_path):
     whole = bytearray(header(**PLAIN) + bytes(64))
     struct.pack_into("<i", whole, 16, 2**30)
     (tmp_path / "a.fil").write_bytes(bytes(whole))

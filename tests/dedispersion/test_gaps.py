@@ -42,7 +42,7 @@ def test_rows_that_follow_each_other(tmp_path, offsets):
 
 
 def test_a_gap_keeps_the_time_axis(tmp_path):
-    """Two rows are missing after the second: means of the second stand there, and later samples keep their times."""
+    """Two rows are missing after the second: means of the second replace them, and later samples keep their times."""
     raw, path = with_offsets(tmp_path, 0.016 * (np.array([0, 1, 4, 5]) + 0.5))
     with pytest.warns(UserWarning, match=r"1 gaps of 0\.032 s"):
         fb = Filterbank.open(path)
@@ -155,7 +155,7 @@ def test_gaps_that_are_none_are_refused(tmp_path):
         ("STT_SMJD", "x", "STT_SMJD='x'; expected a number"),
     ],
 )
-def test_psrfits_headers_that_lie_name_the_key(tmp_path, key, value, message):
+def test_inconsistent_psrfits_headers_name_the_key(tmp_path, key, value, message):
     path = psrfits(tmp_path / "a.fits", np.zeros((32, 1, 8), np.uint8), 8)
     with fits.open(path, mode="update") as file:
         file["PRIMARY" if key.startswith("STT") else "SUBINT"].header[key] = value
@@ -178,7 +178,7 @@ def test_psrfits_keys_that_are_not_filled_in(tmp_path, value):
 
 
 @pytest.mark.filterwarnings("ignore::astropy.utils.exceptions.AstropyUserWarning")  # its own word on the same
-def test_psrfits_that_lies(tmp_path):
+def test_inconsistent_psrfits_files_are_refused(tmp_path):
     raw = data("u1", (32, 1, 8))
     with pytest.raises(BadFile, match="NBITS=3"):
         Filterbank.open(psrfits(tmp_path / "a.fits", raw, 8, NBITS=3))

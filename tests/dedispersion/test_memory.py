@@ -34,11 +34,15 @@ def searched(tmp_path, size, memory):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux", reason="the process's own peak is read from /proc; getrusage gives that of its parent too"
 )
 def test_a_file_larger_than_the_budget(tmp_path):
-    """700 MB in 300 MiB: the interpreter, its libraries and compiled kernels take 200 to 300 MiB beside it."""
+    """700 MB in 300 MiB: the interpreter, its libraries and compiled kernels take 200 to 300 MiB beside it.
+
+    The quick test of the bound on NumPy's memory is `test_memory_keeps_within_its_bound`, in `tests/conformance`.
+    """
     facts = searched(tmp_path, 7 * 10**8 // 1024 * 1024, "300 MiB")
     assert facts == {"peak": facts["peak"], "events": 0, "samples": 683593}
     assert facts["peak"] < 600 * 2**20

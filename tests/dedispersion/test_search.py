@@ -67,7 +67,7 @@ def test_every_event_of_the_slow_search(pulses, noise, downsamp):
     widths = (1, 2, 3, 5, 8, 13, 100)
     p = plan(pulses, dms=dms, downsamp=downsamp)
     block = 1100 if downsamp == 1 else 4096  # 1024 binned samples at least
-    found = search(pulses, p, widths=widths, threshold=3.5, noise=noise, block=block * 1e-3)
+    found = search(pulses, p, widths=widths, threshold=3.5, noise=noise, block=block * 1e-3, clean=False)
     delays = sample_delays(pulses.freqs, dms, 1e-3 * downsamp)
     x = pulses.read()
     n = x.shape[1] // downsamp
@@ -152,7 +152,7 @@ def test_pulses_on_a_drift_have_their_signal_to_noise(period, amplitude, width):
     dms = np.arange(150, 251, 5.0)
     flat, drift = (drifting(period, a, width) for a in (0, amplitude))
     before, found = (search(fb, dms, threshold=7) for fb in (flat, drift))
-    assert len(search(drift, dms, threshold=7, baseline=False)) > 4
+    assert len(search(drift, dms, threshold=7, baseline=False, clean=False)) > 4
     for t in (2.0, 4.5, 7.2, 9.4):
         near, was = (c.snr[np.abs(c.time - t) < 0.03] for c in (found, before))
         assert near.max() == pytest.approx(was.max(), rel=0.08), t  # one sigma of noise is 4%
@@ -380,7 +380,7 @@ def test_false_alarms_are_those_of_normal_noise():
     assert len(search(in_memory(fb), dms, threshold=6.5)) == 0
 
 
-def test_boxcars_ring_false_as_often_as_on_white_noise():
+def test_boxcars_have_the_false_alarms_of_white_noise():
     """Windows of all widths overlap, so trials cannot be counted: white noise through the slow search tells how many.
 
     4 sigma; Poisson, 5 sigma of both counts.
@@ -397,8 +397,8 @@ def test_boxcars_ring_false_as_often_as_on_white_noise():
     assert abs(len(found.events) - expected) < 5 * math.sqrt(2 * expected)
 
 
-def test_a_mask_costs_the_noise_of_what_it_hides(pulses):
-    """Half of the channels gone: S/N falls by the square root of two; what a mask hides is as if it were not there."""
+def test_masked_channels_lower_the_signal_to_noise(pulses):
+    """Without half of the channels the S/N falls by the square root of two; masked samples have no influence."""
     dms = [100.0]
     half = search(pulses, dms, mask=Mask.channels(128, np.arange(0, 128, 2)))
     full = search(pulses, dms)
@@ -543,7 +543,7 @@ def test_more_events_than_memory_stop_the_search(pulses, monkeypatch):
         search(pulses, [0.0, 5.0], threshold=0.5, threads=1, memory="64 MiB")
 
 
-def test_dms_that_the_data_do_not_hold_are_told_before_memory_is(pulses):
+def test_dms_longer_than_the_data_are_refused_before_memory_is_checked(pulses):
     with pytest.raises(ValueError, match=r"dms reach 1e\+06: .* the data have 12000; the highest that fits is 9000$"):
         search(pulses, [0.0, 100.0, 9000.0, 1e6], memory="20 MiB")
     with pytest.raises(ValueError, match=r"its delay across the band is \d+ samples, the data have 12000"):

@@ -182,7 +182,7 @@ def test_a_subband_that_begins_too_late_is_missing(voltages, begins):
 
 
 def covered(rects, shape):
-    """Which cells the rectangles cover; they may not overlap."""
+    """Mask of the cells that the rectangles cover; rectangles may not overlap."""
     found = np.zeros(shape, int)
     for a, b, c0, c1 in rects:
         found[a:b, c0:c1] += 1

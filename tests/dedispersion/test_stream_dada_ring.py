@@ -116,7 +116,7 @@ def test_a_new_ring_looks_like_one_of_dada_db():
 
 @pytest.mark.parametrize("layout", [OldSync, Sync, NewSync])
 def test_rings_of_every_version(layout):
-    """They are recognised by the size of the structure; the rest of the memory follows it."""
+    """Versions are recognised by the size of the structure; the rest of the memory follows it."""
     with rings(nbufs=2, bufsz=64, layout=layout) as made:
         assert made.data._segment.size == ctypes.sizeof(layout) + 5 * 2
         with DadaWriter(made.key) as writer, DadaReader(made.key) as reader:

@@ -256,12 +256,12 @@ def test_counts_and_samples_are_exact(seed, loss, reorder, duplicate, reach, win
         assert one.start == at
         rows = unpack.power(one)
         expected = steps[at - first * 4 : at - first * 4 + one.count, 0]
-        there = np.ones(rows.shape, bool)
+        received = np.ones(rows.shape, bool)
         for a, b, c, d in unpack.rects(one.missing):
-            assert there[a - at : b - at, c:d].all(), "rectangles overlap"
-            there[a - at : b - at, c:d] = False
-        assert np.array_equal(rows[there], expected[there])
-        gone += (~there).sum()
+            assert received[a - at : b - at, c:d].all(), "rectangles overlap"
+            received[a - at : b - at, c:d] = False
+        assert np.array_equal(rows[received], expected[received])
+        gone += (~received).sum()
         at += one.count
     assert gone == missing * 4 * 8
     if late == 0 and lost == 0:
@@ -374,7 +374,7 @@ def test_packets_without_room_are_counted_or_wait():
     assert ring.counts()["lost"] == ring.counts()["overflow"] == 0
 
 
-def test_a_jump_too_far_is_not_believed():
+def test_an_implausible_jump_of_the_counter_is_refused():
     made = packets(G, np.zeros((40, 1, 16), np.uint8), 0)
     far = packets(G, np.zeros((4, 1, 16), np.uint8), 4 * 10**9)
     ring = Ring(G, seconds=1.0, longest_gap=60.0)

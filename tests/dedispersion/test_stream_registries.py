@@ -15,6 +15,7 @@ from skysieve.cli import app
 from skysieve.dedispersion import Candidates, fake
 from skysieve.dedispersion.clean import cpu_missing
 from skysieve.dedispersion.contract import NOISE
+from skysieve.dedispersion.search_options import NoiseName
 from skysieve.dedispersion.stream import StreamCandidates, StreamSearch
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS, Channeliser, PfbWindow, Sideband
 from skysieve.dedispersion.stream.command import commands
@@ -99,7 +100,7 @@ def test_types_name_the_entries_of_their_registries(names, registry):
 
 def test_choices_of_the_command_are_the_registries():
     for choice, registry in (
-        (commands.PolicyChoice, POLICIES), (commands.NoiseChoice, NOISE), (commands.PfbWindowChoice, WINDOWS),
+        (commands.PolicyChoice, POLICIES), (NoiseName, NOISE), (commands.PfbWindowChoice, WINDOWS),
         (commands.SidebandChoice, SIDEBANDS),
     ):  # fmt: skip
         assert [one.value for one in choice] == list(registry)
@@ -133,7 +134,7 @@ def test_names_are_used_once():
 
 
 def test_columns_of_candidates():
-    """Those of a search of a file, with one for the samples that arrived; the other stages add the rest."""
+    """They are those of a search of a file, and one for the samples that arrived; the other stages add the rest."""
     fb = fake(nchan=16, duration=3, tsamp=1e-3, fch1=1500, foff=-16, dm=50, times=[1.0], width=8e-3, snr=25, seed=1)
     with StreamSearch(fb.observation, np.arange(0, 100, 10.0), block=1.1, threads=1) as live:
         found = live.execute([(0, fb.read().T)])

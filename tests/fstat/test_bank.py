@@ -85,7 +85,7 @@ def test_a_transient_is_found_from_sfts(made, bank):
     assert best["max2F"][0] > 60
 
 
-def test_a_search_that_stops_goes_on_with_the_same_answer(made, bank, tmp_path, monkeypatch):
+def test_an_interrupted_search_continues_with_the_same_answer(made, bank, tmp_path, monkeypatch):
     import skysieve.fstat.demod.demodulator as module
 
     monkeypatch.setitem(module.BATCH_BYTES, "cpu", 16 * 192 * 13)

@@ -164,7 +164,7 @@ def test_lines_against_the_truth(grid, window):
         assert truth.ravel()[out.line_index[i]] >= np.nanmax(truth) - 3e-4 * scale
 
 
-def test_a_folder_does_not_stand_for_its_hidden_files(tmp_path):
+def test_hidden_files_of_a_folder_are_left_out(tmp_path):
     """Such as those that another process is writing at the moment."""
     for name in ("b.npz", "a.dat", ".b-0123abcd.npz", "notes.md"):
         (tmp_path / name).touch()

@@ -178,7 +178,7 @@ def test_a_batch_is_its_templates(sfts):
 
 
 def test_float64_atoms(sfts):
-    """Of double precision; those of single precision are their rounding, except beside a bin."""
+    """Atoms in single precision are the rounded ones in double precision, except beside a bin."""
     f0 = 100 + np.arange(7) * 3.3e-6
     single, double = (
         Demodulator(sfts, 2.2, -0.5, START, barycentre="builtin", dtype=d) for d in ("float32", "float64")

@@ -129,7 +129,7 @@ def test_a_map_beyond_memory_is_refused_with_advice():
     assert transient_map(ATOMS, Grid.full(ATOMS), device="cpu", memory=1000, keep_map=False).F is None
 
 
-def test_no_gpu_is_said():
+def test_a_missing_gpu_is_reported():
     from skysieve.core.device import cuda_problem
 
     if cuda_problem() is None:
@@ -138,7 +138,7 @@ def test_no_gpu_is_said():
         transient_map(ATOMS, SMALL, device="cuda")
 
 
-def test_what_was_not_kept_is_refused():
+def test_maps_and_posteriors_that_were_left_out_raise():
     r = transient_map(ATOMS, SMALL, device="cpu", keep_map=False, posteriors=False)
     for name in ("twoF", "p_t0", "t0_mp"):
         with pytest.raises(ValueError, match="not"):

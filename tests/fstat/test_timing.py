@@ -35,7 +35,7 @@ def counts_of(jobs, window):
 
 @pytest.mark.parametrize("window", [RECT, EXP])
 def test_the_fit_finds_the_constants(window):
-    """Of times that follow the model exactly; the setups determine what larger maps take."""
+    """The times follow the model exactly; those of small maps determine those of larger ones."""
     true = np.array([1e-4, 2e-8, 1.5e-9, 3e-9])
     counts = counts_of([timing.sample(*setup, window, np.float32) for setup in timing.SETUPS], window)
     found = timing.fit(counts, counts @ true)

@@ -21,7 +21,7 @@ def curve(n=60, seed=0, period=0.7, span=20.0):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [GRID, {"fmin": 0.2, "fmax": 3.0}], ids=["shared", "per object"])
-def test_arrays_on_a_gpu_stay_there(options):
+def test_arrays_on_a_gpu_stay_on_it(options):
     import cupy
 
     curves = [curve(30, 1), curve(55, 2), curve(41, 3)]
@@ -31,8 +31,8 @@ def test_arrays_on_a_gpu_stay_there(options):
     result = lombscargle(*map(cupy.asarray, host), offsets=offsets, **options)
     power = result.power if options is GRID else result.power.flat
     assert isinstance(power, cupy.ndarray)
-    there = expected.power if options is GRID else expected.power.flat
-    np.testing.assert_allclose(power.get(), there, atol=TOLERANCE)
+    right = expected.power if options is GRID else expected.power.flat
+    np.testing.assert_allclose(power.get(), right, atol=TOLERANCE)
     np.testing.assert_array_equal(result.peaks.index, expected.peaks.index)
     with pytest.raises(TypeError, match="on a GPU, but the search runs on the CPU"):
         lombscargle(*map(cupy.asarray, host), offsets=offsets, device="cpu", **options)
@@ -41,7 +41,7 @@ def test_arrays_on_a_gpu_stay_there(options):
 @pytest.mark.gpu
 @pytest.mark.parametrize("grid", [GRID, {}], ids=["plan", "first look"])
 def test_values_still_in_the_making_are_waited_for(grid):
-    """They come a good while later on the caller's stream; a plan has recorded its launches by then."""
+    """The values are written late on the caller's stream; a plan has recorded its launches by then."""
     import cupy
 
     t, y, dy = (cupy.asarray(x) for x in curve())

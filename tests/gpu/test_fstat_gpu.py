@@ -134,7 +134,7 @@ def test_any_grid(n, start, band, dt0, tau, tau_band, dtau, window, seed):
         assert (np.abs(F - truth.F)[clear] / np.maximum(1, truth.F[clear])).max() <= 3e-4
 
 
-def test_arrays_of_the_gpu_stay_there():
+def test_arrays_on_the_gpu_stay_on_it():
     import cupy
 
     atoms = [

@@ -56,10 +56,10 @@ def test_arrays_on_the_gpu_and_kept_plans(runtime, dtype):
     cp = pytest.importorskip("cupy")
     source, grids = batch([40, 80, 300], errors=False), shared_grid(0.16, STEP, 2000)
     expected = run(engine(runtime, nterms=3, dtype=dtype), source, grids)
-    there = FlatSource(cp.asarray(source.t), cp.asarray(source.y), None, source.offsets)
+    on_gpu = FlatSource(cp.asarray(source.t), cp.asarray(source.y), None, source.offsets)
     e = engine(runtime, nterms=3, dtype=dtype)
     for _ in range(4):
-        out = run(e, there, grids, xp=cp)
+        out = run(e, on_gpu, grids, xp=cp)
         assert isinstance(out.power, cp.ndarray)
         assert np.array_equal(host(out.power), expected.power, equal_nan=True)
         assert np.array_equal(out.peak_index, expected.peak_index)

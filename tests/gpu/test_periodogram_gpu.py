@@ -111,7 +111,7 @@ def test_a_grid_each_and_many_peaks(runtime):
     check(engine(runtime, n_peaks=20, method="nufft"), source, grids, 1e-9, few_det=0.005)
 
 
-def test_arrays_on_the_gpu_stay_there(runtime, cp):
+def test_arrays_on_the_gpu_stay_on_it(runtime, cp):
     source, grids = batch([40, 80, 300]), shared_grid(0.16, STEP, 3000)
     e = engine(runtime)
     expected = run(e, source, grids)
@@ -203,7 +203,7 @@ def test_several_gpus(runtime):
     assert np.array_equal(one.peak_index, all_of_them.peak_index)
 
 
-def test_costs_are_measured_once_and_kept(runtime, monkeypatch, tmp_path):
+def test_costs_are_measured_once_and_stored(runtime, monkeypatch, tmp_path):
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
     monkeypatch.setattr(measured, "_used", {})
     monkeypatch.setattr(calibrate, "WITHIN", 1e9)  # other tests may use the GPU too

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, run, same_maxima, shared_grid
-from tests.gpu.peak_truth import Exact, check_refined
+from tests.truth.peaks import Exact, check_refined
 
 from skysieve.core.device import resolve
 from skysieve.core.gpu.runtime import CudaRuntime

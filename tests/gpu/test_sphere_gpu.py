@@ -68,7 +68,7 @@ def brute(table, radial, x, pixels):
 
 
 def brute_near(table, radial, x, pixels):
-    """As `brute`, ring by ring: for large maps."""
+    """The result of `brute`, computed ring by ring, for large maps."""
     first, last = reach(table.theta, radial.radius)
     ring = np.searchsorted(table.start, pixels, side="right") - 1
     out = np.zeros(len(pixels))
@@ -200,7 +200,7 @@ def test_spin_two_is_the_cpus(method, dtype):
             assert np.abs(a - b).max() <= 3 * ERROR[dtype] * np.abs(b).max()
 
 
-def test_maps_in_gpu_memory_give_results_there():
+def test_maps_in_gpu_memory_give_results_in_gpu_memory():
     import cupy
 
     grid = Healpix(64)

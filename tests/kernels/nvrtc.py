@@ -19,7 +19,7 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a kernel: registers a thread; bytes of static shared memory a block, of stack and spill stores a thread."""
+    """Usage of a kernel: registers a thread; bytes of static shared memory a block, of stack and spills a thread."""
 
     regs: int
     smem: int
@@ -41,7 +41,7 @@ def package_and_name(path: Path) -> tuple[str, str]:
 
 
 def compile_for(code: str, name: str, arch: int) -> dict[str, Usage]:
-    """What every kernel of ``code`` takes on ``sm_<arch>``.
+    """Resources of every kernel of ``code`` on ``sm_<arch>``.
 
     Raises
     ------

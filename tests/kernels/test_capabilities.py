@@ -44,7 +44,7 @@ def test_tensor_cores_of_the_sphere(capability):
 
 
 def test_transforms_of_the_f_statistic():
-    """Where float64 is slow, transforms replace sums of longer windows only."""
+    """On GPUs with slow float64, transforms replace sums of longer windows only."""
     count, columns = 1000, 400
     first, length = np.arange(count), np.geomspace(1, count, columns).astype(np.int64)
     host = SimpleNamespace(n=count, group=np.zeros(count, np.int64), first=first, length=length[None])

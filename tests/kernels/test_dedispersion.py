@@ -24,6 +24,7 @@ from skysieve.dedispersion.single_pulse import search as single_pulses
 from skysieve.dedispersion.single_pulse.search import WIDTHS
 from tests.kernels.devices import another, on_gpu, one_order
 from tests.kernels.shim import shim_runtime
+from tests.marks import slow
 from tests.truth import dedispersion as reference
 
 TURING = (7, 5)
@@ -217,7 +218,9 @@ def test_two_gpus_share_the_dms(runtime):
 
 
 @one_order
-@pytest.mark.parametrize(("kind", "noise"), [("u1", "robust"), ("i1", "moments"), ("f4", "robust"), ("u2", "clipped")])
+@pytest.mark.parametrize(
+    ("kind", "noise"), [("u1", "robust"), ("f4", "moments"), ("u2", "clipped"), slow("i1", "robust")]
+)
 @pytest.mark.parametrize("every", [False, True])
 def test_events_are_the_cpus(runtime, kind, noise, every):
     rng = np.random.default_rng(5)
@@ -398,7 +401,7 @@ def first_look(kind):
      ("flat", 0, 0, 256), ("dropped", 0, 0, 256), ("pulses", 2, 3, 512), ("wide", 9, 9, 512)],
 )  # fmt: skip
 def test_a_first_look_chooses_the_pieces(runtime, kind, least, most, threads, monkeypatch):
-    """Of 5 blocks and 4 edges none of noise, all that cannot be judged; the events are the CPU's whatever it is."""
+    """The pieces are none, those of noise, or all that cannot be judged; the events are always those of the CPU."""
     if threads == 512:
         monkeypatch.setattr(cuda_search, "LONG", 0)
     x = first_look(kind)

@@ -18,7 +18,7 @@ from tests.kernels.shim import shim_runtime
 from tests.kernels.test_dedispersion import bank, table
 
 
-def test_of_two_gpus_the_one_that_fits_is_given_back_too(monkeypatch):
+def test_an_error_on_one_gpu_closes_the_engines_of_both(monkeypatch):
     closed = []
 
     class Half:

@@ -47,7 +47,7 @@ def test_samples_that_lie_on_the_device(runtime, kind, by_time):
 
 @pytest.mark.parametrize("begin", [0, 1])
 def test_samples_on_the_device_are_read_as_words_only_where_words_lie(begin):
-    """As behind a file's header, a view may begin at any byte, where a GPU cannot load words."""
+    """A view may begin at any byte, as after a file's header; a GPU cannot load words from such an address."""
     runtime, fb = shim_runtime(), bank("u1", 12, 256)
     rows = np.zeros(12 * 256 + 1, np.uint8)[begin : begin + 12 * 256].reshape(256, 12)
     rows[...] = fb.read().T

@@ -243,7 +243,7 @@ def test_chunks_of_starts_do_not_change_the_answer(runtime, monkeypatch):
 
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_threads_of_several_rows_or_taus(runtime, monkeypatch, window):
-    """As where templates are many; elsewhere in these tests a template alone has one row or tau in each thread."""
+    """Many templates have several rows or taus in each thread; the single templates of the other tests have one."""
     monkeypatch.setattr(cuda_launch, "FEW", 0)
     n = bins_of(runtime)
     for sky in (False, True) if on_gpu(runtime) else (True,):

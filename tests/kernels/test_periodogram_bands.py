@@ -18,7 +18,7 @@ from tests.kernels.shim import run_sanitized
 
 STEP = 1 / 1200
 FEWER = [name for name in BAND_MODELS if name != "flexible, 2 terms"]
-"""The shim compiles each model: the last has nothing that the others lack, and runs on small data there."""
+"""The shim compiles each model: the last adds nothing to the others, and runs on small data."""
 F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
 
 

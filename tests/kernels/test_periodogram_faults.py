@@ -83,7 +83,7 @@ class Failing:
 @pytest.mark.parametrize("error", [MemoryError("no room"), FULL])
 @pytest.mark.parametrize("where", ["begin", "prefetch"])
 def test_memory_is_short_for_a_chunk(source, expected, caplog, error, where):
-    """However CuPy reports it, and whether launching or before: every buffer is given back, halves are tried."""
+    """CuPy may report it in several ways, at a launch or before: every buffer is freed, and half chunks are tried."""
     e = engine()
     worker = e.workers[0]
     e.scan(source)
@@ -368,7 +368,7 @@ def test_gpus_that_differ(source):
 
 
 def test_the_costliest_chunks_are_dealt_first(monkeypatch):
-    """By frequencies and points where grids differ; equal chunks in order."""
+    """Costs follow from frequencies and points if grids differ; equal chunks keep their order."""
     drawn = []
     monkeypatch.setattr(Run, "work", lambda self, worker, alone: drawn.append([c.start for c in self.queue]))
     lengths, nf = [60, 30, 60, 200, 30], np.array([400, 4000, 400, 300, 90_000])

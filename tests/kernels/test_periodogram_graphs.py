@@ -211,7 +211,7 @@ def test_a_failed_launch_is_not_replayed(graphs, monkeypatch):
 
 
 def test_threads_of_one_plan_take_turns(graphs):
-    """They share lanes and buffers: each one's rows must still lie there when they are searched."""
+    """Threads share lanes and buffers: the rows of each must not be overwritten before they are searched."""
     kept, sources = engine(graphs), [batch([50] * 8, seed=seed) for seed in range(8)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda source: run(kept, source, GRID), sources))

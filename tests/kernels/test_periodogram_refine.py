@@ -8,10 +8,9 @@ import pytest
 from skysieve.periodogram.contract import Grids
 from skysieve.periodogram.cpu import engine as cpu
 from skysieve.periodogram.cuda import engine as cuda
-from tests.conformance.peaks_truth import check_peaks
 from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, run, shared_grid
-from tests.gpu.peak_truth import Exact, check_refined
 from tests.kernels.devices import launched, on_gpu, one_order
+from tests.truth.peaks import Exact, check_peaks, check_refined
 
 F32 = np.dtype(np.float32)
 
@@ -74,7 +73,7 @@ def test_list_of_frequencies(runtime):
 
 
 def test_longer_series(runtime):
-    """By a block, and by several blocks, what a warp does."""
+    """A block, or several blocks, do what a warp does for short series."""
     source, grids = batch([1500, 30, 5000], seed=9), shared_grid(0.9, 0.3 / 119.4, 150)
     e = engine(runtime, n_peaks=2)
     out = run(e, source, grids, power=False)

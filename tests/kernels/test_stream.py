@@ -17,7 +17,7 @@ DMS = np.arange(0, 201, 40.0)
 @one_order
 @pytest.mark.parametrize("float_samples", [False, True])
 @pytest.mark.parametrize("block", [1.1])
-def test_what_a_gpu_reads_again_is_held(runtime, monkeypatch, float_samples, block):
+def test_samples_that_a_gpu_reads_again_are_stored(runtime, monkeypatch, float_samples, block):
     """Overlaps that are no multiple of the engine's words, in pieces that make room for themselves."""
     made = fake(nchan=16, duration=6, tsamp=1e-3, fch1=1500, foff=-16, dm=100, width=8e-3, snr=25, seed=5, times=[2.0])
     x = made.read().astype(np.float32) if float_samples else made.read()

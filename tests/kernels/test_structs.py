@@ -65,6 +65,8 @@ STRUCTS = [  # package, kernel file, build, struct of the source, module of the 
     ("skysieve.dedispersion.cuda", "search.cu", None, "Event", "detect", "EVENT"),
     ("skysieve.dedispersion.cuda", "search.cu", None, "Job", "detect", "JOB"),
     ("skysieve.dedispersion.cuda", "glance.cu", None, "Job", "detect", "JOB"),
+    *(("skysieve.dedispersion.clean.cuda", "clean.cu", None, name.capitalize(), "launch", name)
+      for name in ("JOB", "BLOCK", "WINDOW")),
     *(("skysieve.dedispersion.stream.channelise", "channelise.cu", None, name.capitalize(), "cuda_channeliser", name)
       for name in ("PACKETS", "SHAPE")),
 ]  # fmt: skip

@@ -60,7 +60,7 @@ def test_multiples():
 
 
 def test_peaks_that_no_object_has_take_no_time():
-    """Of 20,000 peaks asked for three are there: pairs of the others would take minutes."""
+    """20,000 peaks are requested and three exist; comparing pairs of the others would take minutes."""
     t = times(1.0)
     f = np.full((2, 20_000), np.nan)
     f[0, :3] = 0.31, 1.31, 0.77
@@ -146,7 +146,7 @@ def test_rhythms_are_what_their_names_say():
 
 
 def test_stripe_82(test_data):
-    """Where the catalogue's period is among the five best peaks but not the first, the flags lead to it."""
+    """If the catalogue's period is among the five best peaks but not the first, the flags lead to it."""
     from skysieve.periodogram.lightcurves.io import read_light_curves
 
     folder = test_data / "lomb_scargle"

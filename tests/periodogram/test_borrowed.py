@@ -54,7 +54,7 @@ def test_a_search_is_made_once_more_where_idle_engines_held_the_memory(monkeypat
 
 
 def test_auto_takes_the_cpu_for_small_jobs(monkeypatch):
-    """Where a GPU can be used: `lombscargle` and the class choose by rows and frequencies, plans and names do not."""
+    """With a GPU, `lombscargle` and the class choose by rows and frequencies; plans and named devices do not."""
     gpu, chosen = Device("cuda", 0, "a GPU", 1 << 34), []
     resolve = api.resolve
 

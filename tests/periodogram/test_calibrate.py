@@ -1,4 +1,4 @@
-"""The costs of the GPU's methods: measured under load, believed or not, and one set for a process (no GPU needed)."""
+"""The costs of the GPU's methods: measured under load, plausible or not, and one set for a process (no GPU needed)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_gpu_that_is_never_free(gpu, caplog):
 
 
 def test_figures_that_no_gpu_has(gpu, caplog):
-    """They are reported, this process uses the defaults, and nothing is stored for others."""
+    """Such figures are reported, this process uses the defaults, and nothing is stored for others."""
     wild = gpu(scaled(DEFAULTS[SPEC.dtype], 1e5))
     with caplog.at_level(logging.WARNING, "skysieve"):
         assert costs_of(wild, SPEC) == DEFAULTS[SPEC.dtype]
@@ -144,7 +144,7 @@ def test_a_user_who_limits_memory(gpu, caplog, dtype):
     assert worker.runs == runs
 
 
-def test_which_figures_are_believed():
+def test_which_figures_are_plausible():
     defaults = DEFAULTS[SPEC.dtype]
     assert plausible(defaults, defaults)
     assert plausible(scaled(defaults, 150), defaults)

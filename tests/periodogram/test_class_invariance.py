@@ -33,8 +33,8 @@ def test_class(seed, n, scale, offset, start):
     np.testing.assert_allclose(other.window(F), ls.window(F), atol=1e-7)
     np.testing.assert_allclose(other.model(t + start, 0.7), scale * ls.model(t, 0.7) + offset, atol=1e-5 * scale + 1e-9)
     for method in FORMULAS:
-        here, there = (x.false_alarm_probability(0.4, method=method) for x in (ls, other))
-        np.testing.assert_allclose(there, here, rtol=0.01)  # astropy's rule may take one of 12.5 n frequencies more
+        chance, scaled = (x.false_alarm_probability(0.4, method=method) for x in (ls, other))
+        np.testing.assert_allclose(scaled, chance, rtol=0.01)  # astropy's rule may take one of 12.5 n frequencies more
 
 
 PROBABILITY = st.floats(1e-25, 0.5)

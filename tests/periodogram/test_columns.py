@@ -126,7 +126,7 @@ def test_a_flux_called_f_is_no_band(tmp_path: Path) -> None:
 
 
 def test_errors_of_magnitudes_from_those_of_fluxes(tmp_path: Path) -> None:
-    """As Gaia gives them: magnitudes without errors, fluxes with."""
+    """Gaia gives magnitudes without errors, and fluxes with errors."""
     flux = 10 ** (-0.4 * (MAG - 25))
     found = read_light_curves(save(tmp_path, {"time": T, "mag": MAG, "flux": flux, "flux_error": 0.01 * flux}))
     assert "err = flux_error (as 1.0857 flux_error / flux)" in found.taken
@@ -214,7 +214,7 @@ KEPLER_DEFAULT = {1, 2, 4, 8, 32, 256, 16384, 65536, 1048576}
     ],
 )
 def test_bits_of_satellites(name: str, cards: dict[str, Any], bad: set[int], tmp_path: Path) -> None:
-    """Those that lightkurve leaves out by default, one by one."""
+    """Each bit that lightkurve leaves out by default, one by one."""
     values = np.zeros(N, int)
     values[: len(BITS)] = BITS
     path = fits_file(tmp_path / "a.fits", name, cards, values)
@@ -289,7 +289,7 @@ def test_general_flags_that_mark_most_rows_are_not_used(tmp_path: Path) -> None:
 
 
 def test_rows_left_out_are_counted_and_explained(tmp_path: Path) -> None:
-    """By the command: in its lines, and in the column ``n_dropped`` of the table, for each object."""
+    """The command counts them in its messages, and for each object in the column ``n_dropped`` of the table."""
     from astropy.table import Table
 
     ids = np.repeat(["a", "b"], N // 2)
@@ -363,7 +363,7 @@ def test_what_a_column_looks_like(name: str, values: np.ndarray, what: str, kind
 
 
 def test_an_identifier_of_many_objects_in_a_long_file(tmp_path: Path) -> None:
-    """Of which a sample is looked at: stars one after the other, or mixed; what follows in time may be nights."""
+    """A sample of the rows decides: stars one after the other, or mixed; values that follow the time may be nights."""
     n = 30000
     mixed, sorted_times = RNG.uniform(0, 100, n), np.sort(RNG.uniform(0, 100, n))
     one_by_one, in_turn = np.repeat(np.arange(600), 50), np.arange(n) % 60

@@ -60,7 +60,7 @@ def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
 def test_encodings(tmp_path: Path, encoding: str, packed: bool) -> None:
-    """As pandas reads the file when the encoding is named."""
+    """The values are those that pandas reads with the encoding given."""
     pd = pytest.importorskip("pandas")
     name = "\u00b5 C\u00e9p"
     path = write(tmp_path / "a.csv", "star,mjd,mag,err\n" + rows([name] * N, *COLUMNS), encoding)
@@ -86,7 +86,7 @@ def test_decimal_comma(tmp_path: Path, delimiter: str, header: bool) -> None:
     check(found)
 
 
-def test_commas_that_may_stand_between_thousands(tmp_path: Path) -> None:
+def test_commas_between_thousands(tmp_path: Path) -> None:
     def quoted(columns: Any) -> str:
         return rows(*([f'"{c}"'.replace(".", ",") for c in column] for column in columns))
 

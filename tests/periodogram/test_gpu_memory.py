@@ -135,7 +135,7 @@ def test_buffers_take_what_the_plan_states_and_not_far_less(runtime, model, powe
 
 @pytest.mark.parametrize("budget", [40_000_000, 150_000_000])
 @pytest.mark.parametrize("model", [*MODELS, "offsets"])
-def test_a_given_amount_is_used_and_kept(runtime, model, budget):
+def test_a_memory_budget_is_used_and_not_exceeded(runtime, model, budget):
     """Many chunks, whose launches are recorded from the second run on, each with buffers of its own."""
     for make, source in cases(model, (50,) * 2000)[:1]:
         taken = search(make(runtime=runtime, memory=budget), source, shared_grid(0.16, STEP, 4000), True, runs=5)
@@ -144,7 +144,7 @@ def test_a_given_amount_is_used_and_kept(runtime, model, budget):
 
 @pytest.mark.parametrize("cycles", [0.1, 0.05, 0.02])
 @pytest.mark.parametrize("dtype", [np.dtype(np.float64), np.dtype(np.float32)], ids=str)
-def test_a_given_amount_is_kept_with_a_grid_each(runtime, dtype, cycles):
+def test_a_memory_budget_is_not_exceeded_with_a_grid_each(runtime, dtype, cycles):
     budget, n = 60_000_000, 2000
     e = cuda.Engine(default_spec(method="nufft", dtype=dtype), runtime=runtime, memory=budget)
     grids = Grids(0.1 + 1e-4 * np.arange(n), np.full(n, cycles / 120), np.full(n, 4000), False)
@@ -165,7 +165,7 @@ def test_spans_of_many_lengths(runtime):
     st.lists(st.integers(0, 3000), min_size=1, max_size=60), st.integers(1, 5000), st.integers(20_000, 10**8)
 )  # fmt: skip
 def test_chunks_cover_the_objects_once_and_in_order(lengths, nf, memory):
-    """Whatever the memory: each object is searched in one chunk."""
+    """With any memory, each object is searched in exactly one chunk."""
     offsets = np.append(0, np.cumsum(lengths)).astype(np.int64)
     rows = np.linspace(0, 120, max(1, int(offsets[-1])))
     source = FlatSource(rows, rows, None, offsets)

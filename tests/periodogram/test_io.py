@@ -203,7 +203,7 @@ def test_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_rows_without_an_id_are_left_out(tmp_path: Path) -> None:
-    """They are no object of their own, nor part of object 0."""
+    """Rows without an id are neither an object of their own nor part of object 0."""
     pa = pytest.importorskip("pyarrow")
     from astropy.table import MaskedColumn, Table
     from pyarrow import parquet

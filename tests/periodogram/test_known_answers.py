@@ -119,7 +119,7 @@ def test_stripe_82_stars(stripe82: Stripe82, device: str) -> None:
 
 
 def at_or_above_astropys(simulated: SimulatedLightCurves, chosen: NDArray[np.int64]) -> int:
-    """Objects whose best peak has astropy's power there, at least that of astropy's highest sample."""
+    """Objects whose best peak has astropy's power at its frequency, at least that of astropy's highest sample."""
     from astropy.timeseries import LombScargle
 
     t, y, dy = part(simulated, chosen)
@@ -129,8 +129,8 @@ def at_or_above_astropys(simulated: SimulatedLightCurves, chosen: NDArray[np.int
     for i in range(len(chosen)):
         theirs = LombScargle(t[i], y[i], dy[i])
         highest = theirs.power(frequency, method="fast", assume_regular_frequency=True).max()
-        there = theirs.power(found.best_frequency[i : i + 1], method="cython")[0]
-        good += int(abs(found.best_power[i] - there) < 1e-9 and there > highest - 1e-9)
+        power = theirs.power(found.best_frequency[i : i + 1], method="cython")[0]
+        good += int(abs(found.best_power[i] - power) < 1e-9 and power > highest - 1e-9)
     return good
 
 

@@ -80,7 +80,7 @@ def as_lists(table: dict[str, np.ndarray], struct: bool = False) -> Any:
 
 
 def uneven(table: Any, struct: bool = False) -> Any:
-    """As lists, of which four rows have two lengths: two neighbours, one without times, and one by its errors."""
+    """Lists of four rows differ in length: two neighbours, one without times, and one with other errors."""
     lists = as_lists(table)
     for name, at in (("mag", (8, 9, 30)), ("mjd", (21,)), ("magerr", (12,))):
         cells = lists.column(name).to_pylist()
@@ -168,7 +168,7 @@ QUICK_FORMS = (
 def test_as_if_read_whole(
     form: str, group: int, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the row groups are: objects that lie in several of them, and groups of many pieces."""
+    """Objects may lie in several row groups, and row groups may have many pieces."""
     path = write(tmp_path / "a.parquet", FORMS[form](rows()), group)
     whole, pieces = tmp_path / "whole.csv", tmp_path / "pieces.csv"
     first = run("period", path, *options, "-o", whole)
@@ -329,7 +329,7 @@ def test_a_damaged_row_group_loses_its_objects(small_pieces: None, tmp_path: Pat
 
 
 def test_rows_of_unequal_lists(small_pieces: None, tmp_path: Path) -> None:
-    """They are left out, also if a piece has no other rows; a file that has no other rows is refused."""
+    """Such rows are left out, also if a piece has no others; a file that has no others is refused."""
     table = rows()
     path, out = write(tmp_path / "a.parquet", uneven(table), 2), tmp_path / "p.csv"
     result = run("period", path, *GRID, "--multiband", "none", "-o", out)
@@ -351,7 +351,7 @@ def test_rows_of_unequal_lists(small_pieces: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, skysieve.core.errors.SkysieveError])
-def test_what_was_searched_is_kept(
+def test_results_survive_an_interruption(
     kind: type[BaseException], small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C or an error in the seventh chunk: all objects of the six before it, and no thread is left."""
@@ -418,7 +418,7 @@ def test_a_table_that_is_written_during_the_search(
 
 @pytest.mark.parametrize("fewest", [0, 10**9])
 def test_marks_without_flags_leave_an_answer(fewest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the last rows without a flag have no error either, no option keeps them, in pieces or not."""
+    """If the last rows without a flag have no error either, no option keeps them, in pieces or not."""
     monkeypatch.setattr(stream, "FEWEST_ROWS", fewest)
     monkeypatch.setattr(stream, "PIECE_ROWS", 64)
     table = rows()

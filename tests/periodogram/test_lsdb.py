@@ -251,8 +251,8 @@ def test_map_partitions_of_a_hats_catalogue(catalogue, tmp_path):
 def test_map_partitions_in_other_processes(catalogue):
     """Tasks and answers pass between processes, as on a cluster."""
     distributed = pytest.importorskip("distributed")
-    here = catalogue.map_partitions(skysieve.lsdb.periods, "lc", **GRID).compute()
+    serial = catalogue.map_partitions(skysieve.lsdb.periods, "lc", **GRID).compute()
     alone = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
     with distributed.LocalCluster(**alone) as cluster, distributed.Client(cluster):
-        there = catalogue.map_partitions(skysieve.lsdb.periods, "lc", **GRID).compute()
-    pd.testing.assert_frame_equal(pd.DataFrame(here), pd.DataFrame(there))
+        parallel = catalogue.map_partitions(skysieve.lsdb.periods, "lc", **GRID).compute()
+    pd.testing.assert_frame_equal(pd.DataFrame(serial), pd.DataFrame(parallel))

@@ -69,8 +69,8 @@ def test_least_squares(model, nterms, method):
     assert (result.bands, result.model, result.method) == (tuple("giruz"), model, method)
     found = result.peaks
     assert np.all(np.diff(found.power) <= 0)
-    there = least_squares(t, y, bands, dy, found.frequency, common, each)
-    np.testing.assert_allclose(found.power, there, rtol=0, atol=1e-12)
+    expected = least_squares(t, y, bands, dy, found.frequency, common, each)
+    np.testing.assert_allclose(found.power, expected, rtol=0, atol=1e-12)
     assert found.power[0] >= result.power.max() - TOLERANCE
     for k in range(3):  # no higher power a little to either side
         step = 1e-3 / np.ptp(t) * np.array([-1, 1])

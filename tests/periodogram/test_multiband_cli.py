@@ -144,7 +144,7 @@ def test_parquet_in_parts_gives_the_same(model: str, tmp_path: Path) -> None:
 
 
 def test_chances_of_noise(tmp_path: Path) -> None:
-    """Of 500 objects without a signal, a share p at most has a probability under p: three standard deviations."""
+    """At most a fraction p of 500 objects without a signal has a probability below p (three standard deviations)."""
     path, out = tmp_path / "noise.csv", tmp_path / "p.ecsv"
     write_table(table(500, 25, amplitude=0.0), path)
     assert run("period", path, *GRID, "-o", out).exit_code == 0

@@ -90,7 +90,7 @@ def test_bands_of_a_file(banded):
     assert skysieve.lombscargle(y="mag", data=banded, **GRID).n_used == 90  # the user named the values of all rows
 
 
-def test_what_is_wrong_with_a_file_is_said(star, tmp_path):
+def test_errors_of_files_are_named(star, tmp_path):
     with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "none.csv"))):
         skysieve.lombscargle(tmp_path / "none.csv")
     empty = tmp_path / "empty.csv"

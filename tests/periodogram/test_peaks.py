@@ -106,7 +106,7 @@ def compare(draws, seed, samples_per_peak):
 
 @pytest.mark.parametrize("samples_per_peak", [2, 5])
 def test_periods_and_powers_of_draws(samples_per_peak):
-    """As good as brute force; at 2 samples a peak a maximum of a dozen points may hide beside a higher sample."""
+    """They are those of brute force; with 2 samples a peak a maximum of few points may lie beside a higher sample."""
     ours, theirs, _, different = compare(60, 5, samples_per_peak)
     assert different <= 1
     assert np.median(np.abs(ours)) <= 1.01 * np.median(np.abs(theirs))
@@ -169,7 +169,7 @@ def test_error_of_one_sinusoid_is_montgomerys():
 
 
 def test_errors_of_given_dy_that_cannot_be():
-    """Errors a tenth of the scatter: the scatter counts; errors ten times the scatter: they are believed."""
+    """With errors of a tenth of the scatter the scatter counts; with errors of ten times the scatter the errors do."""
     rng = np.random.default_rng(5)
     t = np.sort(rng.uniform(0, 50, 100))
     y = 2 * np.sin(2 * np.pi * 1.3 * t) + rng.standard_normal(100)
@@ -219,8 +219,8 @@ def test_no_peak_twice_and_none_outside(dtype, samples_per_peak):
         assert f[0] >= grid[0]
         assert f[-1] <= grid[-1]
         assert np.all(np.diff(found.peaks.power[i][found.peaks.index[i] >= 0]) <= 0)
-        there = standard(t[i], y[i], None, found.peaks.frequency[i][found.peaks.index[i] >= 0])
-        np.testing.assert_allclose(found.peaks.power[i][found.peaks.index[i] >= 0], there, rtol=0, atol=1e-10)
+        expected = standard(t[i], y[i], None, found.peaks.frequency[i][found.peaks.index[i] >= 0])
+        np.testing.assert_allclose(found.peaks.power[i][found.peaks.index[i] >= 0], expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("method", ["direct", "nufft", "finufft"])
@@ -236,8 +236,8 @@ def test_one_long_series_on_several_threads(method):
     for name in ("index", "frequency", "power", "period_error"):
         np.testing.assert_array_equal(getattr(found[0], name), getattr(found[1], name))
     origin = t[0]
-    there = standard(t - origin, y, None, found[0].frequency)
-    np.testing.assert_allclose(found[0].power, there, rtol=0, atol=1e-12)
+    expected = standard(t - origin, y, None, found[0].frequency)
+    np.testing.assert_allclose(found[0].power, expected, rtol=0, atol=1e-12)
     assert abs(found[0].frequency[0] - 3.3) < 5 * found[0].frequency_error[0]
 
 

@@ -12,7 +12,7 @@ class Lane:
     generation = 1
 
 
-def test_what_a_lane_keeps():
+def test_what_a_lane_stores():
     """Some launches of few rows, one of many; none that a moved buffer has spoilt."""
     lane, launches = Lane(), Launches()
     for key in range(MOST + 2):

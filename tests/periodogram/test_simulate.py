@@ -25,7 +25,7 @@ def simobj(test_data: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("span", "sha"), [(120, SHA_120_D), (3652, SHA_TEN_YEARS)])
-def test_benchmark_batch_is_the_one_kept(simobj: np.ndarray, span: int, sha: str) -> None:
+def test_the_benchmark_batch_has_the_recorded_hash(simobj: np.ndarray, span: int, sha: str) -> None:
     made = benchmark_batch(simobj[:, 2], simobj[:, 3], simobj[:, 4], absmag=simobj[:, 5], span=span)
     assert (len(made), len(made.t), int(made.n_obs.min())) == (1000, 164_749, 5)
     assert made.t.max() < span

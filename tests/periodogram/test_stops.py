@@ -183,7 +183,7 @@ def test_a_full_disk_loses_nothing(suffix: str, survey: Path, tmp_path: Path) ->
 
 
 def test_a_full_disk_beside_the_output(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the folder of temporary files has room, the table is there."""
+    """The table is written to the folder of temporary files, if it has room."""
     from skysieve.periodogram.result import table_files as files
 
     elsewhere = tmp_path / "tmp"

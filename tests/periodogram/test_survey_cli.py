@@ -59,7 +59,7 @@ def test_aliases_and_chances_are_shown(tmp_path: Path) -> None:
 
 
 def test_chances_of_a_batch_with_holes(tmp_path: Path) -> None:
-    """Of unequal objects, some without a result: each has the probability of a search of its own."""
+    """Objects differ, and some have no result; each has the probability of a search of that object alone."""
     made = simulate_light_curves([0.31, 0.77, 1.9, 1.0], 0.2, [60, 2, 90, 50], seed=4)
     y = made.y.copy()
     y[[5, 70]] = np.nan

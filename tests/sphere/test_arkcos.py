@@ -36,7 +36,7 @@ def error(pixel, compat):
 
 
 @pytest.mark.parametrize("place", list(PIXELS))
-def test_what_rings_in_the_paper_does_not_ring_here(place):
+def test_no_ringing_where_the_published_method_rings(place):
     """Figure 6 of the paper: zeros in the caps, phases in the belt; with all improvements the belt is exact."""
     pixel = PIXELS[place]
     assert error(pixel, None) <= 1e-6

@@ -411,7 +411,7 @@ def test_standard_input_and_output(tmp_path, sky):
 
 
 def test_messages_on_standard_error(tmp_path, sky):
-    """They name the file that was written; --quiet omits them."""
+    """The messages name the file that was written; --quiet omits them."""
     args = ["smooth", str(tmp_path / "in.fits"), str(tmp_path / "out.fits"), "--fwhm", "10deg", "--overwrite"]
     result = CliRunner().invoke(app, args)
     assert result.stdout == ""

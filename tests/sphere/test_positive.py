@@ -57,7 +57,7 @@ def test_the_sum_is_conserved_too(method):
 
 @pytest.mark.parametrize("masked", ["zero", "normalize"])
 def test_bad_pixels(masked):
-    """They keep their values, and count as 0 or do not count."""
+    """Bad pixels keep their values, and count as 0 or do not count."""
     m = probabilities(32, 3)
     m[[5, 700]] = np.nan, UNSEEN
     holes = np.ma.MaskedArray(m, np.arange(m.size) % 97 == 3)

@@ -64,7 +64,7 @@ def test_a_kernel_with_a_function_is_set_up_at_every_call():
 @pytest.mark.parametrize("dtype", [">f4", "f4", "f8", "i2"])
 @pytest.mark.parametrize("nest", [False, True])
 def test_bad_pixels_count_as_zero_and_keep_their_values(dtype, nest):
-    """As in a masked array of zeros there, whose bad pixels another part of the code handles."""
+    """The result is that of a masked array with zeros in the bad pixels, which other code handles."""
     m = (1000 * MAP).astype(dtype)
     bad = np.zeros(m.size, bool)
     if m.dtype.kind == "f":

@@ -178,7 +178,7 @@ def peaks(
     after it (a missing or NaN neighbour is below everything).  Candidates are tried in falling order of power,
     ties to the lower frequency; one nearer than ``1/span`` to a peak already taken is passed over.
     ``exact`` gives the standard power at any frequencies: with it candidates are refined by looking over what lies
-    beside them.  Up to ``MOST_TRIES`` further ones, which need not be apart from one another, are refined as well, and
+    beside them.  Up to ``MOST_TRIES`` further ones, at any distance from one another, are refined as well, and
     the highest of these replaces the lowest peak if it is the highest of all.  Without it samples are the peaks.
     Missing peaks are index -1 and NaN.
     """
@@ -193,12 +193,12 @@ def peaks(
         if (j == 0 or height[j] > before) and height[j] >= after:
             candidates.append(j)
     candidates.sort(key=lambda j: (-height[j], j))
-    apart = (1 - 1e-9) / span
+    distance = (1 - 1e-9) / span
     taken: list[int] = []
     for j in candidates:
         if len(taken) == n_peaks + (MOST_TRIES if exact is not None else 0):
             break
-        if all(abs(freq[j] - freq[a]) >= apart for a in taken[:n_peaks]):
+        if all(abs(freq[j] - freq[a]) >= distance for a in taken[:n_peaks]):
             taken.append(j)
     found = [(j, float(freq[j]), float(height[j])) for j in taken]
     if exact is not None:

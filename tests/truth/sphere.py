@@ -68,9 +68,9 @@ def convolve_spin(
         kernel += (2 * k + 1) / (4 * math.pi) * window[k] * eval_jacobi(k - 2, 0, 4, np.cos(alpha))
     kernel *= np.cos(alpha / 2) ** 4
     # direction of the circle from q to p: at q it is p less its part along q, at p it is p (q . p) less q
-    there = np.arctan2(point[rows] @ east.T, point[rows] @ south.T)
-    here = np.arctan2(-(east[rows] @ point.T), -(south[rows] @ point.T))
+    at_pixel = np.arctan2(point[rows] @ east.T, point[rows] @ south.T)
+    at_point = np.arctan2(-(east[rows] @ point.T), -(south[rows] @ point.T))
     frames = np.cos(theta[rows])[:, None] * (phi - phi[rows][:, None])  # of pixels at one place, such as a pole
-    turn = np.exp(2j * np.where(alpha > 1e-12, here - there, frames))
+    turn = np.exp(2j * np.where(alpha > 1e-12, at_point - at_pixel, frames))
     found = (kernel * turn * weight) @ (maps[0] + 1j * maps[1])
     return np.stack([found.real, found.imag])

@@ -12,11 +12,13 @@ import typer
 from skysieve.core.command import (
     FAILED_SOME,
     OUTPUT,
+    RUN,
     STDIO,
     DeviceOption,
     FormatOption,
     MemoryOption,
     Messages,
+    MetricsOption,
     OverwriteOption,
     QuietOption,
     ThreadsOption,
@@ -26,8 +28,9 @@ from skysieve.core.command import (
     report_errors,
     table_format,
 )
+from skysieve.periodogram.command.options import SAMPLES_HELP, SEARCH, PeaksOption, TermsOption
 
-PACKETS, SEARCH, RUN = "Packets", "Search", "Run"
+PACKETS = "Packets"
 
 
 def alerts(
@@ -128,26 +131,13 @@ def alerts(
         float,
         option(
             "--samples-per-peak",
-            help="Number of frequencies in 1/T, where T is the time span. The default is 5.",
+            help=f"{SAMPLES_HELP} The default is 5.",
             panel=SEARCH,
             metavar="N",
         ),
     ] = 5.0,
-    nterms: Annotated[
-        int | None,
-        option(
-            "--nterms",
-            help="Number of Fourier terms. The default is 1, and 2 for several bands.",
-            panel=SEARCH,
-            metavar="N",
-            min=1,
-        ),
-    ] = None,
-    peaks: Annotated[
-        int,
-        option("--peaks", help="Number of peaks that are kept of each object. The default is 5.", panel=SEARCH,
-               metavar="N", min=1),
-    ] = 5,
+    nterms: TermsOption = None,
+    peaks: PeaksOption = 5,
     min_rows: Annotated[
         int,
         option("--min-rows", help="Search objects with so many rows at least. The default is 20.", panel=SEARCH,
@@ -162,15 +152,7 @@ def alerts(
         option("--batch", help="Search earlier when so many packets wait. The default is 5000.", panel=RUN, metavar="N",
                min=1),
     ] = 5000,
-    metrics: Annotated[
-        str | None,
-        option(
-            "--metrics",
-            help="Serve /health and /metrics (Prometheus); PORT alone is on the loopback. The default is not to.",
-            panel=RUN,
-            metavar="[HOST:]PORT",
-        ),
-    ] = None,
+    metrics: MetricsOption = None,
     store: Annotated[
         Path,
         option(

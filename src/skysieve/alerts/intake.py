@@ -26,9 +26,9 @@ class Unit:
     place : Place
         The partition or file.
     at, following : int
-        Where it stands there, and where the next one does.
+        Its place in the partition or file, and that of the next one.
     mark : str
-        What tells the file from others of the same name.
+        Distinguishes the file from others of the same name.
     packets : Packets
     arrived : float
         When it arrived, in seconds since 1970.

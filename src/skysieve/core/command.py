@@ -70,6 +70,19 @@ MemoryOption = Annotated[
         metavar="SIZE",
     ),
 ]
+RUN = "Running"
+"""Panel of the help screens of services."""
+ADDRESS = "[HOST:]PORT"
+MetricsOption = Annotated[
+    str | None,
+    option(
+        "--metrics",
+        help="Serve metrics for Prometheus at /metrics of this address; PORT alone is on the loopback. The default is "
+        "not to.",
+        panel=RUN,
+        metavar=ADDRESS,
+    ),
+]
 OverwriteOption = Annotated[
     bool, option("--overwrite", help="Replace output files that exist. The default is to refuse them.", panel=OUTPUT)
 ]

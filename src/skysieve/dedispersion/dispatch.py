@@ -26,6 +26,8 @@ from skysieve.dedispersion.dm_plan.plan import DMPlan
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.dedispersion.clean.receiver import Cleaner
+
 logger = logging.getLogger("skysieve")
 R = TypeVar("R")
 P = TypeVar("P", bound="EnginePlan")
@@ -62,6 +64,14 @@ class Target:
         from skysieve.dedispersion.cpu import engine as cpu
 
         return cpu.bytes_needed(source, tables, samples)
+
+    def cleaning_bytes(self, cleaner: Cleaner, samples: int) -> int:
+        """Bytes that the cleaning of ``samples`` samples at a time takes on a GPU; 0 on the CPU."""
+        if not self.gpu:
+            return 0
+        from skysieve.dedispersion.clean.cuda.launch import bytes_needed
+
+        return bytes_needed(cleaner, samples)
 
 
 def find_target(device: str | tuple[Device, ...], memory: str | float | None, reserved: int = 0) -> Target:

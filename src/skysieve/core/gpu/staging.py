@@ -27,7 +27,18 @@ from skysieve.core.tasks import usable_cores
 from .runtime import Runtime, on_device
 from .structs import Place, address
 
-__all__ = ["GROWTH", "Copier", "CudaLane", "HostLane", "Lane", "ResultMemory", "is_pinned", "make_current", "make_lane"]
+__all__ = [
+    "GROWTH",
+    "Copier",
+    "CudaLane",
+    "HostLane",
+    "Lane",
+    "ResultMemory",
+    "is_pinned",
+    "make_current",
+    "make_lane",
+    "page_locked",
+]
 
 logger = logging.getLogger("skysieve")
 
@@ -44,10 +55,11 @@ _MOST = 16
 _PINNED = 1  # cudaMemoryTypeHost
 _PAGE = 4096
 """Page-locked memory begins and ends at a page, so that two pieces never share one."""
+_PORTABLE = 1  # cudaHostRegisterPortable
 _IDLE = 2
 """Results whose memory waits for the next ones: a caller holds one while the next is computed."""
 _RESULTS = 1 / 4
-"""Largest share of the free host memory that one result may page-lock."""
+"""Largest share of the free host memory that results may page-lock."""
 
 
 class Copier:
@@ -375,30 +387,79 @@ class CudaLane(Lane):
         device.__exit__(*exc)
 
 
+def page_locked(runtime: Runtime, nbytes: int, touch: bool = True) -> np.ndarray[Any, Any]:
+    """Return page-locked memory of at least `nbytes` bytes for all GPUs; it is unlocked when its last view is deleted.
+
+    With `touch`, several threads touch the pages before the driver locks them.  This takes a sixth of the time of
+    allocating pinned memory from the driver.
+
+    Raises
+    ------
+    RuntimeError
+        The driver refuses.
+    """
+    size = -(-nbytes // _PAGE) * _PAGE
+    whole = np.empty(size + _PAGE, np.uint8)
+    start = -whole.ctypes.data % _PAGE
+    memory = whole[start : start + size]
+    if touch:
+        _touch(memory, min(_MOST, usable_cores()))
+    if runtime.xp is not np:
+        with on_device(runtime):
+            runtime.xp.cuda.runtime.hostRegister(memory.ctypes.data, size, _PORTABLE)
+        # NumPy's views refer to `whole`.  At exit the driver may be unloaded.
+        weakref.finalize(whole, _unlock, runtime, memory.ctypes.data, os.getpid()).atexit = False
+    return memory
+
+
+def _touch(memory: np.ndarray[Any, Any], threads: int) -> None:
+    step = -(-memory.nbytes // (threads * _PAGE)) * _PAGE
+
+    def touch(first: int) -> None:
+        memory[first : first + step : _PAGE] = 0
+
+    with ThreadPoolExecutor(threads, "skysieve-touch") as pool:
+        list(pool.map(touch, range(0, memory.nbytes, step)))
+
+
+def _unlock(runtime: Runtime, start: int, process: int) -> None:
+    """Unlock memory before it is freed; a forked child has no context on the GPU, and frees its copy only."""
+    if os.getpid() == process:
+        with suppress(RuntimeError), on_device(runtime):  # a lost GPU has already dropped it
+            runtime.xp.cuda.runtime.hostUnregister(start)
+
+
 class ResultMemory:
     """Page-locked memory for results: a GPU copies into it at the full rate of its bus.
 
     To page-lock memory takes longer than to copy into it.  So the memory of a result that the user no longer holds
-    serves the next one.  Small arrays, and arrays beyond `_RESULTS` of the free memory, are in usual memory.
+    serves the next one.  Small arrays, and those for which page-locked memory would exceed `_RESULTS` of the free
+    memory, are in usual memory.
 
     Parameters
     ----------
     runtime : Runtime
         On the host, all memory is usual memory.
+    most : int, optional
+        Page-locked results at a time, of those that are about as large as the one before; the others are in usual
+        memory.  This is for engines that copy into usual memory faster than memory is page-locked; several threads
+        touch the pages first.  By default all results are page-locked.
+    largest : int, optional
+        Bytes of the largest result in page-locked memory.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: Runtime, most: int | None = None, largest: int | None = None) -> None:
+        self._runtime, self._most, self._largest = runtime, most, largest
         self._idle: dict[int, np.ndarray[Any, Any]] = {}  # by address; single operations, safe in a finalizer
+        self._locked: weakref.WeakValueDictionary[int, np.ndarray[Any, Any]] = weakref.WeakValueDictionary()
+        self._last = 0
         self._closed = False
-        self._process = os.getpid()
-        weakref.finalize(self, _unlock_all, runtime, self._idle, self._process).atexit = False
 
     def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
         """Return a new array with undefined values; its memory comes back when the array and its views are gone."""
         kind = np.dtype(dtype)
         nbytes = math.prod(shape) * kind.itemsize
-        memory = self._locked(nbytes) if self._runtime.xp is not np and nbytes >= _SHORT else None
+        memory = self._memory(nbytes) if self._runtime.xp is not np and nbytes >= _SHORT else None
         if memory is None:
             return np.empty(shape, kind)
         owner = _Owner(memory)
@@ -406,43 +467,37 @@ class ResultMemory:
         found: np.ndarray[Any, Any] = np.asarray(owner)[:nbytes].view(kind).reshape(shape)
         return found
 
-    def _locked(self, nbytes: int) -> np.ndarray[Any, Any] | None:
-        """Return page-locked memory of at least `nbytes` bytes: idle or new; None if it cannot be locked."""
+    def _memory(self, nbytes: int) -> np.ndarray[Any, Any] | None:
+        """Return page-locked memory of at least `nbytes` bytes: idle or new; None for usual memory."""
+        last, self._last = self._last, nbytes
         for start, held in list(self._idle.items()):
             if nbytes <= held.nbytes <= 2 * nbytes and self._idle.pop(start, None) is not None:
                 return held
-        _unlock_all(self._runtime, self._idle, self._process)
-        if nbytes > _RESULTS * available_host_memory():
+        self._idle.clear()
+        if self._largest is not None and nbytes > self._largest:
             return None
-        size = -(-nbytes // _PAGE) * _PAGE
-        whole = np.empty(size + _PAGE, np.uint8)
-        start = -whole.ctypes.data % _PAGE
-        memory = whole[start : start + size]
+        if self._most is not None and (len(self._locked) >= self._most or not nbytes <= 2 * last <= 4 * nbytes):
+            return None
+        if nbytes + sum(held.nbytes for held in self._locked.values()) > _RESULTS * available_host_memory():
+            return None
         try:
-            with on_device(self._runtime):
-                self._runtime.xp.cuda.runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
+            memory = page_locked(self._runtime, nbytes, touch=self._most is not None)
         except RuntimeError as error:
             logger.info("no page-locked memory for a result of %d bytes: %s", nbytes, error)
             return None
+        self._locked[memory.ctypes.data] = memory
         return memory
 
     def _take_back(self, memory: np.ndarray[Any, Any]) -> None:
-        self._idle[memory.ctypes.data] = memory
-        _unlock_all(self._runtime, self._idle, self._process, 0 if self._closed else _IDLE)
+        if not self._closed:
+            self._idle[memory.ctypes.data] = memory
+            while len(self._idle) > _IDLE:
+                self._idle.popitem()
 
     def close(self) -> None:
         """Free the memory that no result holds; memory of results is freed with them."""
         self._closed = True
-        _unlock_all(self._runtime, self._idle, self._process)
-
-
-def _unlock_all(runtime: Runtime, idle: dict[int, np.ndarray[Any, Any]], process: int, most: int = 0) -> None:
-    """Free page-locked memory but `most` pieces; in a forked child, which has no context on the GPU, its copy only."""
-    while len(idle) > most:
-        start, _memory = idle.popitem()
-        if os.getpid() == process:
-            with suppress(RuntimeError), on_device(runtime):  # a lost GPU has already dropped it
-                runtime.xp.cuda.runtime.hostUnregister(start)
+        self._idle.clear()
 
 
 class _Owner:

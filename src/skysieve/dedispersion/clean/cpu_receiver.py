@@ -1,4 +1,7 @@
-"""Statistics of channels in a block of samples, series of groups of channels, and replacement of samples (numba)."""
+"""Statistics of channels in a block of samples, series of groups of channels, and replacement of samples (numba).
+
+``cuda/clean.cu`` does the same, operation for operation, with the same bits: change both.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from .cpu_dropouts import ROUGH, SPREAD, random_bits
 JIT = {"nogil": True, "error_model": "numpy"}
 NEIGHBOURS = 8
 """A channel is compared with the median of so many channels on each side."""
+WHOLE = 1.5 * 2.0**52
+"""A number of this size has no fraction."""
 SAMPLED = 49
 """What all channels have in common is the median of so many of them."""
 
@@ -75,8 +80,22 @@ def middle(a, n):
 @njit(**JIT)
 def spread(values, live):
     """Robust standard deviation of the values of live channels about 0."""
-    a = np.abs(values[live])
-    return 1.4826 * np.median(a) if len(a) else 0.0
+    a = np.sort(np.abs(values[live]))
+    n = len(a)
+    return 1.4826 * (0.5 * (a[(n - 1) // 2] + a[n // 2])) if n else 0.0
+
+
+@njit(**JIT)
+def log_of(x):
+    """Natural logarithm, by operations that give the same bits everywhere."""
+    m, e = math.frexp(x)
+    if m < 0.7071067811865476:
+        m, e = 2.0 * m, e - 1
+    y = (m - 1.0) / (m + 1.0)
+    square, series = y * y, 0.0
+    for k in range(10, -1, -1):
+        series = series * square + 1.0 / (2 * k + 1)
+    return e * 0.6931471805599453 + 2.0 * y * series
 
 
 @njit(**JIT)
@@ -148,7 +167,8 @@ def level_of(total, square, lag, counts, order, spare, mean, var, rho, level, si
         for c in range(C):
             spare[p, c] = var[p, c] * more
     medians(spare, order, sigma)
-    fair = (1 - 2 / (9 * (counts[0] - 1))) ** 3
+    fair = 1 - 2 / (9 * (counts[0] - 1))
+    fair = fair * fair * fair
     for c in range(C):
         sigma[c] = math.sqrt(sigma[c] / fair)
         rho[c] = up[c] / down[c] if down[c] > 0 else 0.0
@@ -178,13 +198,13 @@ def judge_cells(mean, var, counts, level, sigma, live, limit, order, cells, slow
         for i in range(len(where)):
             c = where[i]
             z[p, c] = (z[p, c] - common) * root
-            u[p, c] = (var[p, c] / sigma[c] ** 2 - 1) * half
+            u[p, c] = (var[p, c] / (sigma[c] * sigma[c]) - 1) * half
     top = np.zeros(C)
     for c in where:
         up = s = b = 0.0
         for p in range(P):
-            s += z[p, c] ** 2
-            b += min(u[p, c] ** 2, 1e6)
+            s += z[p, c] * z[p, c]
+            b += min(u[p, c] * u[p, c], 1e6)
             up = max(up, z[p, c])
         slow[c], burst[c], top[c] = s / P, b / P, up
     nearby = np.zeros(C)
@@ -222,7 +242,7 @@ def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, 
                 bad[c] = True
     size = np.zeros(C)
     for c in range(C):
-        size[c] = math.log(sigma[c]) if live[c] else 0.0
+        size[c] = log_of(sigma[c]) if live[c] else 0.0
     around(size, live, order, nearby)
     for c in range(C):
         off[c] = size[c] - nearby[c]
@@ -241,14 +261,26 @@ def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, 
 
 
 @njit(**JIT)
+def group_sizes(power, cells, edges, size):
+    """``size[p, j]`` gets the root of the sum of ``power`` over the channels of group ``j`` that are not in cells."""
+    for p in range(len(cells)):
+        for j in range(len(edges) - 1):
+            s = 0.0
+            for c in range(edges[j], edges[j + 1]):
+                s += 0.0 if cells[p, c] else power[c]
+            size[p, j] = math.sqrt(s)
+
+
+@njit(**JIT)
 def groups_8(rows, weights, edges, out):
     """``out[j, t] = sum of weights[c] rows[t, c]`` over the channels of group ``j``, for 8-bit samples."""
     for t in range(len(rows)):
         row = rows[t]
         for j in range(len(edges) - 1):
+            some, w = row[edges[j] : edges[j + 1]], weights[edges[j] : edges[j + 1]]
             s = np.int32(0)
-            for c in range(edges[j], edges[j + 1]):
-                s += np.int32(weights[c]) * np.int32(row[c])
+            for c in range(len(some)):
+                s += np.int32(w[c]) * np.int32(some[c])
             out[j, t] = s
 
 
@@ -258,9 +290,10 @@ def groups_any(rows, weights, edges, out):
     for t in range(len(rows)):
         row = rows[t]
         for j in range(len(edges) - 1):
+            some, w = row[edges[j] : edges[j + 1]], weights[edges[j] : edges[j + 1]]
             s = 0.0
-            for c in range(edges[j], edges[j + 1]):
-                s += weights[c] * np.float64(row[c])
+            for c in range(len(some)):
+                s += w[c] * np.float64(some[c])
             out[j, t] = s
 
 
@@ -403,17 +436,29 @@ def level_beside(rows, first, piece, order, a, out):
 
 
 @njit(**JIT)
-def regain(rows, start, first, factor, offset, sigma, low, high, whole):
-    """``rows = rows * factor - offset`` by channel, from row ``first`` on; few levels are rounded at random."""
-    n, C = rows.shape
-    for t in range(first, n):
-        for c in range(C):
-            if factor[c] == 1.0 and offset[c] == 0.0:
-                continue
-            v = rows[t, c] * factor[c] - offset[c]
-            if whole:
-                if sigma[c] < ROUGH:
-                    u = random_bits(start + t, c + 0x20000000) >> np.uint64(11)
-                    v += np.float64(u) / 9007199254740992.0 - 0.5
-                v = min(max(np.rint(v), low), high)
-            rows[t, c] = v
+def rescale(row, factor, offset, low, high, whole):
+    """``row = row * factor - offset``, rounded to whole numbers by adding and taking off `WHOLE`."""
+    if not whole:
+        for c in range(len(row)):
+            row[c] = row[c] * factor[c] - offset[c]
+        return
+    for c in range(len(row)):
+        row[c] = min(max((row[c] * factor[c] - offset[c] + WHOLE) - WHOLE, low), high)
+
+
+@njit(**JIT)
+def regain(rows, start, first, factor, offset, rough, low, high, whole):
+    """``rows = rows * factor - offset`` by channel, from row ``first`` on; ``rough`` ones are rounded at random."""
+    at_random = rough & ((factor != 1.0) | (offset != 0.0))
+    where = np.flatnonzero(at_random) if whole else np.empty(0, np.int64)
+    found = np.empty(len(where))
+    for t in range(first, len(rows)):
+        row = rows[t]
+        for i in range(len(where)):
+            c = where[i]
+            u = random_bits(start + t, c + 0x20000000) >> np.uint64(11)
+            v = row[c] * factor[c] - offset[c] + (np.float64(u) / 9007199254740992.0 - 0.5)
+            found[i] = min(max(np.rint(v), low), high)
+        rescale(row, factor, offset, low, high, whole)
+        for i in range(len(where)):
+            row[where[i]] = found[i]

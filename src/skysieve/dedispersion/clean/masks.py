@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,11 @@ from skysieve.core.arrays import array_module
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.core.gpu.runtime import Runtime
     from skysieve.dedispersion.contract import Packed, Resident
     from skysieve.dedispersion.data.filterbank import Filterbank
 
+    from .cuda.launch import DeviceCleaner
     from .dropouts import Watch
 
 __all__ = ["Cleaned", "Mask"]
@@ -128,10 +130,15 @@ class Cleaned:
         Samples of a block for values that are not finite.
     watch : Watch, optional
         Gets the samples that are read, to look for dropped data.
+    cleaner : callable, optional
+        ``cleaner(runtime, samples)`` makes what cleans samples on a GPU after they are loaded, up to so many at a time.
     """
 
-    def __init__(self, fb: Filterbank, mask: Mask | None, block: int, watch: Watch | None = None) -> None:
-        self.fb, self.mask, self.block, self.watch = fb, mask, block, watch
+    def __init__(
+        self, fb: Filterbank, mask: Mask | None, block: int, watch: Watch | None = None,
+        cleaner: Callable[[Runtime, int], DeviceCleaner] | None = None,
+    ) -> None:  # fmt: skip
+        self.fb, self.mask, self.block, self.watch, self.cleaner = fb, mask, block, watch, cleaner
         self.dtype, self.maximum, self.nsamp, self.nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
         self.replaced = 0
         self._last: tuple[int, NDArray[np.float32]] | None = None

@@ -38,7 +38,7 @@ class Step:
     ----------
     help : str
     usual : bool
-        Whether ``clean=True`` does it: it costs less than 1% of the S/N in clean noise.
+        Whether it is done by default: it costs less than 1% of the S/N in clean noise.
     """
 
     help: str
@@ -77,6 +77,8 @@ REACH = 4
 """The baseline of the groups is a median of so many pieces on each side."""
 STEP_ERROR, STEEP, MOST_STEPS = 10.0, 0.6, 4
 """A step of the gain in standard errors, and the part of it that happens at once, at least; most steps in a block."""
+STEP_BANDS = 1 + 3 + 7
+"""Bands in which steps are sought: the widest ones."""
 SAME = 0.02
 """In sigma of a channel: steps after which the gain is within this of that at the beginning restore it exactly."""
 AHEAD = 8
@@ -96,7 +98,7 @@ def cleaning_steps(clean: Clean) -> tuple[str, ...]:
     Parameters
     ----------
     clean : bool, str, sequence of str or None
-        True for the usual steps, False or None for none, or names of `CLEANING`.
+        None or True for the usual steps, False for none, or names of `CLEANING`.
 
     Raises
     ------
@@ -105,11 +107,11 @@ def cleaning_steps(clean: Clean) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> cleaning_steps(True), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
+    >>> cleaning_steps(None), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
     (('gain', 'channels', 'cells', 'impulses'), ('channels', 'impulses'), ())
     """
     if clean is None or isinstance(clean, (bool, np.bool_)):
-        return tuple(name for name, step in CLEANING.items() if step.usual) if clean else ()
+        return tuple(name for name, step in CLEANING.items() if step.usual) if clean is None or clean else ()
     given = [clean] if isinstance(clean, str) else list(clean)
     unknown = [name for name in given if name not in CLEANING]
     if unknown:
@@ -120,14 +122,13 @@ def cleaning_steps(clean: Clean) -> tuple[str, ...]:
 CLEAN_HELP = (
     "What to remove first: all, none, or a list of: "
     + "; ".join(f"{name} ({step.help})" for name, step in CLEANING.items())
-    + f". all is {','.join(cleaning_steps(True))}; the default is none. The cleaning runs on the CPU, and takes many "
-    "times as long as a search on a GPU."
+    + f". The default is all: {','.join(cleaning_steps(None))}."
 )
 """Help of the option ``--clean``."""
 VETO_HELP = (
     "Whether to look at each candidate again and to leave out those that are interference: as strong without "
-    "dispersion, narrow, at the end of the data, or beside an uneven level. The default is --veto with --clean, and "
-    "--no-veto without it."
+    "dispersion, narrow, at the end of the data, or beside an uneven level. The default is --veto, and --no-veto with "
+    "--clean none."
 )
 """Help of the option ``--veto``."""
 
@@ -277,12 +278,18 @@ class Cleaner:
     ignore : sequence of int
         Channels that are left out of the statistics and are not changed.
     dm_constant : float
+
+    Attributes
+    ----------
+    given : tuple
+        These arguments.
     """
 
     def __init__(
         self, obs: Observation, dtype: np.dtype[Any], maximum: int, steps: Sequence[str], ignore: Iterable[int],
         dm_constant: float,
     ) -> None:  # fmt: skip
+        self.given = obs, dtype, maximum, tuple(steps), tuple(ignore), dm_constant
         compared = obs.nchan >= 2 * LEAST_GROUP  # a group alone shows no dispersion
         self.steps = tuple(s for s in steps if compared or s != "impulses") if can_clean(obs) else ()
         self.nchan, self.piece = obs.nchan, piece_samples(obs.tsamp)
@@ -290,13 +297,14 @@ class Cleaner:
         self.ahead = AHEAD * self.piece
         self.positive = np.dtype(dtype).kind == "u"
         dtype = np.dtype(dtype)
+        self.dtype = dtype
         self.narrow = dtype.itemsize == 1
         self.whole = dtype.kind != "f"
         bits = 8 * dtype.itemsize
         self.low = -(2.0 ** (bits - 1)) if dtype.kind == "i" else 0.0
         self.high = 2.0 ** (bits - 1) - 1 if dtype.kind == "i" else float(maximum or 2**bits - 1)
         self._use = np.ones(obs.nchan, bool)
-        self._use[list(ignore)] = False
+        self._use[list(self.given[4])] = False
         G = max(1, min(MOST_GROUPS, obs.nchan // LEAST_GROUP))
         self._edges = np.linspace(0, obs.nchan, G + 1).round().astype(np.int64)
         self._group = np.repeat(np.arange(G), np.diff(self._edges))
@@ -305,7 +313,14 @@ class Cleaner:
         self._unit = max(float(late[-1] - late[0]), 1e-9)
         self._phase = (late - late[0]) / self._unit
         self._bands, self._thresholds = bands_of(G)
+        self._limit = max(LIMIT, BRIGHT / math.sqrt(obs.nchan))
+        self._widths = 2 + int(math.log2(self.piece))
         self.reset()
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of channels."""
+        return len(self._edges) - 1
 
     def reset(self) -> None:
         """Forget all blocks."""
@@ -317,8 +332,8 @@ class Cleaner:
         self._bad = np.zeros(C, bool)
         self._before: NDArray[np.float32] | None = None
         self._plain: tuple[NDArray[np.float32], NDArray[np.float64]] | None = None
-        self._factor, self._offset = np.ones(C), np.zeros(C)
-        self._used = np.zeros(len(self._edges) - 1)
+        self._factor, self._offset, self._rough = np.ones(C), np.zeros(C), np.zeros(C, bool)
+        self._used = np.zeros(self.groups)
         self.jumps: list[tuple[int, int]] = []
         self._samples = 0
         self._counts = dict.fromkeys(self.steps, 0)
@@ -402,8 +417,7 @@ class Cleaner:
         counts = np.full(P, q, np.int64)
         counts[-1] = n - (P - 1) * q
         self._note(start, n, bad, cells, counts, windows)
-        self._blocks.append(_Block.of(start, n, bad, cells, windows, self._gains))
-        self._gains = []
+        self._keep_record(start, n, bad, cells, windows)
         if not (fresh.any() or cells.any() or len(windows)):
             return x[:n]
         out = x[:n].copy() if x is rows and not writable else x[:n]
@@ -429,9 +443,8 @@ class Cleaner:
         cpu_receiver.level_of(total, square, lag, counts, order, spare, mean, var, rho, level, sigma)
         dead = ~(sigma > 0) & self._use
         live, bad = self._use & ~dead, np.zeros(C, bool)
-        limit = max(LIMIT, BRIGHT / math.sqrt(C))
         if {"channels", "cells"} & set(self.steps):
-            cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, limit, near, cells, slow, burst)
+            cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, self._limit, near, cells, slow, burst)
         if "channels" in self.steps:
             cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, near, bad)
         if "cells" not in self.steps:
@@ -454,8 +467,12 @@ class Cleaner:
     ) -> None:  # fmt: skip
         from . import cpu_receiver
 
-        cpu_receiver.regain(rows, start, first, factor, offset, self._sigma, self.low, self.high, self.whole)
-        self._gains.append(_Gain(first, factor.copy(), offset.copy(), np.packbits(self._sigma < cpu_receiver.ROUGH)))
+        cpu_receiver.regain(rows, start, first, factor, offset, self._rough, self.low, self.high, self.whole)
+        self._gains.append(self._gain(first, factor, offset))
+
+    def _gain(self, first: int, factor: NDArray[np.float64], offset: NDArray[np.float64]) -> _Gain:
+        """A change of the gain, as it is kept."""
+        return _Gain(first, factor.copy(), offset.copy(), np.packbits(self._rough))
 
     def _series(self, rows: NDArray[Any], n: int, found: _Channels) -> tuple[NDArray[np.float32], int]:
         """Sums of groups of channels, from up to half a block before the block to the last of ``rows``.
@@ -472,19 +489,27 @@ class Cleaner:
         P = len(found.cells)
         cells = np.concatenate([found.cells, np.zeros((max(0, (ahead + n) // self.piece - P), self.nchan), bool)])
         power = (weights * sigma) ** 2
-        size = np.sqrt(np.add.reduceat(np.where(cells, 0.0, power), self._edges[:-1], axis=1))
+        size = np.empty((len(cells), len(self._used)))
+        cpu_receiver.group_sizes(power, cells, self._edges, size)
         self._used = np.add.reduceat(good.astype(np.float64), self._edges[:-1])
         context = 0 if self._plain is None else self._plain[0].shape[1]
         series = np.empty((len(self._used), context + len(rows)), np.float32)
         cpu_receiver.group_series(
             rows, self.piece, self.narrow, weights, cells, found.level, self._edges, size, context, series
         )
+        self._join(series, context, found.level, weights, power)
+        return series, context
+
+    def _join(
+        self, series: NDArray[np.float32], context: int, level: NDArray[np.float64], weights: NDArray[np.int32],
+        power: NDArray[np.float64],
+    ) -> None:  # fmt: skip
+        """Let the first samples of series be those before the block, in the units of its noise."""
         if self._plain is not None:
-            before, level = self._plain
-            shift = np.add.reduceat(np.nan_to_num((level - found.level) * weights), self._edges[:-1])
+            before, past = self._plain
+            shift = np.add.reduceat(np.nan_to_num((past - level) * weights), self._edges[:-1])
             whole = np.sqrt(np.add.reduceat(power, self._edges[:-1]))
             series[:, :context] = before + (shift / np.maximum(whole, 1e-9))[:, None]
-        return series, context
 
     def _step(
         self, start: int, rows: NDArray[Any], n: int, series: NDArray[np.float32], context: int, found: _Channels
@@ -492,18 +517,13 @@ class Cleaner:
         """The first sample after the strongest step of the gain, and what undoes it; None if there is no step."""
         from . import cpu_impulses, cpu_receiver
 
-        out = np.zeros(2, np.int64)
-        some = self._bands[: 1 + 3 + 7]
-        each = np.zeros((len(series) + 1, (series.shape[1] - context % self.piece) // self.piece))
-        sought = (self.piece, context, n, STEP_ERROR)
-        if not cpu_impulses.changes(series, self._used, some, *sought, each):
+        strongest = self._find_step(series, context, n)
+        if strongest is None:
             return None
-        if not cpu_impulses.find_step(series, self._used, some, each, *sought, STEEP, out):
-            return None
-        at, C = int(out[0]), self.nchan
+        (at, band), C = strongest, self.nchan
         jumps, error = np.zeros(len(series)), np.zeros(1)
         cpu_impulses.group_jumps(series, at, self.block // 2, jumps, error)
-        low, high = some[out[1]]
+        low, high = self._bands[band]
         sign = np.sign(jumps[low:high].sum())
         groups = (jumps * sign > 4 * error[0]) & (self._used > 0)
         which = found.good & groups[self._group]
@@ -533,10 +553,25 @@ class Cleaner:
             offset[which] = after[which] - before[which]
         if not which.any():
             return None
+        self._rough = found.sigma < cpu_receiver.ROUGH
         self._factor *= factor
         self._offset = self._offset * factor + offset
         self.jumps.append((start + first, int(which.sum())))
         return first, factor, offset
+
+    def _find_step(self, series: NDArray[np.float32], context: int, n: int) -> tuple[int, int] | None:
+        """The sample of the series at which the strongest step of the gain is, and the number of its band."""
+        from . import cpu_impulses
+
+        out = np.zeros(2, np.int64)
+        some = self._bands[:STEP_BANDS]
+        each = np.zeros((len(series) + 1, (series.shape[1] - context % self.piece) // self.piece))
+        sought = (self.piece, context, n, STEP_ERROR)
+        if not cpu_impulses.changes(series, self._used, some, *sought, each):
+            return None
+        if not cpu_impulses.find_step(series, self._used, some, each, *sought, STEEP, out):
+            return None
+        return int(out[0]), int(out[1])
 
     def _impulses(
         self, series: NDArray[np.float32], n: int, pieces: int
@@ -545,17 +580,27 @@ class Cleaner:
 
         ``series`` are those of the block and of the samples after it.
         """
-        from . import cpu_impulses, cpu_receiver
+        base = self._flatten(series, pieces)
+        return self._examine(series, n), base, 1 / np.sqrt(np.maximum(self._used, 1.0))
+
+    def _flatten(self, series: NDArray[np.float32], pieces: int) -> NDArray[np.float64]:
+        """Subtract the running median of the groups of a block of so many pieces; returns it by piece."""
+        from . import cpu_receiver
+
+        base = np.zeros((len(series), max(pieces, series.shape[1] // self.piece)))
+        cpu_receiver.baseline(series, self.piece, REACH, base)
+        return base
+
+    def _examine(self, series: NDArray[np.float32], n: int) -> NDArray[np.int64]:
+        """Windows of impulses (samples and channels) in series without their baseline."""
+        from . import cpu_impulses
 
         used = self._used
-        total = max(pieces, series.shape[1] // self.piece)
-        base = np.zeros((len(used), total))
-        cpu_receiver.baseline(series, self.piece, REACH, base)
         if self._before is not None:
             series = np.concatenate([self._before, series], axis=1)
         context = 0 if self._before is None else self._before.shape[1]
         found = np.zeros((MOST_FOUND, 4))
-        widths = 2 + int(math.log2(self.piece))
+        widths = self._widths
         kept: list[NDArray[np.int64]] = []
         cut_room, left_room = np.zeros((MOST_FOUND, 4), np.int64), np.zeros((MOST_FOUND, 4), np.int64)
         for _ in range(ROUNDS):
@@ -575,7 +620,7 @@ class Cleaner:
         self._before = series[:, max(0, end - self.block // 2) : end].copy()
         windows = np.concatenate(kept) if kept else np.empty((0, 4), np.int64)
         windows[:, 2:] = self._edges[windows[:, 2:]]
-        return windows, base, 1 / np.sqrt(np.maximum(used, 1.0))
+        return windows
 
     def _note(
         self, start: int, n: int, bad: NDArray[np.bool_], cells: NDArray[np.bool_], counts: NDArray[np.int64],
@@ -596,6 +641,13 @@ class Cleaner:
         self._cells.append(np.packbits(bad | (2 * (gone + cut) >= n)))
         if len(windows):
             self._windows.append(windows + np.array([start, start, 0, 0]))
+
+    def _keep_record(
+        self, start: int, n: int, bad: NDArray[np.bool_], cells: NDArray[np.bool_], windows: NDArray[np.int64]
+    ) -> None:  # fmt: skip
+        """Keep what was done to a block; ``cells`` by piece and channel."""
+        self._blocks.append(_Block.of(start, n, bad, cells, windows, self._gains))
+        self._gains = []
 
     def _touched(self, start: int, stop: int) -> Iterator[_Block]:
         """The blocks of some samples."""
@@ -626,17 +678,16 @@ class Cleaner:
                 out = rows.copy() if out is rows else out
                 low = max(start, block.start)
                 part = out[low - start : block.start + block.count - start]
-                rough = np.unpackbits(gain.rough, count=self.nchan)
-                sigma = np.where(rough, 0.0, 2.0 * cpu_receiver.ROUGH)
+                rough = np.unpackbits(gain.rough, count=self.nchan).astype(bool)
                 first = max(0, gain.first - (low - block.start))
                 cpu_receiver.regain(
-                    part, low, first, gain.factor, gain.offset, sigma, self.low, self.high, self.whole
+                    part, low, first, gain.factor, gain.offset, rough, self.low, self.high, self.whole
                 )  # fmt: skip
         return out
 
     def impulses(self, start: int, stop: int) -> int:
-        """How many impulses that begin between two samples were removed, those of half of the band and more."""
-        count = 0
+        """How many impulses of half of the band and more were removed between two samples, and steps of the gain."""
+        count = sum(start <= at < stop for at, _ in self.jumps)
         for block in self._touched(start, stop):
             if block.windows is not None:
                 first, wide = block.start + block.windows[:, 0], block.windows[:, 3] - block.windows[:, 2]
@@ -647,12 +698,13 @@ class Cleaner:
         """Forget what was done to blocks that end before a sample."""
         while self._blocks and self._blocks[0].start + self._blocks[0].count <= before:
             del self._blocks[0]
+        self.jumps = [jump for jump in self.jumps if jump[0] >= before]
 
     def removed(self) -> Removed:
         """What was removed so far."""
         cells = np.zeros((self.nchan, max(1, self._first + len(self._cells))), bool)
-        for i, packed in enumerate(self._cells):
-            cells[:, self._first + i] = np.unpackbits(packed, count=self.nchan)
+        if self._cells:
+            cells[:, self._first :] = np.unpackbits(np.stack(self._cells), axis=1, count=self.nchan).T
         windows = np.concatenate(self._windows) if self._windows else np.empty((0, 4), np.int64)
         parts = {name: count / max(1, self._samples) for name, count in self._counts.items()}
         return Removed(self.steps, cells, self.block, windows, parts)

@@ -32,19 +32,29 @@ from skysieve.core.command import (
     option,
     write_stdout,
 )
-from skysieve.dedispersion.clean.receiver import CLEAN_HELP, VETO_HELP
-from skysieve.dedispersion.contract import DETECTORS, DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, SUMMATIONS, THRESHOLD
+from skysieve.dedispersion.clean.receiver import CLEAN_HELP
+from skysieve.dedispersion.contract import DETECTORS, DIP, EXCESS, SUMMATIONS, THRESHOLD
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.data.sigproc import BIT_ORDERS
 from skysieve.dedispersion.dm_plan.rules import RULES
 from skysieve.dedispersion.injections.interference import KINDS
 from skysieve.dedispersion.result import SERIES_FORMATS
+from skysieve.dedispersion.search_options import (
+    SEARCH,
+    DipOption,
+    ExcessOption,
+    MaxWidthOption,
+    NoBaselineOption,
+    NoiseOption,
+    ThresholdOption,
+    VetoOption,
+    listed,
+)
 
 if TYPE_CHECKING:
     from skysieve.dedispersion.clean.masks import Mask
     from skysieve.dedispersion.contract import Detector as DetectorName
     from skysieve.dedispersion.contract import Method as MethodName
-    from skysieve.dedispersion.contract import Noise as NoiseName
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.data.sigproc import BitOrder as BitOrderName
     from skysieve.dedispersion.dm_plan.plan import DMPlan
@@ -60,21 +70,11 @@ else:
     BitOrderName = _choices("BitOrder", BIT_ORDERS)
     DetectorName = _choices("Detector", DETECTORS)
     MethodName = _choices("Method", SUMMATIONS)
-    NoiseName = _choices("Noise", NOISE)
     RuleName = _choices("Rule", [name for name, rule in RULES.items() if not rule.needs])
     SeriesName = _choices("Series", SERIES_FORMATS)
 
-DMS, DATA, SEARCH, PULSE = "DMs", "Data", "Search", "Pulse"
+DMS, DATA, PULSE = "DMs", "Data", "Pulse"
 """Panels of the help screens."""
-
-
-def listed(registry: Any) -> str:
-    """The entries of a registry for a help text: ``name (help); name (help)``.
-
-    >>> listed(BIT_ORDERS).partition(",")[0]
-    'little (the first channel is in the lowest bits of a byte'
-    """
-    return "; ".join(f"{name} ({getattr(entry, 'help', entry)})" for name, entry in registry.items())
 
 
 Files = Annotated[
@@ -449,22 +449,8 @@ MethodOption = Annotated[
     MethodName,
     option("--method", help=f"How channels are summed: {listed(SUMMATIONS)}. The default is auto.", panel=SEARCH),
 ]
-NoiseOption = Annotated[
-    NoiseName, option("--noise", help=f"Noise estimator: {listed(NOISE)}. The default is robust.", panel=SEARCH)
-]
 DetectorOption = Annotated[
     DetectorName, option("--detector", help=f"Detector: {listed(DETECTORS)}. The default is boxcar.", panel=SEARCH)
-]
-MaxWidthOption = Annotated[
-    float | None,
-    option(
-        "--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 samples.",
-        panel=SEARCH, metavar="S",
-    ),
-]  # fmt: skip
-VetoOption = Annotated[bool | None, option("--veto/--no-veto", help=VETO_HELP, panel=SEARCH)]
-NoBaselineOption = Annotated[
-    bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
 ]
 
 
@@ -472,20 +458,15 @@ NoBaselineOption = Annotated[
 class Grouping:
     """Which events are one candidate."""
 
-    excess: Annotated[float, option("--excess", help=EXCESS_HELP, panel=SEARCH, metavar="X")] = EXCESS
-    dip: Annotated[float, option("--dip", help=DIP_HELP, panel=SEARCH, metavar="X")] = DIP
+    excess: ExcessOption = EXCESS
+    dip: DipOption = DIP
 
 
 @dataclass
 class Searching:
     """How series are searched."""
 
-    threshold: Annotated[
-        float,
-        option(
-            "-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH, metavar="X"
-        ),
-    ] = THRESHOLD
+    threshold: ThresholdOption = THRESHOLD
     noise: NoiseOption = "robust"
     detector: DetectorOption = "boxcar"
     buffer: Annotated[

@@ -123,9 +123,15 @@ class Engine:
         """See `contract.Engine.rebind`."""
         self._each(lambda i: self.workers[i].store.wait())
         self.source = source
-        for worker in self.workers:
+        make = getattr(source, "cleaner", None)  # only some sources are cleaned on a GPU
+
+        def bind(i: int) -> None:
+            worker = self.workers[i]
             worker.source = worker.store.source = source
             worker.store.stop = worker.store.start
+            worker.clean_with(None if make is None else make(worker.runtime, self.capacity))
+
+        self._each(bind)
 
     def describe(self) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
@@ -143,6 +149,8 @@ class Engine:
     # ------------------------------------------------------------------ samples
     def load(self, start: int, stop: int) -> None:
         """See `contract.Engine.load`."""
+        if self.workers[0].cleaner is not None:
+            stop = min(self.source.nsamp, self.workers[0].cleaner.reach(stop))
         if stop - start > self.capacity:
             raise ValueError(f"samples {start} to {stop}: more than the capacity of {self.capacity}")
         try:
@@ -170,7 +178,7 @@ class Engine:
         if len(cells):
             cells[:, 1:3] += have
             self._each(lambda i: self.workers[i].store.fill(cells))
-        self._each(lambda i: self.workers[i].store.wait())
+        self._each(lambda i: self.workers[i].loaded())
 
     def _load_host(self, ranges: list[tuple[int, int]], at: int) -> None:
         """Copy ranges (first sample, count) to the GPUs from column ``at`` on; one is read while another is copied."""

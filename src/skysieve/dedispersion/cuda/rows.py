@@ -117,7 +117,7 @@ class Store:
         """Begin to load samples ``start : stop``; returns how many of the first are loaded already."""
         have = 0
         if self.start <= start < self.stop:
-            have = (min(self.stop, stop) - start) // ALIGN * ALIGN
+            have = stop - start if stop <= self.stop else (self.stop - start) // ALIGN * ALIGN
             gone = start - self.start
             if gone and have:
                 args = (np.int64(gone), np.int64(have), self.planes[1].struct)

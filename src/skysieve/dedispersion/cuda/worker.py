@@ -91,6 +91,7 @@ class Worker:
         self.plans: list[TensorPlan | None] = []
         self.words: list[int] = []
         self.detector: Detector | None = None
+        self.cleaner: Any = None
         try:
             self.store = Store(
                 runtime, source, [t.downsamp for t in tables if t is not None], capacity, self._plan(), self.lanes,
@@ -128,8 +129,9 @@ class Worker:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of samples and plans on the device."""
+        """Bytes of samples, plans and the cleaning on the device."""
         rows = sum(int(p.data.nbytes) for p in self.store.planes.values())
+        rows += 0 if self.cleaner is None else self.cleaner.nbytes
         return rows + sum(p.nbytes for p in self.plans if p is not None)
 
     @property
@@ -143,8 +145,22 @@ class Worker:
             return "floats"
         return "tensor" if self.plans[table] is not None else "packed" if self.words[table] else "direct"
 
+    def clean_with(self, cleaner: Any) -> None:
+        """Let samples be cleaned after they are loaded, by a `clean.cuda.launch.DeviceCleaner`; None cleans nothing."""
+        if self.cleaner is not None:
+            self.cleaner.close()
+        self.cleaner = cleaner
+
+    def loaded(self) -> None:
+        """Wait until the samples are in their rows, and clean them."""
+        self.store.wait()
+        if self.cleaner is not None:
+            store = self.store
+            self.cleaner.clean_planes(store.planes[1], store.start, store.stop, self.source.nsamp)
+
     def close(self) -> None:
         """Free the memory of the device."""
+        self.clean_with(None)
         for lane in self.lanes:
             lane.free()
         self.copier.close()

@@ -22,7 +22,7 @@ from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
-from skysieve.dedispersion.clean.receiver import Clean, Cleaner, CleanReader, cleaning_steps
+from skysieve.dedispersion.clean.receiver import Clean, Cleaner, CleanReader, can_clean, cleaning_steps
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from skysieve.core.device import Device
+    from skysieve.core.gpu.runtime import Runtime
 
 __all__ = ["WIDTHS", "SearchPlan", "search"]
 
@@ -306,13 +307,14 @@ class SearchPlan(EnginePlan):
             self._veto = bool(self._steps if veto is None else veto) and detector == "boxcar"
             workers = usable_cores() if threads is None else max(1, threads)
             tables = [t.table for t in job.made]
-            source = Cleaned(self._cleaned(fb, None, Losses(NO_RECTANGLES), None)[0], None, job.length)
+            cleaner = self._cleaner(fb, ())
+            source = Cleaned(fb if self._target.gpu else self._cleaned(fb, cleaner, 0, None), None, job.length)
             if not self._target.gpu:  # with a GPU, numba is loaded when events are found
                 compile_beside()
-            step = _chunk_blocks(source, tables, job, self._target, workers) * job.length
+            step = _chunk_blocks(source, tables, job, self._target, workers, cleaner) * job.length
 
             def make(step: int) -> Engine:
-                capacity = step + 2 * job.context + job.overlap
+                capacity = step + 2 * job.context + job.overlap + _beyond(cleaner, self._target)
                 how = "brute" if method == "brute" else job.how
                 return make_engine(
                     source, tables, method=how, device=self._target, capacity=capacity, threads=threads, search=True
@@ -371,14 +373,30 @@ class SearchPlan(EnginePlan):
         looked = self._looked(fb)
         whole, cells = (None, None) if mask is None else split_mask(mask, fb)
 
-        cleaner: Cleaner | None = None
+        cleaner = self._cleaner(fb, [] if whole is None else np.flatnonzero(whole.cells[:, 0]).tolist())
         plain = fb
 
         def run(data: Filterbank, watch: Watch | None = None) -> list[NDArray[np.float64]]:
             nonlocal cleaner, plain
             plain = data
-            data, cleaner = self._cleaned(data, whole, lost, watch)
-            return self._run(data, Cleaned(data, whole, length, watch if cleaner is None else None), looked, progress)
+            begin = max(0, lost.start // length * length - job.context)
+            if cleaner.steps and self._target.gpu:
+                from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner
+
+                made: list[Cleaner] = []  # by every GPU, with the same results
+
+                def make(runtime: Runtime, most: int) -> DeviceCleaner:
+                    made.append(new := DeviceCleaner(runtime, most, cleaner, begin))
+                    return new
+
+                source = Cleaned(data, whole, length, watch, make)
+                found = self._run(data, source, looked, progress)
+                if not source.replaced:
+                    cleaner = made[0]
+                    return found
+            if cleaner.steps:  # also for values that are not finite, which the statistics leave out
+                data = self._cleaned(data, cleaner, begin, watch)
+            return self._run(data, Cleaned(data, whole, length, None if cleaner.steps else watch), looked, progress)
 
         lost = Losses(NO_RECTANGLES)
         if losses is not None:
@@ -412,13 +430,12 @@ class SearchPlan(EnginePlan):
         if self._veto:
             vetting = Vetting(fb.observation, ref, job.dm_constant, float(dms_all[-1]), length)
             again = _Again(plain, cleaner, lost, whole)
-            count = (lambda *_: 0) if cleaner is None else cleaner.impulses
-            reasons = vetting.reasons(columns, again, count, (lost.start, fb.nsamp))
+            reasons = vetting.reasons(columns, again, cleaner.impulses, (lost.start, fb.nsamp))
             vetoed = counted(reasons)
             columns, events, group = kept(columns, events, group, reasons == "")
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
-        removed = None if cleaner is None else cleaner.removed()
+        removed = cleaner.removed() if cleaner.steps else None
         live *= 1.0 if removed is None else 1 - sum(removed.parts.values())
         size = ((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()
         live *= 1 - float(size) / fb.nsamp / fb.nchan
@@ -431,16 +448,13 @@ class SearchPlan(EnginePlan):
             vetoed=vetoed,
         )  # fmt: skip
 
-    def _cleaned(
-        self, fb: Filterbank, whole: Mask | None, lost: Losses, watch: Watch | None
-    ) -> tuple[Filterbank, Cleaner | None]:
-        """The data as `clean` asks for them, and what cleans them: None if nothing does."""
-        ignore = [] if whole is None else np.flatnonzero(whole.cells[:, 0]).tolist()
-        cleaner = Cleaner(fb.observation, fb.dtype, fb.maximum, self._steps, ignore, self._job.dm_constant)
-        if not cleaner.steps:
-            return fb, None
-        begin = max(0, lost.start // self._job.length * self._job.length - self._job.context)
-        return Filterbank([CleanReader(fb, cleaner, begin, watch)]), cleaner
+    def _cleaner(self, fb: Filterbank, ignore: Sequence[int]) -> Cleaner:
+        """What cleans data as ``clean`` asks for."""
+        return Cleaner(fb.observation, fb.dtype, fb.maximum, self._steps, ignore, self._job.dm_constant)
+
+    def _cleaned(self, fb: Filterbank, cleaner: Cleaner, begin: int, watch: Watch | None) -> Filterbank:
+        """The data as they are after the cleaning on the host."""
+        return Filterbank([CleanReader(fb, cleaner, begin, watch)]) if cleaner.steps else fb
 
     def _run(
         self, fb: Filterbank, source: Cleaned, looked: list[Detection], progress: bool | Callable[[int, int], None]
@@ -494,7 +508,7 @@ class SearchPlan(EnginePlan):
         return self._target.devices[0]
 
     def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
-        """The work of a search of so many samples, without cleaning (`core.machine.rates`), and bytes of samples."""
+        """The work of a search of so many samples of noise (`core.machine.rates`), and bytes of samples."""
         job, costs = self._job, self._open_engine().describe()["costs"]
         additions = series = boxcars = 0.0
         loaded = 0
@@ -511,6 +525,8 @@ class SearchPlan(EnginePlan):
         work = {"calls": 1.0, f"additions {kind}": additions, f"series {job.noise}": series}
         work[f"widths {self._detector}"] = boxcars
         work[f"samples {kind}"] = float(self._kind.observation.nchan) * loaded
+        cleaned = bool(self._steps) and can_clean(self._kind.observation)
+        work[f"cleaned {kind}"] = float(self._kind.observation.nchan) * nsamp * cleaned
         return work, self._kind.observation.nchan * loaded * self._kind.dtype.itemsize
 
     def __repr__(self) -> str:
@@ -591,14 +607,13 @@ def search(
         default the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have
         (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
     clean : bool, str, sequence of str or None
-        What is removed from the data first: True for steps of the gain, bad channels, narrow-band signals and impulses;
-        False or None, the default, for nothing; or names of `CLEANING`.  The cleaning runs on the CPU, and takes many
-        times as long as a search on a GPU.  The result lists what was removed as ``removed``.  Data of fewer than 16
-        channels and de-dispersed ones are not cleaned.
+        What is removed from the data first: None or True for steps of the gain, bad channels, narrow-band signals and
+        impulses; False for nothing; or names of `CLEANING`.  The result lists what was removed as ``removed``.  Data of
+        fewer than 16 channels and de-dispersed ones are not cleaned.
     veto : bool, optional
         Look at each candidate again, in its cut-out of the samples, and leave out those that are no dispersed pulses:
         see `vetting.REASONS`.  The result counts them as ``vetoed``.  Data of fewer than 32 channels are not looked at.
-        The default is to do so if the data are cleaned.
+        The default is to do so unless nothing is removed (``clean=False``).
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
@@ -665,8 +680,8 @@ class _Again:
     ----------
     fb : Filterbank
         The data before they were cleaned.
-    cleaner : Cleaner or None
-        What cleaned them.
+    cleaner : Cleaner
+        What cleaned them, if anything.
     lost : Losses
         Missing samples.
     whole : Mask or None
@@ -674,7 +689,7 @@ class _Again:
     """
 
     fb: Filterbank
-    cleaner: Cleaner | None
+    cleaner: Cleaner
     lost: Losses
     whole: Mask | None
 
@@ -688,8 +703,8 @@ class _Again:
         if low < high:
             read = np.ascontiguousarray(to_host(fb.block(low, high - low)).T)
             inside = slice(low - start, high - start)
-            rows[inside] = read if self.cleaner is None else self.cleaner.regained(low, read)
-            gone[inside] = False if self.cleaner is None else self.cleaner.replaced(low, high)
+            rows[inside] = self.cleaner.regained(low, read)
+            gone[inside] = self.cleaner.replaced(low, high)
             gone_in(self.lost.within(low, high), start, gone)
         if self.whole is not None:
             gone[:, self.whole.cells[:, 0]] = True
@@ -804,14 +819,22 @@ def _block_length(
     return int(length)
 
 
-def _chunk_blocks(source: Cleaned, tables: list[Table], job: Job, target: Target, workers: int) -> int:
+def _beyond(cleaner: Cleaner, target: Target) -> int:
+    """Samples after those that are searched that a GPU needs for the cleaning."""
+    return cleaner.block + cleaner.ahead if target.gpu and cleaner.steps else 0
+
+
+def _chunk_blocks(
+    source: Cleaned, tables: list[Table], job: Job, target: Target, workers: int, cleaner: Cleaner
+) -> int:
     """Blocks of a chunk, as many as fit: input, binned copies, and a tile of series for each thread."""
     nsamp, length = source.nsamp, job.length
 
     def need(blocks: int) -> int:
-        samples = blocks * length + 2 * job.context
+        samples = blocks * length + 2 * job.context + _beyond(cleaner, target)
         series = 0 if target.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
-        return target.bytes_needed(source, tables, samples + job.overlap) + series
+        cleaned = target.cleaning_bytes(cleaner, samples + job.overlap)
+        return target.bytes_needed(source, tables, samples + job.overlap) + series + cleaned
 
     blocks = max(1, -(-nsamp // length))
     while blocks > 1 and need(blocks) > target.budget:

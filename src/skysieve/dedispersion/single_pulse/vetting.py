@@ -22,7 +22,7 @@ __all__ = ["REASONS", "Vetting"]
 
 REASONS = {
     "edge": "the data end within half a width of it, so that a step of the level looks the same",
-    "narrow": "its power is in a fifth of the band, where it is as strong without dispersion",
+    "narrow": "its power is in a part of the band, where it is as strong without dispersion",
     "undispersed": "it is stronger without dispersion, or as strong, at a DM below 3 or among impulses",
     "red noise": "the level beside it changes as much, or it is not as strong against the samples beside it",
 }
@@ -34,12 +34,18 @@ MOST_BANDS, LEAST_BAND = 32, 8
 """Most sub-bands, and channels of a sub-band, at least."""
 STRONGEST = 0.19
 """Part of the sub-bands that interference of a narrow band fills."""
-REST, SAME, MORE = 0.38, 0.1, 0.45
-"""S/N in the other sub-bands, over that in all, below which a candidate is narrow; and part of its power that the best
-window without dispersion may lack; and the S/N where the arrival differs over its sub-bands."""
+NARROW = (
+    (0.32, 0.35, 0.0, math.inf), (0.38, 0.1, 0.0, math.inf), (0.45, 0.25, 2.0, math.inf), (0.55, 0.05, 0.0, 0.3),
+)  # fmt: skip
+"""A candidate is narrow if in any of these its S/N in the other sub-bands, over that in all, is below the first number,
+the best window without dispersion lacks less than the second one of its power, and its arrival differs over its
+sub-bands by widths between the other two."""
+WEAK = 0.72, 6.7
+"""Where impulses or steps of the gain are removed, the level beside a candidate is uneven, too, if its S/N against the
+samples there is below this part of its own, and below this."""
 LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
 """A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM; and where
-impulses are removed, if its arrival differs by fewer widths over its sub-bands."""
+impulses or steps of the gain are removed, if its arrival differs by fewer widths over its sub-bands."""
 BETTER = 1.4, 20.0
 """A candidate of any DM is vetoed if the best window without dispersion has more than so many times its power, and so
 much more."""
@@ -47,7 +53,7 @@ RESOLVED, NONE = 2.0, 0.05
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion has
 nearly its power; and the part that such a window may lack."""
 IMPULSES, SECONDS = 3, 32.0
-"""Impulses that were removed in so many seconds before a candidate, from which on `FLAT` counts."""
+"""Impulses and steps that were removed in so many seconds before a candidate, from which on `FLAT` and `WEAK` count."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
@@ -147,7 +153,7 @@ class Vetting:
             Columns of the candidates.
         samples : Samples
         impulses : callable
-            ``impulses(start, stop)`` is the number of impulses that were removed between two samples.
+            ``impulses(start, stop)`` is the number of impulses, and of steps of the gain, removed between two samples.
         limits : (int, int)
             The first sample of the data, and the last + 1.
         """
@@ -174,19 +180,21 @@ class Vetting:
     def _reason(
         self, look: Look, snr: float, dm: float, at: int, width: int, impulses: Callable[[int, int], int]
     ) -> str:
-        if look.rest < REST * look.snr and look.lacks(SAME):
+        if any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
+               for rest, part, low, high in NARROW):  # fmt: skip
             return "narrow"
-        if look.rest < MORE * look.snr and look.sweep > RESOLVED and look.lacks(UNRESOLVED):
-            return "narrow"
+        before = at - round(SECONDS / self.obs.tsamp)
+        among = impulses(before, at + width) >= IMPULSES
         if look.undispersed > BETTER[0] * look.power + BETTER[1] or (look.sweep > RESOLVED and look.lacks(NONE)):
             return "undispersed"
         if look.lacks(UNRESOLVED):
             if dm < self.low and width * self.obs.tsamp <= LONGEST:
                 return "undispersed"
-            before = at - round(SECONDS / self.obs.tsamp)
-            if look.sweep < FLAT and self.low > 0 and impulses(before, at + width) >= IMPULSES:
+            if look.sweep < FLAT and self.low > 0 and among:
                 return "undispersed"
         if (look.red > RED and look.snr < SURE * look.red) or not EVEN[0] <= look.snr / snr <= EVEN[1]:
+            return "red noise"
+        if among and look.snr < min(WEAK[0] * snr, WEAK[1]):
             return "red noise"
         return ""
 

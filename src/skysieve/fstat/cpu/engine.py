@@ -133,8 +133,8 @@ class Engine:
             return {"seconds": None, "processor_seconds": None}
         each, work = float(constants[0] * counts[0]), float(constants[1:] @ counts[1:])
         workers = self.pool.workers
-        apart = job.n_templates >= 2 * workers  # then a template is the work of one thread
-        seconds = (each + work) / workers if apart else each + work / workers
+        one_thread_each = job.n_templates >= 2 * workers
+        seconds = (each + work) / workers if one_thread_each else each + work / workers
         return {"seconds": job.n_templates * seconds, "processor_seconds": job.n_templates * (each + work)}
 
     def map_bytes(self, job: MapJob) -> int:

@@ -32,9 +32,10 @@ from skysieve.periodogram.contract import BAND_MODELS, METHODS
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
+from .options import SAMPLES_HELP, SEARCH, PeaksOption, TermsOption
 from .run import MAX_PLOTS, Outputs, PeriodRun, UserError
 
-COLUMNS, MOVING, GRID, SEARCH = "Columns of the files", "Moving objects", "Range of periods", "Search"
+COLUMNS, MOVING, GRID = "Columns of the files", "Moving objects", "Range of periods"
 
 
 def choice(*names: str, values: Iterable[str], help: str, panel: str) -> Any:
@@ -237,8 +238,7 @@ def period(
         float | None,
         option(
             "--samples-per-peak",
-            help="Number of frequencies in 1/T, where T is the time span. The default is 5 if both ends of the range "
-            "are given, else 10.",
+            help=f"{SAMPLES_HELP} The default is 5 if both ends of the range are given, else 10.",
             panel=GRID,
             metavar="N",
         ),
@@ -261,16 +261,7 @@ def period(
             panel=SEARCH,
         ),
     ] = False,
-    nterms: Annotated[
-        int | None,
-        option(
-            "--nterms",
-            help="Number of Fourier terms. The default is 1, and 2 for several bands.",
-            panel=SEARCH,
-            metavar="N",
-            min=1,
-        ),
-    ] = None,
+    nterms: TermsOption = None,
     normalization: Annotated[
         str,
         choice(
@@ -280,16 +271,7 @@ def period(
             panel=SEARCH,
         ),
     ] = "standard",
-    peaks: Annotated[
-        int,
-        option(
-            "--peaks",
-            help="Number of peaks that are written for each object. The default is 5.",
-            panel=SEARCH,
-            metavar="N",
-            min=1,
-        ),
-    ] = 5,
+    peaks: PeaksOption = 5,
     method: Annotated[
         str,
         choice("--method", values=METHODS, help="Method of the computation. The default is auto.", panel=COMPUTATION),

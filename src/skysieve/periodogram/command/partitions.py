@@ -65,7 +65,7 @@ class PeriodWork:
                 if _schema(stream) != first:
                     raise ValueError(
                         f"the columns of {file} are {_schema(stream)}; those of the files before it are {first}; "
-                        "search them apart"
+                        "search them separately"
                     )
             edges = [] if stream is None else stream.edges(objects, ROWS)
             if stream is not None and len(edges) > 2:

@@ -41,7 +41,7 @@ def band_sum(
     def codegen(context, builder, signature, given):
         e = VectorBuilder(context, builder, signature.args[0])
         pointers = [e.data(t, v) for t, v in zip(signature.args[:11], given[:11], strict=True)]
-        cos, smp, first, count, base, step, f, here, there, imaginary, size = pointers
+        cos, smp, first, count, base, step, f, place, mirror, imaginary, size = pointers
         p0, a, b, mode = given[11:15]
         target, o, plane = e.data(signature.args[15], given[15]), given[16], given[17]
         total = e.variables(4 * BAND_VECTORS)
@@ -63,7 +63,7 @@ def band_sum(
                         builder.store(e.fma(s, e.load(cos, at, v * e.lanes), builder.load(k[v])), k[v])
 
                 e.loop(ir.Constant(n.type, 0), n, 1, sample)
-                for side, start in enumerate((e.item(here, i), e.item(there, i))):
+                for side, start in enumerate((e.item(place, i), e.item(mirror, i))):
                     for part in range(2):
                         at = builder.add(start, mode)
                         if part:

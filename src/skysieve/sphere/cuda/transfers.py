@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.gpu.staging import Lane, is_pinned, make_lane
+from skysieve.core.gpu.staging import Lane, is_pinned, make_lane, page_locked
 from skysieve.core.tasks import usable_cores
 
 if TYPE_CHECKING:
@@ -22,9 +21,6 @@ PIECE = 1 << 23
 """Bytes of a piece; smaller pieces would keep the interpreter busy."""
 MOST_THREADS = 12
 """Copying threads; more are not faster (200 MB on 16 cores of an H100's host: 12 or 16: 6 ms, 8: 8 ms, 1: 33 ms)."""
-PAGE = 4096
-LEAST_HELD, MOST_HELD, SLOTS = 1 << 20, 1 << 30, 2
-"""Sizes of results (bytes) for which pinned memory is kept, and number of such results."""
 
 
 def upload(runtime: Runtime, arrays: list[NDArray[Any]]) -> list[Any]:
@@ -65,27 +61,6 @@ class Threads:
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None
-
-
-def pinned(runtime: Runtime, size: int, threads: Threads) -> NDArray[np.uint8]:
-    """Page-locked bytes, which are unlocked when the array is deleted.
-
-    Several threads touch the pages before the driver locks them.  This takes a sixth of the time of allocating pinned
-    memory from the driver.
-    """
-    memory = np.empty(size, np.uint8)
-    step = -(-size // (threads.count * PAGE)) * PAGE
-
-    def touch(part: NDArray[np.uint8]) -> None:
-        part[::PAGE] = 0
-
-    threads.run([lambda a=a: touch(memory[a : a + step]) for a in range(0, size, step)])  # type: ignore[misc]
-    if runtime.xp is not np:
-        cuda = runtime.xp.cuda.runtime
-        cuda.hostRegister(memory.ctypes.data, size, 1)  # for all GPUs
-        # unlocked before the memory is freed, but not at exit, when the driver may be unloaded
-        weakref.finalize(memory, cuda.hostUnregister, memory.ctypes.data).atexit = False
-    return memory
 
 
 class Transfers:
@@ -139,7 +114,7 @@ class Transfers:
         count = min(self.threads.count, len(starts))
         lanes = self._ready(count)
         if len(self._staging) < count * PIECE:
-            self._staging = pinned(self.runtime, count * PIECE, self.threads)
+            self._staging = page_locked(self.runtime, count * PIECE)
         buffers = self._staging[: count * PIECE].view(dtype).reshape(count, step)
         self.threads.run([lambda k=k: work(lanes[k], buffers[k], starts[k::count]) for k in range(count)])  # type: ignore[misc]
 
@@ -161,39 +136,3 @@ def _fetch(target: NDArray[Any], source: Any, lane: Lane, buffer: NDArray[Any], 
             lane.to_host(buffer[: len(piece)], source[a : a + len(piece)])
             lane.synchronize()
             np.copyto(piece, buffer[: len(piece)])
-
-
-class Results:
-    """Host memory for results.
-
-    Writing to fresh memory takes longer than the transfer, because the system clears its pages.  From the second result
-    of one size on, two pinned blocks are kept, into which the GPU writes directly.  A block is reused when its array
-    has been deleted.
-    """
-
-    def __init__(self, runtime: Runtime, threads: Threads) -> None:
-        self.runtime, self.threads = runtime, threads
-        self._blocks: list[tuple[NDArray[np.uint8], weakref.ref[Any]]] = []
-        self._seen = 0
-
-    def close(self) -> None:
-        """Forget the blocks; arrays that were returned stay valid."""
-        self._blocks.clear()
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """An array to write a result into."""
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if self.runtime.xp is np or not LEAST_HELD <= size <= MOST_HELD:
-            return np.empty(shape, dtype)
-        if size != self._seen:
-            self._seen = size
-            self._blocks.clear()
-            return np.empty(shape, dtype)
-        free = next((k for k, (_, held) in enumerate(self._blocks) if held() is None), len(self._blocks))
-        if free == SLOTS:
-            return np.empty(shape, dtype)
-        block = self._blocks[free][0] if free < len(self._blocks) else pinned(self.runtime, size, self.threads)
-        # made from a buffer, it is the base of all its views, and is deleted with the last of them
-        whole = np.frombuffer(block.data, dtype)
-        self._blocks[free : free + 1] = [(block, weakref.ref(whole))]
-        return whole.reshape(shape)

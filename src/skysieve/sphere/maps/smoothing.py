@@ -151,7 +151,7 @@ def smoothing(
         Type of arithmetic and result; by default float32 for float32 maps, else float64.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"} or sequence of GPUs
         See `ConvolvePlan`; healpy's way runs on the CPU, and so does "auto" for maps of up to 3,072 pixels in all
-        (one of nside 16).  Maps in GPU memory give results there.
+        (one of nside 16).  Maps in GPU memory give results in GPU memory.
     memory, threads : optional
         See `ConvolvePlan`; healpy's way takes no ``memory``.
     nside_out : int, optional

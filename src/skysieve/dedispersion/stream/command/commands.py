@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skysieve.core.command import (
+    ADDRESS,
     OUTPUT,
+    RUN,
     DeviceOption,
     MemoryOption,
     Messages,
+    MetricsOption,
     ProgressOption,
     QuietOption,
     ThreadsOption,
@@ -33,8 +36,18 @@ from skysieve.core.command import (
     report_errors,
 )
 from skysieve.core.metrics.server import PageServer, format_address, metrics_page, parse_address
-from skysieve.dedispersion.clean.receiver import CLEAN_HELP, VETO_HELP, parse_steps
-from skysieve.dedispersion.contract import DIP, DIP_HELP, EXCESS, EXCESS_HELP, NOISE, THRESHOLD
+from skysieve.dedispersion.clean.receiver import CLEAN_HELP, parse_steps
+from skysieve.dedispersion.contract import DIP, EXCESS, THRESHOLD
+from skysieve.dedispersion.search_options import (
+    SEARCH,
+    DipOption,
+    ExcessOption,
+    MaxWidthOption,
+    NoBaselineOption,
+    NoiseOption,
+    ThresholdOption,
+    VetoOption,
+)
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS
 from skysieve.dedispersion.stream.metrics import METRICS, PREFIX
 from skysieve.dedispersion.stream.receive.formats import FORMATS
@@ -48,18 +61,16 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.stream.receive.voltages import Voltages
 
     PolicyChoice = str
-    NoiseChoice = str
     PfbWindowChoice = str
     SidebandChoice = str
 else:  # typer takes choices from enumerations
     PolicyChoice = StrEnum("PolicyChoice", {name: name for name in POLICIES})
-    NoiseChoice = StrEnum("NoiseChoice", {name: name for name in NOISE})
     PfbWindowChoice = StrEnum("PfbWindowChoice", {name: name for name in WINDOWS})
     SidebandChoice = StrEnum("SidebandChoice", {name: name for name in SIDEBANDS})
 
 BLOCK = 0.25
 """Seconds of a noise block, unless the search needs a longer one."""
-INPUT, VOLTAGES, SEARCH, RUN = "Input", "Voltages", "Search", "Running"
+INPUT, VOLTAGES = "Input", "Voltages"
 
 
 def parse_rate(text: str) -> float:
@@ -94,7 +105,6 @@ TRIGGER_HELP = (
     + " ".join(f"{name}:{kind.target_name} {kind.help}." for name, kind in TRIGGERS.items())
     + " The default is to send nothing."
 )
-ADDRESS = "[HOST:]PORT"
 
 
 def emulate(
@@ -330,32 +340,19 @@ def stream(
         float | None,
         option("--dm-max", help="Highest DM of the plan that is made; or give --plan.", panel=SEARCH, metavar="DM"),
     ] = None,
-    threshold: Annotated[
-        float, option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH,
-               metavar="X")
-    ] = THRESHOLD,
-    noise: Annotated[
-        NoiseChoice,
-        option("--noise", panel=SEARCH,
-               help=f"Estimator of the noise of a block: {', '.join(NOISE)}. The default is robust."),
-    ] = "robust",
+    threshold: ThresholdOption = THRESHOLD,
+    noise: NoiseOption = "robust",
     block: Annotated[
         float | None,
         option("--block", help="Seconds of a noise block. The default is 0.25, or more if the search needs it.",
                panel=SEARCH, metavar="S"),
     ] = None,
     clean: Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=SEARCH, metavar="STEPS")] = None,
-    max_width: Annotated[
-        float | None,
-        option("--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 "
-               "samples.", panel=SEARCH, metavar="S"),
-    ] = None,
-    veto: Annotated[bool | None, option("--veto/--no-veto", help=VETO_HELP, panel=SEARCH)] = None,
-    no_baseline: Annotated[
-        bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
-    ] = False,
-    excess: Annotated[float, option("--excess", help=EXCESS_HELP, panel=SEARCH, metavar="X")] = EXCESS,
-    dip: Annotated[float, option("--dip", help=DIP_HELP, panel=SEARCH, metavar="X")] = DIP,
+    max_width: MaxWidthOption = None,
+    veto: VetoOption = None,
+    no_baseline: NoBaselineOption = False,
+    excess: ExcessOption = EXCESS,
+    dip: DipOption = DIP,
     step: Annotated[
         int,
         option("--step", help="Blocks to search at a time; more need less work and give more latency. The default is "
@@ -432,11 +429,7 @@ def stream(
         option("--coincident", help="Flag candidates that more than this fraction of the beams have at the same time. "
                "The default is 0.5.", panel=OUTPUT, metavar="P"),
     ] = 0.5,
-    metrics: Annotated[
-        str | None,
-        option("--metrics", help="Serve metrics for Prometheus on this address; PORT alone is on the loopback. The "
-               "default is not to.", panel=RUN, metavar=ADDRESS),
-    ] = None,
+    metrics: MetricsOption = None,
     web: Annotated[
         str | None,
         option("--web", help="Serve a live page on this address; PORT alone is on the loopback. The default is not "

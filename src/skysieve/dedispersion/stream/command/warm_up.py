@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.data.delays import delay_seconds
+from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
 from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.intake import Intake
 from skysieve.dedispersion.stream.receive.packets import POWER, VOLTAGE, Geometry, SkysieveParser, packets
@@ -24,6 +25,8 @@ POWER_BITS, VOLTAGE_BITS = (8, 16, 32), (4, 8)
 """The numbers of bits for which different functions are compiled."""
 BINNED_DM = 40.0
 """Highest DM of a plan that bins by 1 and 2, for 64 channels of 1 MHz from 400 MHz on, every ms."""
+SWEEP = 64
+"""Samples of the sweep of a pulse, at most."""
 LONG_BLOCK = 60.0
 """Seconds of a noise block that are longer than any data need."""
 
@@ -46,9 +49,10 @@ def warm(options: Options, all_formats: bool = True) -> None:
         search = without_channels(search)
     with StreamSearch(observation, plan, **search) as made:
         made.warm()
-        rows = np.random.default_rng(1).integers(80, 112, (made.length, observation.nchan), np.uint8)
-        rows[len(rows) // 2] = 255  # a pulse; below also missing samples, whose functions are loaded too
-        for at in (0, made.length):
+        highest = float(max(listed[-1] for listed, *_ in made.job.stages))
+        rows = signals(made.length, observation.freqs, observation.tsamp, highest)
+        rows = np.clip(100 + 16 * rows, 0, 255).astype(np.uint8)
+        for at in (0, made.length):  # with missing samples, whose functions are loaded too
             made.feed(at, rows, [[at, at + 4, 0, observation.nchan]])
         made.finish()
     if not all_formats:
@@ -85,11 +89,36 @@ def _run_through(made: NDArray[np.uint8], options: Options) -> None:
             segment.close()
 
 
+def signals(n: int, freqs: NDArray[np.float64], tsamp: float, highest: float) -> NDArray[np.float32]:
+    """Noise with what other functions see: a dispersed pulse, one without dispersion, and a step of the level.
+
+    Parameters
+    ----------
+    n : int
+        Samples.
+    freqs : numpy.ndarray, shape (channels,)
+        MHz.
+    tsamp, highest : float
+        Seconds of a sample, and the highest DM that is searched.
+
+    Returns
+    -------
+    numpy.ndarray of float32, shape (samples, channels)
+        In units of the noise.
+    """
+    x = np.random.default_rng(1).normal(0, 1, (n, len(freqs))).astype(np.float32)
+    sweep = delay_seconds(freqs, 1.0, float(freqs.max()), DM_CONSTANT) / tsamp
+    for c, late in enumerate(np.rint(sweep * min(highest, SWEEP / max(float(sweep.max()), 1e-9))).astype(int).tolist()):
+        x[n // 4 + late : n // 4 + late + 4, c] += 4
+    x[n // 2] += 8
+    x[7 * n // 10 :] += 1
+    return x
+
+
 def power_packets(bits: int) -> NDArray[np.uint8]:
-    """Packets with 6 s of noise and two pulses, in rising order of frequency."""
+    """Packets with 6 s of noise and `signals`, in rising order of frequency."""
     n, nchan = 6144, 64
-    x = np.random.default_rng(1).normal(0, 1, (n, nchan)).astype(np.float32)
-    x[[n // 3, 2 * n // 3]] += 8
+    x = signals(n, np.arange(400.0, 400.0 + nchan, dtype=np.float64), 1e-3, BINNED_DM)
     steps: NDArray[Any] = x if bits == 32 else np.clip(100 + 16 * x, 0, 255).astype(f"<u{bits // 8}")
     return packets(
         Geometry(POWER, bits, 1, 32, nchan, 1, 0, 1e-3, 400.0, 1.0), steps.view(np.uint8).reshape(n, 1, -1), 0

@@ -5,7 +5,6 @@ The samples are bytes.  Only lists of missing rectangles, and samples that are r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +12,11 @@ import numpy as np
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.core.gpu.staging import Lane, make_lane
+from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner, TimeRows
 from skysieve.dedispersion.clean.missing import ENOUGH
 from skysieve.dedispersion.contract import Resident
 
-from .history import History
+from .history import ENDLESS, History
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,12 +108,11 @@ class DeviceHistory(History):
             found: NDArray[Any] = np.array(rows) if isinstance(rows, np.ndarray) else rows.get()
         return found
 
-    def change(self, start: int, stop: int, ahead: int, work: Callable[[int, Any, int, bool], Any]) -> None:
-        """See `History.change`: the samples are copied to the host, and back if they change."""
-        rows = self.copy(start, stop + ahead)
-        changed = work(start, rows, stop - start, False)
-        if not np.may_share_memory(changed, rows):
-            self.samples.put(start - self.base, changed)
+    def clean(self, cleaner: DeviceCleaner, start: int, stop: int, last: bool) -> None:
+        """Clean the blocks from ``start`` on that are complete; ``last``: the stream ends at ``stop``."""
+        self.samples.lane.synchronize()
+        cleaner.done = start
+        cleaner.clean_rows(TimeRows(self.samples.rows), self.base, stop, stop if last else ENDLESS)
 
     def read(self, start: int, count: int) -> Any:
         """Samples for an engine, which reads them on its own streams."""

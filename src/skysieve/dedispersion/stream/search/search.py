@@ -180,7 +180,7 @@ class StreamSearch(Plan):
         self.dtype, self.maximum = kind.name, most
         self.step = step * self.length
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
-        self._cleaner = Cleaner(observation, kind, most, steps, ignore, self.job.dm_constant)
+        self._cleaner: Any = Cleaner(observation, kind, most, steps, ignore, self.job.dm_constant)
         delay = self._cleaner.block + self._cleaner.ahead if self._cleaner.steps else 0
         self.real = kind.kind == "f"
         span = 2 * self.step + 2 * self.job.context + self.job.overlap
@@ -252,6 +252,8 @@ class StreamSearch(Plan):
 
     def _move_to_gpu(self) -> None:
         """Keep the history on the engine's first GPU."""
+        from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner
+
         from .cuda_samples import DeviceHistory
 
         runtimes = getattr(self.engine, "runtimes", None)
@@ -262,6 +264,7 @@ class StreamSearch(Plan):
             )
         try:
             self._held = DeviceHistory(self._held, runtimes[0])
+            self._cleaner = DeviceCleaner(runtimes[0], self._cleaner.block, self._cleaner)
         except BaseException:
             self.engine.close()
             raise
@@ -519,11 +522,14 @@ class StreamSearch(Plan):
         if not self._cleaner.steps:
             self.filled = self._repaired
             return
+        if self._resident:
+            self._held.clean(self._cleaner, self.filled, self._repaired, last)
+            self.filled = self._cleaner.done
         size, most = self._cleaner.block, self._cleaner.ahead
-        while self.filled < self._repaired:
+        while self.filled < self._repaired and not self._resident:
             end = (self.filled // size + 1) * size
             if end + most > self._repaired and not last:
-                return
+                break
             end = min(end, self._repaired)
             self._held.change(self.filled, end, min(most, self._repaired - end), self._cleaner.clean)
             self.filled = end

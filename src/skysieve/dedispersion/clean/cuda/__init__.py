@@ -1,0 +1,1 @@
+"""Cleaning of samples in the memory of a GPU."""

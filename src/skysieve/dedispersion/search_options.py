@@ -1,0 +1,50 @@
+"""Options of the search that ``skysieve dedisp search``, ``completeness`` and ``stream`` have."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+from skysieve.core.command import option
+
+from .clean.receiver import VETO_HELP
+from .contract import DIP_HELP, EXCESS_HELP, NOISE, THRESHOLD
+
+if TYPE_CHECKING:
+    from .contract import Noise as NoiseName
+else:  # typer takes choices from enumerations
+    NoiseName = StrEnum("Noise", {name: name for name in NOISE})
+
+SEARCH = "Search"
+"""Panel of the help screens."""
+
+
+def listed(registry: Any) -> str:
+    """The entries of a registry for a help text: ``name (help); name (help)``.
+
+    >>> listed(BIT_ORDERS).partition(",")[0]
+    'little (the first channel is in the lowest bits of a byte'
+    """
+    return "; ".join(f"{name} ({getattr(entry, 'help', entry)})" for name, entry in registry.items())
+
+
+ThresholdOption = Annotated[
+    float,
+    option("-t", "--threshold", help=f"Least S/N of an event. The default is {THRESHOLD}.", panel=SEARCH, metavar="X"),
+]
+NoiseOption = Annotated[
+    NoiseName, option("--noise", help=f"Noise estimator: {listed(NOISE)}. The default is robust.", panel=SEARCH)
+]
+MaxWidthOption = Annotated[
+    float | None,
+    option(
+        "--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 samples.",
+        panel=SEARCH, metavar="S",
+    ),
+]  # fmt: skip
+NoBaselineOption = Annotated[
+    bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
+]
+VetoOption = Annotated[bool | None, option("--veto/--no-veto", help=VETO_HELP, panel=SEARCH)]
+ExcessOption = Annotated[float, option("--excess", help=EXCESS_HELP, panel=SEARCH, metavar="X")]
+DipOption = Annotated[float, option("--dip", help=DIP_HELP, panel=SEARCH, metavar="X")]

@@ -1,0 +1,179 @@
+"""The cleaning of samples on the host shim and on a GPU: the bits of `clean.receiver.Cleaner`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.dedispersion.clean.cuda import launch
+from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner, PlaneRows, TimeRows
+from skysieve.dedispersion.clean.masks import Cleaned
+from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
+from skysieve.dedispersion.contract import Table
+from skysieve.dedispersion.cpu import engine as cpu
+from skysieve.dedispersion.cuda import engine as cuda
+from skysieve.dedispersion.cuda.rows import Planes
+from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.observation import DM_CONSTANT
+from skysieve.dedispersion.data.simulate import fake
+from skysieve.dedispersion.injections.interference import interference
+from tests.kernels.devices import one_order
+
+KINDS = {"u1": np.uint8, "i1": np.int8, "u2": np.uint16, "i2": np.int16, "f4": np.float32}
+
+
+def recording(kinds, kind="u1", seconds=3.0, nchan=40, seed=1, snr=30.0, tsamp=1e-3):
+    """Noise with a pulse and interference, samples x channels."""
+    band = {"nchan": nchan, "tsamp": tsamp, "fch1": 1500.0, "foff": -256 / nchan}
+    x = fake(duration=seconds, times=[seconds / 2], dm=100, width=6e-3, snr=snr, seed=seed, **band).read().T.copy()
+    interference(x, kinds, tsamp=tsamp, level=96, sigma=16, seed=seed)
+    if kind == "f4":
+        return x.astype(np.float32) * np.float32(0.37)
+    shift = {"i1": -100, "i2": -20_000}.get(kind, 0)
+    return (x.astype(np.int32).clip(0, 200) * (40 if kind[1] == "2" else 1) + shift).astype(KINDS[kind])
+
+
+def on_device(runtime, x):
+    """The samples in rows on the device."""
+    n, C = x.shape
+    planes = 0 if x.dtype.kind == "f" else x.dtype.itemsize
+    stride = -(-(256 + 12 + n + 2048) // 128) * 128
+    data = runtime.xp.zeros(C * stride * max(1, planes), np.uint8 if planes else np.float32)
+    rows = PlaneRows(Planes(data, stride, C * stride, planes), x.dtype, C)
+    rows.set(0, x)
+    assert (rows.get(0, n) == x).all()
+    return rows
+
+
+def compare(
+    runtime, x, steps=True, tsamp=1e-3, ignore=(), begin=0, cuts=(), batch=None, monkeypatch=None, by_time=False
+):
+    """Clean on the device, as samples become known up to each of ``cuts``, and on the CPU; the two cleaners."""
+    fb = Filterbank.from_array(x.T, fch1=1500.0, foff=-256 / x.shape[1], tsamp=tsamp)
+    given = fb.observation, fb.dtype, fb.maximum, cleaning_steps(steps), ignore, DM_CONSTANT
+    theirs = Cleaner(*given)
+    expected = CleanReader(fb, theirs, begin).read(0, fb.nsamp)
+    rows = TimeRows(runtime.xp.array(x)) if by_time else on_device(runtime, x)
+    runtime.synchronize()
+    if batch is not None:
+        monkeypatch.setattr(launch, "MOST_BLOCKS", batch)
+    ours = DeviceCleaner(runtime, fb.nsamp, Cleaner(*given), begin)
+    for stop in cuts:  # of a stream whose end is not known
+        ours.clean_rows(rows, 0, stop, 2**60)
+    ours.clean_rows(rows, 0, fb.nsamp, fb.nsamp)
+    found = rows.get(0, fb.nsamp)
+    a, b = ours.removed(), theirs.removed()
+    assert ours.jumps == theirs.jumps
+    assert np.array_equal(a.windows, b.windows)
+    assert np.array_equal(a.cells, b.cells)
+    assert a.parts == b.parts
+    assert np.array_equal(found, expected)
+    assert np.array_equal(ours.replaced(0, fb.nsamp), theirs.replaced(0, fb.nsamp))
+    assert np.array_equal(ours.regained(0, x), theirs.regained(0, x))
+    ours.close()
+    return a, expected
+
+
+@pytest.mark.parametrize("kinds", ["bad", ("narrow", "radar"), "impulses"], ids=str)
+def test_interference_is_removed_with_the_bits_of_the_cpu(runtime, kinds):
+    removed, _ = compare(runtime, recording(kinds))
+    assert sum(removed.parts.values()) > 0
+
+
+@one_order
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_type_of_samples(runtime, kind):
+    removed, _ = compare(runtime, recording("all", kind, 6.0, 64, snr=20))
+    assert sum(removed.parts.values()) > 0
+
+
+@one_order
+def test_narrow_band_signals_and_impulses_in_any_batches(runtime, monkeypatch):
+    """Signals that come and go, a noisy channel, broadband impulses; blocks become known one by one."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(96, 12, (4096, 48))
+    x[700:760, 9] += 60
+    x[1500:1600, 20:22] += 50
+    x[:, 33] = rng.normal(96, 40, len(x))
+    for at in (900, 1530, 1535, 2590, 3000):
+        x[at : at + 4] += 25
+    x = np.rint(x.clip(0, 255)).astype(np.uint8)
+    removed, _ = compare(runtime, x)
+    assert min(removed.parts[name] for name in ("channels", "impulses")) > 0
+    assert len(removed.windows) >= 4
+    for cuts in ((700, 1500, 1501, 3500), range(100, 4096, 777)):
+        compare(runtime, x, cuts=cuts, batch=2, monkeypatch=monkeypatch)
+    compare(runtime, x, cuts=range(100, 4096, 777), by_time=True)
+    compare(runtime, x[:3900], begin=300, ignore=(5, 33))
+    removed, _ = compare(runtime, x, steps=["cells", "impulses"])
+    assert min(removed.parts.values()) > 0
+    removed, _ = compare(runtime, x[:, :31], steps=["channels", "impulses"])
+    assert removed.steps == ("channels",)
+
+
+@one_order
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2", "f4"])
+@pytest.mark.parametrize("sigma", [16, 3])
+def test_steps_of_the_gain_are_undone(runtime, kind, sigma):
+    """Up and not quite down again, with channels of few levels, which are rounded at random; an impulse after it."""
+    x = np.random.default_rng(0).normal(96, sigma, (7000, 40))
+    x[2000:4000] *= 1.1
+    x[4000:] *= 1.03
+    x[5000:5004] += 4 * sigma
+    x -= 100 if kind == "i1" else 0
+    x = x.astype(KINDS[kind]) if kind == "f4" else np.rint(x).clip(-128, 255).astype(KINDS[kind])
+    removed, out = compare(runtime, x)
+    assert len(removed.windows) > 0
+    assert abs(out[2100:3900].mean() - out[:1900].mean()) < 1
+    assert len({name for name, *_ in runtime.launches} & {"regain", "cut"}) == 2
+
+
+def test_data_that_begin_late_die_and_end_early(runtime):
+    """Zeros from the beginning, all channels silent for some blocks, one channel silent; a last block of few pieces."""
+    rng = np.random.default_rng(4)
+    x = np.rint(rng.normal(96, 16, (2300, 24))).astype(np.uint8)
+    x[:600, :5] = 0
+    x[:40, 5] = 0
+    x[1000:1700] = 77
+    x[:, 11] = 96
+    x[300:2000, 12] = 40
+    compare(runtime, x)
+
+
+@one_order
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_an_engine_cleans_what_it_loads_in_chunks(runtime, kind):
+    """Chunks overlap, and end within blocks; the last ones load nothing new."""
+    x = recording("all", kind, 4.0, 40)
+    fb = Filterbank.from_array(x.T, fch1=1500.0, foff=-6.4, tsamp=1e-3)
+    given = fb.observation, fb.dtype, fb.maximum, cleaning_steps(True), (), DM_CONSTANT
+    delays = np.arange(40, dtype=np.int32)[None] * np.array([[0], [1]], np.int32)
+    tables = [Table(delays), Table(delays[:1], 3)]
+    theirs = cpu.Engine(
+        Cleaned(Filterbank([CleanReader(fb, Cleaner(*given))]), None, 128), tables, method="brute", capacity=4000,
+        threads=1,
+    )  # fmt: skip
+    made = []
+
+    def make(runtime, most):
+        made.append(DeviceCleaner(runtime, most, Cleaner(*given)))
+        return made[-1]
+
+    source = Cleaned(fb, None, 128, cleaner=make)
+    ours = cuda.Engine(source, tables, method="brute", capacity=4000, runtimes=[runtime])
+    for _ in range(2):  # from the beginning again
+        ours.rebind(source)
+        for first, stop in ((0, 1300), (700, 2500), (2001, 3990), (3000, 4000), (3600, 4000)):
+            sums = []
+            for engine in (ours, theirs):
+                engine.load(first, stop)
+                for i, t in enumerate(tables):
+                    low, count = -(-first // t.downsamp), (stop - 40) // t.downsamp - -(-first // t.downsamp)
+                    out = np.zeros((len(t.delays), count), engine.dtype)
+                    engine.sums(i, low, count, out)
+                    sums.append(out)
+            assert np.array_equal(sums[0], sums[2])
+            assert np.array_equal(sums[1], sums[3])
+    assert sum(made[-1].removed().parts.values()) > 0
+    ours.close()
+    theirs.close()
