@@ -19,7 +19,7 @@ import venv
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-OTHER_NAMES = {"python-finufft": "finufft"}
+OTHER_NAMES = {"python-finufft": "finufft", "distributed": "dask[distributed]"}
 """Packages of conda-forge that have another name in the package index."""
 NOT_PACKAGES = ("python", "pip")
 LIGHT_CURVE = """import math, random

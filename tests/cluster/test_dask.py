@@ -61,8 +61,9 @@ def test_a_full_disk_on_a_worker_ends_the_run(client, tmp_path):
 
 def test_a_killed_worker_is_replaced_and_its_partition_computed_again(client, tmp_path):
     cluster.run(toy(tmp_path / "one.parquet"))
-    done = cluster.run(toy(tmp_path / "a.parquet", kill=[4]), client)
+    done = cluster.run(toy(tmp_path / "a.parquet", kill=[4], lost=[7]), client)  # a worker with a lost GPU ends
     assert (tmp_path / "killed-4").exists()
+    assert (tmp_path / "killed-7").exists()
     assert done.failed == {}
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
 

@@ -15,6 +15,7 @@ from skysieve.cluster.description import OutputError
 from skysieve.cluster.folder import RunFolder, folder_of
 from skysieve.cluster.launchers import launcher
 from skysieve.core.command import Messages
+from skysieve.core.errors import DeviceLost
 from skysieve.core.parts import InUse
 
 pa = pytest.importorskip("pyarrow")
@@ -134,6 +135,36 @@ def test_a_full_disk_ends_the_run_and_resume_continues(tmp_path):
     assert not (tmp_path / "a.parquet").exists()
 
 
+def test_files_that_cannot_grow_end_the_run_and_resume_gives_the_same_table(tmp_path):
+    """A limit of the system in place of a disk: the file of a partition, and then that of the table, end early."""
+    resource = pytest.importorskip("resource")
+    cluster.run(toy(tmp_path / "one.parquet", rows=3000))
+    options = {"n": 6, "rows": 3000}
+    whole, part = (tmp_path / "one.parquet").stat().st_size, 20_000
+    assert 3 * part < whole
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit, done in ((part, 0), (whole // 2, 6)):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(OutputError, match=r"File too large.*a\.parquet"):
+                cluster.run(toy(tmp_path / "a.parquet", **options), resume=done > 0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        parts = tmp_path / "a.parquet.parts"
+        assert len(list(parts.glob("part-*.parquet"))) == done
+        assert not (tmp_path / "a.parquet").exists()
+    cluster.run(toy(tmp_path / "a.parquet", **options), resume=True)
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet", "one.parquet"]
+
+
+def test_a_lost_gpu_ends_the_run_and_resume_continues(tmp_path):
+    with pytest.raises(DeviceLost, match="cuda:0 failed and does not respond"):
+        cluster.run(toy(tmp_path / "a.parquet", lost=[2]))
+    assert len(list((tmp_path / "a.parquet.parts").glob("part-*.parquet"))) == 2
+    assert cluster.run(toy(tmp_path / "a.parquet", lost=[2]), resume=True).before == 2
+
+
 def test_a_job_is_plain_data(tmp_path):
     job = toy(tmp_path / "a.parquet", bad=[1])
     assert pickle.loads(pickle.dumps(job)) == job
@@ -192,6 +223,9 @@ def test_exit_codes_and_lines_of_the_command(tmp_path, capsys):
     assert not (tmp_path / "b.parquet").exists()
     with pytest.raises(ValueError, match="--cluster needs -o"):
         launch(TOY, "serial", options | {"output": None}, Messages())
+    with pytest.raises(OutputError, match="No space left"):
+        launch(TOY, "serial", options | {"n": 4, "full": [3], "output": tmp_path / "c.parquet"}, Messages(quiet=True))
+    assert capsys.readouterr().err == "skysieve: 3 partitions of 4 done; --resume continues from them\n"
 
 
 def test_progress_counts_partitions(tmp_path):

@@ -19,8 +19,9 @@ class Toy:
     """Partition ``k`` has the rows ``k * rows ...``; ``options`` say which partitions do something else.
 
     Options: ``n``, ``rows``, ``bad`` (partitions that raise), ``kill`` (that kill their worker the first time),
-    ``always`` (that kill it each time), ``full`` (that find the disk full), ``hungry`` (that take 2.5 GiB), ``texts``
-    (whose ``x`` is text), ``seconds``, ``faults``, ``wants`` (a variable without which all raise).
+    ``lost`` (whose GPU does not respond the first time), ``always`` (that kill it each time), ``full`` (that find the
+    disk full), ``hungry`` (that take 2.5 GiB), ``texts`` (whose ``x`` is text), ``seconds``, ``faults``, ``wants`` (a
+    variable without which all raise).
     """
 
     def __init__(self, job: Job, resources: Resources) -> None:
@@ -45,6 +46,11 @@ class Toy:
         if k in o.get("always", ()) or (k in o.get("kill", ()) and not mark.exists()):
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if k in o.get("lost", ()) and not mark.exists():
+            from skysieve.core.errors import DeviceLost
+
+            mark.touch()
+            raise DeviceLost(("cuda:0",), "unspecified launch failure")
         if k in o.get("hungry", ()):
             held = [np.ones(2**23) for _ in range(40)]
             time.sleep(20)

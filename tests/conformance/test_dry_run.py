@@ -75,8 +75,21 @@ def sfts() -> list[str]:
 JOBS = {"periodogram": light_curves, "sphere": maps, "dedispersion": pulses, "fstat": atoms, "fstat SFTs": sfts}
 
 
-def dry_run(words: list[str]) -> str:
-    done = CliRunner().invoke(application(words[0]), [*words, "--device", "cpu", "--threads", "2", "--dry-run"])
+def rows(n: int = 40) -> list[str]:
+    """Light curves in Parquet, in four row groups, a row an observation."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rng = np.random.default_rng(1)
+    t = np.sort(rng.uniform(0, 90, (n, 50)), axis=1).ravel()
+    columns = {"id": np.repeat(np.arange(n), 50), "mjd": t, "mag": rng.normal(15, 0.1, t.size)}
+    parquet.write_table(
+        pa.table(columns | {"magerr": np.full(t.size, 0.1)}), "rows.parquet", row_group_size=n * 50 // 4
+    )
+    return ["period", "rows.parquet", "--min-period", "0.5", "--max-period", "20", "-o", "out.csv"]
+
+
+def dry_run(words: list[str], device: str = "cpu") -> str:
+    given = ["--device", device, *(["--threads", "2"] if device == "cpu" else [])]
+    done = CliRunner().invoke(application(words[0]), [*words, *given, "--dry-run"])
     assert done.exit_code == 0, done.output
     assert not list(Path().glob("out*"))
     return done.output
@@ -113,6 +126,83 @@ def test_a_dry_run_states_times(job, monkeypatch):
     assert {"method", "time", "processor", "memory", "moved"} <= set(found), text
     assert "info --measure" not in text
     assert re.search(r"[\d.]+ (ms|s|h|d) on an idle machine", found["time"])
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Read small files as large ones, in pieces of 200 rows."""
+    monkeypatch.setattr("skysieve.periodogram.lightcurves.stream.FEWEST_ROWS", 100)
+    monkeypatch.setattr("skysieve.periodogram.lightcurves.stream.PIECE_ROWS", 200)
+
+
+def test_all_rows_that_readers_decode_ahead_are_counted(small_pieces):
+    from skysieve.periodogram.lightcurves.io import Wanted
+    from skysieve.periodogram.lightcurves.stream import open_stream
+
+    rows()
+    curves = open_stream(Path("rows.parquet"), Wanted())
+    before = curves.share_decoded
+    with curves.pieces() as pieces:
+        objects = [len(piece) for piece in pieces]
+    assert sum(objects) == 40
+    assert len(objects) > 3
+    assert curves.share_decoded - before == pytest.approx(1)
+    with curves.pieces() as pieces:
+        next(pieces)
+    assert objects[0] / 40 < curves.share_decoded - before - 1 < 1
+
+
+def test_reading_is_that_of_the_whole_file(small_pieces, monkeypatch):
+    from skysieve.periodogram.command import rates as period_rates
+    from skysieve.periodogram.command.rates import Clocks, Reading
+    from skysieve.periodogram.lightcurves.io import Wanted
+    from skysieve.periodogram.lightcurves.stream import open_stream
+
+    rows()
+    curves = open_stream(Path("rows.parquet"), Wanted())
+    opened = curves.share_decoded
+    ticks: list[float] = []
+
+    def clocks() -> Clocks:
+        """A second of all processors for each row; the time of day counts the calls."""
+        ticks.append(1.0)
+        return Clocks(2000 * (curves.share_decoded - opened), float(len(ticks)))
+
+    monkeypatch.setattr(period_rates, "clocks", clocks)
+    monkeypatch.setattr(period_rates, "PIECES", 3)
+    found = Reading.of(curves)
+    assert found.processor == pytest.approx(2000)
+    assert found.first == 1
+    assert found.wall == pytest.approx((40 - 4) / 6)  # pieces of 4, 4 and 2 objects; one tick for the last two
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("job", [rows, light_curves, sfts])
+def test_a_dry_run_states_times_of_a_gpu(job, small_pieces, monkeypatch):
+    words = job()
+    monkeypatch.setattr(rates, "rates_of", lambda domain, device: Every())
+    monkeypatch.setattr("skysieve.fstat.timing.constants", lambda *a, **k: np.full(4, 1e-6))
+    found = {line.split()[0]: line for line in dry_run(words, "cuda").splitlines()[1:]}
+    assert {"method", "time", "memory", "moved"} <= set(found)
+    assert "processor" not in found
+    assert "cuda" in found["method"]
+
+
+@pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_measurement_has_a_rate_for_all_work_of_a_search(name, folder, monkeypatch):
+    from skysieve.core.device import resolve
+    from skysieve.fstat.command import rates as fstat_rates
+
+    monkeypatch.setattr("skysieve.fstat.timing.constants", lambda *a, **k: np.full(4, 1e-12))
+    device = resolve(name)[0]
+    fstat_rates._around_maps(device)
+    found = rates.rates_of("fstat", device)
+    wanted = {"templates", "atoms", "projections", "sft values", "sfts read", "sft bytes read"}
+    assert wanted | ({"templates on the GPU", "atoms on the GPU"} if name == "cuda" else {"weights"}) == set(found)
+    assert min(found.values()) >= 0
+    assert found["projections"] > 0
+    words = sfts()
+    assert re.search(r"[\d.]+ (ms|s) on an idle machine", dry_run(words, name))
 
 
 def test_more_work_is_predicted_to_take_longer(monkeypatch):

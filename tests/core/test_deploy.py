@@ -26,7 +26,9 @@ def check():
 def test_the_environment_holds_every_requirement_with_its_bound(check):
     wanted, own = check.packages(FOLDER / "environment.yml")
     assert set(PROJECT["dependencies"]) <= set(wanted)
-    extras = {r for name in ("plot", "tables", "hdf5", "harmonic") for r in PROJECT["optional-dependencies"][name]}
+    extras = {
+        r for name in ("plot", "tables", "hdf5", "harmonic", "cluster") for r in PROJECT["optional-dependencies"][name]
+    }
     assert extras <= set(wanted)
     assert own[-1] == str(ROOT)
 

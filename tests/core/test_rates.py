@@ -102,10 +102,16 @@ def test_a_time_that_cannot_be_used_costs_that_job(caplog, took):
     assert "no rate of sums" in caplog.text
 
 
-def test_the_fastest_run_counts():
-    calls = []
-    assert 0 <= rates.timed(CPU, lambda: calls.append(1), runs=3) < 0.1
-    assert len(calls) == 4
+@pytest.mark.parametrize(
+    ("took", "best", "calls"),
+    [([9.0, 0.2, 0.1], 0.2, 2), ([0.1, 0.2, 0.1], 0.1, 2), ([9.0, 0.08, 0.07, 0.01], 0.07, 3), ([0.01] * 9, 0.01, 4)],
+)
+def test_the_fastest_run_counts(took, best, calls):
+    made = []
+    ticks = iter(np.cumsum([0.0, *(x for one in took for x in (one, 0.0))]).tolist())
+    assert rates.fastest(lambda: made.append(1), lambda: next(ticks), 0.1) == pytest.approx(best)
+    assert len(made) == calls
+    assert 0 <= rates.timed(CPU, lambda: None) < 0.1
 
 
 def test_the_other_cores_are_released():

@@ -9,9 +9,10 @@ from typing import Any
 import typer
 
 from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages
+from skysieve.core.errors import DeviceLost
 
-from .description import job
-from .folder import Outcome, check_place
+from .description import OutputError, job
+from .folder import Outcome, check_place, folder_of
 from .launchers import launcher, run, start_ahead
 from .slurm import submit
 
@@ -55,7 +56,15 @@ def launch(command: str, cluster: str, options: Mapping[str, Any], messages: Mes
         for line in submit(made, name, tasks=int(rest) if rest else None, **shared):
             messages.say(line)
         return 0
-    outcome = run(made, cluster, progress=messages.progress, note=lambda text: messages.say(f"note: {text}"), **shared)
+    try:
+        outcome = run(
+            made, cluster, progress=messages.progress, note=lambda text: messages.say(f"note: {text}"), **shared
+        )
+    except (OutputError, DeviceLost):
+        done = len(list(folder_of(output).glob("part-*.parquet")))
+        if done:
+            _complain(f"{_count(done, 'partition')} of {len(made.partitions):,} done; --resume continues from them")
+        raise
     return report(outcome, messages.say)
 
 

@@ -124,8 +124,12 @@ def store(folder: Path, number: int, key: str, part: Part) -> dict[str, Any]:
             write_parquet(part.columns, path, units=part.units, facts={"skysieve": json.dumps(facts)})
         _failure(folder, number).unlink(missing_ok=True)
     except OSError as error:
-        raise OutputError(error.errno, error.strerror or str(error), error.filename or str(folder)) from error
+        raise _unwritten(error, folder) from error
     return {name: value for name, value in facts.items() if name != "facts"}
+
+
+def _unwritten(error: OSError, path: Path) -> OutputError:
+    return OutputError(error.errno, error.strerror or str(error), error.filename or str(path))
 
 
 def stored(folder: Path, number: int, key: str) -> dict[str, Any] | None:
@@ -309,7 +313,10 @@ class RunFolder:
         """Write the output and the last manifest; remove the folder where it is complete and not the output."""
         done = [n for n in range(outcome.partitions) if n not in outcome.failed]
         if self.folder != outcome.output and outcome.tables:
-            self.job.kind.finish(self.job, Parts([_part(self.folder, n) for n in done]), outcome.output)
+            try:
+                self.job.kind.finish(self.job, Parts([_part(self.folder, n) for n in done]), outcome.output)
+            except OSError as error:
+                raise _unwritten(error, outcome.output) from error
         self.write_manifest(
             "failed" if outcome.failed else "finished", rows=outcome.rows, counts=outcome.counts,
             failed=outcome.failed, n_faults=outcome.n_faults, faults=outcome.faults,

@@ -21,7 +21,7 @@ import numpy as np
 
 from skysieve import __version__
 from skysieve.core.machine.measured import store, stored
-from skysieve.core.machine.rates import others_busy
+from skysieve.core.machine.rates import fastest, others_busy
 from skysieve.fstat.inputs.bins import Bins
 from skysieve.fstat.inputs.grid import Grid, Schedule
 from skysieve.fstat.inputs.window_kinds import Algorithm
@@ -55,6 +55,10 @@ GPU_STEP_SETUPS = (
     (1440, 4, 4, 64),
 )  # fmt: skip
 """The same for grids whose steps of t0 are longer than a bin."""
+GPU_SETUPS_MANY = ((480, 1, 1, 500), (480, 1, 2, 4000), (1440, 1, 4, 500))
+"""Further ones of which only the maxima are wanted, as in a search of SFTs: enough templates to fill a GPU."""
+GPU_STEP_SETUPS_MANY = ((480, 2, 1, 500), (480, 4, 4, 4000), (1440, 4, 4, 500), (1440, 2, 4, 500))
+"""The same for grids whose steps of t0 are longer than a bin."""
 GPU_SETUPS_ALONE = (
     (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 1, 2, 1), (5760, 1, 1, 1), (17_520, 1, 1, 1),
 )  # fmt: skip
@@ -64,15 +68,13 @@ GPU_STEP_SETUPS_ALONE = ((48, 2, 1, 1), (480, 4, 4, 1), (2880, 2, 2, 1), (5760, 
 """Both."""
 LONGEST_UNALIGNED = 480
 """Most bins that are timed for functions on grids whose start times lie at many offsets from the bins."""
-WARM, REPEATS = 2, 3
-"""Calls before a measurement, and calls of which the fastest counts; each is one less of calls longer than `LONG`."""
 LONG = 0.01
-"""Seconds."""
+"""Seconds of a call that is timed twice; shorter ones are timed more often."""
 LARGEST = 6000
 """Most bins that are timed on a GPU but for plain maxima of rectangular windows: a map of a year has 3e8 cells."""
 COUNTED = ("call", "sfts", "sums", "cells")
 """Names of the constants, in the order of `terms`."""
-FORMAT = 5
+FORMAT = 6
 """Version of the stored constants; raise it when the kernels change enough to make old ones wrong."""
 
 
@@ -138,18 +140,8 @@ def measure(cases: Cases, clock: Callable[[], float] = time.thread_time) -> NDAr
     """Time a few maps and `fit` the constants."""
     table, seconds = [], []
     for counts, call in cases:
-        start = clock()
-        call()
-        fewer = int(clock() - start > LONG)
-        for _ in range(WARM - 1 - fewer):
-            call()
-        best = np.inf
-        for _ in range(REPEATS - fewer):
-            start = clock()
-            call()
-            best = min(best, clock() - start)
         table.append(counts)
-        seconds.append(best)
+        seconds.append(fastest(call, clock, LONG))
     return fit(np.array(table), np.array(seconds))
 
 

@@ -24,7 +24,10 @@ from skysieve.core.tasks import usable_cores
 if TYPE_CHECKING:
     from skysieve.core.device import Device
 
-__all__ = ["ADVICE", "ALONE", "fit", "keep", "missing", "others_busy", "predicted", "processor", "rates_of", "timed"]
+__all__ = [
+    "ADVICE", "ALONE", "fastest", "fit", "keep", "missing", "others_busy", "predicted", "processor", "rates_of",
+    "timed",
+]  # fmt: skip
 
 logger = logging.getLogger("skysieve")
 
@@ -32,7 +35,11 @@ ADVICE = "times are not predicted: skysieve info --measure measures this machine
 """What to say where there are no rates."""
 ALONE = "alone "
 """Beginning of the names of work that one thread does."""
-FORMAT = 1
+LONG = 0.05
+"""Seconds of a call that is timed twice; shorter ones are timed more often."""
+MOST = 4
+"""Most calls of which the fastest counts."""
+FORMAT = 2
 """Version of the stored rates; raise it when kernels or work change enough to make old ones wrong."""
 
 
@@ -171,16 +178,29 @@ def others_busy() -> Iterator[None]:
             thread.join()
 
 
-def timed(device: Device, call: Callable[[], object], runs: int = 2) -> float:
-    """Return what a call takes: the lowest of some runs, after one that is not counted.
+def timed(device: Device, call: Callable[[], object]) -> float:
+    """Return what a call takes: processor seconds of this process on a CPU, seconds on a GPU (see `fastest`)."""
+    return fastest(call, time.process_time if device.kind == "cpu" else time.perf_counter, LONG)
 
-    Processor seconds of this process on a CPU, where other programs may run; seconds on a GPU.
+
+def fastest(call: Callable[[], object], clock: Callable[[], float], long: float) -> float:
+    """Return the shortest time of 2 to `MOST` calls, of which the first may compile.
+
+    Parameters
+    ----------
+    call : callable
+    clock : callable
+        Returns the time in seconds.
+    long : float
+        No call follows when those after the first have taken as many seconds together.
     """
-    clock = time.process_time if device.kind == "cpu" else time.perf_counter
-    call()
-    best = np.inf
-    for _ in range(runs):
+    best, spent = np.inf, 0.0
+    for number in range(MOST):
         start = clock()
         call()
-        best = min(best, clock() - start)
+        took = clock() - start
+        best = min(best, took)
+        spent += took if number else 0.0
+        if spent > long:
+            break
     return float(best)

@@ -515,7 +515,7 @@ def search(
                 from .rates import show_search
 
                 some = partial(_first, source.names, tatom, detectors)
-                show_search(plan, source.first, source.host, source.bank, source.total, some)
+                show_search(plan, source.first, source.host, source.bank, source.total, some, source.sft_bytes)
                 return
             if verbose:
                 describe(messages, plan.describe(source.first))
@@ -550,6 +550,8 @@ class Source:
     left_out: list[str]
     host: Demodulator | None = None
     bank: TemplateBank | None = None
+    sft_bytes: int = 0
+    """Size of all files of SFTs."""
 
     def grid(self, o: Mapping[str, Any]) -> Grid | None:
         """The grid of the options; None if all windows cover all data."""
@@ -589,18 +591,22 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
 
     names = [Path(name) for name in o["files"] or []]
     if o["sfts"]:
+        from skysieve.fstat.sfts.files import files_of
+
         if o["files_from"] is not None:
             raise ValueError("--files-from names files of atoms: expected --templates with --sfts")
         axes = tuple((o[name], o[f"{name}_band"], o[step]) for name, step in (
             ("freq", "df"), ("f1dot", "df1dot"), ("f2dot", "df2dot")))  # fmt: skip
         left_out: list[str] = []
         listed = o["templates"] if o["templates"] is None else Path(o["templates"])
+        patterns = [str(at(str(name))) for name in (*o["sfts"], *names)]
         host, bank = sft_options.opened(
-            [str(at(str(name))) for name in (*o["sfts"], *names)], o["detectors"], o["ra"], o["dec"], o["tref"],
+            patterns, o["detectors"], o["ra"], o["dec"], o["tref"],
             o["ephemeris"], axes, o["mismatch"], listed if listed in (None, STDIO) else at(str(listed)),
             o["inject"] or (), left_out, o["dtype"],
         )  # fmt: skip
-        return Source(host.first(bank), len(bank), [], left_out, host, bank)
+        size = sum(path.stat().st_size for path in files_of(patterns))
+        return Source(host.first(bank), len(bank), [], left_out, host, bank, size)
     if o["templates"] is not None or o["inject"]:
         raise ValueError("--templates and --inject need --sfts")
     listed = None if o["files_from"] is None else Path(o["files_from"])

@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.command import show_prediction
-from skysieve.core.device import resolve
+from skysieve.core.device import current, resolve
 from skysieve.core.machine import rates
 from skysieve.fstat.api import TransientPlan
-from skysieve.fstat.demod.demodulator import Demodulator
+from skysieve.fstat.demod.demodulator import Demodulator, batch_size
+from skysieve.fstat.demod.search import demodulators
 from skysieve.fstat.demod.simulate import simulate_sfts
 from skysieve.fstat.inputs.grid import Grid
 from skysieve.fstat.inputs.simulate import synth_atoms
 from skysieve.fstat.inputs.windows import WindowSum
+from skysieve.fstat.sfts.files import read_sfts, write_sfts
 from skysieve.fstat.template_search.batch import AtomsBatch
-from skysieve.fstat.template_search.search import SearchPlan
+from skysieve.fstat.template_search.search import ON_GPU, SearchPlan
 from skysieve.fstat.timing import measuring
+
+from .sfts import extent
 
 if TYPE_CHECKING:
     from skysieve.core.device import Device
@@ -37,31 +43,46 @@ GRIDS = (
     Grid(t0=T0, t0_band=20 * T, dt0=T + 50, tau=4 * T),
 )
 """Start times in every bin, and in some; far fewer cells than bins; start times within bins."""
-SEARCHES = ((400, 24), (400, 96), (60, 960))
+SEARCHES = {"cpu": ((400, 24), (400, 96), (60, 960)), "cuda": ((4000, 24), (10_000, 96), (1000, 960))}
 """Templates and SFTs of the searches by which the work around the maps is timed."""
-PROJECTIONS = (4000, 96)
+PROJECTIONS = {"cpu": (4000, 96), "cuda": (20_000, 960)}
 """Templates and SFTs that are demodulated."""
+FILES = ((400, 200), (50, 20_000))
+"""SFTs, and values of each, of the files that are read."""
 
 
 def measure(device: Device) -> None:
     """Measure the rates of a device, and store them; `OSError` if they cannot be stored."""
+    _maps_of_one(device)
+    if device.kind == "cuda":
+        _maps_of_many(device)
+    _around_maps(device)
+
+
+def _maps_of_one(device: Device) -> None:
+    """Measure the constants of maps of one template."""
     atoms = synth_atoms(T0, 40 * T)
-    maps = [False, True]
     window: Any
     dtype: Any
-    for window, dtype, keep_map, grid in product(("rect", "exp"), ("float64", "float32"), maps, GRIDS):
+    for window, dtype, keep_map, grid in product(("rect", "exp"), ("float64", "float32"), (False, True), GRIDS):
         if grid is GRIDS[3] and keep_map:
             continue
-        for posteriors in maps if device.kind == "cuda" else [False]:
+        for posteriors in (False, True) if device.kind == "cuda" else (False,):
             options: dict[str, Any] = {"keep_map": keep_map, "posteriors": posteriors, "device": device}
             with TransientPlan(grid, window=window, dtype=dtype, **options) as plan, measuring():
                 plan.describe(atoms)
-    if device.kind == "cuda":  # searches give the kernels many templates, which take other constants than one
-        for kind in (np.float64, np.float32):
-            for grid in GRIDS[:2]:
-                with SearchPlan(grid, dtype=np.dtype(kind), device=device) as search, measuring():
-                    search.describe(_batch(4, 48))
-    found = {}
+
+
+def _maps_of_many(device: Device) -> None:
+    """Measure the constants of a GPU for many templates, which are others than those for one."""
+    for kind, of_gpu, grid in product((np.float64, np.float32), (False, True), GRIDS[:2]):
+        with SearchPlan(grid, dtype=np.dtype(kind), device=device) as search, measuring():
+            search.describe(_batch(4, 48, device if of_gpu else None))
+
+
+def _around_maps(device: Device) -> None:
+    """Measure the rates of the work around the maps, and of reading and demodulation; those of maps are known."""
+    found: dict[str, float] = {}
     if device.kind == "cpu":
         with TransientPlan(window=WindowSum([(1, 1), (-1, 5)]), dtype="float32", keep_map=False, device=device) as plan:
             many = synth_atoms(T0, 300 * T)
@@ -69,18 +90,19 @@ def measure(device: Device) -> None:
             rates.keep("fstat", device, {"weights": 1.0})
             found["weights"] = took / float(plan.describe(many)["processor_seconds"])
     name = "processor_seconds" if device.kind == "cpu" else "seconds"
-    rates.keep("fstat", device, found | {"templates": 0.0, "atoms": 0.0})  # then only the maps are predicted
-    works, took_each = [], []
-    for templates, sfts in SEARCHES:
-        batch = _batch(templates, sfts)
-        grid = Grid(t0=T0, t0_band=0, dt0=T, tau=2 * T, tau_band=0, dtau=T)
-        with SearchPlan(grid, windows=("rect",), device=device) as search:
-            maps = search.describe(batch)[name]
-            seconds = rates.timed(device, partial(_searched, search, batch))
-            works.append(search.work_of(templates, templates * sfts))
-            took_each.append(max(seconds - maps, 0.1 * seconds))
-    found |= rates.fit(works, took_each)
-    templates, sfts_count = PROJECTIONS
+    rates.keep("fstat", device, found | dict.fromkeys(["templates", "atoms", *ON_GPU], 0.0))  # then maps alone count
+    for place in (None, device)[: 1 if device.kind == "cpu" else 2]:
+        works, took_each = [], []
+        for templates, sfts in SEARCHES[device.kind]:
+            batch = _batch(templates, sfts, place)
+            grid = Grid(t0=T0, t0_band=0, dt0=T, tau=2 * T, tau_band=0, dtau=T)
+            with SearchPlan(grid, windows=("rect",), device=device) as search:
+                alone = search.describe(batch)[name]
+                seconds = rates.timed(device, partial(_searched, search, batch))
+                works.append(search.work_of(templates, templates * sfts, batch[0].on_device))
+                took_each.append(max(seconds - alone, 0.1 * seconds))
+        found |= rates.fit(works, took_each)
+    templates, sfts_count = PROJECTIONS[device.kind]
     made = simulate_sfts((100.0, 100.2), T0, sfts_count * T, detectors=("H1",), ephemeris="builtin")
     with Demodulator(made, 0.5, 1.0, barycentre="builtin", device=device) as host:
         f0 = np.linspace(100.09, 100.11, templates)
@@ -89,7 +111,20 @@ def measure(device: Device) -> None:
     wide = simulate_sfts((100.0, 101.0), T0, 300 * T, detectors=("H1",), ephemeris="builtin")
     made_anew = partial(Demodulator, wide, 0.5, 1.0, barycentre="builtin", device=device)
     found["sft values"] = rates.timed(device, made_anew) / wide[0].data.size
-    rates.keep("fstat", device, found)
+    works, took_each = [], []
+    for sfts_count, values in FILES:
+        made = simulate_sfts((100.0, 100 + values / T), T0, sfts_count * T, detectors=("H1",), ephemeris="builtin")
+        with TemporaryDirectory() as folder:
+            [path] = write_sfts(folder, made)
+            took_each.append(rates.timed(device, partial(_opened, path)))
+            works.append({"sfts read": float(sfts_count), "sft bytes read": float(path.stat().st_size)})
+    rates.keep("fstat", device, found | rates.fit(works, took_each))
+
+
+def _opened(path: Path) -> None:
+    """Read SFTs as a search does."""
+    extent([str(path)])
+    read_sfts(path)
 
 
 SAMPLED = 256
@@ -103,6 +138,7 @@ def show_search(
     bank: TemplateBank | None,
     total: int,
     read: Callable[[], object],
+    sft_bytes: int = 0,
 ) -> None:
     """Print what a search would take, as ``--dry-run`` does.
 
@@ -117,8 +153,10 @@ def show_search(
         Number of templates.
     read : callable
         Reads the file of one template.
+    sft_bytes : int
+        Size of all files of SFTs.
     """
-    facts = predicted_search(plan, first, host, bank, total, read)
+    facts = predicted_search(plan, first, host, bank, total, read, sft_bytes)
     show_prediction(facts, f"{total:,} templates, windows {', '.join(plan.options.windows)}")
 
 
@@ -129,14 +167,18 @@ def predicted_search(
     bank: TemplateBank | None,
     total: int,
     read: Callable[[], object],
+    sft_bytes: int = 0,
 ) -> dict[str, Any]:
     """The prediction that `show_search` prints."""
     device, shared = plan.devices[0], len(plan.devices)
-    if host is not None and bank is not None:
-        batch: Any = host.batch(*bank.part(0, min(total, SAMPLED)).values(), strict=False)
+    if host is not None and bank is not None and device.kind == "cuda":  # as many templates as a batch has
+        with demodulators(host, plan.devices[:1]) as [one]:
+            few = min(total, batch_size(one))
+            facts = plan.describe(one.batch(*bank.part(0, few).values(), strict=False))
+    elif host is not None and bank is not None:
+        facts = plan.describe(host.batch(*bank.part(0, min(total, SAMPLED)).values(), strict=False))
     else:
-        batch = first
-    facts = plan.describe(batch)
+        facts = plan.describe(first)
     whole = total / facts["templates"]
     for name in ("seconds", "processor_seconds"):
         facts[name] = None if facts[name] is None else facts[name] * whole
@@ -146,13 +188,14 @@ def predicted_search(
     if host is not None:
         work["projections"] = float(total * sum(len(one) for one in host.sfts))
         work["sft values"] = float(sum(one.data.size for one in host.sfts))
+        work |= {"sfts read": float(sum(map(len, host.sfts))), "sft bytes read": float(sft_bytes)}
     else:
-        once = total * rates.timed(resolve("cpu")[0], read, 1)
+        once = total * rates.timed(resolve("cpu")[0], read)
     around = rates.predicted("fstat", device, work)
     for name in ("seconds", "processor_seconds"):
         each = facts[name], around[name]
         facts[name] = None if each[0] is None or each[1] is None else each[0] + each[1] + once
-    missing = rates.missing("fstat", device, plan.work_of(1, 1) | work)
+    missing = rates.missing("fstat", device, plan.work_of(1, 1, host is not None and device.kind == "cuda") | work)
     windows = [] if missing else ["the maps of these windows"]
     return facts | {"moved": round(facts["moved"] * whole), "missing": missing or windows, "threads": shared}
 
@@ -162,11 +205,18 @@ def _searched(search: SearchPlan, batch: list[AtomsBatch]) -> None:
     search.execute(iter([batch]))
 
 
-def _batch(templates: int, sfts: int) -> list[AtomsBatch]:
-    """Atoms of noise of one detector."""
+def _batch(templates: int, sfts: int, place: Device | None = None) -> list[AtomsBatch]:
+    """Atoms of noise of one detector; in the memory of a GPU, where the demodulation leaves them, if it is `place`."""
     [one] = synth_atoms(T0, sfts * T, detectors=("H1",))
     rng = np.random.default_rng(1)
     shape = templates, len(one)
     Fa, Fb = ((rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(np.complex64) for _ in range(2))
+    arrays: list[Any] = [one.a2, one.b2, one.ab, Fa, Fb]
+    if place is not None:
+        import cupy
+
+        with current(place):
+            arrays = [cupy.asarray(x) for x in arrays]
+    a2, b2, ab, Fa, Fb = arrays
     params = {"f0": np.linspace(100, 101, templates)}
-    return [AtomsBatch(one.t, one.a2, one.b2, one.ab, Fa, Fb, one.tatom, one.detector, params)]
+    return [AtomsBatch(one.t, a2, b2, ab, Fa, Fb, one.tatom, one.detector, params)]

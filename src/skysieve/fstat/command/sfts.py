@@ -120,7 +120,7 @@ def opened(
     if ra is None or dec is None or (lowest is None and listed is None):
         raise ValueError(f"--sfts needs --ra, --dec and --freq or --templates; found {ra}, {dec} and {lowest}")
     names = detectors.split(",") if detectors else None
-    whole = _extent(patterns)
+    whole = extent(patterns)
     if listed is not None:
         if lowest is not None:
             raise ValueError("--freq and --templates: expected one of them")
@@ -161,7 +161,8 @@ class Extent:
     high: float
 
 
-def _extent(patterns: list[str]) -> Extent:
+def extent(patterns: list[str]) -> Extent:
+    """What files of SFTs hold, by their headers."""
     import numpy as np
 
     from skysieve.fstat.sfts.files import blocks, files_of

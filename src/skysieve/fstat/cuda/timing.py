@@ -65,8 +65,12 @@ def predicted(
     def cases() -> timing.Cases:
         methods = (False, True) if weights else (None,)
         setups: tuple[tuple[int, int, int, int], ...] = timing.GPU_SETUPS_ALONE if alone else timing.GPU_SETUPS
+        many: tuple[tuple[int, int, int, int], ...] = timing.GPU_SETUPS_MANY
         if by_steps:
             setups = timing.GPU_STEP_SETUPS_ALONE if alone else timing.GPU_STEP_SETUPS
+            many = timing.GPU_STEP_SETUPS_MANY
+        if on_device and not (alone or weights or spec.keep_map or spec.marginals):
+            setups += many
         sums = spec.window.algorithm == Algorithm.RUNNING_SUMS
         plain = sums and aligned and not spec.keep_map and not spec.marginals
         for fourier in methods:

@@ -342,6 +342,11 @@ def _given(barycentre: dict[str, tuple[Any, Any]], one: SFTs) -> tuple[NDArray[n
     return delay, rate
 
 
+def batch_size(one: Demodulator) -> int:
+    """Number of templates of a batch of `stream`."""
+    return max(1, BATCH_BYTES[one.device.kind] // (4 * one.dtype.itemsize * sum(map(len, one.sfts))))
+
+
 def stream(
     demodulators: Sequence[Demodulator], bank: TemplateBank, end: int | None = None
 ) -> Callable[[int], Iterator[list[AtomsBatch]]]:
@@ -350,7 +355,7 @@ def stream(
     ``end`` is the last template + 1; by default the end of the bank.
     """
     first, last = demodulators[0], len(bank) if end is None else end
-    size = max(1, BATCH_BYTES[first.device.kind] // (4 * first.dtype.itemsize * sum(len(one) for one in first.sfts)))
+    size = batch_size(first)
 
     def batches(start: int) -> Iterator[list[AtomsBatch]]:
         pools = [ThreadPoolExecutor(1, "skysieve-demod") for _ in demodulators]

@@ -53,6 +53,8 @@ GATHERED = 16
 """Most single templates that are gathered into one batch."""
 NO_WORKER = -1
 """In place of the number of a worker: the chunk holds nothing to search."""
+ON_GPU = "templates on the GPU", "atoms on the GPU"
+"""Names of the work around the maps where the atoms lie in the memory of a GPU."""
 AHEAD = 1
 """Chunks that wait for a device while it works on another."""
 
@@ -310,20 +312,26 @@ class SearchPlan(Plan):
             "dtype": self.options.dtype.name,
             "bytes": sum(f["bytes"] for f in found),
             "moved": sum(p.Fa.nbytes + p.Fb.nbytes + 3 * p.a2.nbytes for parts in items for p in parts),
-            **self._times(found, templates, sum(len(p.t) * templates for p in items[0])),
+            **self._times(found, templates, sum(len(p.t) * templates for p in items[0]), items[0][0].on_device),
             "windows": tuple(self.options.windows),
             "templates": templates,
             "grid": None if grid is None else grid.shape,
             "cells": sum(f["cells"] for f in found),
         }
 
-    def work_of(self, templates: int, atoms: int) -> dict[str, float]:
-        """The work around the maps, for `core.machine.rates`: of each template and window, and of each atom."""
-        return {"templates": float(templates * len(self.options.windows)), "atoms": float(atoms)}
+    def work_of(self, templates: int, atoms: int, on_device: bool = False) -> dict[str, float]:
+        """The work around the maps, for `core.machine.rates`: of each template and window, and of each atom.
 
-    def _times(self, found: list[dict[str, Any]], templates: int, atoms: int) -> dict[str, float | None]:
+        ``on_device`` is for atoms that lie in the memory of a GPU.
+        """
+        names = ON_GPU if on_device else ("templates", "atoms")
+        return dict(zip(names, (float(templates * len(self.options.windows)), float(atoms)), strict=True))
+
+    def _times(
+        self, found: list[dict[str, Any]], templates: int, atoms: int, on_device: bool
+    ) -> dict[str, float | None]:
         """Times of all windows and of the work around them, by devices that share templates; None without rates."""
-        around = rates.predicted("fstat", self.devices[0], self.work_of(templates, atoms))
+        around = rates.predicted("fstat", self.devices[0], self.work_of(templates, atoms, on_device))
         times: dict[str, float | None] = {}
         for name, share in (("seconds", min(templates, len(self.devices))), ("processor_seconds", 1)):
             each = [*(f[name] for f in found), around[name]]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,6 @@ from skysieve.core.machine import rates
 from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.lightcurves.io import LightCurves
-from skysieve.periodogram.lightcurves.stream import READERS
 from skysieve.periodogram.multiband import MultibandPlan
 from skysieve.periodogram.survey import MAX_ROWS, Request, finish, finishers, first_chunk
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from skysieve.core.device import Device
     from skysieve.periodogram.lightcurves.stream import CurveStream
 
-__all__ = ["measure", "prediction"]
+__all__ = ["Clocks", "clocks", "measure", "prediction"]
 
 SPAN = 1000.0
 CASES: tuple[tuple[str, dict[str, Any], int, int, int], ...] = (
@@ -88,15 +89,33 @@ def _answers(rows: int, objects: int, peaks: int) -> dict[str, float]:
     return {"rows answered": float(rows), "peaks answered": float(objects * peaks)}
 
 
-def prediction(curves: LightCurves | CurveStream, request: Request, read: float) -> dict[str, Any]:
-    """Predict the search of the objects of a file, which is read as far as its first piece.
+@dataclass(frozen=True)
+class Clocks:
+    """Processor seconds of this process, and seconds of the day; or durations in both."""
+
+    processor: float
+    wall: float
+
+    def elapsed(self) -> Clocks:
+        """What has passed since."""
+        now = clocks()
+        return Clocks(now.processor - self.processor, now.wall - self.wall)
+
+
+def clocks() -> Clocks:
+    """The time now."""
+    return Clocks(time.process_time(), time.perf_counter())
+
+
+def prediction(curves: LightCurves | CurveStream, request: Request, opened: Clocks) -> dict[str, Any]:
+    """Predict the search of the objects of a file, of which `PIECES` pieces are read at most.
 
     Parameters
     ----------
     curves : LightCurves or CurveStream
     request : Request
-    read : float
-        Processor seconds that reading the file took; of a stream, opening it.
+    opened : Clocks
+        What it took to read the file; of a stream, to open it.
 
     Returns
     -------
@@ -104,14 +123,10 @@ def prediction(curves: LightCurves | CurveStream, request: Request, read: float)
         ``method``, ``device``, ``bytes`` (of one chunk), ``moved``, ``seconds``, ``processor_seconds``, ``work``,
         ``missing`` (work for which there is no rate).  Objects of later pieces are taken to be like those of the first.
     """
-    for _ in range(2):  # the first time imports and compiles
-        started = time.process_time()
-        with curves.pieces() as pieces:
-            first = next(pieces)
+    with curves.pieces() as pieces:  # the first time imports and compiles
+        first = next(pieces)
     streamed = not isinstance(curves, LightCurves)
-    whole_file = len(curves) / len(first)
-    if streamed:
-        read += (time.process_time() - started) * whole_file
+    reading = Reading(0.0, 0.0, 0.0) if isinstance(curves, LightCurves) else Reading.of(curves)
     banded = request.banded(curves)
     part = first.part(0, first.stop_after(0, max(first_chunk(first, request), SEEN), MAX_ROWS))
     if banded and part.band is not None and part.band.dtype.kind not in "iu":
@@ -126,19 +141,24 @@ def prediction(curves: LightCurves | CurveStream, request: Request, read: float)
         facts = plan.describe(*arrays, offsets=part.offsets)
         device = plan._device if not banded else plan._checked._device
     whole = len(curves) / len(part)
-    rows = curves.n_rows
-    work = {name: count * whole for name, count in facts["work"].items() if name != "calls"}
-    work |= {"calls": whole} | _answers(rows, len(curves), int(request.arguments["n_peaks"]))
-    threads = facts["threads"]
+    searched = {name: count * whole for name, count in facts["work"].items()}
+    searched["calls"] = whole
+    answers = _answers(curves.n_rows, len(curves), int(request.arguments["n_peaks"]))
+    work, threads = searched | answers, facts["threads"]
     times = rates.predicted("periodogram", device, work, threads)
-    if streamed and device.kind != "cpu" and times["seconds"] is not None:
-        after = rates.predicted("periodogram", device, _answers(rows, len(curves), int(request.arguments["n_peaks"])))
-        assert after["seconds"] is not None
-        times["seconds"] = slowest(read, times["seconds"] - after["seconds"], after["seconds"], usable_cores())
-    else:
-        for name, share in (("seconds", threads if streamed else 1), ("processor_seconds", 1)):
-            if times[name] is not None:
-                times[name] += read / share  # type: ignore[operator]
+    if times["seconds"] is not None and device.kind == "cpu":
+        assert times["processor_seconds"] is not None
+        read = opened.processor + reading.processor
+        times["processor_seconds"] += read
+        times["seconds"] += read / threads if streamed else read
+    elif times["seconds"] is not None:
+        alone, after = (rates.predicted("periodogram", device, one)["seconds"] for one in (searched, answers))
+        assert alone is not None
+        assert after is not None
+        if streamed:
+            times["seconds"] = opened.wall + reading.first + slowest(reading.wall, alone, after, usable_cores())
+        else:
+            times["seconds"] = opened.wall + alone + after / finishers(usable_cores())
     return {
         "method": facts["method"], "device": facts["device"], "bytes": facts["bytes"], **times,
         "moved": round(facts["moved"] * whole), "work": work, "threads": threads,
@@ -146,24 +166,52 @@ def prediction(curves: LightCurves | CurveStream, request: Request, read: float)
     }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What reading the pieces of a file takes."""
+
+    processor: float
+    """Processor seconds of all threads."""
+    wall: float
+    """Seconds from the first piece to the last, where nothing holds up the readers."""
+    first: float
+    """Seconds to the first piece."""
+
+    @classmethod
+    def of(cls, curves: CurveStream) -> Reading:
+        """Read up to `PIECES` pieces.  Readers work ahead: processor time is that of all rows that they decoded."""
+        before, decoded = clocks(), curves.share_decoded
+        with curves.pieces() as pieces:
+            objects = len(next(pieces))
+            first, more = before.elapsed(), sum(map(len, islice(pieces, PIECES - 1)))
+            seen = before.elapsed()
+        done = curves.share_decoded - decoded
+        left = (len(curves) - objects) / more if more else 0.0
+        return cls(before.elapsed().processor / done, (seen.wall - first.wall) * left, first.wall)
+
+
 def slowest(read: float, search: float, answers: float, cores: int) -> float:
     """Seconds of a file that is read in pieces while a GPU searches earlier ones and threads make their answers.
 
     Parameters
     ----------
-    read, answers : float
-        Seconds of one core.
+    read : float
+        Seconds of all readers.
     search : float
         Seconds of the GPU.
+    answers : float
+        Seconds of one core.
     cores : int
 
     Examples
     --------
-    >>> slowest(8.0, 1.0, 4.0, cores=16), slowest(8.0, 1.0, 6.0, cores=2), slowest(0.1, 1.0, 0.2, cores=16)
+    >>> slowest(2.0, 1.0, 4.0, cores=16), slowest(2.0, 1.0, 6.0, cores=2), slowest(0.1, 1.0, 0.2, cores=16)
     (2.0, 6.0, 1.0)
     """
-    return max(read / min(READERS, cores), search, answers / finishers(cores))
+    return max(read, search, answers / finishers(cores))
 
 
+PIECES = 12
+"""Pieces that are read for a prediction."""
 SEEN = 2000
 """Fewest objects, where a file has as many, whose work stands for that of all."""

@@ -234,17 +234,20 @@ class PeriodRun:
         from skysieve.periodogram.lightcurves.column_names import MissingColumn
         from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves
 
-        from .rates import prediction
+        from .rates import clocks, prediction
 
         for file in files:
             if file == STDIO:
                 raise UserError("--dry-run needs files, not standard input")
-            started = time.process_time()
             try:
-                curves = self._streamed(file, wanted) or self.treated(
-                    read_light_curves(file, wanted, band=self.treatment.band)
-                )
-                facts = prediction(curves, self.request, time.process_time() - started)
+                before = clocks()
+                curves: LightCurves | CurveStream | None = self._streamed(file, wanted)
+                if curves is None:
+                    curves = self.treated(read_light_curves(file, wanted, band=self.treatment.band))
+                else:  # the first time imports
+                    before = clocks()
+                    curves = self._streamed(file, wanted) or curves
+                facts = prediction(curves, self.request, before.elapsed())
             except (BadFile, MissingColumn, ValueError, SkysieveError) as e:
                 self._bad(f"{file}: {str(e).splitlines()[0]}")
                 continue

@@ -144,6 +144,11 @@ class CurveStream:
         """Number of rows of the objects and the band that are searched, once all pieces were read."""
         return self.n_rows - self.n_empty - self.n_other - sum(rows.n_times for rows in self.uneven.values())
 
+    @property
+    def share_decoded(self) -> float:
+        """Rows that were decoded so far, those of pieces that were not given yet included, relative to all."""
+        return sum(self._file.decoded) / max(1, self._file.rows[1] - self._file.rows[0])
+
     def notes_on_rows(self) -> list[str]:
         """Notes on rows of lists that are left out, of the pieces read so far."""
         return notes_on_rows(self.uneven.values(), self.n_empty)
@@ -296,6 +301,8 @@ class _File:
     rows: tuple[int, int]
     """First and last + 1 of the rows that are read; rows count from the first."""
     band_names: NDArray[Any] | None = None
+    decoded: list[int] = field(default_factory=list)
+    """Numbers of rows of the batches that were decoded."""
 
     @property
     def needed(self) -> list[str]:
@@ -342,7 +349,9 @@ class _File:
                 if batch.table is not None:
                     batch.table = batch.table.slice(first - batch.start, end - first)
                 batch = replace(batch, start=first, stop=end)
-            yield batch if batch.error else decode(batch)
+            made = batch if batch.error else decode(batch)
+            self.decoded.append(end - first)
+            yield made
 
     def _read_groups(self, groups: list[int], start: int, stop: int, columns: list[str]) -> Iterator[_Batch]:
         """As `_read`, not decoded."""
