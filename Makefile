@@ -32,7 +32,7 @@ lint: $(VENV)/.tests
 	$(CUDA) | xargs $(BIN)/clang-format --dry-run --Werror
 
 types: $(VENV)/.tests
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=$(JOBS) $(BIN)/mypy
 
 unit: $(VENV)/.tests
 	$(PYTEST) -m "not slow"

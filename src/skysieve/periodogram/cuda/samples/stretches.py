@@ -191,7 +191,8 @@ def _cut_of_one(layout: SampleLayout, found: Stretches, nf: int, members: int, g
     each = int(found.samples[0])
     most = max(1, group_bytes // layout.sample_bytes // each)
     of_w, of_both = found.bands[0].tolist()
-    blocks = _sample_blocks(of_w, of_both), -(-(-(-nf // layout.span)) // turns)
+    spans = -(-nf // layout.span)
+    blocks = _sample_blocks(of_w, of_both), -(-spans // turns)
     groups = []
     for first in range(0, members, most):
         n = min(most, members - first)
