@@ -22,8 +22,8 @@ SEARCH = "Search"
 def listed(registry: Any) -> str:
     """The entries of a registry for a help text: ``name (help); name (help)``.
 
-    >>> listed(BIT_ORDERS).partition(",")[0]
-    'little (the first channel is in the lowest bits of a byte'
+    >>> listed({"median": "robust", "mean": "fast"})
+    'median (robust); mean (fast)'
     """
     return "; ".join(f"{name} ({getattr(entry, 'help', entry)})" for name, entry in registry.items())
 
