@@ -167,3 +167,12 @@ def test_a_single_group_of_channels_has_no_impulses():
     out, cleaner = cleaned(fb)
     assert cleaner.steps == ("gain", "channels", "cells")
     assert (out == fb.read().T).all()
+
+
+def test_what_was_removed_is_saved_with_the_candidates(tmp_path):
+    found = search(data("bad")[0], np.arange(0, 300, 50.0), clean=True, threads=1)
+    found.save(tmp_path / "found.npz")
+    again = type(found).load(tmp_path / "found.npz")
+    assert again.removed.steps == found.removed.steps == cleaning_steps(True)
+    assert np.array_equal(again.removed.cells, found.removed.cells)
+    assert again.removed.parts == found.removed.parts

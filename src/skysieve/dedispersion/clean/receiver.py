@@ -187,6 +187,9 @@ class Removed:
     windows: NDArray[np.int64]
     parts: dict[str, float]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(self.steps))  # files hold lists
+
     @property
     def mask(self) -> Mask:
         """The cells as a mask, which `write_rfifind` saves."""
