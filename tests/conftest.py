@@ -196,12 +196,12 @@ def usual_log_level():
 
 @pytest.fixture(autouse=True)
 def no_first_answers():
-    """Methods do not depend on what is compiled: first answers have tests of their own."""
+    """Let the choice of a method not depend on what is compiled; other tests cover the first answers."""
     for name in ("skysieve.periodogram.cpu.engine", "skysieve.sphere.cpu.direct"):
         importlib.import_module(name).first_answers.seconds = float("inf")
 
 
 @pytest.fixture(autouse=True)
 def fast_host(monkeypatch):
-    """All GPUs of a test help: the host's rate has tests of its own, which measure it."""
+    """Let copies on the host never limit the number of GPUs; ``tests/core/test_sharing.py`` tests that they can."""
     monkeypatch.setattr("skysieve.core.gpu.sharing.figures", lambda *_: {"bytes a second": float("inf")})

@@ -145,7 +145,7 @@ def test_samples_of_one_grid_lie_as_those_of_many():
     known = [nufft_methods(np.dtype(dtype), 227 * 1024, True) for dtype in ("float64", "float32")]
     layouts = [method.layout for methods in known for method in methods if isinstance(method, Samples)]
     layouts += [SampleLayout(terms, combs, 4) for terms in (1, 2, 3, 8, 12) for combs in (1, 4, 16)]
-    apart = 0
+    divided = 0
     for _ in range(400):
         layout, members = layouts[rng.integers(len(layouts))], int(rng.integers(2, 60))
         f0, df = 10 ** rng.uniform((-5, -6), (3, 0))
@@ -160,8 +160,8 @@ def test_samples_of_one_grid_lie_as_those_of_many():
         own = cut(layout, *each, members, False, 1, size, turns=1)
         assert shared.groups == own.groups
         assert np.array_equal(shared.place, own.place)
-        apart += len(np.unique(one.at)) > 1
-    assert 20 < apart < 380
+        divided += len(np.unique(one.at)) > 1
+    assert 20 < divided < 380
 
 
 def test_longest_objects_come_first():

@@ -41,8 +41,8 @@ NARROW = (
 the best window without dispersion lacks less than the second one of its power, and its arrival differs over its
 sub-bands by widths between the other two."""
 WEAK = 0.72, 6.7
-"""Where impulses or steps of the gain are removed, the level beside a candidate is uneven, too, if its S/N against the
-samples there is below this part of its own, and below this."""
+"""Where impulses or steps of the gain were removed, a candidate is also vetoed if its S/N against the samples beside it
+is below the first number times the S/N of the search, and below the second number."""
 LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
 """A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM; and where
 impulses or steps of the gain are removed, if its arrival differs by fewer widths over its sub-bands."""
