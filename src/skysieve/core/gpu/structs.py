@@ -54,7 +54,10 @@ def address(array: Any) -> int:
         return 0
     if isinstance(array, Place):
         return array.pointer
-    return int(array.ctypes.data) if isinstance(array, np.ndarray) else int(array.data.ptr)
+    if isinstance(array, np.ndarray):
+        start: int = array.__array_interface__["data"][0]  # half the time of array.ctypes.data
+        return start
+    return int(array.data.ptr)
 
 
 def from_place(array: Any, start: int) -> Place:

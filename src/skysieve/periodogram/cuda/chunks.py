@@ -21,17 +21,18 @@ from .structs import UNLIKE
 class Cycles:
     """``df * span`` of every object of a source whose rows are in one piece, computed when they are first asked for.
 
-    On a GPU all of them are one copy to the host, which takes as long as that of one object.
+    ``ends`` returns the first and last times of objects whose rows are on a GPU.
     """
 
-    def __init__(self, source: Source, grids: Grids) -> None:
-        self._source, self._df = source, grids.df
+    def __init__(self, source: Source, grids: Grids, ends: Ends | None = None) -> None:
+        self._source, self._df, self._ends = source, grids.df, ends
         self._every: NDArray[np.float64] | None = None
 
     def every(self) -> NDArray[np.float64]:
         """Of all objects, as `cycles_of`."""
         if self._every is None:
-            self._every = cycles_of(self._source.read(0, self._source.n_objects)[0], self._source.offsets, self._df)
+            t = self._source.read(0, self._source.n_objects)[0]
+            self._every = cycles_of(t, self._source.offsets, self._df, self._ends)
         return self._every
 
 
@@ -131,19 +132,26 @@ def gather(objects: list[int]) -> list[Chunk]:
     return [Chunk(int(p[0]), int(p[-1]) + 1, True) for p in np.split(numbers, cuts)]
 
 
-def cycles_of(t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]) -> NDArray[np.float64]:
+Ends = Callable[[Any, NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+def cycles_of(
+    t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64], on_gpu: Ends | None = None
+) -> NDArray[np.float64]:
     """``df * span`` of each object from its first and last row (exact for sorted, clean rows); 0 where unusable."""
     lo, hi = offsets[:-1], offsets[1:] - 1
     if len(t) and not (hi < lo).any():
         if isinstance(t, np.ndarray):
             return bounded_cycles(t[lo], t[hi], df)
+        if on_gpu is not None:
+            return bounded_cycles(*on_gpu(t, offsets), df)
         ends = to_host(t[array_module(t).asarray(np.concatenate([lo, hi]))])
         return bounded_cycles(ends[: len(lo)], ends[len(lo) :], df)
     cycles = np.zeros(len(lo))
     filled = np.flatnonzero(hi >= lo)
     if len(filled):
         some = np.append(lo[filled], offsets[-1])  # no rows lie between neighbours of empty objects
-        cycles[filled] = cycles_of(t, some, df if len(df) == 1 else df[filled])
+        cycles[filled] = cycles_of(t, some, df if len(df) == 1 else df[filled], on_gpu)
     return cycles
 
 

@@ -30,7 +30,7 @@ from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 
 from .calibrate import costs_of
-from .chunks import Chunk, Cycles, JobCache, RunSettings, bounded_cycles
+from .chunks import Chunk, Cycles, Ends, JobCache, RunSettings, bounded_cycles
 from .cost import DEFAULTS, Costs
 from .run import Run
 from .worker import Worker
@@ -166,7 +166,7 @@ class Engine:
         first = self._worker_of(rows, output.power)
         if self._costs is None:
             self._compile_ahead(first, source, grids, output)
-        settings = self._settings(source, grids, output)
+        settings = self._settings(source, grids, output, ends=first.ends)
 
         def cut(again: bool) -> list[tuple[int, int]]:
             return self.cut(source, settings, first, again, on_device)
@@ -275,7 +275,9 @@ class Engine:
         wanted = settings.methods.most_used(nf, self._most_cycles(source, grids), mean, source.n_objects)
         worker.compile_ahead([(method, output.power is not None, per_block) for method, per_block in wanted])
 
-    def _settings(self, source: Source, grids: Grids, output: Output, costs: Costs | None = None) -> RunSettings:
+    def _settings(
+        self, source: Source, grids: Grids, output: Output, costs: Costs | None = None, ends: Ends | None = None
+    ) -> RunSettings:
         start = grids.offsets(source.n_objects) if output.power is not None else None
         worker, to_host = self.workers[0], output.power is not None and not is_device_array(output.power)
         methods = worker.methods(
@@ -283,7 +285,7 @@ class Engine:
             output.power is not None,
         )  # fmt: skip
         some = source.flat and 0 < source.n_objects <= MOST_CACHED
-        return RunSettings(methods, start, to_host, Cycles(source, grids) if some else None)
+        return RunSettings(methods, start, to_host, Cycles(source, grids, ends) if some else None)
 
     def _most_cycles(self, source: Source, grids: Grids, known: Cycles | None = None) -> float:
         """The largest ``df * span`` of the objects, or of up to `LOOKED_AT` of them where they are not ``known``."""

@@ -219,9 +219,11 @@ class Methods(ABC):
         """As `choose`, among some of the methods."""
         if len(nf) > 1:
             return np.where(nf < SMALLEST_NUFFT, -1, choose_among(some, nf, cycles))
-        ends = self.ends
-        each = choose_among(some, nf, ends) if nf[0] >= SMALLEST_NUFFT else np.full(len(ends), -1)
-        return each if cycles is ends else each[ends.searchsorted(cycles)]
+        if nf[0] < SMALLEST_NUFFT:
+            return np.full(len(cycles), -1)
+        first, classes = classes_of(self.ends, cycles)
+        each = choose_among(some, nf, self.ends[first : first + 1 + classes.max(initial=0)])
+        return each[classes]
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
         """The methods that an object may be given to, whatever its number of points."""
@@ -277,22 +279,38 @@ def choose_among(known: tuple[Method, ...], nf: NDArray[np.int64], cycles: NDArr
     """The number of the cheapest method for each object; -1 where none serves its ``df * span``."""
     if not known:
         return np.full(len(cycles), -1)
-    if len(nf) == 1:
-        size = int(nf[0])
-        each = np.array([a.cost(size) for a in known])
-        costs = np.where(cycles[:, None] <= most_cycles(known), each, np.inf)
-        best = costs.argmin(axis=1)
-        best[~(cycles <= most_cycles(known).max())] = -1
-        return best
+    if len(nf) == 1 and len(cycles) <= FEW_CYCLES:
+        size, most = int(nf[0]), cycles.tolist()
+        return np.array([_cheapest(known, size, one) for one in most], np.intp)
     costs = np.stack([np.where(cycles <= a.cycles, a.cost(nf), np.inf) for a in known])
     best = np.argmin(costs, axis=0)
     return np.where(np.isfinite(costs.min(axis=0)), best, -1)
 
 
-@lru_cache(maxsize=64)
-def most_cycles(known: tuple[Method, ...]) -> NDArray[np.float64]:
-    """The largest ``df * span`` of each method."""
-    return np.array([a.cycles for a in known])
+FEW_CYCLES = 8
+"""So many values of ``df * span`` are looked at one by one; NumPy takes longer."""
+
+
+def _cheapest(known: tuple[Method, ...], nf: int, cycles: float) -> int:
+    """The number of the cheapest method of one object, the first of equal ones; -1 where none serves it."""
+    best, least = -1, np.inf
+    for i, method in enumerate(known):
+        if cycles <= method.cycles and (cost := method.cost(nf)) < least:
+            best, least = i, cost
+    return best
+
+
+def classes_of(ends: NDArray[np.float64], cycles: NDArray[np.float64]) -> tuple[int, NDArray[np.intp]]:
+    """The first class of ``df * span`` that occurs, and the class of each object, counted from that one.
+
+    ``ends`` are those of `class_ends`.
+    """
+    if not cycles.size:
+        return 0, np.zeros(0, np.intp)
+    first, last = ends.searchsorted((cycles.min(), cycles.max())).tolist()
+    if first == last:
+        return first, np.zeros(len(cycles), np.intp)
+    return first, ends.searchsorted(cycles) - first
 
 
 @lru_cache(maxsize=64)
@@ -308,5 +326,5 @@ def class_bounds(
 
     ``ends`` are those of `class_ends`.
     """
-    number = ends.searchsorted(cycles)
-    return np.append(ends, -np.inf)[number - 1], ends[number]
+    first, classes = classes_of(ends, cycles)
+    return np.append(-np.inf, ends)[first:][classes], ends[first:][classes]

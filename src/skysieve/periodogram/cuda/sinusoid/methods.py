@@ -18,7 +18,7 @@ from skysieve.core.gpu.structs import fill, from_place
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.cost import Costs
-from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects
+from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects, classes_of
 from skysieve.periodogram.cuda.parts import (  # fmt: skip
     CANDIDATE_BYTES,
     DIRECT_SPAN,
@@ -687,8 +687,7 @@ class SinusoidMethods(Methods):
         return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize + samples
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
-        of_class = int(self.ends.searchsorted(cycles))
-        return [self.method(i) for i in {int(numbers[of_class]) for numbers in self._by_class(nf)}]
+        return [self.method(i) for i in set(self._of_class(nf, int(self.ends.searchsorted(cycles))))]
 
     def choose(
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64], lengths: NDArray[np.int64] | None = None
@@ -705,20 +704,22 @@ class SinusoidMethods(Methods):
         """The numbers that `choose` gives each object if it has up to `LONG` points, and if it has more."""
         if len(nf) > 1:
             return self._short_and_long(nf, cycles)
-        classes = self.ends.searchsorted(cycles)
-        short, long = self._by_class(int(nf[0]))
-        differ = (short != long)[classes].any()
-        return (chosen := short[classes]), long[classes] if differ else chosen
+        first, classes = classes_of(self.ends, cycles)
+        last = first + int(classes.max(initial=0))
+        short, long = zip(*(self._of_class(int(nf[0]), number) for number in range(first, last + 1)), strict=True)
+        chosen = np.array(short)[classes]
+        return chosen, chosen if short == long else np.array(long)[classes]
 
-    def _by_class(self, nf: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The same for each class of ``df * span`` on a grid that all objects share."""
-        if nf not in self._of_grid:
-            self._of_grid[nf] = self._short_and_long(np.array([nf]), self.ends)
-        return self._of_grid[nf]
+    def _of_class(self, nf: int, number: int) -> tuple[int, int]:
+        """The same for a class of ``df * span`` on a grid that all objects share."""
+        if (nf, number) not in self._of_classes:
+            short, long = self._short_and_long(np.array([nf]), self.ends[number : number + 1])
+            self._of_classes[nf, number] = int(short[0]), int(long[0])
+        return self._of_classes[nf, number]
 
     @cached_property
-    def _of_grid(self) -> dict[int, tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """Choices on a shared grid for each class of ``df * span``, by the number of frequencies."""
+    def _of_classes(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """What `_of_class` has found."""
         return {}
 
     def _short_and_long(
