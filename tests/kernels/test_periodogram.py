@@ -533,3 +533,21 @@ def test_first_and_last_times(runtime):
             assert np.array_equal(last, t[offsets[1:] - 1])
     finally:
         found.close()
+
+
+def test_new_rows_are_put_into_page_locked_memory(runtime, monkeypatch):
+    """Flat rows, with and without errors: the answers are those without."""
+    source, grids = batch([12, 40, 40, 9]), shared_grid(0.16, STEP, 300)
+    for given in (source, FlatSource(source.t, source.y, None, source.offsets)):
+        found, calls, staged = [], [], cuda.staged
+        monkeypatch.setattr(cuda, "staged", lambda *a, calls=calls, staged=staged: calls.append(1) or staged(*a))
+        for fewest in (1, 1 << 40):
+            monkeypatch.setattr(cuda, "FEWEST_STAGED", fewest)
+            engine = cuda.Engine(default_spec(method="nufft"), runtime=runtime, threads=2)
+            found.append([run(engine, given, grids, power=False) for _ in range(2)])
+            engine.close()
+        assert len(calls) == 1  # the second time the division is known
+        for one, other in zip(*found, strict=True):
+            assert np.array_equal(one.peak_power, other.peak_power, equal_nan=True)
+            assert np.array_equal(one.span, other.span)
+            assert (one.status == 0).all()

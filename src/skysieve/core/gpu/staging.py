@@ -79,12 +79,20 @@ class Copier:
             if self.threads == 1 or source.nbytes <= _SHORT:
                 np.copyto(destination, source)
                 continue
-            pool = self._pool = self._pool or ThreadPoolExecutor(self.threads, "skysieve-copy")
+            pool = self._threaded()
             parts = max(1, min(4 * self.threads, source.nbytes // _PIECE))
             cuts = np.linspace(0, len(source), parts + 1).astype(np.int64)
             for a, b in pairwise(cuts):
                 work.append(pool.submit(np.copyto, destination[a:b], source[a:b]))
         return work
+
+    def behind(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> Future[None] | None:
+        """Let one other thread copy all of it while the caller works; None, and nothing is copied, without threads."""
+        return None if self.threads == 1 else self._threaded().submit(_copy_all, pairs)
+
+    def _threaded(self) -> ThreadPoolExecutor:
+        self._pool = self._pool or ThreadPoolExecutor(self.threads, "skysieve-copy")
+        return self._pool
 
     def copy(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:
         """Copy, and wait for all copies even after an error: the arrays may be used again then."""
@@ -99,6 +107,11 @@ class Copier:
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None
+
+
+def _copy_all(pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:
+    for destination, source in pairs:
+        np.copyto(destination, source)
 
 
 class Lane(ABC):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.core.arrays import array_module, is_device_array, to_host
+from skysieve.core.gpu.staging import Copier
 from skysieve.periodogram.contract import Grids, Output, Source, Spec, Status
 
 from .methods import Methods
@@ -177,6 +178,56 @@ def same_cuts(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
     return len(a) == len(b) and bool((a == b).all())
 
 
+def staged(source: Source, empty: Callable[[str, int], Any], copier: Copier) -> tuple[Source, list[Future[None]]]:
+    """A source whose rows, in one piece so far, are in memory of ``empty``, where another thread begins to put them;
+    and what to wait for.  The source itself where there is no other thread."""
+    rows = source.read(0, source.n_objects)[:3]
+    places = [None if a is None else empty(name, len(a)) for name, a in zip(("t", "y", "dy"), rows, strict=True)]
+    copy = copier.behind([(place, a) for place, a in zip(places, rows, strict=True) if place is not None])
+    return (source, []) if copy is None else (StagedSource(source, *places), [copy])
+
+
+@dataclass(frozen=True)
+class StagedSource:
+    """A source whose rows are one after another in page-locked memory."""
+
+    source: Any
+    t: Any
+    y: Any
+    dy: Any
+    flat = True
+
+    @property
+    def n_objects(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = self.source.offsets
+        return found
+
+    @property
+    def has_dy(self) -> bool:
+        return self.dy is not None
+
+    def read(
+        self, start: int, stop: int, empty: Callable[[str, int], Any] | None = None
+    ) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+        """See `contract.Source`."""
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        dy = None if self.dy is None else self.dy[first:last]
+        return self.t[first:last], self.y[first:last], dy, self.offsets[start : stop + 1] - first
+
+    def row(self, i: int, j: int) -> int:
+        """See `contract.Source`."""
+        return int(self.source.row(i, j))
+
+    def bands(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Numbers of the bands of the rows, where there are several."""
+        found: NDArray[np.int64] = self.source.bands(start, stop)
+        return found
+
+
 class JobCache:
     """Chunks of the last `execute` and of this one, so that objects of the same lengths are not divided again."""
 
@@ -188,17 +239,20 @@ class JobCache:
         self._on_device = self._again = False
 
     def cut(
-        self, offsets: NDArray[np.int64], on_device: bool, cutter: Callable[[bool], list[tuple[int, int]]]
+        self, offsets: NDArray[np.int64], on_device: bool, known: bool, cutter: Callable[[bool], list[tuple[int, int]]]
     ) -> list[tuple[int, int]]:
-        """The chunks of objects whose rows begin at ``offsets``: those of the last time where ``offsets`` are the same.
+        """The chunks of objects whose rows begin at ``offsets``: those of the last time where they are ``known``.
 
         ``on_device``: the rows are on the GPU, and no powers are copied from it.  ``cutter`` is called the first time
         that ``offsets`` come, with False, and the second time, with True.
         """
-        known = self._cut is not None and self._on_device == on_device and same_cuts(self._cut[0], offsets)
         if self._cut is None or not (known and self._again):
             self._cut, self._on_device, self._again = (offsets.copy(), cutter(known)), on_device, known
         return self._cut[1]
+
+    def knows(self, offsets: NDArray[np.int64], on_device: bool) -> bool:
+        """Do the objects have the same numbers of rows as those of the last time, on the same grid?"""
+        return self._cut is not None and self._on_device == on_device and same_cuts(self._cut[0], offsets)
 
     def renew(self, settings: RunSettings) -> None:
         """Forget everything unless ``settings`` has the grids of the last one, and both or none want powers."""

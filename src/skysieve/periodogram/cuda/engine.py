@@ -10,6 +10,8 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 
 from .calibrate import costs_of
-from .chunks import Chunk, Cycles, Ends, JobCache, RunSettings, bounded_cycles
+from .chunks import Chunk, Cycles, Ends, JobCache, RunSettings, bounded_cycles, staged
 from .cost import DEFAULTS, Costs
 from .run import Run
 from .worker import Worker
@@ -47,6 +49,9 @@ FEWEST_NEW = 250_000
 FEWEST_ON_DEVICE = 1 << 19
 """The same for rows that are on the GPU already: there are no copies to overlap, so longer chunks are better."""
 MOST_ROWS = 1 << 20
+FEWEST_STAGED = 1 << 15
+"""New rows in one piece of host memory, more than these and no more than `FEWEST_NEW`, are copied to page-locked memory
+by another thread while they are divided.  Fewer take less time than to call the thread."""
 MOST_INDEX = 2**30
 SCAN_ROW, SCAN_OBJECT = 120, 300
 """Bytes of a first look at a row and at an object."""
@@ -174,17 +179,30 @@ class Engine:
         self._cache.renew(settings)
         few = source.n_objects <= MOST_CACHED
         on_device = not settings.to_host and any(map(is_device_array, rows))  # there are no copies to overlap
-        chunks = self._cache.cut(source.offsets, on_device, cut) if few else cut(True)
-        reporter = Reporter(progress, source.n_objects)
-        workers = [first]
-        if len(self.workers) > 1 and not any(map(is_device_array, (*rows, output.power))):  # all in host memory
+        known = few and self._cache.knows(source.offsets, on_device)
+        on_host = not any(map(is_device_array, (*rows, output.power)))
+        workers, given, copies = [first], source, list[Future[None]]()
+        if len(self.workers) > 1 and on_host:
             workers += [worker for worker in self.workers if worker is not first]
-        run = Run(settings, source, output, reporter, deque(Chunk(*c) for c in chunks), self._cache)
+        new = few and not known and on_host and source.flat and len(workers) == 1
+        if new and FEWEST_STAGED < source.offsets[-1] <= FEWEST_NEW:
+            given, copies = staged(source, partial(first.row_memory, first.lanes[0]), self._copier)
         try:
-            if len(chunks) == 1 or len(workers) == 1:
+            chunks = self._cache.cut(source.offsets, on_device, known, cut) if few else cut(True)
+            reporter = Reporter(progress, source.n_objects)
+            queue = deque(Chunk(*c) for c in chunks)
+            run = Run(settings, given, output, reporter, queue, self._cache, copies)
+            self._go(run, workers)
+        finally:
+            wait(copies)
+
+    def _go(self, run: Run, workers: list[Worker]) -> None:
+        """Let workers take the chunks of a run."""
+        try:
+            if len(run.queue) == 1 or len(workers) == 1:
                 run.in_turn(workers)
             else:
-                most = self._sharing(source, grids, settings).gpus
+                most = self._sharing(run.source, run.settings.grids, run.settings).gpus
                 if most == 1:
                     run.in_turn(workers)
                 else:
