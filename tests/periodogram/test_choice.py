@@ -118,8 +118,8 @@ def test_one_object_on_the_cpu_is_given_the_method_that_it_has_among_others(dtyp
         alone = [
             choose(points[i : i + 1], nf[i : i + 1], cycles[i : i + 1], dtype, method, regular) for i in range(300)
         ]
-        for found, each in zip(together, zip(*alone, strict=True), strict=True):
-            assert np.array_equal(found, np.concatenate(each))
+        for found, parts in zip(together, zip(*alone, strict=True), strict=True):
+            assert np.array_equal(found, np.concatenate(parts))
     if method == "auto":
         assert len(np.unique(together[0])) == 1
         assert len(np.unique(choose(points, nf, cycles, dtype, method, True)[0])) == 3

@@ -295,8 +295,8 @@ def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
         one = offsets is None
         if same and (t.size or not one):  # what the checks below find of them
             bounds = np.array([0, t.size]) if one else _checked_offsets(offsets, t.size)
-            on_device = not isinstance(t, np.ndarray)
-            return CurveSet(FlatSource(t, y, dy, bounds), Units(), one, one, on_device=on_device)
+            flat = FlatSource(t, y, dy, bounds)
+            return CurveSet(flat, Units(), one, one, on_device=not isinstance(t, np.ndarray))
     if offsets is None and id is None:
         found = _from_arrow_lists(t, y, dy)
         if found is not None:
