@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -59,8 +60,8 @@ MOST_CACHED = 1 << 16
 """Most objects of an `execute` whose chunks are remembered for the next one."""
 LOOKED_AT = 16
 """Objects whose time spans are computed before chunks are cut."""
-SMALL_BYTES = 1 << 29
-"""Below this size, skip the query of free GPU memory, which takes longer than most chunks."""
+SMALL_BYTES, SMALL_SHARE = 1 << 29, 1 / 64
+"""Below this size, or this share of a GPU's memory, skip the query of free memory, which takes longer than most chunks."""
 
 
 class Engine:
@@ -106,7 +107,9 @@ class Engine:
         self._left: list[Worker] = []
         self._shared = min(r.device.shared_per_block for r in runtimes)  # chunks must suit every GPU
         self._matrix = all(has_matrix_units(r.device) for r in runtimes)
+        self._small = max(SMALL_BYTES, int(SMALL_SHARE * min(r.device.total_memory for r in runtimes)))
         self._costs: Costs | None = None
+        self._bytes: dict[tuple[int, float, bool], float] = {}
         self._cache = JobCache()
         self._turn = threading.RLock()  # lanes and their buffers serve one call at a time
 
@@ -332,8 +335,29 @@ class Engine:
         return self._chunks(source.offsets, settings.row_bytes(), object_bytes, worker, fewest, halved)
 
     def _object_bytes(self, settings: RunSettings, source: Source) -> float:
-        cycles = self._most_cycles(source, settings.grids, settings.cycles)
-        return settings.object_bytes(int(np.max(settings.grids.nf)), cycles)
+        """Bytes of an object beside its rows, as `RunSettings.object_bytes`, or up to twice as many if these are few.
+
+        On a grid of a length that has not come before, they take as long to find as half of all launches.
+        """
+        methods, grids = settings.methods, settings.grids
+        cycles, nf = self._most_cycles(source, grids, settings.cycles), int(grids.nf.max())
+        most = float(methods.ends[methods.ends.searchsorted(cycles)])
+        if self.spec.sinusoid and grids.shared and grids.values is None and most < np.inf:
+            step = 1 << max(0, nf.bit_length() - 4)
+            longer = -(-nf // step) * step
+            key = (longer, most, methods.writes)
+            if key not in self._bytes:
+                # samples at f and at 2f lie in two stretches: no grid of so many frequencies needs more
+                grid = Grids(np.array([2.0 * longer]), np.ones(1), np.array([longer]), shared=True)
+                self._bytes[key] = replace(methods, grids=grid).object_bytes(longer, most)
+            found = self._bytes[key]
+            if self._memory is None and self._need(found, settings.row_bytes(), source.offsets) < self._small:
+                return found
+        return settings.object_bytes(nf, cycles)
+
+    def _need(self, object_bytes: float, row_bytes: int, offsets: NDArray[np.int64]) -> float:
+        """Bytes of all lanes if each had all objects."""
+        return LANES * (object_bytes * (len(offsets) - 1) + row_bytes * float(offsets[-1]))
 
     def _worker_of(self, rows: Sequence[Any], power: Any = None) -> Worker:
         """The worker whose GPU holds the rows ``t, y, dy`` or the powers; the first one for arrays in host memory."""
@@ -361,9 +385,8 @@ class Engine:
         """
         n, fewest = len(offsets) - 1, FEWEST_ROWS if fewest is None else fewest
         target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), fewest, MOST_ROWS))
-        need = LANES * (object_bytes * n + row_bytes * float(offsets[-1]))
-        small = self._memory is None and need < SMALL_BYTES
-        budget = (SMALL_BYTES if small else parse_budget(self._memory, worker.free_memory)) / (LANES * GROWTH)
+        small = self._memory is None and self._need(object_bytes, row_bytes, offsets) < self._small
+        budget = (self._small if small else parse_budget(self._memory, worker.free_memory)) / (LANES * GROWTH)
 
         def bytes_before(i: int) -> float:
             return row_bytes * float(offsets[i]) + object_bytes * i

@@ -254,13 +254,20 @@ class Methods(ABC):
         numbers = self.assign(nf, lengths, cycles, limits)
         parts = []
         for i in (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist():
-            chosen, method = np.flatnonzero(numbers == i), self.method(i)
-            order = longest_first(lengths, chosen)
-            part = method.part(self, Objects(order, lengths, cycles, nf, self.grids.shared, all_candidates))
-            for name, value in method.limits(part).items():
+            chosen = np.flatnonzero(numbers == i)
+            part = self._part(self.method(i), chosen, nf, lengths, cycles, all_candidates)
+            for name, value in part.method.limits(part).items():
                 limits[name][chosen] = value
             parts.append(part)
         return parts, limits
+
+    def _part(
+        self, method: Method, chosen: NDArray[np.intp], nf: NDArray[np.int64], lengths: NDArray[np.int64],
+        cycles: NDArray[np.float64], all_candidates: bool,
+    ) -> MethodPart:  # fmt: skip
+        """The part of a chunk with the chosen objects."""
+        order = longest_first(lengths, chosen)
+        return method.part(self, Objects(order, lengths, cycles, nf, self.grids.shared, all_candidates))
 
     def typical(self, nf: int, cycles: float, mean_points: float) -> Method:
         """The method of an object of ``mean_points`` points."""

@@ -745,6 +745,47 @@ class SinusoidMethods(Methods):
             most[i] = np.maximum(few, inexact)
         return most[numbers, 0 if len(nf) == 1 else np.arange(len(numbers))]
 
+    def deal(
+        self, objects: slice, lengths: NDArray[np.int64], cycles: NDArray[np.float64], all_candidates: bool = False
+    ) -> tuple[list[MethodPart], NDArray[Any]]:
+        """As `Methods.deal`; on one grid, what an object gets follows from its class, and from whether it is summed
+        directly and is long: few kinds, of which each is looked at once."""
+        if not self.grids.shared or not len(lengths):
+            return super().deal(objects, lengths, cycles, all_candidates)
+        nf = int(self.grids.nf[0])
+        first, classes = classes_of(self.ends, cycles)
+        ends = [-np.inf, *self.ends.tolist()][first : first + int(classes.max()) + 2]
+        both = [self._of_class(nf, first + k) for k in range(len(ends) - 1)]
+        few = [[self._few_of(nf, number) for number in each] for each in both]
+        kind = 2 * classes + (lengths > LONG)
+        direct = lengths <= np.array(few).ravel()[kind]
+        kind = 2 * kind + direct
+        numbers = np.array([number for each in both for one in each for number in (one, -1)])
+        given, parts, known = numbers[kind], [], dict[int, dict[str, float]]()
+        present = np.bincount(kind, minlength=len(numbers)).nonzero()[0].tolist()
+        for i in sorted({int(numbers[j]) for j in present}):
+            part = self._part(
+                self.method(i), (given == i).nonzero()[0], self.grids.nf, lengths, cycles, all_candidates
+            )
+            known[i] = part.method.limits(part)
+            parts.append(part)
+        limits = np.zeros(len(numbers), cs.LIMIT)
+        for j in present:
+            k, long, summed = j // 4, j // 2 % 2, j % 2
+            fewest, most = (0, few[k][long]) if summed else (few[k][long] + 1, MANY)
+            if both[k][0] != both[k][1]:  # another number of points may want another method
+                fewest, most = (max(fewest, LONG + 1), most) if long else (fewest, most if summed else LONG)
+            about = known[int(numbers[j])]
+            limits[j] = ends[k], ends[k + 1], about["circle"], fewest, most, about["stretch"], about["window"]
+        return parts, limits[kind]
+
+    def _few_of(self, nf: int, number: int) -> int:
+        """As `few`, of one grid and one number."""
+        if number < 0 or self.spec.method != "auto":
+            return 0
+        method = self.known[number]  # with fewer points than its guard says, every power would be computed again
+        return max(int(self.costs.few(method, nf)), method.guards[self.spec.dtype.itemsize][1])
+
     def assign(
         self, nf: NDArray[np.int64], lengths: NDArray[np.int64], cycles: NDArray[np.float64], limits: NDArray[Any]
     ) -> NDArray[np.intp]:
