@@ -112,14 +112,21 @@ def direct_power(source, i, frequency, fit_mean=True, center_data=True):
 def only_samples(monkeypatch):
     """Let every comb that samples could serve be made of them, whatever it costs."""
     from skysieve.periodogram.cuda import methods
-    from skysieve.periodogram.cuda.sinusoid.methods import Samples
+    from skysieve.periodogram.cuda.sinusoid import methods as sinusoid
 
-    choose = methods.choose_among
+    choose, cheapest = methods.choose_among, sinusoid.cheapest
+
+    def samples_of(known):
+        return tuple(method for method in known if isinstance(method, sinusoid.Samples))  # they come first
 
     def among_samples(known, nf, cycles):
-        return choose(tuple(method for method in known if isinstance(method, Samples)), nf, cycles)  # they come first
+        return choose(samples_of(known), nf, cycles)
+
+    def of_samples(known, costs, cycles, first=0):
+        return cheapest(samples_of(known), costs, cycles, first)
 
     monkeypatch.setattr(methods, "choose_among", among_samples)
+    monkeypatch.setattr(sinusoid, "cheapest", of_samples)
 
 
 def no_room_for_candidates(monkeypatch):

@@ -101,6 +101,8 @@ class ChunkJob:
     host_rows: dict[str, Any] | None = None
     code: NDArray[np.int32] | None = None
     """Number of the band of each row, where there are several."""
+    again: bool = False
+    """Have the same parts been launched before?  Otherwise no launch of them can be known."""
 
     def like(self, **changes: Any) -> ChunkJob:
         """A job that differs in some fields (`dataclasses.replace` takes as long as a launch)."""
@@ -290,7 +292,7 @@ class JobCache:
             return None
         return job.like(
             t=t, y=y, dy=dy, objects=slice(chunk.start, chunk.stop), device_power=device_power, results={},
-            host_power=None, copies=None, signature=None, host_rows=None,
+            host_power=None, copies=None, signature=None, host_rows=None, again=True,
         )  # fmt: skip
 
     def drop(self, settings: RunSettings, chunk: Chunk, rows: int) -> None:

@@ -61,7 +61,7 @@ MOST_CACHED = 1 << 16
 LOOKED_AT = 16
 """Objects whose time spans are computed before chunks are cut."""
 SMALL_BYTES, SMALL_SHARE = 1 << 29, 1 / 64
-"""Below this size, or this share of a GPU's memory, skip the query of free memory, which takes longer than most chunks."""
+"""Below this size, or share of a GPU's memory, skip the query of free memory, which takes longer than most chunks."""
 
 
 class Engine:

@@ -6,6 +6,7 @@ Chunks, memory budgets and the engine know methods through `Method` and `Methods
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -287,8 +288,8 @@ def choose_among(known: tuple[Method, ...], nf: NDArray[np.int64], cycles: NDArr
     if not known:
         return np.full(len(cycles), -1)
     if len(nf) == 1 and len(cycles) <= FEW_CYCLES:
-        size, most = int(nf[0]), cycles.tolist()
-        return np.array([_cheapest(known, size, one) for one in most], np.intp)
+        costs = [method.cost(int(nf[0])) for method in known]
+        return np.array([cheapest(known, costs, one) for one in cycles.tolist()], np.intp)
     costs = np.stack([np.where(cycles <= a.cycles, a.cost(nf), np.inf) for a in known])
     best = np.argmin(costs, axis=0)
     return np.where(np.isfinite(costs.min(axis=0)), best, -1)
@@ -298,12 +299,13 @@ FEW_CYCLES = 8
 """So many values of ``df * span`` are looked at one by one; NumPy takes longer."""
 
 
-def _cheapest(known: tuple[Method, ...], nf: int, cycles: float) -> int:
-    """The number of the cheapest method of one object, the first of equal ones; -1 where none serves it."""
-    best, least = -1, np.inf
-    for i, method in enumerate(known):
-        if cycles <= method.cycles and (cost := method.cost(nf)) < least:
-            best, least = i, cost
+def cheapest(known: tuple[Method, ...], costs: list[float], cycles: float, first: int = 0) -> int:
+    """The number, from ``first`` on, of the cheapest method of one object; of equal ones the first; -1 where none
+    serves it."""
+    best, least = -1, math.inf
+    for i in range(first, len(known)):
+        if costs[i] < least and cycles <= known[i].cycles:
+            best, least = i, costs[i]
     return best
 
 

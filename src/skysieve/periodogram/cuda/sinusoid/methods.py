@@ -18,7 +18,16 @@ from skysieve.core.gpu.structs import fill, from_place
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.cost import Costs
-from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects, classes_of
+from skysieve.periodogram.cuda.methods import (  # fmt: skip
+    MANY,
+    SMALLEST_NUFFT,
+    DeviceChunk,
+    Method,
+    Methods,
+    Objects,
+    cheapest,
+    classes_of,
+)
 from skysieve.periodogram.cuda.parts import (  # fmt: skip
     CANDIDATE_BYTES,
     DIRECT_SPAN,
@@ -670,7 +679,7 @@ def sample_layout(dtype: np.dtype[Any]) -> SampleLayout:
 class SinusoidMethods(Methods):
     """The methods of one sinusoid."""
 
-    @property
+    @cached_property
     def known(self) -> tuple[NufftMethod, ...]:
         return () if self.direct_only else nufft_methods(self.spec.dtype, self.shared, self.matrix)
 
@@ -713,9 +722,29 @@ class SinusoidMethods(Methods):
     def _of_class(self, nf: int, number: int) -> tuple[int, int]:
         """The same for a class of ``df * span`` on a grid that all objects share."""
         if (nf, number) not in self._of_classes:
-            short, long = self._short_and_long(np.array([nf]), self.ends[number : number + 1])
-            self._of_classes[nf, number] = int(short[0]), int(long[0])
+            self._of_classes[nf, number] = self._find_of_class(nf, float(self.ends[number]))
         return self._of_classes[nf, number]
+
+    def _find_of_class(self, nf: int, cycles: float) -> tuple[int, int]:
+        known = self.known
+        if nf < SMALLEST_NUFFT:
+            return -1, -1
+        short = cheapest(known, self._costs_of(nf), cycles)
+        if short < 0 or not isinstance(known[short], Samples):
+            return short, short
+        other = cheapest(known, self._costs_of(nf), cycles, len(known) - len(_divided(known)[0]))
+        return short, other if other >= 0 and known[other].for_long_series else short
+
+    def _costs_of(self, nf: int) -> list[float]:
+        """What each method costs on a grid of so many frequencies."""
+        if nf not in self._costs_of_grid:
+            self._costs_of_grid[nf] = [method.cost(nf) for method in self.known]
+        return self._costs_of_grid[nf]
+
+    @cached_property
+    def _costs_of_grid(self) -> dict[int, list[float]]:
+        """What `_costs_of` has found."""
+        return {}
 
     @cached_property
     def _of_classes(self) -> dict[tuple[int, int], tuple[int, int]]:
@@ -756,7 +785,8 @@ class SinusoidMethods(Methods):
         first, classes = classes_of(self.ends, cycles)
         ends = [-np.inf, *self.ends.tolist()][first : first + int(classes.max()) + 2]
         both = [self._of_class(nf, first + k) for k in range(len(ends) - 1)]
-        few = [[self._few_of(nf, number) for number in each] for each in both]
+        fews = {number: self._few_of(nf, number) for number in {number for each in both for number in each}}
+        few = [[fews[number] for number in each] for each in both]
         kind = 2 * classes + (lengths > LONG)
         direct = lengths <= np.array(few).ravel()[kind]
         kind = 2 * kind + direct
@@ -764,9 +794,7 @@ class SinusoidMethods(Methods):
         given, parts, known = numbers[kind], [], dict[int, dict[str, float]]()
         present = np.bincount(kind, minlength=len(numbers)).nonzero()[0].tolist()
         for i in sorted({int(numbers[j]) for j in present}):
-            part = self._part(
-                self.method(i), (given == i).nonzero()[0], self.grids.nf, lengths, cycles, all_candidates
-            )
+            part = self._part(self.method(i), (given == i).nonzero()[0], self.grids.nf, lengths, cycles, all_candidates)
             known[i] = part.method.limits(part)
             parts.append(part)
         limits = np.zeros(len(numbers), cs.LIMIT)
