@@ -133,15 +133,14 @@ def no_room_for_candidates(monkeypatch):
     """Let chunks have room for few candidates, so that all their objects are searched again."""
     from skysieve.periodogram.cuda.methods import Methods
 
-    deal = Methods.deal
+    make = Methods._part
 
-    def tight(self, objects, lengths, cycles, all_candidates=False):
-        parts, limits = deal(self, objects, lengths, cycles, all_candidates)
-        for part in parts:
-            object.__setattr__(part, "cap", part.cap if all_candidates else 5)
-        return parts, limits
+    def tight(self, method, chosen, nf, lengths, cycles, all_candidates):
+        part = make(self, method, chosen, nf, lengths, cycles, all_candidates)
+        object.__setattr__(part, "cap", part.cap if all_candidates else 5)
+        return part
 
-    monkeypatch.setattr(Methods, "deal", tight)
+    monkeypatch.setattr(Methods, "_part", tight)
 
 
 def default_spec(**changes):
