@@ -288,8 +288,8 @@ def choose_among(known: tuple[Method, ...], nf: NDArray[np.int64], cycles: NDArr
     if not known:
         return np.full(len(cycles), -1)
     if len(nf) == 1 and len(cycles) <= FEW_CYCLES:
-        costs = [method.cost(int(nf[0])) for method in known]
-        return np.array([cheapest(known, costs, one) for one in cycles.tolist()], np.intp)
+        each = [method.cost(int(nf[0])) for method in known]
+        return np.array([cheapest(known, each, one) for one in cycles.tolist()], np.intp)
     costs = np.stack([np.where(cycles <= a.cycles, a.cost(nf), np.inf) for a in known])
     best = np.argmin(costs, axis=0)
     return np.where(np.isfinite(costs.min(axis=0)), best, -1)
