@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -86,9 +87,24 @@ class Copier:
                 work.append(pool.submit(np.copyto, destination[a:b], source[a:b]))
         return work
 
-    def behind(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> Future[None] | None:
-        """Let one other thread copy all of it while the caller works; None, and nothing is copied, without threads."""
-        return None if self.threads == 1 else self._threaded().submit(_copy_all, pairs)
+    def behind(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> list[Future[None]]:
+        """Let other threads copy while the caller works; return what to wait for when they have begun.
+
+        A thread begins when it gets the interpreter, which the caller would otherwise hold until it waits itself.
+        Without other threads, nothing is copied, and the list is empty.
+        """
+        if self.threads == 1:
+            return []
+        begun = threading.Semaphore(0)
+
+        def copy(destination: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+            begun.release()
+            np.copyto(destination, source)
+
+        work = [self._threaded().submit(copy, *pair) for pair in pairs]
+        for _ in work[: self.threads]:
+            begun.acquire()
+        return work
 
     def _threaded(self) -> ThreadPoolExecutor:
         self._pool = self._pool or ThreadPoolExecutor(self.threads, "skysieve-copy")
@@ -107,11 +123,6 @@ class Copier:
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None
-
-
-def _copy_all(pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:
-    for destination, source in pairs:
-        np.copyto(destination, source)
 
 
 class Lane(ABC):

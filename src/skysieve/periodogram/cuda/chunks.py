@@ -181,12 +181,12 @@ def same_cuts(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
 
 
 def staged(source: Source, empty: Callable[[str, int], Any], copier: Copier) -> tuple[Source, list[Future[None]]]:
-    """A source whose rows, in one piece so far, are in memory of ``empty``, where another thread begins to put them;
+    """A source whose rows, in one piece so far, are in memory of ``empty``, where other threads begin to put them;
     and what to wait for.  The source itself where there is no other thread."""
     rows = source.read(0, source.n_objects)[:3]
     places = [None if a is None else empty(name, len(a)) for name, a in zip(("t", "y", "dy"), rows, strict=True)]
-    copy = copier.behind([(place, a) for place, a in zip(places, rows, strict=True) if place is not None])
-    return (source, []) if copy is None else (StagedSource(source, *places), [copy])
+    copies = copier.behind([(place, a) for place, a in zip(places, rows, strict=True) if place is not None])
+    return (StagedSource(source, *places) if copies else source), copies
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ FEWEST_ON_DEVICE = 1 << 19
 MOST_ROWS = 1 << 20
 FEWEST_STAGED = 1 << 15
 """New rows in one piece of host memory, more than these and no more than `FEWEST_NEW`, are copied to page-locked memory
-by another thread while they are divided.  Fewer take less time than to call the thread."""
+by other threads while they are divided.  Fewer take less time than to call the threads."""
 MOST_INDEX = 2**30
 SCAN_ROW, SCAN_OBJECT = 120, 300
 """Bytes of a first look at a row and at an object."""
