@@ -80,7 +80,7 @@ class KafkaSource:
     say : callable
         Gets lines for the user.
     from_end : bool
-        Where a partition begins that neither the store nor the group knows: at its end, else at its beginning.
+        Whether a partition without a stored offset is read from its end; otherwise from its beginning.
     stop_at_end : bool
         End when all partitions have been read to their ends.
     options : mapping
@@ -246,7 +246,7 @@ class KafkaSource:
             consumer.close()
 
     def _ask(self) -> None:
-        """See whether a broker answers again: a topic without new messages does not say so."""
+        """Ask whether a broker answers again: without new messages, nothing else would show it."""
         try:
             self._consumer.list_topics(self._topic, timeout=1.0)
         except self._kafka.KafkaException:

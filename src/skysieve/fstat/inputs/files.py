@@ -321,12 +321,12 @@ def write_any(path: PathLike, atoms: AtomsLike) -> None:
 
 
 def expand(names: Iterable[PathLike], endings: Sequence[str] | None = None) -> list[Path]:
-    """The files that names stand for.
+    """The files that the user's names, folders and patterns select.
 
     Parameters
     ----------
     names : iterable of path
-        Files; folders, which stand for their files with one of `endings` but not for hidden ones; and patterns with
+        Files; folders, of which all files with one of `endings` are taken except hidden ones; and patterns with
         ``*``, ``?`` or ``[``.
     endings : sequence of str, optional
         Endings of file names; by default those of files of atoms.

@@ -62,7 +62,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class WindowReport:
-    """One window's answers for a chunk: 2F and the statistic of all templates, rows and posteriors of the best."""
+    """Results of a chunk for one window: 2F and the statistic of all templates, rows and posteriors of the best."""
 
     twoF: NDArray[np.float64]
     statistic: NDArray[np.float64]
@@ -132,7 +132,7 @@ class SearchWorker:
             return self._run(replace(chunk, parts=parts))
 
     def describe(self, parts: tuple[AtomsBatch, ...]) -> list[dict[str, Any]]:
-        """What the engine of each window says of the templates of a batch."""
+        """Results of the engine of each window for the templates of a batch."""
         with current(self.device):
             lines, binned = self._binned(parts)
             return [

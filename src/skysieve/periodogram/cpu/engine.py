@@ -47,7 +47,7 @@ WORTH_SPLITTING = 1.5e-3
 FIRST_SECONDS = 3.0
 """Time of first answers without compiled code in one process, after which the search is compiled: that takes longer."""
 FIRST_PAIR, FIRST_FREQUENCY, FIRST_OBJECT = 40e-9, 2e-6, 20e-3
-"""Seconds of a first answer for each point at a frequency, each frequency, and each object with its peaks."""
+"""Seconds that a search without compiled code takes for each point and frequency, each frequency, and each object."""
 KEPT_BYTES = 32 << 20
 
 

@@ -55,7 +55,8 @@ class CurveStream:
     taken, value_name : str
         As in `LightCurves`.
     bands : numpy.ndarray
-        Names of all bands, in order; the bands of pieces are positions among them.  One name, where one is wanted.
+        Names of all bands, in order; the bands of pieces are positions among them.  With one band
+        searched, its name alone.
     treat : callable
         Called with each piece.
     left_out, rows_missing : Counter
@@ -65,7 +66,7 @@ class CurveStream:
     uneven : dict
         Rows of lists that differ in length, of the pieces read so far; see `ListRows`.
     n_lost, n_empty, n_other : int
-        Objects that could not be read, lists that were empty, and rows of other bands than the one that is wanted.
+        Objects that could not be read, lists that were empty, and rows of other bands than the one that is searched.
     """
 
     path: Path
@@ -112,7 +113,7 @@ class CurveStream:
         return edges
 
     def part(self, start: int, stop: int) -> CurveStream:
-        """The objects between two edges of `edges` alone; nothing of them counts as read."""
+        """Read only the objects between two edges of `edges`; the counts of rows do not change."""
         low = self._file.rows[0]
         file = replace(self._file, rows=(low + start, low + stop))
         if self._offsets is None:
@@ -126,7 +127,7 @@ class CurveStream:
         )  # fmt: skip
 
     def anew(self) -> CurveStream:
-        """All objects once more; nothing of them counts as read."""
+        """Read all objects once more; the counts of rows do not change."""
         return replace(self.part(0, self._file.rows[1] - self._file.rows[0]), n_rows=self.n_rows)
 
     def count(self, part: CurveStream) -> None:
@@ -191,7 +192,7 @@ class CurveStream:
             yield piece
 
     def _of_band(self, ids: NDArray[Any], offsets: NDArray[np.int64], data: dict[str, NDArray[Any]]) -> Objects:
-        """The rows of the band that is wanted, and the objects that have some."""
+        """The rows of the band that is searched, and the objects that have such rows."""
         keep = data["band"] == self._band
         counts = np.add.reduceat(keep, offsets[:-1], dtype=np.int64)
         self.n_other += len(keep) - int(counts.sum())
@@ -354,7 +355,7 @@ class _File:
             yield made
 
     def _read_groups(self, groups: list[int], start: int, stop: int, columns: list[str]) -> Iterator[_Batch]:
-        """As `_read`, not decoded."""
+        """Read as `_read` does, without decoding."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -465,7 +466,7 @@ def open_stream(
     path: Path, wanted: Wanted, *, band: str | None = None, fewest: int | None = None,
     rows: tuple[int, int] | None = None,
 ) -> CurveStream | None:  # fmt: skip
-    """Open a large Parquet file whose rows stand in the order of their objects; None for any other file.
+    """Open a large Parquet file whose rows are grouped by object; None for any other file.
 
     ``band`` names the only band whose rows are kept; ``fewest`` is the least number of rows of a large file
     (`FEWEST_ROWS`).  ``rows`` are the first and the last + 1 of the rows to read, where objects begin; of files with
