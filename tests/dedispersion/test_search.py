@@ -231,7 +231,7 @@ def test_the_papers_test_signal():
     assert found.mjd_infinite[0] == pytest.approx(found.mjd_top[0] - late / 86400, abs=1e-11)
 
 
-def test_snr_falls_off_with_dm_as_it_should():
+def test_snr_falls_off_with_dm_as_theory_predicts():
     """Equation 12 of Cordes & McLaughlin, which is for the height of a Gaussian pulse: required within 5%."""
     freqs, fwhm, tsamp = 400 - 0.02 * np.arange(512), 16e-3, 2.56e-4
     noise = fake(nchan=512, duration=6, tsamp=tsamp, fch1=400, foff=-0.02, nbits=32, period=None, seed=2).read()

@@ -364,7 +364,7 @@ def test_unsorted_times_whose_span_is_underestimated(runtime):
 
 
 @one_order
-def test_every_candidate_when_there_is_no_room(runtime, monkeypatch):
+def test_peaks_are_the_same_without_room_for_candidates(runtime, monkeypatch):
     source, grids = batch([60, 40]), shared_grid(0.16, STEP, 1500)
     expected = run(engine(runtime, n_peaks=12), source, grids)
     no_room_for_candidates(monkeypatch)
@@ -467,7 +467,7 @@ def test_a_device_lost_when_memory_was_short_leaves_its_objects_too(monkeypatch)
     assert np.abs(out.power - expected.power).max() <= 1e-9
 
 
-def test_an_error_of_a_callback_is_raised_as_it_is(caplog):
+def test_an_error_of_a_callback_is_raised_unchanged(caplog):
     source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)
     runtimes = (FaultyRuntime(shim_runtime(sm=PLAIN)), FaultyRuntime(shim_runtime(sm=PLAIN)))
     e = cuda.Engine(default_spec(method="nufft"), runtime=runtimes, memory=400_000)
@@ -480,7 +480,7 @@ def test_an_error_of_a_callback_is_raised_as_it_is(caplog):
     assert not caplog.records
 
 
-def test_a_scan_leaves_the_buffers_of_recorded_launches_alone():
+def test_a_scan_does_not_touch_the_buffers_of_recorded_launches():
     """A replay brings new values only: grids and limits are those in the lane's pinned buffer."""
     e = engine(shim_runtime())
     source, grids = batch([40, 70]), shared_grid(0.16, STEP, 700)

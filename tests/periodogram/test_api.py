@@ -340,7 +340,7 @@ def test_a_missing_gpu_is_reported(monkeypatch):
     assert lombscargle(t, y, **GRID, device="auto").device == "cpu"
 
 
-def test_failure_of_the_device_is_an_error_alone_and_a_status_in_a_batch(standin):
+def test_failure_of_the_device_is_an_error_for_one_object_and_a_status_in_a_batch(standin):
     t, y, _ = curve()
     standin["fail"] = (0,)
     with pytest.raises(SkysieveError, match="the device failed"):

@@ -156,7 +156,7 @@ def test_files_that_contradict_themselves(tmp_path):
     assert "x.fits: is no FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
 
 
-def test_a_value_of_bad_pixels_of_its_own(tmp_path):
+def test_another_value_of_bad_pixels(tmp_path):
     m = np.random.default_rng(3).normal(size=3072)
     seen, unseen = m.copy(), m.copy()
     seen[:200], unseen[:200] = -1e20, -1.6375e30
