@@ -72,7 +72,7 @@ class WindowReport:
 
 @dataclass(frozen=True)
 class ChunkReport:
-    """The outcome of a chunk: the numbers of its good templates, the faults of the others, and a report a window."""
+    """Results of a chunk: numbers of the good templates, errors of the others, and one report for each window."""
 
     start: int
     count: int
@@ -109,7 +109,7 @@ class SearchWorker:
         self._schedules: dict[tuple[str, int, int, int], tuple[Grid, Schedule]] = {}
 
     def close(self) -> None:
-        """Free what the engines hold."""
+        """Free the memory of the engines."""
         for engine in self._engines.values():
             engine.close()
 
