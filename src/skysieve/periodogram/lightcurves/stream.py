@@ -1,7 +1,7 @@
 """Light curves of a large Parquet file, which are read a piece at a time while earlier pieces are searched.
 
-Rows must stand in the order of their objects, one row an observation or one row an object with lists.  Columns of the
-common types are read; other files, and small ones, are read whole by `io`, which also words the errors.
+Rows must be grouped by object: one row for each observation, or one row with lists for each object.  Files with columns
+of unusual types, and small files, are read whole by `io`, which also raises the errors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Objects = tuple["NDArray[Any]", "NDArray[np.int64]", "dict[str, NDArray[Any]]"]
 
 
 class _Whole(Exception):
-    """The file is to be read whole."""
+    """Raised where a file cannot be read in pieces: `io` reads it whole."""
 
 
 @dataclass
@@ -56,12 +56,13 @@ class CurveStream:
     taken, value_name : str
         As in `LightCurves`.
     bands : numpy.ndarray
-        Names of all bands, in order; the bands of pieces are positions among them.  With one band
-        searched, its name alone.
+        Names of all bands, in order; the bands of pieces are indices into them.  If only one
+        band is searched, its name.
     treat : callable
         Called with each piece.
     left_out, rows_missing : Counter
-        Rows whose value was replaced by NaN, and all that are not searched, by the reason, of the pieces read so far.
+        Numbers of rows by reason, in the pieces read so far: rows whose value was replaced by NaN, and all rows that
+        are not searched.
     lost : list of str
         What could not be read, of the pieces read so far.
     uneven : dict
@@ -148,7 +149,7 @@ class CurveStream:
 
     @property
     def share_decoded(self) -> float:
-        """Rows that were decoded so far, those of pieces that were not given yet included, relative to all."""
+        """Fraction of the rows that were decoded so far, also for pieces that were not returned yet."""
         return sum(self._file.decoded) / max(1, self._file.rows[1] - self._file.rows[0])
 
     def notes_on_rows(self) -> list[str]:
@@ -203,7 +204,7 @@ class CurveStream:
         return ids[filled], np.append(0, np.cumsum(counts[filled])), data
 
     def _renamed(self, counts: dict[str, int]) -> dict[str, int]:
-        """Reasons in the words of earlier pieces: that of missing magnitudes, or errors, names the first one found."""
+        """Reasons as earlier pieces named them: for missing magnitudes or errors, the first one found."""
         for end in (" for a magnitude", " for an error"):
             known = next((why for why in self.left_out if why.endswith(end)), None)
             if known is not None:
@@ -214,7 +215,7 @@ class CurveStream:
         return self._of_lists() if self._offsets is None else self._of_rows(self._offsets)
 
     def _of_rows(self, bounds: NDArray[np.int64]) -> Iterator[Objects]:
-        """Objects whose observations have a row each; those at the ends of batches are put together."""
+        """Objects with one row for each observation; objects that are divided between batches are joined."""
 
         def decode(batch: _Batch) -> _Batch:
             """Arrays of the rows from the start of the first object on; its rows in earlier batches stay empty."""
@@ -223,9 +224,9 @@ class CurveStream:
             return batch
 
         tail: dict[str, NDArray[Any]] = {}
-        first = 0  # the first object that was not given yet
+        first = 0  # the first object that was not returned yet
         for batch in self._file.batches(decode):
-            if batch.error:  # objects with a row in it are lost
+            if batch.error:  # objects with a row in this batch cannot be searched
                 last = int(np.searchsorted(bounds, batch.stop, side="left"))
                 self._lose(batch, last - first)
                 tail, first = {}, last
@@ -247,7 +248,7 @@ class CurveStream:
             )
 
     def _of_lists(self) -> Iterator[Objects]:
-        """Objects with a row each, whose observations are lists."""
+        """Objects with one row each, whose observations are lists."""
         for batch in self._file.batches(self._file.unpack):
             if batch.error:
                 self._lose(batch, batch.stop - batch.start)
@@ -425,7 +426,7 @@ class _File:
         return batch
 
     def values(self, role: str, batch: _Batch, head: int = 0) -> NDArray[Any]:
-        """A flat column of a batch, behind ``head`` values that are not set."""
+        """A flat column of a batch, after ``head`` empty values."""
         return self._converted(role, batch.table.column(self.roles[role]), head)
 
     def _converted(self, role: str, column: Any, head: int = 0) -> NDArray[Any]:
@@ -470,8 +471,8 @@ def open_stream(
     """Open a large Parquet file whose rows are grouped by object; None for any other file.
 
     ``band`` names the only band whose rows are kept; ``fewest`` is the least number of rows of a large file
-    (`FEWEST_ROWS`).  ``rows`` are the first and the last + 1 of the rows to read, where objects begin; of files with
-    lists a row is an object.
+    (`FEWEST_ROWS`).  ``rows`` is the range of rows to read (first, last + 1), which begins and ends between objects; in
+    files with lists a row is an object.
 
     Raises
     ------
@@ -547,7 +548,7 @@ def _opened(
 
 
 def _ids_of(file: _File, lists: bool) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The id of each object, and the rows at which they begin; `_Whole` where rows of an object stand apart."""
+    """The id of each object, and the rows at which they begin; raises `_Whole` if rows of an object lie apart."""
     if "id" not in file.roles:
         n = file.rows[1] - file.rows[0]
         return np.arange(file.rows[0], file.rows[1]), np.arange(n + 1)
@@ -593,7 +594,7 @@ def _readable(batch: _Batch) -> _Batch:
 
 
 def _band_names(file: _File) -> NDArray[Any]:
-    """Names of all bands, in order; `_Whole` where one is missing."""
+    """Names of all bands, in order; raises `_Whole` if one is missing."""
     name = file.roles["band"]
     column, child = file.lists.get(name, (name, None))
 
