@@ -302,6 +302,17 @@ def test_cards_and_units_are_kept(tmp_path, sky):
     assert found == pytest.approx(sign * skysieve.smoothing(sign * maps, fwhm=20 * RAD), abs=1e-14)
 
 
+@pytest.mark.filterwarnings("error")
+def test_warnings_are_notes_of_one_line(tmp_path, sky):
+    result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "5deg", "--fields", "I")
+    assert result.exit_code == 0, result.output
+    notes = [line for line in result.output.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 1
+    assert "is hardly wider than the pixels of nside 16" in notes[0]
+    args = ("--fwhm", "5deg", "--fields", "I", "--overwrite", "--quiet")
+    assert not run(tmp_path / "in.fits", tmp_path / "out.fits", *args).output
+
+
 @pytest.mark.parametrize("row", [1, 512, 1024, 2048])
 @pytest.mark.parametrize("part", [False, True])
 def test_unchanged_columns_keep_their_rows(tmp_path, row, part):
