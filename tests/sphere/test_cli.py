@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -152,8 +153,19 @@ def test_files_that_contradict_themselves(tmp_path):
     assert "NSIDE is 32, and column I has the 3072 pixels of nside 16" in write("nside.fits", NSIDE=32)
     assert "short.fits: column I: a map of 1000 pixels" in write("short.fits", 1000)
     assert "o.fits: I, nside 16" in write("text.fits", NSIDE="16")
+    assert "ORDERING is 'NUNIQ' (a map of several resolutions: flatten it first)" in write("moc.fits", ORDERING="NUNIQ")
+    assert "ORDERING is ''" in write("no.fits", ORDERING="")
     (tmp_path / "x.fits").write_text("hello")
     assert "x.fits: is no FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
+
+
+def test_q_and_u_of_different_units_are_refused(tmp_path, sky):
+    """Each goes into both results."""
+    write_maps(tmp_path / "mixed.fits", replace(sky, units=("K", "mK", "uK")))
+    result = run(tmp_path / "mixed.fits", tmp_path / "o.fits", "--fwhm", "15deg")
+    assert result.exit_code == 2
+    assert "Q_STOKES is in 'mK', U_STOKES in 'uK': expected one unit" in " ".join(result.output.split())
+    assert run(tmp_path / "mixed.fits", tmp_path / "o.fits", "--fwhm", "15deg", "--fields", "I").exit_code == 0
 
 
 def test_a_value_of_bad_pixels_of_its_own(tmp_path):
