@@ -152,9 +152,9 @@ def test_files_that_contradict_themselves(tmp_path):
 
     assert "NSIDE is 32, and column I has the 3072 pixels of nside 16" in write("nside.fits", NSIDE=32)
     assert "short.fits: column I: a map of 1000 pixels" in write("short.fits", 1000)
-    assert "o.fits: I, nside 16" in write("text.fits", NSIDE="16")
     assert "ORDERING is 'NUNIQ' (a map of several resolutions: flatten it first)" in write("moc.fits", ORDERING="NUNIQ")
     assert "ORDERING is ''" in write("no.fits", ORDERING="")
+    assert "o.fits: I, nside 16" in write("text.fits", NSIDE="16")
     (tmp_path / "x.fits").write_text("hello")
     assert "x.fits: is no FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
 
