@@ -314,7 +314,7 @@ def test_rows_left_out_are_counted_and_explained(tmp_path: Path) -> None:
     assert table["n_dropped"].tolist() == [2, 2]
     assert table["n_used"].tolist() == [N // 2 - 2, N // 2 - 2]
     none = run("period", path, *grid, "--flag-column", "dq_bits", "--quality-mask", "0x3")
-    assert "1 rows with missing or infinite values were left out" in none.stderr
+    assert "1 row was left out: 1 with missing or infinite values" in none.stderr
     for options, message in (
         (("--quality-mask", "many"), "--quality-mask many: expected default, none, or a positive whole number"),
         (("--quality-mask", "-1"), "--quality-mask -1:"),
