@@ -389,14 +389,15 @@ class SearchPlan(EnginePlan):
                     made.append(new := DeviceCleaner(runtime, most, cleaner, begin))
                     return new
 
-                source = Cleaned(data, whole, length, watch, make)
+                source = Cleaned(data, whole, length, watch, make, gpu=True)
                 found = self._run(data, source, looked, progress)
                 if not source.replaced:
                     cleaner = made[0]
                     return found
             if cleaner.steps:  # also for values that are not finite, which the statistics leave out
                 data = self._cleaned(data, cleaner, begin, watch)
-            return self._run(data, Cleaned(data, whole, length, None if cleaner.steps else watch), looked, progress)
+            source = Cleaned(data, whole, length, None if cleaner.steps else watch, gpu=self._target.gpu)
+            return self._run(data, source, looked, progress)
 
         lost = Losses(NO_RECTANGLES)
         if losses is not None:
