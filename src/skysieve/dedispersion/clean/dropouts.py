@@ -62,9 +62,9 @@ NO_RECTANGLES: NDArray[np.int64] = np.empty((0, 4), np.int64)
 
 
 CountRuns = Callable[[int, int, int], tuple["NDArray[np.int32]", "NDArray[np.int32]"]]
-"""``count(first, stride, pairs)``: of the pairs of samples (t, t + 1) at ``t = first + i * stride`` of each row, how many
-are equal before the first and after the last that differ, the longest run of equal pairs between these, and the number
-of equal pairs, shape (rows, 4); and by pair the number of rows in which it is equal."""
+"""``count(first, stride, pairs)``: of the pairs of samples (t, t + 1) at ``t = first + i * stride`` of each row, how
+many are equal before the first and after the last that differ, the longest run of equal pairs between these, and the
+number of equal pairs, shape (rows, 4); and by pair the number of rows in which it is equal."""
 
 
 class Suspicious(Exception):
