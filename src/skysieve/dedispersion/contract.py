@@ -196,9 +196,9 @@ class Detection:
         """Number of the noise estimator in the kernels."""
         return NOISE[self.noise].code
 
-    def scratch(self, dtype: np.dtype[Any]) -> NDArray[np.float32]:
-        """Scratch memory that the noise estimator needs for a block of sums of a type; empty where it needs none."""
-        return np.empty(self.block if dtype.kind == "f" and NOISE[self.noise].ranks else 0, np.float32)
+    def scratch(self, dtype: np.dtype[Any]) -> NDArray[np.float32] | None:
+        """Scratch memory for the noise of a block of floats, empty if the estimator needs none; None for integers."""
+        return np.empty(self.block if NOISE[self.noise].ranks else 0, np.float32) if dtype.kind == "f" else None
 
 
 def check_events(count: int, what: Detection) -> None:
