@@ -180,7 +180,7 @@ class Store:
         with lane:
             runs = lane.array("runs", 4 * rows, np.int32)
             many = lane.array("many", pairs, np.uint32)
-            many.fill(0)
+            lane.clear(many)
             args = (self.planes[1].struct, np.int64(first), np.int32(stride), np.int32(pairs), runs, many)
             self.module.launch("runs", (rows,), (256,), args, stream=lane.stream)
             on_host = lane.pinned("runs", runs.size, np.int32), lane.pinned("many", pairs, np.uint32)

@@ -188,9 +188,7 @@ class Response:
         own = parent < 0 if known is None else np.where(done, known.own, parent < 0)
         heads = np.flatnonzero(own)
         heads = heads[np.argsort(time[heads], kind="stable")]
-        add_up(
-            heads, row, self.dms, time, width, wide, snr, self.band, self.excess, safe, done, parent, waits
-        )
+        add_up(heads, row, self.dms, time, width, wide, snr, self.band, self.excess, safe, done, parent, waits)
         heads_of(parent, head)
         return Groups(head, own, ~safe | (waits > 0))
 
