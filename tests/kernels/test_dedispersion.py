@@ -239,6 +239,29 @@ def test_a_device_counts_equal_neighbours_as_the_host_does(runtime, kind, tsamp)
 
 
 @one_order
+@pytest.mark.parametrize(("nbits", "foff"), [(1, -1.0), (2, 1.0), (4, -1.0)])
+def test_a_device_counts_equal_bytes_of_narrow_samples(runtime, tmp_path, nbits, foff):
+    C, n = 24, 9000
+    x = np.random.default_rng(4).integers(0, 1 << nbits, (n, C), np.uint8)
+    x[2000:7000, 8:16] = 1
+    path = fil(tmp_path, pack(x, nbits), nbits=nbits, nchans=C, foff=foff, tsamp=3e-4)
+    with Filterbank.open(path) as fb:
+        by_device, by_host = (Watch(fb, 1) for _ in range(2))
+        by_device.quiet = by_host.quiet = True
+        source = Cleaned(fb, None, 128, by_device, gpu=True)
+        engine = cuda.Engine(source, [table(fb, [0.0])], method="brute", capacity=6000, runtimes=[runtime])
+        for start, stop in ((0, 4001), (3500, n)):
+            engine.load(start, stop)
+            by_host.see(0, next(fb.packed(0, stop)).data)
+            assert (by_device.at, by_device.units) == (stop, C * nbits // 8)
+            assert np.array_equal(np.concatenate(by_device._many), np.concatenate(by_host._many))
+            for name in ("_run", "_longest", "_equal"):
+                assert np.array_equal(getattr(by_device, name), getattr(by_host, name)), name
+        engine.close()
+        by_host.close()
+
+
+@one_order
 @pytest.mark.parametrize(("nbits", "nifs"), [(8, 1), (2, 1), (8, 2), (32, 1)])
 def test_files_are_read_into_page_locked_memory(runtime, tmp_path, monkeypatch, nbits, nifs):
     """Two files of one observation, in more ranges than there is memory for at a time."""

@@ -61,10 +61,11 @@ NEVER = 2**62
 NO_RECTANGLES: NDArray[np.int64] = np.empty((0, 4), np.int64)
 
 
-CountRuns = Callable[[int, int, int], tuple["NDArray[np.int32]", "NDArray[np.int32]"]]
-"""``count(first, stride, pairs)``: of the pairs of samples (t, t + 1) at ``t = first + i * stride`` of each row, how
-many are equal before the first and after the last that differ, the longest run of equal pairs between these, and the
-number of equal pairs, shape (rows, 4); and by pair the number of rows in which it is equal."""
+CountRuns = Callable[[int, int, int, int], tuple["NDArray[np.int32]", "NDArray[np.int32]"]]
+"""``count(per, first, stride, pairs)``: of the pairs of samples (t, t + 1) at ``t = first + i * stride`` of units of
+``per`` neighbouring rows, how many are equal in a unit before the first and after the last that differ, the longest run
+of equal pairs between these, and the number of equal pairs, shape (units, 4); and by pair the number of units in which
+it is equal."""
 
 
 class Suspicious(Exception):
@@ -150,18 +151,25 @@ class Watch:
             Unless ``quiet`` is set.
         """
 
+        per, order = 1, fb.readers[0].order
+        packed = fb.packed(max(0, stop - 1), 1)
+        if packed is not None:  # bytes are compared, as `see` does
+            one = next(packed)
+            per, order = 8 // one.bits, np.arange(one.data.shape[1])[:: -1 if one.down else 1]
+
         def spectrum(number: int) -> NDArray[Any]:
-            return bits_of(next(iter(fb.raw(number, 1)))[0])
+            held = fb.packed(number, 1)
+            return bits_of(next(fb.raw(number, 1))[0]) if held is None else next(held).data
 
         if self._last is not None:
             self._compare(self._last[None], spectrum(self.at))
         first = -(-self.at // self.stride)
         pairs = max(0, (stop - 2) // self.stride + 1 - first)
-        found, many = runs(first * self.stride - start, self.stride, pairs)
+        found, many = runs(per, first * self.stride - start, self.stride, pairs)
         if not len(self._run):
             self._run, self._longest, self._equal = (np.zeros(len(found), np.int32) for _ in range(3))
         counted = np.empty_like(found)
-        counted[fb.readers[0].order] = found
+        counted[order] = found
         before, after, longest, equal = counted.T
         whole = equal == pairs
         self._longest = np.maximum(self._longest, np.where(whole, 0, np.maximum(self._run + before, longest)))

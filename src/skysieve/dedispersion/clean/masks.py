@@ -133,7 +133,7 @@ class Cleaned:
     cleaner : callable, optional
         ``cleaner(runtime, samples)`` makes what cleans samples on a GPU after they are loaded, up to so many at a time.
     gpu : bool
-        Whether an engine on a GPU reads the samples: then whole bytes are watched there, by `look`.
+        Whether an engine on a GPU reads the samples: then integers are watched there, by `look`.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Cleaned:
     ) -> None:  # fmt: skip
         self.fb, self.mask, self.block, self.watch, self.cleaner = fb, mask, block, watch, cleaner
         self.dtype, self.maximum, self.nsamp, self.nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
-        self.looks = gpu and watch is not None and fb.dtype.kind != "f" and fb.packed(0, 0) is None
+        self.looks = gpu and watch is not None and fb.dtype.kind != "f"
         self.replaced = 0
         self._last: tuple[int, NDArray[np.float32]] | None = None
         self._means: NDArray[np.float64] | None = None
@@ -205,7 +205,9 @@ class Cleaned:
     def packed(self, start: int, count: int, room: Room | None = None) -> Iterator[Packed] | None:
         """See `contract.Source`."""
         pieces = self.fb.packed(start, count, room)
-        return pieces if pieces is None or self.watch is None else self._watched(start, pieces, self.watch)
+        if pieces is None or self.watch is None or self.looks:
+            return pieces
+        return self._watched(start, pieces, self.watch)
 
     def _watched(self, start: int, pieces: Iterator[Packed], watch: Watch) -> Iterator[Packed]:
         for piece in pieces:

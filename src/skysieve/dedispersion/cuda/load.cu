@@ -8,7 +8,7 @@
 //   Layout: a thread for an element.
 //   Cost: each sample is read and written once.
 //   Limit: memory.
-// runs: a block counts the equal pairs of a row, a warp those of an eighth of it.
+// runs: a block counts the equal pairs of one or several rows, a warp those of an eighth of their length.
 //   Cost: two samples of every `stride` are read once.
 //   Limit: the latency of reading.
 //
@@ -143,12 +143,13 @@ __device__ __forceinline__ Runs runs_of(u32 equal, int count) {
   return r;
 }
 
-// Pairs of samples (t, t + 1) at t = first + i stride; many[i] counts the rows in which pair i is equal.
-extern "C" __global__ void __launch_bounds__(256) runs(Rows rows, i64 first, int stride, int pairs, Runs* found,
-                                                       u32* many) {
+// Pairs of samples (t, t + 1) at t = first + i stride, equal if they are so in all rows of a unit of `per` rows;
+// many[i] counts the units in which pair i is equal.
+extern "C" __global__ void __launch_bounds__(256) runs(Rows rows, int per, i64 first, int stride, int pairs,
+                                                       Runs* found, u32* many) {
   __shared__ Runs part[8];
   __shared__ int counts[8];
-  const int row = blockIdx.x, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int row = blockIdx.x * per, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int each = (pairs + 255) / 256 * 32, from = warp * each, to = min(pairs, from + each);
   Runs own = {0, 0, 0, 0};
   int count = 0;
@@ -156,7 +157,8 @@ extern "C" __global__ void __launch_bounds__(256) runs(Rows rows, i64 first, int
     bool same = false;
     if (at + lane < to) {
       const i64 t = first + (i64)(at + lane) * stride;
-      same = get(rows, row, t) == get(rows, row, t + 1);
+      same = true;
+      for (int k = 0; k < per; k++) same = same && get(rows, row + k, t) == get(rows, row + k, t + 1);
       if (same) atomicAdd(many + at + lane, 1u);
     }
     const int some = min(32, to - at);
@@ -169,6 +171,6 @@ extern "C" __global__ void __launch_bounds__(256) runs(Rows rows, i64 first, int
   __syncthreads();
   if (threadIdx.x == 0) {
     for (int i = 1; i < 8; i++) append(part[0], counts[0], part[i], counts[i]);
-    found[row] = part[0];
+    found[blockIdx.x] = part[0];
   }
 }

@@ -174,20 +174,22 @@ class Store:
         lane.to_device(piece, pinned)
         return piece
 
-    def equal_pairs(self, first: int, stride: int, pairs: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def equal_pairs(self, per: int, first: int, stride: int, pairs: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Count equal pairs of the loaded samples; see `clean.dropouts.CountRuns`."""
-        lane, rows = self.lanes[0], self.source.nchan
+        lane, units = self.lanes[0], self.source.nchan // per
         with lane:
-            runs = lane.array("runs", 4 * rows, np.int32)
+            runs = lane.array("runs", 4 * units, np.int32)
             many = lane.array("many", pairs, np.uint32)
             lane.clear(many)
-            args = (self.planes[1].struct, np.int64(first), np.int32(stride), np.int32(pairs), runs, many)
-            self.module.launch("runs", (rows,), (256,), args, stream=lane.stream)
+            args = (
+                self.planes[1].struct, np.int32(per), np.int64(first), np.int32(stride), np.int32(pairs), runs, many,
+            )  # fmt: skip
+            self.module.launch("runs", (units,), (256,), args, stream=lane.stream)
             on_host = lane.pinned("runs", runs.size, np.int32), lane.pinned("many", pairs, np.uint32)
             lane.to_host(on_host[0], runs)
             lane.to_host(on_host[1], many)
         lane.synchronize()
-        return on_host[0].reshape(rows, 4).copy(), on_host[1].astype(np.int32)
+        return on_host[0].reshape(units, 4).copy(), on_host[1].astype(np.int32)
 
     def put_resident(self, rows: Resident, order: NDArray[np.int64], column: int) -> None:
         """Copy samples x channels that are on this GPU, or on another one, to the rows."""
