@@ -222,7 +222,8 @@ class Watch:
         if len(self._many) > 64 and self.at < self.nsamp:
             self._many = [np.concatenate(self._many)]
         recent = self._many[-1] if self.at < self.nsamp else np.concatenate(self._many)
-        surprise = together(recent - (len(live) - live.sum()), np.exp(-odd).sum(), int(live.sum()))
+        each = np.arange(recent.max(initial=0) + 1) - (len(live) - live.sum())
+        surprise = together(each, np.exp(-odd).sum(), int(live.sum()))[recent]
         strange = np.flatnonzero(surprise >= STRANGE)
         return bool(len(intervals(strange, surprise[strange], least)))
 
