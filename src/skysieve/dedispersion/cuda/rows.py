@@ -117,6 +117,7 @@ class Store:
     # ------------------------------------------------------------------ loading
     def begin(self, start: int, stop: int) -> int:
         """Begin to load samples ``start : stop``; returns how many of the first are loaded already."""
+        self.wait()  # a load that failed may still copy
         have = 0
         if self.start <= start < self.stop:
             have = stop - start if stop <= self.stop else (self.stop - start) // ALIGN * ALIGN
