@@ -20,6 +20,10 @@ WHOLE = 1.5 * 2.0**52
 """A number of this size has no fraction."""
 SAMPLED = 49
 """What all channels have in common is the median of so many of them."""
+LIT = 3.0
+"""Standard errors from which on a cell may be part of a track."""
+TRACK, LEAST_TRACK, STEEP = 8, 8, 2
+"""A track fills one in so many channels, and at least so many; pieces by which it moves from channel to channel."""
 
 
 @njit(**JIT)
@@ -175,46 +179,88 @@ def level_of(total, square, lag, counts, order, spare, mean, var, rho, level, si
 
 
 @njit(**JIT)
-def judge_cells(mean, var, counts, level, sigma, live, limit, order, cells, slow, burst):
+def find_tracks(lit, score):
+    """Leave in ``lit``, shape (pieces, channels in order of falling frequency), the cells that are on a track.
+
+    A dispersed pulse lights neighbouring channels at the same or at successive times; a narrow-band signal does not.
+    A track goes from each channel to the next one, and stays in its piece or goes to one of the `STEEP` pieces after
+    it.  It has one point for each lit cell, less one for each other cell, and needs as many as an eighth of the
+    channels.  One that begins in the first piece, or ends in the last, goes on in another block: it needs points for a
+    thirty-second part.  ``score`` is scratch memory of the shape of ``lit``.
+    """
+    P, n = lit.shape
+    need = max(LEAST_TRACK, n // TRACK)
+    begun = need - max(LEAST_TRACK // 2, n // (4 * TRACK))
+    row = np.zeros(P, np.int32)
+    for i in range(n):
+        for p in range(P - 1, -1, -1):
+            s = row[p]
+            for k in range(max(0, p - STEEP), p):
+                s = max(s, row[k])
+            if lit[p, i]:
+                row[p] = (s if p else max(s, begun)) + 1
+            else:
+                row[p] = max(0, s - 1)
+            score[p, i] = row[p]
+    row[:] = 0
+    for i in range(n - 1, -1, -1):
+        for p in range(P):
+            s = row[p]
+            for k in range(p + 1, min(P, p + 1 + STEEP)):
+                s = max(s, row[k])
+            if lit[p, i]:
+                row[p] = (s if p < P - 1 else max(s, begun)) + 1
+                lit[p, i] = score[p, i] + row[p] - 1 >= need
+            else:
+                row[p] = max(0, s - 1)
+
+
+@njit(**JIT)
+def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst):
     """Find cells (piece, channel) with too high a mean, or too large a variance, and statistics of channels.
 
     ``slow[c]`` is the mean square of the piece means about what all channels have in common, and ``burst[c]`` that of
-    the piece variances, both 1 for white noise.  A cell counts from ``limit`` standard errors on, and more where the
-    channels around have cells as high: they show a burst of the sky.  ``order`` is as for `around`.
+    the piece variances, both 1 for white noise.  A cell counts from ``limit`` standard errors on, with the pieces
+    beside it, unless it is on a track of cells above `LIT` (see `find_tracks`): these show a pulse of the sky, or an
+    impulse.
     """
-    P, C = mean.shape
-    z = np.zeros((P, C))
-    u = np.zeros((P, C))
+    P = len(mean)
     where = np.flatnonzero(live)
-    few = min(SAMPLED, len(where))
+    n = len(where)
+    z, u = np.zeros((P, n)), np.zeros((P, n))
+    high, lit = np.zeros((P, n), np.bool_), np.zeros((P, n), np.bool_)
+    few = min(SAMPLED, n)
     a = np.empty(max(1, few))
+    most = limit + 0.1 * limit * limit
+    found = False
     for p in range(P):
-        for c in where:
-            z[p, c] = (mean[p, c] - level[c]) / sigma[c]
+        for i in range(n):
+            c = where[i]
+            z[p, i] = (mean[p, c] - level[c]) / sigma[c]
         for i in range(few):
-            a[i] = z[p, where[i * len(where) // few]]
+            a[i] = z[p, i * n // few]
         common = middle(a, few) if few else 0.0
         root, half = math.sqrt(counts[p]), math.sqrt((counts[p] - 1) / 2)
-        for i in range(len(where)):
+        for i in range(n):
             c = where[i]
-            z[p, c] = (z[p, c] - common) * root
-            u[p, c] = (var[p, c] / (sigma[c] * sigma[c]) - 1) * half
-    top = np.zeros(C)
-    for c in where:
-        up = s = b = 0.0
+            z[p, i] = (z[p, i] - common) * root
+            u[p, i] = (var[p, c] / (sigma[c] * sigma[c]) - 1) * half
+            high[p, i] = abs(z[p, i]) > limit or u[p, i] > most
+            lit[p, i] = abs(z[p, i]) > LIT or u[p, i] > LIT
+            found |= high[p, i]
+    if found:
+        find_tracks(lit, np.empty((P, n), np.int32))
+    else:
+        lit[:] = False
+    for i in range(n):
+        s = b = 0.0
         for p in range(P):
-            s += z[p, c] * z[p, c]
-            b += min(u[p, c] * u[p, c], 1e6)
-            up = max(up, z[p, c])
-        slow[c], burst[c], top[c] = s / P, b / P, up
-    nearby = np.zeros(C)
-    around(top, live, order, nearby)
-    for c in where:
-        most = limit + 1.5 * max(0.0, nearby[c] - 3.5)
-        for p in range(P):
-            if abs(z[p, c]) > most or u[p, c] > most + 0.1 * most * most:
+            s += z[p, i] * z[p, i]
+            b += min(u[p, i] * u[p, i], 1e6)
+            if high[p, i] and not lit[p, i]:
                 for q in range(max(0, p - 1), min(P, p + 2)):
-                    cells[q, c] = True
+                    cells[q, where[i]] = True
+        slow[where[i]], burst[where[i]] = s / P, b / P
 
 
 @njit(**JIT)

@@ -447,7 +447,7 @@ class Cleaner:
         dead = ~(sigma > 0) & self._use
         live, bad = self._use & ~dead, np.zeros(C, bool)
         if {"channels", "cells"} & set(self.steps):
-            cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, self._limit, near, cells, slow, burst)
+            cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, self._limit, cells, slow, burst)
         if "channels" in self.steps:
             cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, near, bad)
         if "cells" not in self.steps:
