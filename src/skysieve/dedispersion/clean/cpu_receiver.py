@@ -222,7 +222,7 @@ def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst
     ``slow[c]`` is the mean square of the piece means about what all channels have in common, and ``burst[c]`` that of
     the piece variances, both 1 for white noise.  A cell counts from ``limit`` standard errors on, with the pieces
     beside it, unless it is on a track of cells above `LIT` (see `find_tracks`): these show a pulse of the sky, or an
-    impulse.
+    impulse.  Where they are a quarter of the pieces at most, the statistics do without them.
     """
     P = len(mean)
     where = np.flatnonzero(live)
@@ -254,13 +254,19 @@ def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst
         lit[:] = False
     for i in range(n):
         s = b = 0.0
+        count = 0
         for p in range(P):
-            s += z[p, i] * z[p, i]
-            b += min(u[p, i] * u[p, i], 1e6)
+            count += lit[p, i]
+        short = 4 * count <= P
+        for p in range(P):
+            if not (lit[p, i] and short):
+                s += z[p, i] * z[p, i]
+                b += min(u[p, i] * u[p, i], 1e6)
             if high[p, i] and not lit[p, i]:
                 for q in range(max(0, p - 1), min(P, p + 2)):
                     cells[q, where[i]] = True
-        slow[where[i]], burst[where[i]] = s / P, b / P
+        used = P - count if short else P
+        slow[where[i]], burst[where[i]] = s / used, b / used
 
 
 @njit(**JIT)

@@ -463,30 +463,35 @@ extern "C" __global__ void __launch_bounds__(WIDE) judge(Job j) {
   bool high = false;
   for (int i = threadIdx.x; i < n; i += WIDE) {
     const int c = where[i];
-    double s = 0, r = 0;
     u32 over = 0, some_over = 0;
     for (int p = 0; p < pieces; p++) {
-      const double z = of_mean(p, c), u = of_variance(p, c), squared = mul(u, u);
-      s = add(s, mul(z, z));
-      r = add(r, squared < 1e6 ? squared : 1e6);
-      if (fabs(z) > j.limit || u > most) over |= 1u << p;
-      if (fabs(z) > LIT || u > LIT) some_over |= 1u << p;
+      const double z = fabs(of_mean(p, c)), u = of_variance(p, c);
+      if (z > j.limit || u > most) over |= 1u << p;
+      if (z > LIT || u > LIT) some_over |= 1u << p;
     }
-    slow[i] = quotient(s, (double)pieces);
-    burst[i] = quotient(r, (double)pieces);
     cells[c] = over;
     lit[i] = some_over;
     high = high || over;
   }
-  if (__syncthreads_or(high)) {
-    if (threadIdx.x < 32) find_tracks(lit, n, pieces, score);
-    __syncthreads();
-    for (int i = threadIdx.x; i < n; i += WIDE) {
-      const int c = where[i];
-      u32 found = cells[c] & ~lit[i];
-      found |= found << 1 | found >> 1;
-      cells[c] = pieces < 32 ? found & ((1u << pieces) - 1) : found;
+  const bool any = __syncthreads_or(high);
+  if (any && threadIdx.x < 32) find_tracks(lit, n, pieces, score);
+  __syncthreads();
+  for (int i = threadIdx.x; i < n; i += WIDE) {
+    const int c = where[i];
+    const u32 on = any ? lit[i] : 0, left_out = 4 * __popc(on) <= pieces ? on : 0;
+    double s = 0, r = 0;
+    for (int p = 0; p < pieces; p++) {
+      if (left_out >> p & 1) continue;
+      const double z = of_mean(p, c), u = of_variance(p, c), squared = mul(u, u);
+      s = add(s, mul(z, z));
+      r = add(r, squared < 1e6 ? squared : 1e6);
     }
+    const double used = pieces - __popc(left_out);
+    slow[i] = quotient(s, used);
+    burst[i] = quotient(r, used);
+    u32 found = cells[c] & ~on;
+    found |= found << 1 | found >> 1;
+    cells[c] = pieces < 32 ? found & ((1u << pieces) - 1) : found;
   }
   if (j.wanted & CHANNELS) {
     __syncthreads();
