@@ -87,10 +87,10 @@ def test_bright_pulses_are_no_steps_of_the_gain(shift):
 @pytest.mark.parametrize("kinds", [(), "bad", "impulses", "gain", ("narrow", "radar")], ids=str)
 def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
     fb, _ = data(kinds)
-    offline = search(fb, DMS, block=1.024, clean=True, threads=1)
+    offline = search(fb, DMS, block=1.024, threads=1)
     rows = fb.read().T
     for size in (700, 3001):
-        with StreamSearch(fb.observation, DMS, block=1.024, clean=True, threads=1) as live:
+        with StreamSearch(fb.observation, DMS, block=1.024, threads=1) as live:
             found = [one for at in range(0, len(rows), size) for one in live.feed(at, rows[at : at + size])]
             found += live.finish()
             snr = np.concatenate([one.columns["snr"] for one in found])
@@ -125,7 +125,7 @@ def test_samples_that_are_read_again_are_as_they_were_cleaned(kinds):
 def test_few_channels_and_single_series_are_left_alone():
     x = np.random.default_rng(0).integers(80, 120, (8, 4000)).astype(np.uint8)
     fb = Filterbank.from_array(x, fch1=1500, foff=-4, tsamp=1e-3)
-    assert search(fb, [0.0, 10.0], clean=True, threads=1).removed is None
+    assert search(fb, [0.0, 10.0], threads=1).removed is None
 
 
 def test_steps_are_chosen_by_name():
@@ -133,13 +133,13 @@ def test_steps_are_chosen_by_name():
     with pytest.raises(ValueError, match="clean='hail'"):
         cleaning_steps("hail")
     fb, _ = data("bad")
-    assert search(fb, DMS, threads=1).removed is None
+    assert search(fb, DMS, threads=1, clean=False).removed is None
     assert search(fb, DMS, threads=1, clean=["impulses"]).removed.steps == ("impulses",)
 
 
 def test_masks_are_written_as_rfifind_does(tmp_path):
     fb, _ = data("bad")
-    mask = search(fb, DMS, clean=True, threads=1).removed.mask
+    mask = search(fb, DMS, threads=1).removed.mask
     write_rfifind(mask, tmp_path / "a.mask", fb)
     again = read_rfifind(tmp_path / "a.mask", fb)
     assert again.block == mask.block
@@ -154,8 +154,8 @@ def test_the_network_sorts(count):
     assert a.tolist() == list(range(count))
 
 
-@pytest.mark.parametrize(("clean", "steps"), [(None, 0), (True, 4), (False, 0)])
-def test_cleaning_is_off_unless_asked_for(clean, steps):
+@pytest.mark.parametrize(("clean", "steps"), [(None, 4), (True, 4), (False, 0), ("cells", 1)])
+def test_cleaning_is_the_default(clean, steps):
     assert len(cleaning_steps(clean)) == steps
 
 

@@ -97,7 +97,7 @@ def test_two_bursts_of_different_dm_stay_two(apart):
 def test_strong_interference_does_not_swallow_a_burst(offset):
     """An impulse of S/N 300 at DM 0, in the bow tie of which the burst may lie."""
     fb = receiver([Pulse(0.0, 2.0, 3e-3, 300.0), Pulse(300.0, 2.0 + offset, 4e-3, 30.0)], 4, seed=3)
-    found = search(fb, plan(fb, 800), threads=1)
+    found = search(fb, plan(fb, 800), threads=1, clean=False)
     near = found_at(found, 300, 2.0 + offset, 6e-3, 15)
     assert len(near) == 1
     assert found.dm[0] < 5

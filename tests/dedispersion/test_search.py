@@ -67,7 +67,7 @@ def test_every_event_of_the_slow_search(pulses, noise, downsamp):
     widths = (1, 2, 3, 5, 8, 13, 100)
     p = plan(pulses, dms=dms, downsamp=downsamp)
     block = 1100 if downsamp == 1 else 4096  # 1024 binned samples at least
-    found = search(pulses, p, widths=widths, threshold=3.5, noise=noise, block=block * 1e-3)
+    found = search(pulses, p, widths=widths, threshold=3.5, noise=noise, block=block * 1e-3, clean=False)
     delays = sample_delays(pulses.freqs, dms, 1e-3 * downsamp)
     x = pulses.read()
     n = x.shape[1] // downsamp
@@ -152,7 +152,7 @@ def test_pulses_on_a_drift_have_their_signal_to_noise(period, amplitude, width):
     dms = np.arange(150, 251, 5.0)
     flat, drift = (drifting(period, a, width) for a in (0, amplitude))
     before, found = (search(fb, dms, threshold=7) for fb in (flat, drift))
-    assert len(search(drift, dms, threshold=7, baseline=False)) > 4
+    assert len(search(drift, dms, threshold=7, baseline=False, clean=False)) > 4
     for t in (2.0, 4.5, 7.2, 9.4):
         near, was = (c.snr[np.abs(c.time - t) < 0.03] for c in (found, before))
         assert near.max() == pytest.approx(was.max(), rel=0.08), t  # one sigma of noise is 4%

@@ -38,7 +38,7 @@ class Step:
     ----------
     help : str
     usual : bool
-        Whether ``clean=True`` does it: it costs less than 1% of the S/N in clean noise.
+        Whether it is done by default: it costs less than 1% of the S/N in clean noise.
     """
 
     help: str
@@ -98,7 +98,7 @@ def cleaning_steps(clean: Clean) -> tuple[str, ...]:
     Parameters
     ----------
     clean : bool, str, sequence of str or None
-        True for the usual steps, False or None for none, or names of `CLEANING`.
+        None or True for the usual steps, False for none, or names of `CLEANING`.
 
     Raises
     ------
@@ -107,11 +107,11 @@ def cleaning_steps(clean: Clean) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> cleaning_steps(True), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
+    >>> cleaning_steps(None), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
     (('gain', 'channels', 'cells', 'impulses'), ('channels', 'impulses'), ())
     """
     if clean is None or isinstance(clean, (bool, np.bool_)):
-        return tuple(name for name, step in CLEANING.items() if step.usual) if clean else ()
+        return tuple(name for name, step in CLEANING.items() if step.usual) if clean is None or clean else ()
     given = [clean] if isinstance(clean, str) else list(clean)
     unknown = [name for name in given if name not in CLEANING]
     if unknown:
@@ -122,13 +122,13 @@ def cleaning_steps(clean: Clean) -> tuple[str, ...]:
 CLEAN_HELP = (
     "What to remove first: all, none, or a list of: "
     + "; ".join(f"{name} ({step.help})" for name, step in CLEANING.items())
-    + f". all is {','.join(cleaning_steps(True))}; the default is none."
+    + f". The default is all: {','.join(cleaning_steps(None))}."
 )
 """Help of the option ``--clean``."""
 VETO_HELP = (
     "Whether to look at each candidate again and to leave out those that are interference: as strong without "
-    "dispersion, narrow, at the end of the data, or beside an uneven level. The default is --veto with --clean, and "
-    "--no-veto without it."
+    "dispersion, narrow, at the end of the data, or beside an uneven level. The default is --veto, and --no-veto with "
+    "--clean none."
 )
 """Help of the option ``--veto``."""
 
