@@ -183,7 +183,8 @@ def test_the_widest_boxcar_in_seconds():
     band = {"nchan": 64, "duration": 8, "tsamp": 1e-3, "fch1": 1500, "foff": -4}
     fb = fake(dm=200, times=[3.5], width=0.4, snr=20, seed=1, **band)
     dms = np.arange(100, 300, 20.0)
-    wide, narrow = (search(fb, dms, max_width=w, threads=1) for w in (0.5, 0.1))
+    # beside a window of 0.1 s the level is that of the pulse, which the second look takes for red noise
+    wide, narrow = (search(fb, dms, max_width=w, threads=1, veto=w == 0.5) for w in (0.5, 0.1))
     assert narrow.width.max() <= 0.1
     assert 0.3 < wide.width[0] <= 0.5
     assert wide.snr[0] > 1.4 * narrow.snr.max()
@@ -240,7 +241,7 @@ def test_snr_falls_off_with_dm_as_it_should():
     pulse = np.exp(-4 * math.log(2) * ((t - arrival[:, None]) / fwhm) ** 2)
     fb = Filterbank.from_array(noise + 4 * pulse.astype(np.float32), freqs=freqs, tsamp=tsamp)
     dms = 50 + np.arange(-18, 18.1, 1.0)
-    found = search(fb, dms, threshold=6, widths=(4,))
+    found = search(fb, dms, threshold=6, widths=(4,), clean=False)
     e = found.events
     best = np.array([e.snr[e.dm == d].max(initial=0) for d in dms])
     model = snr_kept(dms - 50, 512 * 0.02, 394.9, fwhm)
@@ -449,7 +450,9 @@ def test_real_widths_share_the_top_event(test_data):
     """The Parkes files hold strong RFI; the loudest event is the same in 2, 4 and 8 bits."""
     tops = []
     for name in ("parkes_8bit_1.fil", "parkes_4bit.fil", "parkes_2bit.fil"):
-        found = search(Filterbank.open(test_data / "dedispersion" / name), np.arange(0, 100, 1.0), threshold=6)
+        found = search(
+            Filterbank.open(test_data / "dedispersion" / name), np.arange(0, 100, 1.0), threshold=6, clean=False
+        )
         tops.append((found.time_first[0], found.time_last[0]))
     assert max(a for a, _ in tops) < min(b for _, b in tops)
 
