@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from skysieve.dedispersion import Filterbank, fake, read_rfifind, search, write_rfifind
-from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps, sorting_network
+from skysieve.dedispersion.clean.cpu_receiver import sorting_network
+from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.injections.interference import interference
 from skysieve.dedispersion.stream.search.search import StreamSearch
