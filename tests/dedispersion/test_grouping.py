@@ -98,7 +98,7 @@ def test_two_bursts_of_different_dm_are_two_candidates(difference):
 def test_a_burst_beside_strong_interference_is_found(offset):
     """An impulse of S/N 300 at DM 0 is detected at many trial DMs; the burst may lie among these events."""
     fb = observe([Pulse(0.0, 2.0, 3e-3, 300.0), Pulse(300.0, 2.0 + offset, 4e-3, 30.0)], 4, seed=3)
-    found = search(fb, plan(fb, 800), threads=1)
+    found = search(fb, plan(fb, 800), threads=1, clean=False)
     near = found_at(found, 300, 2.0 + offset, 6e-3, 15)
     assert len(near) == 1
     assert found.dm[0] < 5

@@ -257,8 +257,8 @@ def search(
     clean: CleanOption = None,
     save_mask: Annotated[
         Path | None,
-        option("--save-mask", help="Mask of what was removed, as PRESTO's rfifind writes it (.mask); needs "
-               "--clean.", panel=OUTPUT, metavar="FILE"),
+        option("--save-mask", help="Mask of what was removed, as PRESTO's rfifind writes it (.mask).", panel=OUTPUT,
+               metavar="FILE"),
     ] = None,
     requantise: Requantise = False,
     searching: Searching,
@@ -323,8 +323,8 @@ def search(
         messages = reports.messages()
         dms.check(plan_file)
         steps = parse_steps(clean, "--clean")
-        if save_mask is not None and not steps:
-            raise ValueError("--save-mask: nothing is removed; expected --clean all, or a list of steps")
+        if save_mask is not None and steps == ():
+            raise ValueError("--save-mask: nothing is removed with --clean none")
 
         def find(fb: Filterbank) -> tuple[Filterbank, Candidates, Mask | None]:
             made = dms.plan(fb, plan_file)

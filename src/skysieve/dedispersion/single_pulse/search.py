@@ -611,13 +611,13 @@ def search(
         default the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have
         (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
     clean : bool, str, sequence of str or None
-        What is removed from the data first: True for steps of the gain, bad channels, narrow-band signals and impulses;
-        False or None, the default, for nothing; or names of `CLEANING`.  The result lists what was removed as
-        ``removed``.  Data of fewer than 16 channels and de-dispersed ones are not cleaned.
+        What is removed from the data first: None or True for steps of the gain, bad channels, narrow-band signals and
+        impulses; False for nothing; or names of `CLEANING`.  The result lists what was removed as ``removed``.  Data of
+        fewer than 16 channels and de-dispersed ones are not cleaned.
     veto : bool, optional
         Look at each candidate again, in its cut-out of the samples, and leave out those that are no dispersed pulses:
         see `vetting.REASONS`.  The result counts them as ``vetoed``.  Data of fewer than 32 channels are not looked at.
-        The default is to do so if the data are cleaned.
+        The default is to do so unless nothing is removed (``clean=False``).
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
