@@ -14,7 +14,7 @@ import numpy as np
 
 from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.data.delays import delay_seconds
-from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.filterbank import DeviceReader, Filterbank
 from skysieve.dedispersion.data.simulate import NOISE_BLOCK, NoiseReader, PulseReader, whole_reader
 from skysieve.dedispersion.single_pulse.refine import window_snr_of
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from skysieve.dedispersion.dm_plan.arguments import Stages
     from skysieve.dedispersion.single_pulse.candidates import Candidates
+
+    from .cuda.launch import DeviceNoise
 
 AROUND = 256
 """Least samples before and after a pulse from which the level of data is measured."""
@@ -156,20 +158,26 @@ class Maker:
     lost : numpy.ndarray of int64, shape (n, 4)
         Rectangles of the data that are lost.
     threads : int, optional
+    device : DeviceNoise, optional
+        Makes noise of bytes in the memory of the GPU that searches it, with the same bits.
     """
 
     def __init__(
         self, analog: bool, known: Levels, constant: float, stages: Stages, widths: Sequence[int],
         kinds: Sequence[str], strength: float, lost: NDArray[np.int64], threads: int | None,
+        device: DeviceNoise | None = None,
     ) -> None:  # fmt: skip
         self.analog, self.known, self.constant = analog, known, constant
         self.stages, self.widths = stages, np.array(widths, np.int64)
         self.kinds, self.strength, self.lost = tuple(kinds), strength, lost
         self.pool = TaskPool(threads)
+        self.device = device
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and free the memory of the device."""
         self.pool.close()
+        if self.device is not None:
+            self.device.close()
 
     def making(self, fb: Filterbank, pulses: Sequence[Pulse], seed: int) -> Iterator[Segment]:
         """`make` when the one item is taken."""
@@ -213,28 +221,15 @@ class Maker:
     def _held(
         self, fb: Filterbank, added: list[tuple[NDArray[np.int64], NDArray[Any]]]
     ) -> tuple[Filterbank, Filterbank]:
-        """Noise without and with pulses, in memory."""
-        from .cpu_segments import add_level, add_pulse
-
+        """Noise without and with pulses, in the memory of the host or of the GPU that searches it."""
         reader = fb.readers[0]
         assert isinstance(reader, NoiseReader)
-        level, sigma, highest = (np.float32(x) for x in (reader.level, reader.sigma, reader.maximum))
-        base = np.empty((fb.nsamp, fb.nchan), fb.dtype)
-        made = np.empty_like(base) if added else base
-        ends = [(int(first.min()), int(first.max()) + counts.shape[1]) for first, counts in added]
-
-        def fill(number: int) -> None:
-            for start, values in reader.drawn(number):
-                stop = start + len(values)
-                add_level(values, sigma, level, highest, base[start:stop])
-                if added:
-                    made[start:stop] = base[start:stop]
-                for (first, counts), (begin, end) in zip(added, ends, strict=True):
-                    if begin < stop and end > start:
-                        add_pulse(values, start, first, counts, highest, made[start:stop])
-
-        self.pool.run([lambda i=i: fill(i) for i in range(-(-fb.nsamp // NOISE_BLOCK))])  # type: ignore[misc]
-        return Filterbank([HeldReader(reader, base)]), Filterbank([HeldReader(reader, made)])
+        if self.device is None or fb.dtype != np.uint8:
+            base, made = held_noise(reader, added, self.pool)
+            return Filterbank([HeldReader(reader, base)]), Filterbank([HeldReader(reader, made)])
+        arrays = self.device.make(reader, added)
+        like = reader.observation, reader.order, reader.maximum
+        return Filterbank([DeviceReader(arrays[0].T, *like)]), Filterbank([DeviceReader(arrays[1].T, *like)])
 
     def _best_near(self, one: Placed, searched: Filterbank) -> float:
         """See `Placed.near`."""
@@ -265,6 +260,31 @@ class Maker:
             first, last = math.floor(middle - late), math.ceil(middle + late) + 1
             best = max(best, float(highest_window(x, shifts, widths, first, last, sigma)))
         return best
+
+
+def held_noise(
+    reader: NoiseReader, added: Sequence[tuple[NDArray[np.int64], NDArray[Any]]], pool: TaskPool
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Noise without and with pulses, shape (samples, channels); one array for both without pulses."""
+    from .cpu_segments import add_level, add_pulse
+
+    level, sigma, highest = (np.float32(x) for x in (reader.level, reader.sigma, reader.maximum))
+    base = np.empty((reader.nsamp, reader.observation.nchan), reader.dtype)
+    made = np.empty_like(base) if added else base
+    ends = [(int(first.min()), int(first.max()) + counts.shape[1]) for first, counts in added]
+
+    def fill(number: int) -> None:
+        for start, values in reader.drawn(number):
+            stop = start + len(values)
+            add_level(values, sigma, level, highest, base[start:stop])
+            if added:
+                made[start:stop] = base[start:stop]
+            for (first, counts), (begin, end) in zip(added, ends, strict=True):
+                if begin < stop and end > start:
+                    add_pulse(values, start, first, counts, highest, made[start:stop])
+
+    pool.run([lambda i=i: fill(i) for i in range(-(-reader.nsamp // NOISE_BLOCK))])  # type: ignore[misc]
+    return base, made
 
 
 def ideal(
