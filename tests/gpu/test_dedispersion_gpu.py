@@ -296,3 +296,21 @@ def test_a_campaign_has_the_pulses_and_candidates_of_the_cpu(interference):
     assert on_gpu.trials.tobytes() == on_cpu.trials.tobytes()
     assert on_gpu.false.tobytes() == on_cpu.false.tobytes()
     assert on_gpu.hours == on_cpu.hours
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_dropped_data_that_lie_on_a_gpu_are_found(kind):
+    import cupy
+
+    x = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[10.5], snr=30, seed=1).read().copy()
+    x[:, 4000:4400] = 0
+    x[7, 9000:9800] = 96
+    x = x.astype(kind)
+    band = {"fch1": 1500, "foff": -4, "tsamp": 1e-3}
+    on_gpu = search(Filterbank.from_array(cupy.asarray(x), **band), np.arange(100, 300, 4.0))
+    on_cpu = search(Filterbank.from_array(x, **band), np.arange(100, 300, 4.0), device="cpu")
+    assert len(on_cpu.dropped) > 1
+    assert np.array_equal(on_gpu.dropped, on_cpu.dropped)
+    assert np.array_equal(on_gpu.snr, on_cpu.snr)
+    assert np.array_equal(on_gpu.time, on_cpu.time)

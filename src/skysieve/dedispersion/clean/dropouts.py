@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import array_module, to_host
 from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 
@@ -109,11 +110,15 @@ class Watch:
             raise Suspicious
 
     def _compare(self, spectra: NDArray[Any], after: NDArray[Any] | None) -> None:
-        """Compare spectra with those after them; without these, ``spectra`` says what is equal."""
+        """Compare spectra with those after them; without these, ``spectra`` says what is equal, and may be on a GPU."""
         pairs, units = spectra.shape
         if not len(self._run):
             self._run, self._longest, self._equal = (np.zeros(units, np.int32) for _ in range(3))
         if not pairs:
+            return
+        if after is None:
+            self._many.append(_count_runs(spectra, self._run, self._longest, self._equal))
+            self.probes += pairs
             return
         count = 1
         if pairs * units * spectra.itemsize * self.stride >= SPLIT:
@@ -124,7 +129,7 @@ class Watch:
 
         def part(low: int, high: int) -> NDArray[np.int32]:
             some = slice(low, high)
-            same = spectra[:, some] if after is None else spectra[:, some] == after[:, some]
+            same = spectra[:, some] == after[:, some]
             return _count_runs(same, self._run[some], self._longest[some], self._equal[some])
 
         tasks = [partial(part, low, high) for low, high in pairwise(edges)]
@@ -134,8 +139,6 @@ class Watch:
 
     def see_resident(self, fb: Filterbank) -> None:
         """Compare all samples of a filterbank in the memory of a GPU, on that GPU."""
-        from skysieve.core.arrays import to_host
-
         step = max(1, SLICE * MOST_STRIDE // fb.nchan // self.stride) * self.stride
         for start in range(0, fb.nsamp - 1, step):
             pieces = fb.resident(start, min(step + 1, fb.nsamp - start))
@@ -143,7 +146,7 @@ class Watch:
             for held, _ in pieces:
                 x = held.data.view(f"u{held.data.dtype.itemsize}")
                 after = x[1 :: self.stride]
-                self._compare(to_host(x[:: self.stride][: len(after)] == after), None)
+                self._compare(x[:: self.stride][: len(after)] == after, None)
         self.at = fb.nsamp
 
     @property
@@ -182,31 +185,36 @@ def _count_runs(
     """Take what is equal in the next pairs, shape (pairs, channels); the number of equal channels of each pair.
 
     ``run`` counts the equal pairs of the run that is open, ``longest`` those of the longest run that has ended, and
-    ``equal`` all equal pairs.  NumPy is fast enough, and a search on a GPU need not load numba.
+    ``equal`` all equal pairs.  NumPy is fast enough, and a search on a GPU need not load numba.  If ``same`` is on a
+    GPU, only the channels that have long or open runs are copied from it.
     """
-    for at in range(0, len(same), 255):  # sums of bytes
-        equal += np.add.reduce(same[at : at + 255].view(np.uint8), axis=0, dtype=np.uint8)
-    hard = same[-1] | (run > 0)  # runs that are open
+    xp = array_module(same)
+    if xp is not np:
+        equal += to_host(same.sum(axis=0, dtype=np.int32))
+    else:
+        for at in range(0, len(same), 255):  # sums of bytes
+            equal += np.add.reduce(same[at : at + 255].view(np.uint8), axis=0, dtype=np.uint8)
+    hard = to_host(same[-1]) | (run > 0)  # runs that are open
     inside = same  # whether ``length`` pairs in a row are equal
     for length in range(1, SHORT + 1):
-        seen = inside.any(axis=0)
+        seen = to_host(inside.any(axis=0))
         np.maximum(longest, length, out=longest, where=seen & ~hard)
         if not seen.any():
             break
         inside = inside[1:] & inside[:-1]
-    open_or_long = np.flatnonzero(hard | inside.any(axis=0))
+    open_or_long = np.flatnonzero(hard | to_host(inside.any(axis=0)))
     number = np.arange(1, len(same) + 1, dtype=np.int32)[:, None]
     each = max(1, RUN_VALUES // len(same))
     for at in range(0, len(open_or_long), each):
         which = open_or_long[at : at + each]
-        before, some = run[which], same[:, which]
+        before, some = run[which], to_host(same[:, xp.asarray(which)])
         last = np.where(some, np.iinfo(np.int32).min, number)  # the last pair so far that is not equal
         last[0] = np.where(some[0], -before, 1)
         np.maximum.accumulate(last, axis=0, out=last)
         run[which] = len(same) - last[-1]
         ended = np.max(number - last, axis=0, where=number <= last[-1], initial=0)
         longest[which] = np.maximum(longest[which], np.maximum(ended, np.where(some[0], 0, before)))
-    return same.sum(axis=1, dtype=np.int32)
+    return to_host(same.sum(axis=1, dtype=np.int32))
 
 
 def bits_of(rows: NDArray[Any]) -> NDArray[Any]:

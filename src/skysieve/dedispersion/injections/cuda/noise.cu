@@ -89,8 +89,8 @@ __device__ __forceinline__ float normal(int bits) {
   const float log = __fadd_rn(__fmul_rn(__int2float_rn(n >> 23), 0.69314718055994531f), __fmul_rn(m, series(LOG, m)));
   const float w = __fadd_rn(1e-7f, -log);
   const float sign = bits < 0 ? -1.0f : 1.0f;
-  const float size = w > 5.0f ? series(FAR, __fadd_rn(__fsqrt_rn(w), -3.526352904508354f))
-                              : series(NEAR, __fadd_rn(w, -2.5f));
+  const float size =
+      w > 5.0f ? series(FAR, __fadd_rn(__fsqrt_rn(w), -3.526352904508354f)) : series(NEAR, __fadd_rn(w, -2.5f));
   return __fmul_rn(size, __fadd_rn(sign, -__fmul_rn(__fmul_rn(sign, 2.0f), p)));
 }
 
@@ -128,8 +128,8 @@ extern "C" __global__ void __launch_bounds__(256) noise(Job job) {
 }
 
 // Row c of a pulse is shapes[c], `length` samples from first[c] on.
-extern "C" __global__ void __launch_bounds__(256)
-    pulse(Job job, const float* __restrict__ shapes, const i64* __restrict__ first, int length) {
+extern "C" __global__ void __launch_bounds__(256) pulse(Job job, const float* __restrict__ shapes,
+                                                        const i64* __restrict__ first, int length) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x, c = blockIdx.y;
   if (i >= length) return;
   const i64 t = first[c] + i;
