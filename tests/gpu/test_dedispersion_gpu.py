@@ -27,6 +27,7 @@ from skysieve.dedispersion import (
     fake,
     plan,
     search,
+    z_dot,
 )
 from skysieve.dedispersion.contract import Table
 from skysieve.dedispersion.data.delays import sample_delays
@@ -314,3 +315,18 @@ def test_dropped_data_that_lie_on_a_gpu_are_found(kind):
     assert np.array_equal(on_gpu.dropped, on_cpu.dropped)
     assert np.array_equal(on_gpu.snr, on_cpu.snr)
     assert np.array_equal(on_gpu.time, on_cpu.time)
+
+
+@pytest.mark.gpu
+def test_z_dot_gives_the_candidates_of_the_cpu():
+    x = (
+        fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[10.5], snr=30, seed=1)
+        .read()
+        .astype(int)
+    )
+    x[:, 4000:4040] += np.linspace(0, 90, 64).astype(int)[:, None]
+    fb = z_dot(Filterbank.from_array(x.clip(0, 255).astype(np.uint8), fch1=1500, foff=-4, tsamp=1e-3))
+    on_gpu, on_cpu = (search(fb, np.arange(0, 300, 4.0), device=device) for device in ("cuda", "cpu"))
+    assert len(on_cpu)
+    for name in ("snr", "dm", "time", "width"):
+        assert np.array_equal(getattr(on_gpu, name), getattr(on_cpu, name))
