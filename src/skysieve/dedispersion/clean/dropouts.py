@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.arrays import array_module, to_host
 from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from skysieve.core.gpu.runtime import Runtime
 
 __all__ = ["Suspicious", "Watch", "find_dropped"]
 
@@ -36,6 +37,8 @@ SATURATED = 0.1
 """Seconds for which samples at the top of their range must last to be dropped data: a bright pulse saturates, too."""
 SLICE = 2**21
 """Samples x channels that are examined at a time."""
+RESIDENT = 2**33
+"""Samples x channels that a GPU compares at a time."""
 SPLIT = 2**23
 """Bytes from which several threads share a piece."""
 ROUNDS = 3
@@ -109,16 +112,15 @@ class Watch:
         if not self.quiet and self.suspicious():
             raise Suspicious
 
-    def _compare(self, spectra: NDArray[Any], after: NDArray[Any] | None) -> None:
-        """Compare spectra with those after them; without these, ``spectra`` says what is equal, and may be on a GPU."""
-        pairs, units = spectra.shape
+    def _begin(self, units: int) -> None:
         if not len(self._run):
             self._run, self._longest, self._equal = (np.zeros(units, np.int32) for _ in range(3))
+
+    def _compare(self, spectra: NDArray[Any], after: NDArray[Any]) -> None:
+        """Compare spectra with those after them."""
+        pairs, units = spectra.shape
+        self._begin(units)
         if not pairs:
-            return
-        if after is None:
-            self._many.append(_count_runs(spectra, self._run, self._longest, self._equal))
-            self.probes += pairs
             return
         count = 1
         if pairs * units * spectra.itemsize * self.stride >= SPLIT:
@@ -129,24 +131,37 @@ class Watch:
 
         def part(low: int, high: int) -> NDArray[np.int32]:
             some = slice(low, high)
-            same = spectra[:, some] == after[:, some]
-            return _count_runs(same, self._run[some], self._longest[some], self._equal[some])
+            return _count_runs(
+                spectra[:, some] == after[:, some], self._run[some], self._longest[some], self._equal[some]
+            )
 
         tasks = [partial(part, low, high) for low, high in pairwise(edges)]
         found = [tasks[0]()] if self._pool is None or count == 1 else self._pool.run(tasks)
         self._many.append(np.sum(found, axis=0, dtype=np.int32))
         self.probes += pairs
 
-    def see_resident(self, fb: Filterbank) -> None:
+    def see_resident(self, fb: Filterbank, runtime: Runtime | None = None) -> None:
         """Compare all samples of a filterbank in the memory of a GPU, on that GPU."""
-        step = max(1, SLICE * MOST_STRIDE // fb.nchan // self.stride) * self.stride
+        from .cuda.runs import runs, runtime_of
+
+        step = max(1, RESIDENT // fb.nchan // self.stride) * self.stride
         for start in range(0, fb.nsamp - 1, step):
             pieces = fb.resident(start, min(step + 1, fb.nsamp - start))
             assert pieces is not None
             for held, _ in pieces:
+                if len(held.data) < 2:
+                    continue
                 x = held.data.view(f"u{held.data.dtype.itemsize}")
-                after = x[1 :: self.stride]
-                self._compare(x[:: self.stride][: len(after)] == after, None)
+                many, found, lengths = runs(runtime_of(held.index) if runtime is None else runtime, x, self.stride)
+                self._begin(fb.nchan)
+                self._many.append(many)
+                self.probes += len(many)
+                for (equal, lead, longest, after), length in zip(found, lengths, strict=True):
+                    whole = lead == length
+                    ended = np.maximum(longest, np.where(whole, 0, self._run + lead))
+                    np.maximum(self._longest, ended, out=self._longest)
+                    self._run = np.where(whole, self._run + length, after).astype(np.int32)
+                    self._equal += equal
         self.at = fb.nsamp
 
     @property
@@ -185,36 +200,31 @@ def _count_runs(
     """Take what is equal in the next pairs, shape (pairs, channels); the number of equal channels of each pair.
 
     ``run`` counts the equal pairs of the run that is open, ``longest`` those of the longest run that has ended, and
-    ``equal`` all equal pairs.  NumPy is fast enough, and a search on a GPU need not load numba.  If ``same`` is on a
-    GPU, only the channels that have long or open runs are copied from it.
+    ``equal`` all equal pairs.  NumPy is fast enough, and a search on a GPU need not load numba.
     """
-    xp = array_module(same)
-    if xp is not np:
-        equal += to_host(same.sum(axis=0, dtype=np.int32))
-    else:
-        for at in range(0, len(same), 255):  # sums of bytes
-            equal += np.add.reduce(same[at : at + 255].view(np.uint8), axis=0, dtype=np.uint8)
-    hard = to_host(same[-1]) | (run > 0)  # runs that are open
+    for at in range(0, len(same), 255):  # sums of bytes
+        equal += np.add.reduce(same[at : at + 255].view(np.uint8), axis=0, dtype=np.uint8)
+    hard = same[-1] | (run > 0)  # runs that are open
     inside = same  # whether ``length`` pairs in a row are equal
     for length in range(1, SHORT + 1):
-        seen = to_host(inside.any(axis=0))
+        seen = inside.any(axis=0)
         np.maximum(longest, length, out=longest, where=seen & ~hard)
         if not seen.any():
             break
         inside = inside[1:] & inside[:-1]
-    open_or_long = np.flatnonzero(hard | to_host(inside.any(axis=0)))
+    open_or_long = np.flatnonzero(hard | inside.any(axis=0))
     number = np.arange(1, len(same) + 1, dtype=np.int32)[:, None]
     each = max(1, RUN_VALUES // len(same))
     for at in range(0, len(open_or_long), each):
         which = open_or_long[at : at + each]
-        before, some = run[which], to_host(same[:, xp.asarray(which)])
+        before, some = run[which], same[:, which]
         last = np.where(some, np.iinfo(np.int32).min, number)  # the last pair so far that is not equal
         last[0] = np.where(some[0], -before, 1)
         np.maximum.accumulate(last, axis=0, out=last)
         run[which] = len(same) - last[-1]
         ended = np.max(number - last, axis=0, where=number <= last[-1], initial=0)
         longest[which] = np.maximum(longest[which], np.maximum(ended, np.where(some[0], 0, before)))
-    return to_host(same.sum(axis=1, dtype=np.int32))
+    return same.sum(axis=1, dtype=np.int32)
 
 
 def bits_of(rows: NDArray[Any]) -> NDArray[Any]:
