@@ -29,7 +29,7 @@ from benchmarks.harness import machine
 from scipy.stats import beta, chi2
 
 from skysieve.core.device import resolve
-from skysieve.dedispersion import DM_CONSTANT, Filterbank, Noise, completeness, plan, search
+from skysieve.dedispersion import DM_CONSTANT, Completeness, Filterbank, Noise, completeness, plan, search
 from skysieve.dedispersion.contract import THRESHOLD
 from skysieve.dedispersion.injections.pulses import Pulse, record
 
@@ -112,14 +112,21 @@ def ratio(some: Any, which: Any, upper: str, lower: str) -> float:
     return float(np.median(values)) if len(values) else math.nan
 
 
-def recall(n: int, seed: int, channels: int, device: str, clean: bool | None) -> Iterator[dict[str, Any]]:
-    """Rows of the part ``recall``."""
+def recall(
+    n: int, seed: int, channels: int, device: str, clean: bool | None, saved: Path | None
+) -> Iterator[dict[str, Any]]:
+    """Rows of the part ``recall``; finished segments are saved under the name ``saved``."""
     receiver, low, high = RECALL[channels]
     dms = plan(receiver.segment(0), high, dm_min=low)
     found = completeness(
         receiver, dms, n=n, dm=(max(low, 10.0), high), width=(3e-4, 0.25), seed=seed, max_width=0.4, device=device,
-        clean=clean,
+        clean=clean, parts=None if saved is None else f"{saved}-{channels}",
     )  # fmt: skip
+    yield from rows_of(found, channels, bool(clean))
+
+
+def rows_of(found: Completeness, channels: int, clean: bool) -> Iterator[dict[str, Any]]:
+    """Rows of a campaign."""
     for width, edges in WIDTHS.items():
         t = found.trials
         t = t[(t["effective_width"] >= edges[0]) & (t["effective_width"] < edges[1])]
@@ -129,7 +136,7 @@ def recall(n: int, seed: int, channels: int, device: str, clean: bool | None) ->
             sure = known >= found.threshold
             total, k = len(some), int(good.sum())
             yield {
-                "channels": channels, "cleaning": bool(clean), "width, ms": width,
+                "channels": channels, "cleaning": clean, "width, ms": width,
                 "S/N": float(snr), "pulses": total, "recall": k / total,
                 "from": float(beta.ppf(0.025, k, total - k + 1)),
                 "to": float(beta.ppf(0.975, k + 1, total - k)) if k < total else 1.0,
@@ -140,12 +147,13 @@ def recall(n: int, seed: int, channels: int, device: str, clean: bool | None) ->
                 "known / injected, known": ratio(some, sure, "snr_known", "snr"),
                 "known / injected, found": ratio(some, good, "snr_known", "snr"),
                 "window / known": ratio(some, good, "snr_window", "snr_known"),
+                "found / known": ratio(some, good, "snr_found", "snr_known"),
                 "candidates": float(some["candidates"].mean()), "most": int(some["candidates"].max()),
                 "DM error": float(np.nanmedian(np.abs(some["dm_error"]))),
             }  # fmt: skip
     rate, least, most = found.false_rate()
     yield {
-        "channels": channels, "cleaning": bool(clean), "pulses": len(found), "false": len(found.false),
+        "channels": channels, "cleaning": clean, "pulses": len(found), "false": len(found.false),
         "hours": found.hours, "an hour": rate, "from": least, "to": most, "seconds": found.seconds,
         "searching": found.searching, "pulses a second": len(found) / found.seconds,
     }  # fmt: skip
@@ -210,14 +218,17 @@ def main() -> int:
     parser.add_argument("--clean", action="store_true", help="clean the data, in recall and false")
     parser.add_argument("--hours", type=float, default=24.0, help="noise of false")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--saved", type=Path, help="where false keeps segments that are done, to continue after them")
+    parser.add_argument(
+        "--saved", type=Path, help="where recall and false keep segments that are done, to continue after them"
+    )
     parser.add_argument("--output", type=Path, help="JSON of all rows")
     args = parser.parse_args()
     print(f"threshold {THRESHOLD} by default")
     parts = {
         "drift": lambda: drifts(args.segments, args.seed),
         "recall": lambda: chain.from_iterable(
-            recall(args.pulses, args.seed, channels, args.device, args.clean or None) for channels in args.channels
+            recall(args.pulses, args.seed, channels, args.device, args.clean or None, args.saved)
+            for channels in args.channels
         ),
         "false": lambda: false(args.hours, args.seed, args.device, args.clean or None, args.saved),
         "speed": lambda: speed(5),

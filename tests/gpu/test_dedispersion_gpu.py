@@ -330,3 +330,18 @@ def test_z_dot_gives_the_candidates_of_the_cpu():
     assert len(on_cpu)
     for name in ("snr", "dm", "time", "width"):
         assert np.array_equal(getattr(on_gpu, name), getattr(on_cpu, name))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("by_time", [False, True])
+def test_blocks_along_a_pulse_of_samples_on_a_gpu(by_time):
+    import cupy
+
+    x = samples("u1", (40, 3000), np.random.default_rng(9))
+    freqs = np.random.default_rng(1).permutation(np.linspace(1200, 1500, 40))
+    held = cupy.asfortranarray(cupy.asarray(x)) if by_time else cupy.asarray(x)
+    first = np.random.default_rng(2).integers(0, 2000, 40)
+    on_gpu, on_cpu = (Filterbank.from_array(y, freqs=freqs, tsamp=1e-3).shifted(first, 900) for y in (held, x))
+    assert np.array_equal(on_gpu, on_cpu)
+    with pytest.raises(ValueError, match="the data have 3000"):
+        Filterbank.from_array(held, freqs=freqs, tsamp=1e-3).shifted(first, 2500)

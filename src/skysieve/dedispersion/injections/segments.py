@@ -242,7 +242,11 @@ class Maker:
         begin = made.begin + made.delays - before
         low = max(0, int(begin.min()))
         high = min(searched.nsamp, int(begin.max()) + 2 * before + made.length)
-        block = searched.block(low, high - low).T
+        # of samples on a GPU, copy no more than needed
+        if searched.gpu is not None and begin.min() >= 0 and int(begin.max()) + 2 * before + made.length <= high:
+            block, offset = searched.shifted(begin, 2 * before + made.length).T, np.zeros_like(begin)
+        else:
+            block, offset = searched.block(low, high - low).T, begin - low
         best = 0.0  # no DM of the search counts as this pulse
         for listed, binning, *_ in self.stages:
             dms = listed[np.abs(listed - pulse.dm) <= half]
@@ -251,7 +255,7 @@ class Maker:
                 continue
             step = binning * max(1, made.length // (FINE * binning))
             x = np.empty((obs.nchan, (2 * before + made.length) // step), np.float32)
-            aligned(block, begin - low, step, self.known.level, x)
+            aligned(block, offset, step, self.known.level, x)
             shifts = np.rint(self.constant * (dms[:, None] - pulse.dm) * squares / (obs.tsamp * step)).astype(np.int64)
             widths = np.unique(np.rint(self.widths * (binning / step)).astype(np.int64))
             widths = widths[(widths > 0) & (widths <= max(1, WIDEST * made.length / step))]
@@ -309,10 +313,9 @@ def ideal(
         block = fb.block(first, last - first)
         near = (begin - first)[:, None] + np.arange(-more, length + more)
         level = level_near(block[rows, np.clip(near, 0, last - first - 1)], known)
-        block = block[:, low - first : high - first]
+        values = block[rows, at + low - first].astype(np.float64)
     else:
-        block = fb.block(low, high - low)
-    values = block[rows, at].astype(np.float64)
+        values = fb.shifted(begin, length).astype(np.float64)
     steps = at + low - made.first[:, None]
     inside = (steps >= 0) & (steps < counts.shape[1])
     steps = np.clip(steps, 0, counts.shape[1] - 1)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.core.arrays import to_host
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import opened
 
@@ -131,7 +130,10 @@ def window_snr_of(fb: Filterbank, found: Candidates, i: int) -> float:
     if first < low or first + n > high:
         return math.nan
     series = np.zeros(high - low)
-    add_channels(to_host(fb.block(low, high - low + int(delays.max()))).T, delays, series)
+    if fb.gpu is not None:  # little is copied
+        add_channels(fb.shifted(low + delays, high - low).T, np.zeros_like(delays), series)
+    else:
+        add_channels(fb.block(low, high - low + int(delays.max())).T, delays, series)
     begin = first - low
     rest = np.concatenate([series[: max(0, begin - n)], series[begin + 2 * n :]])
     if len(rest) < 2:
