@@ -218,19 +218,15 @@ def main() -> int:
     parser.add_argument("--clean", action="store_true", help="clean the data, in recall and false")
     parser.add_argument("--hours", type=float, default=24.0, help="noise of false")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--saved", type=Path, help="where recall and false keep segments that are done, to continue after them"
-    )
+    parser.add_argument("--saved", type=Path, help="where recall and false keep what is done, to continue after it")
     parser.add_argument("--output", type=Path, help="JSON of all rows")
     args = parser.parse_args()
     print(f"threshold {THRESHOLD} by default")
+    how = args.device, args.clean or None, args.saved
     parts = {
         "drift": lambda: drifts(args.segments, args.seed),
-        "recall": lambda: chain.from_iterable(
-            recall(args.pulses, args.seed, channels, args.device, args.clean or None, args.saved)
-            for channels in args.channels
-        ),
-        "false": lambda: false(args.hours, args.seed, args.device, args.clean or None, args.saved),
+        "recall": lambda: chain.from_iterable(recall(args.pulses, args.seed, n, *how) for n in args.channels),
+        "false": lambda: false(args.hours, args.seed, *how),
         "speed": lambda: speed(5),
     }
     found = {name: show(name, parts[name]()) for name in args.only}
