@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 AROUND = 256
 """Least samples before and after a pulse from which the level of data is measured."""
 MARGIN = 0.5
-"""Most seconds before the first pulse and between pulses, beside two sweeps."""
+"""Most seconds before the first pulse, and between pulses beside their sweeps."""
+FAINT = 4.0
+"""S/N below which a pulse has no events; at wrong DMs, one of S/N s has some over its width times (s / 4)^2."""
 HELD = 2**30
 """Most samples of a segment of noise that is made in memory; longer ones are made when they are read."""
 FINE, MOST_SUMS = 64, 48
@@ -106,13 +108,23 @@ class HeldReader:
 def place(
     fb: Filterbank, wanted: Sequence[dict[str, Any]], constant: float, highest: float, rng: np.random.Generator
 ) -> Iterator[Pulse]:
-    """Pulses, one after the other and at least two sweeps apart, as long as they fit into the data."""
+    """Pulses, one after the other, as long as they fit into the data.
+
+    Two neighbours are at least two sweeps of the longer one apart, and farther where a strong one has events at wrong
+    DMs for longer.
+    """
     obs, length = fb.observation, fb.nsamp * fb.tsamp
     bottom = float(obs.freqs.min())
-    sweep = float(delay_seconds(bottom, highest, obs.top, constant))
+    longest = float(delay_seconds(bottom, highest, obs.top, constant))
     margin = min(MARGIN, length / 20)
-    at = margin + float(rng.uniform()) * min(2 * sweep, max(0.0, length - sweep - 4 * margin))
+    at = margin + float(rng.uniform()) * min(2 * longest, max(0.0, length - longest - 4 * margin))
+    before = 0.0  # seconds that the pulse before needs
     for i, parameters in enumerate(wanted):
+        sweep = float(delay_seconds(bottom, parameters["dm"], obs.top, constant))
+        smeared = (parameters["snr"] / FAINT) ** 2 * (parameters["width"] + parameters.get("scatter", 0.0))
+        needs = min(2 * longest, max(2 * sweep, smeared))
+        at += max(before, needs) if i else 0.0
+        before = needs
         pulse = Pulse(time=at + margin * float(rng.uniform()), **parameters)
         first, samples = extent(obs, pulse, constant)
         if first.min() < 0:  # a wide pulse: begin later
@@ -128,7 +140,7 @@ def place(
             if first.min() < 0:
                 return
         yield pulse
-        at = pulse.time + 2 * sweep + margin + samples * obs.tsamp
+        at = pulse.time + margin + samples * obs.tsamp
 
 
 def counts_of(fb: Filterbank, made: Recorded, known: Levels, analog: bool) -> NDArray[Any]:
