@@ -94,8 +94,8 @@ def window_snr(data: Filterbank | Paths, found: Candidates) -> NDArray[np.float6
 
     ``Candidates.snr`` is the highest of many neighbouring windows, so that noise raises it: by 5% at an S/N of 10 on
     average.  The DM and time of a candidate are means over events, which follow the noise less; so does the S/N there.
-    What is left of it is subtracted: the choice of three parameters, DM, time and width, raises the square of the S/N by
-    3 on average.
+    What is left of it is subtracted: the choice of three parameters, DM, time and width, raises the square of the S/N
+    by 3 on average.
 
     Parameters
     ----------
