@@ -23,6 +23,8 @@ from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.core.gpu.runtime import Runtime
+
 __all__ = ["Suspicious", "Watch", "find_dropped"]
 
 MARGIN = 14.0
@@ -36,6 +38,8 @@ SATURATED = 0.1
 """Seconds for which samples at the top of their range must last to be dropped data: a bright pulse saturates, too."""
 SLICE = 2**21
 """Samples x channels that are examined at a time."""
+RESIDENT = 2**33
+"""Samples x channels that a GPU compares at a time."""
 SPLIT = 2**23
 """Bytes from which several threads share a piece."""
 ROUNDS = 3
@@ -116,11 +120,14 @@ class Watch:
         if not self.quiet and self.suspicious():
             raise Suspicious
 
-    def _compare(self, spectra: NDArray[Any], after: NDArray[Any] | None) -> None:
-        """Compare spectra with those after them; without these, ``spectra`` says what is equal."""
-        pairs, units = spectra.shape
+    def _begin(self, units: int) -> None:
         if not len(self._run):
             self._run, self._longest, self._equal = (np.zeros(units, np.int32) for _ in range(3))
+
+    def _compare(self, spectra: NDArray[Any], after: NDArray[Any]) -> None:
+        """Compare spectra with those after them."""
+        pairs, units = spectra.shape
+        self._begin(units)
         if not pairs:
             return
         count = 1
@@ -132,8 +139,9 @@ class Watch:
 
         def part(low: int, high: int) -> NDArray[np.int32]:
             some = slice(low, high)
-            same = spectra[:, some] if after is None else spectra[:, some] == after[:, some]
-            return _count_runs(same, self._run[some], self._longest[some], self._equal[some])
+            return _count_runs(
+                spectra[:, some] == after[:, some], self._run[some], self._longest[some], self._equal[some]
+            )
 
         tasks = [partial(part, low, high) for low, high in pairwise(edges)]
         found = [tasks[0]()] if self._pool is None or count == 1 else self._pool.run(tasks)
@@ -183,18 +191,28 @@ class Watch:
         if not self.quiet and self.suspicious():
             raise Suspicious
 
-    def see_resident(self, fb: Filterbank) -> None:
+    def see_resident(self, fb: Filterbank, runtime: Runtime | None = None) -> None:
         """Compare all samples of a filterbank in the memory of a GPU, on that GPU."""
-        from skysieve.core.arrays import to_host
+        from .cuda.runs import runs, runtime_of
 
-        step = max(1, SLICE * MOST_STRIDE // fb.nchan // self.stride) * self.stride
+        step = max(1, RESIDENT // fb.nchan // self.stride) * self.stride
         for start in range(0, fb.nsamp - 1, step):
             pieces = fb.resident(start, min(step + 1, fb.nsamp - start))
             assert pieces is not None
             for held, _ in pieces:
+                if len(held.data) < 2:
+                    continue
                 x = held.data.view(f"u{held.data.dtype.itemsize}")
-                after = x[1 :: self.stride]
-                self._compare(to_host(x[:: self.stride][: len(after)] == after), None)
+                many, found, lengths = runs(runtime_of(held.index) if runtime is None else runtime, x, self.stride)
+                self._begin(fb.nchan)
+                self._many.append(many)
+                self.probes += len(many)
+                for (equal, lead, longest, after), length in zip(found, lengths, strict=True):
+                    whole = lead == length
+                    ended = np.maximum(longest, np.where(whole, 0, self._run + lead))
+                    np.maximum(self._longest, ended, out=self._longest)
+                    self._run = np.where(whole, self._run + length, after).astype(np.int32)
+                    self._equal += equal
         self.at = fb.nsamp
 
     @property

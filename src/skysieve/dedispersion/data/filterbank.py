@@ -59,6 +59,14 @@ class DeviceReader(ArrayReader):
         """Samples ``start : start + count``, shape (count, nchan); a copy on the host."""
         return to_host(self.x[:, start : start + count]).T
 
+    def shifted(self, first: NDArray[np.int64], count: int) -> NDArray[Any]:
+        """As `Filterbank.shifted`; nothing else is copied."""
+        import cupy
+
+        with cupy.cuda.Device(self.index):
+            at = cupy.asarray(first)[:, None] + cupy.arange(count)
+            return to_host(self.x[cupy.asarray(self.order)[:, None], at])
+
     def resident(self, start: int, count: int) -> Resident:
         """A view on the GPU; waits for work on the caller's stream, which may still write the samples."""
         import cupy
@@ -318,6 +326,35 @@ class Filterbank:
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts, axis=1) if parts else np.empty((self.nchan, 0), self.dtype)
+
+    def shifted(self, first: NDArray[np.int64], count: int) -> NDArray[Any]:
+        """Samples ``first[c] : first[c] + count`` of each channel ``c``: a block along a dispersed pulse.
+
+        Parameters
+        ----------
+        first : numpy.ndarray of int64, shape (nchan,)
+        count : int
+
+        Returns
+        -------
+        numpy.ndarray, shape (nchan, count)
+
+        Raises
+        ------
+        ValueError
+            A range reaches beyond the data.
+
+        Examples
+        --------
+        >>> x = np.arange(12, dtype=np.uint8).reshape(3, 4)
+        >>> Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3).shifted(np.array([0, 1, 2]), 2).tolist()
+        [[0, 1], [5, 6], [10, 11]]
+        """
+        low, high = int(first.min()), int(first.max()) + count
+        self._check(low, high - low)
+        if len(self.readers) == 1 and isinstance(self.readers[0], DeviceReader):
+            return self.readers[0].shifted(first, count)
+        return self.block(low, high - low)[np.arange(self.nchan)[:, None], (first - low)[:, None] + np.arange(count)]
 
     def blocks(self, count: int, overlap: int = 0) -> Iterator[tuple[int, NDArray[Any]]]:
         """Blocks of ``count`` samples, each with the number of its first sample.

@@ -511,6 +511,11 @@ class SearchPlan(EnginePlan):
         """The device, or the first of several."""
         return self._target.devices[0]
 
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that search."""
+        return len(self._target.devices) if self._target.gpu else 0
+
     def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
         """The work of a search of so many samples of noise (`core.machine.rates`), and bytes of samples."""
         job, costs = self._job, self._open_engine().describe()["costs"]
