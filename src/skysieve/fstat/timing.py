@@ -41,8 +41,8 @@ over them take twice as long."""
 SPARSE_SETUPS = ((240, 2, 20), (480, 5, 40), (720, 12, 24), (1440, 8, 48), (1440, 2, 60))
 """The same for grids that have many more bins in their rows than cells."""
 MAP_SETUPS = ((240, 1, 1), (720, 1, 1), (720, 1, 8), (1440, 1, 1), (3000, 1, 1), (3000, 1, 3))
-"""The same as `SETUPS` where the whole map is returned.  One has 36 MB: the system clears memory of that size at each
-call."""
+"""The same as `SETUPS` where the whole map is returned, for float32.  One has 36 MB: the system clears memory of that
+size at each call."""
 STEP_MAP_SETUPS = ((240, 2, 1), (720, 3, 2), (720, 8, 6), (1440, 2, 2), (4300, 2, 1))
 """The same as `STEP_SETUPS` where the whole map is returned."""
 GPU_SETUPS = (
@@ -179,6 +179,8 @@ def host_cases(
         "sparse": (SPARSE_SETUPS, SPARSE_SETUPS),
     }
     for n, dt0, dtau in setups[kind][keep_map]:
+        if keep_map and np.dtype(dtype).itemsize == 8:
+            n = round(n / 2**0.5)  # as many bytes as in float32
         job = sample(n, dt0, dtau, window, dtype, unaligned)
         yield terms(job, window.algorithm == Algorithm.RECURRENCE), partial(execute, job)
 

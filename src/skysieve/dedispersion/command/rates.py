@@ -41,7 +41,8 @@ CASES: dict[str, tuple[Case, ...]] = {
     ),
 }  # fmt: skip
 """The same, of each type: additions are a third of the work of the first ones, and reading that of the third."""
-TYPES = ("uint8", "float32")
+TYPES = {"uint8": 1, "float32": 4}
+"""Types of samples, and by how much the numbers of DMs are divided: additions of float32 take longer."""
 NOISE = 1_000_003
 """Random numbers that all data repeat: a prime, so that no channel repeats another."""
 
@@ -56,7 +57,10 @@ def rehearsals(device: Device) -> list[Callable[[], tuple[dict[str, float], floa
     """The parts of `measure`: functions that return the work of a search and the seconds that it took."""
     where = "cpu" if device.kind == "cpu" else "cuda"
     jobs = [("uint8", case) for case in SHARED[where]] + [(dtype, case) for dtype in TYPES for case in CASES[where]]
-    return [partial(_search, device, dtype, *case) for dtype, case in jobs]
+    return [
+        partial(_search, device, dtype, channels, samples, max(4, dms // TYPES[dtype]), widths, clean)
+        for dtype, (channels, samples, dms, widths, clean) in jobs
+    ]
 
 
 def _search(
