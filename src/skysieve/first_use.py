@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skysieve.core.device import cuda_problem, resolve
 from skysieve.core.errors import one_line
@@ -185,7 +185,9 @@ def measure_rates(
         found = resolve(name)[0]
         if found.kind == "cuda" and not (mark := _mark(found)).exists():
             said(f"compiling for {found}")
-            if rehearse(str(found)):
+            for problem in (problems := list(rehearse(f"cuda:{found.index}"))):
+                said(problem)
+            if not problems:
                 mark.parent.mkdir(parents=True, exist_ok=True)
                 mark.touch()
         for domain in DOMAINS:
@@ -199,21 +201,15 @@ def measure_rates(
             yield domain, str(found), time.perf_counter() - started, error
 
 
-def rehearse(device: str) -> bool:
-    """Run the jobs that will be timed once, so that their code is compiled; returns whether all could be run.
+def rehearse(device: str) -> Iterator[str]:
+    """Run the jobs that will be timed once, so that their code is compiled; yields why some could not be run.
 
     Each domain has a process of its own, because numba compiles under one lock; its jobs are shared by threads.
     """
-    command = [sys.executable, "-m", "skysieve.first_use", "--rehearse"]
-    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    running = [subprocess.Popen([*command, domain, device], **quiet) for domain in DOMAINS]
-    try:
-        return sum(abs(process.wait()) for process in running) == 0
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+    with ThreadPoolExecutor(len(DOMAINS)) as pool:
+        for domain, error in zip(DOMAINS, pool.map(lambda d: _compiled("--rehearse", d, device), DOMAINS), strict=True):
+            if error:
+                yield f"{domain}: not all could be compiled beforehand: {error}"
 
 
 def _rehearse(domain: str, device: str) -> None:
@@ -256,16 +252,21 @@ def _check_folder(folder: Path) -> None:
 def _run(domain: str, use: str, device: str) -> Warmed:
     """Run one use in a process of its own."""
     started = time.perf_counter()
+    error = _compiled(domain, use, device)
+    return Warmed(f"{domain} {use}", device, time.perf_counter() - started, error)
+
+
+def _compiled(*words: str) -> str:
+    """Run this module in a process of its own; returns why it failed, or nothing."""
     done = subprocess.run(
-        [sys.executable, "-m", "skysieve.first_use", domain, use, device],
+        [sys.executable, "-m", "skysieve.first_use", *words],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
         check=False,
     )  # fmt: skip
-    error = ""
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        error = lines[-1] if lines else f"its process ended with code {done.returncode}"
-    return Warmed(f"{domain} {use}", device, time.perf_counter() - started, error)
+    if not done.returncode:
+        return ""
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"its process ended with code {done.returncode}"
 
 
 if __name__ == "__main__":
