@@ -168,7 +168,8 @@ def main() -> None:
                 entry["took"] = {name: took, "of_all_runs": [list(run) for run in runs], "date": str(date.today())}
                 entry["ratio"] = None if expected is None else expected / took
                 good = expected is not None and abs(expected / took - 1) <= NEAR
-                print(f"{job}: predicted {expected:.3g} s, took {took:.3g} s, {'' if good else 'NOT '}within 25%")
+                said = "nothing" if expected is None else f"{expected:.3g} s"
+                print(f"{job}: predicted {said}, took {took:.3g} s, {'' if good else 'NOT '}within 25%")
             else:
                 show_prediction(entry["predicted"] | {"device": where, "missing": [], "threads": 1}, job)
         FILE.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")

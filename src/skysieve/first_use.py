@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -201,14 +202,22 @@ def measure_rates(
             yield domain, str(found), time.perf_counter() - started, error
 
 
+USED = ("cupy", "scipy.optimize", "astropy.io.fits", *(f"skysieve.{domain}.command.rates" for domain in DOMAINS))
+"""Modules of which the measurement of a GPU has need, and whose import takes a second."""
+
+
 def rehearse(device: str) -> Iterator[str]:
     """Run the jobs that will be timed once, so that their code is compiled; yields why some could not be run.
 
     Each domain has a process of its own, because numba compiles under one lock; its jobs are shared by threads.
     """
     with ThreadPoolExecutor(len(DOMAINS)) as pool:
-        for domain, error in zip(DOMAINS, pool.map(lambda d: _compiled("--rehearse", d, device), DOMAINS), strict=True):
-            if error:
+        running = {domain: pool.submit(_compiled, "--rehearse", domain, device) for domain in DOMAINS}
+        for name in USED:
+            with suppress(ImportError):  # the measurement says what is missing
+                importlib.import_module(name)
+        for domain, one in running.items():
+            if error := one.result():
                 yield f"{domain}: not all could be compiled beforehand: {error}"
 
 

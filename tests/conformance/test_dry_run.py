@@ -170,10 +170,12 @@ def test_reading_is_that_of_the_whole_file(small_pieces, monkeypatch):
 
     monkeypatch.setattr(period_rates, "clocks", clocks)
     monkeypatch.setattr(period_rates, "PIECES", 3)
+    monkeypatch.setattr(period_rates, "READERS", 2)
+    monkeypatch.setattr(period_rates, "usable_cores", lambda: 8)
     found = Reading.of(curves)
     assert found.processor == pytest.approx(2000)
     assert found.first == 1
-    assert found.wall == pytest.approx((40 - 4) / 6)  # pieces of 4, 4 and 2 objects; one tick for the last two
+    assert found.wall == pytest.approx(1 + (40 - 8) / 2)  # pieces of 4, 4 and 2 objects, with a tick for each
 
 
 @pytest.mark.gpu

@@ -70,8 +70,11 @@ LONGEST_UNALIGNED = 480
 """Most bins that are timed for functions on grids whose start times lie at many offsets from the bins."""
 LONG = 0.01
 """Seconds of a call that is timed twice; shorter ones are timed more often."""
-LARGEST = 6000
-"""Most bins that are timed on a GPU but for plain maxima of rectangular windows: a map of a year has 3e8 cells."""
+LARGEST, LARGEST_MAP = 6000, 3000
+"""Most bins that are timed on a GPU but for plain maxima of rectangular windows, and of maps that are returned: a map
+of a year has 3e8 cells."""
+DIFFERENT = 16
+"""Templates of a job that is timed whose noise is different; the others repeat it."""
 COUNTED = ("call", "sfts", "sums", "cells")
 """Names of the constants, in the order of `terms`."""
 FORMAT = 6
@@ -193,8 +196,9 @@ def sample(
     antenna = np.concatenate([rng.uniform(0.2, 0.4, (2, n)), rng.uniform(-0.1, 0.1, (1, n))])
     bins = [
         Bins(0, TATOM, np.concatenate([antenna, rng.standard_normal((4, n))]), np.ones(n, np.bool_))
-        for _ in range(templates)
+        for _ in range(min(templates, DIFFERENT))
     ]
+    bins = (bins * -(-templates // DIFFERENT))[:templates]
     band = (n - 2) * TATOM
     step = dt0 * TATOM + unaligned * TATOM // 3
     grid = Grid(t0=0, t0_band=band, dt0=step, tau=2 * TATOM, tau_band=band, dtau=dtau * TATOM)

@@ -36,8 +36,8 @@ CASES: dict[str, tuple[Case, ...]] = {
         (256, 1 << 16, 4, 1, True),
     ),
     "cuda": (
-        (1024, 1 << 16, 4000, 1, False), (512, 1 << 16, 2000, 1, False), (512, 1 << 18, 4, 26, False),
-        (256, 1 << 18, 4, 1, True),
+        (4096, 1 << 13, 8000, 1, False), (1024, 1 << 14, 4000, 1, False), (512, 1 << 16, 4, 26, False),
+        (256, 1 << 16, 4, 1, True),
     ),
 }  # fmt: skip
 """The same, of each type: additions are a third of the work of the first ones, and reading that of the third."""

@@ -16,6 +16,7 @@ from skysieve.core.machine import rates
 from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.lightcurves.io import LightCurves
+from skysieve.periodogram.lightcurves.stream import READERS
 from skysieve.periodogram.multiband import MultibandPlan
 from skysieve.periodogram.survey import MAX_ROWS, Request, finish, finishers, first_chunk
 
@@ -204,15 +205,21 @@ class Reading:
 
     @classmethod
     def of(cls, curves: CurveStream) -> Reading:
-        """Read up to `PIECES` pieces.  Readers work ahead: processor time is that of all rows that they decoded."""
+        """Read up to `PIECES` pieces.
+
+        Readers work ahead: processor time is that of all rows that they decoded, and the first pieces, one of each
+        reader, come at about the same time.
+        """
         before, decoded = clocks(), curves.share_decoded
         with curves.pieces() as pieces:
-            objects = len(next(pieces))
-            first, more = before.elapsed(), sum(map(len, islice(pieces, PIECES - 1)))
-            seen = before.elapsed()
+            one, first = len(next(pieces)), before.elapsed()
+            together = min(READERS, usable_cores())
+            early, ready = sum(map(len, islice(pieces, together - 1))), before.elapsed()
+            more, seen = sum(map(len, islice(pieces, max(1, PIECES - together)))), before.elapsed()
         done = curves.share_decoded - decoded
-        left = (len(curves) - objects) / more if more else 0.0
-        return cls(before.elapsed().processor / done, (seen.wall - first.wall) * left, first.wall)
+        left = (len(curves) - one - early) / more if more else 0.0
+        wall = ready.wall - first.wall + (seen.wall - ready.wall) * left
+        return cls(before.elapsed().processor / done, wall, first.wall)
 
 
 def slowest(read: float, search: float, answers: float, cores: int) -> float:
