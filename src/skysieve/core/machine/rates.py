@@ -35,7 +35,7 @@ ADVICE = "times are not predicted: skysieve info --measure measures this machine
 """What to say where there are no rates."""
 ALONE = "alone "
 """Beginning of the names of work that one thread does."""
-LONG = 0.05
+LONG = 0.03
 """Seconds of a call that is timed twice; shorter ones are timed more often."""
 MOST = 4
 """Most calls of which the fastest counts."""
