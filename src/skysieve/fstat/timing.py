@@ -70,9 +70,8 @@ LONGEST_UNALIGNED = 480
 """Most bins that are timed for functions on grids whose start times lie at many offsets from the bins."""
 LONG = 0.01
 """Seconds of a call that is timed twice; shorter ones are timed more often."""
-LARGEST, LARGEST_MAP = 6000, 3000
-"""Most bins that are timed on a GPU but for plain maxima of rectangular windows, and of maps that are returned: a map
-of a year has 3e8 cells."""
+LARGEST = 3000
+"""Most bins that are timed on a GPU but for plain maxima of rectangular windows: a map of a year has 3e8 cells."""
 DIFFERENT = 16
 """Templates of a job that is timed whose noise is different; the others repeat it."""
 COUNTED = ("call", "sfts", "sums", "cells")

@@ -53,12 +53,36 @@ FILES = ((400, 200), (50, 20_000))
 
 def measure(device: Device) -> None:
     """Measure the rates of a device, and store them; `OSError` if they cannot be stored."""
-    for part in rehearsals(device):
+    for part in _parts(device):
         part()
 
 
 def rehearsals(device: Device) -> list[Callable[[], object]]:
-    """The parts of `measure`, each of which may run in a thread of its own (`core.machine.rates.rehearsal`)."""
+    """What compiles the code of `measure` (see `core.machine.rates.rehearsal`)."""
+    return [partial(_around_maps, device)] if device.kind == "cpu" else [partial(_compile, device)]
+
+
+def _compile(device: Device) -> None:
+    """Compile all kernels of a GPU at the same time; then what the processor does.
+
+    No launch runs beside another thread's: some are recorded, and CUDA forbids much while a stream is recorded.
+    """
+    from skysieve.core.gpu.runtime import CudaRuntime
+
+    runtime = CudaRuntime(device)
+    wanted = [("skysieve.fstat.cuda", f"{name}.cu", build) for name in KERNELS for build in ("f32", "f64")]
+    runtime.compile_ahead(wanted)
+    for each in wanted:
+        runtime.module(*each)
+    _around_maps(device)
+
+
+KERNELS = ("exp", "rect", "any", "pack", "demod/demod")
+"""Files of the kernels that are timed."""
+
+
+def _parts(device: Device) -> list[Callable[[], object]]:
+    """The parts of `measure`."""
     parts: list[Callable[[], object]] = [
         partial(_maps_of_one, device, *case) for case in product(("rect", "exp"), ("float64", "float32"), (False, True))
     ]
@@ -71,7 +95,7 @@ def _maps_of_one(device: Device, window: Any, dtype: Any, keep_map: bool) -> Non
     """Measure the constants of maps of one template."""
     atoms = synth_atoms(T0, 40 * T)
     for grid in GRIDS[: 3 if keep_map else 4]:
-        for posteriors in (False, True) if device.kind == "cuda" else (False,):
+        for posteriors in ((True,) if keep_map else (False, True)) if device.kind == "cuda" else (False,):
             options: dict[str, Any] = {"keep_map": keep_map, "posteriors": posteriors, "device": device}
             with TransientPlan(grid, window=window, dtype=dtype, **options) as plan, measuring():
                 plan.describe(atoms)

@@ -80,7 +80,7 @@ def predicted(
                     few = min(templates, 8) if spec.keep_map else templates
                     if not aligned and weights and n > timing.LONGEST_UNALIGNED:
                         continue
-                    if not plain and n > (timing.LARGEST_MAP if spec.keep_map else timing.LARGEST):
+                    if not plain and n > timing.LARGEST:
                         continue
                     found = timing.sample(n, dt0, dtau, spec.window, np.dtype(spec.dtype), not aligned, few)
                     if on_device:

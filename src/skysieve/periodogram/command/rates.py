@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,9 +16,9 @@ from skysieve.core.machine import rates
 from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.lightcurves.io import LightCurves
-from skysieve.periodogram.lightcurves.stream import READERS
+from skysieve.periodogram.lightcurves.stream import PIECE_ROWS, READERS
 from skysieve.periodogram.multiband import MultibandPlan
-from skysieve.periodogram.survey import MAX_ROWS, Request, finish, finishers, first_chunk
+from skysieve.periodogram.survey import MAX_ROWS, Request, finish, finishers, first_chunk, search
 
 if TYPE_CHECKING:
     from skysieve.core.device import Device
@@ -181,8 +181,11 @@ def prediction(curves: LightCurves | CurveStream, request: Request, opened: Cloc
         alone, after = (rates.predicted("periodogram", device, one)["seconds"] for one in (searched, answers))
         assert alone is not None
         assert after is not None
-        if streamed:
-            times["seconds"] = opened.wall + reading.first + slowest(reading.wall, alone, after, usable_cores())
+        if not isinstance(curves, LightCurves):
+            held_up = slowest(reading.wall, alone, after, usable_cores())
+            if alone * PIECES * PIECE_ROWS < SAMPLE_SECONDS * curves.n_rows:
+                held_up = max(held_up, sampled(curves, request, banded) or 0.0)
+            times["seconds"] = opened.wall + reading.first + held_up
         else:
             times["seconds"] = opened.wall + alone + after / finishers(usable_cores())
     return {
@@ -243,6 +246,31 @@ def slowest(read: float, search: float, answers: float, cores: int) -> float:
     return max(read, search, answers / finishers(cores))
 
 
+def sampled(curves: CurveStream, request: Request, banded: bool) -> float | None:
+    """Seconds of the search of a file on a GPU after its first piece, from the search of `PIECES` pieces.
+
+    Readers, copies to the GPU and answers share the interpreter and the memory of the host: where the GPU waits for
+    them, they take longer together than each does alone.  None for few pieces.
+    """
+    times: list[float] = []
+    sizes: list[int] = []
+
+    def handed(pieces: Iterable[LightCurves]) -> Iterator[LightCurves]:
+        for piece in pieces:
+            times.append(clocks().wall)
+            sizes.append(len(piece))
+            yield piece
+
+    with curves.pieces() as pieces:
+        for _ in search(handed(islice(pieces, PIECES)), request, total=len(curves), banded=banded):
+            pass
+    if len(times) < READERS + 2:
+        return None
+    return (times[-1] - times[READERS]) / sum(sizes[READERS:-1]) * len(curves)
+
+
+SAMPLE_SECONDS = 2.0
+"""A file is not sampled if the search of the pieces takes longer than this on the GPU."""
 PIECES = 12
 """Pieces that are read for a prediction."""
 SEEN = 2000

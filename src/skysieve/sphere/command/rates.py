@@ -35,7 +35,7 @@ CASES: dict[str, tuple[tuple[Any, int, float], ...]] = {
 """Method, nside and width of the kernel in arc minutes."""
 MOVED = 512, 80.0
 """Nside and width of the maps that are copied to a GPU and back."""
-FILE = 256, 40.0
+FILE = 384, 27.0
 """Nside and width of the maps with which the work around them is timed."""
 DTYPES: tuple[Literal["float32", "float64"], ...] = ("float32", "float64")
 SPINS: tuple[Literal[0, 2], ...] = (0, 2)
