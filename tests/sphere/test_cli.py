@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -151,12 +152,23 @@ def test_files_that_contradict_themselves(tmp_path):
 
     assert "NSIDE is 32, and column I has the 3072 pixels of nside 16" in write("nside.fits", NSIDE=32)
     assert "short.fits: column I: a map of 1000 pixels" in write("short.fits", 1000)
+    assert "ORDERING is 'NUNIQ' (a map of several resolutions: flatten it first)" in write("moc.fits", ORDERING="NUNIQ")
+    assert "ORDERING is ''" in write("no.fits", ORDERING="")
     assert "o.fits: I, nside 16" in write("text.fits", NSIDE="16")
     (tmp_path / "x.fits").write_text("hello")
     assert "x.fits: is no FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
 
 
-def test_a_value_of_bad_pixels_of_its_own(tmp_path):
+def test_q_and_u_of_different_units_are_refused(tmp_path, sky):
+    """Each goes into both results."""
+    write_maps(tmp_path / "mixed.fits", replace(sky, units=("K", "mK", "uK")))
+    result = run(tmp_path / "mixed.fits", tmp_path / "o.fits", "--fwhm", "15deg")
+    assert result.exit_code == 2
+    assert "Q_STOKES is in 'mK', U_STOKES in 'uK': expected one unit" in " ".join(result.output.split())
+    assert run(tmp_path / "mixed.fits", tmp_path / "o.fits", "--fwhm", "15deg", "--fields", "I").exit_code == 0
+
+
+def test_another_value_of_bad_pixels(tmp_path):
     m = np.random.default_rng(3).normal(size=3072)
     seen, unseen = m.copy(), m.copy()
     seen[:200], unseen[:200] = -1e20, -1.6375e30
@@ -300,6 +312,48 @@ def test_cards_and_units_are_kept(tmp_path, sky):
     assert found.dtype.newbyteorder("=") == np.float64
     sign = np.array([1, 1, -1])[:, None]
     assert found == pytest.approx(sign * skysieve.smoothing(sign * maps, fwhm=20 * RAD), abs=1e-14)
+
+
+@pytest.mark.filterwarnings("error")
+def test_warnings_are_notes_of_one_line(tmp_path, sky):
+    result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "5deg", "--fields", "I")
+    assert result.exit_code == 0, result.output
+    notes = [line for line in result.output.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 1
+    assert "is hardly wider than the pixels of nside 16" in notes[0]
+    args = ("--fwhm", "5deg", "--fields", "I", "--overwrite", "--quiet")
+    assert not run(tmp_path / "in.fits", tmp_path / "out.fits", *args).output
+
+
+@pytest.mark.parametrize("row", [1, 512, 1024, 2048])
+@pytest.mark.parametrize("part", [False, True])
+def test_unchanged_columns_keep_their_rows(tmp_path, row, part):
+    """Planck's maps have one pixel in a row, WMAP's 1,024: what is not smoothed stands beside its pixel."""
+    from astropy.io import fits
+
+    npix = 12 * 32**2
+    pixels = np.arange(4096) if part else np.arange(npix)
+    values = np.random.default_rng(1).normal(size=pixels.size).astype("f4")
+    columns = [("PIXEL", "K", pixels)] if part else []
+    columns += [("I_STOKES", "E", values), ("HITS", "J", 7 * pixels)]
+    shape = (-1, row) if row > 1 else (-1,)
+    table = fits.BinTableHDU.from_columns(
+        [fits.Column(name, f"{row if row > 1 else ''}{letter}", array=x.reshape(shape)) for name, letter, x in columns]
+    )
+    table.header["ORDERING"], table.header["INDXSCHM"] = "NESTED", "EXPLICIT" if part else "IMPLICIT"
+    table.header["NSIDE"] = 32
+    table.writeto(tmp_path / "in.fits")
+    result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg")
+    assert result.exit_code == 0, result.output
+    with fits.open(tmp_path / "out.fits") as hdus:
+        assert len(hdus[1].data) == pixels.size // row
+        for name, _, x in columns:
+            assert hdus[1].data[name].size == pixels.size
+            assert np.array_equal(hdus[1].data[name].ravel(), x) == (name != "I_STOKES")
+    whole = np.full(npix, np.nan, np.float32)
+    whole[pixels] = values
+    truth = skysieve.smoothing(whole, fwhm=10 * RAD, nest=True)
+    assert read_maps(tmp_path / "out.fits").maps[0][pixels] == pytest.approx(truth[pixels], abs=1e-6)
 
 
 def test_part_of_the_sky(tmp_path, sky):

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.cpu.jit import FirstAnswers, compile_together, interpreted_if_small, is_compiled
+from skysieve.core.cpu.jit import FirstAnswers, interpreted_if_small
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
 from skysieve.core.tasks import TaskPool
-from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec
+from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec, for_each
 from skysieve.periodogram.numerics import nufft
 from skysieve.periodogram.numerics.fourier import Model
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
 from . import cost, search, state, vectors
+from .chunk import TASKS_PER_THREAD, ChunkSearch
 from .comb_simd import LANES
 from .finufft import finufft_object
 from .prepare import OK, SINGULAR, prepare, scan
@@ -41,13 +42,12 @@ root of the number of points was at most 1.5e-10 (float32: 7e-7) over curves of 
 1e-9 (2.3e-6; 2e-6 from 40 points on)."""
 DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
 """As `GUARD`, for direct sums, which have rounding errors only."""
-TASKS_PER_THREAD = 4
 WORTH_SPLITTING = 1.5e-3
 """Seconds of an object below which several threads are not faster than one."""
 FIRST_SECONDS = 3.0
 """Time of first answers without compiled code in one process, after which the search is compiled: that takes longer."""
 FIRST_PAIR, FIRST_FREQUENCY, FIRST_OBJECT = 40e-9, 2e-6, 20e-3
-"""Seconds of a first answer for each point at a frequency, each frequency, and each object with its peaks."""
+"""Seconds that a search without compiled code takes for each point and frequency, each frequency, and each object."""
 KEPT_BYTES = 32 << 20
 
 
@@ -108,6 +108,8 @@ class Engine:
         """Ranges of objects whose rows fit the budget (or single objects that do not)."""
         offsets, n = source.offsets, source.n_objects
         rows = max(1, self.budget // ROW_BYTES)
+        if 0 < n <= MAX_OBJECTS and offsets[-1] <= rows:
+            return [(0, n)]
         out, start = [], 0
         while start < n:
             stop = int(np.searchsorted(offsets, offsets[start] + rows, side="right")) - 1
@@ -124,7 +126,7 @@ class Engine:
         kind = (self.spec.min_points, self.spec.centred)
         for start, stop in self.chunks(source):
             t, y, dy, offsets = source.read(start, stop)
-            errors = t[:0] if dy is None else dy
+            t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
             views = [a[start:stop] for a in (used, t_min, span, status)]
             run = interpreted_if_small(scan, STEPS * len(t))
             self._spread(stop - start, lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, *views))  # noqa: B023
@@ -199,18 +201,18 @@ class Engine:
         tt, w, wy = np.empty(rows), np.empty(rows), np.empty(rows)
         yy, weight = np.ones(n), np.ones(n)
         out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
-        errors = t[:0] if dy is None else dy
+        t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
         kind = (self.spec.min_points, self.spec.centred)
         run = interpreted_if_small(prepare, STEPS * rows)
         self._spread(
             n,
             lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, tt, w, wy, *out, yy, weight),
         )
-        output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
+        output.n_dropped[start:stop] = offsets[1:] - offsets[:-1] - output.n_used[start:stop]
         output.mean_square[start:stop], output.weight[start:stop] = yy, weight
         n_used = output.n_used[start:stop]
         scale = self.normalization.scale_of(yy, weight, n_used)
-        return state.Curves(tt, w, wy, offsets[:-1], n_used, output.span[start:stop], scale)
+        return state.Curves(tt, w, wy, offsets[:-1].copy(), n_used, output.span[start:stop], scale)
 
     def _chunk(
         self, source: Source, grids: Grids, output: Output, power_start: NDArray[np.int64], start: int, stop: int,
@@ -232,15 +234,17 @@ class Engine:
             output.peak_index[start:stop], output.peak_frequency[start:stop], output.peak_power[start:stop],
             output.peak_curvature[start:stop],
         )  # fmt: skip
-        good = (output.status[start:stop] == OK) & (np.broadcast_to(grid.nf, (stop - start,)) > 0)
-        ok = np.flatnonzero(good)
-        for i in np.flatnonzero(~good):
-            power[answers.power_start[i] : answers.power_start[i + 1]] = np.nan
+        every = for_each(grid.nf, stop - start)
+        good = (output.status[start:stop] == OK) & (every > 0)
+        ok = good.nonzero()[0]
+        if len(ok) < stop - start:
+            for i in (~good).nonzero()[0]:
+                power[answers.power_start[i] : answers.power_start[i + 1]] = np.nan
         reporter.add(stop - start - len(ok))
         if len(ok) == 0:
             return
-        nf = np.broadcast_to(grid.nf, (stop - start,))[ok]
-        cycles = curves.span[ok] * np.broadcast_to(grid.df, (stop - start,))[ok]
+        nf = every[ok]
+        cycles = curves.span[ok] * for_each(grid.df, stop - start)[ok]
         method, combs, seconds = self._choose(curves.n_used[ok], nf, cycles, grids.values is None)
         job = self._search_of(curves, grid, answers)
         if self.spec.method == "auto" and not self.fast:
@@ -274,10 +278,12 @@ class Engine:
 
         if tasks:
             self.pool.run(tasks, costs=costs, units=units, progress=step)
-        for k in np.flatnonzero(large):
+        for k in large.nonzero()[0]:
             job.one(int(method[k]), int(combs[k]), int(ok[k]), int(nf[k]))
             reporter.add(1)
-        output.status[start:stop][ok[answers.index[ok, 0] < 0]] = SINGULAR
+        none = answers.index[ok, 0] < 0
+        if none.any():
+            output.status[start:stop][ok[none]] = SINGULAR
 
     def _search_of(self, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> Any:
         """The search of the objects of a chunk."""
@@ -291,22 +297,19 @@ class Engine:
 
     def _is_large(self, seconds: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Objects to cut into stretches, because one thread would take longer for each than the others for the rest."""
-        if self.pool.workers == 1:
+        if self.pool.workers == 1 or seconds.max() <= WORTH_SPLITTING:
             return np.zeros(len(seconds), np.bool_)
         share = 0.5 * seconds.sum() / self.pool.workers
         return np.asarray(seconds > max(share, WORTH_SPLITTING))
 
 
-class SinusoidSearch:
-    """The objects of one chunk, ready to be searched by any thread."""
+class SinusoidSearch(ChunkSearch):
+    """The search of the objects of one chunk for one sinusoid."""
 
     def __init__(self, engine: Engine, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> None:
-        self.engine, self.curves, self.grid, self.answers = engine, curves, grid, answers
+        super().__init__(engine, curves, grid, answers, search, vectors)
         self.mean = bool(engine.spec.fit_mean)
         self.plain = len(grid.values) > 0
-        """Whether every power is summed by itself: for lists of frequencies, and without compiled code."""
-        self.interpreted = False
-        """Whether the interpreter searches, because nothing is compiled."""
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
@@ -316,8 +319,8 @@ class SinusoidSearch:
 
     def arguments(
         self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int, best: Any, taken: Any
-    ) -> tuple[Any, ...]:
-        """Arguments of `search.search`, with this thread's scratch."""
+    ) -> tuple[tuple[Any, ...], state.Work]:
+        """Arguments of `search.search`, and this thread's scratch."""
         dtype = self.engine.dtype
         points = int(self.curves.n_used[which].max())
         length = self.length(method, combs)
@@ -325,47 +328,32 @@ class SinusoidSearch:
         if method == NUFFT:
             df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
             ends = self.curves.t[self.curves.start[which] + self.curves.n_used[which] - 1]
-            _, folds2 = cost.fold_counts(combs, (df * ends).max())
+            _, folds2 = cost.fold_counts(combs, float((df * ends).max()))
             work = _scratch_of(self.engine, "comb", state.comb_work, points, int(folds2), length)
             constants = state.Constants.of(nufft.tables(combs, LANES, dtype))
         else:
             work = _scratch_of(self.engine, "direct", state.direct_work, points, length)
             if not self.plain:
                 constants = state.Constants.of(nufft.tables(LANES, LANES, dtype))
-        return (
+        arguments = (
             method, which, first, last, length, combs, nufft.KERNELS[dtype].modes, self.curves, self.grid, constants,
             work, self.answers, self.engine.form, self.mean, (GUARD if method == NUFFT else DIRECT_GUARD)[dtype],
             best, taken,
         )  # fmt: skip
+        return arguments, work
 
-    def is_compiled(self, method: int, combs: int, which: NDArray[np.int64]) -> bool:
-        """Whether the search need not be compiled first."""
-        return is_compiled(search.search, *self.arguments(method, combs, which, 0, -1, *self._room(which)))
+    def ending(self, which: NDArray[np.int64], work: state.Work, best: Any, taken: Any) -> tuple[Any, ...]:
+        """Arguments of `search.conclude`."""
+        return which, self.curves, self.grid, self.mean, best, taken, work.c, work.s, self.answers.peaks_alone()
 
-    def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
-        """Search stretches of one object, or objects whole (``last < 0``); these are concluded."""
-        best, taken = self._room(which)
-        arguments = self.arguments(method, combs, which, first, last, best, taken)
-        work = arguments[10]
-        ending = (which, self.curves, self.grid, self.mean, best, taken, work.c, work.s, self.answers.peaks_alone())
-        run, conclude = search.search, search.conclude
-        if self.interpreted:
-            run, conclude = vectors.sources()
-        else:
-            compile_together((run, arguments), (conclude, ending))
-        found, count, seam = run(*arguments)
-        if last < 0:
-            conclude(*ending)
-        return found[:count], count, seam
-
-    def _room(self, which: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return search.best_rows(self.answers, len(which))
+    def work_of_one(self, i: int) -> state.Work:
+        """This thread's scratch for the end of the search of object ``i``."""
+        return _scratch_of(self.engine, "direct", state.direct_work, int(self.curves.n_used[i]), 1)
 
     def objects(self, method: int, combs: int, which: NDArray[np.int64]) -> None:
         """Search whole objects."""
         if method != FINUFFT:
-            for at in range(0, len(which), search.CONCLUDED):
-                self.search(method, combs, which[at : at + search.CONCLUDED], 0, -1)
+            super().objects(method, combs, which)
             return
         engine = self.engine
         points = int(self.curves.n_used[which].max())
@@ -376,29 +364,19 @@ class SinusoidSearch:
             )
 
     def one(self, method: int, combs: int, i: int, nf: int) -> None:
-        """Search one object with all threads."""
-        which = np.array([i])
-        length = self.length(method, combs)
-        stretches = -(-nf // length)
-        if stretches > 1 and nf - (stretches - 1) * length < 2:
-            stretches -= 1  # a piece needs two samples: the last stretch joins the one before
-        # every piece prepares its points again: few pieces of many stretches
-        pieces = min(stretches, self.engine.pool.workers * max(1, min(TASKS_PER_THREAD, stretches // 32)))
-        if method == FINUFFT or pieces < 2:
-            self.objects(method, combs, which)
-            return
-        edges = np.linspace(0, stretches, pieces + 1).astype(int)
-        edges[-1] = -(-nf // length)
-        parts = self.engine.pool.run(
-            [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
-        )
-        bounds = np.minimum(edges * length, nf)
-        found = search.joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
-        work = _scratch_of(self.engine, "direct", state.direct_work, int(self.curves.n_used[i]), 1)
-        search.conclude(
-            which, self.curves, self.grid, self.mean, found[None], np.array([len(found)]), work.c, work.s,
-            self.answers.peaks_alone(),
-        )  # fmt: skip
+        """Search one object with all threads; the global transform is not divided."""
+        if method == FINUFFT:
+            self.objects(method, combs, np.array([i]))
+        else:
+            super().one(method, combs, i, nf)
+
+
+def read_only(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
+    """Read-only views: numba compiles a function for each combination of read-only and other arrays that it gets."""
+    views = [a.view() for a in arrays]
+    for view in views:
+        view.flags.writeable = False
+    return views
 
 
 def _scratch_of(engine: Engine, name: str, make: Callable[..., state.Work], *sizes: int) -> state.Work:
