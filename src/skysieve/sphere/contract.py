@@ -35,6 +35,9 @@ Compat = Literal["arkcos", "arkcos+duplicate", "arkcos+unshifted", "arkcos+dupli
 COMPAT: tuple[str, ...] = get_args(Compat)
 """The algorithm of Elsner & Wandelt as published, with its options behind plus signs."""
 
+COPIED = "bytes copied"
+"""Name of the work of copying a map from the host's memory to a GPU, and the results back."""
+
 Where: TypeAlias = "str | Device | Sequence[str | Device]"
 """A device, or several GPUs."""
 RealType: TypeAlias = "Literal['float64', 'float32'] | np.dtype[Any] | type[np.floating[Any]]"
