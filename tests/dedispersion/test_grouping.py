@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skysieve.core.cpu import jit
 from skysieve.dedispersion import Filterbank, Noise, completeness, fake, plan, search
 from skysieve.dedispersion.contract import sorted_events
 from skysieve.dedispersion.cpu import detect
@@ -20,7 +21,7 @@ from skysieve.dedispersion.injections.pulses import Pulse, record
 from skysieve.dedispersion.single_pulse import cpu_grouping
 from skysieve.dedispersion.single_pulse.candidates import Events, event_order
 from skysieve.dedispersion.single_pulse.cpu_grouping import response
-from skysieve.dedispersion.single_pulse.grouping import Response, group_one
+from skysieve.dedispersion.single_pulse.grouping import EVENT_STEPS, Response, group_one
 from skysieve.dedispersion.stream import StreamSearch
 from skysieve.dedispersion.stream.search.waiting import Waiting
 
@@ -338,14 +339,34 @@ def test_bad_limits(name, value):
         search(fb, [0.0, 10.0], **{name: value})
 
 
-def test_functions_are_compiled_ahead_for_the_types_that_a_search_uses():
+def test_few_events_have_the_same_groups_without_compiled_code(monkeypatch):
+    fb = observe([Pulse(100.0, 1.0, 4e-3, 30.0), Pulse(180.0, 1.6, 20e-3, 30.0)], 3)
+    found = search(fb, DMS, threshold=6.0)
+    assert len(found.events) > 100
+    used = []
+
+    def interpreted(kernel, steps):
+        assert steps == EVENT_STEPS * len(found.events)
+        used.append(kernel)
+        return jit.interpreted(kernel)
+
+    monkeypatch.setattr(jit, "interpreted_if_small", interpreted)
+    again = search(fb, DMS, threshold=6.0)
+    assert used == [cpu_grouping.explain, cpu_grouping.add_up, cpu_grouping.heads_of]
+    assert np.array_equal(again.group, found.group)
+    assert np.array_equal(again.time, found.time)
+
+
+def test_functions_are_compiled_ahead_for_the_types_that_a_search_uses(monkeypatch):
     """`compile_search` and `group_one` call the functions without data, with arguments of the types of a search."""
-    kernels = detect.search_rows, cpu_grouping.explain, cpu_grouping.add_up, cpu_grouping.heads_of
+    monkeypatch.setattr(jit, "INTERPRETED_SECONDS", 0.0)
+    kernels = detect.normalise, detect.find_events, cpu_grouping.explain, cpu_grouping.add_up, cpu_grouping.heads_of
     fb = fake(nchan=64, duration=4, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[1.5], width=4e-3, snr=20, seed=1)
     found = search(fb, np.arange(100, 300, 4), threads=1)
     assert len(found)
     before = [set(kernel.overloads) for kernel in kernels]
     assert all(before)
-    compile_search("float32" if fb.dtype.kind == "f" else "uint32")
+    for name in ("normalise", "find_events"):
+        compile_search("float32" if fb.dtype.kind == "f" else "uint32", name)
     group_one()
     assert [set(kernel.overloads) for kernel in kernels] == before

@@ -340,8 +340,7 @@ def test_noise_is_normal_at_every_width():
         prefix = np.zeros(n + 1, np.int32)
         levels = np.zeros((n // 2000 + 1, 2))
         counts = np.zeros(BINS + 1, np.int64)
-        spare, flat = np.empty(0, np.float32), np.empty(n, np.uint32)
-        normalise(y, n, 2000, NOISE[kind].code, 64, 0, counts, spare, flat, levels, prefix)
+        normalise(y, n, 2000, NOISE[kind].code, 64, 0, counts, None, np.empty(n, np.uint32), levels, prefix)
         for w in WIDTHS[:16]:
             s = (prefix[w:] - prefix[:-w])[::w].astype(float) / (64 * math.sqrt(w))
             spread = 1 / math.sqrt(2 * len(s))

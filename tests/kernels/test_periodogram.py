@@ -18,6 +18,7 @@ from skysieve.periodogram.contract import Grids, Output, Status
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.cuda import worker
 from skysieve.periodogram.cuda.sinusoid.methods import Samples
+from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 from tests.gpu.batches import (
     FaultyRuntime,
     FlatSource,
@@ -517,3 +518,36 @@ def test_sanitized():
     """The same under AddressSanitizer and UBSan, in a process of its own."""
     result = run_sanitized(__file__, "-k", "(comb and not backwards) or direct or list or unsorted")
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+
+
+def test_first_and_last_times(runtime):
+    """Of more objects than a block has threads, also of one row; again with fewer, whose buffers are there."""
+    rng = np.random.default_rng(2)
+    found = SinusoidWorker(runtime, default_spec())
+    try:
+        for lengths in (rng.integers(1, 9, 300), np.array([1]), np.array([4, 1, 700])):
+            offsets = np.append(0, np.cumsum(lengths))
+            t = rng.random(offsets[-1])
+            first, last = found.ends(runtime.xp.asarray(t), offsets)
+            assert np.array_equal(first, t[offsets[:-1]])
+            assert np.array_equal(last, t[offsets[1:] - 1])
+    finally:
+        found.close()
+
+
+def test_new_rows_are_put_into_page_locked_memory(runtime, monkeypatch):
+    """Flat rows, with and without errors: the answers are those without."""
+    source, grids = batch([12, 40, 40, 9]), shared_grid(0.16, STEP, 300)
+    for given in (source, FlatSource(source.t, source.y, None, source.offsets)):
+        found, calls, staged = [], [], cuda.staged
+        monkeypatch.setattr(cuda, "staged", lambda *a, calls=calls, staged=staged: calls.append(1) or staged(*a))
+        for fewest in (1, 1 << 40):
+            monkeypatch.setattr(cuda, "FEWEST_STAGED", fewest)
+            engine = cuda.Engine(default_spec(method="nufft"), runtime=runtime, threads=2)
+            found.append([run(engine, given, grids, power=False) for _ in range(2)])
+            engine.close()
+        assert len(calls) == 1  # the second time the division is known
+        for one, other in zip(*found, strict=True):
+            assert np.array_equal(one.peak_power, other.peak_power, equal_nan=True)
+            assert np.array_equal(one.span, other.span)
+            assert (one.status == 0).all()

@@ -71,7 +71,11 @@ def as_list(atoms: AtomsLike, name: str = "atoms") -> list[Atoms]:
 # ---------------------------------------------------------------- text
 
 
-def read_atoms(path: PathLike, *, tatom: int = 1800, detectors: Sequence[str] | None = None) -> list[Atoms]:
+USUAL_TATOM = 1800
+"""Length in seconds that SFTs are taken to have where their distances do not speak against it."""
+
+
+def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[str] | None = None) -> list[Atoms]:
     """Read atoms from the text that LALPulsar and PyFstat write.
 
     Parameters
@@ -79,8 +83,9 @@ def read_atoms(path: PathLike, *, tatom: int = 1800, detectors: Sequence[str] | 
     path : path
         Columns GPS time, a^2, b^2, a b, Re Fa, Im Fa, Re Fb, Im Fb; lines that start with ``%`` or ``#`` are
         comments.
-    tatom : int
-        SFT length in seconds; the file does not contain it.
+    tatom : int, optional
+        SFT length in seconds; the file does not contain it.  The default is 1800, if that is the smallest distance of
+        two SFTs of a detector, or if no detector has two.
     detectors : sequence of str, optional
         Names of the detectors in the file, in its order.  The file has no column for them: a detector ends where the
         time does not rise.  The default is ``"D0"``, ``"D1"`` ...
@@ -93,8 +98,8 @@ def read_atoms(path: PathLike, *, tatom: int = 1800, detectors: Sequence[str] | 
     Raises
     ------
     ValueError
-        A line cannot be read (the error names it), the file holds no atoms, or the number of `detectors` is not that
-        of the file.
+        A line cannot be read (the error names it), the file holds no atoms, the number of `detectors` is not that
+        of the file, or `tatom` is needed.
 
     Examples
     --------
@@ -114,6 +119,15 @@ def read_atoms(path: PathLike, *, tatom: int = 1800, detectors: Sequence[str] | 
         raise ValueError(
             f"{path}: the times go back {n - 1} times, which makes {n} detectors; detectors={names} names {len(names)}"
         )
+    if tatom is None:
+        steps = np.diff(times)
+        closest = float(steps[steps > 0].min(initial=np.inf))
+        if closest not in (USUAL_TATOM, np.inf):
+            raise ValueError(
+                f"{path}: SFTs begin {closest:g} s apart, or more, so that their length may not be {USUAL_TATOM} s; "
+                "expected tatom (--tatom), the SFT length in seconds"
+            )
+        tatom = USUAL_TATOM
     out = []
     for name, a, b in zip(names, starts[:-1], starts[1:], strict=True):
         t = table[a:b, 0]
@@ -305,7 +319,7 @@ def load_atoms(path: PathLike) -> list[Atoms]:
     return read(path)
 
 
-def read_any(path: PathLike, tatom: int = 1800, detectors: Sequence[str] | None = None) -> list[Atoms]:
+def read_any(path: PathLike, tatom: int | None = None, detectors: Sequence[str] | None = None) -> list[Atoms]:
     """Read a file of atoms of any format; `tatom` and `detectors` are for text, as in `read_atoms`."""
     for found in FORMATS.values():
         if found.read is not None and Path(path).suffix.lower() in found.endings:

@@ -301,7 +301,8 @@ class PeriodRun:
         merged = join([f for _, f in self.found])
         if not self.messages.quiet and self.output != STDIO:
             show_periods(self.messages.console, self.found, self.request)
-        for line in summary(merged, seconds, len(self.found), self.flagged):
+        separate = self.request.multiband == "separate"
+        for line in summary(merged, seconds, len(self.found), self.flagged, separate):
             self.say(line)
         if self.output is not None:
             if self.rows is None:

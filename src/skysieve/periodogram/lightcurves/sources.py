@@ -290,11 +290,13 @@ def _from_file(path: str | os.PathLike[str], columns: dict[str, Any]) -> CurveSe
 
 def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
     """Arrays, Quantities, columns of tables, or lists of them."""
-    if offsets is not None and id is None and _is_plain(t) and _is_plain(y) and (dy is None or _is_plain(dy)):
+    if id is None and _is_plain(t) and _is_plain(y) and (dy is None or _is_plain(dy)):
         same = all(type(x) is type(t) and x.shape == t.shape for x in (y, dy) if x is not None)
-        if same:  # what the checks below find of them
-            flat = FlatSource(t, y, dy, _checked_offsets(offsets, t.size))
-            return CurveSet(flat, Units(), on_device=not isinstance(t, np.ndarray))
+        one = offsets is None
+        if same and (t.size or not one):  # what the checks below find of them
+            bounds = np.array([0, t.size]) if one else _checked_offsets(offsets, t.size)
+            flat = FlatSource(t, y, dy, bounds)
+            return CurveSet(flat, Units(), one, one, on_device=not isinstance(t, np.ndarray))
     if offsets is None and id is None:
         found = _from_arrow_lists(t, y, dy)
         if found is not None:
@@ -588,7 +590,7 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
         raise TypeError(f"bands has dtype {flat.dtype}; expected names or whole numbers")
     single_row = rows // max(1, source.n_objects)
     if flat.shape != (rows,) and not (
-        not isinstance(source, FlatSource | ListSource)
+        (curves.single or not isinstance(source, FlatSource | ListSource))
         and flat.shape in ((single_row,), (source.n_objects, single_row))
     ):
         raise ValueError(f"bands has shape {flat.shape}; expected one band for each of {rows} rows")
