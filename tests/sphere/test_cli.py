@@ -168,7 +168,7 @@ def test_q_and_u_of_different_units_are_refused(tmp_path, sky):
     assert run(tmp_path / "mixed.fits", tmp_path / "o.fits", "--fwhm", "15deg", "--fields", "I").exit_code == 0
 
 
-def test_a_value_of_bad_pixels_of_its_own(tmp_path):
+def test_another_value_of_bad_pixels(tmp_path):
     m = np.random.default_rng(3).normal(size=3072)
     seen, unseen = m.copy(), m.copy()
     seen[:200], unseen[:200] = -1e20, -1.6375e30

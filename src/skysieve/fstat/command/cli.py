@@ -799,7 +799,7 @@ def info(
 
 
 def _facts(a: Atoms) -> dict[str, Any]:
-    """What ``info`` says of one detector."""
+    """The lines that ``info`` prints about one detector."""
     start, stop = int(a.t[0]), int(a.t[-1]) + a.tatom
     duty = len(a) * a.tatom / (stop - start)
     return {"detector": a.detector, "sfts": len(a), "start": start, "stop": stop, "duty": duty}

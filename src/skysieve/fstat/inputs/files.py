@@ -1,4 +1,4 @@
-"""Files of atoms: npz and HDF5, which lose nothing, and the text of LALPulsar and PyFstat."""
+"""Files of atoms: npz and HDF5, which are exact, and the text of LALPulsar and PyFstat, which is rounded."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _table(path: PathLike, text: Iterable[str]) -> tuple[NDArray[np.float64], li
 def write_atoms(path: PathLike, atoms: AtomsLike) -> None:
     """Write atoms as LALPulsar's text: 6 decimals, one detector after the other, without their names.
 
-    `save_atoms` loses nothing.
+    `save_atoms` does not round.
     """
     found = as_list(atoms)
     with written(path) as part:
@@ -253,7 +253,7 @@ class AtomsFormat:
     write : callable
         ``write(path, atoms)``.
     read : callable or None
-        ``read(path)`` for formats that lose nothing; None for text, which `read_atoms` reads.
+        ``read(path)`` of exact formats; None for text, which `read_atoms` reads.
     """
 
     endings: tuple[str, ...]
@@ -270,7 +270,7 @@ FORMATS = {
 
 
 def _format_of(path: PathLike, lossless: bool) -> AtomsFormat:
-    """The format that the ending of a name means."""
+    """The format of a file, by the ending of its name."""
     known = [f for f in FORMATS.values() if f.read is not None or not lossless]
     for found in known:
         if Path(path).suffix.lower() in found.endings:
@@ -280,7 +280,7 @@ def _format_of(path: PathLike, lossless: bool) -> AtomsFormat:
 
 
 def save_atoms(path: PathLike, atoms: AtomsLike) -> None:
-    """Write the atoms of one or several detectors to ``.npz`` or ``.h5``; nothing is lost.
+    """Write the atoms of one or several detectors to ``.npz`` or ``.h5``, without rounding.
 
     Parameters
     ----------
@@ -328,19 +328,19 @@ def read_any(path: PathLike, tatom: int | None = None, detectors: Sequence[str] 
 
 
 def write_any(path: PathLike, atoms: AtomsLike) -> None:
-    """Write a file of atoms in the format that its ending means."""
+    """Write a file of atoms in the format of its ending."""
     chosen, found = _format_of(path, lossless=False), as_list(atoms)
     with written(path) as part:
         chosen.write(part, found)
 
 
 def expand(names: Iterable[PathLike], endings: Sequence[str] | None = None) -> list[Path]:
-    """The files that names stand for.
+    """The files that the user's names, folders and patterns select.
 
     Parameters
     ----------
     names : iterable of path
-        Files; folders, which stand for their files with one of `endings` but not for hidden ones; and patterns with
+        Files; folders, of which all files with one of `endings` are taken except hidden ones; and patterns with
         ``*``, ``?`` or ``[``.
     endings : sequence of str, optional
         Endings of file names; by default those of files of atoms.
@@ -373,7 +373,7 @@ DOPPLER = re.compile(
     rf"tRef(?P<tref>{NUMBER})_RA(?P<ra>{NUMBER})_DEC(?P<dec>{NUMBER})_Freq(?P<f0>{NUMBER})"
     rf"(?:_f1dot(?P<f1dot>{NUMBER}))?(?:_f2dot(?P<f2dot>{NUMBER}))?"
 )
-"""A template's parameters in names of files that LALPulsar and PyFstat write; they leave out derivatives of 0."""
+"""Parameters of a template in the file names of LALPulsar and PyFstat, which omit derivatives that are 0."""
 
 
 def doppler_of(path: PathLike) -> dict[str, float]:

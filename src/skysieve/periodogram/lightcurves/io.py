@@ -550,7 +550,7 @@ def error_of_flux(data: dict[str, NDArray[Any]]) -> None:
 
 
 REPEATED = 0.1
-"""Largest fraction of rows with the time of another row that is not worth a note."""
+"""The user is notified if more than this fraction of the rows have the same time as another row."""
 LONG = 200_000
 
 

@@ -113,7 +113,7 @@ def smoothing(
         Window b_l, used instead of a Gaussian for all of T, E and B.  A path names a file with the window, or with
         windows of T, E and B; see `Window.from_file`.
     pol : bool
-        Three maps are I, Q and U.  If False, each map is smoothed by itself.
+        Three maps are I, Q and U.  If False, each map is smoothed as a scalar map.
     iter : int, optional
         Iterations that improve the harmonics; healpy's default is 3.  With pixel weights there is none.
     lmax, mmax : int, optional
