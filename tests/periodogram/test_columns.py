@@ -501,6 +501,16 @@ def test_the_unit_of_times_in_a_card_of_fits(tmp_path: Path) -> None:
         np.testing.assert_allclose(read_light_curves(tmp_path / "rate.fits").t, expected, rtol=1e-14)
 
 
+def test_further_tables_of_a_fits_file_are_reported(tmp_path: Path) -> None:
+    from astropy.io import fits
+
+    rate = fits.BinTableHDU.from_columns([fits.Column("TIME", "D", array=T), fits.Column("RATE", "D", array=MAG)])
+    intervals = fits.BinTableHDU.from_columns([fits.Column("START", "D", array=T[:3])], name="GTI")
+    for hdus, notes in (([rate], []), ([rate, intervals], ["the file holds 2 tables, of which the first is read"])):
+        fits.HDUList([fits.PrimaryHDU(), *hdus]).writeto(tmp_path / "rate.fits", overwrite=True)
+        assert [n for n in read_light_curves(tmp_path / "rate.fits").notes if "tables" in n] == notes
+
+
 def test_units_that_do_not_fit_are_reported(tmp_path: Path) -> None:
     from astropy import units as u
     from astropy.table import QTable

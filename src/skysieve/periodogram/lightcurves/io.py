@@ -393,7 +393,7 @@ def _read_astropy(
                     raise BadFile("is a FITS file without a table")
                 if twice is not None:
                     raise BadFile(f"has two columns of the name {twice!r}")
-                satellite = mission([], cards)
+                satellite, unread = mission([], cards), len(tables) - 1
                 table = Table.read(path, format="fits", hdu=tables[0], unit_parse_strict="silent")
             elif kind == "VOTable":
                 from astropy.io import votable
