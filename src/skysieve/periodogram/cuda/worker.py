@@ -380,9 +380,8 @@ class Worker(ABC):
     ) -> None:  # fmt: skip
         """Move picked peaks to the maxima of the exact periodogram."""
         refine(
-            self.refiner, chunk.lane, chunk.data, lengths_of(chunk.job.offsets), self.spec,
-            self.runtime.device.sm_count, picks, **ranks, **tried, tp=chunk.work["tp"], wv=chunk.work["wv"],
-            offsets=chunk.data["offsets"],
+            self.refiner, chunk.lane, chunk.data, lengths_of(chunk.job.offsets), self.spec, picks, **ranks,
+            tp=chunk.work["tp"], wv=chunk.work["wv"], offsets=chunk.data["offsets"],
         )  # fmt: skip
 
     def weights(self, lane: Lane, data: dict[str, Any], work: dict[str, Any], rows: int, stride: int) -> dict[str, Any]:

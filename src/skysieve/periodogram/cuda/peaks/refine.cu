@@ -1,15 +1,16 @@
 // From peaks of the grid to maxima of the exact periodogram, for one sinusoid: Newton's steps on exact float64 sums.
 //
-// At a trial frequency one pass over the points gives the sums of the normal equations with their first and second derivatives: columns
-// less their values at the middle point, so that nothing is lost where all cosines are nearly equal. A power and its two derivatives
-// follow by arithmetic on triples.
+// At a trial frequency one pass over the points gives the sums of the normal equations with their first and second derivatives, from which
+// a power and its two derivatives follow by arithmetic on triples. Sums of cosines and sines of f and 2f with powers of the time serve
+// nearly all peaks; where the determinant is small, columns less their values at the middle point take their place, so that nothing is lost
+// where all cosines are nearly equal.
 //
-// ls_refine: GROUP lanes = one peak of a series of up to `few` points, one warp = one peak of a series of up to `middle`, and one block = one
-// of a longer one, up to `many`; peaks of series of more than `few` points come first. Some 40 operations for cosine and sine and 50 for the
-// 21 sums a point and trial; two trials a peak, the first at the vertex of the parabola through the samples: 1,000 objects of 165 points and
-// 5 peaks are 1.7e6 points, 24 bytes each from the cache. Limit: latency. Several peaks share a warp so that what each does once a trial
-// (the column at the middle point, the sums over lanes, the quotient) is done for all of them at the same time. The last peak of an object
-// to be refined selects the best, in falling order, straight to the host.
+// ls_refine: one block = all peaks of a series of up to SHORT points, or one peak of a longer one of up to VERY_LONG, which come first.
+// A short series lies in shared memory. GROUP lanes refine a peak (FEW_LANES where there are many): first a trial in float32 at the vertex of
+// the parabola through the samples, whose step leads to within 1e-4/T of the maximum, then one in float64 there, after which a step is mostly
+// known to be enough. Some 20 float64 operations for cosine and sine and 24 for the 18 sums a point and trial: 5 peaks of 165 points are 825
+// points, 40,000 operations. Limit: latency, of the points from the cache, the sums over lanes and the quotients. The best of an object's
+// peaks are selected, in falling order, straight to the host, by its block or, of a longer series, by the last of its blocks.
 // ls_refine_long: one block = SLICE points of one peak of a longer series; the last block of a peak adds the sums of all and takes the step.
 // Launched once for each trial: peaks that are done return.
 // ls_probe: one thread = one peak of another model, whose exact powers come from that model's own kernel: a peak is to it an object with a
@@ -19,7 +20,7 @@
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
-// budget: f64 kernel=ls_refine regs<=128 smem<=5760
+// budget: f64 kernel=ls_refine regs<=128 smem<=26624
 // budget: f64 kernel=ls_refine_long regs<=128 smem<=2304
 // budget: f64 kernel=ls_probe regs<=128 smem<=0
 // budget: f64 kernel=ls_select regs<=72
@@ -29,8 +30,11 @@
 
 #define THREADS 128  // of a block of ls_refine
 #define WARPS (THREADS / 32)
-#define GROUP 8  // lanes of a peak of a short series
-#define GROUPS (32 / GROUP)
+#define SHORT 512    // points of a series whose peaks share a block
+#define GROUP 16     // lanes of a peak of a short series
+#define FEW_LANES 8  // the same of a series with more than THREADS / GROUP peaks
+#define MOST_GROUPS (THREADS / FEW_LANES)
+#define HELD 72           // peaks of an object that are held in shared memory
 #define LONG_THREADS 256  // of ls_refine_long
 #define VERY_LONG 16384   // points of a series that one block sums
 #define SLICE 4096        // points of a block of a longer one
@@ -38,6 +42,13 @@
 #define ROOM 24  // sums of a group, rounded up to a multiple of GROUP
 #define MOST_TRIALS 40
 #define NONE -1.0  // no power yet
+// A trial in float32: cycles that its phases can count, determinants and steps for which its errors (1e-6 of a power) do not matter.
+#define ROUGH_CYCLES 5e5
+#define ROUGH_ENOUGH 0.02
+#define ROUGH_NOISE 1e-5
+#define ROUGH_STEP 1e-5  // shortest for a third derivative
+#define ROUGH_LEAP 0.1
+#define SMOOTH 0.1  // a determinant, of up to 1/4, for which a power of many points changes slowly: see SURE
 
 // ---------------------------------------------------------------- the best
 struct Ranks {
@@ -45,11 +56,10 @@ struct Ranks {
   unsigned* left;
   Answers answers;
 };  // rank: scratch; left: peaks of an object that are not refined yet
-// By a warp: the answers of an object from its refined peaks, which other blocks may have written.
-__device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
+// By a warp: the answers of an object from its refined peaks, which other threads may have written. rank: scratch.
+__device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const volatile double* refined,
+                                    volatile int* rank) {
   const int lane = threadIdx.x & 31, found = A.found[o], first = min(found, A.wanted);
-  const volatile double* refined = A.refined + 3 * (size_t)o * A.tries;
-  volatile int* rank = R.rank + (size_t)o * A.tries;
   const int* picked = A.index + (size_t)o * A.tries;
   const double same = SAME / A.info[o].span;
   auto write = [&](int place, int i) {
@@ -121,6 +131,11 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
   }
   for (int r = kept + lane; r < A.wanted; r += 32) no_answer(R.answers, (size_t)o * A.wanted + r);
 }
+// The same of peaks in device memory.
+__device__ __forceinline__ void select_stored(const Picks& A, const Ranks& R, int o) {
+  const size_t slot = (size_t)o * A.tries;
+  select(A, R, o, A.refined + 3 * slot, R.rank + slot);
+}
 // By a warp, when peaks are refined, of which a lane with `leads` set stands for one of object o: the last one of an object selects.
 __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bool leads) {
   bool last = false;
@@ -131,7 +146,7 @@ __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bo
   }
   unsigned ready = __ballot_sync(FULL, last);
   if (ready) __threadfence();
-  for (; ready; ready &= ready - 1) select(A, R, __shfl_sync(FULL, o, __ffs(ready) - 1));
+  for (; ready; ready &= ready - 1) select_stored(A, R, __shfl_sync(FULL, o, __ffs(ready) - 1));
 }
 
 struct Refine {
@@ -140,14 +155,12 @@ struct Refine {
   const double* tp;
   const double2* wv;
   const int* offsets;
-  const unsigned* tried;
-  const int* list;   // how many peaks there are, and which: number of the object times `tries`, plus the try
   const int* order;  // objects of longer series, which come first
   struct Climb* climbs;
   double* sums;
   unsigned* counters;  // of long series
-  int longer, each, mean, few, middle, many, slices,
-      turns;  // longer: blocks of objects of `order`, `each` of one; points up to which a group, a warp and a block take a series; launches of ls_refine_long
+  int longer, each, mean, slices,
+      turns;  // longer: blocks of objects of `order`, `each` of one; turns: launches of ls_refine_long
 };
 
 // ---------------------------------------------------------------- the power at one frequency
@@ -235,9 +248,9 @@ struct Climb {
   Places places;       // of a wide window
   int tried, highest, top,
       rising;  // of these: how many are done, which is the highest, which the summit; does the power rise to the last
-  int turn, done;
+  int turn, done, rough, unused;  // rough: `best` is of float32
 };
-static_assert(sizeof(Climb) == 168, "cuda_refine.CLIMB_BYTES");
+static_assert(sizeof(Climb) == 176, "cuda_refine.CLIMB_BYTES");
 __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r) {
   Climb k = {};
   k.done = !window_of(A, o, r, k.x, k.window);
@@ -249,10 +262,18 @@ __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r) {
   k.trial = k.places.all() ? k.window.lo : fmin(fmax(start, k.window.lo), k.window.hi);
   return k;
 }
-// Takes the power at the trial place, and says which is next or that the climb is done.
-__device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
-  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0 : 1e-15);  // rounding of two powers at the top
+// Takes the power at the trial place, and says which is next or that the climb is done. enough: see SURE.
+__device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics, double enough = SURE) {
+  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0
+                                         : k.rough        ? ROUGH_NOISE
+                                                          : 1e-15);  // rounding of two powers at the top
   k.turn++;
+  if (k.rough && !higher) {  // from the beginning again
+    k.rough = 0;
+    k.best.v = NONE;
+    k.trial = k.at;
+    return;
+  }
   const int all = k.places.all();
   if (k.tried < all) {
     const int i = k.tried++;
@@ -289,7 +310,8 @@ __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
     k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
   } else if (higher) {
     k.step = k.best.v == NONE ? 0 : k.trial - k.at;
-    k.third = k.step != 0 ? (p.e - k.best.e) / k.step : 0;
+    k.third = fabs(k.step) > (k.rough ? ROUGH_STEP : 0.0) ? (p.e - k.best.e) / k.step : 0;
+    k.rough = 0;
     k.best = p;
     k.at = k.trial;
   } else if (k.best.v == NONE) {
@@ -305,7 +327,8 @@ __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
   double wish = e < 0 ? -d / e : d > 0 ? leap : d < 0 ? -leap : 0.0;
   const bool inside = fabs(wish) <= leap && k.at + wish >= k.window.lo && k.at + wish <= k.window.hi;
   const double to = fmin(fmax(k.at + fmin(fmax(wish, -leap), leap), k.window.lo), k.window.hi);
-  const bool sure = inside && k.step != 0 && fabs(wish) * (fabs(wish) + fabs(k.step)) * harmonics * harmonics <= SURE &&
+  const bool sure = inside && k.step != 0 &&
+                    fabs(wish) * (fabs(wish) + fabs(k.step)) * harmonics * harmonics <= enough &&
                     fabs(k.third * wish) <= -0.01 * e;
   k.done = sure || fabs(to - k.at) <= CLOSE / harmonics || k.turn >= MOST_TRIALS;
   if (!k.done)
@@ -320,32 +343,44 @@ __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
     k.best.e = fma(third, wish, e);
   }
 }
-__device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Climb& k) {
+__device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Climb& k, double* refined) {
   const bool none = k.best.v == NONE;
-  keep(A, o, r, k.x, none ? 0.0 : k.at, none ? A.here[(size_t)o * A.tries + r] : k.best.v, none ? 0.0 : k.best.e);
+  keep(A, o, k.x, none ? 0.0 : k.at, none ? A.here[(size_t)o * A.tries + r] : k.best.v, none ? 0.0 : k.best.e, refined);
 }
 
 // Sums over the lanes of each group of G: ROOM or 32 of them, left in `to`, which a group has for itself.
 template <int G>
 constexpr int SUM_ROOM = G == 32 ? 32 : ROOM;
-template <int G>
-__device__ __forceinline__ void sum_lanes(double (&m)[32], double* to) {
-  static_assert(SUM_ROOM<G> % G == 0 && SUM_ROOM<G> >= SUMS, "halves of the sums");
-  const int lane = threadIdx.x & (G - 1);
-  int first = 0, many = SUM_ROOM<G> / 2;
+// MANY sums from lanes K apart on; first: which of all these are.
+template <int K, int MANY, typename Number>
+__device__ __forceinline__ void sum_halves(Number (&m)[32], int& first) {
+  if constexpr (K > 0) {
+    if constexpr (MANY % 2) {  // an odd number: both halves of the lanes have the same sums
 #pragma unroll
-  for (int k = G / 2; k; k >>= 1, many >>= 1) {
-    const bool upper = lane & k;
+      for (int i = 0; i < MANY; i++) m[i] += __shfl_xor_sync(FULL, m[i], K);
+      sum_halves<K / 2, MANY>(m, first);
+    } else {
+      constexpr int HALF = MANY / 2;
+      const bool upper = threadIdx.x & K;
 #pragma unroll
-    for (int i = 0; i < many; i++) {
-      const double given = upper ? m[i] : m[i + many], kept = upper ? m[i + many] : m[i];
-      m[i] = kept + __shfl_xor_sync(FULL, given, k);
+      for (int i = 0; i < HALF; i++) {
+        const Number given = upper ? m[i] : m[i + HALF], kept = upper ? m[i + HALF] : m[i];
+        m[i] = kept + __shfl_xor_sync(FULL, given, K);
+      }
+      first += upper ? HALF : 0;
+      sum_halves<K / 2, HALF>(m, first);
     }
-    first += upper ? many : 0;
   }
+}
+constexpr __device__ int left_of(int k, int many) { return k ? left_of(k / 2, many % 2 ? many : many / 2) : many; }
+template <int G, typename Number>
+__device__ __forceinline__ void sum_lanes(Number (&m)[32], double* to) {
+  static_assert(SUM_ROOM<G> >= SUMS, "room of the sums");
+  int first = 0;
+  sum_halves<G / 2, SUM_ROOM<G>>(m, first);
   __syncwarp();  // the sums before are no longer read
 #pragma unroll
-  for (int i = 0; i < SUM_ROOM<G> / G; i++) to[first + i] = m[i];
+  for (int i = 0; i < left_of(G / 2, SUM_ROOM<G>); i++) to[first + i] = m[i];
   __syncwarp();
 }
 // The sums of points first, first + step, ... at one frequency, by each group of G lanes. AT_ONCE: points of a thread that are under way together.
@@ -373,44 +408,209 @@ __device__ __forceinline__ void add_warps(double (*part)[32]) {
   if (threadIdx.x < 32) part[0][lane] = all;
   __syncthreads();
 }
-// Peaks from their samples to their maxima, one by each group of G lanes; o: below 0 where a group has none.
-template <int G>
-__device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, double* sums, Climb* climbs) {
-  const int own = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G, of = max(o, 0);
-  Climb& k = climbs[group];
-  double* to = sums + group * SUM_ROOM<G>;
-  const bool leads = !own && o >= 0, mean = A.mean != 0;
-  const int n = A.picks.info[of].n, lo = A.offsets[of];
-  const double span = A.picks.info[of].span, middle = A.tp[lo + n / 2];
-  __syncwarp();
-  if (!own) k.done = 1;
-  if (leads) {
-    k = climb_from(A.picks, o, r);
-    if (k.done) keep_none(A.picks, o, r);
+// ---------------------------------------------------------------- short series
+// Cosine and sine of f t cycles to 1e-16, from the octant's polynomials.
+__device__ __forceinline__ void cosine_and_sine(Frequency f, double t, double& c, double& s) {
+  const double a = f.f * t, low = fma(f.rest, t, fma(f.f, t, -a));
+  const double shifted = fma(4.0, a, 0x1.8p52);  // its low bits: the nearest quarter of a circle
+  const double y = fma(shifted - 0x1.8p52, -0.25, a) + low, z = y * y;
+  const int quarter = __double2loint(shifted);
+  double p = 3.7808689593022957, q = 7.810290968144191;
+  p = fma(p, z, -15.093804209987114);
+  q = fma(q, z, -26.42425703488269);
+  p = fma(p, z, 42.058685020160894);
+  q = fma(q, z, 60.24462008593029);
+  p = fma(p, z, -76.70585970427454);
+  q = fma(q, z, -85.45681709034115);
+  p = fma(p, z, 81.60524927594804);
+  q = fma(q, z, 64.93939402236538);
+  p = fma(p, z, -41.341702240399634);
+  q = fma(q, z, -19.73920880217842);
+  p = y * fma(p, z, 6.283185307179586);
+  q = fma(q, z, 1.0);
+  const double u = quarter & 1 ? p : q, v = quarter & 1 ? q : p;
+  c = quarter + 1 & 2 ? -u : u;
+  s = quarter & 2 ? -v : v;
+}
+// The same to 1e-6; |f t| < ROUGH_CYCLES.
+__device__ __forceinline__ void cosine_and_sine(Frequency f, double t, float& c, float& s) {
+  const double shifted = fma(f.f, t, 0x1.8p20);  // its low half: the fraction in parts of 2^32
+  const float angle = (float)__double2loint(shifted) * 1.4629180792671596e-9f;
+  c = __cosf(angle);
+  s = __sinf(angle);
+}
+// A point of a short series. v: its time from the middle of the series over the span.
+template <typename Number>
+struct Point {
+  Number v, w, wy;
+};
+#define MOMENTS 18
+// A point's part of the sums of cos, sin, cos sin and cos^2 - 1/2 with weights w, and of cos and sin with w y; of each with powers of v.
+template <typename Number>
+__device__ __forceinline__ void add_moments(Number (&m)[32], Number c, Number s, Point<Number> x) {
+  const Number w1 = x.w * x.v, w2 = w1 * x.v, y1 = x.wy * x.v, y2 = y1 * x.v;
+  const Number g = c * s, h = fma(c, c, (Number)-0.5);
+  auto add = [&](int k, Number a, Number p, Number p1, Number p2) {
+    m[k] = fma(p, a, m[k]);
+    m[k + 1] = fma(p1, a, m[k + 1]);
+    m[k + 2] = fma(p2, a, m[k + 2]);
+  };
+  add(0, c, x.w, w1, w2);
+  add(3, s, x.w, w1, w2);
+  add(6, g, x.w, w1, w2);
+  add(9, h, x.w, w1, w2);
+  add(12, c, x.wy, y1, y2);
+  add(15, s, x.wy, y1, y2);
+}
+// The power and its derivatives by the place from these sums, whose weights add up to 1; a negative power where the determinant is not
+// above `least`.
+__device__ __forceinline__ Jet power_of_moments(const double* m, bool mean, double least, double* determinant) {
+  const double one = 6.283185307179586, two = one * one;
+  const Jet c = {m[0], -one * m[4], -two * m[2]}, s = {m[3], one * m[1], -two * m[5]};
+  const Jet g = {m[6], 2 * one * m[10], -4 * two * m[8]}, h = {m[9], -2 * one * m[7], -4 * two * m[11]};
+  const Jet yc = {m[12], -one * m[16], -two * m[14]}, ys = {m[15], one * m[13], -two * m[17]};
+  Jet cc = {0.5 + h.v, h.d, h.e}, ss = {0.5 - h.v, -h.d, -h.e}, cs = g;
+  if (mean) {
+    cc = cc - c * c;
+    ss = ss - s * s;
+    cs = cs - c * s;
   }
-  __syncwarp();
-  bool done = k.done;
-  while (__any_sync(FULL, !done)) {  // groups that are done wait for the others
-    const Frequency f = done ? Frequency{0, 0} : moved(k.x, k.trial / span);
-    add_up<G, 2>(A.tp + lo, A.wv + lo, own, done ? 0 : n, G, f, span, middle, mean, to);
-    if (!own && !done) {
-      advance(k, power_at(to, mean), A.picks.harmonics);
-      if (k.done) conclude(A.picks, o, r, k);
+  const Jet det = cc * ss - cs * cs;
+  *determinant = det.v;
+  if (!(det.v > least)) return Jet{-1, 0, 0};
+  return (yc * (ss * yc - cs * ys) + ys * (cc * ys - cs * yc)) / det;
+}
+// The points of a series in shared memory.
+struct Short {
+  double t[SHORT];
+  double2 wv[SHORT];
+  float4 rough[SHORT];  // v, w, wy
+  __device__ __forceinline__ void put(int i, double at, double2 of, double inverse) {
+    t[i] = at;
+    wv[i] = of;
+    rough[i] = make_float4((float)fma(at, inverse, -0.5), (float)of.x, (float)of.y, 0.0f);
+  }
+};
+// The sums at one frequency by each group of G lanes; n: points, 0 for a group that has none to add.
+template <int G>
+__device__ __forceinline__ void add_rough(const Short& x, int n, Frequency f, double* to) {
+  float m[32];
+#pragma unroll
+  for (int i = 0; i < 32; i++) m[i] = 0;
+#pragma unroll 2
+  for (int i = threadIdx.x & (G - 1); i < n; i += G) {
+    float c, s;
+    cosine_and_sine(f, x.t[i], c, s);
+    const float4 p = x.rough[i];
+    add_moments(m, c, s, Point<float>{p.x, p.y, p.z});
+  }
+  sum_lanes<G>(m, to);
+}
+template <int G>
+__device__ __forceinline__ void add_exact(const Short& x, int n, Frequency f, double inverse, double* to) {
+  double m[32];
+#pragma unroll
+  for (int i = 0; i < 32; i++) m[i] = 0;
+#pragma unroll 2
+  for (int i = threadIdx.x & (G - 1); i < n; i += G) {
+    double c, s;
+    cosine_and_sine(f, x.t[i], c, s);
+    const double2 wv = x.wv[i];
+    add_moments(m, c, s, Point<double>{fma(x.t[i], inverse, -0.5), wv.x, wv.y});
+  }
+  sum_lanes<G>(m, to);
+}
+// The same from columns less their values at the middle point.
+template <int G>
+__device__ __noinline__ void add_centred(const double* t, const double2* wv, int n, Frequency f, double span,
+                                         double middle, bool mean, double* to) {
+  add_up<G, 1>(t, wv, threadIdx.x & (G - 1), n, G, f, span, middle, mean, to);
+}
+// From the sums of the first trial to the second: a step from the vertex of the parabola, where it is credible.
+__device__ __forceinline__ void step_roughly(Climb& k, const double* sums, bool mean) {
+  double determinant;
+  const Jet p = power_of_moments(sums, mean, ROUGH_ENOUGH, &determinant);
+  const double wish = p.e < 0 ? -p.d / p.e : 0;
+  if (!(p.v >= 0) || wish == 0 || fabs(wish) > ROUGH_LEAP) return;
+  const double to = fmin(fmax(k.trial + wish, k.window.lo), k.window.hi);
+  if (to == k.trial) return;
+  k.best = p;
+  k.at = k.trial;
+  k.trial = to;
+  k.rough = 1;
+}
+// Peaks of an object of n points from row `lo` on, from their samples to their maxima, by a block: one by each group of G lanes.
+template <int G>
+__device__ __forceinline__ void refine_peaks(const Refine& A, int o, int found, int n, int lo, double span, Short& x,
+                                             double (*sums)[ROOM], Climb* climbs, double* refined) {
+  const int own = threadIdx.x & (G - 1), group = threadIdx.x / G, groups = THREADS / G;
+  const bool mean = A.mean != 0;
+  const double inverse = 1 / span, enough = SURE * fmin(fmax(n / 16.0, 1.0), 10.0);
+  Climb& k = climbs[group];
+  double* to = sums[group];
+  const double* t = A.tp + lo;
+  const double2* wv = A.wv + lo;
+  double first_t = 0;
+  double2 first_wv = {0, 0};
+  if (threadIdx.x < n) {  // on their way while the climbs begin
+    first_t = t[threadIdx.x];
+    first_wv = wv[threadIdx.x];
+  }
+#pragma unroll 1
+  for (int r0 = 0; r0 < found; r0 += groups) {
+    const int r = r0 + group;
+    __syncwarp();
+    if (!own) {
+      if (r < found)
+        k = climb_from(A.picks, o, r);
+      else
+        k.done = 1;
+      if (r < found && k.done) keep_none(refined + 3 * r);
+    }
+    if (!r0) {
+      if (threadIdx.x < n) x.put(threadIdx.x, first_t, first_wv, inverse);
+      for (int i = threadIdx.x + THREADS; i < n; i += THREADS) x.put(i, t[i], wv[i], inverse);
+      __syncthreads();
     }
     __syncwarp();
-    done = k.done;
+    bool done = k.done;
+    if (!__any_sync(FULL, !done)) continue;
+    const bool tries = !done && !k.places.all() && k.window.lo < k.window.hi && fabs(k.x.f) * span < ROUGH_CYCLES;
+    if (__any_sync(FULL, tries)) {
+      add_rough<G>(x, tries ? n : 0, tries ? moved(k.x, k.trial / span) : Frequency{0, 0}, to);
+      if (!own && tries) step_roughly(k, to, mean);
+      __syncwarp();
+    }
+    while (__any_sync(FULL, !done)) {  // groups that are done wait for the others
+      const Frequency f = done ? Frequency{0, 0} : moved(k.x, k.trial / span);
+      add_exact<G>(x, done ? 0 : n, f, inverse, to);
+      double determinant;
+      Jet p = power_of_moments(to, mean, ENOUGH, &determinant);
+      const bool again = !done && !(p.v >= 0);
+      if (__any_sync(FULL, again)) {
+        add_centred<G>(x.t, x.wv, again ? n : 0, f, span, x.t[n / 2], mean, to);
+        if (again) p = power_at(to, mean);
+      }
+      __syncwarp();
+      if (!own && !done) {
+        advance(k, p, A.picks.harmonics, determinant > SMOOTH ? enough : SURE);
+        if (k.done) conclude(A.picks, o, r, k, refined + 3 * r);
+      }
+      __syncwarp();
+      done = k.done;
+    }
   }
-  settle(A.picks, A.ranks, of, leads);
 }
-// The same for one peak, by a block.
+// One peak of a longer series, by a block.
 __device__ __forceinline__ void refine_block(const Refine& A, int o, int r, double (*part)[32], Climb& k) {
+  double* refined = A.picks.refined + 3 * ((size_t)o * A.picks.tries + r);
   const int n = A.picks.info[o].n, lo = A.offsets[o], tid = threadIdx.x;
   const double span = A.picks.info[o].span, middle = A.tp[lo + n / 2];
   const bool mean = A.mean != 0;
   __syncthreads();
   if (!tid) {
     k = climb_from(A.picks, o, r);
-    if (k.done) keep_none(A.picks, o, r);
+    if (k.done) keep_none(refined);
   }
   __syncthreads();
   while (!k.done) {
@@ -419,43 +619,37 @@ __device__ __forceinline__ void refine_block(const Refine& A, int o, int r, doub
     add_warps(part);
     if (!tid) {
       advance(k, power_at(part[0], mean), A.picks.harmonics);
-      if (k.done) conclude(A.picks, o, r, k);
+      if (k.done) conclude(A.picks, o, r, k, refined);
     }
     __syncthreads();
   }
   if (tid < 32) settle(A.picks, A.ranks, o, !tid);
 }
 extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_constant__ Refine A) {
-  __shared__ double sums[WARPS][GROUPS * ROOM];
-  __shared__ Climb climbs[WARPS][GROUPS];
-  const int warp = threadIdx.x >> 5;
+  __shared__ Short x;
+  __shared__ double sums[MOST_GROUPS][ROOM], held[3 * HELD];
+  __shared__ Climb climbs[MOST_GROUPS];
+  __shared__ int rank[HELD];
   if ((int)blockIdx.x < A.longer) {
     const int o = A.order[blockIdx.x / A.each], n = A.picks.info[o].n, found = A.picks.found[o],
               place = blockIdx.x % A.each;
-    if (n <= A.few || n > A.many) return;
-    if (n > A.middle) {
+    if (n <= SHORT || n > VERY_LONG) return;
 #pragma unroll 1
-      for (int r = place; r < found; r += A.each) refine_block(A, o, r, (double (*)[32])sums, climbs[0][0]);
-    } else {
-#pragma unroll 1
-      for (int r = place * WARPS + warp; r < found; r += A.each * WARPS)
-        refine_groups<32>(A, o, r, sums[warp], climbs[warp]);
-    }
+    for (int r = place; r < found; r += A.each) refine_block(A, o, r, (double (*)[32])sums, climbs[0]);
     return;
   }
-  const unsigned count = *A.tried, group = (threadIdx.x & 31) / GROUP;
-#pragma unroll 1
-  for (unsigned i0 = ((blockIdx.x - A.longer) * WARPS + warp) * GROUPS; i0 < count;
-       i0 += (gridDim.x - A.longer) * WARPS * GROUPS) {
-    const unsigned i = i0 + group;
-    int o = -1, r = 0;
-    if (i < count) {
-      o = A.list[i] / A.picks.tries;
-      r = A.list[i] % A.picks.tries;
-    }
-    if (o >= 0 && A.picks.info[o].n > A.few) o = -1;
-    if (__any_sync(FULL, o >= 0)) refine_groups<GROUP>(A, o, r, sums[warp], climbs[warp]);
-  }
+  const int o = blockIdx.x - A.longer, n = A.picks.info[o].n, found = A.picks.found[o], lo = A.offsets[o];
+  const double span = A.picks.info[o].span;
+  if (!found || n > SHORT) return;
+  const bool holds = found <= HELD;
+  const size_t slot = (size_t)o * A.picks.tries;
+  double* refined = holds ? held : A.picks.refined + 3 * slot;
+  if (found <= THREADS / GROUP)
+    refine_peaks<GROUP>(A, o, found, n, lo, span, x, sums, climbs, refined);
+  else
+    refine_peaks<FEW_LANES>(A, o, found, n, lo, span, x, sums, climbs, refined);
+  __syncthreads();
+  if (threadIdx.x < 32) select(A.picks, A.ranks, o, refined, holds ? rank : A.ranks.rank + slot);
 }
 
 // Blocks of (object of `order`, try, slice). turn: of the launch, from 0 on.
@@ -467,7 +661,8 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
   const int slot = blockIdx.x / A.slices, slice = blockIdx.x % A.slices, tid = threadIdx.x, lane = tid & 31,
             warp = tid >> 5;
   const int o = A.order[slot / A.each], r = slot % A.each, n = A.picks.info[o].n, lo = A.offsets[o];
-  if (A.picks.info[o].status || n <= A.many || r >= A.picks.found[o]) return;
+  if (A.picks.info[o].status || n <= VERY_LONG || r >= A.picks.found[o]) return;
+  double* refined = A.picks.refined + 3 * ((size_t)o * A.picks.tries + r);
   const int slices = (n + SLICE - 1) / SLICE;
   if (slice >= slices) return;
   if (!tid) k = turn ? A.climbs[slot] : climb_from(A.picks, o, r);
@@ -475,7 +670,7 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
   if (k.done) {
     if (!turn && !slice) {
       if (!tid) {
-        keep_none(A.picks, o, r);
+        keep_none(refined);
         A.climbs[slot] = k;
       }
       if (!warp) settle(A.picks, A.ranks, o, !lane);
@@ -506,7 +701,7 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
       for (int w = 1; w < LONG_THREADS / 32; w++) part[0][i] += part[w][i];
     advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
     if (turn + 1 == A.turns) k.done = 1;
-    if (k.done) conclude(A.picks, o, r, k);
+    if (k.done) conclude(A.picks, o, r, k, refined);
     A.climbs[slot] = k;
   }
   __syncwarp();
@@ -564,6 +759,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
   if (number >= A.slots || (unsigned)number >= *A.tried) return;
   const int o = A.list[number] / A.picks.tries, r = A.list[number] % A.picks.tries;
   const double narrowest = NARROWEST / A.picks.harmonics;
+  double* refined = A.picks.refined + 3 * (size_t)A.list[number];
   if (!A.turn) {
     Search s = {};
     A.order[A.slots - 1 - number] = number;  // the kernels of exact fits begin with the last
@@ -574,7 +770,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     const bool none = info.status || !window_of(A.picks, o, r, s.x, s.window);
     if (none) {
       info.status = 1;
-      keep_none(A.picks, o, r);
+      keep_none(refined);
     }
     A.info[number] = info;
     s.left = s.window.lo == 0;
@@ -624,7 +820,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     }
     const int i = s.scan > 1 && summit >= 0 ? summit : best;
     if (i < 0 || s.many == 1) {  // no power anywhere, or no window
-      keep(A.picks, o, r, s.x, 0, i < 0 ? here : p[0], 0);
+      keep(A.picks, o, s.x, 0, i < 0 ? here : p[0], 0, refined);
       A.info[number].status = 1;
       return;
     }
@@ -666,7 +862,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       look_around(s, wish, fabs(wish - middle) <= 2 * h ? fmax(0.2 * h, fmin(h, narrowest)) : h);
   }
   if (done) {
-    keep(A.picks, o, r, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature);
+    keep(A.picks, o, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature, refined);
     A.info[number].status = 1;
   } else {
     A.searches[number] = s;
@@ -680,5 +876,5 @@ struct Select {
   Ranks ranks;
 };
 extern "C" __global__ void __launch_bounds__(32) ls_select(const __grid_constant__ Select A) {
-  if (A.picks.found[blockIdx.x]) select(A.picks, A.ranks, blockIdx.x);
+  if (A.picks.found[blockIdx.x]) select_stored(A.picks, A.ranks, blockIdx.x);
 }
