@@ -54,6 +54,8 @@ class Worker(ABC):
     search = SEARCH
     methods: ClassVar[type[Methods]]
     """The methods of what is fitted."""
+    lists_peaks: ClassVar[bool] = False
+    """Are the peaks to refine listed, over all objects?"""
 
     def __init__(
         self, runtime: Runtime, spec: Spec, layout: SampleLayout, lanes: int = 3, copier: Copier | None = None
@@ -349,7 +351,9 @@ class Worker(ABC):
             "left": lane.place("left", n, np.uint32),
             **{"answer_index" if name == "index" else name: a for name, a in answers.items()},
         }
-        tried = {"tried": lane.place("tried", 1, np.uint32), "tries_list": lane.place("tries", n * m, np.int32)}
+        tried: dict[str, Any] = {"tried": None, "tries_list": None}
+        if self.lists_peaks:
+            tried = {"tried": lane.place("tried", 1, np.uint32), "tries_list": lane.place("tries", n * m, np.int32)}
         search = SEARCH_MANY if k > FLOORED else self.search
         if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
             search = SEARCH_FEW

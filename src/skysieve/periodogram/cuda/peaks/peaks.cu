@@ -41,7 +41,7 @@ struct Best {
   unsigned* left;
   Answers answers;  // of these, to be refined; where none are, the answer is written here
   unsigned* tried;
-  int* list;  // how many there are, and where
+  int* list;  // how many there are of all objects, and where; or null
   int tries, fewer, few, grid_stride, edges,
       held;  // fewer: of objects of more than `few` points; held: candidates that fit in shared memory
 };
@@ -336,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   if (!tid) {
     A.found[o] = found;
     A.left[o] = found;
-    if (found) at = atomicAdd(A.tried, (unsigned)found);
+    if (found && A.tried) at = atomicAdd(A.tried, (unsigned)found);
   }
   if (few)
     __syncwarp();
@@ -355,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     A.index[out] = index;
     A.here[out] = c.here;
     A.vertex[out] = fmin(fmax(by, -0.5), 0.5);
-    A.list[at + r] = (int)out;
+    if (A.tried) A.list[at + r] = (int)out;
   }
 }
 

@@ -28,10 +28,17 @@
 #include "peaks/answers.cuh"
 #include "peaks/refine.cuh"
 
+#ifndef THREADS
 #define THREADS 128  // of a block of ls_refine
+#endif
+#ifndef MINB
+#define MINB 4
+#endif
+#ifndef GROUP
+#define GROUP 16
+#endif
 #define WARPS (THREADS / 32)
 #define SHORT 512    // points of a series whose peaks share a block
-#define GROUP 16     // lanes of a peak of a short series
 #define FEW_LANES 8  // the same of a series with more than THREADS / GROUP peaks
 #define MOST_GROUPS (THREADS / FEW_LANES)
 #define HELD 72           // peaks of an object that are held in shared memory
@@ -576,11 +583,13 @@ __device__ __forceinline__ void refine_peaks(const Refine& A, int o, int found, 
     bool done = k.done;
     if (!__any_sync(FULL, !done)) continue;
     const bool tries = !done && !k.places.all() && k.window.lo < k.window.hi && fabs(k.x.f) * span < ROUGH_CYCLES;
+#ifndef NO_ROUGH
     if (__any_sync(FULL, tries)) {
       add_rough<G>(x, tries ? n : 0, tries ? moved(k.x, k.trial / span) : Frequency{0, 0}, to);
       if (!own && tries) step_roughly(k, to, mean);
       __syncwarp();
     }
+#endif
     while (__any_sync(FULL, !done)) {  // groups that are done wait for the others
       const Frequency f = done ? Frequency{0, 0} : moved(k.x, k.trial / span);
       add_exact<G>(x, done ? 0 : n, f, inverse, to);
@@ -625,7 +634,7 @@ __device__ __forceinline__ void refine_block(const Refine& A, int o, int r, doub
   }
   if (tid < 32) settle(A.picks, A.ranks, o, !tid);
 }
-extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_constant__ Refine A) {
+extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_refine(const __grid_constant__ Refine A) {
   __shared__ Short x;
   __shared__ double sums[MOST_GROUPS][ROOM], held[3 * HELD];
   __shared__ Climb climbs[MOST_GROUPS];
