@@ -5,12 +5,12 @@
 // nearly all peaks; where the determinant is small, columns less their values at the middle point take their place, so that nothing is lost
 // where all cosines are nearly equal.
 //
-// ls_refine: one block = all peaks of a series of up to SHORT points, or one peak of a longer one of up to VERY_LONG, which come first.
-// A short series lies in shared memory. GROUP lanes refine a peak (FEW_LANES where there are many): first a trial in float32 at the vertex of
-// the parabola through the samples, whose step leads to within 1e-4/T of the maximum, then one in float64 there, after which a step is mostly
-// known to be enough. Some 20 float64 operations for cosine and sine and 24 for the 18 sums a point and trial: 5 peaks of 165 points are 825
-// points, 40,000 operations. Limit: latency, of the points from the cache, the sums over lanes and the quotients. The best of an object's
-// peaks are selected, in falling order, straight to the host, by its block or, of a longer series, by the last of its blocks.
+// ls_refine: one block = all peaks of a series of up to SHORT points, GROUP lanes a peak, or one peak of a longer one of up to VERY_LONG,
+// which come first. Some 20 float64 operations for cosine and sine and 24 for the 18 sums a point and trial, and two or three trials a peak:
+// 1,000 objects of 165 points and 5 peaks are 2e6 points, 10 us. Limit: the instructions, which come from the second-level cache at each
+// launch: an instruction that every warp takes once or twice costs more than its execution (1 us for 60 of them, measured). So loops are
+// not unrolled, teams of all sizes run the same code, and sums are added up in loops through shared memory. The best of an object's peaks
+// are selected, in falling order, straight to the host, by its block or, of a longer series, by the last of its blocks.
 // ls_refine_long: one block = SLICE points of one peak of a longer series; the last block of a peak adds the sums of all and takes the step.
 // Launched once for each trial: peaks that are done return.
 // ls_probe: one thread = one peak of another model, whose exact powers come from that model's own kernel: a peak is to it an object with a
@@ -28,33 +28,19 @@
 #include "peaks/answers.cuh"
 #include "peaks/refine.cuh"
 
-#ifndef THREADS
 #define THREADS 128  // of a block of ls_refine
-#endif
-#ifndef MINB
-#define MINB 4
-#endif
-#ifndef GROUP
-#define GROUP 16
-#endif
-#define WARPS (THREADS / 32)
 #define SHORT 512    // points of a series whose peaks share a block
-#define FEW_LANES 8  // the same of a series with more than THREADS / GROUP peaks
-#define MOST_GROUPS (THREADS / FEW_LANES)
+#define GROUP 16     // lanes of a peak of such a series
+#define TEAMS (THREADS / GROUP)
 #define HELD 72           // peaks of an object that are held in shared memory
 #define LONG_THREADS 256  // of ls_refine_long
 #define VERY_LONG 16384   // points of a series that one block sums
 #define SLICE 4096        // points of a block of a longer one
 #define SUMS 21
-#define ROOM 24  // sums of a group, rounded up to a multiple of GROUP
+#define MOMENTS 18
+#define ROOM 24  // for the sums of a team
 #define MOST_TRIALS 40
-#define NONE -1.0  // no power yet
-// A trial in float32: cycles that its phases can count, determinants and steps for which its errors (1e-6 of a power) do not matter.
-#define ROUGH_CYCLES 5e5
-#define ROUGH_ENOUGH 0.02
-#define ROUGH_NOISE 1e-5
-#define ROUGH_STEP 1e-5  // shortest for a third derivative
-#define ROUGH_LEAP 0.1
+#define NONE -1.0   // no power yet
 #define SMOOTH 0.1  // a determinant, of up to 1/4, for which a power of many points changes slowly: see SURE
 
 // ---------------------------------------------------------------- the best
@@ -78,7 +64,9 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const
   };
   double top = NONE, further = NONE;
   int which = -1;
+#pragma unroll 1
   for (int i = lane; i < first; i += 32) top = fmax(top, refined[3 * i + 1]);
+#pragma unroll 1
   for (int i = first + lane; i < found; i += 32) {
     const double p = refined[3 * i + 1];
     if (p > further || (p == further && refined[3 * i] < refined[3 * which])) {
@@ -86,9 +74,11 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const
       which = i;
     }
   }
+#pragma unroll 1
   for (int k = 16; k; k >>= 1) top = fmax(top, __shfl_xor_sync(FULL, top, k));
   int ahead = 0;  // is a further one the highest?
   if (found > first) {
+#pragma unroll 1
     for (int k = 16; k; k >>= 1) {
       const double p = __shfl_xor_sync(FULL, further, k);
       const int w = __shfl_xor_sync(FULL, which, k);
@@ -107,12 +97,15 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const
     return q > p || (q == p && (g < f || (g == f && j < i)));
   };
   int kept = ahead;
+#pragma unroll 1
   for (int i0 = 0; i0 < first; i0 += 32) {  // -1: nearly the same maximum as a higher one
     const int i = i0 + lane;
     const double p = power_of(i), f = place_of(i);
     bool mine = p == p;
+#pragma unroll 1
     for (int j0 = 0; j0 < first; j0 += 32) {
       const double others = j0 == i0 ? p : power_of(j0 + lane), at = j0 == i0 ? f : place_of(j0 + lane);
+#pragma unroll 1
       for (int j = j0; j < min(j0 + 32, first); j++) {
         const double q = __shfl_sync(FULL, others, j - j0), g = __shfl_sync(FULL, at, j - j0);
         mine = mine && (j == i || !(fabs(f - g) < same && above(q, g, j, p, f, i)));
@@ -122,13 +115,16 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const
     kept += __popc(__ballot_sync(FULL, mine));
   }
   __syncwarp();
+#pragma unroll 1
   for (int i0 = 0; i0 < first; i0 += 32) {
     const int i = i0 + lane;
     const double p = power_of(i), f = place_of(i);
     int place = ahead;
+#pragma unroll 1
     for (int j0 = 0; j0 < first; j0 += 32) {
       const double others = j0 == i0 ? p : power_of(j0 + lane), at = j0 == i0 ? f : place_of(j0 + lane);
       const unsigned counts = __ballot_sync(FULL, j0 + lane < first && rank[j0 + lane] >= 0);
+#pragma unroll 1
       for (int j = j0; j < min(j0 + 32, first); j++) {
         const double q = __shfl_sync(FULL, others, j - j0), g = __shfl_sync(FULL, at, j - j0);
         place += j != i && (counts >> (j - j0) & 1) && above(q, g, j, p, f, i);
@@ -136,14 +132,10 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const
     }
     if (i < first && rank[i] >= 0 && place < A.wanted) write(place, i);
   }
+#pragma unroll 1
   for (int r = kept + lane; r < A.wanted; r += 32) no_answer(R.answers, (size_t)o * A.wanted + r);
 }
-// The same of peaks in device memory.
-__device__ __forceinline__ void select_stored(const Picks& A, const Ranks& R, int o) {
-  const size_t slot = (size_t)o * A.tries;
-  select(A, R, o, A.refined + 3 * slot, R.rank + slot);
-}
-// By a warp, when peaks are refined, of which a lane with `leads` set stands for one of object o: the last one of an object selects.
+// By a warp, when a peak of object o is refined, where `leads` is set in one lane: the last one of an object selects.
 __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bool leads) {
   bool last = false;
   __syncwarp();
@@ -151,9 +143,21 @@ __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bo
     __threadfence();
     last = atomicSub(R.left + o, 1u) == 1u;
   }
-  unsigned ready = __ballot_sync(FULL, last);
-  if (ready) __threadfence();
-  for (; ready; ready &= ready - 1) select_stored(A, R, __shfl_sync(FULL, o, __ffs(ready) - 1));
+  if (!__any_sync(FULL, last)) return;
+  __threadfence();
+  const size_t slot = (size_t)o * A.tries;
+  select(A, R, o, A.refined + 3 * slot, R.rank + slot);
+}
+// The same by a block, of peaks in device memory, which it may hold in `held` and `rank`.
+__device__ __forceinline__ void select_stored(const Picks& A, const Ranks& R, int o, double* held, int* rank) {
+  const size_t slot = (size_t)o * A.tries;
+  const volatile double* refined = A.refined + 3 * slot;
+  const int found = A.found[o];
+  const bool holds = found <= HELD;
+  if (holds)
+    for (int i = threadIdx.x; i < 3 * found; i += blockDim.x) held[i] = refined[i];
+  __syncthreads();
+  if (threadIdx.x < 32) select(A, R, o, holds ? held : refined, holds ? rank : R.rank + slot);
 }
 
 struct Refine {
@@ -181,7 +185,7 @@ __device__ __forceinline__ Jet operator*(Jet a, Jet b) {
   return Jet{a.v * b.v, fma(a.d, b.v, a.v * b.d), fma(a.e, b.v, fma(2 * a.d, b.d, a.v * b.e))};
 }
 __device__ __forceinline__ Jet operator/(Jet a, Jet b) {
-  const double inverse = 1 / b.v, v = a.v * inverse, d = fma(-v, b.d, a.d) * inverse;
+  const double inverse = reciprocal(b.v), v = a.v * inverse, d = fma(-v, b.d, a.d) * inverse;
   return Jet{v, d, fma(-v, b.e, fma(-2 * d, b.d, a.e)) * inverse};
 }
 
@@ -255,7 +259,7 @@ struct Climb {
   Places places;       // of a wide window
   int tried, highest, top,
       rising;  // of these: how many are done, which is the highest, which the summit; does the power rise to the last
-  int turn, done, rough, unused;  // rough: `best` is of float32
+  int turn, done, again, unused;  // again: the trial needs centred sums
 };
 static_assert(sizeof(Climb) == 176, "cuda_refine.CLIMB_BYTES");
 __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r) {
@@ -271,16 +275,8 @@ __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r) {
 }
 // Takes the power at the trial place, and says which is next or that the climb is done. enough: see SURE.
 __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics, double enough = SURE) {
-  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0
-                                         : k.rough        ? ROUGH_NOISE
-                                                          : 1e-15);  // rounding of two powers at the top
+  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0 : 1e-15);  // rounding of two powers at the top
   k.turn++;
-  if (k.rough && !higher) {  // from the beginning again
-    k.rough = 0;
-    k.best.v = NONE;
-    k.trial = k.at;
-    return;
-  }
   const int all = k.places.all();
   if (k.tried < all) {
     const int i = k.tried++;
@@ -317,8 +313,7 @@ __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics, double e
     k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
   } else if (higher) {
     k.step = k.best.v == NONE ? 0 : k.trial - k.at;
-    k.third = fabs(k.step) > (k.rough ? ROUGH_STEP : 0.0) ? (p.e - k.best.e) / k.step : 0;
-    k.rough = 0;
+    k.third = k.step != 0 ? (p.e - k.best.e) / k.step : 0;
     k.best = p;
     k.at = k.trial;
   } else if (k.best.v == NONE) {
@@ -355,54 +350,29 @@ __device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Cli
   keep(A, o, k.x, none ? 0.0 : k.at, none ? A.here[(size_t)o * A.tries + r] : k.best.v, none ? 0.0 : k.best.e, refined);
 }
 
-// Sums over the lanes of each group of G: ROOM or 32 of them, left in `to`, which a group has for itself.
-template <int G>
-constexpr int SUM_ROOM = G == 32 ? 32 : ROOM;
-// MANY sums from lanes K apart on; first: which of all these are.
-template <int K, int MANY, typename Number>
-__device__ __forceinline__ void sum_halves(Number (&m)[32], int& first) {
-  if constexpr (K > 0) {
-    if constexpr (MANY % 2) {  // an odd number: both halves of the lanes have the same sums
-#pragma unroll
-      for (int i = 0; i < MANY; i++) m[i] += __shfl_xor_sync(FULL, m[i], K);
-      sum_halves<K / 2, MANY>(m, first);
-    } else {
-      constexpr int HALF = MANY / 2;
-      const bool upper = threadIdx.x & K;
-#pragma unroll
-      for (int i = 0; i < HALF; i++) {
-        const Number given = upper ? m[i] : m[i + HALF], kept = upper ? m[i + HALF] : m[i];
-        m[i] = kept + __shfl_xor_sync(FULL, given, K);
-      }
-      first += upper ? HALF : 0;
-      sum_halves<K / 2, HALF>(m, first);
-    }
-  }
-}
-constexpr __device__ int left_of(int k, int many) { return k ? left_of(k / 2, many % 2 ? many : many / 2) : many; }
-template <int G, typename Number>
-__device__ __forceinline__ void sum_lanes(Number (&m)[32], double* to) {
-  static_assert(SUM_ROOM<G> >= SUMS, "room of the sums");
-  int first = 0;
-  sum_halves<G / 2, SUM_ROOM<G>>(m, first);
-  __syncwarp();  // the sums before are no longer read
-#pragma unroll
-  for (int i = 0; i < left_of(G / 2, SUM_ROOM<G>); i++) to[first + i] = m[i];
-  __syncwarp();
-}
-// The sums of points first, first + step, ... at one frequency, by each group of G lanes. AT_ONCE: points of a thread that are under way together.
-template <int G, int AT_ONCE>
-__device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f,
-                                       double span, double middle, bool mean, double* to) {
-  double m[32];
+// ---------------------------------------------------------------- sums of columns less their values at the middle point
+// Of points first, first + step, ... at one frequency, by each thread.
+__device__ __forceinline__ void add_centred(double (&m)[32], const double* t, const double2* wv, int first, int n,
+                                            int step, Frequency f, double inverse, double middle, bool mean) {
 #pragma unroll
   for (int i = 0; i < 32; i++) m[i] = 0;
   Column base = {0, 0, 0, 0, 0, 0};
-  const double inverse = 1 / span;
   if (mean) base = column_at(f, middle, middle * inverse);
-#pragma unroll AT_ONCE
+#pragma unroll 1
   for (int i = first; i < n; i += step) add_point(m, column_at(f, t[i], t[i] * inverse), base, wv[i]);
-  sum_lanes<G>(m, to);
+}
+// 32 sums over the lanes of a warp, one left to each lane.
+template <int MANY>
+__device__ __forceinline__ void sum_halves(double (&m)[32], int& first) {
+  constexpr int HALF = MANY / 2;
+  const bool upper = threadIdx.x & HALF;
+#pragma unroll
+  for (int i = 0; i < HALF; i++) {
+    const double given = upper ? m[i] : m[i + HALF], kept = upper ? m[i + HALF] : m[i];
+    m[i] = kept + __shfl_xor_sync(FULL, given, HALF);
+  }
+  first += upper ? HALF : 0;
+  if constexpr (HALF > 1) sum_halves<HALF>(m, first);
 }
 // By a block: from the sums of its warps to those of all, in part[0].
 __device__ __forceinline__ void add_warps(double (*part)[32]) {
@@ -415,8 +385,8 @@ __device__ __forceinline__ void add_warps(double (*part)[32]) {
   if (threadIdx.x < 32) part[0][lane] = all;
   __syncthreads();
 }
-// ---------------------------------------------------------------- short series
-// Cosine and sine of f t cycles to 1e-16, from the octant's polynomials.
+// ---------------------------------------------------------------- sums of cosines and sines with powers of the time
+// Cosine and sine of f t cycles to 1e-16, by polynomials for an eighth of a circle to either side.
 __device__ __forceinline__ void cosine_and_sine(Frequency f, double t, double& c, double& s) {
   const double a = f.f * t, low = fma(f.rest, t, fma(f.f, t, -a));
   const double shifted = fma(4.0, a, 0x1.8p52);  // its low bits: the nearest quarter of a circle
@@ -439,39 +409,34 @@ __device__ __forceinline__ void cosine_and_sine(Frequency f, double t, double& c
   c = quarter + 1 & 2 ? -u : u;
   s = quarter & 2 ? -v : v;
 }
-// The same to 1e-6; |f t| < ROUGH_CYCLES.
-__device__ __forceinline__ void cosine_and_sine(Frequency f, double t, float& c, float& s) {
-  const double shifted = fma(f.f, t, 0x1.8p20);  // its low half: the fraction in parts of 2^32
-  const float angle = (float)__double2loint(shifted) * 1.4629180792671596e-9f;
-  c = __cosf(angle);
-  s = __sinf(angle);
+// The sums of cos, sin, cos sin and cos^2 - 1/2 with weights w, and of cos and sin with w y; of each with powers of the time from the middle
+// of the series over the span. Of points first, first + step, ... by each thread.
+__device__ __forceinline__ void add_moments(double (&m)[32], const double* t, const double2* wv, int first, int n,
+                                            int step, Frequency f, double inverse) {
+#pragma unroll
+  for (int i = 0; i < 32; i++) m[i] = 0;
+#pragma unroll 1
+  for (int i = first; i < n; i += step) {
+    const double x = t[i], v = fma(x, inverse, -0.5);
+    const double2 w = wv[i];
+    double c, s;
+    cosine_and_sine(f, x, c, s);
+    const double w1 = w.x * v, w2 = w1 * v, y1 = w.y * v, y2 = y1 * v, g = c * s, h = fma(c, c, -0.5);
+    auto add = [&](int k, double a, double p, double p1, double p2) {
+      m[k] = fma(p, a, m[k]);
+      m[k + 1] = fma(p1, a, m[k + 1]);
+      m[k + 2] = fma(p2, a, m[k + 2]);
+    };
+    add(0, c, w.x, w1, w2);
+    add(3, s, w.x, w1, w2);
+    add(6, g, w.x, w1, w2);
+    add(9, h, w.x, w1, w2);
+    add(12, c, w.y, y1, y2);
+    add(15, s, w.y, y1, y2);
+  }
 }
-// A point of a short series. v: its time from the middle of the series over the span.
-template <typename Number>
-struct Point {
-  Number v, w, wy;
-};
-#define MOMENTS 18
-// A point's part of the sums of cos, sin, cos sin and cos^2 - 1/2 with weights w, and of cos and sin with w y; of each with powers of v.
-template <typename Number>
-__device__ __forceinline__ void add_moments(Number (&m)[32], Number c, Number s, Point<Number> x) {
-  const Number w1 = x.w * x.v, w2 = w1 * x.v, y1 = x.wy * x.v, y2 = y1 * x.v;
-  const Number g = c * s, h = fma(c, c, (Number)-0.5);
-  auto add = [&](int k, Number a, Number p, Number p1, Number p2) {
-    m[k] = fma(p, a, m[k]);
-    m[k + 1] = fma(p1, a, m[k + 1]);
-    m[k + 2] = fma(p2, a, m[k + 2]);
-  };
-  add(0, c, x.w, w1, w2);
-  add(3, s, x.w, w1, w2);
-  add(6, g, x.w, w1, w2);
-  add(9, h, x.w, w1, w2);
-  add(12, c, x.wy, y1, y2);
-  add(15, s, x.wy, y1, y2);
-}
-// The power and its derivatives by the place from these sums, whose weights add up to 1; a negative power where the determinant is not
-// above `least`.
-__device__ __forceinline__ Jet power_of_moments(const double* m, bool mean, double least, double* determinant) {
+// The power and its derivatives by the place from these sums, whose weights add up to 1; a negative power where the determinant is too small.
+__device__ __forceinline__ Jet power_of_moments(const double* m, bool mean, double* determinant) {
   const double one = 6.283185307179586, two = one * one;
   const Jet c = {m[0], -one * m[4], -two * m[2]}, s = {m[3], one * m[1], -two * m[5]};
   const Jet g = {m[6], 2 * one * m[10], -4 * two * m[8]}, h = {m[9], -2 * one * m[7], -4 * two * m[11]};
@@ -484,181 +449,104 @@ __device__ __forceinline__ Jet power_of_moments(const double* m, bool mean, doub
   }
   const Jet det = cc * ss - cs * cs;
   *determinant = det.v;
-  if (!(det.v > least)) return Jet{-1, 0, 0};
+  if (!(det.v > ENOUGH)) return Jet{NONE, 0, 0};
   return (yc * (ss * yc - cs * ys) + ys * (cc * ys - cs * yc)) / det;
 }
-// The points of a series in shared memory.
-struct Short {
-  double t[SHORT];
-  double2 wv[SHORT];
-  float4 rough[SHORT];  // v, w, wy
-  __device__ __forceinline__ void put(int i, double at, double2 of, double inverse) {
-    t[i] = at;
-    wv[i] = of;
-    rough[i] = make_float4((float)fma(at, inverse, -0.5), (float)of.x, (float)of.y, 0.0f);
-  }
-};
-// The sums at one frequency by each group of G lanes; n: points, 0 for a group that has none to add.
-template <int G>
-__device__ __forceinline__ void add_rough(const Short& x, int n, Frequency f, double* to) {
-  float m[32];
+// MANY sums over the lanes of each team of GROUP lanes, by a block; over all of it where `whole`, left to the first team.
+template <int MANY>
+__device__ __forceinline__ void sum_teams(const double (&m)[32], double* part, double (*sums)[ROOM], bool whole) {
+  const int tid = threadIdx.x, team = tid / GROUP;
 #pragma unroll
-  for (int i = 0; i < 32; i++) m[i] = 0;
-#pragma unroll 2
-  for (int i = threadIdx.x & (G - 1); i < n; i += G) {
-    float c, s;
-    cosine_and_sine(f, x.t[i], c, s);
-    const float4 p = x.rough[i];
-    add_moments(m, c, s, Point<float>{p.x, p.y, p.z});
-  }
-  sum_lanes<G>(m, to);
-}
-template <int G>
-__device__ __forceinline__ void add_exact(const Short& x, int n, Frequency f, double inverse, double* to) {
-  double m[32];
+  for (int j = 0; j < MANY; j++) part[j * (THREADS + 1) + tid] = m[j];
+  __syncthreads();
+#pragma unroll 1
+  for (int j = tid % GROUP; j < MANY; j += GROUP) {
+    double all = 0;
 #pragma unroll
-  for (int i = 0; i < 32; i++) m[i] = 0;
-#pragma unroll 2
-  for (int i = threadIdx.x & (G - 1); i < n; i += G) {
-    double c, s;
-    cosine_and_sine(f, x.t[i], c, s);
-    const double2 wv = x.wv[i];
-    add_moments(m, c, s, Point<double>{fma(x.t[i], inverse, -0.5), wv.x, wv.y});
+    for (int l = 0; l < GROUP; l++) all += part[j * (THREADS + 1) + team * GROUP + l];
+    sums[team][j] = all;
   }
-  sum_lanes<G>(m, to);
+  __syncthreads();
+  if (!whole) return;
+  if (tid < MANY) {
+    double all = 0;
+    for (int i = 0; i < TEAMS; i++) all += sums[i][tid];
+    sums[0][tid] = all;
+  }
+  __syncthreads();
 }
-// The same from columns less their values at the middle point.
-template <int G>
-__device__ __noinline__ void add_centred(const double* t, const double2* wv, int n, Frequency f, double span,
-                                         double middle, bool mean, double* to) {
-  add_up<G, 1>(t, wv, threadIdx.x & (G - 1), n, G, f, span, middle, mean, to);
-}
-// From the sums of the first trial to the second: a step from the vertex of the parabola, where it is credible.
-__device__ __forceinline__ void step_roughly(Climb& k, const double* sums, bool mean) {
-  double determinant;
-  const Jet p = power_of_moments(sums, mean, ROUGH_ENOUGH, &determinant);
-  const double wish = p.e < 0 ? -p.d / p.e : 0;
-  if (!(p.v >= 0) || wish == 0 || fabs(wish) > ROUGH_LEAP) return;
-  const double to = fmin(fmax(k.trial + wish, k.window.lo), k.window.hi);
-  if (to == k.trial) return;
-  k.best = p;
-  k.at = k.trial;
-  k.trial = to;
-  k.rough = 1;
-}
-// Peaks of an object of n points from row `lo` on, from their samples to their maxima, by a block: one by each group of G lanes.
-template <int G>
-__device__ __forceinline__ void refine_peaks(const Refine& A, int o, int found, int n, int lo, double span, Short& x,
-                                             double (*sums)[ROOM], Climb* climbs, double* refined) {
-  const int own = threadIdx.x & (G - 1), group = threadIdx.x / G, groups = THREADS / G;
-  const bool mean = A.mean != 0;
-  const double inverse = 1 / span, enough = SURE * fmin(fmax(n / 16.0, 1.0), 10.0);
-  Climb& k = climbs[group];
-  double* to = sums[group];
+
+extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_constant__ Refine A) {
+  __shared__ double part[SUMS * (THREADS + 1)], sums[TEAMS][ROOM], held[3 * HELD];
+  __shared__ Climb climbs[TEAMS];
+  __shared__ int rank[HELD];
+  __shared__ bool last;
+  const int tid = threadIdx.x;
+  const bool alone = (int)blockIdx.x < A.longer;  // the whole block for one peak after the other
+  const int o = alone ? A.order[blockIdx.x / A.each] : blockIdx.x - A.longer;
+  const int n = A.picks.info[o].n, found = A.picks.found[o], lo = A.offsets[o];
+  const double span = A.picks.info[o].span;
+  if (!found || (alone ? n <= SHORT || n > VERY_LONG : n > SHORT)) return;
   const double* t = A.tp + lo;
   const double2* wv = A.wv + lo;
-  double first_t = 0;
-  double2 first_wv = {0, 0};
-  if (threadIdx.x < n) {  // on their way while the climbs begin
-    first_t = t[threadIdx.x];
-    first_wv = wv[threadIdx.x];
+  for (int i = 8 * tid; i < n; i += 8 * THREADS) {  // on their way while the climbs begin
+    ptx::prefetch(t + i);
+    ptx::prefetch(wv + i);
   }
+  const int lanes = alone ? THREADS : GROUP, own = tid & (lanes - 1), team = tid / lanes,
+            place = alone ? blockIdx.x % A.each : 0, step = alone ? A.each : TEAMS;
+  const bool mean = A.mean != 0, holds = !alone && found <= HELD;
+  const double inverse = 1 / span, enough = SURE * fmin(fmax(n / 16.0, 1.0), 10.0);
+  double* refined = holds ? held : A.picks.refined + 3 * (size_t)o * A.picks.tries;
+  Climb& k = climbs[team];
+  int many = 0;
 #pragma unroll 1
-  for (int r0 = 0; r0 < found; r0 += groups) {
-    const int r = r0 + group;
-    __syncwarp();
+  for (int r0 = place; r0 < found; r0 += step) {
+    const int r = r0 + team;
     if (!own) {
-      if (r < found)
+      k.done = 1;
+      if (r < found) {
         k = climb_from(A.picks, o, r);
-      else
-        k.done = 1;
-      if (r < found && k.done) keep_none(refined + 3 * r);
-    }
-    if (!r0) {
-      if (threadIdx.x < n) x.put(threadIdx.x, first_t, first_wv, inverse);
-      for (int i = threadIdx.x + THREADS; i < n; i += THREADS) x.put(i, t[i], wv[i], inverse);
-      __syncthreads();
-    }
-    __syncwarp();
-    bool done = k.done;
-    if (!__any_sync(FULL, !done)) continue;
-    const bool tries = !done && !k.places.all() && k.window.lo < k.window.hi && fabs(k.x.f) * span < ROUGH_CYCLES;
-#ifndef NO_ROUGH
-    if (__any_sync(FULL, tries)) {
-      add_rough<G>(x, tries ? n : 0, tries ? moved(k.x, k.trial / span) : Frequency{0, 0}, to);
-      if (!own && tries) step_roughly(k, to, mean);
-      __syncwarp();
-    }
-#endif
-    while (__any_sync(FULL, !done)) {  // groups that are done wait for the others
-      const Frequency f = done ? Frequency{0, 0} : moved(k.x, k.trial / span);
-      add_exact<G>(x, done ? 0 : n, f, inverse, to);
-      double determinant;
-      Jet p = power_of_moments(to, mean, ENOUGH, &determinant);
-      const bool again = !done && !(p.v >= 0);
-      if (__any_sync(FULL, again)) {
-        add_centred<G>(x.t, x.wv, again ? n : 0, f, span, x.t[n / 2], mean, to);
-        if (again) p = power_at(to, mean);
+        if (k.done) keep_none(refined + 3 * r);
       }
-      __syncwarp();
+    }
+    many++;
+    while (__syncthreads_or(!own && !k.done)) {  // teams that are done wait for the others
+      const bool done = k.done;
+      const Frequency f = moved(k.x, k.trial * inverse);
+      double m[32], determinant = 0;
+      add_moments(m, t, wv, own, done ? 0 : n, lanes, f, inverse);
+      sum_teams<MOMENTS>(m, part, sums, alone);
+      Jet p = {0, 0, 0};
       if (!own && !done) {
-        advance(k, p, A.picks.harmonics, determinant > SMOOTH ? enough : SURE);
+        p = power_of_moments(sums[team], mean, &determinant);
+        k.again = p.v == NONE;
+      }
+      if (__syncthreads_or(!own && !done && k.again)) {
+        const bool again = !done && k.again;
+        add_centred(m, t, wv, own, again ? n : 0, lanes, f, inverse, t[n / 2], mean);
+        sum_teams<SUMS>(m, part, sums, alone);
+        if (!own && again) p = power_at(sums[team], mean);
+      }
+      if (!own && !done) {
+        advance(k, p, 1, determinant > SMOOTH ? enough : SURE);
         if (k.done) conclude(A.picks, o, r, k, refined + 3 * r);
       }
-      __syncwarp();
-      done = k.done;
     }
   }
-}
-// One peak of a longer series, by a block.
-__device__ __forceinline__ void refine_block(const Refine& A, int o, int r, double (*part)[32], Climb& k) {
-  double* refined = A.picks.refined + 3 * ((size_t)o * A.picks.tries + r);
-  const int n = A.picks.info[o].n, lo = A.offsets[o], tid = threadIdx.x;
-  const double span = A.picks.info[o].span, middle = A.tp[lo + n / 2];
-  const bool mean = A.mean != 0;
-  __syncthreads();
-  if (!tid) {
-    k = climb_from(A.picks, o, r);
-    if (k.done) keep_none(refined);
-  }
-  __syncthreads();
-  while (!k.done) {
-    add_up<32, 2>(A.tp + lo, A.wv + lo, tid, n, THREADS, moved(k.x, k.trial / span), span, middle, mean,
-                  part[tid >> 5]);
-    add_warps(part);
+  if (alone) {
     if (!tid) {
-      advance(k, power_at(part[0], mean), A.picks.harmonics);
-      if (k.done) conclude(A.picks, o, r, k, refined);
+      __threadfence();
+      last = many && atomicSub(A.ranks.left + o, (unsigned)many) == (unsigned)many;
     }
     __syncthreads();
+    if (!last) return;
+    __threadfence();
   }
-  if (tid < 32) settle(A.picks, A.ranks, o, !tid);
-}
-extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_refine(const __grid_constant__ Refine A) {
-  __shared__ Short x;
-  __shared__ double sums[MOST_GROUPS][ROOM], held[3 * HELD];
-  __shared__ Climb climbs[MOST_GROUPS];
-  __shared__ int rank[HELD];
-  if ((int)blockIdx.x < A.longer) {
-    const int o = A.order[blockIdx.x / A.each], n = A.picks.info[o].n, found = A.picks.found[o],
-              place = blockIdx.x % A.each;
-    if (n <= SHORT || n > VERY_LONG) return;
-#pragma unroll 1
-    for (int r = place; r < found; r += A.each) refine_block(A, o, r, (double (*)[32])sums, climbs[0]);
-    return;
-  }
-  const int o = blockIdx.x - A.longer, n = A.picks.info[o].n, found = A.picks.found[o], lo = A.offsets[o];
-  const double span = A.picks.info[o].span;
-  if (!found || n > SHORT) return;
-  const bool holds = found <= HELD;
-  const size_t slot = (size_t)o * A.picks.tries;
-  double* refined = holds ? held : A.picks.refined + 3 * slot;
-  if (found <= THREADS / GROUP)
-    refine_peaks<GROUP>(A, o, found, n, lo, span, x, sums, climbs, refined);
-  else
-    refine_peaks<FEW_LANES>(A, o, found, n, lo, span, x, sums, climbs, refined);
-  __syncthreads();
-  if (threadIdx.x < 32) select(A.picks, A.ranks, o, refined, holds ? rank : A.ranks.rank + slot);
+  if (holds) {
+    if (tid < 32) select(A.picks, A.ranks, o, held, rank);
+  } else
+    select_stored(A.picks, A.ranks, o, held, rank);
 }
 
 // Blocks of (object of `order`, try, slice). turn: of the launch, from 0 on.
@@ -687,8 +575,12 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
     return;
   }
   const double span = A.picks.info[o].span;
-  add_up<32, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), LONG_THREADS,
-                moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part[warp]);
+  double m[32];
+  add_centred(m, A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), LONG_THREADS,
+              moved(k.x, k.trial / span), 1 / span, A.tp[lo + n / 2], A.mean != 0);
+  int which = 0;
+  sum_halves<32>(m, which);
+  part[warp][which] = m[0];
   add_warps(part);
   double* mine = A.sums + (size_t)slot * A.slices * 32;
   if (!warp) {
@@ -885,5 +777,7 @@ struct Select {
   Ranks ranks;
 };
 extern "C" __global__ void __launch_bounds__(32) ls_select(const __grid_constant__ Select A) {
-  if (A.picks.found[blockIdx.x]) select_stored(A.picks, A.ranks, blockIdx.x);
+  __shared__ double held[3 * HELD];
+  __shared__ int rank[HELD];
+  if (A.picks.found[blockIdx.x]) select_stored(A.picks, A.ranks, blockIdx.x, held, rank);
 }
