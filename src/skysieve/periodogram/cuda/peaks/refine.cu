@@ -135,6 +135,59 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const
 #pragma unroll 1
   for (int r = kept + lane; r < A.wanted; r += 32) no_answer(R.answers, (size_t)o * A.wanted + r);
 }
+// The same of up to HELD peaks in shared memory, with fewer instructions.
+__device__ __forceinline__ void select_held(const Picks& A, const Ranks& R, int o, int found, const double* refined,
+                                            int* rank) {
+  const int lane = threadIdx.x & 31, first = min(found, A.wanted);
+  const double same = SAME / A.info[o].span;
+  auto write = [&](int place, int i) {
+    const size_t out = (size_t)o * A.wanted + place;
+    R.answers.index[out] = A.index[(size_t)o * A.tries + i];
+    R.answers.frequency[out] = refined[3 * i];
+    R.answers.best[out] = refined[3 * i + 1];
+    R.answers.curvature[out] = refined[3 * i + 2];
+  };
+  double top = NONE, further = NONE;
+  int which = 0;
+#pragma unroll 1
+  for (int i = 0; i < found; i++) {
+    const double p = refined[3 * i + 1];
+    if (i < first)
+      top = fmax(top, p);
+    else if (p > further || (p == further && refined[3 * i] < refined[3 * which])) {
+      further = p;
+      which = i;
+    }
+  }
+  const int ahead = further > top + HIGHER;  // is a further one the highest?
+  int kept = ahead;
+#pragma unroll 1
+  for (int turn = 0; turn < 2;
+       turn++) {  // which are not nearly the same maximum as a higher one; then the places of these
+#pragma unroll 1
+    for (int i0 = 0; i0 < first; i0 += 32) {
+      const int i = i0 + lane, own = min(i, first - 1);
+      const double p = refined[3 * own + 1], f = refined[3 * own];
+      int above = 0;
+#pragma unroll 1
+      for (int j = 0; j < first; j++) {
+        const double q = refined[3 * j + 1], g = refined[3 * j];
+        const bool counts = turn ? rank[j] >= 0 : fabs(f - g) < same;
+        above += counts && (q > p || (q == p && (g < f || (g == f && j < i))));
+      }
+      const bool mine = i < first && p == p && !(turn ? rank[own] < 0 : above);
+      if (!turn) {
+        if (i < first) rank[i] = mine ? 0 : -1;
+        kept += __popc(__ballot_sync(FULL, mine));
+      } else if (mine && ahead + above < A.wanted)
+        write(ahead + above, i);
+    }
+    __syncwarp();
+  }
+  if (ahead && !lane) write(0, which);
+#pragma unroll 1
+  for (int r = kept + lane; r < A.wanted; r += 32) no_answer(R.answers, (size_t)o * A.wanted + r);
+}
 // By a warp, when a peak of object o is refined, where `leads` is set in one lane: the last one of an object selects.
 __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bool leads) {
   bool last = false;
@@ -148,16 +201,22 @@ __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bo
   const size_t slot = (size_t)o * A.tries;
   select(A, R, o, A.refined + 3 * slot, R.rank + slot);
 }
-// The same by a block, of peaks in device memory, which it may hold in `held` and `rank`.
-__device__ __forceinline__ void select_stored(const Picks& A, const Ranks& R, int o, double* held, int* rank) {
+// The same by a block, of peaks that are in `held` already or else in device memory.
+__device__ __forceinline__ void select_best(const Picks& A, const Ranks& R, int o, bool holds, double* held,
+                                            int* rank) {
   const size_t slot = (size_t)o * A.tries;
-  const volatile double* refined = A.refined + 3 * slot;
+  const double* refined = A.refined + 3 * slot;
   const int found = A.found[o];
-  const bool holds = found <= HELD;
-  if (holds)
-    for (int i = threadIdx.x; i < 3 * found; i += blockDim.x) held[i] = refined[i];
-  __syncthreads();
-  if (threadIdx.x < 32) select(A, R, o, holds ? held : refined, holds ? rank : R.rank + slot);
+  if (!holds && found <= HELD) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < 3 * found; i += blockDim.x) held[i] = __ldcg(refined + i);
+    __syncthreads();
+  }
+  if (threadIdx.x >= 32) return;
+  if (found <= HELD)
+    select_held(A, R, o, found, held, rank);
+  else
+    select(A, R, o, refined, R.rank + slot);
 }
 
 struct Refine {
@@ -249,6 +308,8 @@ __device__ __forceinline__ Jet power_at(const double* m, bool mean) {
 }
 
 // ---------------------------------------------------------------- the climb
+// Of a number of either sign.
+__device__ __forceinline__ double inverse_of(double x) { return copysign(reciprocal(fabs(x)), x); }
 struct Climb {
   Frequency x;
   Window window;
@@ -264,84 +325,88 @@ struct Climb {
 static_assert(sizeof(Climb) == 176, "cuda_refine.CLIMB_BYTES");
 __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r) {
   Climb k = {};
-  k.done = !window_of(A, o, r, k.x, k.window);
+  k.done = !window_of(A, o, r, 1, k.x, k.window);
   if (k.done) return k;
   k.best.v = k.summit.v = NONE;
-  k.places = places_of(k.window, A.harmonics);
+  k.places = places_of(k.window, 1);
   const double df = A.frequencies ? 0 : A.df[o * A.grid_stride] * A.info[o].span,
                start = A.vertex[(size_t)o * A.tries + r] * df;
   k.trial = k.places.all() ? k.window.lo : fmin(fmax(start, k.window.lo), k.window.hi);
   return k;
 }
-// Takes the power at the trial place, and says which is next or that the climb is done. enough: see SURE.
-__device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics, double enough = SURE) {
-  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0 : 1e-15);  // rounding of two powers at the top
-  k.turn++;
-  const int all = k.places.all();
+// Takes the power at one of the places of a wide window. Is the climb to begin, at the best of them?
+__device__ __noinline__ bool look_over(Climb& k, const Jet& p) {
+  const int all = k.places.all(), i = k.tried++;
+  const bool falls = !(p.v > k.last.v);
+  if (i && k.rising && falls && k.last.v > k.summit.v) {
+    k.summit = k.last;
+    k.top = i - 1;
+  }
+  k.rising = i ? !(k.last.v > p.v) : k.window.lo == 0;
+  k.last = p;
+  if (p.v > k.best.v) {
+    k.best = p;
+    k.highest = i;
+  }
   if (k.tried < all) {
-    const int i = k.tried++;
-    const bool falls = !(p.v > k.last.v);
-    if (i && k.rising && falls && k.last.v > k.summit.v) {
-      k.summit = k.last;
-      k.top = i - 1;
-    }
-    k.rising = i ? !(k.last.v > p.v) : k.window.lo == 0;
-    k.last = p;
-    if (p.v > k.best.v) {
-      k.best = p;
-      k.highest = i;
-    }
-    if (k.tried < all) {
-      k.trial = k.places.at(k.window, k.tried);
-      return;
-    }
-    if (k.best.v == NONE) {
-      k.done = 1;
-      return;
-    }
-    if (k.rising && k.window.hi == 0 && p.v > k.summit.v) {
-      k.summit = p;
-      k.top = i;
-    }
-    if (k.summit.v > NONE) {
-      k.best = k.summit;
-      k.highest = k.top;
-    }
-    const Window whole = k.window;
-    k.at = k.places.at(whole, k.highest);
-    k.window.lo = k.places.at(whole, max(k.highest - 1, 0));
-    k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
+    k.trial = k.places.at(k.window, k.tried);
+    return false;
+  }
+  if (k.best.v == NONE) {
+    k.done = 1;
+    return false;
+  }
+  if (k.rising && k.window.hi == 0 && p.v > k.summit.v) {
+    k.summit = p;
+    k.top = i;
+  }
+  if (k.summit.v > NONE) {
+    k.best = k.summit;
+    k.highest = k.top;
+  }
+  const Window whole = k.window;
+  k.at = k.places.at(whole, k.highest);
+  k.window.lo = k.places.at(whole, max(k.highest - 1, 0));
+  k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
+  return true;
+}
+// Takes the power at the trial place, and says which is next or that the climb is done. enough: see SURE.
+__device__ __forceinline__ void advance(Climb& k, Jet p, double enough) {
+  const bool first = k.best.v == NONE,
+             higher = p.v >= k.best.v - (first ? 0 : 1e-15);  // rounding of two powers at the top
+  k.turn++;
+  if (k.tried < k.places.all()) {
+    if (!look_over(k, p)) return;
   } else if (higher) {
-    k.step = k.best.v == NONE ? 0 : k.trial - k.at;
-    k.third = k.step != 0 ? (p.e - k.best.e) / k.step : 0;
+    k.step = first ? 0 : k.trial - k.at;
+    k.third = k.step != 0 ? (p.e - k.best.e) * inverse_of(k.step) : 0;
     k.best = p;
     k.at = k.trial;
-  } else if (k.best.v == NONE) {
+  } else if (first) {
     k.done = 1;
     return;
   }  // nothing to climb: the sample's power is missing
   else {
     k.trial = fma(0.25, k.trial - k.at, k.at);
-    k.done = fabs(k.trial - k.at) < CLOSE / harmonics || k.turn >= MOST_TRIALS;
+    k.done = fabs(k.trial - k.at) < CLOSE || k.turn >= MOST_TRIALS;
     return;
   }
-  const double leap = LEAP / harmonics, d = k.best.d, e = k.best.e;
-  double wish = e < 0 ? -d / e : d > 0 ? leap : d < 0 ? -leap : 0.0;
-  const bool inside = fabs(wish) <= leap && k.at + wish >= k.window.lo && k.at + wish <= k.window.hi;
-  const double to = fmin(fmax(k.at + fmin(fmax(wish, -leap), leap), k.window.lo), k.window.hi);
-  const bool sure = inside && k.step != 0 &&
-                    fabs(wish) * (fabs(wish) + fabs(k.step)) * harmonics * harmonics <= enough &&
-                    fabs(k.third * wish) <= -0.01 * e;
-  k.done = sure || fabs(to - k.at) <= CLOSE / harmonics || k.turn >= MOST_TRIALS;
+  const double d = k.best.d, e = k.best.e, at = k.at, lo = k.window.lo, hi = k.window.hi;
+  double wish = e < 0 ? -d * inverse_of(e) : d > 0 ? LEAP : d < 0 ? -LEAP : 0.0;
+  const double size = fabs(wish), to = fmin(fmax(at + fmin(fmax(wish, -LEAP), LEAP), lo), hi);
+  const bool inside = size <= LEAP && at + wish >= lo && at + wish <= hi;
+  const bool sure =
+      inside && k.step != 0 && size * (size + fabs(k.step)) <= enough && fabs(k.third * wish) <= -0.01 * e;
+  k.done = sure || fabs(to - at) <= CLOSE || k.turn >= MOST_TRIALS;
   if (!k.done)
     k.trial = to;
   else if (!inside)
     k.best.e = 0;  // an end of the window, beyond which the power rises
-  else if (sure || fabs(wish) <= CLOSE / harmonics) {
+  else if (sure || size <= CLOSE) {
     const double third = sure ? k.third : 0;
-    wish = fmin(fmax(-d / fma(0.5 * third, wish, e), k.window.lo - k.at), k.window.hi - k.at);
-    k.best.v = fma(wish, fma(wish, fma(third / 6, wish, 0.5 * e), d), k.best.v);
-    k.at += wish;
+    wish = fmin(fmax(-d * inverse_of(fma(0.5 * third, wish, e)), lo - at), hi - at);
+    k.best.v = fma(wish, fma(wish, fma(third * (1.0 / 6), wish, 0.5 * e), d), k.best.v);
+    k.at = at + wish;
     k.best.e = fma(third, wish, e);
   }
 }
@@ -470,6 +535,7 @@ __device__ __forceinline__ void sum_teams(const double (&m)[32], double* part, d
   if (!whole) return;
   if (tid < MANY) {
     double all = 0;
+#pragma unroll 1
     for (int i = 0; i < TEAMS; i++) all += sums[i][tid];
     sums[0][tid] = all;
   }
@@ -489,6 +555,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_
   if (!found || (alone ? n <= SHORT || n > VERY_LONG : n > SHORT)) return;
   const double* t = A.tp + lo;
   const double2* wv = A.wv + lo;
+#pragma unroll 1
   for (int i = 8 * tid; i < n; i += 8 * THREADS) {  // on their way while the climbs begin
     ptx::prefetch(t + i);
     ptx::prefetch(wv + i);
@@ -529,7 +596,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_
         if (!own && again) p = power_at(sums[team], mean);
       }
       if (!own && !done) {
-        advance(k, p, 1, determinant > SMOOTH ? enough : SURE);
+        advance(k, p, determinant > SMOOTH ? enough : SURE);
         if (k.done) conclude(A.picks, o, r, k, refined + 3 * r);
       }
     }
@@ -543,10 +610,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_
     if (!last) return;
     __threadfence();
   }
-  if (holds) {
-    if (tid < 32) select(A.picks, A.ranks, o, held, rank);
-  } else
-    select_stored(A.picks, A.ranks, o, held, rank);
+  select_best(A.picks, A.ranks, o, holds, held, rank);
 }
 
 // Blocks of (object of `order`, try, slice). turn: of the launch, from 0 on.
@@ -600,7 +664,7 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
   if (!lane) {
     for (int i = 0; i < SUMS; i++)
       for (int w = 1; w < LONG_THREADS / 32; w++) part[0][i] += part[w][i];
-    advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
+    advance(k, power_at(part[0], A.mean != 0), SURE);
     if (turn + 1 == A.turns) k.done = 1;
     if (k.done) conclude(A.picks, o, r, k, refined);
     A.climbs[slot] = k;
@@ -668,7 +732,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     A.lo[number] = A.offsets[o];
     A.start[number] = (long long)number * PROBES;
     Info info = A.picks.info[o];
-    const bool none = info.status || !window_of(A.picks, o, r, s.x, s.window);
+    const bool none = info.status || !window_of(A.picks, o, r, A.picks.harmonics, s.x, s.window);
     if (none) {
       info.status = 1;
       keep_none(refined);
@@ -779,5 +843,5 @@ struct Select {
 extern "C" __global__ void __launch_bounds__(32) ls_select(const __grid_constant__ Select A) {
   __shared__ double held[3 * HELD];
   __shared__ int rank[HELD];
-  if (A.picks.found[blockIdx.x]) select_stored(A.picks, A.ranks, blockIdx.x, held, rank);
+  if (A.picks.found[blockIdx.x]) select_best(A.picks, A.ranks, blockIdx.x, false, held, rank);
 }
