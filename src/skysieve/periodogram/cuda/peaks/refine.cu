@@ -560,7 +560,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_
     ptx::prefetch(t + i);
     ptx::prefetch(wv + i);
   }
-  const int lanes = alone ? THREADS : GROUP, own = tid & (lanes - 1), team = tid / lanes,
+  const int lanes = alone ? THREADS : GROUP, own = alone ? tid : tid % GROUP, team = alone ? 0 : tid / GROUP,
             place = alone ? blockIdx.x % A.each : 0, step = alone ? A.each : TEAMS;
   const bool mean = A.mean != 0, holds = !alone && found <= HELD;
   const double inverse = 1 / span, enough = SURE * fmin(fmax(n / 16.0, 1.0), 10.0);
