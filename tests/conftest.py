@@ -6,12 +6,15 @@ Imports nothing but the standard library, pytest and `skysieve.core`: the GPU ma
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import importlib
 import json
 import logging
 import os
 import subprocess
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # For the same reason no test starts further processes that compile for it, which take more work in all (measured: 52 s
 # of processor time instead of 44 for 20 tests without compiled code).  `tests/core/test_jit.py` tests them.
 os.environ.setdefault("SKYSIEVE_COMPILES_FOR_ANOTHER_PROCESS", "1")
+
+# Typer builds all commands again, in some 50 ms, each time that `typer.testing.CliRunner` runs one: build them once.
+with suppress(ModuleNotFoundError):  # GPU machines lack it
+    import typer.main
+
+    typer.main.get_command = functools.cache(typer.main.get_command)
 
 from skysieve.core.device import cuda_problem, driver_version, resolve
 
@@ -47,7 +56,8 @@ def test_data() -> Path:
 def runtime(request: pytest.FixtureRequest) -> Any:
     """A runtime that compiles and launches kernels: the host shim in both orders of threads, or with ``-m gpu`` a GPU.
 
-    Another answer with the threads backwards is a race.  See `tests/kernels/devices.py`.
+    Another answer with the threads backwards is a race.  Of a test's cases that run in both orders, ``make test`` runs
+    every third one backwards (see `slow_cases`), ``make test-all`` all.  See `tests/kernels/devices.py`.
     """
     from tests.kernels.devices import make_runtime
 
@@ -57,16 +67,41 @@ def runtime(request: pytest.FixtureRequest) -> Any:
 # ---------------------------------------------------------------- tests that need a GPU
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = {item for item in items if _no_such_method(item)}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+    slow = slow_cases([item.nodeid for item in items])
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
     wanted = [item for item in items if item.get_closest_marker("gpu")]
     problem = cuda_problem() if wanted else None
     if problem is not None:
         for item in wanted:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {problem.missing}"))
+
+
+def slow_cases(names: list[str]) -> set[str]:
+    """Return the cases with the shim's threads backwards that only ``make test-all`` runs.
+
+    Of the cases of a test that also run forwards, the first and every third one after it stay in ``make test``: a race
+    shows in any case of a kernel.
+
+    >>> cases = [f"t[{i}-{order}]" for order in ("forwards", "backwards") for i in range(5)]
+    >>> sorted(slow_cases([*cases, "t[9-backwards]"]))
+    ['t[1-backwards]', 't[2-backwards]', 't[4-backwards]']
+    """
+    known, count, slow = set(names), Counter[str](), set()
+    for name in names:
+        if "backwards" in name and name.replace("backwards", "forwards") in known:
+            test = name.partition("[")[0]
+            if count[test] % 3:
+                slow.add(name)
+            count[test] += 1
+    return slow
 
 
 def _no_such_method(item: pytest.Item) -> bool:

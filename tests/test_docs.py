@@ -7,7 +7,9 @@ import importlib
 import pkgutil
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,14 +67,48 @@ def test_pages_hold_no_dead_links() -> None:
             assert (page.parent / target).exists(), f"{page.name} points at {target}"
 
 
+def commands() -> Iterator[tuple[str, Any]]:
+    """All commands, by the words after ``skysieve``."""
+    from typer.main import get_command
+
+    from skysieve.cli import app
+
+    waiting: list[tuple[str, Any]] = [("", get_command(app))]
+    while waiting:
+        name, command = waiting.pop()
+        yield name, command
+        waiting += [(f"{name} {word}".strip(), below) for word, below in getattr(command, "commands", {}).items()]
+
+
 def test_readme_names_real_commands() -> None:
-    """Options that the pages show exist."""
+    """Commands and options that the pages show exist."""
+    known = {name: {o for p in command.params for o in (*p.opts, *p.secondary_opts)} for name, command in commands()}
+    checked = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in re.findall(r"^\$? ?(?:.*\| )?skysieve (.*)$", text, re.M):
+            for call in re.split(r"\| *skysieve ", line.partition("#")[0]):
+                words = call.partition("|")[0].split()
+                name = max((n for n in known if words[: len(n.split())] == n.split()), key=len)
+                for option in re.findall(r"(?<!\S)--?[a-z][a-z0-9-]*", " ".join(words)):
+                    checked += 1
+                    assert option in known[name] | {"--help"}, f"{page.name}: skysieve {name}: {option}"
+    assert checked > 100
+
+
+def test_help_shows_examples_as_they_are_written() -> None:
+    """Markdown takes stars and underscores in pairs for emphasis."""
     from typer.testing import CliRunner
 
     from skysieve.cli import app
 
-    shown = CliRunner().invoke(app, ["period", "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).stdout
-    for page in PAGES:
-        for line in re.findall(r"^\$? ?skysieve period .*$", page.read_text(encoding="utf-8"), re.M):
-            for option in re.findall(r"--[a-z-]+", line):
-                assert option == "--help" or option in shown, f"{page.name}: {option}"
+    shown = 0
+    for name, command in commands():
+        examples = re.findall(r"skysieve [a-z].*", command.help or "")
+        if examples:
+            wide = {"COLUMNS": "400", "TERMINAL_WIDTH": "400"}
+            screen = " ".join(CliRunner().invoke(app, [*name.split(), "--help"], env=wide).output.split())
+            for example in examples:
+                shown += 1
+                assert " ".join(example.split()) in screen, f"skysieve {name} --help"
+    assert shown > 10

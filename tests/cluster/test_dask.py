@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -24,6 +26,23 @@ from skysieve.cluster.folder import environment
 
 pq = pytest.importorskip("pyarrow.parquet")
 distributed = pytest.importorskip("distributed")
+LONGEST = 180
+"""Seconds after which a test is ended: the slowest takes 20 on an idle machine."""
+
+
+@pytest.fixture(autouse=True)
+def end_a_test_that_waits_for_ever():
+    """End a test that hangs, and print the stacks of all threads."""
+
+    def end(number, frame):
+        faulthandler.dump_traceback(all_threads=True)
+        pytest.fail(f"the test did not end within {LONGEST} seconds; the stacks of its threads are on stderr")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(LONGEST)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def toy(path, **options):
@@ -87,6 +106,8 @@ def test_an_unreachable_scheduler_is_an_error_before_the_work(tmp_path, monkeypa
     with pytest.raises(ConnectionError, match="scheduler at nowhere cannot be reached"):
         cluster.run(toy(tmp_path / "a.parquet"), "dask:nowhere")
     assert list(tmp_path.iterdir()) == []
+    left = [one for one in gc.get_objects() if isinstance(one, distributed.Client) and one.status == "connecting"]
+    assert left == []  # the collector would close them, perhaps while Dask holds the lock that this needs
 
 
 def test_local_workers_have_the_environment_of_the_launcher_and_leave_nothing_behind(tmp_path, monkeypatch):
@@ -120,16 +141,45 @@ def test_one_partition_is_computed_by_the_launcher(tmp_path, monkeypatch):
     assert (done.rows, notes) == (3, ["there is one partition: this process computes it"])
 
 
-@pytest.mark.slow
+def threads_as_workers(n):
+    """A cluster whose workers are threads of this process, which start and end fast."""
+    return distributed.LocalCluster(
+        n_workers=n, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1",
+        dashboard_address="127.0.0.1:0", silence_logs=50,
+    )  # fmt: skip
+
+
 def test_a_scheduler_without_workers_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(launchers, "WORKERS", 1.0)
-    with (
-        distributed.LocalCluster(
-            n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50
-        ) as local,
-        pytest.raises(ConnectionError, match="has no workers"),
-    ):
-        cluster.run(toy(tmp_path / "a.parquet"), f"dask:{local.scheduler_address}")
+    monkeypatch.setattr(launchers, "WORKERS", 0.2)
+    with threads_as_workers(0) as local:
+        address = local.scheduler_address
+        with pytest.raises(ConnectionError, match=f"scheduler at {address} has no workers: none connected within 0.2"):
+            cluster.run(toy(tmp_path / "a.parquet"), f"dask:{address}")
+        with distributed.Client(local) as one, pytest.raises(ConnectionError, match="has no workers"):
+            cluster.run(toy(tmp_path / "a.parquet"), one)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_ends_when_its_workers_leave_and_resume_continues(tmp_path, monkeypatch):
+    monkeypatch.setattr(launchers, "WORKERS", 0.5)
+    cluster.run(toy(tmp_path / "one.parquet"))
+
+    def leave(done, partitions):
+        if done >= 1:
+            local.scale(0)
+
+    with threads_as_workers(1) as local, pytest.raises(ConnectionError, match="has no workers"):
+        cluster.run(toy(tmp_path / "a.parquet", seconds=0.1), f"dask:{local.scheduler_address}", progress=leave)
+    done = cluster.run(toy(tmp_path / "a.parquet", seconds=0.1), resume=True)
+    assert 1 <= done.before < 12
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+
+
+def test_partitions_may_take_longer_than_a_worker_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(launchers, "WORKERS", 0.3)
+    with threads_as_workers(1) as local:
+        done = cluster.run(toy(tmp_path / "a.parquet", n=2, seconds=0.8), f"dask:{local.scheduler_address}")
+    assert (done.failed, done.rows) == ({}, 6)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from tests.conftest import ROOT, GpuRecord, changed_files, gpu_hashes, is_whole_gpu_run
+from tests.conftest import ROOT, GpuRecord, changed_files, gpu_hashes, is_whole_gpu_run, slow_cases
 
 
 def test_hashes_cover_kernels_and_launchers(tmp_path):
@@ -71,3 +71,9 @@ def test_outcomes_are_counted_once():
     report("bad teardown", "call", "passed")
     report("bad teardown", "teardown", "failed")
     assert record.outcomes == {"good": "passed", "bad": "failed", "bad teardown": "failed"}
+
+
+def test_a_third_of_the_cases_in_both_orders_runs_backwards_in_make_test():
+    cases = [f"t[{i}-{order}]" for order in ("forwards", "backwards") for i in range(5)]
+    others = ["t[9-backwards]", "u[backwards-1]", "u[forwards-1]", "u[forwards]"]
+    assert slow_cases([*cases, *others]) == {"t[1-backwards]", "t[2-backwards]", "t[4-backwards]"}

@@ -81,3 +81,31 @@ def test_a_series_is_searched_at_its_own_dm_only(tmp_path, kind):
     ):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             work()
+
+
+def test_quantities_are_converted():
+    """Frequencies in GHz or Hz, a sampling time in ms and DMs in another unit are those in MHz, s and pc / cm3."""
+    from astropy import units as u
+
+    x = np.random.default_rng(1).integers(0, 200, (16, 4000)).astype(np.uint8)
+    plain = Filterbank.from_array(x, fch1=400, foff=-1, tsamp=1e-3)
+    freqs = plain.observation.freqs
+    expected = dedisperse(plain, [0.0, 7.0])
+    for made in (
+        Filterbank.from_array(x, fch1=0.4 * u.GHz, foff=-1e3 * u.kHz, tsamp=1 * u.ms),
+        Filterbank.from_array(x, freqs=freqs * 1e6 * u.Hz, tsamp=1e-3),
+    ):
+        np.testing.assert_allclose(made.observation.freqs, freqs, rtol=1e-15)
+        found = dedisperse(made, [0.0, 7e6] * u.pc / u.m**3)
+        assert np.array_equal(found.data, expected.data)
+        assert found.dms == pytest.approx([0, 7])
+    dms = plan(plain, 30e6 * u.pc / u.m**3)
+    assert dms.dms.max() == pytest.approx(plan(plain, 30).dms.max())
+    with pytest.raises(ValueError, match="fch1 has the unit s; one that converts to MHz is expected"):
+        Filterbank.from_array(x, fch1=400 * u.s, foff=-1, tsamp=1e-3)
+
+
+def test_frequencies_in_hz_are_refused():
+    x = np.zeros((4, 100), np.uint8)
+    with pytest.raises(ValueError, match=r"band begins at 1.397e\+09 MHz; frequencies are wanted in MHz"):
+        Filterbank.from_array(x, fch1=1.4e9, foff=-1e6, tsamp=1e-3)

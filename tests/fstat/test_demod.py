@@ -262,13 +262,15 @@ def test_wrong_input_is_named(sfts):
             Demodulator(wrong, **place)
     for options, message in (
         ({"window": 100}, "window=100: expected an odd"), ({"tref": np.nan}, "tref=nan"), ({"ra": np.inf}, "ra=inf"),
+        ({"ra": 83.6}, "ra=83.6: expected an angle in radians, -2 pi to 2 pi"), ({"dec": 22.0}, "dec=22.0: expected"),
         ({"barycentre": {"H1": (np.zeros(3), np.ones(3))}}, r"delays of shape \(3,\), expected \(96,\)"),
         ({"device": "tpu"}, "device='tpu'"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             Demodulator(h1, **(place | options))
-    with pytest.raises(ValueError, match="cosi=2"):
-        signal(cosi=2)
+    for wrong in ({"cosi": 2}, {"ra": 90.0}, {"dec": 45.0}, {"f0": np.nan}, {"tref": np.inf}):
+        with pytest.raises(ValueError, match="{}={}: expected".format(*next(iter(wrong.items())))):
+            signal(**wrong)
     with pytest.raises(ValueError, match="no SFT of 1800 s fits"):
         simulate_sfts((99.9, 100.1), START, 100)
 

@@ -1,9 +1,15 @@
-"""Compile CUDA sources without a GPU, and read what a kernel takes from the assembler's report."""
+"""Compile CUDA sources without a GPU, and read what a kernel takes from the assembler's report.
+
+``build/nvrtc`` keeps the reports for later runs: a source is compiled again when it, the options or NVRTC have changed.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -12,6 +18,7 @@ import skysieve
 from skysieve.core.gpu.runtime import COMPILE_OPTIONS
 from skysieve.core.gpu.source import KernelSource, load_source
 
+BUILD = Path(__file__).resolve().parents[2] / "build" / "nvrtc"
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)\w?'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
@@ -50,6 +57,11 @@ def compile_for(code: str, name: str, arch: int) -> dict[str, Usage]:
     """
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings and nvidia-cuda-nvrtc")
     options = [o.encode() for o in (*COMPILE_OPTIONS, f"--gpu-architecture=sm_{arch}", "--ptxas-options=-v")]
+    found = nvrtc_version()
+    key = hashlib.sha256(repr((code, name, options, found, nvrtc.nvrtcVersion()[1:])).encode()).hexdigest()[:24]
+    stored = BUILD / f"{key}.log"
+    if found is not None and stored.exists():
+        return usage(stored.read_text(encoding="utf-8"))
     _, program = nvrtc.nvrtcCreateProgram(code.encode(), name.encode(), 0, [], [])
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
@@ -58,7 +70,20 @@ def compile_for(code: str, name: str, arch: int) -> dict[str, Usage]:
     nvrtc.nvrtcDestroyProgram(program)
     text = log.decode(errors="replace").rstrip("\0 ")
     assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, f"{name} for sm_{arch}:\n{text}"
+    if found is not None:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        new = stored.with_suffix(f".{os.getpid()}")
+        new.write_text(text, encoding="utf-8")
+        new.replace(stored)
     return usage(text)
+
+
+def nvrtc_version() -> str | None:
+    """Version of the installed package of NVRTC, with its patch number; None if it comes from somewhere else."""
+    try:
+        return version("nvidia-cuda-nvrtc")
+    except PackageNotFoundError:
+        return None
 
 
 def usage(log: str) -> dict[str, Usage]:

@@ -7,11 +7,10 @@ registers the same from run to run.
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 import pytest
 
-from tests.kernels.nvrtc import compile_for, package_sources, usage
+from tests.kernels import nvrtc
+from tests.kernels.nvrtc import compile_for, nvrtc_version, package_sources, usage
 
 REQUIRED = (75, 90, 120)
 """Every kernel supports the oldest architecture, that of data centres, and the newest."""
@@ -80,9 +79,22 @@ def test_a_source_that_does_not_compile_is_reported_with_its_line():
         compile_for('#line 1 "bad.cu"\n\n\nextern "C" __global__ void k() { nothing(); }', "x.cu", 90)
 
 
+def test_a_report_is_stored_until_the_source_changes(tmp_path, monkeypatch):
+    if nvrtc_version() is None:
+        pytest.skip("nvidia-cuda-nvrtc is not installed")
+    monkeypatch.setattr(nvrtc, "BUILD", tmp_path / "nvrtc")
+    code = 'extern "C" __global__ void k(int* o) { o[threadIdx.x] = 1; }'
+    first = compile_for(code, "k.cu", 90)
+    (stored,) = (tmp_path / "nvrtc").iterdir()
+    stored.write_text(stored.read_text().replace(f"Used {first['k'].regs} registers", "Used 77 registers"))
+    assert compile_for(code, "k.cu", 90)["k"].regs == 77
+    assert compile_for(code + "\n", "k.cu", 90) == first
+    assert "k" in compile_for(code, "k.cu", 75)
+    assert len(list((tmp_path / "nvrtc").iterdir())) == 3
+
+
 def test_nvrtc_is_the_pinned_one():
-    try:
-        found = version("nvidia-cuda-nvrtc")
-    except PackageNotFoundError:
+    found = nvrtc_version()
+    if found is None:
         pytest.skip("nvidia-cuda-nvrtc is not installed")
     assert found.startswith("13.0."), "budgets of registers hold for NVRTC 13.0"

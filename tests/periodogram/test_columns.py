@@ -436,6 +436,66 @@ def test_units_and_rules_under_a_header(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_light_curves(path).y, MAG)
 
 
+# ---------------------------------------------------------------- units
+
+
+@pytest.mark.parametrize("kind", ["fits", "ecsv", "vot", "tbl"])
+def test_columns_are_brought_to_one_unit(kind: str, tmp_path: Path) -> None:
+    from astropy import units as u
+    from astropy.table import QTable
+
+    table = QTable({"time": (T - T[0]) * 24 * u.h, "mag": MAG * u.mag, "mag_err": ERR * 1000 * u.mmag})
+    table["r"], table["delta"] = np.full(N, 3.0) * 149597870.7 * u.km, np.full(N, 2.0) * u.au
+    table["alpha"] = np.full(N, 0.1) * u.rad
+    path = tmp_path / f"table.{kind}"
+    table.write(path, format={"vot": "votable", "tbl": "ascii.ipac"}.get(kind))
+    found = read_light_curves(path, Wanted(r="r", delta="delta", phase="alpha"))
+    assert found.dy is not None
+    np.testing.assert_allclose(found.t, T - T[0], atol=1e-12)
+    np.testing.assert_array_equal(found.y, MAG)
+    np.testing.assert_allclose(found.dy, ERR, rtol=1e-12)
+    for column, expected in zip((found.r, found.delta, found.phase), (3, 2, np.degrees(0.1)), strict=True):
+        assert column is not None
+        np.testing.assert_allclose(column, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("header", "time", "error"),
+    [
+        ("time [s],flux (Jy),flux_err (mJy)", 86400, 1000),
+        ("BJD (TDB),mag (V),err (1 sigma)", 1, 1),
+        ("time (hours),mag,err (mmag)", 24, 1000),
+        ("time,mag,err\nh,mag,mmag", 24, 1000),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_units_in_a_header(header: str, time: float, error: float, kind: str, tmp_path: Path) -> None:
+    """Units stand in brackets after the names, or in a line under them (text)."""
+    names, _, below = header.partition("\n")
+    columns = dict(zip(names.split(","), ((T - T[0]) * time, MAG, ERR * error), strict=True))
+    path = save(tmp_path, columns, kind)
+    if kind == "csv" and below:
+        path.write_text(path.read_text().replace("\n", f"\n{below}\n", 1))
+    elif below:
+        return
+    found = read_light_curves(path)
+    assert found.dy is not None
+    np.testing.assert_allclose(found.t, T - T[0], atol=1e-9)
+    np.testing.assert_allclose(found.dy, ERR, rtol=1e-6)
+    assert bool(found.time_unit) == (time != 1)
+
+
+def test_units_that_do_not_fit_are_reported(tmp_path: Path) -> None:
+    from astropy import units as u
+    from astropy.table import QTable
+
+    path = tmp_path / "table.ecsv"
+    QTable({"time": T * u.d, "flux": MAG * u.Jy, "flux_err": ERR * u.mag}).write(path)
+    found = read_light_curves(path)
+    assert "flux_err is in mag, not in Jy: its numbers are used as they are" in found.notes
+    np.testing.assert_array_equal(found.dy, ERR)
+
+
 # ---------------------------------------------------------------- the made files
 
 LOST = {  # rows without a value for the search, of those that say more than "missing"

@@ -236,14 +236,14 @@ def test_peaks_of_few_points_are_not_certain(tmp_path):
 
 
 def test_chances_of_several_terms_and_bands():
-    """With one term the formula is Baluev's of 2008, and of 3,000 noise curves a share p has a probability under p."""
+    """With one term the formula is Baluev's of 2008, and of 1,000 noise curves a share p has a probability under p."""
     t, p = np.sort(np.random.default_rng(5).uniform(0, 100, 60)), np.array([1e-3, 0.1, 0.4, 0.9])
     for normalization in ("standard", "psd"):
         noise = Noise.of(t, None, 3.0, normalization)
         z = p if normalization == "standard" else 12 * p
         np.testing.assert_allclose(series_probability(z, noise, 1), noise.probability(z), rtol=1e-10)
     band = np.arange(60) % 4
-    y = np.random.default_rng(6).normal(size=(3000, 60))
+    y = np.random.default_rng(6).normal(size=(1000, 60))
     noise = {name: replace(Noise.of(t, None, 3.0, name), n=60 - 3) for name in ("standard", "model", "log")}
     for terms in (2, 3):
         power = skysieve.lombscargle_multiband(
@@ -251,7 +251,7 @@ def test_chances_of_several_terms_and_bands():
         ).best_power
         chance = series_probability(power, noise["standard"], terms)
         for share in (0.02, 0.1, 0.3):
-            slack = 3 * np.sqrt(share * (1 - share) / 3000)
+            slack = 3 * np.sqrt(share * (1 - share) / 1000)
             assert 0.7 * share - slack < np.mean(chance < share) < share + slack
         for other, height in (("model", power / (1 - power)), ("log", -np.log1p(-power))):
             np.testing.assert_allclose(series_probability(height, noise[other], terms), chance, rtol=1e-9)
@@ -262,7 +262,7 @@ def test_chances_of_several_terms_and_bands():
     )
     chance = series_probability(power, noise["standard"], 2, 1 / 1.12)
     for share in (0.02, 0.1, 0.3):
-        slack = 3 * np.sqrt(share * (1 - share) / 3000)
+        slack = 3 * np.sqrt(share * (1 - share) / 1000)
         assert 0.6 * share - slack < np.mean(chance < share) < share + slack
     free, held = (series_probability(power, noise["standard"], 2, kept) for kept in (1.0, 1 - 1e-5))
     np.testing.assert_allclose(held, free, rtol=1e-3)

@@ -302,6 +302,37 @@ def test_cards_and_units_are_kept(tmp_path, sky):
     assert found == pytest.approx(sign * skysieve.smoothing(sign * maps, fwhm=20 * RAD), abs=1e-14)
 
 
+@pytest.mark.parametrize("row", [1, 512, 1024, 2048])
+@pytest.mark.parametrize("part", [False, True])
+def test_unchanged_columns_keep_their_rows(tmp_path, row, part):
+    """Planck's maps have one pixel in a row, WMAP's 1,024: what is not smoothed stands beside its pixel."""
+    from astropy.io import fits
+
+    npix = 12 * 32**2
+    pixels = np.arange(4096) if part else np.arange(npix)
+    values = np.random.default_rng(1).normal(size=pixels.size).astype("f4")
+    columns = [("PIXEL", "K", pixels)] if part else []
+    columns += [("I_STOKES", "E", values), ("HITS", "J", 7 * pixels)]
+    shape = (-1, row) if row > 1 else (-1,)
+    table = fits.BinTableHDU.from_columns(
+        [fits.Column(name, f"{row if row > 1 else ''}{letter}", array=x.reshape(shape)) for name, letter, x in columns]
+    )
+    table.header["ORDERING"], table.header["INDXSCHM"] = "NESTED", "EXPLICIT" if part else "IMPLICIT"
+    table.header["NSIDE"] = 32
+    table.writeto(tmp_path / "in.fits")
+    result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg")
+    assert result.exit_code == 0, result.output
+    with fits.open(tmp_path / "out.fits") as hdus:
+        assert len(hdus[1].data) == pixels.size // row
+        for name, _, x in columns:
+            assert hdus[1].data[name].size == pixels.size
+            assert np.array_equal(hdus[1].data[name].ravel(), x) == (name != "I_STOKES")
+    whole = np.full(npix, np.nan, np.float32)
+    whole[pixels] = values
+    truth = skysieve.smoothing(whole, fwhm=10 * RAD, nest=True)
+    assert read_maps(tmp_path / "out.fits").maps[0][pixels] == pytest.approx(truth[pixels], abs=1e-6)
+
+
 def test_part_of_the_sky(tmp_path, sky):
     """A file that healpy writes with ``partial=True`` gives a file of the same pixels, which healpy reads."""
     healpy = pytest.importorskip("healpy")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -122,6 +124,7 @@ def run(
     with ExitStack() as stack:
         dask, workers = _connected(client, job, stack)
         if dask is not None:
+            _wait_for_a_worker(dask)
             _check_workers(dask, environment())
         folder = RunFolder(job, resume, overwrite)
         stack.callback(folder.close)
@@ -179,14 +182,26 @@ def _connected(client: str | Client | None, job: Job, stack: ExitStack) -> tuple
         stack.enter_context(cluster)
         return stack.enter_context(distributed.Client(cluster)), workers
     try:
-        found = stack.enter_context(distributed.Client(rest, timeout=CONNECT))
-        found.wait_for_workers(1, timeout=WORKERS)
-    except TimeoutError as error:
-        what = "has no workers" if "worker" in str(error).lower() else "cannot be reached"
-        raise ConnectionError(f"the Dask scheduler at {rest} {what}") from error
+        with ThreadPoolExecutor(1) as one:  # the caller's thread may run an event loop, as in a notebook
+            one.submit(asyncio.run, _reach(rest)).result()
+        return stack.enter_context(distributed.Client(rest, timeout=CONNECT)), None
     except (OSError, ValueError) as error:
         raise ConnectionError(f"the Dask scheduler at {rest} cannot be reached: {in_words(error)}") from error
-    return found, None
+
+
+async def _reach(address: str) -> None:
+    """Raise OSError or ValueError if no scheduler answers at an address.
+
+    A client that cannot connect is never closed by Dask.  The garbage collector closes it later, in any thread, and
+    waits for a lock; if that thread starts another client or cluster at this moment, it holds the lock and waits for
+    ever (distributed 2026.8: ``Client.__del__`` inside ``LoopRunner.start``).  So a client is made only for a
+    scheduler that answers.
+    """
+    from distributed import Security
+    from distributed.comm import connect
+
+    comm = await connect(address, timeout=CONNECT, **Security().get_connection_args("client"))
+    await comm.close()
 
 
 def start_ahead(command: str) -> None:
@@ -275,6 +290,16 @@ def _share(job: Job, given: Resources, workers: int | None) -> Resources:
     return Resources(threads, memory)
 
 
+def _wait_for_a_worker(dask: Client) -> None:
+    """Return as soon as the scheduler has a worker; raise ConnectionError if it has none for `WORKERS` seconds."""
+    try:
+        dask.wait_for_workers(1, timeout=WORKERS)
+    except TimeoutError as error:
+        raise ConnectionError(
+            f"the Dask scheduler at {dask.scheduler.address} has no workers: none connected within {WORKERS:g} seconds"
+        ) from error
+
+
 def _check_workers(dask: Client, own: dict[str, str]) -> None:
     """Refuse workers with other versions than `own`."""
     for address, found in dask.run(environment).items():
@@ -304,22 +329,29 @@ def _by_dask(client: Client, folder: RunFolder, numbers: list[int], resources: R
     from distributed import as_completed
 
     waiting = iter(numbers)
-    running: dict[str, int] = {}
+    running: dict[Any, int] = {}
 
     def submit(number: int) -> Any:
         name = f"skysieve-{folder.job.key[:12]}-{uuid4().hex[:8]}-{number}"
-        running[name] = number
-        return client.submit(_task, str(folder.folder), folder.job.key, number, resources, key=name, pure=False)
+        made = client.submit(_task, str(folder.folder), folder.job.key, number, resources, key=name, pure=False)
+        running[made] = number
+        return made
 
-    threads = sum(client.nthreads().values())
-    tasks = as_completed([submit(number) for number in islice(waiting, AHEAD * threads)])
+    threads = max(1, sum(client.nthreads().values()))  # a worker that restarts is not counted
+    tasks = as_completed([submit(number) for number in islice(waiting, AHEAD * threads)], timeout=WORKERS)
     try:
-        for future in tasks:
+        while not tasks.is_empty():
+            try:
+                future = next(tasks)
+            except TimeoutError:  # tasks may take longer, but without a worker they would wait for ever
+                _wait_for_a_worker(client)
+                tasks = as_completed(list(running), timeout=WORKERS)
+                continue
             status = future.status
             if status in ("lost", "pending"):  # its worker died before the answer was fetched: it is computed again
                 tasks.add(future)
                 continue
-            number = running.pop(future.key)
+            number = running.pop(future)
             if status == "finished":
                 step(number, future.result(), "")
             elif status == "error":
@@ -330,7 +362,7 @@ def _by_dask(client: Client, folder: RunFolder, numbers: list[int], resources: R
             for following in islice(waiting, 1):
                 tasks.add(submit(following))
     finally:
-        client.cancel(list(tasks.futures), force=True)
+        client.cancel(list(running), force=True)
 
 
 def _reason(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from skysieve.core.arrays import as_array, is_device_array, to_host
 
-from .observation import Observation, check_freqs, check_tsamp, regular_freqs
+from .observation import Observation, check_freqs, check_tsamp, in_unit, regular_freqs
 from .readers import Reader, gaps_of, lost_of, open_reader
 from .sigproc import BadFile, BitOrder
 
@@ -183,7 +183,7 @@ class Filterbank:
         freqs : array_like, optional
             Centres of all rows, MHz, instead; any order.
         tsamp : float
-            Seconds.
+            Seconds.  Frequencies and ``tsamp`` may also be astropy Quantities.
         tstart : float
             MJD of the first sample.
         source, telescope : str
@@ -194,6 +194,10 @@ class Filterbank:
         ------
         ValueError, TypeError
         """
+        fch1, foff, freqs = (
+            in_unit(name, value, "MHz") for name, value in (("fch1", fch1), ("foff", foff), ("freqs", freqs))
+        )
+        tsamp = in_unit("tsamp", tsamp, "s")
         a = as_array(x)
         if a.ndim != 2:
             raise ValueError(f"x has {a.ndim} dimensions, expected 2: channels x samples")

@@ -24,6 +24,8 @@ TELESCOPES = {
 
 GHZ_BELOW = 10.0
 """A band that ends below this frequency (MHz) is most likely given in GHz: the ionosphere blocks lower frequencies."""
+HZ_ABOVE = 1e6
+"""A band that begins above this frequency (MHz) is most likely given in Hz or kHz."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,30 @@ def check_freqs(freqs: NDArray[np.float64], name: str) -> None:
         raise ValueError(f"{name} reaches {freqs.min():g} MHz: expected frequencies above 0")
     if freqs.max() < GHZ_BELOW:
         raise ValueError(f"{name}: the band ends at {freqs.max():g} MHz; frequencies are wanted in MHz, not GHz")
+    if freqs.min() > HZ_ABOVE:
+        raise ValueError(
+            f"{name}: the band begins at {freqs.min():g} MHz; frequencies are wanted in MHz, not Hz or kHz"
+        )
     if len(np.unique(freqs)) != len(freqs):
         raise ValueError(f"{name}: two channels have the same frequency")
+
+
+def in_unit(name: str, value: Any, unit: str) -> Any:
+    """An astropy Quantity as plain numbers in ``unit``; anything without a unit unchanged.
+
+    Raises
+    ------
+    ValueError
+        The Quantity cannot be converted; the error calls it ``name``.
+    """
+    if getattr(value, "unit", None) is None:
+        return value
+    from astropy.units import UnitConversionError
+
+    try:
+        return value.to_value(unit)
+    except UnitConversionError:
+        raise ValueError(f"{name} has the unit {value.unit}; one that converts to {unit} is expected") from None
 
 
 def check_tsamp(tsamp: float) -> float:

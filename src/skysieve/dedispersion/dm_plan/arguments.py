@@ -11,7 +11,7 @@ from skysieve.core.checks import whole
 from skysieve.dedispersion.contract import MOST_BINNED
 from skysieve.dedispersion.data.delays import numbers
 from skysieve.dedispersion.data.filterbank import Filterbank
-from skysieve.dedispersion.data.observation import DM_CONSTANT
+from skysieve.dedispersion.data.observation import DM_CONSTANT, in_unit
 
 from .delay_tables import SUBBANDS, Tabled, make_table, widest_call
 from .plan import DMPlan, check_series
@@ -36,7 +36,7 @@ def stages_of(fb: Filterbank, dms: Any, dm_constant: float | None, downsamp: int
 
 
 def _dm_list(dms: Any) -> NDArray[np.float64]:
-    listed = np.atleast_1d(numbers("dms", dms))
+    listed = np.atleast_1d(numbers("dms", in_unit("dms", dms, "pc / cm3")))
     if listed.ndim != 1 or listed.size == 0:
         raise ValueError(f"dms has shape {np.shape(dms)}, expected a list of at least one DM")
     if not np.isfinite(listed).all():

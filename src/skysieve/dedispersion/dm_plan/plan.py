@@ -17,7 +17,7 @@ from skysieve.core.files import written
 from skysieve.core.result import Result
 from skysieve.dedispersion.data.delays import delay_seconds, numbers, scattering, smearing, snr_kept
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
-from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
+from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation, in_unit
 
 from .rules import RULES, Band, Rule, Stage, check_count, loss_stages, presto_stages, survey_stages, tolerance_dms
 
@@ -342,6 +342,9 @@ def plan(
     _check_meant(chosen, dms, downsamp, scattering)
     band = Band(obs.centre, obs.band, obs.nchan, obs.tsamp)
     notes: list[str] = []
+    dm_min, dm_max, dms = (
+        in_unit(name, x, "pc / cm3") for name, x in (("dm_min", dm_min), ("dm_max", dm_max), ("dms", dms))
+    )
     if scattering is not None:
         one_of("scattering", scattering, SCATTERING)
         dm_max = _scattering_limit(dm_max, obs.centre, longest, notes)

@@ -477,7 +477,7 @@ def search(
 
     Examples:
 
-    - skysieve fstat search --sfts 'H-*.sft' 'L-*.sft' --ra 0.5 --dec 1.0 --freq 100 --freq-band 0.1 -o loudest.csv
+    - skysieve fstat search --sfts 'sfts/*.sft' --ra 0.5 --dec 1.0 --freq 100 --freq-band 0.1 -o loudest.csv
 
     - skysieve fstat search atoms/*.dat --detectors H1,L1 -w exp --dt0 7200 --log-tau 40 -o loudest.fits
     - skysieve fstat search 'atoms/*.npz' --bsgl 15 --topk 20 -o - --format json

@@ -24,6 +24,7 @@ from skysieve.fstat.template_search.batch import AtomsBatch
 
 from .bank import NAMES, TemplateBank
 from .barycentre import barycentre as barycentric_times
+from .barycentre import sky_position
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -106,10 +107,8 @@ class Demodulator:
             raise ValueError(
                 f"sfts are {', '.join(f'{t:g}' for t in lengths)} s long: expected one whole number of seconds"
             )
-        for name, value, most in (("ra", ra, np.inf), ("dec", dec, np.pi / 2)):
-            if not (np.isfinite(value) and abs(value) <= most):
-                raise ValueError(f"{name}={value!r}: expected an angle in radians")
-        self.sfts, self.ra, self.dec, self.tsft = many, float(ra), float(dec), lengths[0]
+        self.ra, self.dec = sky_position(ra, dec)
+        self.sfts, self.tsft = many, lengths[0]
         first, last = min(one.t[0] for one in many), max(one.t[-1] for one in many)
         self.middle = float(np.rint(0.5 * (first + last + self.tsft)))
         """GPS second to which the phases refer inside."""

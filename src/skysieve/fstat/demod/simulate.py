@@ -14,6 +14,7 @@ from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.sfts.sfts import SFTs, bins_of
 
 from .barycentre import barycentre as barycentric_times
+from .barycentre import sky_position
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,6 +68,11 @@ class Signal:
             raise ValueError(f"h0={self.h0!r}: expected at least 0")
         if not self.tau > 0:
             raise ValueError(f"tau={self.tau!r}: expected a positive number of seconds")
+        for name in ("f0", "tref", "f1dot", "f2dot"):
+            if not np.isfinite(value := getattr(self, name)):
+                raise ValueError(f"{name}={value!r}: expected a finite number")
+        for name, value in zip(("ra", "dec"), sky_position(self.ra, self.dec), strict=True):
+            object.__setattr__(self, name, value)
         resolve_window(self.window, self.efold)
 
     def amplitude(self, t: NDArray[np.int64]) -> NDArray[np.float64]:

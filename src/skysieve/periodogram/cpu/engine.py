@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.cpu.jit import FirstAnswers, compile_together, interpreted_if_small, is_compiled
+from skysieve.core.cpu.jit import FirstAnswers, interpreted_if_small
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
 from skysieve.core.tasks import TaskPool
@@ -20,6 +20,7 @@ from skysieve.periodogram.numerics.fourier import Model
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
 from . import cost, search, state, vectors
+from .chunk import TASKS_PER_THREAD, ChunkSearch
 from .comb_simd import LANES
 from .finufft import finufft_object
 from .prepare import OK, SINGULAR, prepare, scan
@@ -41,7 +42,6 @@ root of the number of points was at most 1.5e-10 (float32: 7e-7) over curves of 
 1e-9 (2.3e-6; 2e-6 from 40 points on)."""
 DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
 """As `GUARD`, for direct sums, which have rounding errors only."""
-TASKS_PER_THREAD = 4
 WORTH_SPLITTING = 1.5e-3
 """Seconds of an object below which several threads are not faster than one."""
 FIRST_SECONDS = 3.0
@@ -297,16 +297,13 @@ class Engine:
         return np.asarray(seconds > max(share, WORTH_SPLITTING))
 
 
-class SinusoidSearch:
-    """The objects of one chunk, ready to be searched by any thread."""
+class SinusoidSearch(ChunkSearch):
+    """The search of the objects of one chunk for one sinusoid."""
 
     def __init__(self, engine: Engine, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> None:
-        self.engine, self.curves, self.grid, self.answers = engine, curves, grid, answers
+        super().__init__(engine, curves, grid, answers, search, vectors)
         self.mean = bool(engine.spec.fit_mean)
         self.plain = len(grid.values) > 0
-        """Whether every power is summed by itself: for lists of frequencies, and without compiled code."""
-        self.interpreted = False
-        """Whether the interpreter searches, because nothing is compiled."""
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
@@ -316,8 +313,8 @@ class SinusoidSearch:
 
     def arguments(
         self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int, best: Any, taken: Any
-    ) -> tuple[Any, ...]:
-        """Arguments of `search.search`, with this thread's scratch."""
+    ) -> tuple[tuple[Any, ...], state.Work]:
+        """Arguments of `search.search`, and this thread's scratch."""
         dtype = self.engine.dtype
         points = int(self.curves.n_used[which].max())
         length = self.length(method, combs)
@@ -332,40 +329,25 @@ class SinusoidSearch:
             work = _scratch_of(self.engine, "direct", state.direct_work, points, length)
             if not self.plain:
                 constants = state.Constants.of(nufft.tables(LANES, LANES, dtype))
-        return (
+        arguments = (
             method, which, first, last, length, combs, nufft.KERNELS[dtype].modes, self.curves, self.grid, constants,
             work, self.answers, self.engine.form, self.mean, (GUARD if method == NUFFT else DIRECT_GUARD)[dtype],
             best, taken,
         )  # fmt: skip
+        return arguments, work
 
-    def is_compiled(self, method: int, combs: int, which: NDArray[np.int64]) -> bool:
-        """Whether the search need not be compiled first."""
-        return is_compiled(search.search, *self.arguments(method, combs, which, 0, -1, *self._room(which)))
+    def ending(self, which: NDArray[np.int64], work: state.Work, best: Any, taken: Any) -> tuple[Any, ...]:
+        """Arguments of `search.conclude`."""
+        return which, self.curves, self.grid, self.mean, best, taken, work.c, work.s, self.answers.peaks_alone()
 
-    def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
-        """Search stretches of one object, or objects whole (``last < 0``); these are concluded."""
-        best, taken = self._room(which)
-        arguments = self.arguments(method, combs, which, first, last, best, taken)
-        work = arguments[10]
-        ending = (which, self.curves, self.grid, self.mean, best, taken, work.c, work.s, self.answers.peaks_alone())
-        run, conclude = search.search, search.conclude
-        if self.interpreted:
-            run, conclude = vectors.sources()
-        else:
-            compile_together((run, arguments), (conclude, ending))
-        found, count, seam = run(*arguments)
-        if last < 0:
-            conclude(*ending)
-        return found[:count], count, seam
-
-    def _room(self, which: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return search.best_rows(self.answers, len(which))
+    def work_of_one(self, i: int) -> state.Work:
+        """This thread's scratch for the end of the search of object ``i``."""
+        return _scratch_of(self.engine, "direct", state.direct_work, int(self.curves.n_used[i]), 1)
 
     def objects(self, method: int, combs: int, which: NDArray[np.int64]) -> None:
         """Search whole objects."""
         if method != FINUFFT:
-            for at in range(0, len(which), search.CONCLUDED):
-                self.search(method, combs, which[at : at + search.CONCLUDED], 0, -1)
+            super().objects(method, combs, which)
             return
         engine = self.engine
         points = int(self.curves.n_used[which].max())
@@ -376,29 +358,11 @@ class SinusoidSearch:
             )
 
     def one(self, method: int, combs: int, i: int, nf: int) -> None:
-        """Search one object with all threads."""
-        which = np.array([i])
-        length = self.length(method, combs)
-        stretches = -(-nf // length)
-        if stretches > 1 and nf - (stretches - 1) * length < 2:
-            stretches -= 1  # a piece needs two samples: the last stretch joins the one before
-        # every piece prepares its points again: few pieces of many stretches
-        pieces = min(stretches, self.engine.pool.workers * max(1, min(TASKS_PER_THREAD, stretches // 32)))
-        if method == FINUFFT or pieces < 2:
-            self.objects(method, combs, which)
-            return
-        edges = np.linspace(0, stretches, pieces + 1).astype(int)
-        edges[-1] = -(-nf // length)
-        parts = self.engine.pool.run(
-            [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
-        )
-        bounds = np.minimum(edges * length, nf)
-        found = search.joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
-        work = _scratch_of(self.engine, "direct", state.direct_work, int(self.curves.n_used[i]), 1)
-        search.conclude(
-            which, self.curves, self.grid, self.mean, found[None], np.array([len(found)]), work.c, work.s,
-            self.answers.peaks_alone(),
-        )  # fmt: skip
+        """Search one object with all threads; the global transform is not divided."""
+        if method == FINUFFT:
+            self.objects(method, combs, np.array([i]))
+        else:
+            super().one(method, combs, i, nf)
 
 
 def _scratch_of(engine: Engine, name: str, make: Callable[..., state.Work], *sizes: int) -> state.Work:

@@ -51,6 +51,7 @@ from .table_columns import (
     tidy_labels,
     unit_of_times,
 )
+from .units import UNITS_OF_TIME, in_one_unit, unit_in_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -200,18 +201,24 @@ def read_light_curves(
             if packed:
                 raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
             names, columns, data, notes, time_unit, limits = read_parquet(path, wanted)
+            units: Sequence[Any] = ()
         elif kind in ("text", "JSON"):
             table = read_text(path, wanted) if kind == "text" else read_json(path, wanted)
             names, columns, data, notes = table.names, table.columns, table.data, list(table.notes)
-            time_unit, limits = table.time_unit, table.limits
+            time_unit, limits, units = table.time_unit, table.limits, table.units
         else:
-            names, columns, data, time_unit, satellite, notes, limits = _read_astropy(path, wanted, kind)
+            names, columns, data, time_unit, satellite, notes, limits, units = _read_astropy(path, wanted, kind)
     except (gzip.BadGzipFile, EOFError, zlib.error) as e:
         raise BadFile(f"is a damaged gzip file ({e})") from None
     if len(data["time"]) == 0:
         raise BadFile("has no rows")
     if limits:
         left_out["with a limit instead of a value"] = limits
+    parts = columns.parts()
+    given = {role: units[at] for role, at in parts.items() if at < len(units)}
+    notes += in_one_unit(data, given, {role: names[at] for role, at in parts.items()})
+    if not time_unit and (unit := UNITS_OF_TIME.get(unit_in_name(names[columns.time]).casefold())):
+        time_unit, data["time"] = unit, data["time"] * unit.days
     if wanted.quality_mask is not None and not columns.flags:
         raise MissingColumn(
             f"--quality-mask {wanted.quality_mask}: found no column of flags; name it with --flag-column. "
@@ -362,9 +369,9 @@ def _some(values: Any) -> NDArray[Any]:
 
 def _read_astropy(
     path: Path, wanted: Wanted, kind: str
-) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str, str, list[str], int]:
-    """Names of all columns, those that are used, their values, the unit of the times, the satellite, notes, and the
-    number of rows with limits."""
+) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str, str, list[str], int, list[Any]]:
+    """Names of all columns, those that are used, their values, the unit of the times, the satellite, notes, the
+    number of rows with limits, and the units of all columns."""
     import warnings
 
     from astropy.io import fits as pyfits
@@ -414,7 +421,8 @@ def _read_astropy(
         notes = [*uneven, *hints_of(names, columns, sample, wanted)]
         if unread:
             notes.append(f"the file holds {unread + 1} tables, of which the first is read")
-        return names, columns, data, unit, satellite, notes, limits
+        units = [getattr(table[name], "unit", None) for name in names]
+        return names, columns, data, unit, satellite, notes, limits, units
 
 
 def _named_twice(names: Sequence[str]) -> str | None:

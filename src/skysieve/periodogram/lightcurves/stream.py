@@ -18,10 +18,11 @@ import numpy as np
 from skysieve.core.arrays import from_arrow
 from skysieve.core.tasks import Ahead, in_parallel, usable_cores
 
-from .column_names import FLAG, MOVING, STARS, Columns, Wanted, plain
+from .column_names import FLAG, MOVING, NUMERIC, STARS, Columns, Wanted, plain
 from .flags import has_bits, mission
 from .io import LightCurves, error_of_flux, marked, same_times
 from .parquet import ListRows, Lists, Uneven, chosen_columns, flattened, is_list, notes_on_rows, unpacked
+from .units import unit_in_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -502,6 +503,8 @@ def _opened(
         raise _Whole
     names, columns, lists, notes = chosen_columns(opened, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}
+    if any(unit_in_name(name) for role, name in roles.items() if role in NUMERIC):
+        raise _Whole  # `io` converts units
     rows = rows or (0, metadata.num_rows)
     file = _File(path, wanted, metadata, names, columns, roles, lists, 1.0, mission(names), rows)
     n_rows = rows[1] - rows[0]

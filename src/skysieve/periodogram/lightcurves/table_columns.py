@@ -164,7 +164,7 @@ def numbers(name: str, values: Any, role: str = "") -> NDArray[np.float64]:
     if hasattr(values, "mjd"):
         values = values.mjd
     unit = getattr(values, "unit", None)
-    if unit is not None and getattr(unit, "physical_type", None) == "time":
+    if role in ("", "time") and unit is not None and getattr(unit, "physical_type", None) == "time":
         values = values.quantity.to("d") if hasattr(values, "quantity") else values.to("d")
     values = getattr(values, "value", values)
     if isinstance(values, np.ma.MaskedArray):

@@ -32,7 +32,7 @@ from .table_columns import (
     text_numbers,
     tidy_labels,
 )
-from .units import TimeUnit, mjd
+from .units import UNITS_OF_TIME, mjd
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,12 +51,6 @@ LARGE = 4_000_000
 BYTES = {"utf-8-sig": "utf8", "cp1252": "cp1252"}
 """Encodings with a byte for each ASCII character, and pyarrow's names of them."""
 NULLS = sorted({form for word in MISSING for form in (word, word.upper(), word.capitalize())} | {"NaN", "NaT"})
-UNITS_OF_TIME = {
-    "d": 1.0, "day": 1.0, "days": 1.0, "h": TimeUnit.h.days, "hr": TimeUnit.h.days, "hour": TimeUnit.h.days,
-    "hours": TimeUnit.h.days, "min": TimeUnit.min.days, "s": TimeUnit.s.days, "sec": TimeUnit.s.days,
-    "yr": TimeUnit.yr.days, "a": TimeUnit.yr.days,
-}  # fmt: skip
-"""Length in days of the units that a line of units under the header may name."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +90,8 @@ class TextTable:
     limits: int = 0
     time_unit: str = ""
     notes: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    """Cells of the line of units under the header; empty without one."""
 
 
 def _packed(path: Path) -> bool:
@@ -278,26 +274,28 @@ def _read(path: Path, wanted: Wanted, encoding: str) -> TextTable:
     if clock is None:
         if even is None and (found := _by_arrow(path, layout, names, columns)) is not None:
             data, limits, dates = found
-            return TextTable(names, columns, data, limits, "dates" if dates else _scaled(data, scale), tuple(notes))
+            unit = "dates" if dates else _scaled(data, scale)
+            return TextTable(names, columns, data, limits, unit, tuple(notes), layout.units)
         if even is None:
             even = _look(path, layout, len(names), count=True)[0]
         data = _fast(path, layout, columns) if even else None
     if data is not None:
-        return TextTable(names, columns, data, 0, _scaled(data, scale), tuple(notes))
+        return TextTable(names, columns, data, 0, _scaled(data, scale), tuple(notes), layout.units)
     data, limits, dates = _careful(path, layout, names, columns, clock)
-    return TextTable(names, columns, data, limits, "dates" if dates else _scaled(data, scale), tuple(notes))
+    unit = "dates" if dates else _scaled(data, scale)
+    return TextTable(names, columns, data, limits, unit, tuple(notes), layout.units)
 
 
 def _unit_of_times(layout: Layout, columns: Columns) -> str:
     """The unit of the times that a line under the header names; "" if there is none that is known."""
     unit = layout.units[columns.time].casefold() if columns.time < len(layout.units) else ""
-    return unit if unit in UNITS_OF_TIME else ""
+    return UNITS_OF_TIME.get(unit, "")
 
 
 def _scaled(data: dict[str, NDArray[Any]], unit: str) -> str:
     """Convert the times to days; returns the unit."""
-    if unit and UNITS_OF_TIME[unit] != 1:
-        data["time"] = data["time"] * UNITS_OF_TIME[unit]
+    if unit and UNITS_OF_TIME[unit].days != 1:
+        data["time"] = data["time"] * UNITS_OF_TIME[unit].days
     return unit
 
 

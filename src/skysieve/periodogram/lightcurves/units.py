@@ -5,6 +5,8 @@ astropy is imported only if an argument has a unit.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -36,6 +38,82 @@ class TimeUnit(StrEnum):
     def days(self) -> float:
         """Length in days."""
         return self.hours / TimeUnit.d.hours
+
+
+UNITS_OF_TIME = {
+    "d": TimeUnit.d, "day": TimeUnit.d, "days": TimeUnit.d,
+    "h": TimeUnit.h, "hr": TimeUnit.h, "hrs": TimeUnit.h, "hour": TimeUnit.h, "hours": TimeUnit.h,
+    "min": TimeUnit.min, "mins": TimeUnit.min, "minute": TimeUnit.min, "minutes": TimeUnit.min,
+    "s": TimeUnit.s, "sec": TimeUnit.s, "secs": TimeUnit.s, "second": TimeUnit.s, "seconds": TimeUnit.s,
+    "yr": TimeUnit.yr, "year": TimeUnit.yr, "years": TimeUnit.yr, "a": TimeUnit.yr,
+}  # fmt: skip
+"""Units of time by the names that a header, or a line of units under it, may give."""
+
+
+def unit_in_name(name: str) -> str:
+    """The unit in brackets at the end of a column's name; "" without brackets.
+
+    >>> unit_in_name("time [s]"), unit_in_name("flux_err (mJy)"), unit_in_name("mag")
+    ('s', 'mJy', '')
+    """
+    found = re.search(r"[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*$", name)
+    return found[1] if found else ""
+
+
+UNIT_OF = {"err": "mag", "flux_err": "flux"}
+"""Columns of a file whose numbers are brought to the unit of another column."""
+GEOMETRY = {"r": "AU", "delta": "AU", "phase": "deg"}
+"""Columns of a file whose numbers are brought to a unit of their own."""
+
+
+def in_one_unit(data: MutableMapping[str, Any], units: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
+    """Bring the errors of a file to the unit of its values, and distances and angles to au and degrees.
+
+    Parameters
+    ----------
+    data : dict
+        Columns by role; those in other units are replaced.
+    units : mapping
+        Units by role, as astropy's or as text.  A column without one has that in brackets in its name, or none.
+    names : mapping
+        Names of the columns by role.
+
+    Returns
+    -------
+    list of str
+        Notes on units that cannot be converted into each other.
+
+    Examples
+    --------
+    >>> data = {"mag": np.array([15.0]), "err": np.array([20.0])}
+    >>> in_one_unit(data, {"mag": "mag", "err": "mmag"}, {"mag": "mag", "err": "err"}), data["err"]
+    ([], array([0.02]))
+    """
+    notes = []
+    own = {role: units.get(role) or unit_in_name(name) for role, name in names.items()}
+    if not own.get("mag") and "mag" in names["mag"].casefold():
+        own["mag"] = "mag"
+    targets = {role: own.get(other) for role, other in UNIT_OF.items()} | GEOMETRY
+    for role, target in targets.items():
+        if role not in data or not own.get(role) or not target or str(own[role]) == str(target):
+            continue
+        from astropy import units as u
+
+        given, wanted = (_plain_unit(u, unit) for unit in (own[role], target))
+        if given is None or wanted is None or given == wanted:
+            continue
+        if given.is_equivalent(wanted):
+            data[role] = data[role] * given.to(wanted)
+        elif units.get(role) and (role in GEOMETRY or units.get(UNIT_OF[role])):
+            notes.append(f"{names[role]} is in {given}, not in {wanted}: its numbers are used as they are")
+    return notes
+
+
+def _plain_unit(u: Any, unit: Any) -> Any:
+    """An astropy unit; None for what astropy does not know and for numbers without a dimension."""
+    known = u.Unit(unit, parse_strict="silent")
+    known = getattr(known, "function_unit", known)  # of mag(AB): mag
+    return None if isinstance(known, u.UnrecognizedUnit) or known == u.dimensionless_unscaled else known
 
 
 @dataclass(frozen=True)

@@ -268,8 +268,7 @@ def _write_plain(path: Path, sky: SkyMaps) -> None:
     """Write maps of the whole sky and no other columns."""
     from astropy.io import fits
 
-    npix = sky.maps.shape[-1]
-    row = ROW if npix % ROW == 0 else 1
+    npix, row = sky.maps.shape[-1], _row(sky)
     given = fits.HDUList([fits.PrimaryHDU(), fits.ImageHDU()]) if sky.source is None else _opened_again(sky)
     with given:
         given.update_extend()
@@ -300,28 +299,14 @@ def _hdus(sky: SkyMaps) -> Iterator[Any]:
     """The HDUs of a file of maps."""
     from astropy.io import fits
 
-    npix = sky.maps.shape[-1]
-    row = ROW if npix % ROW == 0 and sky.pixels is None else 1
-    used = sky.maps if sky.pixels is None else sky.maps[:, sky.pixels]
-    columns = [
-        fits.Column(
-            name=n,
-            format=f"{row if row > 1 else ''}{_letter(sky)}",
-            unit=u or None,
-            array=m.reshape(-1, row) if row > 1 else m,
-        )
-        for n, u, m in zip(sky.names, sky.units, used, strict=True)
-    ]
-    if sky.pixels is not None:
-        columns.insert(0, fits.Column(name=PIXEL, format="K", array=sky.pixels))
     if sky.source is None:
-        table = fits.BinTableHDU.from_columns(columns)
+        table = fits.BinTableHDU.from_columns(_columns(sky, _row(sky)))
         _add_cards(table.header, _cards(sky), sky.history)
         yield fits.HDUList([fits.PrimaryHDU(), table])
         return
     given = _opened_again(sky)
     try:
-        table = _replaced_table(given[sky.hdu], sky, columns)
+        table = _replaced_table(given[sky.hdu], sky)
     except BaseException as error:
         given.close()
         if isinstance(error, (OSError, KeyError, IndexError)):
@@ -331,6 +316,30 @@ def _hdus(sky: SkyMaps) -> Iterator[Any]:
     _remove_stale(table.header, sky)
     with given:
         yield fits.HDUList([*given[: sky.hdu], table, *given[sky.hdu + 1 :]])
+
+
+def _row(sky: SkyMaps, n_rows: int | None = None) -> int:
+    """Number of pixels in a row of the table; ``n_rows`` is its number of rows where that is fixed."""
+    npix = sky.maps.shape[-1] if sky.pixels is None else len(sky.pixels)
+    if n_rows is not None:
+        return npix // n_rows
+    return ROW if npix % ROW == 0 and sky.pixels is None else 1
+
+
+def _columns(sky: SkyMaps, row: int) -> list[Any]:
+    """The maps as columns of a table with ``row`` pixels in a row, and the numbers of their pixels."""
+    from astropy.io import fits
+
+    repeat = row if row > 1 else ""
+    shape = (-1, row) if row > 1 else (-1,)
+    used = sky.maps if sky.pixels is None else sky.maps[:, sky.pixels]
+    columns = [
+        fits.Column(name=n, format=f"{repeat}{_letter(sky)}", unit=u or None, array=m.reshape(shape))
+        for n, u, m in zip(sky.names, sky.units, used, strict=True)
+    ]
+    if sky.pixels is not None:
+        columns.insert(0, fits.Column(name=PIXEL, format=f"{repeat}K", array=sky.pixels.reshape(shape)))
+    return columns
 
 
 def _letter(sky: SkyMaps) -> str:
@@ -371,10 +380,11 @@ def _kept_cards(old: Any) -> list[Any]:
     return [card for card in old.header.cards if not STRUCTURE.fullmatch(card.keyword)]
 
 
-def _replaced_table(old: Any, sky: SkyMaps, columns: list[Any]) -> Any:
-    """A table with new columns, the unchanged columns of the old table, and its cards."""
+def _replaced_table(old: Any, sky: SkyMaps) -> Any:
+    """A table with new columns, the unchanged columns of the old table, in whose rows all stand, and its cards."""
     from astropy.io import fits
 
+    columns = _columns(sky, _row(sky, len(old.data) if sky.unchanged else None))
     found = {c.name: c for c in columns} | {n: old.columns[n] for n in sky.unchanged}
     places = {name: k for k, name in enumerate(sky.columns)}
     listed = sorted(found.values(), key=lambda c: places.get(c.name, -1))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from functools import lru_cache, partial
-from itertools import pairwise
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.cpu.jit import compile_together, is_compiled
 from skysieve.periodogram.contract import METHODS
+from skysieve.periodogram.cpu.chunk import ChunkSearch
 from skysieve.periodogram.cpu.comb_simd import LANES
 from skysieve.periodogram.cpu.cost import GROUPS
-from skysieve.periodogram.cpu.search import CONCLUDED, best_rows, joined
 from skysieve.periodogram.cpu.state import ROW
 from skysieve.periodogram.numerics import fourier, nufft
 
@@ -177,8 +175,8 @@ def free_scratch() -> None:
         _scratch.work = None
 
 
-class SeriesSearch:
-    """The search of the objects of one chunk, by any thread; see `cpu.engine.SinusoidSearch`."""
+class SeriesSearch(ChunkSearch):
+    """The search of the objects of one chunk for series."""
 
     def __init__(
         self,
@@ -189,11 +187,9 @@ class SeriesSearch:
         grid: state.Frequencies,
         answers: state.Answers,
     ) -> None:
-        self.engine, self.model, self.curves, self.answers, self.grid = engine, model, curves, answers, grid
-        self.row_of_band = row_of_band
+        super().__init__(engine, curves, grid, answers, search, vectors)
+        self.model, self.row_of_band = model, row_of_band
         self.fit, self.tables = fit_of(model), fourier.tables(model)
-        self.plain = self.interpreted = False
-        """Whether every power is fitted by itself, and by the interpreter: while the search is not compiled."""
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
@@ -201,84 +197,42 @@ class SeriesSearch:
 
     def arguments(
         self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int, best: Any, taken: Any
-    ) -> tuple[Any, ...]:
-        """Arguments of `search.search`, with this thread's scratch."""
+    ) -> tuple[tuple[Any, ...], kernels.SeriesWork]:
+        """Arguments of `search.search`, and this thread's scratch."""
         points = int(self.curves.n_used[which].max())
         length, cells, folds = self.length(method, combs), 0, 1
         if method == NUFFT:
             df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
-            ends = np.array([self.curves.t[a : a + n].max() for a, n in self._rows(which)])
+            rows = zip(self.curves.start[which], self.curves.n_used[which], strict=True)
+            ends = np.array([self.curves.t[a : a + n].max() for a, n in rows])
             highest_cell = nufft.M * combs * float((df * ends).max())
             harmonic = self.tables.channel[:, 0]
             circles = np.ceil((harmonic * highest_cell + 8.0 * harmonic + 9.0) / nufft.M).astype(np.int64)
             cells = int((2 * (nufft.M * circles + ROW)).sum())
             folds = 16 * -(-(int(circles.max()) + 1) // 16)
-        work = make_work(self.tables, points, cells, method == NUFFT, length, getattr(_scratch, "work", None))
-        _scratch.work = work
-        self.engine.largest_scratch = max(self.engine.largest_scratch, sum(a.nbytes for a in work))
+        work = self._scratch(points, cells, method == NUFFT, length)
         tables = None if self.plain else _combs(combs if method == NUFFT else LANES, folds)
-        return (
+        arguments = (
             method, which, first, last, length, combs, nufft.KERNELS[F64].modes, self.curves, self.row_of_band,
             self.grid, self.fit, tables, work, self.answers, self.engine.form, LIMIT[method], LIMIT[DIRECT],
             bool(self.engine.spec.fit_mean), best, taken,
         )  # fmt: skip
+        return arguments, work
 
-    def is_compiled(self, method: int, combs: int, which: NDArray[np.int64]) -> bool:
-        """Whether the search need not be compiled first."""
-        return is_compiled(search.search, *self.arguments(method, combs, which, 0, -1, *self._room(which)))
-
-    def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
-        """Search stretches of one object, or objects whole (``last < 0``); these are concluded."""
-        best, taken = self._room(which)
-        arguments = self.arguments(method, combs, which, first, last, best, taken)
-        ending = self._ending(which, arguments[12], best, taken)
-        run, conclude = search.search, search.conclude
-        if self.interpreted:
-            run, conclude = vectors.sources()
-        else:
-            compile_together((run, arguments), (conclude, ending))
-        found, count, seam = run(*arguments)
-        if last < 0:
-            conclude(*ending)
-        return found[:count], count, seam
-
-    def _ending(self, which: NDArray[np.int64], work: kernels.SeriesWork, best: Any, taken: Any) -> tuple[Any, ...]:
+    def ending(self, which: NDArray[np.int64], work: kernels.SeriesWork, best: Any, taken: Any) -> tuple[Any, ...]:
         """Arguments of `search.conclude`."""
         return (
             which, self.curves, self.row_of_band, self.grid, self.fit, LIMIT[DIRECT], work, best, taken,
             self.answers.peaks_alone(),
         )  # fmt: skip
 
-    def _room(self, which: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return best_rows(self.answers, len(which))
+    def work_of_one(self, i: int) -> kernels.SeriesWork:
+        """This thread's scratch for the end of the search of object ``i``."""
+        return self._scratch(int(self.curves.n_used[i]), 1, False, search.DIRECT_LENGTH)
 
-    def _rows(self, which: NDArray[np.int64]) -> Any:
-        """First row and number of rows of each object."""
-        return zip(self.curves.start[which], self.curves.n_used[which], strict=True)
-
-    def objects(self, method: int, combs: int, which: NDArray[np.int64]) -> None:
-        """Search whole objects."""
-        for at in range(0, len(which), CONCLUDED):
-            self.search(method, combs, which[at : at + CONCLUDED], 0, -1)
-
-    def one(self, method: int, combs: int, i: int, nf: int) -> None:
-        """Search one object with all threads."""
-        which = np.array([i])
-        length = self.length(method, combs)
-        stretches = -(-nf // length)
-        if stretches > 1 and nf - (stretches - 1) * length < 2:
-            stretches -= 1  # a piece needs two samples: the last stretch joins the one before
-        pieces = min(stretches, self.engine.pool.workers * max(1, min(4, stretches // 32)))
-        if pieces < 2:
-            self.objects(method, combs, which)
-            return
-        edges = np.linspace(0, stretches, pieces + 1).astype(int)
-        edges[-1] = -(-nf // length)
-        parts = self.engine.pool.run(
-            [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
-        )
-        bounds = np.minimum(edges * length, nf)
-        found = joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
-        work = make_work(self.tables, int(self.curves.n_used[i]), 1, False, length, getattr(_scratch, "work", None))
+    def _scratch(self, points: int, cells: int, nufft: bool, block: int) -> kernels.SeriesWork:
+        """This thread's scratch, made anew where it is too small."""
+        work = make_work(self.tables, points, cells, nufft, block, getattr(_scratch, "work", None))
         _scratch.work = work
-        search.conclude(*self._ending(which, work, found[None], np.array([len(found)])))
+        self.engine.largest_scratch = max(self.engine.largest_scratch, sum(a.nbytes for a in work))
+        return work

@@ -1,0 +1,119 @@
+"""The search of the objects of one chunk: whole objects, or one object in pieces on all threads."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.cpu.jit import compile_together, is_compiled
+
+from .search import CONCLUDED, best_rows, joined
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from numpy.typing import NDArray
+
+    from . import state
+    from .engine import Engine
+
+TASKS_PER_THREAD = 4
+
+
+class ChunkSearch(ABC):
+    """The objects of one chunk, ready to be searched by any thread.
+
+    Parameters
+    ----------
+    engine : Engine
+        Its options and its threads.
+    curves, grid, answers
+        Prepared light curves, frequencies, and the arrays for the results.
+    kernels : module
+        With the compiled functions ``search`` and ``conclude``.
+    first : module
+        With ``sources()``, which returns both functions for the interpreter.
+
+    Attributes
+    ----------
+    plain : bool
+        Whether every power is computed by itself: for lists of frequencies, and without compiled code.
+    interpreted : bool
+        Whether the interpreter searches, because nothing is compiled.
+    """
+
+    def __init__(
+        self, engine: Engine, curves: state.Curves, grid: state.Frequencies, answers: state.Answers,
+        kernels: ModuleType, first: ModuleType,
+    ) -> None:  # fmt: skip
+        self.engine, self.curves, self.grid, self.answers = engine, curves, grid, answers
+        self.kernels, self.first = kernels, first
+        self.plain = self.interpreted = False
+
+    @abstractmethod
+    def length(self, method: int, combs: int) -> int:
+        """Samples of one stretch."""
+
+    @abstractmethod
+    def arguments(
+        self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int, best: Any, taken: Any
+    ) -> tuple[tuple[Any, ...], Any]:
+        """Arguments of ``kernels.search``, and this thread's scratch, which is one of them."""
+
+    @abstractmethod
+    def ending(self, which: NDArray[np.int64], work: Any, best: Any, taken: Any) -> tuple[Any, ...]:
+        """Arguments of ``kernels.conclude``."""
+
+    @abstractmethod
+    def work_of_one(self, i: int) -> Any:
+        """This thread's scratch for the end of the search of object ``i``."""
+
+    def is_compiled(self, method: int, combs: int, which: NDArray[np.int64]) -> bool:
+        """Whether the search need not be compiled first."""
+        arguments, _ = self.arguments(method, combs, which, 0, -1, *best_rows(self.answers, len(which)))
+        return is_compiled(self.kernels.search, *arguments)
+
+    def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
+        """Search stretches of one object, or objects whole (``last < 0``); these are concluded."""
+        best, taken = best_rows(self.answers, len(which))
+        arguments, work = self.arguments(method, combs, which, first, last, best, taken)
+        ending = self.ending(which, work, best, taken)
+        run, conclude = self.kernels.search, self.kernels.conclude
+        if self.interpreted:
+            run, conclude = self.first.sources()
+        else:
+            compile_together((run, arguments), (conclude, ending))
+        found, count, seam = run(*arguments)
+        if last < 0:
+            conclude(*ending)
+        return found[:count], count, seam
+
+    def objects(self, method: int, combs: int, which: NDArray[np.int64]) -> None:
+        """Search whole objects."""
+        for at in range(0, len(which), CONCLUDED):
+            self.search(method, combs, which[at : at + CONCLUDED], 0, -1)
+
+    def one(self, method: int, combs: int, i: int, nf: int) -> None:
+        """Search one object with all threads."""
+        which = np.array([i])
+        length = self.length(method, combs)
+        stretches = -(-nf // length)
+        if stretches > 1 and nf - (stretches - 1) * length < 2:
+            stretches -= 1  # a piece needs two samples: the last stretch joins the one before
+        # every piece prepares its points again: few pieces of many stretches
+        pieces = min(stretches, self.engine.pool.workers * max(1, min(TASKS_PER_THREAD, stretches // 32)))
+        if pieces < 2:
+            self.objects(method, combs, which)
+            return
+        edges = np.linspace(0, stretches, pieces + 1).astype(int)
+        edges[-1] = -(-nf // length)
+        parts = self.engine.pool.run(
+            [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
+        )
+        bounds = np.minimum(edges * length, nf)
+        found = joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
+        self.kernels.conclude(*self.ending(which, self.work_of_one(i), found[None], np.array([len(found)])))
