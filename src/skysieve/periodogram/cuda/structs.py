@@ -90,8 +90,8 @@ PICKS = (
 )  # fmt: skip
 RANKS = ("rank*", "left*", *ANSWERS)
 REFINE = struct(
-    *PICKS, *RANKS, "tp*", "wv*", "offsets*", "order*", "climbs*", "sums*", "counters*", "longer", "each", "mean",
-    "slices", "turns",
+    *PICKS, *RANKS, "tp*", "wv*", "offsets*", "tried*", "tries_list*", "order*", "climbs*", "sums*", "counters*",
+    "longer", "each", "mean", "few", "middle", "many", "slices", "turns",
 )  # fmt: skip
 PROBE = struct(
     *PICKS, "tried*", "tries_list*", "offsets*", "searches*", "order*", "owner*", "lo*", "probed*", "probe_f0*",

@@ -54,8 +54,6 @@ class Worker(ABC):
     search = SEARCH
     methods: ClassVar[type[Methods]]
     """The methods of what is fitted."""
-    lists_peaks: ClassVar[bool] = False
-    """Are the peaks to refine listed, over all objects?"""
 
     def __init__(
         self, runtime: Runtime, spec: Spec, layout: SampleLayout, lanes: int = 3, copier: Copier | None = None
@@ -351,9 +349,7 @@ class Worker(ABC):
             "left": lane.place("left", n, np.uint32),
             **{"answer_index" if name == "index" else name: a for name, a in answers.items()},
         }
-        tried: dict[str, Any] = {"tried": None, "tries_list": None}
-        if self.lists_peaks:
-            tried = {"tried": lane.place("tried", 1, np.uint32), "tries_list": lane.place("tries", n * m, np.int32)}
+        tried = {"tried": lane.place("tried", 1, np.uint32), "tries_list": lane.place("tries", n * m, np.int32)}
         search = SEARCH_MANY if k > FLOORED else self.search
         if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
             search = SEARCH_FEW
@@ -384,8 +380,9 @@ class Worker(ABC):
     ) -> None:  # fmt: skip
         """Move picked peaks to the maxima of the exact periodogram."""
         refine(
-            self.refiner, chunk.lane, chunk.data, lengths_of(chunk.job.offsets), self.spec, picks, **ranks,
-            tp=chunk.work["tp"], wv=chunk.work["wv"], offsets=chunk.data["offsets"],
+            self.refiner, chunk.lane, chunk.data, lengths_of(chunk.job.offsets), self.spec,
+            self.runtime.device.sm_count, picks, **ranks, **tried, tp=chunk.work["tp"], wv=chunk.work["wv"],
+            offsets=chunk.data["offsets"],
         )  # fmt: skip
 
     def weights(self, lane: Lane, data: dict[str, Any], work: dict[str, Any], rows: int, stride: int) -> dict[str, Any]:

@@ -46,7 +46,6 @@ class SeriesWorker(Worker):
 
     search = SEARCH_MANY
     methods: ClassVar[type[Methods]] = SeriesMethods
-    lists_peaks: ClassVar[bool] = True
 
     def __init__(self, runtime: Runtime, spec: Spec, lanes: int = 3, copier: Copier | None = None) -> None:
         super().__init__(runtime, replace(spec, dtype=F64), SampleLayout(spec.nterms, 1, 1), lanes, copier)

@@ -15,14 +15,14 @@ from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.numerics.peaks import MORE_TRIES, MOST_TRIES
 
-SHORT, VERY_LONG, SLICE = 512, 16_384, 4096
-"""Points up to which a block refines all peaks of a series, and one peak, and points of a block of a longer series, as
-in the kernels."""
+SHORT, LONG, VERY_LONG, SLICE = 128, 1024, 16_384, 4096
+"""Points up to which some lanes, a warp and a block refine a peak, and points of a block of a longer series, as in the
+kernels."""
 TURNS = 20
 """Trials of a peak of a longer series: a wide window has up to 11 places, from which a climb takes 3 to 5 steps."""
-CLIMB_BYTES, SUMS = 176, 32
-THREADS = 128
-"""Threads of a block of ``ls_refine``."""
+CLIMB_BYTES, SUMS = 168, 32
+THREADS, PEAKS_AT_ONCE = 128, 16
+"""Threads of a block of ``ls_refine``, and peaks of short series that it takes at once."""
 PROBES, SEARCH_BYTES, PROBE_TURNS = 12, 80, 9
 """Where a model's own kernel evaluates powers: of a peak at once, bytes of what is known of the peak, and how often at
 most (mostly four times)."""
@@ -67,17 +67,19 @@ def lengths_of(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def refine(
-    module: Module, lane: Lane, data: dict[str, Any], lengths: NDArray[np.int64], spec: Spec, picks: dict[str, Any],
-    **rows: Any,
+    module: Module, lane: Lane, data: dict[str, Any], lengths: NDArray[np.int64], spec: Spec, multiprocessors: int,
+    picks: dict[str, Any], **rows: Any,
 ) -> None:  # fmt: skip
     """Peaks of one sinusoid; ``data`` has the arrays of `longer_objects`."""
     longer, longest = data["longer"], data["longest"]
     first = 0 if longer is None else longer.size * spec.n_peaks
     common: dict[str, Any] = {
-        **picks, **rows, "mean": spec.fit_mean, "climbs": None, "sums": None, "counters": None, "slices": 0, "turns": 0,
+        **picks, **rows, "mean": spec.fit_mean, "few": SHORT, "middle": LONG, "many": VERY_LONG, "climbs": None,
+        "sums": None, "counters": None, "slices": 0, "turns": 0,
     }  # fmt: skip
     args = fill(cs.REFINE, **common, order=longer, longer=first, each=spec.n_peaks)
-    module.launch("ls_refine", (first + len(lengths),), (THREADS,), (args,), stream=lane.stream)
+    blocks = first + min(-(-len(lengths) * (spec.n_peaks + MORE_TRIES) // PEAKS_AT_ONCE), 16 * multiprocessors)
+    module.launch("ls_refine", (blocks,), (THREADS,), (args,), stream=lane.stream)
     if longest is None:
         return
     each, slices = spec.n_peaks + MORE_TRIES, -(-int(lengths.max()) // SLICE)

@@ -20,7 +20,8 @@
 #include "fourier/order.cuh"
 #include "peaks/answers.cuh"
 
-#define FEW 192   // candidates that one warp takes
+#define FEW 192  // candidates that one warp takes
+#define LANES_EACH (FEW / 32)
 #define GOOD 512  // further candidates that a block orders at once
 #define BINS 256  // of their heights
 typedef decltype(rank_of(T())) Rank;
@@ -40,7 +41,7 @@ struct Best {
   unsigned* left;
   Answers answers;  // of these, to be refined; where none are, the answer is written here
   unsigned* tried;
-  int* list;  // how many there are of all objects, and where; or null
+  int* list;  // how many there are, and where
   int tries, fewer, few, grid_stride, edges,
       held;  // fewer: of objects of more than `few` points; held: candidates that fit in shared memory
 };
@@ -77,9 +78,6 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       here[e] = c->here;
     }
   };
-  // One of the four, without code for each of them.
-  auto number_at = [&](int e) { return e & 2 ? (e & 1 ? number[3] : number[2]) : (e & 1 ? number[1] : number[0]); };
-  auto height_at = [&](int e) { return e & 2 ? (e & 1 ? here[3] : here[2]) : (e & 1 ? here[1] : here[0]); };
   fetch(tid);
   const Info info = A.info[o];
   const int gi = o * A.grid_stride, nf = A.nf[gi], stretch = (int)A.limit[o].stretch;
@@ -123,12 +121,11 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
 #pragma unroll 1
     for (int i0 = tid; i0 < n; i0 += 4 * step) {
       if (i0 >= step || pass) fetch(i0);
-#pragma unroll 1
+#pragma unroll
       for (int e = 0; e < 4; e++) {
-        const int i = i0 + e * step, index = number_at(e);
-        const T height = height_at(e);
+        const int i = i0 + e * step;
         if (i >= n) break;
-        const bool good = fits(index, height);
+        const bool good = fits(number[e], here[e]);
         if (pass) {
           if (!good) list[i].index = -1;
           continue;
@@ -136,8 +133,8 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
         if (!good) continue;
         const int s = atomicAdd(&kept, 1);
         if (s < room) {
-          heights[s] = height;
-          numbers[s] = index;
+          heights[s] = here[e];
+          numbers[s] = number[e];
           places[s] = i;
         }
       }
@@ -154,24 +151,30 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   if (few) {                // one warp, whose lanes hold them
     if (warp) return;
     const int m = kept;
+    Rank rank[LANES_EACH];  // 0: none, or dropped
+    int own[LANES_EACH];
+#pragma unroll
+    for (int e = 0; e < LANES_EACH; e++) {
+      const int i = lane + 32 * e;
+      own[e] = i < m ? numbers[i] : 0;
+      rank[e] = i < m ? rank_of(heights[i]) : 0;
+    }
+    __syncwarp();
 #pragma unroll 1
     for (; found < k; found++) {
-      Rank best = 0;  // of this lane; what is dropped has no height
+      Rank best = 0;
       int j = 0, s = 0;
-#pragma unroll 1
-      for (int i = lane; i < m; i += 32) {
-        const int own = numbers[i];
-        const T height = heights[i];
-        if (!(height == height)) continue;
-        if (last >= 0 && near(own, last)) {
-          heights[i] = missing();
-          continue;
+#pragma unroll
+      for (int e = 0; e < LANES_EACH; e++) {
+        if (32 * e >= m) break;
+        if (last >= 0 && rank[e] && near(own[e], last)) {
+          rank[e] = 0;
+          heights[lane + 32 * e] = missing();
         }
-        const Rank rank = rank_of(height);
-        if (rank > best || (rank == best && own < j)) {
-          best = rank;
-          j = own;
-          s = i;
+        if (rank[e] > best || (rank[e] == best && own[e] < j)) {
+          best = rank[e];
+          j = own[e];
+          s = lane + 32 * e;
         }
       }
       const int who = winner(best, j);
@@ -202,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
           const T mine = heights[i];
           if (!(mine >= least)) continue;
           int higher = 0;
-#pragma unroll 1
+#pragma unroll 4
           for (int j = 0; j < m; j++) {
             const T other = heights[j];
             higher += (int)(other > mine) | ((int)(other == mine) & (int)(numbers[j] < numbers[i]));
@@ -333,18 +336,15 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   if (!tid) {
     A.found[o] = found;
     A.left[o] = found;
-    if (found && A.tried) at = atomicAdd(A.tried, (unsigned)found);
+    if (found) at = atomicAdd(A.tried, (unsigned)found);
   }
   if (few)
     __syncwarp();
   else
     __syncthreads();
-  const int each = few ? 32 : step;
   if (!found)
-#pragma unroll 1
-    for (int r = tid; r < k; r += each) no_answer(A.answers, (size_t)o * k + r);
-#pragma unroll 1
-  for (int r = tid; r < found; r += each) {
+    for (int r = tid; r < k; r += few ? 32 : step) no_answer(A.answers, (size_t)o * k + r);
+  for (int r = tid; r < found; r += few ? 32 : step) {
     const size_t out = (size_t)o * A.tries + r;
     const Candidate& c = list[few ? picks[r] : list[r].pick];
     const int index = c.index < 0 ? ~c.index : c.index;
@@ -355,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     A.index[out] = index;
     A.here[out] = c.here;
     A.vertex[out] = fmin(fmax(by, -0.5), 0.5);
-    if (A.tried) A.list[at + r] = (int)out;
+    A.list[at + r] = (int)out;
   }
 }
 

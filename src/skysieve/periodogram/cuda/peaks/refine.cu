@@ -1,16 +1,15 @@
 // From peaks of the grid to maxima of the exact periodogram, for one sinusoid: Newton's steps on exact float64 sums.
 //
-// At a trial frequency one pass over the points gives the sums of the normal equations with their first and second derivatives, from which
-// a power and its two derivatives follow by arithmetic on triples. Sums of cosines and sines of f and 2f with powers of the time serve
-// nearly all peaks; where the determinant is small, columns less their values at the middle point take their place, so that nothing is lost
-// where all cosines are nearly equal.
+// At a trial frequency one pass over the points gives the sums of the normal equations with their first and second derivatives: columns
+// less their values at the middle point, so that nothing is lost where all cosines are nearly equal. A power and its two derivatives
+// follow by arithmetic on triples.
 //
-// ls_refine: one block = all peaks of a series of up to SHORT points, GROUP lanes a peak, or one peak of a longer one of up to VERY_LONG,
-// which come first. Some 20 float64 operations for cosine and sine and 24 for the 18 sums a point and trial, and two or three trials a peak:
-// 1,000 objects of 165 points and 5 peaks are 2e6 points, 10 us. Limit: the instructions, which come from the second-level cache at each
-// launch: an instruction that every warp takes once or twice costs more than its execution (1 us for 60 of them, measured). So loops are
-// not unrolled, teams of all sizes run the same code, and sums are added up in loops through shared memory. The best of an object's peaks
-// are selected, in falling order, straight to the host, by its block or, of a longer series, by the last of its blocks.
+// ls_refine: GROUP lanes = one peak of a series of up to `few` points, one warp = one peak of a series of up to `middle`, and one block = one
+// of a longer one, up to `many`; peaks of series of more than `few` points come first. Some 40 operations for cosine and sine and 50 for the
+// 21 sums a point and trial; two trials a peak, the first at the vertex of the parabola through the samples: 1,000 objects of 165 points and
+// 5 peaks are 1.7e6 points, 24 bytes each from the cache. Limit: latency. Several peaks share a warp so that what each does once a trial
+// (the column at the middle point, the sums over lanes, the quotient) is done for all of them at the same time. The last peak of an object
+// to be refined selects the best, in falling order, straight to the host.
 // ls_refine_long: one block = SLICE points of one peak of a longer series; the last block of a peak adds the sums of all and takes the step.
 // Launched once for each trial: peaks that are done return.
 // ls_probe: one thread = one peak of another model, whose exact powers come from that model's own kernel: a peak is to it an object with a
@@ -20,7 +19,7 @@
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
-// budget: f64 kernel=ls_refine regs<=128 smem<=28672
+// budget: f64 kernel=ls_refine regs<=128 smem<=5760
 // budget: f64 kernel=ls_refine_long regs<=128 smem<=2304
 // budget: f64 kernel=ls_probe regs<=128 smem<=0
 // budget: f64 kernel=ls_select regs<=72
@@ -29,19 +28,16 @@
 #include "peaks/refine.cuh"
 
 #define THREADS 128  // of a block of ls_refine
-#define SHORT 512    // points of a series whose peaks share a block
-#define GROUP 16     // lanes of a peak of such a series
-#define TEAMS (THREADS / GROUP)
-#define HELD 72           // peaks of an object that are held in shared memory
+#define WARPS (THREADS / 32)
+#define GROUP 8  // lanes of a peak of a short series
+#define GROUPS (32 / GROUP)
 #define LONG_THREADS 256  // of ls_refine_long
 #define VERY_LONG 16384   // points of a series that one block sums
 #define SLICE 4096        // points of a block of a longer one
 #define SUMS 21
-#define MOMENTS 18
-#define ROOM 24  // for the sums of a team
+#define ROOM 24  // sums of a group, rounded up to a multiple of GROUP
 #define MOST_TRIALS 40
-#define NONE -1.0   // no power yet
-#define SMOOTH 0.1  // a determinant, of up to 1/4, for which a power of many points changes slowly: see SURE
+#define NONE -1.0  // no power yet
 
 // ---------------------------------------------------------------- the best
 struct Ranks {
@@ -49,10 +45,11 @@ struct Ranks {
   unsigned* left;
   Answers answers;
 };  // rank: scratch; left: peaks of an object that are not refined yet
-// By a warp: the answers of an object from its refined peaks, which other threads may have written. rank: scratch.
-__device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const volatile double* refined,
-                                    volatile int* rank) {
+// By a warp: the answers of an object from its refined peaks, which other blocks may have written.
+__device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
   const int lane = threadIdx.x & 31, found = A.found[o], first = min(found, A.wanted);
+  const volatile double* refined = A.refined + 3 * (size_t)o * A.tries;
+  volatile int* rank = R.rank + (size_t)o * A.tries;
   const int* picked = A.index + (size_t)o * A.tries;
   const double same = SAME / A.info[o].span;
   auto write = [&](int place, int i) {
@@ -64,9 +61,7 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const
   };
   double top = NONE, further = NONE;
   int which = -1;
-#pragma unroll 1
   for (int i = lane; i < first; i += 32) top = fmax(top, refined[3 * i + 1]);
-#pragma unroll 1
   for (int i = first + lane; i < found; i += 32) {
     const double p = refined[3 * i + 1];
     if (p > further || (p == further && refined[3 * i] < refined[3 * which])) {
@@ -74,11 +69,9 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const
       which = i;
     }
   }
-#pragma unroll 1
   for (int k = 16; k; k >>= 1) top = fmax(top, __shfl_xor_sync(FULL, top, k));
   int ahead = 0;  // is a further one the highest?
   if (found > first) {
-#pragma unroll 1
     for (int k = 16; k; k >>= 1) {
       const double p = __shfl_xor_sync(FULL, further, k);
       const int w = __shfl_xor_sync(FULL, which, k);
@@ -97,15 +90,12 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const
     return q > p || (q == p && (g < f || (g == f && j < i)));
   };
   int kept = ahead;
-#pragma unroll 1
   for (int i0 = 0; i0 < first; i0 += 32) {  // -1: nearly the same maximum as a higher one
     const int i = i0 + lane;
     const double p = power_of(i), f = place_of(i);
     bool mine = p == p;
-#pragma unroll 1
     for (int j0 = 0; j0 < first; j0 += 32) {
       const double others = j0 == i0 ? p : power_of(j0 + lane), at = j0 == i0 ? f : place_of(j0 + lane);
-#pragma unroll 1
       for (int j = j0; j < min(j0 + 32, first); j++) {
         const double q = __shfl_sync(FULL, others, j - j0), g = __shfl_sync(FULL, at, j - j0);
         mine = mine && (j == i || !(fabs(f - g) < same && above(q, g, j, p, f, i)));
@@ -115,16 +105,13 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const
     kept += __popc(__ballot_sync(FULL, mine));
   }
   __syncwarp();
-#pragma unroll 1
   for (int i0 = 0; i0 < first; i0 += 32) {
     const int i = i0 + lane;
     const double p = power_of(i), f = place_of(i);
     int place = ahead;
-#pragma unroll 1
     for (int j0 = 0; j0 < first; j0 += 32) {
       const double others = j0 == i0 ? p : power_of(j0 + lane), at = j0 == i0 ? f : place_of(j0 + lane);
       const unsigned counts = __ballot_sync(FULL, j0 + lane < first && rank[j0 + lane] >= 0);
-#pragma unroll 1
       for (int j = j0; j < min(j0 + 32, first); j++) {
         const double q = __shfl_sync(FULL, others, j - j0), g = __shfl_sync(FULL, at, j - j0);
         place += j != i && (counts >> (j - j0) & 1) && above(q, g, j, p, f, i);
@@ -132,63 +119,9 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o, const
     }
     if (i < first && rank[i] >= 0 && place < A.wanted) write(place, i);
   }
-#pragma unroll 1
   for (int r = kept + lane; r < A.wanted; r += 32) no_answer(R.answers, (size_t)o * A.wanted + r);
 }
-// The same of up to HELD peaks in shared memory, with fewer instructions.
-__device__ __forceinline__ void select_held(const Picks& A, const Ranks& R, int o, int found, const double* refined,
-                                            int* rank) {
-  const int lane = threadIdx.x & 31, first = min(found, A.wanted);
-  const double same = SAME / A.info[o].span;
-  auto write = [&](int place, int i) {
-    const size_t out = (size_t)o * A.wanted + place;
-    R.answers.index[out] = A.index[(size_t)o * A.tries + i];
-    R.answers.frequency[out] = refined[3 * i];
-    R.answers.best[out] = refined[3 * i + 1];
-    R.answers.curvature[out] = refined[3 * i + 2];
-  };
-  double top = NONE, further = NONE;
-  int which = 0;
-#pragma unroll 1
-  for (int i = 0; i < found; i++) {
-    const double p = refined[3 * i + 1];
-    if (i < first)
-      top = fmax(top, p);
-    else if (p > further || (p == further && refined[3 * i] < refined[3 * which])) {
-      further = p;
-      which = i;
-    }
-  }
-  const int ahead = further > top + HIGHER;  // is a further one the highest?
-  int kept = ahead;
-#pragma unroll 1
-  for (int turn = 0; turn < 2;
-       turn++) {  // which are not nearly the same maximum as a higher one; then the places of these
-#pragma unroll 1
-    for (int i0 = 0; i0 < first; i0 += 32) {
-      const int i = i0 + lane, own = min(i, first - 1);
-      const double p = refined[3 * own + 1], f = refined[3 * own];
-      int above = 0;
-#pragma unroll 1
-      for (int j = 0; j < first; j++) {
-        const double q = refined[3 * j + 1], g = refined[3 * j];
-        const bool counts = turn ? rank[j] >= 0 : fabs(f - g) < same;
-        above += counts && (q > p || (q == p && (g < f || (g == f && j < i))));
-      }
-      const bool mine = i < first && p == p && !(turn ? rank[own] < 0 : above);
-      if (!turn) {
-        if (i < first) rank[i] = mine ? 0 : -1;
-        kept += __popc(__ballot_sync(FULL, mine));
-      } else if (mine && ahead + above < A.wanted)
-        write(ahead + above, i);
-    }
-    __syncwarp();
-  }
-  if (ahead && !lane) write(0, which);
-#pragma unroll 1
-  for (int r = kept + lane; r < A.wanted; r += 32) no_answer(R.answers, (size_t)o * A.wanted + r);
-}
-// By a warp, when a peak of object o is refined, where `leads` is set in one lane: the last one of an object selects.
+// By a warp, when peaks are refined, of which a lane with `leads` set stands for one of object o: the last one of an object selects.
 __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bool leads) {
   bool last = false;
   __syncwarp();
@@ -196,27 +129,9 @@ __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bo
     __threadfence();
     last = atomicSub(R.left + o, 1u) == 1u;
   }
-  if (!__any_sync(FULL, last)) return;
-  __threadfence();
-  const size_t slot = (size_t)o * A.tries;
-  select(A, R, o, A.refined + 3 * slot, R.rank + slot);
-}
-// The same by a block, of peaks that are in `held` already or else in device memory.
-__device__ __forceinline__ void select_best(const Picks& A, const Ranks& R, int o, bool holds, double* held,
-                                            int* rank) {
-  const size_t slot = (size_t)o * A.tries;
-  const double* refined = A.refined + 3 * slot;
-  const int found = A.found[o];
-  if (!holds && found <= HELD) {
-#pragma unroll 1
-    for (int i = threadIdx.x; i < 3 * found; i += blockDim.x) held[i] = __ldcg(refined + i);
-    __syncthreads();
-  }
-  if (threadIdx.x >= 32) return;
-  if (found <= HELD)
-    select_held(A, R, o, found, held, rank);
-  else
-    select(A, R, o, refined, R.rank + slot);
+  unsigned ready = __ballot_sync(FULL, last);
+  if (ready) __threadfence();
+  for (; ready; ready &= ready - 1) select(A, R, __shfl_sync(FULL, o, __ffs(ready) - 1));
 }
 
 struct Refine {
@@ -225,12 +140,14 @@ struct Refine {
   const double* tp;
   const double2* wv;
   const int* offsets;
+  const unsigned* tried;
+  const int* list;   // how many peaks there are, and which: number of the object times `tries`, plus the try
   const int* order;  // objects of longer series, which come first
   struct Climb* climbs;
   double* sums;
   unsigned* counters;  // of long series
-  int longer, each, mean, slices,
-      turns;  // longer: blocks of objects of `order`, `each` of one; turns: launches of ls_refine_long
+  int longer, each, mean, few, middle, many, slices,
+      turns;  // longer: blocks of objects of `order`, `each` of one; points up to which a group, a warp and a block take a series; launches of ls_refine_long
 };
 
 // ---------------------------------------------------------------- the power at one frequency
@@ -244,7 +161,7 @@ __device__ __forceinline__ Jet operator*(Jet a, Jet b) {
   return Jet{a.v * b.v, fma(a.d, b.v, a.v * b.d), fma(a.e, b.v, fma(2 * a.d, b.d, a.v * b.e))};
 }
 __device__ __forceinline__ Jet operator/(Jet a, Jet b) {
-  const double inverse = reciprocal(b.v), v = a.v * inverse, d = fma(-v, b.d, a.d) * inverse;
+  const double inverse = 1 / b.v, v = a.v * inverse, d = fma(-v, b.d, a.d) * inverse;
   return Jet{v, d, fma(-v, b.e, fma(-2 * d, b.d, a.e)) * inverse};
 }
 
@@ -308,8 +225,6 @@ __device__ __forceinline__ Jet power_at(const double* m, bool mean) {
 }
 
 // ---------------------------------------------------------------- the climb
-// Of a number of either sign.
-__device__ __forceinline__ double inverse_of(double x) { return copysign(reciprocal(fabs(x)), x); }
 struct Climb {
   Frequency x;
   Window window;
@@ -320,124 +235,137 @@ struct Climb {
   Places places;       // of a wide window
   int tried, highest, top,
       rising;  // of these: how many are done, which is the highest, which the summit; does the power rise to the last
-  int turn, done, again, unused;  // again: the trial needs centred sums
+  int turn, done;
 };
-static_assert(sizeof(Climb) == 176, "cuda_refine.CLIMB_BYTES");
+static_assert(sizeof(Climb) == 168, "cuda_refine.CLIMB_BYTES");
 __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r) {
   Climb k = {};
-  k.done = !window_of(A, o, r, 1, k.x, k.window);
+  k.done = !window_of(A, o, r, k.x, k.window);
   if (k.done) return k;
   k.best.v = k.summit.v = NONE;
-  k.places = places_of(k.window, 1);
+  k.places = places_of(k.window, A.harmonics);
   const double df = A.frequencies ? 0 : A.df[o * A.grid_stride] * A.info[o].span,
                start = A.vertex[(size_t)o * A.tries + r] * df;
   k.trial = k.places.all() ? k.window.lo : fmin(fmax(start, k.window.lo), k.window.hi);
   return k;
 }
-// Takes the power at one of the places of a wide window. Is the climb to begin, at the best of them?
-__device__ __noinline__ bool look_over(Climb& k, const Jet& p) {
-  const int all = k.places.all(), i = k.tried++;
-  const bool falls = !(p.v > k.last.v);
-  if (i && k.rising && falls && k.last.v > k.summit.v) {
-    k.summit = k.last;
-    k.top = i - 1;
-  }
-  k.rising = i ? !(k.last.v > p.v) : k.window.lo == 0;
-  k.last = p;
-  if (p.v > k.best.v) {
-    k.best = p;
-    k.highest = i;
-  }
-  if (k.tried < all) {
-    k.trial = k.places.at(k.window, k.tried);
-    return false;
-  }
-  if (k.best.v == NONE) {
-    k.done = 1;
-    return false;
-  }
-  if (k.rising && k.window.hi == 0 && p.v > k.summit.v) {
-    k.summit = p;
-    k.top = i;
-  }
-  if (k.summit.v > NONE) {
-    k.best = k.summit;
-    k.highest = k.top;
-  }
-  const Window whole = k.window;
-  k.at = k.places.at(whole, k.highest);
-  k.window.lo = k.places.at(whole, max(k.highest - 1, 0));
-  k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
-  return true;
-}
-// Takes the power at the trial place, and says which is next or that the climb is done. enough: see SURE.
-__device__ __forceinline__ void advance(Climb& k, Jet p, double enough) {
-  const bool first = k.best.v == NONE,
-             higher = p.v >= k.best.v - (first ? 0 : 1e-15);  // rounding of two powers at the top
+// Takes the power at the trial place, and says which is next or that the climb is done.
+__device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
+  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0 : 1e-15);  // rounding of two powers at the top
   k.turn++;
-  if (k.tried < k.places.all()) {
-    if (!look_over(k, p)) return;
+  const int all = k.places.all();
+  if (k.tried < all) {
+    const int i = k.tried++;
+    const bool falls = !(p.v > k.last.v);
+    if (i && k.rising && falls && k.last.v > k.summit.v) {
+      k.summit = k.last;
+      k.top = i - 1;
+    }
+    k.rising = i ? !(k.last.v > p.v) : k.window.lo == 0;
+    k.last = p;
+    if (p.v > k.best.v) {
+      k.best = p;
+      k.highest = i;
+    }
+    if (k.tried < all) {
+      k.trial = k.places.at(k.window, k.tried);
+      return;
+    }
+    if (k.best.v == NONE) {
+      k.done = 1;
+      return;
+    }
+    if (k.rising && k.window.hi == 0 && p.v > k.summit.v) {
+      k.summit = p;
+      k.top = i;
+    }
+    if (k.summit.v > NONE) {
+      k.best = k.summit;
+      k.highest = k.top;
+    }
+    const Window whole = k.window;
+    k.at = k.places.at(whole, k.highest);
+    k.window.lo = k.places.at(whole, max(k.highest - 1, 0));
+    k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
   } else if (higher) {
-    k.step = first ? 0 : k.trial - k.at;
-    k.third = k.step != 0 ? (p.e - k.best.e) * inverse_of(k.step) : 0;
+    k.step = k.best.v == NONE ? 0 : k.trial - k.at;
+    k.third = k.step != 0 ? (p.e - k.best.e) / k.step : 0;
     k.best = p;
     k.at = k.trial;
-  } else if (first) {
+  } else if (k.best.v == NONE) {
     k.done = 1;
     return;
   }  // nothing to climb: the sample's power is missing
   else {
     k.trial = fma(0.25, k.trial - k.at, k.at);
-    k.done = fabs(k.trial - k.at) < CLOSE || k.turn >= MOST_TRIALS;
+    k.done = fabs(k.trial - k.at) < CLOSE / harmonics || k.turn >= MOST_TRIALS;
     return;
   }
-  const double d = k.best.d, e = k.best.e, at = k.at, lo = k.window.lo, hi = k.window.hi;
-  double wish = e < 0 ? -d * inverse_of(e) : d > 0 ? LEAP : d < 0 ? -LEAP : 0.0;
-  const double size = fabs(wish), to = fmin(fmax(at + fmin(fmax(wish, -LEAP), LEAP), lo), hi);
-  const bool inside = size <= LEAP && at + wish >= lo && at + wish <= hi;
-  const bool sure =
-      inside && k.step != 0 && size * (size + fabs(k.step)) <= enough && fabs(k.third * wish) <= -0.01 * e;
-  k.done = sure || fabs(to - at) <= CLOSE || k.turn >= MOST_TRIALS;
+  const double leap = LEAP / harmonics, d = k.best.d, e = k.best.e;
+  double wish = e < 0 ? -d / e : d > 0 ? leap : d < 0 ? -leap : 0.0;
+  const bool inside = fabs(wish) <= leap && k.at + wish >= k.window.lo && k.at + wish <= k.window.hi;
+  const double to = fmin(fmax(k.at + fmin(fmax(wish, -leap), leap), k.window.lo), k.window.hi);
+  const bool sure = inside && k.step != 0 && fabs(wish) * (fabs(wish) + fabs(k.step)) * harmonics * harmonics <= SURE &&
+                    fabs(k.third * wish) <= -0.01 * e;
+  k.done = sure || fabs(to - k.at) <= CLOSE / harmonics || k.turn >= MOST_TRIALS;
   if (!k.done)
     k.trial = to;
   else if (!inside)
     k.best.e = 0;  // an end of the window, beyond which the power rises
-  else if (sure || size <= CLOSE) {
+  else if (sure || fabs(wish) <= CLOSE / harmonics) {
     const double third = sure ? k.third : 0;
-    wish = fmin(fmax(-d * inverse_of(fma(0.5 * third, wish, e)), lo - at), hi - at);
-    k.best.v = fma(wish, fma(wish, fma(third * (1.0 / 6), wish, 0.5 * e), d), k.best.v);
-    k.at = at + wish;
+    wish = fmin(fmax(-d / fma(0.5 * third, wish, e), k.window.lo - k.at), k.window.hi - k.at);
+    k.best.v = fma(wish, fma(wish, fma(third / 6, wish, 0.5 * e), d), k.best.v);
+    k.at += wish;
     k.best.e = fma(third, wish, e);
   }
 }
-__device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Climb& k, double* refined) {
+__device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Climb& k) {
   const bool none = k.best.v == NONE;
-  keep(A, o, k.x, none ? 0.0 : k.at, none ? A.here[(size_t)o * A.tries + r] : k.best.v, none ? 0.0 : k.best.e, refined);
+  keep(A, o, r, k.x, none ? 0.0 : k.at, none ? A.here[(size_t)o * A.tries + r] : k.best.v, none ? 0.0 : k.best.e);
 }
 
-// ---------------------------------------------------------------- sums of columns less their values at the middle point
-// Of points first, first + step, ... at one frequency, by each thread.
-__device__ __forceinline__ void add_centred(double (&m)[32], const double* t, const double2* wv, int first, int n,
-                                            int step, Frequency f, double inverse, double middle, bool mean) {
+// Sums over the lanes of each group of G: ROOM or 32 of them, left in `to`, which a group has for itself.
+template <int G>
+constexpr int SUM_ROOM = G == 32 ? 32 : ROOM;
+// MANY sums from lanes K apart on; first: which of all these are. A loop over K would leave the sums in local memory.
+template <int K, int MANY>
+__device__ __forceinline__ void sum_halves(double (&m)[32], int& first) {
+  if constexpr (K > 0) {
+    constexpr int HALF = MANY / 2;
+    const bool upper = threadIdx.x & K;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+      const double given = upper ? m[i] : m[i + HALF], kept = upper ? m[i + HALF] : m[i];
+      m[i] = kept + __shfl_xor_sync(FULL, given, K);
+    }
+    first += upper ? HALF : 0;
+    sum_halves<K / 2, HALF>(m, first);
+  }
+}
+template <int G>
+__device__ __forceinline__ void sum_lanes(double (&m)[32], double* to) {
+  static_assert(SUM_ROOM<G> % G == 0 && SUM_ROOM<G> >= SUMS, "halves of the sums");
+  int first = 0;
+  sum_halves<G / 2, SUM_ROOM<G>>(m, first);
+  __syncwarp();  // the sums before are no longer read
+#pragma unroll
+  for (int i = 0; i < SUM_ROOM<G> / G; i++) to[first + i] = m[i];
+  __syncwarp();
+}
+// The sums of points first, first + step, ... at one frequency, by each group of G lanes. AT_ONCE: points of a thread that are under way together.
+template <int G, int AT_ONCE>
+__device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f,
+                                       double span, double middle, bool mean, double* to) {
+  double m[32];
 #pragma unroll
   for (int i = 0; i < 32; i++) m[i] = 0;
   Column base = {0, 0, 0, 0, 0, 0};
+  const double inverse = 1 / span;
   if (mean) base = column_at(f, middle, middle * inverse);
-#pragma unroll 1
+#pragma unroll AT_ONCE
   for (int i = first; i < n; i += step) add_point(m, column_at(f, t[i], t[i] * inverse), base, wv[i]);
-}
-// 32 sums over the lanes of a warp, one left to each lane.
-template <int MANY>
-__device__ __forceinline__ void sum_halves(double (&m)[32], int& first) {
-  constexpr int HALF = MANY / 2;
-  const bool upper = threadIdx.x & HALF;
-#pragma unroll
-  for (int i = 0; i < HALF; i++) {
-    const double given = upper ? m[i] : m[i + HALF], kept = upper ? m[i + HALF] : m[i];
-    m[i] = kept + __shfl_xor_sync(FULL, given, HALF);
-  }
-  first += upper ? HALF : 0;
-  if constexpr (HALF > 1) sum_halves<HALF>(m, first);
+  sum_lanes<G>(m, to);
 }
 // By a block: from the sums of its warps to those of all, in part[0].
 __device__ __forceinline__ void add_warps(double (*part)[32]) {
@@ -450,167 +378,89 @@ __device__ __forceinline__ void add_warps(double (*part)[32]) {
   if (threadIdx.x < 32) part[0][lane] = all;
   __syncthreads();
 }
-// ---------------------------------------------------------------- sums of cosines and sines with powers of the time
-// Cosine and sine of f t cycles to 1e-16, by polynomials for an eighth of a circle to either side.
-__device__ __forceinline__ void cosine_and_sine(Frequency f, double t, double& c, double& s) {
-  const double a = f.f * t, low = fma(f.rest, t, fma(f.f, t, -a));
-  const double shifted = fma(4.0, a, 0x1.8p52);  // its low bits: the nearest quarter of a circle
-  const double y = fma(shifted - 0x1.8p52, -0.25, a) + low, z = y * y;
-  const int quarter = __double2loint(shifted);
-  double p = 3.7808689593022957, q = 7.810290968144191;
-  p = fma(p, z, -15.093804209987114);
-  q = fma(q, z, -26.42425703488269);
-  p = fma(p, z, 42.058685020160894);
-  q = fma(q, z, 60.24462008593029);
-  p = fma(p, z, -76.70585970427454);
-  q = fma(q, z, -85.45681709034115);
-  p = fma(p, z, 81.60524927594804);
-  q = fma(q, z, 64.93939402236538);
-  p = fma(p, z, -41.341702240399634);
-  q = fma(q, z, -19.73920880217842);
-  p = y * fma(p, z, 6.283185307179586);
-  q = fma(q, z, 1.0);
-  const double u = quarter & 1 ? p : q, v = quarter & 1 ? q : p;
-  c = quarter + 1 & 2 ? -u : u;
-  s = quarter & 2 ? -v : v;
-}
-// The sums of cos, sin, cos sin and cos^2 - 1/2 with weights w, and of cos and sin with w y; of each with powers of the time from the middle
-// of the series over the span. Of points first, first + step, ... by each thread.
-__device__ __forceinline__ void add_moments(double (&m)[32], const double* t, const double2* wv, int first, int n,
-                                            int step, Frequency f, double inverse) {
-#pragma unroll
-  for (int i = 0; i < 32; i++) m[i] = 0;
-#pragma unroll 1
-  for (int i = first; i < n; i += step) {
-    const double x = t[i], v = fma(x, inverse, -0.5);
-    const double2 w = wv[i];
-    double c, s;
-    cosine_and_sine(f, x, c, s);
-    const double w1 = w.x * v, w2 = w1 * v, y1 = w.y * v, y2 = y1 * v, g = c * s, h = fma(c, c, -0.5);
-    auto add = [&](int k, double a, double p, double p1, double p2) {
-      m[k] = fma(p, a, m[k]);
-      m[k + 1] = fma(p1, a, m[k + 1]);
-      m[k + 2] = fma(p2, a, m[k + 2]);
-    };
-    add(0, c, w.x, w1, w2);
-    add(3, s, w.x, w1, w2);
-    add(6, g, w.x, w1, w2);
-    add(9, h, w.x, w1, w2);
-    add(12, c, w.y, y1, y2);
-    add(15, s, w.y, y1, y2);
+// Peaks from their samples to their maxima, one by each group of G lanes; o: below 0 where a group has none.
+template <int G>
+__device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, double* sums, Climb* climbs) {
+  const int own = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G, of = max(o, 0);
+  Climb& k = climbs[group];
+  double* to = sums + group * SUM_ROOM<G>;
+  const bool leads = !own && o >= 0, mean = A.mean != 0;
+  const int n = A.picks.info[of].n, lo = A.offsets[of];
+  const double span = A.picks.info[of].span, middle = A.tp[lo + n / 2];
+  __syncwarp();
+  if (!own) k.done = 1;
+  if (leads) {
+    k = climb_from(A.picks, o, r);
+    if (k.done) keep_none(A.picks, o, r);
   }
-}
-// The power and its derivatives by the place from these sums, whose weights add up to 1; a negative power where the determinant is too small.
-__device__ __forceinline__ Jet power_of_moments(const double* m, bool mean, double* determinant) {
-  const double one = 6.283185307179586, two = one * one;
-  const Jet c = {m[0], -one * m[4], -two * m[2]}, s = {m[3], one * m[1], -two * m[5]};
-  const Jet g = {m[6], 2 * one * m[10], -4 * two * m[8]}, h = {m[9], -2 * one * m[7], -4 * two * m[11]};
-  const Jet yc = {m[12], -one * m[16], -two * m[14]}, ys = {m[15], one * m[13], -two * m[17]};
-  Jet cc = {0.5 + h.v, h.d, h.e}, ss = {0.5 - h.v, -h.d, -h.e}, cs = g;
-  if (mean) {
-    cc = cc - c * c;
-    ss = ss - s * s;
-    cs = cs - c * s;
-  }
-  const Jet det = cc * ss - cs * cs;
-  *determinant = det.v;
-  if (!(det.v > ENOUGH)) return Jet{NONE, 0, 0};
-  return (yc * (ss * yc - cs * ys) + ys * (cc * ys - cs * yc)) / det;
-}
-// MANY sums over the lanes of each team of GROUP lanes, by a block; over all of it where `whole`, left to the first team.
-template <int MANY>
-__device__ __forceinline__ void sum_teams(const double (&m)[32], double* part, double (*sums)[ROOM], bool whole) {
-  const int tid = threadIdx.x, team = tid / GROUP;
-#pragma unroll
-  for (int j = 0; j < MANY; j++) part[j * (THREADS + 1) + tid] = m[j];
-  __syncthreads();
-#pragma unroll 1
-  for (int j = tid % GROUP; j < MANY; j += GROUP) {
-    double all = 0;
-#pragma unroll
-    for (int l = 0; l < GROUP; l++) all += part[j * (THREADS + 1) + team * GROUP + l];
-    sums[team][j] = all;
-  }
-  __syncthreads();
-  if (!whole) return;
-  if (tid < MANY) {
-    double all = 0;
-#pragma unroll 1
-    for (int i = 0; i < TEAMS; i++) all += sums[i][tid];
-    sums[0][tid] = all;
-  }
-  __syncthreads();
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_constant__ Refine A) {
-  __shared__ double part[SUMS * (THREADS + 1)], sums[TEAMS][ROOM], held[3 * HELD];
-  __shared__ Climb climbs[TEAMS];
-  __shared__ int rank[HELD];
-  __shared__ bool last;
-  const int tid = threadIdx.x;
-  const bool alone = (int)blockIdx.x < A.longer;  // the whole block for one peak after the other
-  const int o = alone ? A.order[blockIdx.x / A.each] : blockIdx.x - A.longer;
-  const int n = A.picks.info[o].n, found = A.picks.found[o], lo = A.offsets[o];
-  const double span = A.picks.info[o].span;
-  if (!found || (alone ? n <= SHORT || n > VERY_LONG : n > SHORT)) return;
-  const double* t = A.tp + lo;
-  const double2* wv = A.wv + lo;
-#pragma unroll 1
-  for (int i = 8 * tid; i < n; i += 8 * THREADS) {  // on their way while the climbs begin
-    ptx::prefetch(t + i);
-    ptx::prefetch(wv + i);
-  }
-  const int lanes = alone ? THREADS : GROUP, own = alone ? tid : tid % GROUP, team = alone ? 0 : tid / GROUP,
-            place = alone ? blockIdx.x % A.each : 0, step = alone ? A.each : TEAMS;
-  const bool mean = A.mean != 0, holds = !alone && found <= HELD;
-  const double inverse = 1 / span, enough = SURE * fmin(fmax(n / 16.0, 1.0), 10.0);
-  double* refined = holds ? held : A.picks.refined + 3 * (size_t)o * A.picks.tries;
-  Climb& k = climbs[team];
-  int many = 0;
-#pragma unroll 1
-  for (int r0 = place; r0 < found; r0 += step) {
-    const int r = r0 + team;
-    if (!own) {
-      k.done = 1;
-      if (r < found) {
-        k = climb_from(A.picks, o, r);
-        if (k.done) keep_none(refined + 3 * r);
-      }
+  __syncwarp();
+  bool done = k.done;
+  while (__any_sync(FULL, !done)) {  // groups that are done wait for the others
+    const Frequency f = done ? Frequency{0, 0} : moved(k.x, k.trial / span);
+    add_up<G, 2>(A.tp + lo, A.wv + lo, own, done ? 0 : n, G, f, span, middle, mean, to);
+    if (!own && !done) {
+      advance(k, power_at(to, mean), A.picks.harmonics);
+      if (k.done) conclude(A.picks, o, r, k);
     }
-    many++;
-    while (__syncthreads_or(!own && !k.done)) {  // teams that are done wait for the others
-      const bool done = k.done;
-      const Frequency f = moved(k.x, k.trial * inverse);
-      double m[32], determinant = 0;
-      add_moments(m, t, wv, own, done ? 0 : n, lanes, f, inverse);
-      sum_teams<MOMENTS>(m, part, sums, alone);
-      Jet p = {0, 0, 0};
-      if (!own && !done) {
-        p = power_of_moments(sums[team], mean, &determinant);
-        k.again = p.v == NONE;
-      }
-      if (__syncthreads_or(!own && !done && k.again)) {
-        const bool again = !done && k.again;
-        add_centred(m, t, wv, own, again ? n : 0, lanes, f, inverse, t[n / 2], mean);
-        sum_teams<SUMS>(m, part, sums, alone);
-        if (!own && again) p = power_at(sums[team], mean);
-      }
-      if (!own && !done) {
-        advance(k, p, determinant > SMOOTH ? enough : SURE);
-        if (k.done) conclude(A.picks, o, r, k, refined + 3 * r);
-      }
-    }
+    __syncwarp();
+    done = k.done;
   }
-  if (alone) {
+  settle(A.picks, A.ranks, of, leads);
+}
+// The same for one peak, by a block.
+__device__ __forceinline__ void refine_block(const Refine& A, int o, int r, double (*part)[32], Climb& k) {
+  const int n = A.picks.info[o].n, lo = A.offsets[o], tid = threadIdx.x;
+  const double span = A.picks.info[o].span, middle = A.tp[lo + n / 2];
+  const bool mean = A.mean != 0;
+  __syncthreads();
+  if (!tid) {
+    k = climb_from(A.picks, o, r);
+    if (k.done) keep_none(A.picks, o, r);
+  }
+  __syncthreads();
+  while (!k.done) {
+    add_up<32, 2>(A.tp + lo, A.wv + lo, tid, n, THREADS, moved(k.x, k.trial / span), span, middle, mean,
+                  part[tid >> 5]);
+    add_warps(part);
     if (!tid) {
-      __threadfence();
-      last = many && atomicSub(A.ranks.left + o, (unsigned)many) == (unsigned)many;
+      advance(k, power_at(part[0], mean), A.picks.harmonics);
+      if (k.done) conclude(A.picks, o, r, k);
     }
     __syncthreads();
-    if (!last) return;
-    __threadfence();
   }
-  select_best(A.picks, A.ranks, o, holds, held, rank);
+  if (tid < 32) settle(A.picks, A.ranks, o, !tid);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_constant__ Refine A) {
+  __shared__ double sums[WARPS][GROUPS * ROOM];
+  __shared__ Climb climbs[WARPS][GROUPS];
+  const int warp = threadIdx.x >> 5;
+  if ((int)blockIdx.x < A.longer) {
+    const int o = A.order[blockIdx.x / A.each], n = A.picks.info[o].n, found = A.picks.found[o],
+              place = blockIdx.x % A.each;
+    if (n <= A.few || n > A.many) return;
+    if (n > A.middle) {
+#pragma unroll 1
+      for (int r = place; r < found; r += A.each) refine_block(A, o, r, (double (*)[32])sums, climbs[0][0]);
+    } else {
+#pragma unroll 1
+      for (int r = place * WARPS + warp; r < found; r += A.each * WARPS)
+        refine_groups<32>(A, o, r, sums[warp], climbs[warp]);
+    }
+    return;
+  }
+  const unsigned count = *A.tried, group = (threadIdx.x & 31) / GROUP;
+#pragma unroll 1
+  for (unsigned i0 = ((blockIdx.x - A.longer) * WARPS + warp) * GROUPS; i0 < count;
+       i0 += (gridDim.x - A.longer) * WARPS * GROUPS) {
+    const unsigned i = i0 + group;
+    int o = -1, r = 0;
+    if (i < count) {
+      o = A.list[i] / A.picks.tries;
+      r = A.list[i] % A.picks.tries;
+    }
+    if (o >= 0 && A.picks.info[o].n > A.few) o = -1;
+    if (__any_sync(FULL, o >= 0)) refine_groups<GROUP>(A, o, r, sums[warp], climbs[warp]);
+  }
 }
 
 // Blocks of (object of `order`, try, slice). turn: of the launch, from 0 on.
@@ -622,8 +472,7 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
   const int slot = blockIdx.x / A.slices, slice = blockIdx.x % A.slices, tid = threadIdx.x, lane = tid & 31,
             warp = tid >> 5;
   const int o = A.order[slot / A.each], r = slot % A.each, n = A.picks.info[o].n, lo = A.offsets[o];
-  if (A.picks.info[o].status || n <= VERY_LONG || r >= A.picks.found[o]) return;
-  double* refined = A.picks.refined + 3 * ((size_t)o * A.picks.tries + r);
+  if (A.picks.info[o].status || n <= A.many || r >= A.picks.found[o]) return;
   const int slices = (n + SLICE - 1) / SLICE;
   if (slice >= slices) return;
   if (!tid) k = turn ? A.climbs[slot] : climb_from(A.picks, o, r);
@@ -631,7 +480,7 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
   if (k.done) {
     if (!turn && !slice) {
       if (!tid) {
-        keep_none(refined);
+        keep_none(A.picks, o, r);
         A.climbs[slot] = k;
       }
       if (!warp) settle(A.picks, A.ranks, o, !lane);
@@ -639,12 +488,8 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
     return;
   }
   const double span = A.picks.info[o].span;
-  double m[32];
-  add_centred(m, A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), LONG_THREADS,
-              moved(k.x, k.trial / span), 1 / span, A.tp[lo + n / 2], A.mean != 0);
-  int which = 0;
-  sum_halves<32>(m, which);
-  part[warp][which] = m[0];
+  add_up<32, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), LONG_THREADS,
+                moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part[warp]);
   add_warps(part);
   double* mine = A.sums + (size_t)slot * A.slices * 32;
   if (!warp) {
@@ -664,9 +509,9 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
   if (!lane) {
     for (int i = 0; i < SUMS; i++)
       for (int w = 1; w < LONG_THREADS / 32; w++) part[0][i] += part[w][i];
-    advance(k, power_at(part[0], A.mean != 0), SURE);
+    advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
     if (turn + 1 == A.turns) k.done = 1;
-    if (k.done) conclude(A.picks, o, r, k, refined);
+    if (k.done) conclude(A.picks, o, r, k);
     A.climbs[slot] = k;
   }
   __syncwarp();
@@ -724,7 +569,6 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
   if (number >= A.slots || (unsigned)number >= *A.tried) return;
   const int o = A.list[number] / A.picks.tries, r = A.list[number] % A.picks.tries;
   const double narrowest = NARROWEST / A.picks.harmonics;
-  double* refined = A.picks.refined + 3 * (size_t)A.list[number];
   if (!A.turn) {
     Search s = {};
     A.order[A.slots - 1 - number] = number;  // the kernels of exact fits begin with the last
@@ -732,10 +576,10 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     A.lo[number] = A.offsets[o];
     A.start[number] = (long long)number * PROBES;
     Info info = A.picks.info[o];
-    const bool none = info.status || !window_of(A.picks, o, r, A.picks.harmonics, s.x, s.window);
+    const bool none = info.status || !window_of(A.picks, o, r, s.x, s.window);
     if (none) {
       info.status = 1;
-      keep_none(refined);
+      keep_none(A.picks, o, r);
     }
     A.info[number] = info;
     s.left = s.window.lo == 0;
@@ -785,7 +629,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     }
     const int i = s.scan > 1 && summit >= 0 ? summit : best;
     if (i < 0 || s.many == 1) {  // no power anywhere, or no window
-      keep(A.picks, o, s.x, 0, i < 0 ? here : p[0], 0, refined);
+      keep(A.picks, o, r, s.x, 0, i < 0 ? here : p[0], 0);
       A.info[number].status = 1;
       return;
     }
@@ -827,7 +671,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       look_around(s, wish, fabs(wish - middle) <= 2 * h ? fmax(0.2 * h, fmin(h, narrowest)) : h);
   }
   if (done) {
-    keep(A.picks, o, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature, refined);
+    keep(A.picks, o, r, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature);
     A.info[number].status = 1;
   } else {
     A.searches[number] = s;
@@ -841,7 +685,5 @@ struct Select {
   Ranks ranks;
 };
 extern "C" __global__ void __launch_bounds__(32) ls_select(const __grid_constant__ Select A) {
-  __shared__ double held[3 * HELD];
-  __shared__ int rank[HELD];
-  if (A.picks.found[blockIdx.x]) select_best(A.picks, A.ranks, blockIdx.x, false, held, rank);
+  if (A.picks.found[blockIdx.x]) select(A.picks, A.ranks, blockIdx.x);
 }

@@ -11,10 +11,8 @@
 #define SAME 0.1    // maxima nearer than this are one
 #define LEAP 0.25   // longest step of a climb
 #define CLOSE 1e-6  // a step so short needs no further evaluation
-// Product of the last two steps, over the harmonics squared, after which the third derivative gives the rest: the fourth changes the
-// curvature by half this product times itself. Over the curvature it was up to 400 for 7 points, 230 for 25, 80 for 60 and 40 for many;
-// where determinants are large, series of more than 16 points take a multiple.
-#define SURE 2e-7
+#define SURE \
+  2e-7  // product of the last two steps, over the harmonics squared, after which the third derivative gives the rest
 #define HIGHER 1e-12  // difference of two powers that is more than rounding
 
 // What is given for every peak tried, `tries` of an object, of which the first `wanted` are kept.
@@ -37,11 +35,11 @@ struct Window {
   double lo, hi;
 };
 // Is there a peak to refine, and where? x: its sample's frequency.
-__device__ __forceinline__ bool window_of(const Picks& A, int o, int r, int harmonics, Frequency& x, Window& w) {
+__device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequency& x, Window& w) {
   const size_t slot = (size_t)o * A.tries + r;
   if (A.info[o].status || r >= A.found[o]) return false;
   const int j = A.index[slot], gi = o * A.grid_stride, nf = A.nf[gi];
-  const double span = A.info[o].span, least = LEAST / harmonics, most = FARTHEST / harmonics;
+  const double span = A.info[o].span, least = LEAST / A.harmonics, most = FARTHEST / A.harmonics;
   double below, above;
   if (A.frequencies) {
     const double* f = A.frequencies + j;
@@ -49,7 +47,7 @@ __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, int harm
     below = j ? (f[0] - f[-1]) * span : 0;
     above = j + 1 < nf ? (f[1] - f[0]) * span : 0;
     if (r >= A.wanted) {  // of a regular grid ls_peaks gives those alone that may be high enough
-      const double turns = fmax(below, above) * harmonics, c = turns < 1 ? cospi(0.5 * turns) : 0;
+      const double turns = fmax(below, above) * A.harmonics, c = turns < 1 ? cos(1.5707963267948966 * turns) : 0;
       if (A.here[slot] < c * c * A.here[slot - r]) return false;
     }
     w.lo = -fmin(fmin(fmax(below, least), most), (*f - A.frequencies[0]) * span);
@@ -69,29 +67,29 @@ __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, int harm
 struct Places {
   int below, above;
   __device__ __forceinline__ int all() const { return below + above ? below + above + 1 : 0; }
-  __device__ __noinline__ double at(const Window& w, int i) const {
-    const bool left = i < below;
-    return i == below ? 0.0 : (left ? w.lo : w.hi) * abs(i - below) / (left ? below : above);
+  __device__ __forceinline__ double at(const Window& w, int i) const {
+    return i < below ? w.lo * (below - i) / below : i > below ? w.hi * (i - below) / above : 0.0;
   }
 };
 __device__ __forceinline__ Places places_of(const Window& w, int harmonics) {
   if ((w.hi - w.lo) * harmonics <= WIDE * (1 + 1e-9)) return Places{0, 0};
-  const double each = harmonics / (STEP * (1 + 1e-9));
-  return Places{(int)ceil(-w.lo * each), (int)ceil(w.hi * each)};
+  const double step = STEP / harmonics * (1 + 1e-9);
+  return Places{(int)ceil(-w.lo / step), (int)ceil(w.hi / step)};
 }
 __device__ __forceinline__ Frequency moved(Frequency x, double by) {
   const double f = x.f + by, part = f - x.f;
   return Frequency{f, ((x.f - (f - part)) + (by - part)) + x.rest};
 }
 // What is kept of a peak; at: its place. curvature: in units of the span squared.
-__device__ __forceinline__ void keep(const Picks& A, int o, Frequency x, double at, double power, double curvature,
-                                     double* to) {
+__device__ __forceinline__ void keep(const Picks& A, int o, int r, Frequency x, double at, double power,
+                                     double curvature) {
+  double* to = A.refined + 3 * ((size_t)o * A.tries + r);
   const double span = A.info[o].span;
   const Frequency f = moved(x, at / span);
   to[0] = f.f + f.rest;
   to[1] = fmin(power, 1.0);
   to[2] = curvature < 0 ? curvature * span * span : missing64();
 }
-__device__ __forceinline__ void keep_none(double* to) {
-  for (int k = 0; k < 3; k++) to[k] = missing64();
+__device__ __forceinline__ void keep_none(const Picks& A, int o, int r) {
+  for (int k = 0; k < 3; k++) A.refined[3 * ((size_t)o * A.tries + r) + k] = missing64();
 }
