@@ -364,7 +364,7 @@ def _dms_key(dms: Any) -> Hashable:
 
 
 def _plain(value: Any) -> Hashable:
-    """An option as part of a key; its type tells 1 from True."""
+    """An option as part of a key, with its type: 1 and True are different options."""
     if isinstance(value, list | tuple | np.ndarray):
         return tuple(_plain(one) for one in value)
     return type(value), value

@@ -184,7 +184,7 @@ class Engine:
         if self.start <= start < self.stop:
             have = min(self.stop, stop) - start
             gone = start - self.start
-        self.stop = self.start  # nothing counts as loaded until all is: an error leaves no half of it
+        self.stop = self.start  # after an error, no samples count as loaded
         if have:
             for line in self._x if gone else ():
                 line[:have] = line[gone : gone + have]

@@ -248,7 +248,7 @@ class Maker:
         low = max(0, int(begin.min()))
         high = min(searched.nsamp, int(begin.max()) + 2 * before + made.length)
         block = searched.block(low, high - low).T
-        best = 0.0  # no DM of the search counts as this pulse
+        best = 0.0  # at no DM of the search would a candidate be identified with this pulse
         for listed, binning, *_ in self.stages:
             dms = listed[np.abs(listed - pulse.dm) <= half]
             dms = dms[:: -(-len(dms) // MOST_SUMS) or 1]
