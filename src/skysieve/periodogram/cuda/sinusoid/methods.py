@@ -745,11 +745,12 @@ class SinusoidMethods(Methods):
         known = self.known
         if nf < SMALLEST_NUFFT:
             return -1, -1
-        short = cheapest(known, self._costs_of(nf), cycles)
-        if short < 0 or not isinstance(known[short], Samples):
-            return short, short
-        other = cheapest(known, self._costs_of(nf), cycles, len(known) - len(_divided(known)[0]))
-        return short, other if other >= 0 and known[other].for_long_series else short
+        some, combs, over_samples, over_all = _divided(known)
+        samples = len(known) - len(combs)  # they come first
+        short = cheapest(some, self._costs_of(nf), cycles)
+        other = cheapest(known, self._costs_of(nf), cycles, samples)
+        better = other >= 0 and (over_all[other - samples] or (0 <= short < samples and over_samples[other - samples]))
+        return short, other if better else short
 
     def _costs_of(self, nf: int) -> list[float]:
         """What each method costs on a grid of so many frequencies."""
