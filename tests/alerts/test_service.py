@@ -183,8 +183,7 @@ def test_a_lost_gpu_or_a_lack_of_memory_ends_the_run_and_the_next_one_continues(
     with Store(tmp_path / "a.db") as store, pytest.raises(type(error), match=str(error)):
         run(Service(store, Breaks(), every=0.0, most=2), night)
     with Store(tmp_path / "a.db") as store:
-        before = counted(store)
-        assert before[0] < 6
+        assert store.totals().get("packets", 0) < 6
         run(Service(store, search), night)
         assert counted(store) == (6, 150, 6)
 
