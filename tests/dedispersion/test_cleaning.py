@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.dedispersion import Filterbank, fake, read_rfifind, search, write_rfifind
-from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps, sorting_network
+from skysieve.dedispersion import Filterbank, Noise, fake, inject_pulses, read_rfifind, search, write_rfifind
+from skysieve.dedispersion.clean.cpu_receiver import sorting_network
+from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.injections.interference import interference
+from skysieve.dedispersion.injections.pulses import Pulse
 from skysieve.dedispersion.stream.search.search import StreamSearch
 
 BAND = {"nchan": 64, "tsamp": 1e-3, "fch1": 1500.0, "foff": -4.0}
@@ -84,13 +86,61 @@ def test_bright_pulses_are_no_steps_of_the_gain(shift):
     assert (out == fb.read().T).all()
 
 
+def bright(dm, sizes, nchan=256, nbits=8, **options) -> tuple[Filterbank, list[tuple[float, float, float]]]:
+    """Noise with a pulse of each size (S/N, seconds), 2.4 s apart; time, width and S/N of each."""
+    made = [(2.0 + 2.4 * i, width, snr) for i, (snr, width) in enumerate(sizes)]
+    noise = Noise(nchan, foff=-300 / nchan, tsamp=512e-6, nbits=nbits, duration=2.4 * len(sizes) + 1.5).segment(1)
+    pulses = [Pulse(dm=dm, time=t, width=width, snr=snr, **options) for t, width, snr in made]
+    return inject_pulses(noise, pulses)[0], made
+
+
+def check_bright(dm, sizes, **options):
+    """The default search finds each pulse at 0.95 of the S/N that the bare search has, and of the injected one."""
+    fb, made = bright(dm, sizes, **options)
+    dms = np.linspace(0.8 * dm, 1.2 * dm, 21)
+    found, bare = (search(fb, dms, threads=1, **how) for how in ({}, {"clean": False}))
+    for t, width, snr in made:
+        best, without = (c.snr[np.abs(c.time - t) < 0.02 + width].max(initial=0) for c in (found, bare))
+        assert best >= 0.95 * without > 0, (t, width, snr)
+        if options.get("nbits") == 32:  # 8-bit samples saturate; S/N has a standard error of 1
+            assert best >= 0.95 * snr - 3, (t, width, snr)
+
+
+@pytest.mark.parametrize("dm", [30, 200])
+def test_bright_pulses_stay(dm):
+    """The step for narrow-band signals, and that for the gain, removed some of these."""
+    check_bright(dm, [(20, 1e-3), (200, 1e-3), (1000, 1e-3), (400, 5e-3), (1000, 20e-3), (400, 50e-3)], nchan=128)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nbits", [8, 32])
+@pytest.mark.parametrize("band", [(0.0, 1.0), (0.5, 1.0), (0.0, 0.25)], ids=str)
+@pytest.mark.parametrize("dm", [30, 200, 500])
+def test_bright_pulses_of_all_sizes_stay(dm, band, nbits):
+    widths = (1e-3, 5e-3, 20e-3) if band == (0.0, 1.0) or dm > 30 else (1e-3,)  # a sweep of a width at least
+    check_bright(dm, [(snr, w) for snr in (20, 50, 100, 200, 400, 1000, 3000) for w in widths], nbits=nbits, band=band)
+
+
+@pytest.mark.parametrize("snr", [200, 1000])
+def test_the_scintles_of_a_bright_pulse_stay(snr):
+    """Its brightness differs by scintles of 4.7 MHz, as an exponential distribution."""
+    fb, _ = bright(200, [(snr, 5e-3)])
+    noise = Noise(256, foff=-300 / 256, tsamp=512e-6, duration=3.9).segment(1).read()
+    gains = np.repeat(np.random.default_rng(2).exponential(1, 64), 4)[:, None]
+    x = np.rint(noise + (fb.read() - noise.astype(float)) * gains).clip(0, 255).astype(np.uint8)
+    data = Filterbank.from_array(x, freqs=fb.freqs, tsamp=fb.tsamp)
+    dms = np.linspace(180, 220, 21)
+    found, bare = (search(data, dms, threads=1, **how).snr.max(initial=0) for how in ({}, {"clean": False}))
+    assert found >= 0.95 * bare > 100
+
+
 @pytest.mark.parametrize("kinds", [(), "bad", "impulses", "gain", ("narrow", "radar")], ids=str)
 def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
     fb, _ = data(kinds)
-    offline = search(fb, DMS, block=1.024, clean=True, threads=1)
+    offline = search(fb, DMS, block=1.024, threads=1)
     rows = fb.read().T
     for size in (700, 3001):
-        with StreamSearch(fb.observation, DMS, block=1.024, clean=True, threads=1) as live:
+        with StreamSearch(fb.observation, DMS, block=1.024, threads=1) as live:
             found = [one for at in range(0, len(rows), size) for one in live.feed(at, rows[at : at + size])]
             found += live.finish()
             snr = np.concatenate([one.columns["snr"] for one in found])
@@ -125,7 +175,7 @@ def test_samples_that_are_read_again_are_as_they_were_cleaned(kinds):
 def test_few_channels_and_single_series_are_left_alone():
     x = np.random.default_rng(0).integers(80, 120, (8, 4000)).astype(np.uint8)
     fb = Filterbank.from_array(x, fch1=1500, foff=-4, tsamp=1e-3)
-    assert search(fb, [0.0, 10.0], clean=True, threads=1).removed is None
+    assert search(fb, [0.0, 10.0], threads=1).removed is None
 
 
 def test_steps_are_chosen_by_name():
@@ -133,13 +183,13 @@ def test_steps_are_chosen_by_name():
     with pytest.raises(ValueError, match="clean='hail'"):
         cleaning_steps("hail")
     fb, _ = data("bad")
-    assert search(fb, DMS, threads=1).removed is None
+    assert search(fb, DMS, threads=1, clean=False).removed is None
     assert search(fb, DMS, threads=1, clean=["impulses"]).removed.steps == ("impulses",)
 
 
 def test_masks_are_written_as_rfifind_does(tmp_path):
     fb, _ = data("bad")
-    mask = search(fb, DMS, clean=True, threads=1).removed.mask
+    mask = search(fb, DMS, threads=1).removed.mask
     write_rfifind(mask, tmp_path / "a.mask", fb)
     again = read_rfifind(tmp_path / "a.mask", fb)
     assert again.block == mask.block
@@ -154,8 +204,8 @@ def test_the_network_sorts(count):
     assert a.tolist() == list(range(count))
 
 
-@pytest.mark.parametrize(("clean", "steps"), [(None, 0), (True, 4), (False, 0)])
-def test_cleaning_is_off_unless_asked_for(clean, steps):
+@pytest.mark.parametrize(("clean", "steps"), [(None, 4), (True, 4), (False, 0), ("cells", 1)])
+def test_cleaning_is_the_default(clean, steps):
     assert len(cleaning_steps(clean)) == steps
 
 

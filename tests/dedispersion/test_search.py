@@ -67,7 +67,7 @@ def test_every_event_of_the_slow_search(pulses, noise, downsamp):
     widths = (1, 2, 3, 5, 8, 13, 100)
     p = plan(pulses, dms=dms, downsamp=downsamp)
     block = 1100 if downsamp == 1 else 4096  # 1024 binned samples at least
-    found = search(pulses, p, widths=widths, threshold=3.5, noise=noise, block=block * 1e-3)
+    found = search(pulses, p, widths=widths, threshold=3.5, noise=noise, block=block * 1e-3, clean=False)
     delays = sample_delays(pulses.freqs, dms, 1e-3 * downsamp)
     x = pulses.read()
     n = x.shape[1] // downsamp
@@ -152,7 +152,7 @@ def test_pulses_on_a_drift_have_their_signal_to_noise(period, amplitude, width):
     dms = np.arange(150, 251, 5.0)
     flat, drift = (drifting(period, a, width) for a in (0, amplitude))
     before, found = (search(fb, dms, threshold=7) for fb in (flat, drift))
-    assert len(search(drift, dms, threshold=7, baseline=False)) > 4
+    assert len(search(drift, dms, threshold=7, baseline=False, clean=False)) > 4
     for t in (2.0, 4.5, 7.2, 9.4):
         near, was = (c.snr[np.abs(c.time - t) < 0.03] for c in (found, before))
         assert near.max() == pytest.approx(was.max(), rel=0.08), t  # one sigma of noise is 4%
@@ -183,7 +183,8 @@ def test_the_widest_boxcar_in_seconds():
     band = {"nchan": 64, "duration": 8, "tsamp": 1e-3, "fch1": 1500, "foff": -4}
     fb = fake(dm=200, times=[3.5], width=0.4, snr=20, seed=1, **band)
     dms = np.arange(100, 300, 20.0)
-    wide, narrow = (search(fb, dms, max_width=w, threads=1) for w in (0.5, 0.1))
+    # beside a window of 0.1 s the level is that of the pulse, which the second look takes for red noise
+    wide, narrow = (search(fb, dms, max_width=w, threads=1, veto=w == 0.5) for w in (0.5, 0.1))
     assert narrow.width.max() <= 0.1
     assert 0.3 < wide.width[0] <= 0.5
     assert wide.snr[0] > 1.4 * narrow.snr.max()
@@ -216,7 +217,7 @@ def test_a_wide_pulse_in_noise_loses_as_much_as_its_part_of_three_blocks():
 
 def test_the_papers_test_signal():
     """Table 2 and figure 5: required, every pulse found, mean S/N 62.3 +- 3, width 54 to 66, DM within a step."""
-    fb = fake(duration=12, seed=1)
+    fb = in_memory(fake(duration=12, seed=1))
     found = search(fb, np.arange(70, 80, 0.1), threshold=5)
     expected = np.arange(0.5, 10.5, 1.0)  # the band's delay at DM 80 is 1.2 s: what arrives later is not whole
     top = found.snr > 40
@@ -231,7 +232,7 @@ def test_the_papers_test_signal():
     assert found.mjd_infinite[0] == pytest.approx(found.mjd_top[0] - late / 86400, abs=1e-11)
 
 
-def test_snr_falls_off_with_dm_as_it_should():
+def test_snr_falls_off_with_dm_as_theory_predicts():
     """Equation 12 of Cordes & McLaughlin, which is for the height of a Gaussian pulse: required within 5%."""
     freqs, fwhm, tsamp = 400 - 0.02 * np.arange(512), 16e-3, 2.56e-4
     noise = fake(nchan=512, duration=6, tsamp=tsamp, fch1=400, foff=-0.02, nbits=32, period=None, seed=2).read()
@@ -240,7 +241,7 @@ def test_snr_falls_off_with_dm_as_it_should():
     pulse = np.exp(-4 * math.log(2) * ((t - arrival[:, None]) / fwhm) ** 2)
     fb = Filterbank.from_array(noise + 4 * pulse.astype(np.float32), freqs=freqs, tsamp=tsamp)
     dms = 50 + np.arange(-18, 18.1, 1.0)
-    found = search(fb, dms, threshold=6, widths=(4,))
+    found = search(fb, dms, threshold=6, widths=(4,), clean=False)
     e = found.events
     best = np.array([e.snr[e.dm == d].max(initial=0) for d in dms])
     model = snr_kept(dms - 50, 512 * 0.02, 394.9, fwhm)
@@ -340,8 +341,7 @@ def test_noise_is_normal_at_every_width():
         prefix = np.zeros(n + 1, np.int32)
         levels = np.zeros((n // 2000 + 1, 2))
         counts = np.zeros(BINS + 1, np.int64)
-        spare, flat = np.empty(0, np.float32), np.empty(n, np.uint32)
-        normalise(y, n, 2000, NOISE[kind].code, 64, 0, counts, spare, flat, levels, prefix)
+        normalise(y, n, 2000, NOISE[kind].code, 64, 0, counts, None, np.empty(n, np.uint32), levels, prefix)
         for w in WIDTHS[:16]:
             s = (prefix[w:] - prefix[:-w])[::w].astype(float) / (64 * math.sqrt(w))
             spread = 1 / math.sqrt(2 * len(s))
@@ -449,7 +449,9 @@ def test_real_widths_share_the_top_event(test_data):
     """The Parkes files hold strong RFI; the loudest event is the same in 2, 4 and 8 bits."""
     tops = []
     for name in ("parkes_8bit_1.fil", "parkes_4bit.fil", "parkes_2bit.fil"):
-        found = search(Filterbank.open(test_data / "dedispersion" / name), np.arange(0, 100, 1.0), threshold=6)
+        found = search(
+            Filterbank.open(test_data / "dedispersion" / name), np.arange(0, 100, 1.0), threshold=6, clean=False
+        )
         tops.append((found.time_first[0], found.time_last[0]))
     assert max(a for a, _ in tops) < min(b for _, b in tops)
 

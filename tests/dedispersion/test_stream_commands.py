@@ -149,7 +149,7 @@ def test_the_command_ends_with_a_summary(data, tmp_path):
     announced = []
     for line in process.stderr:
         announced += [line] if line.startswith("S/N") else []
-        if len(announced) == 3:
+        if len(announced) == 2:  # the cleaning knows the third when more samples have arrived
             break
     process.send_signal(signal.SIGTERM)
     err = process.stderr.read()  # not `communicate`, which would skip lines that were read ahead

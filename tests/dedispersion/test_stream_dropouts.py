@@ -246,7 +246,7 @@ def test_channels_that_never_change_stay_in_the_search():
 def test_candidates_are_not_delayed():
     """Samples without runs are searched within two pieces and a few samples."""
     x, most = noise("8", 10)
-    with StreamSearch(bank(x.T).observation, DMS, maximum=most, **OPTIONS) as live:
+    with StreamSearch(bank(x.T).observation, DMS, maximum=most, clean=False, **OPTIONS) as live:
         live.feed(0, x[: 2 * BLOCK])
         for at in range(2 * BLOCK, NSAMP, 50):
             live.feed(at, x[at : at + 50])

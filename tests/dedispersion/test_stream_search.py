@@ -295,7 +295,7 @@ def test_a_storm_of_events_is_bounded(fb, monkeypatch):
     monkeypatch.setattr(waiting, "MOST_WAITING", 40)
     monkeypatch.setattr(waiting, "LONGEST", 0.5)
     found = []
-    with StreamSearch(fb.observation, DMS, threshold=2.0, block=1.1, threads=1) as live:
+    with StreamSearch(fb.observation, DMS, threshold=2.0, block=1.1, veto=False, threads=1) as live:
         for at in range(0, fb.nsamp, 500):
             found += live.feed(at, fb.block(at, 500).T)
         found += live.finish()

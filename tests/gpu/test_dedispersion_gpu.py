@@ -27,6 +27,7 @@ from skysieve.dedispersion import (
     fake,
     plan,
     search,
+    z_dot,
 )
 from skysieve.dedispersion.contract import Table
 from skysieve.dedispersion.data.delays import sample_delays
@@ -71,7 +72,7 @@ def test_drifts_are_removed_with_the_bits_of_the_cpu(kind, period, amplitude, op
     x[:, 9000:9020] += 8
     data = (np.clip(np.rint(x), 0, 255) - (96 if kind == "int8" else 0)).astype(kind)
     fb = Filterbank.from_array(data, fch1=1500, foff=-4, tsamp=5e-4)
-    given = {"threshold": 5, **options}
+    given = {"threshold": 5, "clean": False, **options}
     ours, theirs = (search(fb, np.arange(0, 300, 10.0), device=device, **given) for device in ("cuda", "cpu"))
     assert len(ours.events) > 3
     for name in ("dm_index", "sample", "width_samples", "snr"):
@@ -117,8 +118,8 @@ def test_kept_plans_give_the_cpus_bits():
     nights = [fake(duration=d, times=[d / 2], seed=s, **kind) for s, d in enumerate((8, 40, 3))]
     dms = np.arange(100, 201, 5.0)
     with (
-        SearchPlan(nights[0], dms, device="cuda") as ours,
-        SearchPlan(nights[0], dms, device="cpu") as theirs,
+        SearchPlan(nights[0], dms, device="cuda", clean=False) as ours,
+        SearchPlan(nights[0], dms, device="cpu", clean=False) as theirs,
         DedispersionPlan(nights[0], plan(nights[0], 300, step=10), device="cuda") as sums,
     ):
         assert set(ours.describe()) == set(theirs.describe())
@@ -152,6 +153,7 @@ def test_candidates_are_the_cpus(options, kind):
     x = x.astype(np.float32) / 7 if kind == "f4" else x
     fb = Filterbank.from_array(x, fch1=1500, foff=-3, tsamp=1e-3)
     grid = plan(fb, 400, rule="survey", stages=[(0, 200, 1.0, 1), (200, 400, 4.0, 4)])
+    options = {"clean": False, **options}
     ours, theirs = (search(fb, grid, device=device, **options) for device in ("cuda", "cpu"))
     for a, b in zip(events_of(ours), events_of(theirs), strict=True):
         assert np.array_equal(a, b)
@@ -174,7 +176,7 @@ def test_a_gpu_cleans_with_the_bits_of_the_cpu(kind):
     fb = Filterbank.from_array((x.clip(0, 255) - (100 if kind == "int8" else 0)).astype(kind), fch1=1500, foff=-4,
                                tsamp=1e-3)  # fmt: skip
     dms = np.arange(0, 300, 5.0)
-    ours, theirs = (search(fb, dms, device=device, clean=True) for device in ("cuda", "cpu"))
+    ours, theirs = (search(fb, dms, device=device) for device in ("cuda", "cpu"))
     assert len(theirs.removed.windows) > 0
     assert (ours.removed.windows == theirs.removed.windows).all()
     assert (ours.removed.cells == theirs.removed.cells).all()
@@ -256,10 +258,10 @@ def test_dropped_data_and_masks_are_filled_as_on_the_cpu(bits):
     mask = Mask(rng.random((64, 24)) < 0.1, 500)
     for data, cells in ((x, None), (y, None), (y, mask)):
         host, device = (Filterbank.from_array(a, **options) for a in (data, cupy.asarray(data)))
-        truth = search(host, np.arange(0, 200, 5.0), threshold=5, mask=cells, device="cpu")
+        truth = search(host, np.arange(0, 200, 5.0), threshold=5, mask=cells, device="cpu", clean=False)
         assert (len(truth.dropped) > 0) == (data is y)
         for fb in (host, device):
-            found = search(fb, np.arange(0, 200, 5.0), threshold=5, mask=cells, device="cuda")
+            found = search(fb, np.arange(0, 200, 5.0), threshold=5, mask=cells, device="cuda", clean=False)
             assert np.array_equal(found.dropped, truth.dropped)
             for name, column in truth.columns().items():
                 assert np.array_equal(found.columns()[name], column), name
@@ -295,3 +297,51 @@ def test_a_campaign_has_the_pulses_and_candidates_of_the_cpu(interference):
     assert on_gpu.trials.tobytes() == on_cpu.trials.tobytes()
     assert on_gpu.false.tobytes() == on_cpu.false.tobytes()
     assert on_gpu.hours == on_cpu.hours
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_dropped_data_that_lie_on_a_gpu_are_found(kind):
+    import cupy
+
+    x = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[10.5], snr=30, seed=1).read().copy()
+    x[:, 4000:4400] = 0
+    x[7, 9000:9800] = 96
+    x = x.astype(kind)
+    band = {"fch1": 1500, "foff": -4, "tsamp": 1e-3}
+    on_gpu = search(Filterbank.from_array(cupy.asarray(x), **band), np.arange(100, 300, 4.0))
+    on_cpu = search(Filterbank.from_array(x, **band), np.arange(100, 300, 4.0), device="cpu")
+    assert len(on_cpu.dropped) > 1
+    assert np.array_equal(on_gpu.dropped, on_cpu.dropped)
+    assert np.array_equal(on_gpu.snr, on_cpu.snr)
+    assert np.array_equal(on_gpu.time, on_cpu.time)
+
+
+@pytest.mark.gpu
+def test_z_dot_gives_the_candidates_of_the_cpu():
+    x = (
+        fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[10.5], snr=30, seed=1)
+        .read()
+        .astype(int)
+    )
+    x[:, 4000:4040] += np.linspace(0, 90, 64).astype(int)[:, None]
+    fb = z_dot(Filterbank.from_array(x.clip(0, 255).astype(np.uint8), fch1=1500, foff=-4, tsamp=1e-3))
+    on_gpu, on_cpu = (search(fb, np.arange(0, 300, 4.0), device=device) for device in ("cuda", "cpu"))
+    assert len(on_cpu)
+    for name in ("snr", "dm", "time", "width"):
+        assert np.array_equal(getattr(on_gpu, name), getattr(on_cpu, name))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("by_time", [False, True])
+def test_blocks_along_a_pulse_of_samples_on_a_gpu(by_time):
+    import cupy
+
+    x = samples("u1", (40, 3000), np.random.default_rng(9))
+    freqs = np.random.default_rng(1).permutation(np.linspace(1200, 1500, 40))
+    held = cupy.asfortranarray(cupy.asarray(x)) if by_time else cupy.asarray(x)
+    first = np.random.default_rng(2).integers(0, 2000, 40)
+    on_gpu, on_cpu = (Filterbank.from_array(y, freqs=freqs, tsamp=1e-3).shifted(first, 900) for y in (held, x))
+    assert np.array_equal(on_gpu, on_cpu)
+    with pytest.raises(ValueError, match="the data have 3000"):
+        Filterbank.from_array(held, freqs=freqs, tsamp=1e-3).shifted(first, 2500)

@@ -18,7 +18,7 @@ from skysieve.dedispersion.stream import LiveInjector, StreamSearch
 
 pytestmark = pytest.mark.gpu
 DMS = np.arange(0, 201, 10.0)
-OPTIONS = {"threshold": 5.0, "block": 1.1}
+OPTIONS = {"threshold": 5.0, "block": 1.1, "clean": False}
 
 
 @pytest.fixture(scope="module")

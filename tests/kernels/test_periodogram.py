@@ -41,12 +41,14 @@ DIRECT = {F64: 1e-12, F32: 2e-6}
 GRIDS = {  # lengths, f0, df, nf: build of the comb that must run
     "f64": ([12, 40, 90], 0.16, STEP, 2000),
     "f64p4": ([30, 9], 0.16, 0.2 / 120, 900),
+    "f64x2": ([1030, 1026], 0.16, 0.2 / 120, 3200),
     "f64x4p4": ([60], 0.16, 0.8 / 120, 1200),
     "ls_fine": ([60, 20], 0.16, 1 / 60_000, 25_000),
 }
 GPU_GRIDS = {
     "f64": ([31, 40, 90, 500, 1700], 0.16, STEP, 4000),
     "f64p4": ([31, 200], 0.16, 0.2 / 120, 1700),
+    "f64x2": ([1030, 3000], 0.16, 0.2 / 120, 3300),
     "f64x4p4": ([40, 300], 0.16, 0.8 / 120, 1700),
     "ls_fine": ([60, 40, 1100], 0.16, 1 / 60_000, 25_000),
 }
@@ -365,7 +367,7 @@ def test_unsorted_times_whose_span_is_underestimated(runtime):
 
 
 @one_order
-def test_every_candidate_when_there_is_no_room(runtime, monkeypatch):
+def test_peaks_are_the_same_without_room_for_candidates(runtime, monkeypatch):
     source, grids = batch([60, 40]), shared_grid(0.16, STEP, 1500)
     expected = run(engine(runtime, n_peaks=12), source, grids)
     no_room_for_candidates(monkeypatch)
@@ -468,7 +470,7 @@ def test_a_device_lost_when_memory_was_short_leaves_its_objects_too(monkeypatch)
     assert np.abs(out.power - expected.power).max() <= 1e-9
 
 
-def test_an_error_of_a_callback_is_raised_as_it_is(caplog):
+def test_an_error_of_a_callback_is_raised_unchanged(caplog):
     source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)
     runtimes = (FaultyRuntime(shim_runtime(sm=PLAIN)), FaultyRuntime(shim_runtime(sm=PLAIN)))
     e = cuda.Engine(default_spec(method="nufft"), runtime=runtimes, memory=400_000)
@@ -481,7 +483,7 @@ def test_an_error_of_a_callback_is_raised_as_it_is(caplog):
     assert not caplog.records
 
 
-def test_a_scan_leaves_the_buffers_of_recorded_launches_alone():
+def test_a_scan_does_not_touch_the_buffers_of_recorded_launches():
     """A replay brings new values only: grids and limits are those in the lane's pinned buffer."""
     e = engine(shim_runtime())
     source, grids = batch([40, 70]), shared_grid(0.16, STEP, 700)

@@ -21,7 +21,7 @@ from skysieve.dedispersion.stream.report.sink import Sink
 from skysieve.dedispersion.stream.search import search as search_module
 from tests.kernels.shim import ShimRuntime, shim_runtime
 
-SEARCH = {"threshold": 7.0, "block": 0.6, "threads": 1, "widths": [1, 4, 16]}
+SEARCH = {"clean": True, "threshold": 7.0, "block": 0.6, "threads": 1, "widths": [1, 4, 16]}
 HOW = {"channels": 4, "integrate": 4, "calibrate": 0.2}
 NSUB, TSAMP = 4, 3.2e-5
 PULSES = (1.0, 2.0, 3.2, 4.4)

@@ -250,6 +250,10 @@ class Lane(ABC):
         """Start to copy `source`, an array on the device of number `index`, into `target`."""
 
     @abstractmethod
+    def clear(self, target: Any) -> None:
+        """Start to set the bytes of a contiguous device array to 0; ``fill`` would compile a kernel of CuPy's first."""
+
+    @abstractmethod
     def synchronize(self) -> None:
         """Wait for all work of this lane's stream."""
 
@@ -318,6 +322,9 @@ class HostLane(Lane):
     def from_peer(self, target: Any, source: Any, index: int) -> None:
         target[...] = source.reshape(target.shape)
 
+    def clear(self, target: Any) -> None:
+        target[...] = 0
+
     def synchronize(self) -> None:
         return None
 
@@ -354,6 +361,9 @@ class CudaLane(Lane):
         self.xp.cuda.runtime.memcpyPeerAsync(
             target.data.ptr, self._index, source.data.ptr, index, source.nbytes, self.stream.ptr
         )
+
+    def clear(self, target: Any) -> None:
+        self.xp.cuda.runtime.memsetAsync(target.data.ptr, 0, target.nbytes, self.stream.ptr)
 
     def synchronize(self) -> None:
         self.stream.synchronize()

@@ -18,6 +18,8 @@ ROUGHLY = 0.6
 """Part of the error of a step that a difference of means has, at least."""
 LEAST, LATE = 10, 2
 """A step is judged by at least so many pieces on each side; one in the last pieces of a block waits for the next."""
+FLAT = 6
+"""So many of the 8 pieces on each side of a step have its level."""
 
 
 @njit(**JIT)
@@ -282,11 +284,21 @@ def steady(each, used, low, high, root, first, last, a, out):
 
 
 @njit(**JIT)
-def lasts(means, p, size, later, jump, a):
-    """Whether the level changes at piece ``p`` by at least half of a jump, at once, and also further from ``p``.
+def is_flat(means, middle_value, error):
+    """Whether most of 8 means are within an error of their median: the flank of a pulse is not."""
+    count = 0
+    for v in means:
+        count += abs(v - middle_value) <= error
+    return count >= FLAT
+
+
+@njit(**JIT)
+def lasts(means, p, size, later, jump, error, a):
+    """Whether the level changes at piece ``p`` by about a jump, at once, and by half of it also further from ``p``.
 
     ``size`` and ``later``, from `LEAST` to 16, are the numbers of pieces before and after.  Levels close to ``p`` are
-    medians of 8 pieces, and those further away of the others, less what the slope makes of them.
+    medians of 8 pieces, which are flat, and those further away of the others, less what the slope makes of them.
+    ``error`` is that of the mean of a piece.
     """
     sign = 1.0 if jump > 0 else -1.0
     rise = abs(jump)
@@ -294,7 +306,10 @@ def lasts(means, p, size, later, jump, a):
     close = middle(a, 8)
     a[:8] = means[p : p + 8]
     near = middle(a, 8)
-    if sign * (near - close) < 0.65 * rise:
+    if not 0.65 * rise <= sign * (near - close) <= 1.5 * rise:
+        return False
+    allowed = 0.25 * rise + 2.5 * error
+    if not (is_flat(means[p - 8 : p], close, allowed) and is_flat(means[p : p + 8], near, allowed)):
         return False
     a[: size - 8] = means[p - size : p - 8]
     early = middle(a, size - 8)
@@ -305,12 +320,29 @@ def lasts(means, p, size, later, jump, a):
 
 
 @njit(**JIT)
+def jump_of_groups(each, used, low, high, root, p, size, later, a, groups):
+    """The median over the groups of a band of their jumps, each between the medians of its pieces before and after.
+
+    A burst with dispersion is in each group for a short time only.  Arguments are those of `steady` and `lasts`.
+    """
+    n = 0
+    for j in range(low, high):
+        if used[j] > 0:
+            a[:size] = each[j + 1, p - size : p] - each[j, p - size : p]
+            before = middle(a, size)
+            a[:later] = each[j + 1, p : p + later] - each[j, p : p + later]
+            groups[n] = (middle(a, later) - before) / used[j]
+            n += 1
+    return middle(groups, n) * root
+
+
+@njit(**JIT)
 def find_step(series, used, bands, each, piece, context, count, error, steep, out):
     """The strongest step of the level in a band of groups, if there is one; whether there is one.
 
     A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
     error, most of which happens at once: the means of two pieces on both sides differ by ``steep`` times as much, and
-    by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it at the same time.
+    by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it, at the same time.
 
     Parameters
     ----------
@@ -357,7 +389,10 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
                 continue
             low, high = p - size, p + later
             steady(each, used, bands[b, 0], bands[b, 1], math.sqrt(total), low, high, groups, still)
-            if not lasts(still, p, size, later, jump, a):  # a burst, perhaps on a slope
+            if not lasts(still, p, size, later, jump, math.sqrt(1 / piece), a):  # a burst, perhaps on a slope
+                continue
+            own = jump_of_groups(each, used, bands[b, 0], bands[b, 1], math.sqrt(total), p, size, later, a, groups)
+            if own * jump < 0.5 * jump * jump:
                 continue
             if not known:
                 known = True

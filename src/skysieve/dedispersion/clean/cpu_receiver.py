@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -20,6 +21,10 @@ WHOLE = 1.5 * 2.0**52
 """A number of this size has no fraction."""
 SAMPLED = 49
 """What all channels have in common is the median of so many of them."""
+LIT = 3.0
+"""Standard errors from which on a cell may be part of a track."""
+TRACK, LEAST_TRACK, STEEP = 8, 8, 2
+"""A track fills one in so many channels, and at least so many; pieces by which it moves from channel to channel."""
 
 
 @njit(**JIT)
@@ -77,25 +82,47 @@ def middle(a, n):
     return a[n // 2] if n % 2 else 0.5 * (a[n // 2 - 1] + a[n // 2])
 
 
-@njit(**JIT)
-def spread(values, live):
-    """Robust standard deviation of the values of live channels about 0."""
-    a = np.sort(np.abs(values[live]))
+def spread(values):
+    """Robust standard deviation of values about 0."""
+    a = np.sort(np.abs(values))
     n = len(a)
     return 1.4826 * (0.5 * (a[(n - 1) // 2] + a[n // 2])) if n else 0.0
 
 
-@njit(**JIT)
 def log_of(x):
     """Natural logarithm, by operations that give the same bits everywhere."""
-    m, e = math.frexp(x)
-    if m < 0.7071067811865476:
-        m, e = 2.0 * m, e - 1
+    m, e = np.frexp(x)
+    low = m < 0.7071067811865476
+    m, e = np.where(low, 2.0 * m, m), e - low
     y = (m - 1.0) / (m + 1.0)
     square, series = y * y, 0.0
     for k in range(10, -1, -1):
         series = series * square + 1.0 / (2 * k + 1)
     return e * 0.6931471805599453 + 2.0 * y * series
+
+
+@cache
+def sorting_network(count):
+    """Pairs of places that sort ``count`` values when they are compared and swapped in turn (Batcher).
+
+    >>> a = np.array([3, 1, 2])
+    >>> for low, high in sorting_network(3):
+    ...     a[[low, high]] = min(a[low], a[high]), max(a[low], a[high])
+    >>> a.tolist()
+    [1, 2, 3]
+    """
+    pairs = []
+    p = 1
+    while p < count:
+        k = p
+        while k >= 1:
+            for j in range(k % p, count - k, 2 * k):
+                for i in range(min(k, count - j - k)):
+                    if (i + j) // (2 * p) == (i + j + k) // (2 * p):
+                        pairs.append((i + j, i + j + k))
+            k //= 2
+        p *= 2
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 @njit(**JIT)
@@ -111,42 +138,30 @@ def medians(a, order, out):
         out[c] = 0.5 * (a[(P - 1) // 2, c] + a[P // 2, c])
 
 
-@njit(**JIT)
-def around(values, live, order, out):
-    """For each channel that is live, the median of the live ones around it, without itself.
+@cache
+def neighbours(n):
+    """For each of ``n`` channels the ``2 * NEIGHBOURS`` around it, without itself; fewer if there are fewer."""
+    count = min(2 * NEIGHBOURS, n - 1)
+    i = np.arange(n)
+    at = np.clip(i - NEIGHBOURS, 0, n - 1 - count) + np.arange(count)[:, None]
+    return at + (at >= i)
 
-    ``order`` is the `sorting_network` for ``2 * NEIGHBOURS`` values.
-    """
+
+def around(values, live, out):
+    """For each channel that is live, the median of the live ones around it, without itself."""
     where = np.flatnonzero(live)
-    n = len(where)
-    if n <= 2 * NEIGHBOURS:
-        a = np.empty(n)
-        for i in range(n):
-            k = 0
-            for j in range(n):
-                if j != i:
-                    a[k] = values[where[j]]
-                    k += 1
-            out[where[i]] = middle(a, k) if k else values[where[i]]
-        return
-    v = values[where]
-    a = np.empty((2 * NEIGHBOURS, n))
-    for i in range(n):
-        low = max(0, min(i - NEIGHBOURS, n - 1 - 2 * NEIGHBOURS))
-        for k in range(2 * NEIGHBOURS):
-            a[k, i] = v[low + k + (low + k >= i)]
-    found = np.empty(n)
-    medians(a, order, found)
-    out[where] = found
+    if len(where) > 1:
+        a = values[where[neighbours(len(where))]]
+        found = np.empty(len(where))
+        medians(a, sorting_network(len(a)), found)
+        out[where] = found
+    else:
+        out[where] = values[where]
 
 
 @njit(**JIT)
-def level_of(total, square, lag, counts, order, spare, mean, var, rho, level, sigma):
-    """Mean and variance by piece; level, sigma by channel: medians over the pieces.
-
-    ``rho`` is the lag-1 autocorrelation of a channel, 0 on average for white noise.  ``order`` is the
-    `sorting_network` for the pieces, ``spare`` scratch memory of the shape of ``mean``.
-    """
+def piece_moments(total, square, lag, counts, mean, var, fair, rho):
+    """Mean, variance, and estimate of the variance of each piece, and the lag-1 autocorrelation of each channel."""
     P, C = mean.shape
     up, down = np.zeros(C), np.zeros(C)
     for p in range(P):
@@ -157,107 +172,151 @@ def level_of(total, square, lag, counts, order, spare, mean, var, rho, level, si
             mean[p, c] = m
             v = max(0.0, square[p, c] * one - m * m)
             var[p, c] = v
+            fair[p, c] = v * more
             # the mean of products of neighbours is below the square of the mean by var / n
             up[c] += lag[p, c] - m * m * less + v
             down[c] += v * less
-        spare[p] = mean[p]
-    medians(spare, order, level)
-    for p in range(P):
-        more = counts[p] / (counts[p] - 1)
-        for c in range(C):
-            spare[p, c] = var[p, c] * more
-    medians(spare, order, sigma)
-    fair = 1 - 2 / (9 * (counts[0] - 1))
-    fair = fair * fair * fair
     for c in range(C):
-        sigma[c] = math.sqrt(sigma[c] / fair)
         rho[c] = up[c] / down[c] if down[c] > 0 else 0.0
 
 
+def level_of(total, square, lag, counts, mean, var, rho, level, sigma):
+    """Mean and variance by piece; level, sigma by channel: medians over the pieces.
+
+    ``rho`` is the lag-1 autocorrelation of a channel, 0 on average for white noise.
+    """
+    fair, order = np.empty_like(mean), sorting_network(len(mean))
+    piece_moments(total, square, lag, counts, mean, var, fair, rho)
+    medians(mean.copy(), order, level)
+    medians(fair, order, sigma)
+    part = 1 - 2 / (9 * (int(counts[0]) - 1))
+    sigma[:] = np.sqrt(sigma / (part * part * part))
+
+
 @njit(**JIT)
-def judge_cells(mean, var, counts, level, sigma, live, limit, order, cells, slow, burst):
+def find_tracks(lit, score):
+    """Leave in ``lit``, shape (pieces, channels in order of falling frequency), the cells that are on a track.
+
+    A dispersed pulse lights neighbouring channels at the same or at successive times; a narrow-band signal does not.
+    A track goes from each channel to the next one, and stays in its piece or goes to one of the `STEEP` pieces after
+    it.  It has one point for each lit cell, less one for each other cell, and needs as many as an eighth of the
+    channels.  One that begins in the first piece, or ends in the last, goes on in another block: it needs points for a
+    thirty-second part.  ``score`` is scratch memory of the shape of ``lit``.
+    """
+    P, n = lit.shape
+    need = max(LEAST_TRACK, n // TRACK)
+    begun = need - max(LEAST_TRACK // 2, n // (4 * TRACK))
+    row = np.zeros(P, np.int32)
+    for i in range(n):
+        for p in range(P - 1, -1, -1):
+            s = row[p]
+            for k in range(max(0, p - STEEP), p):
+                s = max(s, row[k])
+            if lit[p, i]:
+                row[p] = (s if p else max(s, begun)) + 1
+            else:
+                row[p] = max(0, s - 1)
+            score[p, i] = row[p]
+    row[:] = 0
+    for i in range(n - 1, -1, -1):
+        for p in range(P):
+            s = row[p]
+            for k in range(p + 1, min(P, p + 1 + STEEP)):
+                s = max(s, row[k])
+            if lit[p, i]:
+                row[p] = (s if p < P - 1 else max(s, begun)) + 1
+                lit[p, i] = score[p, i] + row[p] - 1 >= need
+            else:
+                row[p] = max(0, s - 1)
+
+
+@njit(**JIT)
+def score_cells(mean, var, counts, level, sigma, where, limit, z, u, high, lit):
+    """Standard errors of mean and variance of each cell; which are above ``limit``, and above `LIT`; whether any is."""
+    P, n = z.shape
+    few = min(SAMPLED, n)
+    a = np.empty(max(1, few))
+    most = limit + 0.1 * limit * limit
+    found = False
+    for p in range(P):
+        for i in range(n):
+            c = where[i]
+            z[p, i] = (mean[p, c] - level[c]) / sigma[c]
+        for i in range(few):
+            a[i] = z[p, i * n // few]
+        common = middle(a, few) if few else 0.0
+        root, half = math.sqrt(counts[p]), math.sqrt((counts[p] - 1) / 2)
+        for i in range(n):
+            c = where[i]
+            z[p, i] = (z[p, i] - common) * root
+            u[p, i] = (var[p, c] / (sigma[c] * sigma[c]) - 1) * half
+            high[p, i] = abs(z[p, i]) > limit or u[p, i] > most
+            lit[p, i] = abs(z[p, i]) > LIT or u[p, i] > LIT
+            found |= high[p, i]
+    return found
+
+
+@njit(**JIT)
+def sum_cells(z, u, left_out, slow, burst):
+    """Mean squares of `score_cells` by channel, without some cells."""
+    P, n = z.shape
+    for i in range(n):
+        s = b = 0.0
+        count = 0
+        for p in range(P):
+            if not left_out[p, i]:
+                s += z[p, i] * z[p, i]
+                b += min(u[p, i] * u[p, i], 1e6)
+                count += 1
+        slow[i], burst[i] = s / count, b / count
+
+
+def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst):
     """Find cells (piece, channel) with too high a mean, or too large a variance, and statistics of channels.
 
     ``slow[c]`` is the mean square of the piece means about what all channels have in common, and ``burst[c]`` that of
-    the piece variances, both 1 for white noise.  A cell counts from ``limit`` standard errors on, and more where the
-    channels around have cells as high: they show a burst of the sky.  ``order`` is as for `around`.
+    the piece variances, both 1 for white noise.  A cell counts from ``limit`` standard errors on, with the pieces
+    beside it, unless it is on a track of cells above `LIT` (see `find_tracks`): these show a pulse of the sky, or an
+    impulse.  Where they are a quarter of the pieces at most, the statistics do without them.
     """
-    P, C = mean.shape
-    z = np.zeros((P, C))
-    u = np.zeros((P, C))
     where = np.flatnonzero(live)
-    few = min(SAMPLED, len(where))
-    a = np.empty(max(1, few))
-    for p in range(P):
-        for c in where:
-            z[p, c] = (mean[p, c] - level[c]) / sigma[c]
-        for i in range(few):
-            a[i] = z[p, where[i * len(where) // few]]
-        common = middle(a, few) if few else 0.0
-        root, half = math.sqrt(counts[p]), math.sqrt((counts[p] - 1) / 2)
-        for i in range(len(where)):
-            c = where[i]
-            z[p, c] = (z[p, c] - common) * root
-            u[p, c] = (var[p, c] / (sigma[c] * sigma[c]) - 1) * half
-    top = np.zeros(C)
-    for c in where:
-        up = s = b = 0.0
-        for p in range(P):
-            s += z[p, c] * z[p, c]
-            b += min(u[p, c] * u[p, c], 1e6)
-            up = max(up, z[p, c])
-        slow[c], burst[c], top[c] = s / P, b / P, up
-    nearby = np.zeros(C)
-    around(top, live, order, nearby)
-    for c in where:
-        most = limit + 1.5 * max(0.0, nearby[c] - 3.5)
-        for p in range(P):
-            if abs(z[p, c]) > most or u[p, c] > most + 0.1 * most * most:
-                for q in range(max(0, p - 1), min(P, p + 2)):
-                    cells[q, c] = True
+    shape = len(mean), len(where)
+    z, u = np.empty(shape), np.empty(shape)
+    high, lit, left_out = (np.zeros(shape, bool) for _ in range(3))
+    if score_cells(mean, var, counts, level, sigma, where, limit, z, u, high, lit):
+        find_tracks(lit, np.empty(shape, np.int32))
+        left_out = lit & (4 * np.count_nonzero(lit, axis=0) <= len(mean))
+        high &= ~lit
+        found = high.copy()
+        found[1:] |= high[:-1]
+        found[:-1] |= high[1:]
+        cells[:, where] = found
+    sums = np.empty((2, len(where)))
+    sum_cells(z, u, left_out, *sums)
+    slow[where], burst[where] = sums
 
 
-@njit(**JIT)
-def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, order, bad):
+def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, bad):
     """Channels whose noise differs from that of their neighbours, or that have too many cells.
 
     They differ by autocorrelation, by slow or intermittent changes, or by a larger sigma.
     """
-    C = len(sigma)
-    nearby = np.zeros(C)
-    off = np.zeros(C)
-    around(rho, live, order, nearby)
-    error = 1 / math.sqrt(samples)
-    for c in range(C):
-        off[c] = rho[c] - nearby[c]
-    scatter = max(error, spread(off, live))
-    for c in range(C):
-        if live[c] and abs(off[c]) > 6 * scatter + 0.5 * abs(nearby[c]):
-            bad[c] = True
+    nearby = np.zeros(len(sigma))
+    around(rho, live, nearby)
+    off = rho - nearby
+    scatter = max(1 / math.sqrt(samples), spread(off[live]))
+    bad |= live & (np.abs(off) > 6 * scatter + 0.5 * np.abs(nearby))
     error = math.sqrt(2.0 / pieces)
     for values in (slow, burst):
-        around(values, live, order, nearby)
-        for c in range(C):
-            if live[c] and values[c] > (1 + 7 * error) * max(1.0, 2.0 * nearby[c]):
-                bad[c] = True
-    size = np.zeros(C)
-    for c in range(C):
-        size[c] = log_of(sigma[c]) if live[c] else 0.0
-    around(size, live, order, nearby)
-    for c in range(C):
-        off[c] = size[c] - nearby[c]
-    scatter = max(0.025, spread(off, live))
-    for c in range(C):
-        if live[c] and off[c] > 6 * scatter:
-            bad[c] = True
-    for c in range(C):
-        count = 0
-        for p in range(len(cells)):
-            count += cells[p, c]
-        if count > most * len(cells):
-            bad[c] = True
-        if bad[c]:
-            cells[:, c] = False
+        around(values, live, nearby)
+        bad |= live & (values > (1 + 7 * error) * np.maximum(1.0, 2.0 * nearby))
+    size = np.zeros(len(sigma))
+    size[live] = log_of(sigma[live])
+    around(size, live, nearby)
+    off = size - nearby
+    bad |= live & (off > 6 * max(0.025, spread(off[live])))
+    bad |= np.count_nonzero(cells, axis=0) > most * len(cells)
+    cells[:, bad] = False
 
 
 @njit(**JIT)
@@ -421,18 +480,23 @@ def noise(rows, start, first, last, c, piece, level, sigma, size, base, low, hig
 
 
 @njit(**JIT)
-def level_beside(rows, first, piece, order, a, out):
-    """Median of each channel's means of the ``len(a)`` pieces from sample ``first`` on."""
-    C = len(out)
-    for p in range(len(a)):
-        a[p] = 0.0
+def piece_means(rows, first, piece, out):
+    """Means of each channel in ``len(out)`` pieces from sample ``first`` on."""
+    C = rows.shape[1]
+    for p in range(len(out)):
+        out[p] = 0.0
         for t in range(first + p * piece, first + (p + 1) * piece):
             row = rows[t]
             for c in range(C):
-                a[p, c] += row[c]
+                out[p, c] += row[c]
         for c in range(C):
-            a[p, c] /= piece
-    medians(a, order, out)
+            out[p, c] /= piece
+
+
+def level_beside(rows, first, piece, a, out):
+    """Median of each channel's means of the ``len(a)`` pieces from sample ``first`` on; ``a`` is scratch memory."""
+    piece_means(rows, first, piece, a)
+    medians(a, sorting_network(len(a)), out)
 
 
 @njit(**JIT)

@@ -10,7 +10,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +37,7 @@ class Step:
     ----------
     help : str
     usual : bool
-        Whether ``clean=True`` does it: it costs less than 1% of the S/N in clean noise.
+        Whether it is done by default: it costs less than 1% of the S/N in clean noise.
     """
 
     help: str
@@ -98,7 +97,7 @@ def cleaning_steps(clean: Clean) -> tuple[str, ...]:
     Parameters
     ----------
     clean : bool, str, sequence of str or None
-        True for the usual steps, False or None for none, or names of `CLEANING`.
+        None or True for the usual steps, False for none, or names of `CLEANING`.
 
     Raises
     ------
@@ -107,11 +106,11 @@ def cleaning_steps(clean: Clean) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> cleaning_steps(True), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
+    >>> cleaning_steps(None), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
     (('gain', 'channels', 'cells', 'impulses'), ('channels', 'impulses'), ())
     """
     if clean is None or isinstance(clean, (bool, np.bool_)):
-        return tuple(name for name, step in CLEANING.items() if step.usual) if clean else ()
+        return tuple(name for name, step in CLEANING.items() if step.usual) if clean is None or clean else ()
     given = [clean] if isinstance(clean, str) else list(clean)
     unknown = [name for name in given if name not in CLEANING]
     if unknown:
@@ -122,13 +121,13 @@ def cleaning_steps(clean: Clean) -> tuple[str, ...]:
 CLEAN_HELP = (
     "What to remove first: all, none, or a list of: "
     + "; ".join(f"{name} ({step.help})" for name, step in CLEANING.items())
-    + f". all is {','.join(cleaning_steps(True))}; the default is none."
+    + f". The default is all: {','.join(cleaning_steps(None))}."
 )
 """Help of the option ``--clean``."""
 VETO_HELP = (
     "Whether to look at each candidate again and to leave out those that are interference: as strong without "
-    "dispersion, narrow, at the end of the data, or beside an uneven level. The default is --veto with --clean, and "
-    "--no-veto without it."
+    "dispersion, narrow, at the end of the data, or beside an uneven level. The default is --veto, and --no-veto with "
+    "--clean none."
 )
 """Help of the option ``--veto``."""
 
@@ -442,14 +441,13 @@ class Cleaner:
         cpu_receiver.moments(rows, q, self.narrow, total, square, lag)
         mean, var, cells = np.empty((P, C)), np.empty((P, C)), np.zeros((P, C), bool)
         level, sigma, rho, slow, burst = (np.zeros(C) for _ in range(5))
-        order, near, spare = sorting_network(P), sorting_network(2 * cpu_receiver.NEIGHBOURS), np.empty((P, C))
-        cpu_receiver.level_of(total, square, lag, counts, order, spare, mean, var, rho, level, sigma)
+        cpu_receiver.level_of(total, square, lag, counts, mean, var, rho, level, sigma)
         dead = ~(sigma > 0) & self._use
         live, bad = self._use & ~dead, np.zeros(C, bool)
         if {"channels", "cells"} & set(self.steps):
-            cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, self._limit, near, cells, slow, burst)
+            cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, self._limit, cells, slow, burst)
         if "channels" in self.steps:
-            cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, near, bad)
+            cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, bad)
         if "cells" not in self.steps:
             cells[:] = False
         alive: NDArray[np.bool_] = np.asarray((var > 0).all(axis=0))
@@ -536,10 +534,10 @@ class Cleaner:
         earlier = min(PIECES // 2, first // self.piece)
         if later < 1:
             return None
-        cpu_receiver.level_beside(rows, first, self.piece, sorting_network(later), np.empty((later, C)), after)
+        cpu_receiver.level_beside(rows, first, self.piece, np.empty((later, C)), after)
         if earlier >= 4:
-            where, spare = first - earlier * self.piece, np.empty((earlier, C))
-            cpu_receiver.level_beside(rows, where, self.piece, sorting_network(earlier), spare, before)
+            where = first - earlier * self.piece
+            cpu_receiver.level_beside(rows, where, self.piece, np.empty((earlier, C)), before)
         else:
             which &= self._known
             before = self._held.copy()
@@ -783,30 +781,6 @@ class CleanReader:
                 self._blocks.pop(next(iter(self._blocks)))
             self._blocks[at // size] = rows
         return self._blocks[number]
-
-
-@cache
-def sorting_network(count: int) -> NDArray[np.int64]:
-    """Pairs of places that sort ``count`` values when they are compared and swapped in turn (Batcher).
-
-    >>> a = np.array([3, 1, 2])
-    >>> for low, high in sorting_network(3):
-    ...     a[[low, high]] = min(a[low], a[high]), max(a[low], a[high])
-    >>> a.tolist()
-    [1, 2, 3]
-    """
-    pairs = []
-    p = 1
-    while p < count:
-        k = p
-        while k >= 1:
-            for j in range(k % p, count - k, 2 * k):
-                for i in range(min(k, count - j - k)):
-                    if (i + j) // (2 * p) == (i + j + k) // (2 * p):
-                        pairs.append((i + j, i + j + k))
-            k //= 2
-        p *= 2
-    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def bands_of(groups: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -257,8 +257,8 @@ def search(
     clean: CleanOption = None,
     save_mask: Annotated[
         Path | None,
-        option("--save-mask", help="Mask of what was removed, as PRESTO's rfifind writes it (.mask); needs "
-               "--clean.", panel=OUTPUT, metavar="FILE"),
+        option("--save-mask", help="Mask of what was removed, as PRESTO's rfifind writes it (.mask).", panel=OUTPUT,
+               metavar="FILE"),
     ] = None,
     requantise: Requantise = False,
     searching: Searching,
@@ -297,7 +297,7 @@ def search(
 ) -> None:  # fmt: skip
     """Search files for dispersed single pulses: from data to candidates and pictures.
 
-    With --cluster every file is searched by itself, and the table has a column of files.
+    With --cluster every file is searched separately, and the table has a column of file names.
 
     Example: skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
 
@@ -323,8 +323,8 @@ def search(
         messages = reports.messages()
         dms.check(plan_file)
         steps = parse_steps(clean, "--clean")
-        if save_mask is not None and not steps:
-            raise ValueError("--save-mask: nothing is removed; expected --clean all, or a list of steps")
+        if save_mask is not None and steps == ():
+            raise ValueError("--save-mask: nothing is removed with --clean none")
 
         def find(fb: Filterbank) -> tuple[Filterbank, Candidates, Mask | None]:
             made = dms.plan(fb, plan_file)
@@ -825,7 +825,7 @@ def plot(
 
 
 def draw_missing(folder: Path, messages: Messages) -> None:
-    """Draw the pictures that a stream has not drawn; a failure costs that picture alone."""
+    """Draw the pictures that a stream has not drawn; if one fails, the others are still drawn."""
     from skysieve.core.files import remove_leftovers
     from skysieve.dedispersion.stream.report.drawing import draw, undrawn
 

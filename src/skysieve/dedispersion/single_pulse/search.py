@@ -80,6 +80,8 @@ WIDTHS = (
 """Boxcars, binned samples: from 5 on each is at most 1.21 times the one before; a top-hat pulse loses at most 5%."""
 LEAST_BLOCK = 1024
 """Fewest samples of a noise block: quartiles of fewer are uncertain."""
+MANY = 2**24
+"""Samples of all series from which many events are expected, which compiled code groups."""
 EVENT_BYTES = 320
 """Bytes of memory for each event, while candidates are made of them."""
 
@@ -309,7 +311,8 @@ class SearchPlan(EnginePlan):
             tables = [t.table for t in job.made]
             cleaner = self._cleaner(fb, ())
             source = Cleaned(fb if self._target.gpu else self._cleaned(fb, cleaner, 0, None), None, job.length)
-            if not self._target.gpu:  # with a GPU, numba is loaded when events are found
+            series = fb.nsamp * sum(len(table.delays) for table in tables)
+            if not self._target.gpu and series >= MANY:  # with a GPU, numba is loaded when events are found
                 compile_beside()
             step = _chunk_blocks(source, tables, job, self._target, workers, cleaner) * job.length
 
@@ -389,14 +392,15 @@ class SearchPlan(EnginePlan):
                     made.append(new := DeviceCleaner(runtime, most, cleaner, begin))
                     return new
 
-                source = Cleaned(data, whole, length, watch, make)
+                source = Cleaned(data, whole, length, watch, make, gpu=True)
                 found = self._run(data, source, looked, progress)
                 if not source.replaced:
                     cleaner = made[0]
                     return found
             if cleaner.steps:  # also for values that are not finite, which the statistics leave out
                 data = self._cleaned(data, cleaner, begin, watch)
-            return self._run(data, Cleaned(data, whole, length, None if cleaner.steps else watch), looked, progress)
+            source = Cleaned(data, whole, length, None if cleaner.steps else watch, gpu=self._target.gpu)
+            return self._run(data, source, looked, progress)
 
         lost = Losses(NO_RECTANGLES)
         if losses is not None:
@@ -507,6 +511,11 @@ class SearchPlan(EnginePlan):
         """The device, or the first of several."""
         return self._target.devices[0]
 
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that search."""
+        return len(self._target.devices) if self._target.gpu else 0
+
     def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
         """The work of a search of so many samples of noise (`core.machine.rates`), and bytes of samples."""
         job, costs = self._job, self._open_engine().describe()["costs"]
@@ -607,13 +616,13 @@ def search(
         default the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have
         (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
     clean : bool, str, sequence of str or None
-        What is removed from the data first: True for steps of the gain, bad channels, narrow-band signals and impulses;
-        False or None, the default, for nothing; or names of `CLEANING`.  The result lists what was removed as
-        ``removed``.  Data of fewer than 16 channels and de-dispersed ones are not cleaned.
+        What is removed from the data first: None or True for steps of the gain, bad channels, narrow-band signals and
+        impulses; False for nothing; or names of `CLEANING`.  The result lists what was removed as ``removed``.  Data of
+        fewer than 16 channels and de-dispersed ones are not cleaned.
     veto : bool, optional
         Look at each candidate again, in its cut-out of the samples, and leave out those that are no dispersed pulses:
         see `vetting.REASONS`.  The result counts them as ``vetoed``.  Data of fewer than 32 channels are not looked at.
-        The default is to do so if the data are cleaned.
+        The default is to do so unless nothing is removed (``clean=False``).
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 

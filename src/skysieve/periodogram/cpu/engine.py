@@ -47,7 +47,7 @@ WORTH_SPLITTING = 1.5e-3
 FIRST_SECONDS = 3.0
 """Time of first answers without compiled code in one process, after which the search is compiled: that takes longer."""
 FIRST_PAIR, FIRST_FREQUENCY, FIRST_OBJECT = 40e-9, 2e-6, 20e-3
-"""Seconds of a first answer for each point at a frequency, each frequency, and each object with its peaks."""
+"""Seconds that a search without compiled code takes for each point and frequency, each frequency, and each object."""
 KEPT_BYTES = 32 << 20
 
 
@@ -126,7 +126,7 @@ class Engine:
         kind = (self.spec.min_points, self.spec.centred)
         for start, stop in self.chunks(source):
             t, y, dy, offsets = source.read(start, stop)
-            errors = t[:0] if dy is None else dy
+            t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
             views = [a[start:stop] for a in (used, t_min, span, status)]
             run = interpreted_if_small(scan, STEPS * len(t))
             self._spread(stop - start, lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, *views))  # noqa: B023
@@ -201,7 +201,7 @@ class Engine:
         tt, w, wy = np.empty(rows), np.empty(rows), np.empty(rows)
         yy, weight = np.ones(n), np.ones(n)
         out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
-        errors = t[:0] if dy is None else dy
+        t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
         kind = (self.spec.min_points, self.spec.centred)
         run = interpreted_if_small(prepare, STEPS * rows)
         self._spread(
@@ -212,7 +212,7 @@ class Engine:
         output.mean_square[start:stop], output.weight[start:stop] = yy, weight
         n_used = output.n_used[start:stop]
         scale = self.normalization.scale_of(yy, weight, n_used)
-        return state.Curves(tt, w, wy, offsets[:-1], n_used, output.span[start:stop], scale)
+        return state.Curves(tt, w, wy, offsets[:-1].copy(), n_used, output.span[start:stop], scale)
 
     def _chunk(
         self, source: Source, grids: Grids, output: Output, power_start: NDArray[np.int64], start: int, stop: int,
@@ -369,6 +369,14 @@ class SinusoidSearch(ChunkSearch):
             self.objects(method, combs, np.array([i]))
         else:
             super().one(method, combs, i, nf)
+
+
+def read_only(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
+    """Read-only views: numba compiles a function for each combination of read-only and other arrays that it gets."""
+    views = [a.view() for a in arrays]
+    for view in views:
+        view.flags.writeable = False
+    return views
 
 
 def _scratch_of(engine: Engine, name: str, make: Callable[..., state.Work], *sizes: int) -> state.Work:

@@ -245,7 +245,9 @@ class Engine:
         mean = float(offsets[-1]) / max(1, n)
         method = settings.methods.typical(nf, cycles, mean)
         expected = settings.methods.expected(method, n, nf, mean, len(self.workers))
-        seconds = expected.pop("seconds")
+        expected.pop("seconds")
+        usual = self._settings(source, grids, Output.allocate(0, self.spec.n_peaks), DEFAULTS[self.spec.dtype]).methods
+        seconds = usual.expected(method, n, nf, mean, len(self.workers))["seconds"]  # rates are of these, not measured
         kind = self.spec.dtype.name if self.spec.sinusoid else "bands" if self.spec.model is not None else "terms"
         work = {"calls": 1.0, "rows": float(offsets[-1]), "objects": float(n)}
         work[f"{METHODS[method.code]} {kind}"] = np.nan if seconds is None else seconds

@@ -202,7 +202,7 @@ class CurveSet:
     """Band of each row of a file that has such a column; None otherwise."""
 
     def name(self, i: int) -> str:
-        """How a message names object ``i``."""
+        """Name of object ``i`` in messages."""
         if self.single:
             return "the light curve"
         return f"object {i}" if self.ids is None else f"object {self.ids[i]!s} (number {i})"
@@ -214,7 +214,7 @@ read."""
 
 
 def joined(source: Source) -> Source:
-    """Lists in one piece of memory if they are on the host and not too long, for a source that is read twice."""
+    """Join lists in memory if they are on the host and not too long, because the source is read twice."""
     if not isinstance(source, ListSource) or source.on_device:
         return source
     columns = 3 if source.has_dy else 2
@@ -262,7 +262,7 @@ def light_curves(
 
 
 FILE_OPTIONS = {"id": "id", "time": "t", "mag": "y", "err": "dy", "band-column": "bands"}
-"""Arguments by the options of the command line, which the messages of the readers name."""
+"""Argument of the Python functions for each option that error messages of the readers name."""
 
 
 def _from_file(path: str | os.PathLike[str], columns: dict[str, Any]) -> CurveSet:

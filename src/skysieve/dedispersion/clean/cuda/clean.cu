@@ -48,6 +48,10 @@ typedef unsigned long long u64;
 #define LEAST_PIECES 8   // a block of fewer is cleaned as the one before it
 #define NEIGHBOURS 8     // channels on each side with which a channel is compared
 #define SAMPLED 49       // channels whose median is what all have in common
+#define LIT 3.0          // standard errors from which on a cell may be part of a track
+#define TRACK 8          // a track fills one in so many channels
+#define LEAST_TRACK 8    // and at least so many
+#define STEEP 2          // pieces by which it moves from channel to channel
 #define MOST_CELLS 0.3   // fraction of bad cells from which a channel is bad
 #define REACH 4          // pieces on each side whose median is the baseline
 #define LEAST 10         // pieces on each side of a step
@@ -81,7 +85,7 @@ struct Job {
   const int *edges, *group, *bands;
   const double* thresholds;
   double *mean, *var, *level, *sigma, *rho, *fill, *scratch;
-  int* listed;
+  int *listed, *tracks;
   u8 *marks, *states;
   u32* cells;
   int* weights;
@@ -375,6 +379,43 @@ __device__ int list(int channels, int* listed, F wanted) {
   return n;
 }
 
+// Leave in the masks lit[] of n channels, in order of falling frequency, the pieces that are on a track; by a warp.
+// `score` is for n * PIECES numbers.
+__device__ void find_tracks(u32* lit, int n, int pieces, int* score) {
+  const int lane = threadIdx.x & 31, need = max(LEAST_TRACK, n / TRACK);
+  const int begun = need - max(LEAST_TRACK / 2, n / (4 * TRACK));
+  int row = 0;
+  u32 masks = 0;
+  for (int i = 0; i < n; i++) {
+    if ((i & 31) == 0) masks = i + lane < n ? lit[i + lane] : 0;
+    const bool on = __shfl_sync(~0u, masks, i & 31) >> lane & 1;
+    int s = row;
+#pragma unroll
+    for (int k = 1; k <= STEEP; k++) {
+      const int before = __shfl_up_sync(~0u, row, k);
+      s = max(s, lane >= k ? before : 0);
+    }
+    if (on && lane == 0) s = max(s, begun);
+    row = on ? s + 1 : max(0, s - 1);
+    score[i * PIECES + lane] = row;
+  }
+  row = 0;
+  for (int i = n - 1; i >= 0; i--) {
+    if (i == n - 1 || (i & 31) == 31) masks = (i & ~31) + lane < n ? lit[(i & ~31) + lane] : 0;
+    const bool on = __shfl_sync(~0u, masks, i & 31) >> lane & 1;
+    int s = row;
+#pragma unroll
+    for (int k = 1; k <= STEEP; k++) {
+      const int after = __shfl_down_sync(~0u, row, k);
+      s = max(s, lane + k < 32 ? after : 0);
+    }
+    if (on && lane == pieces - 1) s = max(s, begun);
+    row = on ? s + 1 : max(0, s - 1);
+    const u32 kept = __ballot_sync(~0u, on && score[i * PIECES + lane] + row > need);
+    if (lane == 0) lit[i] = kept;
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(WIDE) judge(Job j) {
   __shared__ double common[PIECES], some[PIECES * SAMPLED];
   const Block b = j.blocks[blockIdx.x];
@@ -416,28 +457,39 @@ extern "C" __global__ void __launch_bounds__(WIDE) judge(Job j) {
   const auto of_variance = [&](int p, int c) {
     return mul(sub(quotient(var[(i64)p * C + c], mul(sigma[c], sigma[c])), 1.0), halves[p == pieces - 1]);
   };
+  int* score = j.tracks + (i64)part * (PIECES + 1) * C;
+  u32* lit = reinterpret_cast<u32*>(score + PIECES * C);
+  const double most = add(j.limit, mul(mul(0.1, j.limit), j.limit));
+  bool high = false;
   for (int i = threadIdx.x; i < n; i += WIDE) {
     const int c = where[i];
-    double up = 0, s = 0, r = 0;
+    u32 over = 0, some_over = 0;
     for (int p = 0; p < pieces; p++) {
+      const double z = fabs(of_mean(p, c)), u = of_variance(p, c);
+      if (z > j.limit || u > most) over |= 1u << p;
+      if (z > LIT || u > LIT) some_over |= 1u << p;
+    }
+    cells[c] = over;
+    lit[i] = some_over;
+    high = high || over;
+  }
+  const bool any = __syncthreads_or(high);
+  if (any && threadIdx.x < 32) find_tracks(lit, n, pieces, score);
+  __syncthreads();
+  for (int i = threadIdx.x; i < n; i += WIDE) {
+    const int c = where[i];
+    const u32 on = any ? lit[i] : 0, left_out = 4 * __popc(on) <= pieces ? on : 0;
+    double s = 0, r = 0;
+    for (int p = 0; p < pieces; p++) {
+      if (left_out >> p & 1) continue;
       const double z = of_mean(p, c), u = of_variance(p, c), squared = mul(u, u);
       s = add(s, mul(z, z));
       r = add(r, squared < 1e6 ? squared : 1e6);
-      up = larger(up, z);
     }
-    slow[i] = quotient(s, (double)pieces);
-    burst[i] = quotient(r, (double)pieces);
-    value[i] = up;
-  }
-  __syncthreads();
-  around(value, n, near);
-  for (int i = threadIdx.x; i < n; i += WIDE) {
-    const int c = where[i];
-    const double most = add(j.limit, mul(1.5, larger(0.0, sub(near[i], 3.5))));
-    const double varied = add(most, mul(mul(0.1, most), most));
-    u32 found = 0;
-    for (int p = 0; p < pieces; p++)
-      if (fabs(of_mean(p, c)) > most || of_variance(p, c) > varied) found |= 1u << p;
+    const double used = pieces - __popc(left_out);
+    slow[i] = quotient(s, used);
+    burst[i] = quotient(r, used);
+    u32 found = cells[c] & ~on;
     found |= found << 1 | found >> 1;
     cells[c] = pieces < 32 ? found & ((1u << pieces) - 1) : found;
   }

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 PACKAGE = "skysieve.dedispersion.clean.cuda"
 JOB = struct(
     "x*", "stride#", "plane#", "blocks*", "use*", "edges*", "group*", "bands*", "thresholds*", "mean*", "var*",
-    "level*", "sigma*", "rho*", "fill*", "scratch*", "listed*", "marks*", "states*", "cells*", "weights*", "means*",
-    "scales*", "used*", "whole*", "base*", "sums*", "series*", "prefix*", "flags*", "held*", "held_sigma*", "memory*",
-    "factor*", "shift*", "rough*", "pitch#", "limit.", "fair.", "low.", "high.", "planes", "offset", "channels",
-    "groups", "piece", "room", "count", "band_count", "widths", "wanted", "changed",
+    "level*", "sigma*", "rho*", "fill*", "scratch*", "listed*", "tracks*", "marks*", "states*", "cells*",
+    "weights*", "means*", "scales*", "used*", "whole*", "base*", "sums*", "series*", "prefix*", "flags*", "held*",
+    "held_sigma*", "memory*", "factor*", "shift*", "rough*", "pitch#", "limit.", "fair.", "low.", "high.", "planes",
+    "offset", "channels", "groups", "piece", "room", "count", "band_count", "widths", "wanted", "changed",
 )  # fmt: skip
 """``struct Job``."""
 BLOCK = struct("start#", "column#", "count", "total")
@@ -491,10 +491,11 @@ def parts(cleaner: Cleaner) -> dict[str, tuple[int, Any]]:
     f8, f4, i4, u4, u1 = np.float64, np.float32, np.int32, np.uint32, np.uint8
     return {
         "mean": (PIECES * C, f8), "var": (PIECES * C, f8), "level": (C, f8), "sigma": (C, f8), "rho": (C, f8),
-        "fill": (C, f8), "scratch": (4 * C, f8), "listed": (C, i4), "marks": (C, u1), "states": (C, u1),
-        "cells": (C, u4), "weights": (C, i4), "means": (ROOM * G, f8), "scales": (ROOM * G, f8), "used": (G, f8),
-        "whole": (G, f8), "base": (G * ROOM, f8), "sums": (G * ROOM, f8), "series": (G * series_pitch(cleaner), f4),
-        "prefix": (G * series_pitch(cleaner), f4), "flags": (1, u4), "blocks": (3, np.int64),
+        "fill": (C, f8), "scratch": (4 * C, f8), "listed": (C, i4), "tracks": ((PIECES + 1) * C, i4), "marks": (C, u1),
+        "states": (C, u1), "cells": (C, u4), "weights": (C, i4), "means": (ROOM * G, f8), "scales": (ROOM * G, f8),
+        "used": (G, f8), "whole": (G, f8), "base": (G * ROOM, f8), "sums": (G * ROOM, f8),
+        "series": (G * series_pitch(cleaner), f4), "prefix": (G * series_pitch(cleaner), f4), "flags": (1, u4),
+        "blocks": (3, np.int64),
     }  # fmt: skip
 
 

@@ -52,8 +52,11 @@ from .tables import COARSE, MODES, OUTPUTS, make_coarse_tables, make_tables
 if TYPE_CHECKING:
     from skysieve.periodogram.cuda.chunks import ChunkJob
 
-SHAPES = ((1, 8), (1, 4), (4, 4), *((1, 2**k) for k in range(5, 14)))
+SHAPES = ((1, 8), (1, 4), (4, 4), *((1, 2**k) for k in range(5, 14)), (2, 8))
 """Circles and combs of the builds.  Powers of two: fractions of a comb are exact, and few shapes serve all spans."""
+LONG_ALONE = (2, 8)
+"""The build that only series of more than `LONG` points use: four combs of one circle serve the same grids, but all
+points are spread twice as often."""
 FLAT = 8
 """Bands of at most this many combs are staged whole and searched as one stretch; wider ones comb by comb."""
 FINE = 64
@@ -65,7 +68,7 @@ TILE = 8
 _WARPS = 8
 SHORTEST_RUN = 48
 """Combs of a block below which its four warps had better share the two further ones."""
-_FOLDING = {1: 1.0, 4: 1.5}
+_FOLDING = {1: 1.0, 2: 1.15, 4: 1.5}
 _FURTHER = 1.04
 _SPREADING, _SPREADING_ALONE = 3.0, 8.0
 """Relative costs of a comb whose cells fold and of one whose neighbours are computed twice; of spreading the points of
@@ -255,6 +258,11 @@ class NufftMethod(SinusoidMethod):
         """Frequencies of a pair of bands."""
         return 2 * self.modes * self.combs
 
+    @property
+    def long_alone(self) -> bool:
+        """Is it for series of more than `LONG` points only?"""
+        return False
+
     def pairs(self, nf: Any) -> Any:
         """Pairs of bands of ``nf`` frequencies."""
         return -(-nf // self.span)
@@ -293,6 +301,10 @@ class Comb(NufftMethod):
     rows: ClassVar[str] = "weights"
     guards: ClassVar[dict[int, Guard]] = {8: (0.005, 30), 4: (0.02, 36)}
     good_floors: ClassVar[bool] = True
+
+    @property
+    def long_alone(self) -> bool:
+        return (self.fold, self.combs) == LONG_ALONE
 
     @property
     def kind(self) -> str:
@@ -660,14 +672,17 @@ def nufft_methods(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tu
 @lru_cache(maxsize=64)
 def _divided(
     known: tuple[NufftMethod, ...],
-) -> tuple[tuple[NufftMethod, ...], NDArray[np.bool_], NDArray[np.bool_]]:
-    """The combs of these methods; which of the combs are for long series; which of the methods are samples.
+) -> tuple[tuple[NufftMethod, ...], tuple[NufftMethod, ...], NDArray[np.bool_], NDArray[np.bool_]]:
+    """The methods for short series, which come first; the combs; which combs to prefer to samples, and which to prefer
+    to any method, for long series.
 
     The last entries are for direct sums, number -1.
     """
+    short = tuple(a for a in known if not a.long_alone)
+    assert short == known[: len(short)]
     combs = tuple(a for a in known if not isinstance(a, Samples))
-    for_long = np.array([a.for_long_series for a in combs] + [False])
-    return combs, for_long, np.array([isinstance(a, Samples) for a in known] + [False])
+    over_samples = np.array([a.for_long_series or a.long_alone for a in combs] + [False])
+    return short, combs, over_samples, np.array([a.long_alone for a in combs] + [False])
 
 
 def sample_layout(dtype: np.dtype[Any]) -> SampleLayout:
@@ -704,7 +719,8 @@ class SinusoidMethods(Methods):
         """Number of the method of each object in `known`, -1 for direct sums; ``nf`` of length 1 for a shared grid.
 
         A warp takes all points of an object for samples.  Those of more than `LONG` points (``lengths``) are given to
-        combs whose cells are spread by a kernel of their own, where there are any for their grid.
+        combs whose cells are spread by a kernel of their own, where there are any for their grid, or to more combs of
+        two circles (`LONG_ALONE`).
         """
         short, long = self._choices(nf, cycles)
         return short if lengths is None else np.where(lengths > LONG, long, short)
@@ -729,11 +745,12 @@ class SinusoidMethods(Methods):
         known = self.known
         if nf < SMALLEST_NUFFT:
             return -1, -1
-        short = cheapest(known, self._costs_of(nf), cycles)
-        if short < 0 or not isinstance(known[short], Samples):
-            return short, short
-        other = cheapest(known, self._costs_of(nf), cycles, len(known) - len(_divided(known)[0]))
-        return short, other if other >= 0 and known[other].for_long_series else short
+        some, combs, over_samples, over_all = _divided(known)
+        samples = len(known) - len(combs)  # they come first
+        short = cheapest(some, self._costs_of(nf), cycles)
+        other = cheapest(known, self._costs_of(nf), cycles, samples)
+        better = other >= 0 and (over_all[other - samples] or (0 <= short < samples and over_samples[other - samples]))
+        return short, other if better else short
 
     def _costs_of(self, nf: int) -> list[float]:
         """What each method costs on a grid of so many frequencies."""
@@ -755,9 +772,11 @@ class SinusoidMethods(Methods):
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64]
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         known = self.known
-        combs, for_long, sampled = _divided(known)
-        short, other = self.choose_of(known, nf, cycles), self.choose_of(combs, nf, cycles)
-        return short, np.where(sampled[short] & for_long[other], other + (len(known) - len(combs)), short)
+        some, combs, over_samples, over_all = _divided(known)
+        short, other = self.choose_of(some, nf, cycles), self.choose_of(combs, nf, cycles)
+        samples = len(known) - len(combs)  # they come first
+        better = over_all[other] | (over_samples[other] & (short >= 0) & (short < samples))
+        return short, np.where(better, other + samples, short)
 
     def few(self, nf: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.int64]:
         """Most points of objects summed directly though another method serves them; 0 unless the method is "auto".
