@@ -1,13 +1,12 @@
 """What a search of single pulses finds: in noise, and where the level drifts.
 
-Four parts, each on the CPU through the public functions:
+Four parts, through the public functions:
 
 - ``drift``: pulses on drifts of the level in all channels, with and without the baseline: recall, recovered S/N,
   candidates that are no pulse;
-- ``recall``: injected pulses of S/N 7 to 10 in noise, beside a detector that knows DM, time and width on the same
-  noise;
-- ``false``: candidates in noise by threshold, with the Poisson interval; segments are saved as they end, so that a
-  later run continues (``--hours``);
+- ``recall``: injected pulses of S/N 7 to 10 in noise of 256 or 1,024 channels, beside a detector that knows DM, time
+  and width on the same noise;
+- ``false``: candidates in noise at the default threshold, and by threshold, with the Poisson interval;
 - ``speed``: the search with and without the baseline, in noise and on a drift.
 
 Run it as ``python -m benchmarks.dedispersion_sensitivity [--only drift ...]``.
@@ -21,22 +20,36 @@ import math
 import sys
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
-from scipy.stats import chi2
+from benchmarks.harness import machine
+from scipy.stats import beta, chi2
 
-from skysieve.dedispersion import DM_CONSTANT, Filterbank, Noise, completeness, plan, search
+from skysieve.core.device import resolve
+from skysieve.dedispersion import DM_CONSTANT, Completeness, Filterbank, Noise, completeness, plan, search
 from skysieve.dedispersion.contract import THRESHOLD
 from skysieve.dedispersion.injections.pulses import Pulse, record
 
 RECEIVER = Noise(nchan=256, fch1=1500.0, foff=-1.2, tsamp=512e-6, duration=60.0)
 DMS = 1000.0
-QUIET = Noise(nchan=64, fch1=1500.0, foff=-4.6875, tsamp=256e-6, duration=300.0)
+QUIET = Noise(duration=600.0)
 FALSE_DMS = np.arange(500) * 0.657
-"""500 DMs at 256 us, spaced as a plan spaces them for 256 channels.  64 channels give series of the same noise."""
+"""500 DMs at 256 us, spaced as a plan spaces them."""
+LOW = 5.8
+"""A threshold at which there are false candidates to count."""
+RECALL = {
+    256: (Noise(duration=240.0), 0.0, 500.0),
+    1024: (Noise(nchan=1024, foff=-300 / 1024, duration=180.0), 500.0, 3000.0),
+}
+"""Receiver, lowest and highest DM, by the number of channels."""
+WIDTHS = {
+    "all": (0.0, math.inf), "to 2": (0.0, 2e-3), "2 to 10": (2e-3, 10e-3), "10 to 50": (10e-3, 50e-3),
+    "from 50": (50e-3, math.inf),
+}  # fmt: skip
+"""Ranges of effective widths, s, by what they are in ms."""
 PARTS = ("drift", "recall", "false", "speed")
 
 
@@ -92,47 +105,76 @@ def drifts(segments: int, seed: int) -> Iterator[dict[str, Any]]:
                 }  # fmt: skip
 
 
-def recall(n: int, seed: int, dm: tuple[float, float]) -> Iterator[dict[str, Any]]:
-    """Rows of the part ``recall``."""
-    receiver = Noise(duration=120.0)
-    dms = plan(receiver.segment(0), 1.02 * dm[1])
-    found = completeness(receiver, dms, n=n, dm=dm, width=(3e-4, 0.3), seed=seed, max_width=0.36)
-    t = found.trials
-    for low, high in ((0, 3e-3), (3e-3, 30e-3), (30e-3, 0.1), (0.1, 0.5), (0, 1)):
+def ratio(some: Any, which: Any, upper: str, lower: str) -> float:
+    """Median of a ratio of two columns, of some pulses."""
+    values = (some[upper] / some[lower])[which]
+    values = values[np.isfinite(values)]
+    return float(np.median(values)) if len(values) else math.nan
+
+
+def recall(
+    n: int, seed: int, channels: int, device: str, clean: bool | None, saved: Path | None
+) -> Iterator[dict[str, Any]]:
+    """Rows of the part ``recall``; finished segments are saved under the name ``saved``."""
+    receiver, low, high = RECALL[channels]
+    dms = plan(receiver.segment(0), high, dm_min=low)
+    found = completeness(
+        receiver, dms, n=n, dm=(max(low, 10.0), high), width=(3e-4, 0.25), seed=seed, max_width=0.4, device=device,
+        clean=clean, parts=None if saved is None else f"{saved}-{channels}",
+    )  # fmt: skip
+    yield from rows_of(found, channels, bool(clean))
+
+
+def rows_of(found: Completeness, channels: int, clean: bool) -> Iterator[dict[str, Any]]:
+    """Rows of a campaign."""
+    for width, edges in WIDTHS.items():
+        t = found.trials
+        t = t[(t["effective_width"] >= edges[0]) & (t["effective_width"] < edges[1])]
         for snr in np.unique(t["snr"]):
-            some = t[(t["snr"] == snr) & (t["effective_width"] >= low) & (t["effective_width"] < high)]
-            if len(some):
-                yield {
-                    "width, ms": f"{1e3 * low:g}-{1e3 * high:g}", "S/N": float(snr), "pulses": len(some),
-                    "recall": float(some["found"].mean()),
-                    "known": float((some["snr_known"] >= found.threshold).mean()),
-                    "Phi(S/N - T)": float(ndtr(snr - found.threshold)),
-                    "found / injected": float(np.nanmedian(some["snr_found"] / snr)),
-                    "found / known": float(np.nanmedian(some["snr_found"] / some["snr_known"])),
-                }  # fmt: skip
+            some = t[t["snr"] == snr]
+            good, known, near = some["found"], some["snr_known"], some["snr_near"]
+            sure = known >= found.threshold
+            total, k = len(some), int(good.sum())
+            yield {
+                "channels": channels, "cleaning": clean, "width, ms": width,
+                "S/N": float(snr), "pulses": total, "recall": k / total,
+                "from": float(beta.ppf(0.025, k, total - k + 1)),
+                "to": float(beta.ppf(0.975, k + 1, total - k)) if k < total else 1.0,
+                "known": float(sure.mean()), "expected": float((near >= found.threshold).mean()),
+                "found / injected": ratio(some, good, "snr_found", "snr"),
+                "expected / injected": ratio(some, near >= found.threshold, "snr_near", "snr"),
+                "window / injected": ratio(some, good, "snr_window", "snr"),
+                "known / injected, known": ratio(some, sure, "snr_known", "snr"),
+                "known / injected, found": ratio(some, good, "snr_known", "snr"),
+                "window / known": ratio(some, good, "snr_window", "snr_known"),
+                "found / known": ratio(some, good, "snr_found", "snr_known"),
+                "candidates": float(some["candidates"].mean()), "most": int(some["candidates"].max()),
+                "DM error": float(np.nanmedian(np.abs(some["dm_error"]))),
+            }  # fmt: skip
+    rate, least, most = found.false_rate()
+    yield {
+        "channels": channels, "cleaning": clean, "pulses": len(found), "false": len(found.false),
+        "hours": found.hours, "an hour": rate, "from": least, "to": most, "seconds": found.seconds,
+        "searching": found.searching, "pulses a second": len(found) / found.seconds,
+    }  # fmt: skip
 
 
-def false(hours: float, seed: int, saved: Path) -> Iterator[dict[str, Any]]:
-    """Rows of the part ``false``; every segment is a line of the file ``saved``."""
-    saved.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.loads(line) for line in saved.read_text().splitlines()] if saved.exists() else []
-    done = {line["seed"] for line in lines}
-    with saved.open("a") as file:
-        for number in range(seed, seed + round(hours * 3600 / QUIET.duration)):
-            if number not in done:
-                found = search(QUIET.segment(number), FALSE_DMS, threshold=5.8)
-                line = {"seed": number, "hours": QUIET.duration / 3600, "snr": [float(s) for s in found.snr]}
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-                lines.append(line)
-    total, snr = sum(line["hours"] for line in lines), np.array([s for line in lines for s in line["snr"]])
-    for threshold in (5.8, 6.0, 6.2, 6.4, 6.5, 6.6, 6.7, 6.8, 7.0):
-        n = int((snr >= threshold).sum())
-        low, high = chi2.ppf(0.025, 2 * n) / 2 if n else 0.0, chi2.ppf(0.975, 2 * n + 2) / 2
-        yield {
-            "threshold": threshold, "hours": total, "candidates": n, "an hour": n / total, "from": low / total,
-            "to": high / total,
-        }  # fmt: skip
+def false(hours: float, seed: int, device: str, clean: bool | None, saved: Path | None) -> Iterator[dict[str, Any]]:
+    """Rows of the part ``false``; finished segments are saved under the name ``saved``."""
+    for least in (THRESHOLD, LOW):
+        parts = None if saved is None else f"{saved}-{least:g}"
+        found = completeness(
+            QUIET, FALSE_DMS, n=0, hours=hours, seed=seed, threshold=least, device=device, clean=clean, parts=parts
+        )
+        seed += 1
+        for threshold in (THRESHOLD,) if least == THRESHOLD else (5.8, 6.0, 6.2, 6.4, 6.5, 6.6, 6.7, 6.8, 7.0):
+            count = int((found.false["snr"] >= threshold).sum())
+            low = chi2.ppf(0.025, 2 * count) / 2 if count else 0.0
+            yield {
+                "searched with": least, "threshold": threshold, "cleaning": bool(clean), "hours": found.hours,
+                "candidates": count, "an hour": count / found.hours, "from": low / found.hours,
+                "to": chi2.ppf(0.975, 2 * count + 2) / 2 / found.hours, "seconds": found.seconds,
+            }  # fmt: skip
 
 
 def speed(repetitions: int) -> Iterator[dict[str, Any]]:
@@ -155,7 +197,7 @@ def show(title: str, rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     print(f"\n{title}")
     kept: list[dict[str, Any]] = []
     for row in rows:
-        if not kept:
+        if not kept or row.keys() != kept[-1].keys():
             print("| " + " | ".join(row) + " |")
             print("|" + " --- |" * len(row))
         print(
@@ -171,21 +213,25 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--segments", type=int, default=4, help="minutes of data for each row of drift")
     parser.add_argument("--pulses", type=int, default=8000, help="injections of recall")
-    parser.add_argument("--dm", type=float, nargs=2, default=(10.0, 600.0), help="DMs of recall")
+    parser.add_argument("--channels", type=int, nargs="+", choices=RECALL, default=list(RECALL), help="of recall")
+    parser.add_argument("--device", default="auto", help="of recall and false")
+    parser.add_argument("--clean", action="store_true", help="clean the data, in recall and false")
     parser.add_argument("--hours", type=float, default=24.0, help="noise of false")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--saved", type=Path, default=Path("benchmarks/results/dedispersion_noise.jsonl"))
+    parser.add_argument("--saved", type=Path, help="where recall and false keep what is done, to continue after it")
     parser.add_argument("--output", type=Path, help="JSON of all rows")
     args = parser.parse_args()
     print(f"threshold {THRESHOLD} by default")
+    how = args.device, args.clean or None, args.saved
     parts = {
         "drift": lambda: drifts(args.segments, args.seed),
-        "recall": lambda: recall(args.pulses, args.seed, tuple(args.dm)),
-        "false": lambda: false(args.hours, args.seed, args.saved),
+        "recall": lambda: chain.from_iterable(recall(args.pulses, args.seed, n, *how) for n in args.channels),
+        "false": lambda: false(args.hours, args.seed, *how),
         "speed": lambda: speed(5),
     }
     found = {name: show(name, parts[name]()) for name in args.only}
     if args.output is not None:
+        found["machine"] = [machine(["numpy"]) | {"device": [str(d) for d in resolve(args.device)]}]
         args.output.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 

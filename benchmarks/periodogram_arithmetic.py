@@ -41,10 +41,10 @@ def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any
     def chosen(some: tuple[NufftMethod, ...]) -> NufftMethod:
         return some[int(choose_among(some, np.array([nf]), np.array([cycles]))[0])]
 
-    layout = chosen(known)
+    layout = chosen(tuple(a for a in known if not a.long_alone))
     if len(source.t) > LONG * source.n_objects:  # long series are left to combs that are spread by themselves
         comb = chosen(tuple(a for a in known if not isinstance(a, Samples)))
-        layout = comb if comb.for_long_series else layout
+        layout = comb if comb.for_long_series or comb.long_alone else layout
     pairs = -(-nf // layout.span)
     if isinstance(layout, Samples):
         bands = 3 * nf / (layout.combs * layout.modes)

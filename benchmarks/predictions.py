@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -124,6 +125,13 @@ def predicted(command: str, device: str) -> dict[str, Any]:
     return {name: facts[name] for name in ("method", "seconds", "processor_seconds", "bytes", "moved")}
 
 
+def folder_of(job: str, parent: Path) -> Path:
+    """The folder for the data of a job."""
+    folder = parent.resolve() / re.sub(r"\W+", "-", job)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def main() -> None:
     """Predict, or run."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -132,6 +140,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--runs", type=int, default=3, help="runs of which the fastest counts")
     parser.add_argument("--only", default="", help="Jobs whose name holds this text.")
+    parser.add_argument("--data", type=Path, help="Folder for the data; data that it holds are not made again.")
+    parser.add_argument("--make", action="store_true", help="Make the data in --data, and do nothing else.")
     given = parser.parse_args()
     held: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     device = resolve(given.device)[0]
@@ -140,8 +150,11 @@ def main() -> None:
         if where != given.device or given.only not in job:
             continue
         entry = held.setdefault(job, {"device": where, "command": f"skysieve {command}"})
-        with tempfile.TemporaryDirectory() as folder, chdir(folder):
-            make()
+        with tempfile.TemporaryDirectory() as temporary, chdir(folder_of(job, given.data or Path(temporary))):
+            if not any(Path().iterdir()):
+                make()
+            if given.make:
+                continue
             if given.predict:
                 made_on = {"machine": processor() if where == "cpu" else device.name, "version": skysieve.__version__}
                 entry |= {"predicted": predicted(command, where) | made_on | {"date": str(date.today())}}
@@ -155,7 +168,8 @@ def main() -> None:
                 entry["took"] = {name: took, "of_all_runs": [list(run) for run in runs], "date": str(date.today())}
                 entry["ratio"] = None if expected is None else expected / took
                 good = expected is not None and abs(expected / took - 1) <= NEAR
-                print(f"{job}: predicted {expected:.3g} s, took {took:.3g} s, {'' if good else 'NOT '}within 25%")
+                said = "nothing" if expected is None else f"{expected:.3g} s"
+                print(f"{job}: predicted {said}, took {took:.3g} s, {'' if good else 'NOT '}within 25%")
             else:
                 show_prediction(entry["predicted"] | {"device": where, "missing": [], "threads": 1}, job)
         FILE.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")

@@ -103,7 +103,7 @@ def info(
             from skysieve.first_use import measure_rates
 
             failed = 0
-            for domain, name, seconds, error in measure_rates(device):
+            for domain, name, seconds, error in measure_rates(device, lambda text: typer.echo(text, err=True)):
                 failed += bool(error)
                 said = f"measured in {seconds:.1f} s" if not error else f"cannot be measured: {error}"
                 typer.echo(f"{domain}: rates of {name} {said}", err=True)

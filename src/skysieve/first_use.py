@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skysieve.core.device import cuda_problem, resolve
 from skysieve.core.errors import one_line
 from skysieve.core.machine.measured import cache_folder
 from skysieve.core.tasks import usable_cores
+
+if TYPE_CHECKING:
+    from skysieve.core.device import Device
 
 __all__ = ["DOMAINS", "Warmed", "code_folders", "measure_rates", "warm_each", "warm_up"]
 
@@ -143,21 +149,25 @@ def code_folders(devices: Iterable[str]) -> dict[str, Path]:
 
 
 MEASURING = (ValueError, RuntimeError, ArithmeticError, MemoryError, ImportError)
-"""Errors that cost the rates of one domain."""
+"""Errors after which the rates of one domain are not measured; the other domains continue."""
 
 
-def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float, str]]:
+def measure_rates(
+    device: str = "auto", said: Callable[[str], None] = lambda text: None
+) -> Iterator[tuple[str, str, float, str]]:
     """Measure the rates from which times are predicted, domain by domain, and store them (see `core.machine.rates`).
 
     Parameters
     ----------
     device : {"auto", "cpu", "cuda", "cuda:N"}
         "auto" is the CPU, and the first GPU as well if there is one.
+    said : callable, optional
+        Called with a line before each step that takes seconds.
 
     Yields
     ------
     tuple of str, str, float and str
-        Domain, device, the seconds that it took, compilation included, and why it failed: empty if it did not.
+        Domain, device, the seconds that it took, and why it failed: empty if it did not.
 
     Raises
     ------
@@ -165,12 +175,24 @@ def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float, str]]
         `device` names a GPU that cannot be used.
     OSError
         The cache folder cannot be written.
+
+    Notes
+    -----
+    What is measured on a GPU is compiled first, for all domains at the same time: see `rehearse`.
     """
     names = (["cpu"] if cuda_problem() else ["cpu", "cuda"]) if device == "auto" else [device]
     _check_folder(cache_folder())
     for name in names:
         found = resolve(name)[0]
+        if found.kind == "cuda" and not (mark := _mark(found)).exists():
+            said(f"compiling for {found}")
+            for problem in (problems := list(rehearse(f"cuda:{found.index}"))):
+                said(problem)
+            if not problems:
+                mark.parent.mkdir(parents=True, exist_ok=True)
+                mark.touch()
         for domain in DOMAINS:
+            said(f"measuring {domain} on {found}")
             started = time.perf_counter()
             error = ""
             try:
@@ -178,6 +200,44 @@ def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float, str]]
             except MEASURING as failure:
                 error = one_line(failure)
             yield domain, str(found), time.perf_counter() - started, error
+
+
+USED = ("cupy", "scipy.optimize", "astropy.io.fits", *(f"skysieve.{domain}.command.rates" for domain in DOMAINS))
+"""Modules of which the measurement of a GPU has need, and whose import takes a second."""
+
+
+def rehearse(device: str) -> Iterator[str]:
+    """Run the jobs that will be timed once, so that their code is compiled; yields why some could not be run.
+
+    Each domain has a process of its own, because numba compiles under one lock; its jobs are shared by threads.
+    """
+    with ThreadPoolExecutor(len(DOMAINS)) as pool:
+        running = {domain: pool.submit(_compiled, "--rehearse", domain, device) for domain in DOMAINS}
+        for name in USED:
+            with suppress(ImportError):  # the measurement says what is missing
+                importlib.import_module(name)
+        for domain, one in running.items():
+            if error := one.result():
+                yield f"{domain}: not all could be compiled beforehand: {error}"
+
+
+def _rehearse(domain: str, device: str) -> None:
+    """Run the jobs of a domain once, several at a time."""
+    from skysieve.core.machine.rates import rehearsal
+
+    jobs = importlib.import_module(f"skysieve.{domain}.command.rates").rehearsals(resolve(device)[0])
+    with rehearsal(), ThreadPoolExecutor(min(len(jobs), usable_cores())) as pool:
+        running = [pool.submit(job) for job in jobs]
+    errors = [error for one in running if (error := one.exception()) is not None]
+    if errors:
+        raise errors[0]
+
+
+def _mark(device: Device) -> Path:
+    """A file that exists when the jobs that are timed on a device have been compiled from the present sources."""
+    from skysieve.core.cpu.jit import stored_folder
+
+    return stored_folder("fstat") / f"measured-{re.sub('[^A-Za-z0-9]+', '-', device.name)}"
 
 
 def _uses(domain: str) -> dict[str, Callable[[str], None]]:
@@ -201,20 +261,28 @@ def _check_folder(folder: Path) -> None:
 def _run(domain: str, use: str, device: str) -> Warmed:
     """Run one use in a process of its own."""
     started = time.perf_counter()
+    error = _compiled(domain, use, device)
+    return Warmed(f"{domain} {use}", device, time.perf_counter() - started, error)
+
+
+def _compiled(*words: str) -> str:
+    """Run this module in a process of its own; returns why it failed, or nothing."""
     done = subprocess.run(
-        [sys.executable, "-m", "skysieve.first_use", domain, use, device],
+        [sys.executable, "-m", "skysieve.first_use", *words],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
         check=False,
     )  # fmt: skip
-    error = ""
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        error = lines[-1] if lines else f"its process ended with code {done.returncode}"
-    return Warmed(f"{domain} {use}", device, time.perf_counter() - started, error)
+    if not done.returncode:
+        return ""
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"its process ended with code {done.returncode}"
 
 
 if __name__ == "__main__":
     from skysieve.core.cpu.jit import compile_all
 
     compile_all()
-    _uses(sys.argv[1])[sys.argv[2]](sys.argv[3])
+    if sys.argv[1] == "--rehearse":
+        _rehearse(*sys.argv[2:])
+    else:
+        _uses(sys.argv[1])[sys.argv[2]](sys.argv[3])

@@ -226,6 +226,9 @@ def test_rows_without_a_value_are_left_out():
     packet["prvDiaSources"][3]["midpointMjdTai"] = float("nan")
     found = Decoder().message(container([packet], lsst_schema()))
     assert (found.counts, found.left_out, found.bad) == ([2], 4, [])
+    packet["prvDiaSources"][4]["midpointMjdTai"] += 2_400_000.5  # a Julian date
+    found = Decoder().message(container([packet], lsst_schema()))
+    assert (found.counts, found.left_out, found.bad) == ([1], 5, [])
     packet["diaSource"]["band"] = "white light"
     assert "more than four bytes" in Decoder().message(container([packet], lsst_schema())).bad[0][0]
 

@@ -170,6 +170,24 @@ def test_an_error_of_the_source_is_raised_after_what_it_delivered(tmp_path, nigh
         assert counted(store) == (4, 100, 4)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("cudaErrorIllegalAddress"), MemoryError("no room for a batch")])
+def test_a_lost_gpu_or_a_lack_of_memory_ends_the_run_and_the_next_one_continues(tmp_path, night, search, error):
+    class Breaks:
+        """A search whose device fails at the batch with the last object."""
+
+        def search(self, objects: Any, *arguments: Any) -> dict[str, Any]:
+            if 6 in objects:
+                raise error
+            return search.search(objects, *arguments)
+
+    with Store(tmp_path / "a.db") as store, pytest.raises(type(error), match=str(error)):
+        run(Service(store, Breaks(), every=0.0, most=2), night)
+    with Store(tmp_path / "a.db") as store:
+        assert store.totals().get("packets", 0) < 6
+        run(Service(store, search), night)
+        assert counted(store) == (6, 150, 6)
+
+
 def test_a_store_is_open_once(tmp_path):
     with Store(tmp_path / "a.db") as store:
         with pytest.raises(StoreInUse, match=r"uses this store; each process needs a store of its own"):

@@ -170,10 +170,39 @@ def test_reading_is_that_of_the_whole_file(small_pieces, monkeypatch):
 
     monkeypatch.setattr(period_rates, "clocks", clocks)
     monkeypatch.setattr(period_rates, "PIECES", 3)
+    monkeypatch.setattr(period_rates, "READERS", 2)
+    monkeypatch.setattr(period_rates, "usable_cores", lambda: 8)
     found = Reading.of(curves)
     assert found.processor == pytest.approx(2000)
     assert found.first == 1
-    assert found.wall == pytest.approx((40 - 4) / 6)  # pieces of 4, 4 and 2 objects; one tick for the last two
+    assert found.wall == pytest.approx(1 + (40 - 8) / 2)  # pieces of 4, 4 and 2 objects, with a tick for each
+
+
+def test_pieces_are_searched_where_the_host_may_be_the_limit(small_pieces, monkeypatch):
+    from skysieve.periodogram.command import rates as period_rates
+    from skysieve.periodogram.command.rates import Clocks, sampled
+    from skysieve.periodogram.lightcurves.io import Wanted
+    from skysieve.periodogram.lightcurves.stream import open_stream
+    from skysieve.periodogram.survey import Request
+
+    rows()
+    curves = open_stream(Path("rows.parquet"), Wanted())
+    now = [0.0]
+
+    def search(pieces, request, total, banded):
+        """The first pieces take longer, since they compile."""
+        assert (total, banded) == (40, False)
+        for number, piece in enumerate(pieces):
+            now[0] += 100.0 if number < 2 else len(piece)
+            yield piece
+
+    monkeypatch.setattr(period_rates, "clocks", lambda: Clocks(0.0, now[0]))
+    monkeypatch.setattr(period_rates, "search", search)
+    monkeypatch.setattr(period_rates, "READERS", 2)
+    monkeypatch.setattr(period_rates, "PIECES", 6)
+    assert sampled(curves, Request(), False) == pytest.approx(40)
+    monkeypatch.setattr(period_rates, "PIECES", 3)
+    assert sampled(curves, Request(), False) is None
 
 
 @pytest.mark.gpu

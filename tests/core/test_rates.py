@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from skysieve import first_use
+from skysieve.cli import application
 from skysieve.core.command import format_seconds, show_prediction
 from skysieve.core.device import Device, resolve
 from skysieve.core.machine import rates
@@ -83,7 +88,7 @@ def test_the_fit_is_exact_where_the_model_is():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_work_that_cannot_be_counted_costs_its_own_rate(caplog, bad):
+def test_work_that_cannot_be_counted_has_no_rate(caplog, bad):
     works = [{"calls": 1.0, "sums": 10.0}, {"calls": 1.0, "sums": 30.0}, {"calls": 1.0, "terms": bad}]
     found = rates.fit(works, [21.0, 61.0, 5.0])
     assert found == {"calls": pytest.approx(1.0), "sums": pytest.approx(2.0)}
@@ -95,7 +100,7 @@ def test_work_that_cannot_be_counted_costs_its_own_rate(caplog, bad):
 
 
 @pytest.mark.parametrize("took", [np.nan, np.inf, 0.0])
-def test_a_time_that_cannot_be_used_costs_that_job(caplog, took):
+def test_a_job_without_a_usable_time_is_left_out(caplog, took):
     assert rates.fit([{"sums": 10.0}, {"sums": 1.0}], [20.0, took]) == {"sums": pytest.approx(2.0)}
     assert not caplog.text
     assert rates.fit([{"sums": 1.0}], [took]) == {}
@@ -112,6 +117,78 @@ def test_the_fastest_run_counts(took, best, calls):
     assert rates.fastest(lambda: made.append(1), lambda: next(ticks), 0.1) == pytest.approx(best)
     assert len(made) == calls
     assert 0 <= rates.timed(CPU, lambda: None) < 0.1
+
+
+def test_a_rehearsal_runs_each_job_once_and_stores_nothing(folder):
+    made = []
+    with rates.rehearsal():
+        assert rates.timed(CPU, lambda: made.append(1)) > 0
+        rates.keep("sphere", CPU, {"sums": 2.0})
+        assert rates.rates_of("sphere", CPU) == {"sums": 2.0}  # later jobs may need them
+    assert made == [1]
+    assert rates.rates_of("sphere", CPU) == {}
+    assert not folder.exists()
+    rates.timed(CPU, lambda: made.append(1))
+    assert len(made) > 2
+
+
+def domain_of(monkeypatch, name, measure, rehearsals=lambda device: []):
+    """A domain with this module of rates."""
+    made = types.ModuleType(f"skysieve.{name}.command.rates")
+    vars(made).update(measure=measure, rehearsals=rehearsals)
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    monkeypatch.setattr(first_use, "DOMAINS", (*(d for d in first_use.DOMAINS if d in TOYS), name))
+
+
+TOYS = ("one", "two")
+
+
+def test_a_domain_that_cannot_be_measured_costs_itself(monkeypatch):
+    def fails(device):
+        raise MemoryError("no room for a map")
+
+    domain_of(monkeypatch, "one", fails)
+    domain_of(monkeypatch, "two", lambda device: rates.keep("two", device, {"sums": 1.0}))
+    done = CliRunner().invoke(application("info"), ["info", "--measure", "--device", "cpu"])
+    said = done.output.splitlines()
+    assert done.exit_code == 1
+    assert said[0] == f"measuring one on {CPU}"
+    assert said[1].startswith(f"one: rates of {CPU} cannot be measured: ")
+    assert "no room" in said[1]
+    assert said[2] == f"measuring two on {CPU}"
+    assert said[3].startswith(f"two: rates of {CPU} measured in 0.")
+    assert rates.rates_of("two", CPU) == {"sums": 1.0}
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_what_a_gpu_needs_is_compiled_once_for_the_present_sources(good, monkeypatch):
+    domain_of(monkeypatch, "one", lambda device: None)
+    monkeypatch.setattr(first_use, "resolve", lambda name: (GPU,))
+    compiled = []
+
+    def run(*words):
+        compiled.append(words)
+        return "" if good else "ValueError: no such kernel"
+
+    monkeypatch.setattr(first_use, "_compiled", run)
+    said = []
+    for _ in range(2):
+        assert [one[:2] for one in first_use.measure_rates("cuda", said.append)] == [("one", str(GPU))]
+    assert compiled == [("--rehearse", "one", "cuda:0")] * (1 if good else 2)
+    problem = "one: not all could be compiled beforehand: ValueError: no such kernel"
+    assert said[:3] == [f"compiling for {GPU}", *([] if good else [problem]), f"measuring one on {GPU}", *said[2:]][:3]
+
+
+def test_an_error_of_a_rehearsal_is_raised_after_all_jobs(monkeypatch):
+    done = []
+
+    def fails():
+        raise ValueError("no such kernel")
+
+    domain_of(monkeypatch, "one", lambda device: None, lambda device: [fails, lambda: done.append(1)])
+    with pytest.raises(ValueError, match="no such kernel"):
+        first_use._rehearse("one", "cpu")
+    assert done == [1]
 
 
 def test_the_other_cores_are_released():

@@ -266,7 +266,7 @@ def test_requantised_data_hold_the_same_pulses(path, tmp_path):
     with Filterbank.open(path) as fb:
         x = fb.read().astype(np.float32) / 3 - 100
         write_fil(tmp_path / "f.fil", Filterbank.from_array(x, freqs=fb.freqs, tsamp=fb.tsamp))
-    for words in ((), ("--zerodm",)):
+    for words in ((), ("--zerodm",), ("--z-dot",)):
         said = run("search", tmp_path / "f.fil", "--dm-max", 120, "--dm-step", 4, "--requantise", *words, "-o",
                    tmp_path / "r.csv", "--overwrite")  # fmt: skip
         assert "requantised to 8 bits, which costs 0.04% of the S/N" in said
@@ -347,10 +347,15 @@ def test_dropouts_do_not_spoil_the_filters_of_the_command(tmp_path):
     x = np.random.default_rng(3).normal(96, 16, (64, 12000)).round().clip(0, 255).astype(np.uint8)
     x[:, 4000:4400] = x[10:30, 7000:9000] = 0
     write_fil(tmp_path / "a.fil", Filterbank.from_array(x, fch1=1500, foff=-4, tsamp=1e-3))
-    for options in ((), ("--rfi",), ("--zerodm",), ("--requantise",), ("--rfi", "--zerodm")):
+    for options in ((), ("--rfi",), ("--zerodm",), ("--requantise",), ("--rfi", "--zerodm"), ("--z-dot",)):
         said = run("search", tmp_path / "a.fil", "--dm-max", 300, "--dm-step", 5, "-t", 7, *options)
         assert "0 candidates (0 events above 7 sigma)" in said, options
         assert "4 to 4.4 s (all channels)" in said, options
+
+
+def test_one_filter_of_broadband_interference_at_a_time(path):
+    said = run("search", path, "--dm-max", 100, "--zerodm", "--z-dot", code=2)
+    assert "--zero-dm and --z-dot: expected one of the two filters" in said
 
 
 def test_facts_of_files_as_json(path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.dedispersion.test_cli import run
 from tests.dedispersion.test_formats import psrfits
+from tests.kernels.shim import shim_runtime
 
 from skysieve.dedispersion import (
     Filterbank,
@@ -21,6 +22,7 @@ from skysieve.dedispersion import (
     write_fil,
     zero_dm,
 )
+from skysieve.dedispersion.clean import dropouts
 from skysieve.dedispersion.clean.dropouts import Watch
 from skysieve.dedispersion.contract import Resident
 
@@ -305,8 +307,8 @@ def test_the_end_of_the_search_is_stated():
 
 @pytest.mark.parametrize("tsamp", [2e-3, 5e-4, 1.1e-4, 1e-5])
 @pytest.mark.parametrize("kind", ["8", "float32"])
-def test_pieces_layouts_threads_and_gpus_find_the_same_dropouts(tsamp, kind):
-    """In pieces of any length, either layout, by threads, or compared on a GPU (a stand-in of one)."""
+def test_pieces_layouts_threads_and_gpus_find_the_same_dropouts(tsamp, kind, monkeypatch):
+    """In pieces of any length, either layout, by threads, or compared on a GPU (the host shim, in chunks)."""
     x, _ = noise(kind, 17)
     x[:, 700:760] = x[3, 9000:] = 5
     fb = Filterbank.from_array(x, fch1=TOP, foff=STEP, tsamp=tsamp)
@@ -315,8 +317,11 @@ def test_pieces_layouts_threads_and_gpus_find_the_same_dropouts(tsamp, kind):
     class Held:
         nsamp, nchan, tsamp = fb.nsamp, fb.nchan, fb.tsamp
 
+        def __init__(self, layout):
+            self.layout = layout
+
         def resident(self, start, count):
-            return iter([(Resident(x[:, start : start + count].T, 0), np.arange(NCHAN))])
+            return iter([(Resident(self.layout[start : start + count], 0), np.arange(NCHAN))])
 
     whole = Watch(fb, 2)
     whole.quiet = True
@@ -328,9 +333,13 @@ def test_pieces_layouts_threads_and_gpus_find_the_same_dropouts(tsamp, kind):
         while seen[-1].at < NSAMP:
             start = max(0, seen[-1].at - int(rng.integers(0, 20)))  # what was seen before is read again
             seen[-1].see(start, layout[start : seen[-1].at + int(rng.integers(1, 900))])
-    seen.append(Watch(fb, 1))
-    seen[-1].see_resident(Held())
-    seen[-1].quiet = True
+    for layout, most, order in (
+        (x.T, 2**33, "forwards"), (np.ascontiguousarray(x.T), 2**33, "backwards"), (x.T, 3000 * NCHAN, "forwards")
+    ):  # fmt: skip
+        monkeypatch.setattr(dropouts, "RESIDENT", most)
+        seen.append(Watch(fb, 1))
+        seen[-1].see_resident(Held(layout), shim_runtime(order))
+        seen[-1].quiet = True
     stride = whole.stride
     pairs = np.arange(0, NSAMP - 1, stride)
     same = x[:, pairs] == x[:, pairs + 1]

@@ -117,6 +117,7 @@ def test_functions_take_paths(tmp_path, found):
         requantise,
         rfi_mask,
         write_fil,
+        z_dot,
         zero_dm,
     )
 
@@ -128,7 +129,7 @@ def test_functions_take_paths(tmp_path, found):
         assert np.array_equal(search(path, [50.0, 60.0], threads=1).events.snr, found.events.snr)
         assert np.array_equal(dedisperse(str(path), [60.0]).data, dedisperse(fb, [60.0]).data)
         assert np.array_equal(plan([path], 100).dms, plan(fb, 100).dms)
-        for change in (zero_dm, requantise, fill_dropped, lambda data: inject(data, **pulse)):
+        for change in (zero_dm, z_dot, requantise, fill_dropped, lambda data: inject(data, **pulse)):
             with change(path) as changed:
                 assert np.array_equal(changed.read(), change(fb).read())
         assert np.array_equal(rfi_mask(path).cells, rfi_mask(fb).cells)

@@ -111,7 +111,7 @@ def test_constants_are_measured_when_that_is_wanted_and_stored(folder, monkeypat
         ({"window": "rect", "dtype": "float64"}, {"dt0": 2 * T}, "running-sums-steps-map-float64"),
     ],
 )
-def test_each_kind_of_map_has_constants_of_its_own(options, grid, words, folder, monkeypatch):
+def test_each_kind_of_map_has_its_own_constants(options, grid, words, folder, monkeypatch):
     """Rows that do not begin in neighbouring bins take twice as long in the rectangular window."""
     seen = []
     monkeypatch.setattr(timing, "measure", lambda cases, _: seen.extend(c for c, _ in cases) or np.ones(4))
@@ -121,3 +121,35 @@ def test_each_kind_of_map_has_constants_of_its_own(options, grid, words, folder,
         plan.describe(synth_atoms(1_000_000_000, 40 * T))
     assert [words in path.name for path in folder.iterdir()] == [True]
     assert len(seen) >= len(timing.COUNTED)
+
+
+def test_every_kernel_that_is_compiled_beforehand_exists(monkeypatch):
+    from skysieve.core.device import Device
+    from skysieve.core.gpu import runtime
+    from skysieve.core.gpu.source import load_source
+    from skysieve.fstat.command import rates as fstat_rates
+
+    class Runtime:
+        """Keeps what is asked for."""
+
+        def __init__(self, device):
+            self.ahead, self.got = [], []
+            made.append(self)
+
+        def compile_ahead(self, wanted):
+            self.ahead += wanted
+
+        def module(self, package, name, build):
+            assert build in load_source(package, name).builds
+            self.got.append((package, name, build))
+
+    made: list[Runtime] = []
+    followed = []
+    monkeypatch.setattr(runtime, "CudaRuntime", Runtime)
+    monkeypatch.setattr(fstat_rates, "_around_maps", followed.append)
+    gpu = Device("cuda", 0, "A card", 10**9)
+    for job in fstat_rates.rehearsals(gpu):
+        job()
+    assert made[0].ahead == made[0].got
+    assert len(made[0].got) == 10
+    assert followed == [gpu]

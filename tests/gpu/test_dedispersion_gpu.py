@@ -27,6 +27,7 @@ from skysieve.dedispersion import (
     fake,
     plan,
     search,
+    z_dot,
 )
 from skysieve.dedispersion.contract import Table
 from skysieve.dedispersion.data.delays import sample_delays
@@ -296,3 +297,51 @@ def test_a_campaign_has_the_pulses_and_candidates_of_the_cpu(interference):
     assert on_gpu.trials.tobytes() == on_cpu.trials.tobytes()
     assert on_gpu.false.tobytes() == on_cpu.false.tobytes()
     assert on_gpu.hours == on_cpu.hours
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_dropped_data_that_lie_on_a_gpu_are_found(kind):
+    import cupy
+
+    x = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[10.5], snr=30, seed=1).read().copy()
+    x[:, 4000:4400] = 0
+    x[7, 9000:9800] = 96
+    x = x.astype(kind)
+    band = {"fch1": 1500, "foff": -4, "tsamp": 1e-3}
+    on_gpu = search(Filterbank.from_array(cupy.asarray(x), **band), np.arange(100, 300, 4.0))
+    on_cpu = search(Filterbank.from_array(x, **band), np.arange(100, 300, 4.0), device="cpu")
+    assert len(on_cpu.dropped) > 1
+    assert np.array_equal(on_gpu.dropped, on_cpu.dropped)
+    assert np.array_equal(on_gpu.snr, on_cpu.snr)
+    assert np.array_equal(on_gpu.time, on_cpu.time)
+
+
+@pytest.mark.gpu
+def test_z_dot_gives_the_candidates_of_the_cpu():
+    x = (
+        fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[10.5], snr=30, seed=1)
+        .read()
+        .astype(int)
+    )
+    x[:, 4000:4040] += np.linspace(0, 90, 64).astype(int)[:, None]
+    fb = z_dot(Filterbank.from_array(x.clip(0, 255).astype(np.uint8), fch1=1500, foff=-4, tsamp=1e-3))
+    on_gpu, on_cpu = (search(fb, np.arange(0, 300, 4.0), device=device) for device in ("cuda", "cpu"))
+    assert len(on_cpu)
+    for name in ("snr", "dm", "time", "width"):
+        assert np.array_equal(getattr(on_gpu, name), getattr(on_cpu, name))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("by_time", [False, True])
+def test_blocks_along_a_pulse_of_samples_on_a_gpu(by_time):
+    import cupy
+
+    x = samples("u1", (40, 3000), np.random.default_rng(9))
+    freqs = np.random.default_rng(1).permutation(np.linspace(1200, 1500, 40))
+    held = cupy.asfortranarray(cupy.asarray(x)) if by_time else cupy.asarray(x)
+    first = np.random.default_rng(2).integers(0, 2000, 40)
+    on_gpu, on_cpu = (Filterbank.from_array(y, freqs=freqs, tsamp=1e-3).shifted(first, 900) for y in (held, x))
+    assert np.array_equal(on_gpu, on_cpu)
+    with pytest.raises(ValueError, match="the data have 3000"):
+        Filterbank.from_array(held, freqs=freqs, tsamp=1e-3).shifted(first, 2500)

@@ -85,6 +85,32 @@ def test_longer_series(runtime):
 
 
 @one_order
+@pytest.mark.parametrize("lengths", [[511, 512, 513], [60, 20]])
+def test_more_peaks_than_a_block_takes_at_once(runtime, lengths):
+    """More than there are teams of lanes, and than shared memory holds; series as long as a block takes, and longer."""
+    peaks = 10 if lengths[0] > 500 else 90
+    e = engine(runtime, n_peaks=peaks)
+    source, grids = batch(lengths, seed=17), shared_grid(0.3, 0.1 / 119.4, 300 if peaks == 10 else 2500)
+    out = run(e, source, grids, power=False)
+    for i in range(len(lengths)):
+        assert check_refined(Exact(*rows_of(source, i)), grids.frequency(), out, i) == peaks
+
+
+@one_order
+def test_slow_variations(runtime):
+    """Less than a cycle in the whole span: cosines and sines hardly differ from a line, and the sums are centred."""
+    e, source = engine(runtime, n_peaks=3), batch([40, 300, 700], seed=18)
+    rows = np.repeat([0, 1, 2], [40, 300, 700])
+    source.y[:] += 400 * np.sin(2 * np.pi * (0.2 / 119.4) * source.t + rows)
+    grids = shared_grid(0.02 / 119.4, 0.04 / 119.4, 100)
+    out = run(e, source, grids, power=False)
+    for i in range(3):
+        truth = Exact(*rows_of(source, i))
+        assert check_refined(truth, grids.frequency(), out, i) == 3
+        assert np.nanmin(out.peak_frequency[i]) < 0.35 / 119.4
+
+
+@one_order
 def test_very_long_series(runtime):
     source, grids = (
         batch([60_000, 50, 20_000] if on_gpu(runtime) else [17_000, 20], seed=10),

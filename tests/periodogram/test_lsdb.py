@@ -167,6 +167,27 @@ def test_one_band_and_flags_and_chosen_columns():
     assert skysieve.lsdb.periods(stars, flags=(), **GRID)["n_dropped"].sum() == 0
 
 
+@pytest.mark.parametrize("drift", ["no errors", "float32", "text", "no objects"])
+def test_partitions_of_other_schemas_give_the_columns_of_the_first(drift):
+    t = np.sort(np.random.default_rng(1).uniform(0, 30, 60))
+    values = [np.sin(6 * t), np.sin(3 * t)]
+    lists = {"mjd": [t, t], "mag": values, "magerr": [np.full(60, 0.1)] * 2}
+    first = skysieve.lsdb.periods(pa.table(lists).to_pandas(types_mapper=pd.ArrowDtype), fmin=0.1, fmax=2)
+    if drift == "no errors":
+        del lists["magerr"]
+    elif drift == "float32":
+        lists["mag"] = [v.astype("f4") for v in values]
+    elif drift == "text":
+        lists["mag"] = [[f"{x:.5f}" for x in v] for v in values]
+    partition = pa.table(lists).to_pandas(types_mapper=pd.ArrowDtype).iloc[: 0 if drift == "no objects" else 2]
+    found = skysieve.lsdb.periods(partition, fmin=0.1, fmax=2)
+    assert list(found.dtypes.items()) == list(first.dtypes.items())
+    np.testing.assert_allclose(found["period"], first["period"].iloc[: len(found)], rtol=1e-3)
+    if drift == "no errors":
+        with pytest.raises(ValueError, match="no column 'magerr' for dy=; there are: mjd, mag"):
+            skysieve.lsdb.periods(partition, None, "mjd", "mag", "magerr", fmin=0.1, fmax=2)
+
+
 def test_a_column_without_any_value_has_no_light_curves():
     stars = pd.DataFrame({"star": [1, 2], "lc": pd.Series([None, None], dtype=pd.ArrowDtype(pa.null()))})
     found = skysieve.lsdb.periods(stars, "lc", **GRID)

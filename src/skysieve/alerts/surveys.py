@@ -28,6 +28,9 @@ ROW = np.dtype(
 """A row of a light curve: the source's number, that of its exposure (-1 if unknown), MJD, flux and error in nJy, the
 name of the band as four bytes, and the kind."""
 
+TIMES = 40_000.0, 100_000.0
+"""Earliest and latest MJD of an observation (1968 to 2132).  One row far off makes the grid of frequencies so fine that
+the search of its object takes minutes."""
 AB_ZERO = 31.4
 """AB magnitude of 1 nJy."""
 
@@ -63,13 +66,13 @@ class Survey:
         return {self.object[0], next(iter(self.sources))} <= names
 
     def rows(self, whole: NDArray[np.int64], real: NDArray[np.float64], kind: NDArray[np.uint8]) -> NDArray[Any]:
-        """Rows of the values that were read, in the order of `FIELDS`; without a source's number, a time, a flux, a
-        positive error or a band, the row's ``kind`` is 255."""
+        """Rows of the values that were read, in the order of `FIELDS`; without a source's number, a time within
+        `TIMES`, a flux, a positive error or a band, the row's ``kind`` is 255."""
         t, y, dy, band = self.convert(real[:, 0], real[:, 1], real[:, 2], whole[:, 3], whole[:, 2])
         rows = np.empty(len(whole), ROW)
         rows["id"], rows["t"], rows["y"], rows["dy"], rows["band"] = whole[:, 0], t, y, dy, band
         rows["exposure"] = np.where(whole[:, 1] == MISSING, -1, whole[:, 1])
-        usable = np.isfinite(t) & np.isfinite(rows["y"]) & np.isfinite(rows["dy"]) & (rows["dy"] > 0)
+        usable = (t > TIMES[0]) & (t < TIMES[1]) & np.isfinite(rows["y"]) & np.isfinite(rows["dy"]) & (rows["dy"] > 0)
         rows["kind"] = np.where(usable & (whole[:, 0] != MISSING) & (band > 0), kind, 255)
         return rows
 

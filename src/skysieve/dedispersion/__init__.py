@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.clean.missing import Losses
     from skysieve.dedispersion.clean.repair import fill_dropped
     from skysieve.dedispersion.clean.rfi import channel_statistics, read_rfifind, rfi_mask, write_rfifind, zero_dm
+    from skysieve.dedispersion.clean.zdot import z_dot
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
     from skysieve.dedispersion.data.requantise import requantise
@@ -74,10 +75,12 @@ __all__ = [
     "write_fil",
     "write_rfifind",
     "write_tim",
+    "z_dot",
     "zero_dm",
 ]
 
 _HOMES = {
+    "z_dot": "skysieve.dedispersion.clean.zdot",
     "zero_dm": "skysieve.dedispersion.clean.rfi",
     "rfi_mask": "skysieve.dedispersion.clean.rfi",
     "read_rfifind": "skysieve.dedispersion.clean.rfi",

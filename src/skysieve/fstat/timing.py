@@ -41,8 +41,8 @@ over them take twice as long."""
 SPARSE_SETUPS = ((240, 2, 20), (480, 5, 40), (720, 12, 24), (1440, 8, 48), (1440, 2, 60))
 """The same for grids that have many more bins in their rows than cells."""
 MAP_SETUPS = ((240, 1, 1), (720, 1, 1), (720, 1, 8), (1440, 1, 1), (3000, 1, 1), (3000, 1, 3))
-"""The same as `SETUPS` where the whole map is returned.  One has 36 MB: the system clears memory of that size at each
-call."""
+"""The same as `SETUPS` where the whole map is returned, for float32.  One has 36 MB: the system clears memory of that
+size at each call."""
 STEP_MAP_SETUPS = ((240, 2, 1), (720, 3, 2), (720, 8, 6), (1440, 2, 2), (4300, 2, 1))
 """The same as `STEP_SETUPS` where the whole map is returned."""
 GPU_SETUPS = (
@@ -56,7 +56,7 @@ GPU_STEP_SETUPS = (
 )  # fmt: skip
 """The same for grids whose steps of t0 are longer than a bin."""
 GPU_SETUPS_MANY = ((480, 1, 1, 500), (480, 1, 2, 4000), (1440, 1, 4, 500))
-"""Further ones of which only the maxima are wanted, as in a search of SFTs: enough templates to fill a GPU."""
+"""Further templates of which only the maxima are computed, as in a search of SFTs: enough templates to fill a GPU."""
 GPU_STEP_SETUPS_MANY = ((480, 2, 1, 500), (480, 4, 4, 4000), (1440, 4, 4, 500), (1440, 2, 4, 500))
 """The same for grids whose steps of t0 are longer than a bin."""
 GPU_SETUPS_ALONE = (
@@ -70,8 +70,10 @@ LONGEST_UNALIGNED = 480
 """Most bins that are timed for functions on grids whose start times lie at many offsets from the bins."""
 LONG = 0.01
 """Seconds of a call that is timed twice; shorter ones are timed more often."""
-LARGEST = 6000
+LARGEST = 3000
 """Most bins that are timed on a GPU but for plain maxima of rectangular windows: a map of a year has 3e8 cells."""
+DIFFERENT = 16
+"""Templates of a job that is timed whose noise is different; the others repeat it."""
 COUNTED = ("call", "sfts", "sums", "cells")
 """Names of the constants, in the order of `terms`."""
 FORMAT = 6
@@ -179,6 +181,8 @@ def host_cases(
         "sparse": (SPARSE_SETUPS, SPARSE_SETUPS),
     }
     for n, dt0, dtau in setups[kind][keep_map]:
+        if keep_map and np.dtype(dtype).itemsize == 8:
+            n = round(n / 2**0.5)  # as many bytes as in float32
         job = sample(n, dt0, dtau, window, dtype, unaligned)
         yield terms(job, window.algorithm == Algorithm.RECURRENCE), partial(execute, job)
 
@@ -191,8 +195,9 @@ def sample(
     antenna = np.concatenate([rng.uniform(0.2, 0.4, (2, n)), rng.uniform(-0.1, 0.1, (1, n))])
     bins = [
         Bins(0, TATOM, np.concatenate([antenna, rng.standard_normal((4, n))]), np.ones(n, np.bool_))
-        for _ in range(templates)
+        for _ in range(min(templates, DIFFERENT))
     ]
+    bins = (bins * -(-templates // DIFFERENT))[:templates]
     band = (n - 2) * TATOM
     step = dt0 * TATOM + unaligned * TATOM // 3
     grid = Grid(t0=0, t0_band=band, dt0=step, tau=2 * TATOM, tau_band=band, dtau=dtau * TATOM)

@@ -1,4 +1,4 @@
-"""What passes between the public API of the sphere and its backends, and the names that both know.
+"""The requests and results that pass between the public API of the sphere and its backends, and shared names.
 
 ``api`` checks the arguments and builds a `Spec`; an `Engine` convolves contiguous maps in the memory of its device.
 """
@@ -34,6 +34,9 @@ METHODS = tuple(METHOD_HELP)
 Compat = Literal["arkcos", "arkcos+duplicate", "arkcos+unshifted", "arkcos+duplicate+unshifted"]
 COMPAT: tuple[str, ...] = get_args(Compat)
 """The algorithm of Elsner & Wandelt as published, with its options behind plus signs."""
+
+COPIED = "bytes copied"
+"""Name of the work of copying a map from the host's memory to a GPU, and the results back."""
 
 Where: TypeAlias = "str | Device | Sequence[str | Device]"
 """A device, or several GPUs."""

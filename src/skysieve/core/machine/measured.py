@@ -14,10 +14,11 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["Figures", "cache_folder", "figures", "path_of", "store", "stored"]
+__all__ = ["Figures", "cache_folder", "figures", "in_memory", "path_of", "store", "stored"]
 
 logger = logging.getLogger("skysieve")
 
@@ -25,6 +26,19 @@ Figures = dict[str, float]
 
 _lock = threading.Lock()
 _used: dict[str, Figures] = {}
+_unsaved: dict[str, Figures] | None = None
+"""Within `in_memory`, the figures that are stored."""
+
+
+@contextmanager
+def in_memory() -> Iterator[None]:
+    """Within it, `store` writes no file, and `stored` returns what it was given."""
+    global _unsaved
+    _unsaved = {}
+    try:
+        yield
+    finally:
+        _unsaved = None
 
 
 def cache_folder() -> Path:
@@ -81,6 +95,8 @@ def figures(name: str, measure: Callable[[], Figures | None], defaults: Figures)
 
 def stored(name: str) -> Figures | None:
     """Return the figures of `name` that are stored; None if there are none, or the file is damaged."""
+    if _unsaved is not None and name in _unsaved:
+        return dict(_unsaved[name])
     try:
         known = json.loads(path_of(name).read_text(encoding="utf-8"))
         return {str(key): float(value) for key, value in known.items()}
@@ -91,6 +107,9 @@ def stored(name: str) -> Figures | None:
 
 def store(name: str, measured: Figures) -> None:
     """Store the figures of `name` instead of older ones; `OSError` if that is not possible."""
+    if _unsaved is not None:
+        _unsaved[name] = dict(measured)
+        return
     path = path_of(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:

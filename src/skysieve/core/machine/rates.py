@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.core.machine.measured import store, stored
+from skysieve.core.machine.measured import in_memory, store, stored
 from skysieve.core.tasks import usable_cores
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADVICE", "ALONE", "fastest", "fit", "keep", "missing", "others_busy", "predicted", "processor", "rates_of",
-    "timed",
+    "rehearsal", "timed",
 ]  # fmt: skip
 
 logger = logging.getLogger("skysieve")
@@ -35,12 +35,27 @@ ADVICE = "times are not predicted: skysieve info --measure measures this machine
 """What to say where there are no rates."""
 ALONE = "alone "
 """Beginning of the names of work that one thread does."""
-LONG = 0.05
+LONG = 0.03
 """Seconds of a call that is timed twice; shorter ones are timed more often."""
 MOST = 4
 """Most calls of which the fastest counts."""
-FORMAT = 2
+FORMAT = 3
 """Version of the stored rates; raise it when kernels or work change enough to make old ones wrong."""
+
+
+_rehearsing = False
+
+
+@contextmanager
+def rehearsal() -> Iterator[None]:
+    """Within it each job that is timed runs once, so that its code is compiled, and nothing is stored."""
+    global _rehearsing
+    _rehearsing = True
+    try:
+        with in_memory():
+            yield
+    finally:
+        _rehearsing = False
 
 
 def processor() -> str:
@@ -194,6 +209,9 @@ def fastest(call: Callable[[], object], clock: Callable[[], float], long: float)
     long : float
         No call follows when those after the first have taken as many seconds together.
     """
+    if _rehearsing:
+        call()
+        return 1.0
     best, spent = np.inf, 0.0
     for number in range(MOST):
         start = clock()

@@ -10,6 +10,7 @@ are tested together, by Hoeffding's bound on the number of successes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from skysieve.core.gpu.runtime import Runtime
 
 __all__ = ["Suspicious", "Watch", "find_dropped"]
 
@@ -35,6 +38,8 @@ SATURATED = 0.1
 """Seconds for which samples at the top of their range must last to be dropped data: a bright pulse saturates, too."""
 SLICE = 2**21
 """Samples x channels that are examined at a time."""
+RESIDENT = 2**33
+"""Samples x channels that a GPU compares at a time."""
 SPLIT = 2**23
 """Bytes from which several threads share a piece."""
 ROUNDS = 3
@@ -58,6 +63,13 @@ RUN_VALUES = 2**18
 NEVER = 2**62
 """A length that no run reaches."""
 NO_RECTANGLES: NDArray[np.int64] = np.empty((0, 4), np.int64)
+
+
+CountRuns = Callable[[int, int, int, int], tuple["NDArray[np.int32]", "NDArray[np.int32]"]]
+"""``count(per, first, stride, pairs)``: of the pairs of samples (t, t + 1) at ``t = first + i * stride`` of units of
+``per`` neighbouring rows, how many are equal in a unit before the first and after the last that differ, the longest run
+of equal pairs between these, and the number of equal pairs, shape (units, 4); and by pair the number of units in which
+it is equal."""
 
 
 class Suspicious(Exception):
@@ -108,11 +120,14 @@ class Watch:
         if not self.quiet and self.suspicious():
             raise Suspicious
 
-    def _compare(self, spectra: NDArray[Any], after: NDArray[Any] | None) -> None:
-        """Compare spectra with those after them; without these, ``spectra`` says what is equal."""
-        pairs, units = spectra.shape
+    def _begin(self, units: int) -> None:
         if not len(self._run):
             self._run, self._longest, self._equal = (np.zeros(units, np.int32) for _ in range(3))
+
+    def _compare(self, spectra: NDArray[Any], after: NDArray[Any]) -> None:
+        """Compare spectra with those after them."""
+        pairs, units = spectra.shape
+        self._begin(units)
         if not pairs:
             return
         count = 1
@@ -124,26 +139,80 @@ class Watch:
 
         def part(low: int, high: int) -> NDArray[np.int32]:
             some = slice(low, high)
-            same = spectra[:, some] if after is None else spectra[:, some] == after[:, some]
-            return _count_runs(same, self._run[some], self._longest[some], self._equal[some])
+            return _count_runs(
+                spectra[:, some] == after[:, some], self._run[some], self._longest[some], self._equal[some]
+            )
 
         tasks = [partial(part, low, high) for low, high in pairwise(edges)]
         found = [tasks[0]()] if self._pool is None or count == 1 else self._pool.run(tasks)
         self._many.append(np.sum(found, axis=0, dtype=np.int32))
         self.probes += pairs
 
-    def see_resident(self, fb: Filterbank) -> None:
-        """Compare all samples of a filterbank in the memory of a GPU, on that GPU."""
-        from skysieve.core.arrays import to_host
+    def see_counted(self, runs: CountRuns, start: int, stop: int, fb: Filterbank) -> None:
+        """Take samples up to ``stop``; those from ``start`` on are on a GPU, where ``runs`` counts equal pairs.
 
-        step = max(1, SLICE * MOST_STRIDE // fb.nchan // self.stride) * self.stride
+        ``start`` is not after the first sample that was not seen yet.
+
+        Raises
+        ------
+        Suspicious
+            Unless ``quiet`` is set.
+        """
+
+        per, order = 1, fb.readers[0].order
+        packed = fb.packed(max(0, stop - 1), 1)
+        if packed is not None:  # bytes are compared, as `see` does
+            one = next(packed)
+            per, order = 8 // one.bits, np.arange(one.data.shape[1])[:: -1 if one.down else 1]
+
+        def spectrum(number: int) -> NDArray[Any]:
+            held = fb.packed(number, 1)
+            return bits_of(next(fb.raw(number, 1))[0]) if held is None else next(held).data
+
+        if self._last is not None:
+            self._compare(self._last[None], spectrum(self.at))
+        first = -(-self.at // self.stride)
+        pairs = max(0, (stop - 2) // self.stride + 1 - first)
+        found, many = runs(per, first * self.stride - start, self.stride, pairs)
+        if not len(self._run):
+            self._run, self._longest, self._equal = (np.zeros(len(found), np.int32) for _ in range(3))
+        counted = np.empty_like(found)
+        counted[order] = found
+        before, after, longest, equal = counted.T
+        whole = equal == pairs
+        self._longest = np.maximum(self._longest, np.where(whole, 0, np.maximum(self._run + before, longest)))
+        self._run = np.where(whole, self._run + before, after)
+        self._equal += equal
+        self._many.append(many)
+        self.probes += pairs
+        self.at = stop
+        waits = stop < self.nsamp and (stop - 1) % self.stride == 0  # for the next sample
+        self._last = spectrum(stop - 1)[0].copy() if waits else None
+        if not self.quiet and self.suspicious():
+            raise Suspicious
+
+    def see_resident(self, fb: Filterbank, runtime: Runtime | None = None) -> None:
+        """Compare all samples of a filterbank in the memory of a GPU, on that GPU."""
+        from .cuda.runs import runs, runtime_of
+
+        step = max(1, RESIDENT // fb.nchan // self.stride) * self.stride
         for start in range(0, fb.nsamp - 1, step):
             pieces = fb.resident(start, min(step + 1, fb.nsamp - start))
             assert pieces is not None
             for held, _ in pieces:
+                if len(held.data) < 2:
+                    continue
                 x = held.data.view(f"u{held.data.dtype.itemsize}")
-                after = x[1 :: self.stride]
-                self._compare(to_host(x[:: self.stride][: len(after)] == after), None)
+                many, found, lengths = runs(runtime_of(held.index) if runtime is None else runtime, x, self.stride)
+                self._begin(fb.nchan)
+                self._many.append(many)
+                self.probes += len(many)
+                for (equal, lead, longest, after), length in zip(found, lengths, strict=True):
+                    whole = lead == length
+                    ended = np.maximum(longest, np.where(whole, 0, self._run + lead))
+                    np.maximum(self._longest, ended, out=self._longest)
+                    self._run = np.where(whole, self._run + length, after).astype(np.int32)
+                    self._equal += equal
         self.at = fb.nsamp
 
     @property
@@ -171,7 +240,8 @@ class Watch:
         if len(self._many) > 64 and self.at < self.nsamp:
             self._many = [np.concatenate(self._many)]
         recent = self._many[-1] if self.at < self.nsamp else np.concatenate(self._many)
-        surprise = together(recent - (len(live) - live.sum()), np.exp(-odd).sum(), int(live.sum()))
+        each = np.arange(recent.max(initial=0) + 1) - (len(live) - live.sum())
+        surprise = together(each, np.exp(-odd).sum(), int(live.sum()))[recent]
         strange = np.flatnonzero(surprise >= STRANGE)
         return bool(len(intervals(strange, surprise[strange], least)))
 

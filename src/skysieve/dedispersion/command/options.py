@@ -203,6 +203,13 @@ class Cleaning:
             panel=DATA,
         ),
     ] = False  # fmt: skip
+    z_dot: Annotated[
+        bool,
+        option(
+            "--z-dot", "--zdot", help="Subtract from each channel its projection on the mean over the channels (z-dot "
+            "filter), instead of --zero-dm.", panel=DATA,
+        ),
+    ] = False  # fmt: skip
     mask: Annotated[
         Path | None, option("--mask", help="Mask that PRESTO's rfifind wrote (.mask).", panel=DATA, metavar="FILE")
     ] = None
@@ -245,14 +252,15 @@ class Cleaning:
         return whole
 
     def filtered(self, fb: Filterbank, messages: Messages, to_bytes: bool = False) -> Filterbank:
-        """The data, requantised if ``to_bytes``, less the mean over the channels if the options say so."""
+        """The data, requantised if ``to_bytes``; with --zero-dm, the mean over the channels is subtracted."""
         from skysieve.dedispersion.clean.rfi import zero_dm
+        from skysieve.dedispersion.clean.zdot import z_dot
         from skysieve.dedispersion.data.requantise import LOSS, requantise
 
         if to_bytes:
             fb = requantise(fb)
             messages.say(f"requantised to 8 bits, which costs {LOSS:.2%} of the S/N")
-        return zero_dm(fb) if self.zero_dm else fb
+        return z_dot(fb) if self.z_dot else zero_dm(fb) if self.zero_dm else fb
 
     def prepared(
         self, fb: Filterbank, messages: Messages, to_bytes: bool
@@ -265,10 +273,13 @@ class Cleaning:
         from skysieve.dedispersion.clean.repair import fill_dropped, repaired, split_mask
         from skysieve.dedispersion.contract import block_samples
 
-        if self.rfi or to_bytes or self.zero_dm:
+        if self.zero_dm and self.z_dot:
+            raise ValueError("--zero-dm and --z-dot: expected one of the two filters")
+        changes = to_bytes or self.zero_dm or self.z_dot
+        if self.rfi or changes:
             fb = fill_dropped(fb)
         every = cut = self.masked(fb, messages)
-        if cut is not None and (to_bytes or self.zero_dm):
+        if cut is not None and changes:
             cut, cells = split_mask(cut, fb)
             if cells is not None:
                 fb = repaired(fb, fb.lost, cells, block_samples(fb.tsamp))

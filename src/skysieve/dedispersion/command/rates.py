@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,32 +15,61 @@ from skysieve.dedispersion.single_pulse.search import WIDTHS, SearchPlan
 if TYPE_CHECKING:
     from skysieve.core.device import Device
 
-__all__ = ["measure"]
+__all__ = ["measure", "rehearsals"]
 
-CASES = (
-    (256, 1 << 16, 60, 26, False), (64, 1 << 16, 120, 26, False), (1024, 1 << 14, 240, 1, False),
-    (512, 1 << 14, 480, 1, False), (128, 1 << 16, 4, 26, False), (64, 1 << 16, 120, 1, False),
-    (256, 1 << 13, 10, 26, False), (512, 1 << 15, 4, 26, True), (256, 1 << 17, 4, 1, True),
-)  # fmt: skip
-"""Channels, samples, DMs, widths, and whether the samples are cleaned; additions are a third of the work of some."""
+Case = tuple[int, int, int, int, bool]
+SHARED: dict[str, tuple[Case, ...]] = {
+    "cpu": (
+        (256, 1 << 15, 60, 26, False), (64, 1 << 15, 120, 26, False), (256, 1 << 13, 10, 26, False),
+        (64, 1 << 15, 120, 1, False),
+    ),
+    "cuda": (
+        (256, 1 << 17, 500, 26, False), (64, 1 << 17, 2000, 26, False), (256, 1 << 13, 10, 26, False),
+        (64, 1 << 17, 2000, 1, False),
+    ),
+}  # fmt: skip
+"""Channels, samples, DMs, widths, and whether the samples are cleaned, of 8-bit data: these measure what does not
+depend on the type of the samples."""
+CASES: dict[str, tuple[Case, ...]] = {
+    "cpu": (
+        (1024, 1 << 13, 240, 1, False), (512, 1 << 14, 480, 1, False), (128, 1 << 15, 4, 26, False),
+        (256, 1 << 16, 4, 1, True),
+    ),
+    "cuda": (
+        (4096, 1 << 13, 8000, 1, False), (1024, 1 << 14, 4000, 1, False), (512, 1 << 16, 4, 26, False),
+        (256, 1 << 16, 4, 1, True),
+    ),
+}  # fmt: skip
+"""The same, of each type: additions are a third of the work of the first ones, and reading that of the third."""
+TYPES = {"uint8": 1, "float32": 4}
+"""Types of samples, and by how much the numbers of DMs are divided: additions of float32 take longer."""
 NOISE = 1_000_003
 """Random numbers that all data repeat: a prime, so that no channel repeats another."""
-LONGER = 8
-"""Times as many samples on a GPU."""
 
 
 def measure(device: Device) -> None:
     """Measure the rates of a device with small data, and store them; `OSError` if they cannot be stored."""
-    noise = np.random.default_rng(1).normal(100, 10, NOISE)
-    works, took = [], []
-    where = "cpu" if device.kind == "cpu" else f"cuda:{device.index}"
-    for dtype in (np.uint8, np.float32):
-        for channels, samples, dms, widths, clean in CASES:
-            samples *= 1 if device.kind == "cpu" else LONGER
-            x = np.resize(noise.astype(dtype), (samples, channels)).T  # as in files
-            fb = Filterbank.from_array(x, fch1=1500, foff=-300 / channels, tsamp=256e-6)
-            given: dict[str, Any] = {"widths": WIDTHS[:widths], "threshold": 8, "device": where, "clean": clean}
-            with SearchPlan(fb, np.linspace(0, 300, dms), **given) as plan:
-                works.append(plan.describe()["work"])
-                took.append(rates.timed(device, partial(plan.execute, fb)))
+    works, took = zip(*(job() for job in rehearsals(device)), strict=True)
     rates.keep("dedispersion", device, rates.fit(works, took))
+
+
+def rehearsals(device: Device) -> list[Callable[[], tuple[dict[str, float], float]]]:
+    """The parts of `measure`: functions that return the work of a search and the seconds that it took."""
+    where = "cpu" if device.kind == "cpu" else "cuda"
+    jobs = [("uint8", case) for case in SHARED[where]] + [(dtype, case) for dtype in TYPES for case in CASES[where]]
+    return [
+        partial(_search, device, dtype, channels, samples, max(4, dms // TYPES[dtype]), widths, clean)
+        for dtype, (channels, samples, dms, widths, clean) in jobs
+    ]
+
+
+def _search(
+    device: Device, dtype: str, channels: int, samples: int, dms: int, widths: int, clean: bool
+) -> tuple[dict[str, float], float]:
+    noise = np.random.default_rng(1).normal(100, 10, NOISE).astype(dtype)
+    x = np.resize(noise, (samples, channels)).T  # as in files
+    fb = Filterbank.from_array(x, fch1=1500, foff=-300 / channels, tsamp=256e-6)
+    where = "cpu" if device.kind == "cpu" else f"cuda:{device.index}"
+    given: dict[str, Any] = {"widths": WIDTHS[:widths], "threshold": 8, "device": where, "clean": clean}
+    with SearchPlan(fb, np.linspace(0, 300, dms), **given) as plan:
+        return plan.describe()["work"], rates.timed(device, partial(plan.execute, fb))

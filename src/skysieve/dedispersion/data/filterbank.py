@@ -19,7 +19,7 @@ from .sigproc import BadFile, BitOrder
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.contract import Packed, Resident
+    from skysieve.dedispersion.contract import Packed, Resident, Room
 
 __all__ = ["Filterbank"]
 
@@ -58,6 +58,14 @@ class DeviceReader(ArrayReader):
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, nchan); a copy on the host."""
         return to_host(self.x[:, start : start + count]).T
+
+    def shifted(self, first: NDArray[np.int64], count: int) -> NDArray[Any]:
+        """As `Filterbank.shifted`; nothing else is copied."""
+        import cupy
+
+        with cupy.cuda.Device(self.index):
+            at = cupy.asarray(first)[:, None] + cupy.arange(count)
+            return to_host(self.x[cupy.asarray(self.order)[:, None], at])
 
     def resident(self, start: int, count: int) -> Resident:
         """A view on the GPU; waits for work on the caller's stream, which may still write the samples."""
@@ -261,17 +269,23 @@ class Filterbank:
         )
 
     # ---------------------------------------------------------------- data
-    def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+    def raw(self, start: int, count: int, room: Room | None = None) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Samples ``start : start + count`` in pieces; see `contract.Source`."""
         for i, first, n in self._ranges(start, count):
-            yield self.readers[i].read(first, n), self.readers[i].order
+            reader: Any = self.readers[i]
+            yield reader.read(*_given(reader, first, n, room)), reader.order
 
-    def packed(self, start: int, count: int) -> Iterator[Packed] | None:
+    def packed(self, start: int, count: int, room: Room | None = None) -> Iterator[Packed] | None:
         """The same samples in fewer than 8 bits, as the files hold them; None if one of the files holds wider ones."""
         holders: list[Any] = [reader for reader in self.readers if getattr(reader, "packs", False)]
         if len(holders) < len(self.readers):
             return None
-        return (holders[i].packed(first, n) for i, first, n in self._ranges(start, count))
+        return (holders[i].packed(*_given(holders[i], first, n, room)) for i, first, n in self._ranges(start, count))
+
+    @property
+    def takes_room(self) -> bool:
+        """Whether all samples are read from files into memory that is given, by several threads at once."""
+        return all(getattr(reader, "takes_room", False) for reader in self.readers)
 
     def resident(self, start: int, count: int) -> Iterator[tuple[Resident, NDArray[np.int64]]] | None:
         """The same samples in the memory of a GPU; None if some are not on a GPU."""
@@ -313,6 +327,35 @@ class Filterbank:
             return parts[0]
         return np.concatenate(parts, axis=1) if parts else np.empty((self.nchan, 0), self.dtype)
 
+    def shifted(self, first: NDArray[np.int64], count: int) -> NDArray[Any]:
+        """Samples ``first[c] : first[c] + count`` of each channel ``c``: a block along a dispersed pulse.
+
+        Parameters
+        ----------
+        first : numpy.ndarray of int64, shape (nchan,)
+        count : int
+
+        Returns
+        -------
+        numpy.ndarray, shape (nchan, count)
+
+        Raises
+        ------
+        ValueError
+            A range reaches beyond the data.
+
+        Examples
+        --------
+        >>> x = np.arange(12, dtype=np.uint8).reshape(3, 4)
+        >>> Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3).shifted(np.array([0, 1, 2]), 2).tolist()
+        [[0, 1], [5, 6], [10, 11]]
+        """
+        low, high = int(first.min()), int(first.max()) + count
+        self._check(low, high - low)
+        if len(self.readers) == 1 and isinstance(self.readers[0], DeviceReader):
+            return self.readers[0].shifted(first, count)
+        return self.block(low, high - low)[np.arange(self.nchan)[:, None], (first - low)[:, None] + np.arange(count)]
+
     def blocks(self, count: int, overlap: int = 0) -> Iterator[tuple[int, NDArray[Any]]]:
         """Blocks of ``count`` samples, each with the number of its first sample.
 
@@ -346,6 +389,11 @@ class Filterbank:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _given(reader: Reader, first: int, count: int, room: Room | None) -> tuple[Any, ...]:
+    """The arguments with which a reader reads."""
+    return (first, count, room) if getattr(reader, "takes_room", False) else (first, count)
 
 
 def as_filterbank(data: Filterbank | Paths) -> Filterbank:

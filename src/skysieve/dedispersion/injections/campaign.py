@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.dm_plan.plan import DMPlan
     from skysieve.dedispersion.single_pulse.candidates import Candidates
 
+    from .cuda.launch import DeviceNoise
+
 __all__ = ["completeness"]
+
+AHEAD = 6
+"""Segments, without and with pulses, that may be in memory at the same time."""
 
 
 def completeness(
@@ -151,7 +156,7 @@ def completeness(
         known = levels(first, noise)
         maker = Maker(
             noise is not None and noise.analog, known, job.dm_constant, job.stages, job.boxes, kinds, strength, lost,
-            options.get("threads"),
+            options.get("threads"), _device_noise(plan, noise, first) if prepare is None and not kinds else None,
         )  # fmt: skip
         done, quiet = sum(map(len, found)), sum(one.hours for one in found)
 
@@ -206,6 +211,19 @@ def completeness(
             source.close()
             maker.close()
     return Completeness.join(found)
+
+
+def _device_noise(plan: SearchPlan, noise: Noise | None, fb: Filterbank) -> DeviceNoise | None:
+    """What makes the noise on the GPU that searches it; None where several do, or where it takes too much memory."""
+    if noise is None or plan.device.kind != "cuda" or plan.gpus > 1 or fb.dtype != np.uint8:
+        return None
+    if 2 * AHEAD * fb.nsamp * fb.nchan > plan.device.free_memory / 2:
+        return None
+    from skysieve.core.gpu.runtime import CudaRuntime
+
+    from .cuda.launch import DeviceNoise
+
+    return DeviceNoise(CudaRuntime(plan.device))
 
 
 def _check_dms(grid: PulseGrid, stages: Stages) -> None:

@@ -11,8 +11,9 @@ from skysieve.core.cpu.jit import njit
 JIT = {"nogil": True, "error_model": "numpy"}
 
 
-FEW = 0.05
-"""Standard deviations of a pulse below which samples and smearing are short: the error of the mean is 2e-8 of it."""
+FEW = 0.2
+"""Standard deviations of a pulse below which samples and smearing are short: the error of a sample is at most 1.4e-5 of
+the height."""
 
 
 @njit(**JIT)

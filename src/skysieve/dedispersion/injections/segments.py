@@ -14,7 +14,7 @@ import numpy as np
 
 from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.data.delays import delay_seconds
-from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.filterbank import DeviceReader, Filterbank
 from skysieve.dedispersion.data.simulate import NOISE_BLOCK, NoiseReader, PulseReader, whole_reader
 from skysieve.dedispersion.single_pulse.refine import window_snr_of
 
@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.dm_plan.arguments import Stages
     from skysieve.dedispersion.single_pulse.candidates import Candidates
 
+    from .cuda.launch import DeviceNoise
+
 AROUND = 256
 """Least samples before and after a pulse from which the level of data is measured."""
 MARGIN = 0.5
-"""Most seconds before the first pulse and between pulses, beside two sweeps."""
+"""Most seconds before the first pulse, and between pulses beside their sweeps."""
+FAINT = 4.0
+"""S/N below which a pulse has no events; at wrong DMs, one of S/N s has some over its width times (s / 4)^2."""
 HELD = 2**30
 """Most samples of a segment of noise that is made in memory; longer ones are made when they are read."""
 FINE, MOST_SUMS = 64, 48
@@ -104,13 +108,23 @@ class HeldReader:
 def place(
     fb: Filterbank, wanted: Sequence[dict[str, Any]], constant: float, highest: float, rng: np.random.Generator
 ) -> Iterator[Pulse]:
-    """Pulses, one after the other and at least two sweeps apart, as long as they fit into the data."""
+    """Pulses, one after the other, as long as they fit into the data.
+
+    Two neighbours are at least two sweeps of the longer one apart, and farther where a strong one has events at wrong
+    DMs for longer.
+    """
     obs, length = fb.observation, fb.nsamp * fb.tsamp
     bottom = float(obs.freqs.min())
-    sweep = float(delay_seconds(bottom, highest, obs.top, constant))
+    longest = float(delay_seconds(bottom, highest, obs.top, constant))
     margin = min(MARGIN, length / 20)
-    at = margin + float(rng.uniform()) * min(2 * sweep, max(0.0, length - sweep - 4 * margin))
+    at = margin + float(rng.uniform()) * min(2 * longest, max(0.0, length - longest - 4 * margin))
+    before = 0.0  # seconds that the pulse before needs
     for i, parameters in enumerate(wanted):
+        sweep = float(delay_seconds(bottom, parameters["dm"], obs.top, constant))
+        smeared = (parameters["snr"] / FAINT) ** 2 * (parameters["width"] + parameters.get("scatter", 0.0))
+        needs = min(2 * longest, max(2 * sweep, smeared))
+        at += max(before, needs) if i else 0.0
+        before = needs
         pulse = Pulse(time=at + margin * float(rng.uniform()), **parameters)
         first, samples = extent(obs, pulse, constant)
         if first.min() < 0:  # a wide pulse: begin later
@@ -126,7 +140,7 @@ def place(
             if first.min() < 0:
                 return
         yield pulse
-        at = pulse.time + 2 * sweep + margin + samples * obs.tsamp
+        at = pulse.time + margin + samples * obs.tsamp
 
 
 def counts_of(fb: Filterbank, made: Recorded, known: Levels, analog: bool) -> NDArray[Any]:
@@ -156,20 +170,26 @@ class Maker:
     lost : numpy.ndarray of int64, shape (n, 4)
         Rectangles of the data that are lost.
     threads : int, optional
+    device : DeviceNoise, optional
+        Makes noise of bytes in the memory of the GPU that searches it, with the same bits.
     """
 
     def __init__(
         self, analog: bool, known: Levels, constant: float, stages: Stages, widths: Sequence[int],
         kinds: Sequence[str], strength: float, lost: NDArray[np.int64], threads: int | None,
+        device: DeviceNoise | None = None,
     ) -> None:  # fmt: skip
         self.analog, self.known, self.constant = analog, known, constant
         self.stages, self.widths = stages, np.array(widths, np.int64)
         self.kinds, self.strength, self.lost = tuple(kinds), strength, lost
         self.pool = TaskPool(threads)
+        self.device = device
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and free the memory of the device."""
         self.pool.close()
+        if self.device is not None:
+            self.device.close()
 
     def making(self, fb: Filterbank, pulses: Sequence[Pulse], seed: int) -> Iterator[Segment]:
         """`make` when the one item is taken."""
@@ -213,28 +233,15 @@ class Maker:
     def _held(
         self, fb: Filterbank, added: list[tuple[NDArray[np.int64], NDArray[Any]]]
     ) -> tuple[Filterbank, Filterbank]:
-        """Noise without and with pulses, in memory."""
-        from .cpu_segments import add_level, add_pulse
-
+        """Noise without and with pulses, in the memory of the host or of the GPU that searches it."""
         reader = fb.readers[0]
         assert isinstance(reader, NoiseReader)
-        level, sigma, highest = (np.float32(x) for x in (reader.level, reader.sigma, reader.maximum))
-        base = np.empty((fb.nsamp, fb.nchan), fb.dtype)
-        made = np.empty_like(base) if added else base
-        ends = [(int(first.min()), int(first.max()) + counts.shape[1]) for first, counts in added]
-
-        def fill(number: int) -> None:
-            for start, values in reader.drawn(number):
-                stop = start + len(values)
-                add_level(values, sigma, level, highest, base[start:stop])
-                if added:
-                    made[start:stop] = base[start:stop]
-                for (first, counts), (begin, end) in zip(added, ends, strict=True):
-                    if begin < stop and end > start:
-                        add_pulse(values, start, first, counts, highest, made[start:stop])
-
-        self.pool.run([lambda i=i: fill(i) for i in range(-(-fb.nsamp // NOISE_BLOCK))])  # type: ignore[misc]
-        return Filterbank([HeldReader(reader, base)]), Filterbank([HeldReader(reader, made)])
+        if self.device is None or fb.dtype != np.uint8:
+            base, made = held_noise(reader, added, self.pool)
+            return Filterbank([HeldReader(reader, base)]), Filterbank([HeldReader(reader, made)])
+        arrays = self.device.make(reader, added)
+        like = reader.observation, reader.order, reader.maximum
+        return Filterbank([DeviceReader(arrays[0].T, *like)]), Filterbank([DeviceReader(arrays[1].T, *like)])
 
     def _best_near(self, one: Placed, searched: Filterbank) -> float:
         """See `Placed.near`."""
@@ -247,8 +254,12 @@ class Maker:
         begin = made.begin + made.delays - before
         low = max(0, int(begin.min()))
         high = min(searched.nsamp, int(begin.max()) + 2 * before + made.length)
-        block = searched.block(low, high - low).T
-        best = 0.0  # no DM of the search counts as this pulse
+        # From a GPU, copy no more samples than are needed.
+        if searched.gpu is not None and begin.min() >= 0 and int(begin.max()) + 2 * before + made.length <= high:
+            block, offset = searched.shifted(begin, 2 * before + made.length).T, np.zeros_like(begin)
+        else:
+            block, offset = searched.block(low, high - low).T, begin - low
+        best = 0.0  # at no DM of the search would a candidate be identified with this pulse
         for listed, binning, *_ in self.stages:
             dms = listed[np.abs(listed - pulse.dm) <= half]
             dms = dms[:: -(-len(dms) // MOST_SUMS) or 1]
@@ -256,7 +267,7 @@ class Maker:
                 continue
             step = binning * max(1, made.length // (FINE * binning))
             x = np.empty((obs.nchan, (2 * before + made.length) // step), np.float32)
-            aligned(block, begin - low, step, self.known.level, x)
+            aligned(block, offset, step, self.known.level, x)
             shifts = np.rint(self.constant * (dms[:, None] - pulse.dm) * squares / (obs.tsamp * step)).astype(np.int64)
             widths = np.unique(np.rint(self.widths * (binning / step)).astype(np.int64))
             widths = widths[(widths > 0) & (widths <= max(1, WIDEST * made.length / step))]
@@ -265,6 +276,31 @@ class Maker:
             first, last = math.floor(middle - late), math.ceil(middle + late) + 1
             best = max(best, float(highest_window(x, shifts, widths, first, last, sigma)))
         return best
+
+
+def held_noise(
+    reader: NoiseReader, added: Sequence[tuple[NDArray[np.int64], NDArray[Any]]], pool: TaskPool
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Noise without and with pulses, shape (samples, channels); one array for both without pulses."""
+    from .cpu_segments import add_level, add_pulse
+
+    level, sigma, highest = (np.float32(x) for x in (reader.level, reader.sigma, reader.maximum))
+    base = np.empty((reader.nsamp, reader.observation.nchan), reader.dtype)
+    made = np.empty_like(base) if added else base
+    ends = [(int(first.min()), int(first.max()) + counts.shape[1]) for first, counts in added]
+
+    def fill(number: int) -> None:
+        for start, values in reader.drawn(number):
+            stop = start + len(values)
+            add_level(values, sigma, level, highest, base[start:stop])
+            if added:
+                made[start:stop] = base[start:stop]
+            for (first, counts), (begin, end) in zip(added, ends, strict=True):
+                if begin < stop and end > start:
+                    add_pulse(values, start, first, counts, highest, made[start:stop])
+
+    pool.run([lambda i=i: fill(i) for i in range(-(-reader.nsamp // NOISE_BLOCK))])  # type: ignore[misc]
+    return base, made
 
 
 def ideal(
@@ -289,10 +325,9 @@ def ideal(
         block = fb.block(first, last - first)
         near = (begin - first)[:, None] + np.arange(-more, length + more)
         level = level_near(block[rows, np.clip(near, 0, last - first - 1)], known)
-        block = block[:, low - first : high - first]
+        values = block[rows, at + low - first].astype(np.float64)
     else:
-        block = fb.block(low, high - low)
-    values = block[rows, at].astype(np.float64)
+        values = fb.shifted(begin, length).astype(np.float64)
     steps = at + low - made.first[:, None]
     inside = (steps >= 0) & (steps < counts.shape[1])
     steps = np.clip(steps, 0, counts.shape[1] - 1)

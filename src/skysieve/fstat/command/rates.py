@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from skysieve.fstat.demod.bank import TemplateBank
     from skysieve.fstat.inputs.atoms import Atoms
 
-__all__ = ["measure", "predicted_search", "show_search"]
+__all__ = ["measure", "predicted_search", "rehearsals", "show_search"]
 
 T0, T = 1_000_000_000, 1800
 GRIDS = (
@@ -53,31 +53,59 @@ FILES = ((400, 200), (50, 20_000))
 
 def measure(device: Device) -> None:
     """Measure the rates of a device, and store them; `OSError` if they cannot be stored."""
-    _maps_of_one(device)
-    if device.kind == "cuda":
-        _maps_of_many(device)
+    for part in _parts(device):
+        part()
+
+
+def rehearsals(device: Device) -> list[Callable[[], object]]:
+    """What compiles the code of `measure` (see `core.machine.rates.rehearsal`)."""
+    return [partial(_around_maps, device)] if device.kind == "cpu" else [partial(_compile, device)]
+
+
+def _compile(device: Device) -> None:
+    """Compile all kernels of a GPU at the same time; then what the processor does.
+
+    No launch runs beside another thread's: some are recorded, and CUDA forbids much while a stream is recorded.
+    """
+    from skysieve.core.gpu.runtime import CudaRuntime
+
+    runtime = CudaRuntime(device)
+    wanted = [("skysieve.fstat.cuda", f"{name}.cu", build) for name in KERNELS for build in ("f32", "f64")]
+    runtime.compile_ahead(wanted)
+    for each in wanted:
+        runtime.module(*each)
     _around_maps(device)
 
 
-def _maps_of_one(device: Device) -> None:
+KERNELS = ("exp", "rect", "any", "pack", "demod/demod")
+"""Files of the kernels that are timed."""
+
+
+def _parts(device: Device) -> list[Callable[[], object]]:
+    """The parts of `measure`."""
+    parts: list[Callable[[], object]] = [
+        partial(_maps_of_one, device, *case) for case in product(("rect", "exp"), ("float64", "float32"), (False, True))
+    ]
+    if device.kind == "cuda":
+        parts += [partial(_maps_of_many, device, *case) for case in product(("float64", "float32"), (False, True))]
+    return [*parts, partial(_around_maps, device)]
+
+
+def _maps_of_one(device: Device, window: Any, dtype: Any, keep_map: bool) -> None:
     """Measure the constants of maps of one template."""
     atoms = synth_atoms(T0, 40 * T)
-    window: Any
-    dtype: Any
-    for window, dtype, keep_map, grid in product(("rect", "exp"), ("float64", "float32"), (False, True), GRIDS):
-        if grid is GRIDS[3] and keep_map:
-            continue
-        for posteriors in (False, True) if device.kind == "cuda" else (False,):
+    for grid in GRIDS[: 3 if keep_map else 4]:
+        for posteriors in ((True,) if keep_map else (False, True)) if device.kind == "cuda" else (False,):
             options: dict[str, Any] = {"keep_map": keep_map, "posteriors": posteriors, "device": device}
             with TransientPlan(grid, window=window, dtype=dtype, **options) as plan, measuring():
                 plan.describe(atoms)
 
 
-def _maps_of_many(device: Device) -> None:
+def _maps_of_many(device: Device, dtype: Any, on_gpu: bool) -> None:
     """Measure the constants of a GPU for many templates, which are others than those for one."""
-    for kind, of_gpu, grid in product((np.float64, np.float32), (False, True), GRIDS[:2]):
-        with SearchPlan(grid, dtype=np.dtype(kind), device=device) as search, measuring():
-            search.describe(_batch(4, 48, device if of_gpu else None))
+    for grid in GRIDS[:2]:
+        with SearchPlan(grid, dtype=dtype, device=device) as search, measuring():
+            search.describe(_batch(4, 48, device if on_gpu else None))
 
 
 def _around_maps(device: Device) -> None:
@@ -128,7 +156,7 @@ def _opened(path: Path) -> None:
 
 
 SAMPLED = 256
-"""Most templates of which the time stands for that of all."""
+"""Largest number of templates that are timed; the time of all is estimated from them."""
 
 
 def show_search(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -15,14 +16,15 @@ from skysieve.core.machine import rates
 from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.lightcurves.io import LightCurves
+from skysieve.periodogram.lightcurves.stream import PIECE_ROWS, READERS
 from skysieve.periodogram.multiband import MultibandPlan
-from skysieve.periodogram.survey import MAX_ROWS, Request, finish, finishers, first_chunk
+from skysieve.periodogram.survey import MAX_ROWS, Request, finish, finishers, first_chunk, search
 
 if TYPE_CHECKING:
     from skysieve.core.device import Device
     from skysieve.periodogram.lightcurves.stream import CurveStream
 
-__all__ = ["Clocks", "clocks", "measure", "prediction"]
+__all__ = ["Clocks", "clocks", "measure", "prediction", "rehearsals"]
 
 SPAN = 1000.0
 CASES: tuple[tuple[str, dict[str, Any], int, int, int], ...] = (
@@ -43,14 +45,17 @@ MORE = 200
 """Times as many objects on a GPU."""
 ANSWERS = ((300, 60, 5), (20, 2000, 5), (300, 60, 1))
 """Objects, rows and peaks of the chunks whose answers are timed."""
+METHODS = ("nufft", "direct", "finufft")
 
 
 def _curves(objects: int, rows: int) -> LightCurves:
-    """Light curves of noise in two bands."""
+    """Light curves of noise in two bands; many repeat the first ones."""
     rng = np.random.default_rng(1)
-    t = np.sort(rng.uniform(0, SPAN, (objects, rows)), axis=1).ravel()
+    few = min(objects, 500)
+    t = np.resize(np.sort(rng.uniform(0, SPAN, (few, rows)), axis=1), (objects, rows)).ravel()
+    y = np.resize(rng.normal(15, 0.1, few * rows), t.size)
     return LightCurves(
-        path=Path("made"), ids=np.arange(objects), t=t, y=rng.normal(15, 0.1, t.size), dy=np.full(t.size, 0.1),
+        path=Path("made"), ids=np.arange(objects), t=t, y=y, dy=np.full(t.size, 0.1),
         offsets=rows * np.arange(objects + 1), taken="", value_name="mag", band=np.arange(t.size) % 2,
         band_names=np.array(["g", "r"]),
     )  # fmt: skip
@@ -58,31 +63,52 @@ def _curves(objects: int, rows: int) -> LightCurves:
 
 def measure(device: Device) -> None:
     """Measure the rates of a device with small searches, and store them; `OSError` if they cannot be stored."""
-    works, took = [], []
+    jobs = [job for method in METHODS for dtype in ("float64", "float32") for job in _searches(device, method, dtype)]
+    works, took = zip(*jobs, strict=True)
+    rates.keep("periodogram", device, rates.fit(works, took) | _after(device))
+
+
+def rehearsals(device: Device) -> list[Callable[[], object]]:
+    """The parts of `measure`, each of which may run in a thread of its own (`core.machine.rates.rehearsal`)."""
+    return [
+        *(partial(_searches, device, method, dtype) for method in METHODS for dtype in ("float64", "float32")),
+        partial(_after, device),
+    ]
+
+
+def _searches(device: Device, method: str, dtype: str) -> list[tuple[dict[str, float], float]]:
+    """The work of each search by a method, and the seconds that it took."""
+    found = []
     for kind, options, objects, rows, nf in CASES:
+        if options["method"] != method or (kind != "one" and dtype != "float64"):
+            continue
         many = objects * (1 if device.kind == "cpu" else MORE)
-        if device.kind != "cpu" and (options["method"] == "finufft" or kind != "one"):
+        if device.kind != "cpu" and (method == "finufft" or kind != "one"):
             continue  # on a GPU the first does not exist, and the work of several terms or bands is not counted
         made = _curves(many, rows)
         grid = {"fmin": 2 / SPAN, "fmax": (2 + nf / 5) / SPAN, "nf": nf}
-        for dtype in ("float64", "float32") if kind == "one" else ("float64",):
-            given = {**grid, **options, "n_peaks": 5, "return_power": False, "device": device, "dtype": dtype}
-            arrays: tuple[Any, ...] = (made.t, made.y, made.dy)
-            plan: Any = LombScarglePlan(**given) if kind != "bands" else MultibandPlan(**given)
-            if kind == "bands":
-                arrays = (made.t, made.y, made.band, made.dy)
-            with plan:
-                works.append(plan.describe(*arrays, offsets=made.offsets)["work"])
-                took.append(rates.timed(device, partial(plan.execute, *arrays, offsets=made.offsets)))
-    found = rates.fit(works, took)
+        given = {**grid, **options, "n_peaks": 5, "return_power": False, "device": device, "dtype": dtype}
+        arrays: tuple[Any, ...] = (made.t, made.y, made.dy)
+        plan: Any = LombScarglePlan(**given) if kind != "bands" else MultibandPlan(**given)
+        if kind == "bands":
+            arrays = (made.t, made.y, made.band, made.dy)
+        with plan:
+            work = plan.describe(*arrays, offsets=made.offsets)["work"]
+            found.append((work, rates.timed(device, partial(plan.execute, *arrays, offsets=made.offsets))))
+    return found
+
+
+def _after(device: Device) -> dict[str, float]:
+    """Rates of what follows a search: the answers of its objects."""
     works, took = [], []
     for objects, rows, peaks in ANSWERS:
         made, request = _curves(objects, rows), Request({"n_peaks": peaks})
-        with LombScarglePlan(fmin=0.01, fmax=2.0, nf=10_000, n_peaks=peaks, return_power=False, device="cpu") as plan:
+        given: dict[str, Any] = {"fmin": 0.01, "fmax": 2.0, "nf": 10_000, "method": "nufft", "n_peaks": peaks}
+        with LombScarglePlan(**given, return_power=False, device=device) as plan:
             result = plan.execute(made.t, made.y, made.dy, offsets=made.offsets)
         works.append(_answers(made.n_rows, objects, peaks))
         took.append(rates.timed(device, partial(finish, made, result, request, False)))
-    rates.keep("periodogram", device, found | rates.fit(works, took))
+    return rates.fit(works, took)
 
 
 def _answers(rows: int, objects: int, peaks: int) -> dict[str, float]:
@@ -155,8 +181,11 @@ def prediction(curves: LightCurves | CurveStream, request: Request, opened: Cloc
         alone, after = (rates.predicted("periodogram", device, one)["seconds"] for one in (searched, answers))
         assert alone is not None
         assert after is not None
-        if streamed:
-            times["seconds"] = opened.wall + reading.first + slowest(reading.wall, alone, after, usable_cores())
+        if not isinstance(curves, LightCurves):
+            held_up = slowest(reading.wall, alone, after, usable_cores())
+            if alone * PIECES * PIECE_ROWS < SAMPLE_SECONDS * curves.n_rows:
+                held_up = max(held_up, sampled(curves, request, banded) or 0.0)
+            times["seconds"] = opened.wall + reading.first + held_up
         else:
             times["seconds"] = opened.wall + alone + after / finishers(usable_cores())
     return {
@@ -179,15 +208,21 @@ class Reading:
 
     @classmethod
     def of(cls, curves: CurveStream) -> Reading:
-        """Read up to `PIECES` pieces.  Readers work ahead: processor time is that of all rows that they decoded."""
+        """Read up to `PIECES` pieces.
+
+        Readers work ahead: processor time is that of all rows that they decoded, and the first pieces, one of each
+        reader, come at about the same time.
+        """
         before, decoded = clocks(), curves.share_decoded
         with curves.pieces() as pieces:
-            objects = len(next(pieces))
-            first, more = before.elapsed(), sum(map(len, islice(pieces, PIECES - 1)))
-            seen = before.elapsed()
+            one, first = len(next(pieces)), before.elapsed()
+            together = min(READERS, usable_cores())
+            early, ready = sum(map(len, islice(pieces, together - 1))), before.elapsed()
+            more, seen = sum(map(len, islice(pieces, max(1, PIECES - together)))), before.elapsed()
         done = curves.share_decoded - decoded
-        left = (len(curves) - objects) / more if more else 0.0
-        return cls(before.elapsed().processor / done, (seen.wall - first.wall) * left, first.wall)
+        left = (len(curves) - one - early) / more if more else 0.0
+        wall = ready.wall - first.wall + (seen.wall - ready.wall) * left
+        return cls(before.elapsed().processor / done, wall, first.wall)
 
 
 def slowest(read: float, search: float, answers: float, cores: int) -> float:
@@ -211,7 +246,32 @@ def slowest(read: float, search: float, answers: float, cores: int) -> float:
     return max(read, search, answers / finishers(cores))
 
 
+def sampled(curves: CurveStream, request: Request, banded: bool) -> float | None:
+    """Seconds of the search of a file on a GPU after its first piece, from the search of `PIECES` pieces.
+
+    Readers, copies to the GPU and answers share the interpreter and the memory of the host: where the GPU waits for
+    them, they take longer together than each does alone.  None for few pieces.
+    """
+    times: list[float] = []
+    sizes: list[int] = []
+
+    def handed(pieces: Iterable[LightCurves]) -> Iterator[LightCurves]:
+        for piece in pieces:
+            times.append(clocks().wall)
+            sizes.append(len(piece))
+            yield piece
+
+    with curves.pieces() as pieces:
+        for _ in search(handed(islice(pieces, PIECES)), request, total=len(curves), banded=banded):
+            pass
+    if len(times) < READERS + 2:
+        return None
+    return (times[-1] - times[READERS]) / sum(sizes[READERS:-1]) * len(curves)
+
+
+SAMPLE_SECONDS = 2.0
+"""A file is not sampled if the search of the pieces takes longer than this on the GPU."""
 PIECES = 12
 """Pieces that are read for a prediction."""
 SEEN = 2000
-"""Fewest objects, where a file has as many, whose work stands for that of all."""
+"""Number of objects (if the file has as many) from which the time of the whole file is estimated."""

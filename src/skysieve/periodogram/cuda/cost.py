@@ -110,17 +110,17 @@ class Costs:
 
 
 _F64 = Shares(
-    combs={"flat": 1.0, "x4": 3.7, "columns": 1.4, "ls_fine": 0.62, "ls_powers": 0.55},
-    points={"flat": 1.0, "x4": 2.0, "columns": 4.0, "ls_fine": 13.0, "ls_powers": 0.38},
-    start={"flat": 3.2, "x4": 3.2, "columns": 11.0, "ls_fine": 10.0, "ls_powers": 2.1},
+    combs={"flat": 1.0, "x2": 1.35, "x4": 3.7, "columns": 1.4, "ls_fine": 0.62, "ls_powers": 0.55},
+    points={"flat": 1.0, "x2": 1.4, "x4": 2.0, "columns": 4.0, "ls_fine": 13.0, "ls_powers": 0.38},
+    start={"flat": 3.2, "x2": 3.2, "x4": 3.2, "columns": 11.0, "ls_fine": 10.0, "ls_powers": 2.1},
     extra=1.0,
     weigh=1.4,
     refill=0.9,
 )
 _F32 = Shares(
-    combs={"flat": 1.0, "x4": 2.3, "columns": 1.55, "ls_powers": 0.575},
-    points={"flat": 1.0, "x4": 1.5, "columns": 2.0, "ls_powers": 0.85},
-    start={"flat": 1.3, "x4": 1.3, "columns": 0.0, "ls_powers": 1.5},
+    combs={"flat": 1.0, "x2": 1.3, "x4": 2.3, "columns": 1.55, "ls_powers": 0.575},
+    points={"flat": 1.0, "x2": 1.7, "x4": 1.5, "columns": 2.0, "ls_powers": 0.85},
+    start={"flat": 1.3, "x2": 1.3, "x4": 1.3, "columns": 0.0, "ls_powers": 1.5},
     extra=2.7,
     weigh=3.5,
     refill=0.9,

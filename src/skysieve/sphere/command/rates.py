@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skysieve.core.device import current
 from skysieve.core.machine import rates
 from skysieve.sphere.api import ConvolvePlan
+from skysieve.sphere.contract import COPIED
 from skysieve.sphere.grids.grid import Healpix
 from skysieve.sphere.kernels.shapes import Gaussian
 from skysieve.sphere.maps.io import SkyMaps, fits_bytes, read_maps
@@ -21,46 +26,102 @@ if TYPE_CHECKING:
     from skysieve.core.device import Device
     from skysieve.sphere.kernels.base import Kernel
 
-__all__ = ["measure", "prediction"]
+__all__ = ["measure", "prediction", "rehearsals"]
 
 CASES: dict[str, tuple[tuple[Any, int, float], ...]] = {
-    "cpu": (("direct", 384, 27.0), ("ring", 384, 80.0), ("harmonic", 384, 80.0)),
-    "cuda": (("direct", 1024, 40.0), ("direct", 2048, 20.0), ("ring", 1024, 120.0), ("ring", 2048, 60.0)),
+    "cpu": (("direct", 192, 53.0), ("ring", 192, 160.0), ("harmonic", 256, 120.0)),
+    "cuda": (("direct", 1024, 40.0), ("ring", 1024, 120.0)),
 }
-"""Method, nside and width of the kernel in arc minutes.  On maps of nside 256 calls cost more than pixels do."""
-FILE = 512, 20.0
+"""Method, nside and width of the kernel in arc minutes."""
+MOVED = 512, 80.0
+"""Nside and width of the maps that are copied to a GPU and back."""
+FILE = 384, 27.0
 """Nside and width of the maps with which the work around them is timed."""
+DTYPES: tuple[Literal["float32", "float64"], ...] = ("float32", "float64")
 SPINS: tuple[Literal[0, 2], ...] = (0, 2)
+NOISE = 1_000_003
+"""Random numbers that all maps repeat: they cost more than the maps do."""
 
 
 def measure(device: Device) -> None:
     """Measure the rates of a device with small maps, and store them; `OSError` if they cannot be stored."""
-    rng = np.random.default_rng(1)
-    works, took = [], []
-    for method, nside, width in CASES[device.kind]:
-        if method == "harmonic" and find_spec("ducc0") is None:
-            continue
-        for dtype in ("float32", "float64"):
-            for spin in SPINS:
-                kernel, grid, npix = Gaussian(fwhm=np.radians(width / 60)), Healpix(nside), 12 * nside**2
-                one = rng.standard_normal((2, npix) if spin else npix).astype(dtype)
-                with ConvolvePlan(kernel, grid, method=method, dtype=dtype, spin=spin, device=device) as plan:
-                    works.append(plan.describe()["work"])
-                    took.append(rates.timed(device, partial(plan.execute, one)))
+    works, took = zip(*(job() for job in _jobs(device)), strict=True)
     found = rates.fit(works, took)
-    kind: Any
-    for kind in (np.float32, np.float64):
-        dtype = np.dtype(kind)
-        nside, kernel = FILE[0], Gaussian(fwhm=np.radians(FILE[1] / 60))
-        sky = read_maps(fits_of(rng.standard_normal((1, 12 * nside**2)).astype(dtype)))
-        with ConvolvePlan(kernel, Healpix(nside), dtype=dtype, device=device) as plan:
-            alone = rates.timed(device, partial(plan.execute, sky.maps))
-        whole = rates.timed(device, partial(smooth_maps, sky, kernel=kernel, device=device))
-        found[f"{rates.ALONE}pixels {dtype.name}"] = max(0.0, whole - alone) / sky.maps.size
-        made = fits_bytes(sky)
-        found[f"{rates.ALONE}written {dtype.name}"] = rates.timed(device, partial(fits_bytes, sky)) / sky.maps.size
-        found[f"{rates.ALONE}read {dtype.name}"] = rates.timed(device, partial(read_maps, made)) / sky.maps.size
+    for dtype in DTYPES:
+        found |= _files(device, dtype)
     rates.keep("sphere", device, found)
+
+
+def rehearsals(device: Device) -> list[Callable[[], object]]:
+    """The parts of `measure`, each of which may run in a thread of its own (`core.machine.rates.rehearsal`)."""
+    return [*_jobs(device), *(partial(_files, device, dtype) for dtype in DTYPES)]
+
+
+def _jobs(device: Device) -> list[Callable[[], tuple[dict[str, float], float]]]:
+    """Functions that return the work of a plan and the seconds that a map took."""
+    found: list[Callable[[], tuple[dict[str, float], float]]] = [
+        partial(_map, device, method, nside, width, dtype, spin)
+        for (method, nside, width), dtype, spin in product(CASES[device.kind], DTYPES, SPINS)
+        if method != "harmonic" or find_spec("ducc0") is not None
+    ]
+    if device.kind == "cuda":
+        found += [partial(_map, device, "direct", *MOVED, dtype, 0, copied=True) for dtype in DTYPES]
+    return found
+
+
+def _map(
+    device: Device, method: Any, nside: int, width: float, dtype: Literal["float32", "float64"], spin: Literal[0, 2],
+    copied: bool = False,
+) -> tuple[dict[str, float], float]:  # fmt: skip
+    """Time one map; on a GPU the map lies there already, unless it is ``copied``."""
+    one = _noise((2, 12 * nside**2) if spin else (12 * nside**2,), dtype)
+    on_gpu = device.kind == "cuda" and not copied
+    with current(device):
+        if on_gpu:
+            import cupy
+
+            one = cupy.asarray(one)
+        options = {"method": method, "dtype": dtype, "spin": spin, "device": device}
+        with ConvolvePlan(Gaussian(fwhm=np.radians(width / 60)), Healpix(nside), **options) as plan:
+            work = plan.describe()["work"]
+            if on_gpu:
+                del work[COPIED]
+
+            def once() -> None:
+                plan.execute(one)
+                if on_gpu:
+                    cupy.cuda.get_current_stream().synchronize()
+
+            return work, rates.timed(device, once)
+
+
+def _files(device: Device, dtype: str) -> dict[str, float]:
+    """Rates of the work around maps: files, and what `smooth_maps` does to pixels."""
+    nside, kernel = FILE[0], Gaussian(fwhm=np.radians(FILE[1] / 60))
+    sky = read_maps(fits_of(_noise((1, 12 * nside**2), dtype)))
+    options: dict[str, Any] = {"device": device, "method": "direct"}
+
+    def convolve() -> None:
+        with ConvolvePlan(kernel, Healpix(nside), dtype=sky.maps.dtype, **options) as plan:
+            plan.execute(sky.maps)
+
+    alone = rates.timed(device, convolve)
+    whole = rates.timed(device, partial(smooth_maps, sky, kernel=kernel, **options))
+    made = fits_bytes(sky)
+    return {
+        f"{rates.ALONE}pixels {dtype}": max(0.0, whole - alone) / sky.maps.size,
+        f"{rates.ALONE}written {dtype}": rates.timed(device, partial(fits_bytes, sky)) / sky.maps.size,
+        f"{rates.ALONE}read {dtype}": rates.timed(device, partial(read_maps, made)) / sky.maps.size,
+    }
+
+
+def _noise(shape: tuple[int, ...], dtype: str) -> Any:
+    return np.resize(_numbers().astype(dtype), shape)
+
+
+@functools.cache
+def _numbers() -> Any:
+    return np.random.default_rng(1).standard_normal(NOISE)
 
 
 def fits_of(maps: Any) -> bytes:

@@ -14,6 +14,7 @@ from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
 from skysieve.core.gpu.staging import ResultMemory
 from skysieve.core.memory import parse_budget
+from skysieve.sphere.contract import COPIED
 from skysieve.sphere.cuda import PACKAGE
 from skysieve.sphere.cuda.direct.engine import DirectEngine
 from skysieve.sphere.cuda.direct.spin import SpinEngine
@@ -152,11 +153,15 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """See `contract.Engine.describe`; ``bytes`` includes the maps on the GPU."""
+        planes = (1 + len(self.spec.radials)) * (2 if self.spec.spin else 1)
         return {
             "method": self.method,
             "device": str(self.runtime.device),
             "bytes": int(self.nbytes),
-            "work": {f"{self.method} {self.spec.dtype.name}{' spin' * bool(self.spec.spin)}": self._engine.seconds()},
+            "work": {
+                f"{self.method} {self.spec.dtype.name}{' spin' * bool(self.spec.spin)}": self._engine.seconds(),
+                COPIED: float(planes * self.spec.table.npix * self.spec.dtype.itemsize),
+            },
             "threads": 1,
         }
 

@@ -328,21 +328,26 @@ __device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Cli
 // Sums over the lanes of each group of G: ROOM or 32 of them, left in `to`, which a group has for itself.
 template <int G>
 constexpr int SUM_ROOM = G == 32 ? 32 : ROOM;
+// MANY sums from lanes K apart on; first: which of all these are. A loop over K would leave the sums in local memory.
+template <int K, int MANY>
+__device__ __forceinline__ void sum_halves(double (&m)[32], int& first) {
+  if constexpr (K > 0) {
+    constexpr int HALF = MANY / 2;
+    const bool upper = threadIdx.x & K;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+      const double given = upper ? m[i] : m[i + HALF], kept = upper ? m[i + HALF] : m[i];
+      m[i] = kept + __shfl_xor_sync(FULL, given, K);
+    }
+    first += upper ? HALF : 0;
+    sum_halves<K / 2, HALF>(m, first);
+  }
+}
 template <int G>
 __device__ __forceinline__ void sum_lanes(double (&m)[32], double* to) {
   static_assert(SUM_ROOM<G> % G == 0 && SUM_ROOM<G> >= SUMS, "halves of the sums");
-  const int lane = threadIdx.x & (G - 1);
-  int first = 0, many = SUM_ROOM<G> / 2;
-#pragma unroll
-  for (int k = G / 2; k; k >>= 1, many >>= 1) {
-    const bool upper = lane & k;
-#pragma unroll
-    for (int i = 0; i < many; i++) {
-      const double given = upper ? m[i] : m[i + many], kept = upper ? m[i + many] : m[i];
-      m[i] = kept + __shfl_xor_sync(FULL, given, k);
-    }
-    first += upper ? many : 0;
-  }
+  int first = 0;
+  sum_halves<G / 2, SUM_ROOM<G>>(m, first);
   __syncwarp();  // the sums before are no longer read
 #pragma unroll
   for (int i = 0; i < SUM_ROOM<G> / G; i++) to[first + i] = m[i];

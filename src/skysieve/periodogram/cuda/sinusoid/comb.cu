@@ -26,19 +26,23 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED
 // build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED -DGROUP=4
+// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DROLLED -DFOLD=2
 // build: f64x4p4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED -DFOLD=4 -DGROUP=4
 // build: f32 -DREAL=float -DMINB=4 -DROLLED -DRELOAD
 // build: f32p4 -DREAL=float -DMINB=4 -DROLLED -DGROUP=4
 // build: f32columns -DREAL=float -DMINB=4 -DCOLUMNS
 // build: f32runs -DREAL=float -DMINB=4 -DRUNS
+// build: f32x2 -DREAL=float -DMINB=3 -DFOLD=2
 // build: f32x4p4 -DREAL=float -DMINB=2 -DFOLD=4 -DGROUP=4
 // budget: f64 kernel=ls_comb regs<=168 smem<=64 spills<=160
 // budget: f64p4 kernel=ls_comb regs<=168 smem<=64 spills<=160
+// budget: f64x2 kernel=ls_comb regs<=255 smem<=64
 // budget: f64x4p4 kernel=ls_comb regs<=255 smem<=64
 // budget: f32 kernel=ls_comb regs<=128 smem<=64 spills<=32
 // budget: f32p4 kernel=ls_comb regs<=128 smem<=64 spills<=32
 // budget: f32columns kernel=ls_comb regs<=128 smem<=64 spills<=128
 // budget: f32runs kernel=ls_comb regs<=128 smem<=0 spills<=64
+// budget: f32x2 kernel=ls_comb regs<=168 smem<=64 spills<=32
 // budget: f32x4p4 kernel=ls_comb regs<=255 smem<=64
 #include "common.cuh"
 #include "samples/dft.cuh"

@@ -18,7 +18,16 @@ from skysieve.core.gpu.structs import fill, from_place
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.cost import Costs
-from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects
+from skysieve.periodogram.cuda.methods import (  # fmt: skip
+    MANY,
+    SMALLEST_NUFFT,
+    DeviceChunk,
+    Method,
+    Methods,
+    Objects,
+    cheapest,
+    classes_of,
+)
 from skysieve.periodogram.cuda.parts import (  # fmt: skip
     CANDIDATE_BYTES,
     DIRECT_SPAN,
@@ -43,8 +52,11 @@ from .tables import COARSE, MODES, OUTPUTS, make_coarse_tables, make_tables
 if TYPE_CHECKING:
     from skysieve.periodogram.cuda.chunks import ChunkJob
 
-SHAPES = ((1, 8), (1, 4), (4, 4), *((1, 2**k) for k in range(5, 14)))
+SHAPES = ((1, 8), (1, 4), (4, 4), *((1, 2**k) for k in range(5, 14)), (2, 8))
 """Circles and combs of the builds.  Powers of two: fractions of a comb are exact, and few shapes serve all spans."""
+LONG_ALONE = (2, 8)
+"""The build that only series of more than `LONG` points use: four combs of one circle serve the same grids, but all
+points are spread twice as often."""
 FLAT = 8
 """Bands of at most this many combs are staged whole and searched as one stretch; wider ones comb by comb."""
 FINE = 64
@@ -56,7 +68,7 @@ TILE = 8
 _WARPS = 8
 SHORTEST_RUN = 48
 """Combs of a block below which its four warps had better share the two further ones."""
-_FOLDING = {1: 1.0, 4: 1.5}
+_FOLDING = {1: 1.0, 2: 1.15, 4: 1.5}
 _FURTHER = 1.04
 _SPREADING, _SPREADING_ALONE = 3.0, 8.0
 """Relative costs of a comb whose cells fold and of one whose neighbours are computed twice; of spreading the points of
@@ -246,6 +258,11 @@ class NufftMethod(SinusoidMethod):
         """Frequencies of a pair of bands."""
         return 2 * self.modes * self.combs
 
+    @property
+    def long_alone(self) -> bool:
+        """Is it for series of more than `LONG` points only?"""
+        return False
+
     def pairs(self, nf: Any) -> Any:
         """Pairs of bands of ``nf`` frequencies."""
         return -(-nf // self.span)
@@ -284,6 +301,10 @@ class Comb(NufftMethod):
     rows: ClassVar[str] = "weights"
     guards: ClassVar[dict[int, Guard]] = {8: (0.005, 30), 4: (0.02, 36)}
     good_floors: ClassVar[bool] = True
+
+    @property
+    def long_alone(self) -> bool:
+        return (self.fold, self.combs) == LONG_ALONE
 
     @property
     def kind(self) -> str:
@@ -651,14 +672,17 @@ def nufft_methods(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tu
 @lru_cache(maxsize=64)
 def _divided(
     known: tuple[NufftMethod, ...],
-) -> tuple[tuple[NufftMethod, ...], NDArray[np.bool_], NDArray[np.bool_]]:
-    """The combs of these methods; which of the combs are for long series; which of the methods are samples.
+) -> tuple[tuple[NufftMethod, ...], tuple[NufftMethod, ...], NDArray[np.bool_], NDArray[np.bool_]]:
+    """The methods for short series, which come first; the combs; which combs to prefer to samples, and which to prefer
+    to any method, for long series.
 
     The last entries are for direct sums, number -1.
     """
+    short = tuple(a for a in known if not a.long_alone)
+    assert short == known[: len(short)]
     combs = tuple(a for a in known if not isinstance(a, Samples))
-    for_long = np.array([a.for_long_series for a in combs] + [False])
-    return combs, for_long, np.array([isinstance(a, Samples) for a in known] + [False])
+    over_samples = np.array([a.for_long_series or a.long_alone for a in combs] + [False])
+    return short, combs, over_samples, np.array([a.long_alone for a in combs] + [False])
 
 
 def sample_layout(dtype: np.dtype[Any]) -> SampleLayout:
@@ -670,7 +694,7 @@ def sample_layout(dtype: np.dtype[Any]) -> SampleLayout:
 class SinusoidMethods(Methods):
     """The methods of one sinusoid."""
 
-    @property
+    @cached_property
     def known(self) -> tuple[NufftMethod, ...]:
         return () if self.direct_only else nufft_methods(self.spec.dtype, self.shared, self.matrix)
 
@@ -687,8 +711,7 @@ class SinusoidMethods(Methods):
         return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize + samples
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
-        of_class = int(self.ends.searchsorted(cycles))
-        return [self.method(i) for i in {int(numbers[of_class]) for numbers in self._by_class(nf)}]
+        return [self.method(i) for i in set(self._of_class(nf, int(self.ends.searchsorted(cycles))))]
 
     def choose(
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64], lengths: NDArray[np.int64] | None = None
@@ -696,7 +719,8 @@ class SinusoidMethods(Methods):
         """Number of the method of each object in `known`, -1 for direct sums; ``nf`` of length 1 for a shared grid.
 
         A warp takes all points of an object for samples.  Those of more than `LONG` points (``lengths``) are given to
-        combs whose cells are spread by a kernel of their own, where there are any for their grid.
+        combs whose cells are spread by a kernel of their own, where there are any for their grid, or to more combs of
+        two circles (`LONG_ALONE`).
         """
         short, long = self._choices(nf, cycles)
         return short if lengths is None else np.where(lengths > LONG, long, short)
@@ -705,29 +729,54 @@ class SinusoidMethods(Methods):
         """The numbers that `choose` gives each object if it has up to `LONG` points, and if it has more."""
         if len(nf) > 1:
             return self._short_and_long(nf, cycles)
-        classes = self.ends.searchsorted(cycles)
-        short, long = self._by_class(int(nf[0]))
-        differ = (short != long)[classes].any()
-        return (chosen := short[classes]), long[classes] if differ else chosen
+        first, classes = classes_of(self.ends, cycles)
+        last = first + int(classes.max(initial=0))
+        short, long = zip(*(self._of_class(int(nf[0]), number) for number in range(first, last + 1)), strict=True)
+        chosen = np.array(short)[classes]
+        return chosen, chosen if short == long else np.array(long)[classes]
 
-    def _by_class(self, nf: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The same for each class of ``df * span`` on a grid that all objects share."""
-        if nf not in self._of_grid:
-            self._of_grid[nf] = self._short_and_long(np.array([nf]), self.ends)
-        return self._of_grid[nf]
+    def _of_class(self, nf: int, number: int) -> tuple[int, int]:
+        """The same for a class of ``df * span`` on a grid that all objects share."""
+        if (nf, number) not in self._of_classes:
+            self._of_classes[nf, number] = self._find_of_class(nf, float(self.ends[number]))
+        return self._of_classes[nf, number]
+
+    def _find_of_class(self, nf: int, cycles: float) -> tuple[int, int]:
+        known = self.known
+        if nf < SMALLEST_NUFFT:
+            return -1, -1
+        some, combs, over_samples, over_all = _divided(known)
+        samples = len(known) - len(combs)  # they come first
+        short = cheapest(some, self._costs_of(nf), cycles)
+        other = cheapest(known, self._costs_of(nf), cycles, samples)
+        better = other >= 0 and (over_all[other - samples] or (0 <= short < samples and over_samples[other - samples]))
+        return short, other if better else short
+
+    def _costs_of(self, nf: int) -> list[float]:
+        """What each method costs on a grid of so many frequencies."""
+        if nf not in self._costs_of_grid:
+            self._costs_of_grid[nf] = [method.cost(nf) for method in self.known]
+        return self._costs_of_grid[nf]
 
     @cached_property
-    def _of_grid(self) -> dict[int, tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """Choices on a shared grid for each class of ``df * span``, by the number of frequencies."""
+    def _costs_of_grid(self) -> dict[int, list[float]]:
+        """What `_costs_of` has found."""
+        return {}
+
+    @cached_property
+    def _of_classes(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """What `_of_class` has found."""
         return {}
 
     def _short_and_long(
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64]
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         known = self.known
-        combs, for_long, sampled = _divided(known)
-        short, other = self.choose_of(known, nf, cycles), self.choose_of(combs, nf, cycles)
-        return short, np.where(sampled[short] & for_long[other], other + (len(known) - len(combs)), short)
+        some, combs, over_samples, over_all = _divided(known)
+        short, other = self.choose_of(some, nf, cycles), self.choose_of(combs, nf, cycles)
+        samples = len(known) - len(combs)  # they come first
+        better = over_all[other] | (over_samples[other] & (short >= 0) & (short < samples))
+        return short, np.where(better, other + samples, short)
 
     def few(self, nf: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.int64]:
         """Most points of objects summed directly though another method serves them; 0 unless the method is "auto".
@@ -743,6 +792,46 @@ class SinusoidMethods(Methods):
             few = self.costs.few(known[i], int(nf[0]) if len(nf) == 1 else nf)
             most[i] = np.maximum(few, inexact)
         return most[numbers, 0 if len(nf) == 1 else np.arange(len(numbers))]
+
+    def deal(
+        self, objects: slice, lengths: NDArray[np.int64], cycles: NDArray[np.float64], all_candidates: bool = False
+    ) -> tuple[list[MethodPart], NDArray[Any]]:
+        """As `Methods.deal`; on one grid, what an object gets follows from its class, and from whether it is summed
+        directly and is long: few kinds, of which each is looked at once."""
+        if not self.grids.shared or not len(lengths):
+            return super().deal(objects, lengths, cycles, all_candidates)
+        nf = int(self.grids.nf[0])
+        first, classes = classes_of(self.ends, cycles)
+        ends = [-np.inf, *self.ends.tolist()][first : first + int(classes.max()) + 2]
+        both = [self._of_class(nf, first + k) for k in range(len(ends) - 1)]
+        fews = {number: self._few_of(nf, number) for number in {number for each in both for number in each}}
+        few = [[fews[number] for number in each] for each in both]
+        kind = 2 * classes + (lengths > LONG)
+        direct = lengths <= np.array(few).ravel()[kind]
+        kind = 2 * kind + direct
+        numbers = np.array([number for each in both for one in each for number in (one, -1)])
+        given, parts, known = numbers[kind], [], dict[int, dict[str, float]]()
+        present = np.bincount(kind, minlength=len(numbers)).nonzero()[0].tolist()
+        for i in sorted({int(numbers[j]) for j in present}):
+            part = self._part(self.method(i), (given == i).nonzero()[0], self.grids.nf, lengths, cycles, all_candidates)
+            known[i] = part.method.limits(part)
+            parts.append(part)
+        limits = np.zeros(len(numbers), cs.LIMIT)
+        for j in present:
+            k, long, summed = j // 4, j // 2 % 2, j % 2
+            fewest, most = (0, few[k][long]) if summed else (few[k][long] + 1, MANY)
+            if both[k][0] != both[k][1]:  # another number of points may want another method
+                fewest, most = (max(fewest, LONG + 1), most) if long else (fewest, most if summed else LONG)
+            about = known[int(numbers[j])]
+            limits[j] = ends[k], ends[k + 1], about["circle"], fewest, most, about["stretch"], about["window"]
+        return parts, limits[kind]
+
+    def _few_of(self, nf: int, number: int) -> int:
+        """As `few`, of one grid and one number."""
+        if number < 0 or self.spec.method != "auto":
+            return 0
+        method = self.known[number]  # with fewer points than its guard says, every power would be computed again
+        return max(int(self.costs.few(method, nf)), method.guards[self.spec.dtype.itemsize][1])
 
     def assign(
         self, nf: NDArray[np.int64], lengths: NDArray[np.int64], cycles: NDArray[np.float64], limits: NDArray[Any]
