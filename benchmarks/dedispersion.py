@@ -222,11 +222,11 @@ class _Source:
     def __init__(self, fb: Filterbank) -> None:
         self.fb, self.dtype, self.maximum, self.nsamp, self.nchan = fb, fb.dtype, fb.maximum, fb.nsamp, fb.nchan
 
-    def raw(self, start: int, count: int) -> Any:
-        return self.fb.raw(start, count)
+    def raw(self, start: int, count: int, room: Any = None) -> Any:
+        return self.fb.raw(start, count, room)
 
-    def packed(self, start: int, count: int) -> Any:
-        return self.fb.packed(start, count)
+    def packed(self, start: int, count: int, room: Any = None) -> Any:
+        return self.fb.packed(start, count, room)
 
     def fills(self, start: int, count: int) -> Any:
         return iter(())

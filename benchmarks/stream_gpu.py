@@ -99,8 +99,8 @@ def stages(report: Report, quick: bool) -> None:
     import cupy
 
     loud = voltages(SECONDS / 8).view(np.uint8).reshape(-1, 1, GEOMETRY.packet_bytes)
-    quiet = (np.random.default_rng(2).standard_normal(loud.size, np.float32) * 16).astype(np.int8).view(np.uint8)
-    quiet = quiet.reshape(loud.shape)
+    noise = np.random.default_rng(2).standard_normal(loud.size, np.float32) * 16
+    quiet = np.clip(np.rint(noise), -127, 127).astype(np.int8).view(np.uint8).reshape(loud.shape)  # as `voltages`
     kinds = {"a pulse in 6.7 s": [loud[: len(loud) * 5 // 16], *[quiet] * 7], "two pulses a second": [loud] * 8}
     buffers = 3 if quick else 6
     search = {"block": 0.5, "step": 13, "device": "cuda", "threshold": 8.0}

@@ -34,7 +34,7 @@ CORE = ["arrays", "checks", "device", "errors", "files", "gpu.runtime", "memory"
 
 
 @pytest.mark.parametrize("module", CORE)
-def test_core_needs_numpy_alone(module):
+def test_core_imports_numpy_only(module):
     assert _loaded_after(f"import skysieve.core.{module}") <= {"numpy"}
 
 

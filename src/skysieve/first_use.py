@@ -143,7 +143,7 @@ def code_folders(devices: Iterable[str]) -> dict[str, Path]:
 
 
 MEASURING = (ValueError, RuntimeError, ArithmeticError, MemoryError, ImportError)
-"""Errors that cost the rates of one domain."""
+"""Errors after which the rates of one domain are not measured; the other domains continue."""
 
 
 def measure_rates(device: str = "auto") -> Iterator[tuple[str, str, float, str]]:

@@ -58,7 +58,7 @@ def test_a_copy_of_a_plan_is_another_plan_with_the_same_answers(domain, name, re
 
 
 @pytest.mark.parametrize(("domain", "name"), PLANS)
-def test_a_closed_plan_says_so(domain, name):
+def test_executing_a_closed_plan_is_an_error(domain, name):
     plan, execute = SHAPES[domain].PLANS[name]()
     plan.close()
     with pytest.raises(ValueError, match="closed"):

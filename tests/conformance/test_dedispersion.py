@@ -406,7 +406,7 @@ def test_bad_arguments(options, error, message):
 
 
 def test_memory_keeps_within_its_bound(tmp_path):
-    """A sparse file of 150 MB in 40 MiB, the interpreter's own allocations included."""
+    """A sparse file of 100 MB in 40 MiB, the interpreter's own allocations included."""
     import tracemalloc
 
     from skysieve.dedispersion import search, write_fil
@@ -414,7 +414,7 @@ def test_memory_keeps_within_its_bound(tmp_path):
     path = tmp_path / "sparse.fil"
     write_fil(path, Filterbank.from_array(np.zeros((1024, 1), np.uint8), fch1=1500, foff=-0.1, tsamp=1e-3))
     with path.open("r+b") as file:
-        file.truncate(150_000_000)
+        file.truncate(100_000_000)
     with pytest.warns(UserWarning, match="part of a spectrum"):
         fb = Filterbank.open(path)
     with fb:

@@ -271,7 +271,7 @@ def test_several_kernels_share_the_map(method):
             assert error(y[:, i], plan.execute(x)) < 1e-10
 
 
-def test_several_kernels_cost_one_transform_of_the_map(monkeypatch):
+def test_several_kernels_share_one_transform_of_the_map(monkeypatch):
     counted = []
     monkeypatch.setattr("scipy.fft.rfft", lambda x, **options: counted.append(len(x)) or rfft(x, **options))
     for kernels in ([KERNELS["gaussian"]], [KERNELS[k] for k in ("gaussian", "wide", "mexican hat")]):
@@ -331,7 +331,7 @@ def test_quarter_turns_and_mirrors(method, dtype, fwhm, spin):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_bad_maps_cost_only_themselves(method):
+def test_a_bad_map_does_not_affect_the_others(method):
     x = sky(3072, count=3)
     x[1, 77] = np.nan
     kept = x.copy()

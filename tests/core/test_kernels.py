@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import types
@@ -15,6 +16,7 @@ from skysieve.core.gpu import runtime as kernels
 from skysieve.core.gpu.runtime import CudaRuntime, check_launch, on_device
 from skysieve.core.gpu.selftest import run_selftest
 from skysieve.core.gpu.source import Budget, load_source
+from skysieve.core.gpu.structs import Place, fill, struct
 
 
 @pytest.fixture
@@ -119,6 +121,11 @@ def test_invalid_launches_are_refused(grid, block, message):
         check_launch("k", grid, block, ())
 
 
+def test_too_many_arguments():
+    with pytest.raises(KernelError, match="33 arguments, expected at most 32"):
+        check_launch("k", (1,), (1,), [None] * 33)
+
+
 @pytest.mark.parametrize("value", [3, 2.5, True])
 def test_arguments_have_a_width(value):
     with pytest.raises(TypeError, match="argument 1 is the Python number"):
@@ -139,8 +146,17 @@ class FakeKernel:
             self.opted.append(value)
         super().__setattr__(name, value)
 
-    def __call__(self, grid, block, args, *, shared_mem, stream):
-        self.calls.append((grid, block, args, shared_mem, stream))
+    @property
+    def kernel(self):
+        return types.SimpleNamespace(ptr=self)
+
+
+def launch_kernel(kernel, x, y, z, bx, by, bz, shared_mem, stream, parameters, extra):
+    """The driver's call: what lies at the addresses of the first two arguments, as whole numbers of 8 and 4 bytes."""
+    places = (ctypes.c_void_p * 2).from_address(parameters)
+    first, second = ctypes.c_uint64.from_address(places[0]).value, ctypes.c_int32.from_address(places[1]).value
+    assert extra == 0
+    kernel.calls.append(((x, y, z), (bx, by, bz), (first, second), shared_mem, stream))
 
 
 @pytest.fixture
@@ -180,7 +196,8 @@ def fake():
     cupy.cuda = types.SimpleNamespace(
         Device=Card,
         compiler=types.SimpleNamespace(CompileException=CompileException),
-        driver=types.SimpleNamespace(CUDADriverError=CUDADriverError),
+        driver=types.SimpleNamespace(CUDADriverError=CUDADriverError, launchKernel=launch_kernel),
+        get_current_stream=lambda: types.SimpleNamespace(ptr=7),
         runtime=types.SimpleNamespace(getDevice=lambda: 0),
     )
     return cupy
@@ -199,13 +216,17 @@ def test_launch(runtime, fake):
     code, options, backend = fake.made[0]
     assert code.startswith("#define REAL float\n#define N 3\n#line 1")
     assert (options, backend, len(fake.made)) == (kernels.COMPILE_OPTIONS, "nvrtc", 2)
-    module.launch("one", [2], [32], [None, np.int32(4)], shared_mem=60_000, stream="s")
-    module.launch("one", [2], [32], [np.int32(4)], shared_mem=50_000)
+    stream = types.SimpleNamespace(ptr=5)
+    module.launch("one", [2], [32], [None, np.int32(4)], shared_mem=60_000, stream=stream)
+    module.launch("one", [2, 3], [32, 2], [Place(1 << 40, 1, 8), np.int32(-6)], shared_mem=50_000)
     module.launch("one", [0], [32], [np.int32(4)])
     kernel = module._raw.kernels["one"]
-    assert [(c[0], c[1], c[3], c[4]) for c in kernel.calls] == [((2,), (32,), 60_000, "s"), ((2,), (32,), 50_000, None)]
-    null, four = kernel.calls[0][2]
-    assert (null, null.dtype, four) == (0, np.dtype(np.uintp), 4)
+    assert kernel.calls == [
+        ((2, 1, 1), (32, 1, 1), (0, 4), 60_000, 5),
+        ((2, 3, 1), (32, 2, 1), (1 << 40, -6), 50_000, 7),
+    ]
+    module.launch("one", [1], [1], [fill(struct("at*", "n"), at=Place(3, 1, 1), n=9), np.float32(0)])
+    assert kernel.calls[-1][2] == (3, 0)
     assert kernel.opted == [60_000]
     assert module.attributes("one") == {"registers": 20, "shared": 64, "local": 0, "max_threads": 256}
     with pytest.raises(KernelError, match=r"selftest.cu has no kernel 'other'"):

@@ -83,7 +83,7 @@ def test_the_fit_is_exact_where_the_model_is():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_work_that_cannot_be_counted_costs_its_own_rate(caplog, bad):
+def test_work_that_cannot_be_counted_has_no_rate(caplog, bad):
     works = [{"calls": 1.0, "sums": 10.0}, {"calls": 1.0, "sums": 30.0}, {"calls": 1.0, "terms": bad}]
     found = rates.fit(works, [21.0, 61.0, 5.0])
     assert found == {"calls": pytest.approx(1.0), "sums": pytest.approx(2.0)}
@@ -95,7 +95,7 @@ def test_work_that_cannot_be_counted_costs_its_own_rate(caplog, bad):
 
 
 @pytest.mark.parametrize("took", [np.nan, np.inf, 0.0])
-def test_a_time_that_cannot_be_used_costs_that_job(caplog, took):
+def test_a_job_without_a_usable_time_is_left_out(caplog, took):
     assert rates.fit([{"sums": 10.0}, {"sums": 1.0}], [20.0, took]) == {"sums": pytest.approx(2.0)}
     assert not caplog.text
     assert rates.fit([{"sums": 1.0}], [took]) == {}

@@ -112,7 +112,7 @@ def test_recall_rises_with_the_signal_to_noise(found):
     assert (table["recall"] <= table["high"]).all()
 
 
-def test_a_detector_that_knows_everything_sees_the_injected_signal_to_noise(found):
+def test_an_ideal_detector_measures_the_injected_signal_to_noise(found):
     known = found.trials["snr_known"] - found.trials["snr"]
     assert abs(known.mean()) < 4 / math.sqrt(len(known))
     assert 0.7 < known.std() < 1.35  # 60 draws of unit noise: 0.5% to 99.5%
@@ -446,7 +446,7 @@ def test_a_file_that_does_not_vary_is_named(value):
 
 
 @pytest.mark.filterwarnings("error")
-def test_channels_without_numbers_and_saturated_ones_cost_only_themselves():
+def test_only_channels_without_numbers_and_saturated_ones_are_lost():
     fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=3)
     x = np.array(fb.read())
     options = {"n": 8, "snr": (20,), "dm": (60, 340), "width": (4e-3, 1e-2), "threads": 1}

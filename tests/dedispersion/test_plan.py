@@ -166,7 +166,7 @@ def test_saved_plans_return(tmp_path):
             DMPlan.load(tmp_path / "bad.json")
 
 
-def test_a_plan_knows_its_data():
+def test_a_plan_refuses_other_data():
     p = plan(BAND_300, 50)
     p.check(BAND_300)
     with pytest.raises(ValueError, match="made for 1024 channels"):

@@ -211,7 +211,7 @@ def test_the_search_of_a_ring_is_that_of_the_file(data, tmp_path):
     assert summary["counts"]["changed"] == summary["counts"]["restarts"] == 0
 
 
-def test_a_bad_header_costs_its_transfer_only(data, tmp_path):
+def test_only_the_transfer_with_a_bad_header_is_lost(data, tmp_path):
     with rings(nbufs=2, bufsz=4096) as made, DadaWriter(made.key) as writer:
 
         def send():

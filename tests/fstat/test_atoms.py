@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.fstat import Atoms, Grid, from_lal, load_atoms, merge, read_atoms, save_atoms, synth_atoms, write_atoms
+from skysieve.fstat import (
+    Atoms,
+    Grid,
+    from_lal,
+    load_atoms,
+    merge,
+    read_atoms,
+    save_atoms,
+    synth_atoms,
+    transient_map,
+    write_atoms,
+)
 from skysieve.fstat.inputs.bins import bin_atoms
 
 T = 1800
@@ -143,6 +154,18 @@ def test_text_keeps_six_decimals_and_the_detectors(tmp_path):
         assert a.detector == b.detector
         for name in ("a2", "b2", "ab", "Fa", "Fb"):
             assert np.abs(getattr(a, name) - getattr(b, name)).max() < 1e-6
+
+
+@pytest.mark.parametrize("length", [900, 3600])
+def test_text_of_sfts_of_another_length_needs_it(tmp_path, length):
+    """The file does not hold the length, and 1800 s would change every window."""
+    atoms = synth_atoms(span=20 * length, seed=2, duty=0.8, tatom=length)
+    write_atoms(tmp_path / "a.dat", atoms)
+    with pytest.raises(ValueError, match=rf"a.dat: SFTs begin {length} s apart, or more, .*expected tatom \(--tatom\)"):
+        read_atoms(tmp_path / "a.dat")
+    found = read_atoms(tmp_path / "a.dat", tatom=length, detectors=["H1", "L1"])
+    assert {a.tatom for a in found} == {length}
+    assert transient_map(found).max2F == pytest.approx(transient_map(atoms).max2F, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_two_threads_work_at_once():
     crew.close()
 
 
-def test_a_short_job_is_the_callers_alone():
+def test_the_calling_thread_can_run_a_job_alone():
     crew = Crew(3)
     assert set(crew.run([threading.get_ident] * 9, alone=True)) == {threading.get_ident()}
     crew.close()

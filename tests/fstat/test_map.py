@@ -408,7 +408,7 @@ def test_threads_and_a_fork_have_engines_of_their_own(engines):
         assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_bad_atoms_cost_their_call_only(engines):
+def test_only_the_call_with_bad_atoms_fails(engines):
     good = synth_atoms(T0, 20 * T, seed=0)
     first = transient_map(good, device="cpu")
     with pytest.raises(ValueError, match="leaves fewer than two SFTs"):

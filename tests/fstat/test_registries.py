@@ -194,7 +194,7 @@ def test_every_format_of_atoms_is_written_and_read(tmp_path, ending):
         write_any(tmp_path / "a.xyz", ATOMS[0])
 
 
-def test_a_search_result_is_loaded_as_it_was(tmp_path):
+def test_a_loaded_search_result_equals_the_saved_one(tmp_path):
     with SearchPlan(GRID, topk=2, posteriors=1, device="cpu") as plan:
         found = plan.execute(ATOMS)
     found.save(tmp_path / "a.npz")

@@ -142,7 +142,7 @@ def test_on_the_kernels_of_a_gpu(monkeypatch, window, bsgl):
     assert np.abs(a.posterior(window, best)[0] - b.posterior(window, best)[0]).max() < 1e-5
 
 
-def test_each_template_of_its_own_sky():
+def test_templates_of_different_sky_positions():
     """A wrong sharing of the antenna factors fails."""
     made = [template(i, ra=0.1 + 0.25 * i, dec=-0.4 + 0.05 * i) for i in range(9)]
     found = search([made], GRID, device="cpu", windows="exp", topk=9).columns()
@@ -243,7 +243,7 @@ def test_a_file_that_is_no_checkpoint(tmp_path):
 # ---------------------------------------------------------------- bad templates
 
 
-def test_one_bad_template_costs_itself():
+def test_one_bad_template_is_left_out():
     made = [[Atoms(a.t, a.a2, a.b2, a.ab, a.Fa.copy(), a.Fb, detector=a.detector) for a in t] for t in TEMPLATES]
     good = run(batches(8), topk=COUNT).columns("rect")
     items = list(batches(8, made))

@@ -111,7 +111,7 @@ def test_constants_are_measured_when_that_is_wanted_and_stored(folder, monkeypat
         ({"window": "rect", "dtype": "float64"}, {"dt0": 2 * T}, "running-sums-steps-map-float64"),
     ],
 )
-def test_each_kind_of_map_has_constants_of_its_own(options, grid, words, folder, monkeypatch):
+def test_each_kind_of_map_has_its_own_constants(options, grid, words, folder, monkeypatch):
     """Rows that do not begin in neighbouring bins take twice as long in the rectangular window."""
     seen = []
     monkeypatch.setattr(timing, "measure", lambda cases, _: seen.extend(c for c, _ in cases) or np.ones(4))

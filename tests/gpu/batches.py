@@ -112,29 +112,35 @@ def direct_power(source, i, frequency, fit_mean=True, center_data=True):
 def only_samples(monkeypatch):
     """Let every comb that samples could serve be made of them, whatever it costs."""
     from skysieve.periodogram.cuda import methods
-    from skysieve.periodogram.cuda.sinusoid.methods import Samples
+    from skysieve.periodogram.cuda.sinusoid import methods as sinusoid
 
-    choose = methods.choose_among
+    choose, cheapest = methods.choose_among, sinusoid.cheapest
+
+    def samples_of(known):
+        return tuple(method for method in known if isinstance(method, sinusoid.Samples))  # they come first
 
     def among_samples(known, nf, cycles):
-        return choose(tuple(method for method in known if isinstance(method, Samples)), nf, cycles)  # they come first
+        return choose(samples_of(known), nf, cycles)
+
+    def of_samples(known, costs, cycles, first=0):
+        return cheapest(samples_of(known), costs, cycles, first)
 
     monkeypatch.setattr(methods, "choose_among", among_samples)
+    monkeypatch.setattr(sinusoid, "cheapest", of_samples)
 
 
 def no_room_for_candidates(monkeypatch):
     """Let chunks have room for few candidates, so that all their objects are searched again."""
     from skysieve.periodogram.cuda.methods import Methods
 
-    deal = Methods.deal
+    make = Methods._part
 
-    def tight(self, objects, lengths, cycles, all_candidates=False):
-        parts, limits = deal(self, objects, lengths, cycles, all_candidates)
-        for part in parts:
-            object.__setattr__(part, "cap", part.cap if all_candidates else 5)
-        return parts, limits
+    def tight(self, method, chosen, nf, lengths, cycles, all_candidates):
+        part = make(self, method, chosen, nf, lengths, cycles, all_candidates)
+        object.__setattr__(part, "cap", part.cap if all_candidates else 5)
+        return part
 
-    monkeypatch.setattr(Methods, "deal", tight)
+    monkeypatch.setattr(Methods, "_part", tight)
 
 
 def default_spec(**changes):

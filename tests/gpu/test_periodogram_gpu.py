@@ -145,6 +145,38 @@ def test_one_launch_serves_rows_wherever_they_lie_on_the_gpu(runtime, cp, monkey
     assert not known.rows
 
 
+@pytest.mark.parametrize("errors", [True, False])
+def test_new_rows_are_copied_by_another_thread(runtime, cp, monkeypatch, errors):
+    """While they are divided; the answers are those of rows that are copied at once, and of rows on the GPU."""
+    calls, staged = [], cuda.staged
+    monkeypatch.setattr(cuda, "staged", lambda *given: calls.append(len(given)) or staged(*given))
+    grids, e = shared_grid(0.16, STEP, 3000), engine(runtime)
+    for seed, fewest in ((1, 1), (2, 1), (3, 1 << 40), (2, 1)):
+        monkeypatch.setattr(cuda, "FEWEST_STAGED", fewest)
+        source = batch(log_normal_lengths(300, seed=seed), seed=seed, errors=errors)
+        gone = [a if a is None else cp.asarray(a) for a in (source.t, source.y, source.dy)]
+        before, expected = len(calls), run(engine(runtime), FlatSource(*gone, source.offsets), grids, power=False)
+        for _ in range(3):
+            out = run(e, source, grids, power=False)
+            for name in ("status", "n_used", "span", "peak_index", "peak_power", "peak_frequency", "peak_curvature"):
+                assert np.array_equal(getattr(out, name), getattr(expected, name), equal_nan=name[0] != "n"), name
+        assert len(calls) - before == (fewest == 1)  # the second time its division is known
+
+
+def test_new_rows_of_several_bands(runtime, monkeypatch):
+    import skysieve
+
+    monkeypatch.setattr(cuda, "FEWEST_STAGED", 1)
+    source, rng = batch([90, 200, 150]), np.random.default_rng(1)
+    bands, cuts = rng.integers(0, 3, source.offsets[-1]), source.offsets[1:-1]
+    grid = {"fmin": 0.2, "fmax": 3.0, "nf": 4000, "device": "cuda", "n_peaks": 2}
+    flat = source.t, source.y, bands, source.dy
+    whole = skysieve.lombscargle_multiband(*flat, offsets=source.offsets, **grid)
+    lists = skysieve.lombscargle_multiband(*(np.split(a, cuts) for a in flat), **grid)
+    assert np.array_equal(whole.power, lists.power)
+    assert np.array_equal(whole.peaks.frequency, lists.peaks.frequency)
+
+
 def test_powers_into_page_locked_memory(runtime, cp):
     source, grids = batch([40, 80, 300]), shared_grid(0.16, STEP, 3000)
     expected = run(engine(runtime), source, grids)

@@ -10,6 +10,7 @@ import pytest
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.dedispersion import DedispersionPlan, Filterbank, Mask, SearchPlan, api, fake, plan
+from skysieve.dedispersion.clean.dropouts import Watch
 from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.contract import Detection, Packed, Table
 from skysieve.dedispersion.cpu import engine as cpu
@@ -19,9 +20,11 @@ from skysieve.dedispersion.cuda import rows as cuda_rows
 from skysieve.dedispersion.cuda import tensor_plan as cuda_plan
 from skysieve.dedispersion.cuda import worker as cuda_worker
 from skysieve.dedispersion.data.delays import sample_delays
+from skysieve.dedispersion.data.sigproc import pack
 from skysieve.dedispersion.dispatch import Target, engine_that_fits
 from skysieve.dedispersion.single_pulse import search as single_pulses
 from skysieve.dedispersion.single_pulse.search import WIDTHS
+from tests.dedispersion.test_formats import fil
 from tests.kernels.devices import another, on_gpu, one_order
 from tests.kernels.shim import shim_runtime
 from tests.marks import slow
@@ -194,7 +197,7 @@ def test_narrow_samples_are_unpacked_on_the_device(runtime, bits, high_first, do
     class FewBits:
         dtype, maximum, nsamp, nchan = np.dtype(np.uint8), (1 << bits) - 1, n, C
 
-        def packed(self, start, count):
+        def packed(self, start, count, room):
             yield Packed(data[start : start + count], down, bits, high_first)
 
         def fills(self, start, count):
@@ -207,6 +210,80 @@ def test_narrow_samples_are_unpacked_on_the_device(runtime, bits, high_first, do
     engine.sums(0, 0, out.shape[1], out)
     engine.close()
     assert np.array_equal(out, reference.sums(rows, t.delays))
+
+
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2", "i2"])
+@pytest.mark.parametrize("tsamp", [1e-3, 1e-4])
+def test_a_device_counts_equal_neighbours_as_the_host_does(runtime, kind, tsamp):
+    """Dropped data: in chunks that overlap, with channels in any order, some constant, and runs across chunks."""
+    C, n = 5, 12_000
+    rng = np.random.default_rng(3)
+    x = rng.integers(20, 26, (C, n)).astype(kind)
+    x[1] = 21
+    x[2, 3000:9500] = x[3, 11_000:] = x[4, :700] = 23
+    freqs = [1500.0, 1400.0, 1450.0, 1410.0, 1420.0]
+    fb = Filterbank.from_array(x, freqs=freqs, tsamp=tsamp)
+    by_device, by_host = (Watch(fb, 1) for _ in range(2))
+    by_device.quiet = by_host.quiet = True
+    source = Cleaned(fb, None, 128, by_device, gpu=True)
+    engine = cuda.Engine(source, [table(fb, [0.0])], method="brute", capacity=6000, runtimes=[runtime])
+    for start, stop in ((0, 4001), (3500, 8006), (8000, n)):
+        engine.load(start, stop)
+        by_host.see(0, x.T[:stop])
+        assert (by_device.at, by_device.probes) == (stop, by_host.probes)
+        assert np.array_equal(np.concatenate(by_device._many), np.concatenate(by_host._many))
+        for name in ("_run", "_longest", "_equal"):
+            assert np.array_equal(getattr(by_device, name), getattr(by_host, name)), name
+    engine.close()
+    by_host.close()
+
+
+@one_order
+@pytest.mark.parametrize(("nbits", "foff"), [(1, -1.0), (2, 1.0), (4, -1.0)])
+def test_a_device_counts_equal_bytes_of_narrow_samples(runtime, tmp_path, nbits, foff):
+    C, n = 24, 9000
+    x = np.random.default_rng(4).integers(0, 1 << nbits, (n, C), np.uint8)
+    x[2000:7000, 8:16] = 1
+    path = fil(tmp_path, pack(x, nbits), nbits=nbits, nchans=C, foff=foff, tsamp=3e-4)
+    with Filterbank.open(path) as fb:
+        by_device, by_host = (Watch(fb, 1) for _ in range(2))
+        by_device.quiet = by_host.quiet = True
+        source = Cleaned(fb, None, 128, by_device, gpu=True)
+        engine = cuda.Engine(source, [table(fb, [0.0])], method="brute", capacity=6000, runtimes=[runtime])
+        for start, stop in ((0, 4001), (3500, n)):
+            engine.load(start, stop)
+            by_host.see(0, next(fb.packed(0, stop)).data)
+            assert (by_device.at, by_device.units) == (stop, C * nbits // 8)
+            assert np.array_equal(np.concatenate(by_device._many), np.concatenate(by_host._many))
+            for name in ("_run", "_longest", "_equal"):
+                assert np.array_equal(getattr(by_device, name), getattr(by_host, name)), name
+        engine.close()
+        by_host.close()
+
+
+@one_order
+@pytest.mark.parametrize(("nbits", "nifs"), [(8, 1), (2, 1), (8, 2), (32, 1)])
+def test_files_are_read_into_page_locked_memory(runtime, tmp_path, monkeypatch, nbits, nifs):
+    """Two files of one observation, in more ranges than there is memory for at a time."""
+    monkeypatch.setattr(cuda_rows, "READ", 1 << 15)
+    monkeypatch.setattr(cuda, "READ", 1 << 15)
+    rng = np.random.default_rng(9)
+    n, C = 9000, 40
+    kind = np.float32 if nbits == 32 else np.uint8
+    x = rng.integers(0, 1 << min(nbits, 8), (n, nifs, C)).astype(kind)
+    paths = []
+    for i, (a, b) in enumerate(((0, 5001), (5001, n))):
+        keys = {"nbits": nbits, "nchans": C, "nifs": nifs, "tstart": 60_000 + a * 1e-3 / 86_400}
+        (tmp_path / str(i)).mkdir()
+        paths.append(fil(tmp_path / str(i), pack(x[a:b].reshape(b - a, -1), nbits), tsamp=1e-3, **keys))
+    with Filterbank.open(paths) as fb:
+        t = table(fb, [0.0, 20.0])
+        engine = cuda.Engine(Cleaned(fb, None, 128), [t], method="brute", capacity=n, runtimes=[runtime])
+        engine.load(0, n)
+        out = np.empty((2, n - t.maxshift), engine.dtype)
+        engine.sums(0, 0, out.shape[1], out)
+        engine.close()
+        assert np.array_equal(out, reference.sums(fb.read(), t.delays))
 
 
 @one_order
@@ -531,7 +608,7 @@ def test_samples_that_were_read_in_part_are_read_again(kind, start):
     engine.load(0, 2000)
     raw = source.raw
 
-    def fail(start, count):
+    def fail(start, count, room=None):
         raise OSError("cut off")
         yield
 

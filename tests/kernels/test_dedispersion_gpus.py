@@ -115,11 +115,11 @@ def test_pieces_are_read_while_others_are_copied(tmp_path, monkeypatch, bits):
         reads = []
         read = made._read
 
-        def failing(start, count):
+        def failing(start, count, room):
             reads.append(start)
             if len(reads) == 5:
                 raise OSError("the disk is gone")
-            return read(start, count)
+            return read(start, count, room)
 
         made._read = failing
         with pytest.raises(OSError, match="the disk is gone"):

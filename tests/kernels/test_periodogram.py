@@ -18,6 +18,7 @@ from skysieve.periodogram.contract import Grids, Output, Status
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.cuda import worker
 from skysieve.periodogram.cuda.sinusoid.methods import Samples
+from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 from tests.gpu.batches import (
     FaultyRuntime,
     FlatSource,
@@ -364,7 +365,7 @@ def test_unsorted_times_whose_span_is_underestimated(runtime):
 
 
 @one_order
-def test_every_candidate_when_there_is_no_room(runtime, monkeypatch):
+def test_peaks_are_the_same_without_room_for_candidates(runtime, monkeypatch):
     source, grids = batch([60, 40]), shared_grid(0.16, STEP, 1500)
     expected = run(engine(runtime, n_peaks=12), source, grids)
     no_room_for_candidates(monkeypatch)
@@ -467,7 +468,7 @@ def test_a_device_lost_when_memory_was_short_leaves_its_objects_too(monkeypatch)
     assert np.abs(out.power - expected.power).max() <= 1e-9
 
 
-def test_an_error_of_a_callback_is_raised_as_it_is(caplog):
+def test_an_error_of_a_callback_is_raised_unchanged(caplog):
     source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)
     runtimes = (FaultyRuntime(shim_runtime(sm=PLAIN)), FaultyRuntime(shim_runtime(sm=PLAIN)))
     e = cuda.Engine(default_spec(method="nufft"), runtime=runtimes, memory=400_000)
@@ -480,7 +481,7 @@ def test_an_error_of_a_callback_is_raised_as_it_is(caplog):
     assert not caplog.records
 
 
-def test_a_scan_leaves_the_buffers_of_recorded_launches_alone():
+def test_a_scan_does_not_touch_the_buffers_of_recorded_launches():
     """A replay brings new values only: grids and limits are those in the lane's pinned buffer."""
     e = engine(shim_runtime())
     source, grids = batch([40, 70]), shared_grid(0.16, STEP, 700)
@@ -517,3 +518,36 @@ def test_sanitized():
     """The same under AddressSanitizer and UBSan, in a process of its own."""
     result = run_sanitized(__file__, "-k", "(comb and not backwards) or direct or list or unsorted")
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+
+
+def test_first_and_last_times(runtime):
+    """Of more objects than a block has threads, also of one row; again with fewer, whose buffers are there."""
+    rng = np.random.default_rng(2)
+    found = SinusoidWorker(runtime, default_spec())
+    try:
+        for lengths in (rng.integers(1, 9, 300), np.array([1]), np.array([4, 1, 700])):
+            offsets = np.append(0, np.cumsum(lengths))
+            t = rng.random(offsets[-1])
+            first, last = found.ends(runtime.xp.asarray(t), offsets)
+            assert np.array_equal(first, t[offsets[:-1]])
+            assert np.array_equal(last, t[offsets[1:] - 1])
+    finally:
+        found.close()
+
+
+def test_new_rows_are_put_into_page_locked_memory(runtime, monkeypatch):
+    """Flat rows, with and without errors: the answers are those without."""
+    source, grids = batch([12, 40, 40, 9]), shared_grid(0.16, STEP, 300)
+    for given in (source, FlatSource(source.t, source.y, None, source.offsets)):
+        found, calls, staged = [], [], cuda.staged
+        monkeypatch.setattr(cuda, "staged", lambda *a, calls=calls, staged=staged: calls.append(1) or staged(*a))
+        for fewest in (1, 1 << 40):
+            monkeypatch.setattr(cuda, "FEWEST_STAGED", fewest)
+            engine = cuda.Engine(default_spec(method="nufft"), runtime=runtime, threads=2)
+            found.append([run(engine, given, grids, power=False) for _ in range(2)])
+            engine.close()
+        assert len(calls) == 1  # the second time the division is known
+        for one, other in zip(*found, strict=True):
+            assert np.array_equal(one.peak_power, other.peak_power, equal_nan=True)
+            assert np.array_equal(one.span, other.span)
+            assert (one.status == 0).all()

@@ -134,7 +134,7 @@ def test_fewer_points_than_columns(runtime):
 
 
 @one_order
-def test_singular_frequencies_are_nan_alone(runtime):
+def test_only_singular_frequencies_are_nan(runtime):
     rng = np.random.default_rng(5)
     t = np.sort(rng.choice(200, 60, replace=False)).astype(float)
     source = in_bands(FlatSource(t, rng.standard_normal(60), None, np.array([0, 60])), 2)

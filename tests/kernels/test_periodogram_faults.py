@@ -196,7 +196,7 @@ def test_an_object_too_large_for_one_gpu_goes_to_another(source, expected, caplo
 
 
 @pytest.mark.parametrize("chunks", [1, 6])
-def test_a_gpu_that_is_lost_is_left_alone(source, expected, caplog, chunks):
+def test_a_lost_gpu_is_not_used_again(source, expected, caplog, chunks):
     """The other GPU searches its objects, also where there is one chunk; later runs and `close` leave it out."""
     e, (first, other) = two(source, **({} if chunks == 1 else {"memory": 60_000}))
     first.begin = Failing(None, GONE, range(99))

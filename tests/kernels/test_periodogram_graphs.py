@@ -174,7 +174,7 @@ def test_every_recorded_launch_keeps_its_own_coefficients(graphs, monkeypatch):
     assert graphs.events.count("replay") > 6
 
 
-def test_a_run_between_two_others_leaves_their_launches_alone(graphs):
+def test_a_run_between_two_others_does_not_change_their_launches(graphs):
     """Other sizes, other grids, and a first look."""
     kept, sources = engine(graphs), [batch([50] * 8), batch([70] * 9)]
     grids = [GRID, shared_grid(0.3, 1 / 1000, 400)]

@@ -139,6 +139,29 @@ def test_one_grid_for_all_chooses_as_a_grid_for_each(dtype):
     assert len(np.unique(shared)) > 2
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("method", ["auto", "nufft", "direct"])
+def test_objects_of_one_grid_are_dealt_kind_by_kind_as_one_by_one(method, dtype):
+    """Also where their classes of ``df * span`` differ, with long ones and empty ones."""
+    rng, kinds = np.random.default_rng(4), set()
+    for trial in range(60):
+        n, nf = int(rng.integers(1, 60)), int(10 ** rng.uniform(0.5, 6.5))
+        lengths = random_objects(rng, n)[0] * (rng.random(n) > 0.05)
+        cycles = 10 ** rng.uniform(-4, 0.3) * rng.uniform(0.3, 1, n) ** (trial % 3) * (rng.random(n) > 0.05)
+        grids = Grids(np.array([0.1]), np.array([1e-3]), np.array([nf]), True)
+        spec = Spec(method=method, dtype=np.dtype(dtype), n_peaks=5)
+        methods = methods_of("one term", spec, grids, CARDS[trial % 2])
+        given = (slice(0, n), lengths, cycles, trial % 7 == 0)
+        parts, limits = methods.deal(*given)
+        expected, bounds = Methods.deal(methods, *given)
+        assert np.array_equal(limits, bounds)
+        for part, other in zip(parts, expected, strict=True):
+            assert np.array_equal(part.order, other.order)
+            assert replace(part, order=other.order) == other
+        kinds.add(len(parts))
+    assert max(kinds) >= (1 if method == "direct" else 3)
+
+
 def test_samples_of_one_grid_lie_as_those_of_many():
     """One grid for all objects, computed with Python's numbers, against the same grid for each."""
     rng = np.random.default_rng(5)

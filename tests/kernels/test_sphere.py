@@ -191,7 +191,7 @@ def test_nested_maps_masks_and_offsets(runtime):
 @one_order
 @pytest.mark.parametrize("method", ["direct", "ring"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_bad_pixel_spoils_its_map_alone(runtime, method, value):
+def test_a_bad_pixel_spoils_only_its_map(runtime, method, value):
     spec = spec_of([Gaussian(fwhm=0.3)], Healpix(64 if on_gpu(runtime) else 8), 1e-6, "float32")
     engine = cuda.Engine(spec, method, runtime=runtime)
     x = np.random.default_rng(3).normal(size=(3, spec.table.npix)).astype(np.float32)

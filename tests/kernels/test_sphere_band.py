@@ -111,7 +111,7 @@ def test_small_grids(runtime, monkeypatch, nside):
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("method", ["direct", "ring"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_bad_pixel_spoils_its_map_alone(runtime, monkeypatch, spin, method, value):
+def test_a_bad_pixel_spoils_only_its_map(runtime, monkeypatch, spin, method, value):
     pretend(monkeypatch, [runtime])
     nside = 8
     x = np.random.default_rng(4).normal(size=(3, *((2,) if spin else ()), 12 * nside**2)).astype("f4")

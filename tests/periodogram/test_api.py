@@ -340,7 +340,7 @@ def test_a_missing_gpu_is_reported(monkeypatch):
     assert lombscargle(t, y, **GRID, device="auto").device == "cpu"
 
 
-def test_failure_of_the_device_is_an_error_alone_and_a_status_in_a_batch(standin):
+def test_failure_of_the_device_is_an_error_for_one_object_and_a_status_in_a_batch(standin):
     t, y, _ = curve()
     standin["fail"] = (0,)
     with pytest.raises(SkysieveError, match="the device failed"):
@@ -430,6 +430,26 @@ def test_plain_arrays_need_neither_astropy_nor_matplotlib():
 def environment():
     """The environment of this process, with the package that is tested here importable."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+def test_read_only_light_curves_compile_nothing_new(monkeypatch) -> None:
+    """Pandas, memory maps and FITS files give read-only arrays, for which numba would compile everything again."""
+    from skysieve.core.cpu import jit
+    from skysieve.periodogram.cpu import prepare, search
+    from skysieve.periodogram.cpu.fourier import bands
+
+    monkeypatch.setattr(jit, "INTERPRETED_SECONDS", 0.0)
+    t, y, dy = curve(80)
+    offsets, band, grid = np.array([0, 40, 80]), np.tile([0, 1], 40), {"fmax": 2.0, "nf": 300, "device": "cpu"}
+    for names in ((), ("t",), ("y", "dy"), ("t", "y", "dy", "offsets", "band")):
+        rows = {"t": t.copy(), "y": y.copy(), "dy": dy.copy(), "offsets": offsets.copy(), "band": band.copy()}
+        for name in names:
+            rows[name].flags.writeable = False
+        lombscargle(rows["t"], rows["y"], rows["dy"], offsets=rows["offsets"], **grid)
+        skysieve.lombscargle_multiband(rows["t"], rows["y"], rows["band"], rows["dy"], offsets=rows["offsets"], **grid)
+    for function in (prepare.scan, prepare.prepare, bands.prepare_bands):
+        assert len(function.signatures) == 1
+    assert not any("readonly" in str(argument) for one in search.search.signatures for argument in one)
 
 
 def test_a_list_of_frequencies_compiles_nothing_new() -> None:

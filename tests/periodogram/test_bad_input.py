@@ -49,6 +49,13 @@ def test_one_bad_light_curve_is_an_error(case, options):
         lombscargle(*arguments, **options)
 
 
+def test_one_bad_light_curve_leaves_the_users_array_alone():
+    out = np.full(200, 7.0)
+    with pytest.raises(ValueError, match="y is constant"):
+        lombscargle(T, np.ones(25), DY, **GRID, out=out)
+    assert (out == 7).all()
+
+
 @pytest.mark.parametrize("options", [GRID, {}, {"fmin": 0.2, "fmax": 3.0, "return_power": False}])
 def test_bad_light_curves_of_a_batch_get_a_status_and_harm_no_other(options):
     good = (T, Y, DY)

@@ -1,4 +1,4 @@
-"""The choice between direct sums and the non-uniform FFT on a GPU: what an engine says of itself (no GPU needed).
+"""The choice between direct sums and the non-uniform FFT: on a GPU, what an engine says of itself (no GPU needed).
 
 Judged by the engine's own predictions; how far these are from measured times is a matter of ``benchmarks``.
 """
@@ -13,6 +13,7 @@ import pytest
 from tests.gpu.batches import FlatSource, batch, default_spec, run, shared_grid
 from tests.kernels.shim import shim_runtime
 
+from skysieve.periodogram.cpu.cost import choose
 from skysieve.periodogram.cuda import engine as cuda
 
 DTYPES = [np.dtype(np.float64), np.dtype(np.float32)]
@@ -104,3 +105,21 @@ def test_the_choice_does_not_depend_on_the_other_objects():
         mine = slice(*source.offsets[i : i + 2])
         one = FlatSource(source.t[mine], source.y[mine], source.dy[mine], np.array([0, mine.stop - mine.start]))
         assert run(e, one, grids, power=False).method[0] == together[i]
+
+
+@pytest.mark.parametrize("method", ["auto", "direct", "nufft", "finufft"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_one_object_on_the_cpu_is_given_the_method_that_it_has_among_others(dtype, method):
+    rng = np.random.default_rng(3)
+    points, nf = ((10 ** rng.uniform(low, high, 300)).astype(np.int64) for low, high in ((0.4, 6), (0, 7.5)))
+    cycles = np.where(rng.random(300) < 0.02, 0.0, 10 ** rng.uniform(-5, 1.5, 300))
+    for regular in (True, False):
+        together = choose(points, nf, cycles, dtype, method, regular)
+        alone = [
+            choose(points[i : i + 1], nf[i : i + 1], cycles[i : i + 1], dtype, method, regular) for i in range(300)
+        ]
+        for found, parts in zip(together, zip(*alone, strict=True), strict=True):
+            assert np.array_equal(found, np.concatenate(parts))
+    if method == "auto":
+        assert len(np.unique(together[0])) == 1
+        assert len(np.unique(choose(points, nf, cycles, dtype, method, True)[0])) == 3

@@ -14,6 +14,7 @@ from skysieve.periodogram.lightcurves.choose_columns import choose
 from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted
 from skysieve.periodogram.lightcurves.flags import KEPLER, TESS
 from skysieve.periodogram.lightcurves.io import BadFile, LightCurves, read_light_curves
+from skysieve.periodogram.lightcurves.stream import open_stream
 from skysieve.periodogram.result.table_files import write_table
 
 RNG = np.random.default_rng(3)
@@ -313,7 +314,7 @@ def test_rows_left_out_are_counted_and_explained(tmp_path: Path) -> None:
     assert table["n_dropped"].tolist() == [2, 2]
     assert table["n_used"].tolist() == [N // 2 - 2, N // 2 - 2]
     none = run("period", path, *grid, "--flag-column", "dq_bits", "--quality-mask", "0x3")
-    assert "1 rows with missing or infinite values were left out" in none.stderr
+    assert "1 row was left out: 1 with missing or infinite values" in none.stderr
     for options, message in (
         (("--quality-mask", "many"), "--quality-mask many: expected default, none, or a positive whole number"),
         (("--quality-mask", "-1"), "--quality-mask -1:"),
@@ -439,7 +440,7 @@ def test_units_and_rules_under_a_header(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- units
 
 
-@pytest.mark.parametrize("kind", ["fits", "ecsv", "vot", "tbl"])
+@pytest.mark.parametrize("kind", ["fits", "ecsv", "vot", "tbl", "parquet"])
 def test_columns_are_brought_to_one_unit(kind: str, tmp_path: Path) -> None:
     from astropy import units as u
     from astropy.table import QTable
@@ -465,24 +466,39 @@ def test_columns_are_brought_to_one_unit(kind: str, tmp_path: Path) -> None:
         ("time [s],flux (Jy),flux_err (mJy)", 86400, 1000),
         ("BJD (TDB),mag (V),err (1 sigma)", 1, 1),
         ("time (hours),mag,err (mmag)", 24, 1000),
-        ("time,mag,err\nh,mag,mmag", 24, 1000),
+        ("time,mag,err\n,h,mag,mmag", 24, 1000),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_units_in_a_header(header: str, time: float, error: float, kind: str, tmp_path: Path) -> None:
     """Units stand in brackets after the names, or in a line under them (text)."""
     names, _, below = header.partition("\n")
-    columns = dict(zip(names.split(","), ((T - T[0]) * time, MAG, ERR * error), strict=True))
+    columns = {"id": np.ones(N, np.int64)}
+    columns |= dict(zip(names.split(","), ((T - T[0]) * time, MAG, ERR * error), strict=True))
     path = save(tmp_path, columns, kind)
     if kind == "csv" and below:
         path.write_text(path.read_text().replace("\n", f"\n{below}\n", 1))
     elif below:
         return
+    if kind == "parquet":  # a large file is read whole, too
+        assert open_stream(path, Wanted(), fewest=0) is None
     found = read_light_curves(path)
     assert found.dy is not None
     np.testing.assert_allclose(found.t, T - T[0], atol=1e-9)
     np.testing.assert_allclose(found.dy, ERR, rtol=1e-6)
     assert bool(found.time_unit) == (time != 1)
+
+
+def test_the_unit_of_times_in_a_card_of_fits(tmp_path: Path) -> None:
+    """The standard's TIMEUNIT, where the column has no unit of its own."""
+    from astropy.io import fits
+
+    columns = [fits.Column("TIME", "D", array=T * 86400), fits.Column("RATE", "D", array=MAG)]
+    for unit, expected in ((None, T), ("d", T * 86400)):
+        columns[0].unit = unit
+        table = fits.BinTableHDU.from_columns(columns, header=fits.Header([("TIMEUNIT", "s")]))
+        table.writeto(tmp_path / "rate.fits", overwrite=True)
+        np.testing.assert_allclose(read_light_curves(tmp_path / "rate.fits").t, expected, rtol=1e-14)
 
 
 def test_units_that_do_not_fit_are_reported(tmp_path: Path) -> None:

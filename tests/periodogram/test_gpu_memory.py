@@ -119,7 +119,7 @@ def cases(model: str, lengths: tuple[int, ...]) -> list[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("power", [True, False])
 @pytest.mark.parametrize("model", [*MODELS, *(m for m in BAND_MODELS if m in ("offsets", "separate", "flexible"))])
-def test_buffers_take_what_the_plan_states_and_not_far_less(runtime, model, power):
+def test_buffers_take_the_memory_that_the_plan_states(runtime, model, power):
     """A plan states the bytes of all its objects at once, without powers."""
     for lengths, nf in SIZES:
         n = len(lengths)

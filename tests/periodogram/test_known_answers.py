@@ -212,7 +212,7 @@ def test_k_peaks_are_those_of_the_full_power(
             assert np.min(distance[~np.eye(8, dtype=bool)]) >= (1 - 1e-9) / np.ptp(t[i])
 
 
-def test_more_peaks_wanted_than_there_are(device: str) -> None:
+def test_more_peaks_requested_than_found(device: str) -> None:
     t, y, dy = random_curve(40, 10.0, 2)
     found = skysieve.lombscargle(t, y, dy, fmin=1, fmax=2, nf=50, n_peaks=30, device=device)
     expected = reference.peaks(found.frequency, found.power, 30, float(np.ptp(t)), partial(exact_power, t, y, dy))

@@ -462,7 +462,7 @@ def test_a_band_that_does_not_exist(small_pieces: None, tmp_path: Path) -> None:
     assert "are searched together" not in result.stderr
 
 
-def test_the_range_of_a_part_says_so(small_pieces: None, tmp_path: Path) -> None:
+def test_a_range_from_the_first_objects_is_reported(small_pieces: None, tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", rows(), 100)
     assert re.search(r"40 objects, .* in the first \d+ objects", run("period", path, "--device", "cpu").stderr)
     assert "in the first" not in run("period", path, *GRID).stderr

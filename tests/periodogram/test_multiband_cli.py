@@ -91,6 +91,15 @@ def test_one_band_one_series_and_other_models(survey: Path, tmp_path: Path) -> N
         assert np.isnan(np.ma.filled(found["fap"], np.nan)).all()
 
 
+def test_bands_of_too_few_rows_are_said_to_be_left_out(tmp_path: Path) -> None:
+    columns = table(1)
+    columns["band"][:3] = "z"
+    write_table(columns, tmp_path / "few.csv")
+    result = run("period", tmp_path / "few.csv", *GRID, "--multiband", "separate")
+    assert result.exit_code == 0, result.stderr
+    assert "3 rows were left out: 3 with missing or infinite values or in a band of too few rows" in result.stderr
+
+
 def test_a_column_of_bands_by_name_and_by_number(survey: Path, tmp_path: Path) -> None:
     """ATLAS names the column F, and files without a header have no names: the bands are found in both."""
     known, named, bare = (tmp_path / f"{name}.csv" for name in ("known", "named", "bare"))

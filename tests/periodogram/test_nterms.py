@@ -147,7 +147,7 @@ def test_one_long_curve_is_the_same_on_any_number_of_threads(method):
     np.testing.assert_allclose(one.power[some], theirs, rtol=0, atol=TOLERANCE)
 
 
-def test_singular_frequencies_are_nan_alone():
+def test_only_singular_frequencies_are_nan():
     """Whole days: at 1/2 and 1 a day (and for two terms at 1/4 too) the columns depend on one another."""
     rng = np.random.default_rng(5)
     t = np.sort(rng.choice(200, 60, replace=False)).astype(float)

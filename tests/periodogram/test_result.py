@@ -100,7 +100,7 @@ def test_one_has_no_length_and_no_objects(one):
         one.of("a")
 
 
-def test_results_say_what_they_are(one, batch):
+def test_repr_describes_a_result(one, batch):
     assert repr(one).startswith("<LombScargleResult: period 1.0998")
     assert "40 points, 300 frequencies" in repr(one)
     assert "3 objects (1 without a result), one grid per object" in repr(batch)

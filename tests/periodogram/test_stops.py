@@ -53,7 +53,7 @@ time.sleep(600)
 """
 
 
-def test_a_second_run_on_one_output_says_who_has_it(survey: Path, tmp_path: Path) -> None:
+def test_a_second_run_on_one_output_names_the_process_that_writes_it(survey: Path, tmp_path: Path) -> None:
     """And a run that was killed leaves no lock behind."""
     out = tmp_path / "p.csv"
     command = ("period", survey, *GRID, "--resume", "-o", out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -151,12 +152,23 @@ def test_files_that_contradict_themselves(tmp_path):
 
     assert "NSIDE is 32, and column I has the 3072 pixels of nside 16" in write("nside.fits", NSIDE=32)
     assert "short.fits: column I: a map of 1000 pixels" in write("short.fits", 1000)
+    assert "ORDERING is 'NUNIQ' (a map of several resolutions: flatten it first)" in write("moc.fits", ORDERING="NUNIQ")
+    assert "ORDERING is ''" in write("no.fits", ORDERING="")
     assert "o.fits: I, nside 16" in write("text.fits", NSIDE="16")
     (tmp_path / "x.fits").write_text("hello")
     assert "x.fits: is no FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
 
 
-def test_a_value_of_bad_pixels_of_its_own(tmp_path):
+def test_q_and_u_of_different_units_are_refused(tmp_path, sky):
+    """Each goes into both results."""
+    write_maps(tmp_path / "mixed.fits", replace(sky, units=("K", "mK", "uK")))
+    result = run(tmp_path / "mixed.fits", tmp_path / "o.fits", "--fwhm", "15deg")
+    assert result.exit_code == 2
+    assert "Q_STOKES is in 'mK', U_STOKES in 'uK': expected one unit" in " ".join(result.output.split())
+    assert run(tmp_path / "mixed.fits", tmp_path / "o.fits", "--fwhm", "15deg", "--fields", "I").exit_code == 0
+
+
+def test_another_value_of_bad_pixels(tmp_path):
     m = np.random.default_rng(3).normal(size=3072)
     seen, unseen = m.copy(), m.copy()
     seen[:200], unseen[:200] = -1e20, -1.6375e30
@@ -300,6 +312,17 @@ def test_cards_and_units_are_kept(tmp_path, sky):
     assert found.dtype.newbyteorder("=") == np.float64
     sign = np.array([1, 1, -1])[:, None]
     assert found == pytest.approx(sign * skysieve.smoothing(sign * maps, fwhm=20 * RAD), abs=1e-14)
+
+
+@pytest.mark.filterwarnings("error")
+def test_warnings_are_notes_of_one_line(tmp_path, sky):
+    result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "5deg", "--fields", "I")
+    assert result.exit_code == 0, result.output
+    notes = [line for line in result.output.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 1
+    assert "is hardly wider than the pixels of nside 16" in notes[0]
+    args = ("--fwhm", "5deg", "--fields", "I", "--overwrite", "--quiet")
+    assert not run(tmp_path / "in.fits", tmp_path / "out.fits", *args).output
 
 
 @pytest.mark.parametrize("row", [1, 512, 1024, 2048])

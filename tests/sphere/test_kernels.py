@@ -190,6 +190,7 @@ def test_windows_from_fits(tmp_path):
         (lambda: Profile([0, 2, 1, 3], [1, 1, 1, 1]), "rising"),
         (lambda: TopHat(0), "radius=0"),
         (lambda: Needlet(-1), "j=-1"),
+        (lambda: Needlet(17), "j=17: reaches degree 2\\^18, expected at most 131,072"),
         (lambda: Needlet(3, B=1.0), "B=1.0"),
         (lambda: from_function(lambda t: 0 * t), "zero at every angle"),
         (lambda: from_function(lambda t: np.full_like(t, np.nan)), "finite"),

@@ -34,8 +34,9 @@ def test_healpys_arguments_give_healpys_numbers(options, pol):
     maps = sky(3) + 5
     ours, theirs = skysieve.smoothing(maps, pol=pol, **options), healpy.smoothing(maps, pol=pol, **options)
     assert np.abs(ours - theirs).max() <= 1e-9 * np.abs(theirs).max()
-    one = skysieve.smoothing(maps[0], pol=pol, **options)
-    assert np.abs(one - healpy.smoothing(maps[0], pol=pol, **options)).max() <= 1e-9 * np.abs(theirs).max()
+    if pol:  # it does not matter for one map
+        one = skysieve.smoothing(maps[0], **options)
+        assert np.abs(one - healpy.smoothing(maps[0], **options)).max() <= 1e-9 * np.abs(theirs).max()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Packets from Kafka, and periods to Kafka, through librdkafka.
 
-The store holds the offsets.  The broker is given them too, for its monitoring, but they are read from the store.
+Offsets are stored with the data and read from the store.  They are committed to the broker only for monitoring.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["KafkaSink", "KafkaSource", "import_kafka", "settings_of"]
 
 START_SECONDS = 30.0
-"""Time in which a broker must answer when the command starts; later failures are waited for."""
+"""Seconds within which a broker must answer at the start; if brokers fail later, the command waits for them."""
 POLL_SECONDS = 0.5
 AT_ONCE = 500
 """Messages that are taken from librdkafka at a time."""
@@ -80,7 +80,7 @@ class KafkaSource:
     say : callable
         Gets lines for the user.
     from_end : bool
-        Where a partition begins that neither the store nor the group knows: at its end, else at its beginning.
+        Whether a partition without a stored offset is read from its end; otherwise from its beginning.
     stop_at_end : bool
         End when all partitions have been read to their ends.
     options : mapping
@@ -142,7 +142,7 @@ class KafkaSource:
             raise
 
     def _wait_for_topic(self, brokers: str) -> None:
-        """Wait until a broker answers and has the topic, which its first use may make."""
+        """Wait until a broker answers and has the topic, which brokers may create when it is first used."""
         until, answered = time.monotonic() + START_SECONDS, False
         while (left := until - time.monotonic()) > 0:
             try:
@@ -162,7 +162,7 @@ class KafkaSource:
 
     @property
     def fault(self) -> str:
-        """What is wrong with the broker; "" if all is well."""
+        """The present problem with the brokers; "" if there is none."""
         return self._error
 
     def counts(self) -> dict[str, float]:
@@ -246,7 +246,7 @@ class KafkaSource:
             consumer.close()
 
     def _ask(self) -> None:
-        """See whether a broker answers again: a topic without new messages does not say so."""
+        """Ask whether a broker answers again: without new messages, nothing else would show it."""
         try:
             self._consumer.list_topics(self._topic, timeout=1.0)
         except self._kafka.KafkaException:
@@ -259,7 +259,7 @@ class KafkaSource:
         self._error = ""
 
     def _inform(self, stored: Mapping[Place, tuple[int, str]], sent_offsets: dict[int, int]) -> None:
-        """Tell the broker how far the store is; nothing depends on it."""
+        """Commit the offsets of the store to the broker, for monitoring only."""
         new = [
             self._kafka.TopicPartition(self._topic, part, stored[self._topic, part][0])
             for part in self._assigned
@@ -281,12 +281,12 @@ class KafkaSource:
                     self._kafka.TopicPartition(self._topic, part), cached=True
                 )
             except self._kafka.KafkaException:
-                continue  # the partition was just taken away
+                continue  # the partition was just revoked
             if high >= 0 and self._next.get(part, -1) >= 0:
                 self._behind[part] = max(0, high - self._next[part])
 
     def _skip_deleted(self, part: int) -> None:
-        """Go to the first message that the broker still has: it has deleted the next one, or the log was truncated."""
+        """Continue with the first message that the broker has if the next one was deleted or the log was truncated."""
         kafka, wanted = self._kafka, self._next.get(part, -1)
         try:
             low, high = self._consumer.get_watermark_offsets(kafka.TopicPartition(self._topic, part), timeout=10)
@@ -298,7 +298,7 @@ class KafkaSource:
         if wanted < low:
             self._lost += low - wanted
             why = f"{low - wanted} messages were deleted before they were read"
-        else:  # offsets begin anew: they say no longer what is in the store
+        else:  # the topic was created again: its offsets no longer tell which messages are in the store
             self._marks[part] = f"since {time.time():.3f}"
             why = "the topic was made anew or lost its end"
         self._say(

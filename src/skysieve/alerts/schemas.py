@@ -23,8 +23,8 @@ SIMPLE = {
     "bytes": BYTES, "string": BYTES,
 }  # fmt: skip
 SKIP, NEW_ROW = -1, 100
-"""Where a value goes: nowhere, a place of `surveys.FIELDS`, `surveys.OBJECT`, or NEW_ROW plus a kind of rows: the
-record is a row."""
+"""Destination of a value: none, a position in `surveys.FIELDS`, or `surveys.OBJECT`; NEW_ROW plus a kind of rows for a
+record that is a row."""
 NUMBERS, WORDS = ("int", "long"), ("string", "bytes")
 ACCEPTED = {
     "id": NUMBERS, "exposure": NUMBERS, "band": (*NUMBERS, *WORDS), "sign": WORDS,
@@ -58,7 +58,7 @@ class Program:
 def read_schema(path: str | Path) -> Any:
     """Read a schema file; types that it names but does not define are read from files beside it.
 
-    Such a file is called as the type with its namespace, ``lsst.v10_0.diaSource.avsc``.
+    Such a file is named after the type and its namespace: ``lsst.v10_0.diaSource.avsc``.
 
     Raises
     ------

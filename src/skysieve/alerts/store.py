@@ -25,7 +25,7 @@ FORM = 1
 BUSY_SECONDS = 10.0
 """How long a transaction waits for another process that writes."""
 ROWS_AT_ONCE = 10_000
-"""Rows of the table of periods that stand in memory as Python's objects."""
+"""Rows of the table of periods that are held in memory as Python objects at a time."""
 TABLES = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;

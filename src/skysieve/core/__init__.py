@@ -1,1 +1,1 @@
-"""The foundation under the searches: devices, memory, arrays, kernels, tasks.  It knows no astronomy."""
+"""Shared tools without astronomy: devices, memory, arrays, kernels, tasks."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from functools import cache, lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["DTYPES", "flag", "one_of", "real_dtype", "thread_count", "whole"]
+__all__ = ["DTYPES", "flag", "one_of", "real_dtype", "remembered", "thread_count", "whole"]
+
+T = TypeVar("T")
 
 DTYPES = ("float64", "float32")
 
@@ -68,3 +71,24 @@ def real_dtype(dtype: Any) -> np.dtype[Any]:
     if real.name not in DTYPES:
         raise ValueError(expected)
     return real
+
+
+def remembered(check: Callable[..., T], *given: Any) -> T:
+    """Return ``check(*given)``; a value that was returned for equal arguments of the same types is returned again.
+
+    For checks that return immutable values: they take longer than the rest of a small call.
+
+    >>> remembered(real_dtype, "float32") is remembered(real_dtype, "float32")
+    True
+    """
+    try:
+        hash(given)
+    except TypeError:  # an array, for example
+        return check(*given)
+    found: T = _with_memory(check)(*given)
+    return found
+
+
+@cache
+def _with_memory(check: Callable[..., T]) -> Callable[..., T]:
+    return lru_cache(maxsize=64, typed=True)(check)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
@@ -247,6 +248,17 @@ class Messages:
         """Print a line, unless the command is quiet."""
         if not self.quiet:
             typer.echo(text, err=True)
+
+    @contextmanager
+    def notes(self) -> Iterator[None]:
+        """Print Python's warnings as notes, a line each, unless the command is quiet."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            try:
+                yield
+            finally:
+                for text in dict.fromkeys(str(warning.message) for warning in caught):
+                    self.say(f"note: {text}")
 
     def detail(self, text: str) -> None:
         """Print a line if the command is verbose."""

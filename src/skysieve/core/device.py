@@ -132,7 +132,7 @@ def for_size(device: D, size: float, least: float) -> D | str:
     Parameters
     ----------
     device : str, Device or other
-        What the user asked for; anything but ``"auto"`` is returned as it is.
+        The device that the user named; anything but ``"auto"`` is returned unchanged.
     size, least : float
         Size of the job, and the size from which a GPU is faster, in the same unit; each domain states its own.
 

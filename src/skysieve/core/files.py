@@ -180,7 +180,7 @@ def _parquet() -> Any:
 def _arrow_table(
     columns: Mapping[str, Any], units: Mapping[str, str], facts: Mapping[str, str] | None
 ) -> tuple[Any, list[str]]:
-    """An Arrow table, and its columns of text, which alone are worth a dictionary: numbers repeat too seldom."""
+    """An Arrow table, and its columns of text.  Only these are stored with a dictionary: numbers seldom repeat."""
     import pyarrow
 
     arrays = [to_arrow(c) for c in columns.values()]

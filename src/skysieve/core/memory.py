@@ -78,7 +78,7 @@ def _system_available() -> int:
         return _windows_available()
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:  # macOS, BSD: the standard library knows the total only
+    except OSError:  # macOS, BSD: the standard library gives the total only
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return int(fields["MemAvailable" if "MemAvailable" in fields else "MemFree"].split()[0]) * 1024

@@ -196,9 +196,9 @@ class Detection:
         """Number of the noise estimator in the kernels."""
         return NOISE[self.noise].code
 
-    def scratch(self, dtype: np.dtype[Any]) -> NDArray[np.float32]:
-        """Scratch memory that the noise estimator needs for a block of sums of a type; empty where it needs none."""
-        return np.empty(self.block if dtype.kind == "f" and NOISE[self.noise].ranks else 0, np.float32)
+    def scratch(self, dtype: np.dtype[Any]) -> NDArray[np.float32] | None:
+        """Scratch memory for the noise of a block of floats, empty if the estimator needs none; None for integers."""
+        return np.empty(self.block if NOISE[self.noise].ranks else 0, np.float32) if dtype.kind == "f" else None
 
 
 def check_events(count: int, what: Detection) -> None:
@@ -275,6 +275,29 @@ class Resident:
         return len(self.data)
 
 
+class Room:
+    """Memory for a range of samples, which the readers of files fill one after the other.
+
+    Parameters
+    ----------
+    memory : numpy.ndarray of uint8
+    """
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self._memory, self._taken = memory, 0
+
+    def take(self, nbytes: int) -> NDArray[np.uint8]:
+        """The next bytes; usual memory if so many are not left."""
+        if self._taken + nbytes > len(self._memory):
+            return np.empty(nbytes, np.uint8)
+        self._taken += nbytes
+        return self._memory[self._taken - nbytes : self._taken]
+
+    def holds(self, array: NDArray[Any]) -> bool:
+        """Whether an array lies in this memory."""
+        return 0 <= array.ctypes.data - self._memory.ctypes.data < len(self._memory)
+
+
 class Source(Protocol):
     """Samples by absolute number: a `Filterbank`, or one with cells masked."""
 
@@ -286,10 +309,13 @@ class Source(Protocol):
     def nchan(self) -> int:
         """Number of channels."""
 
-    def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """A range of samples in pieces: (array of samples x channels, the channel that belongs in each row)."""
+    def raw(self, start: int, count: int, room: Room | None = None) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """A range of samples in pieces: (array of samples x channels, the channel that belongs in each row).
 
-    def packed(self, start: int, count: int) -> Iterator[Packed] | None:
+        Files are read into ``room``; samples that are in memory already, or that are changed, are elsewhere.
+        """
+
+    def packed(self, start: int, count: int, room: Room | None = None) -> Iterator[Packed] | None:
         """The same samples in fewer than 8 bits, as the file holds them; None if it holds wider ones."""
 
     def fills(self, start: int, count: int) -> Iterator[tuple[int, int, int, float]]:

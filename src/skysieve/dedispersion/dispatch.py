@@ -17,7 +17,7 @@ from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.plan import Plan
-from skysieve.dedispersion.contract import Engine, Source, Table, sum_dtype
+from skysieve.dedispersion.contract import Engine, Room, Source, Table, sum_dtype
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
@@ -280,11 +280,11 @@ class NoData:
     def __init__(self, kind: Kind) -> None:
         self.dtype, self.maximum, self.nsamp, self.nchan = kind.dtype, kind.maximum, 0, kind.observation.nchan
 
-    def raw(self, start: int, count: int) -> Iterator[Any]:
+    def raw(self, start: int, count: int, room: Room | None = None) -> Iterator[Any]:
         """Return no samples."""
         return iter(())
 
-    def packed(self, start: int, count: int) -> None:
+    def packed(self, start: int, count: int, room: Room | None = None) -> None:
         """Return None: there are no packed samples."""
 
     def fills(self, start: int, count: int) -> Iterator[Any]:
@@ -364,7 +364,7 @@ def _dms_key(dms: Any) -> Hashable:
 
 
 def _plain(value: Any) -> Hashable:
-    """An option as part of a key; its type tells 1 from True."""
+    """An option as part of a key, with its type: 1 and True are different options."""
     if isinstance(value, list | tuple | np.ndarray):
         return tuple(_plain(one) for one in value)
     return type(value), value

@@ -98,7 +98,7 @@ def unpack(kind: type[Any], values: dict[str, Any], prefix: str = "") -> dict[st
 
 
 def write_archive(path: Path, content: str, values: dict[str, Any]) -> None:
-    """Write arrays to a new ``.npz`` file; `content` says what they are."""
+    """Write arrays to a new ``.npz`` file; `content` names the kind of content."""
     with written(path) as part:
         np.savez(part, content=content, **values)
 

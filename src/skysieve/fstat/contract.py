@@ -85,7 +85,7 @@ class Spec:
     lal : bool
         Reproduce LALPulsar's arithmetic: its order of operations in float32 and its table of exponentials.
     lines : Lines or None
-        Priors of the line-robust statistic, where it is wanted; never with `lal`.
+        Priors of the line-robust statistic, or None if it is not computed; never together with `lal`.
     sums : {"usual", "double", "exact"}
         How the sums are formed.  "usual" is the fastest way.  Templates for which it is not accurate enough (see
         ``precision.py``) go to an engine with "double" (the same sums in float64) or "exact" (nothing is subtracted,
@@ -448,14 +448,14 @@ class TilePart:
 
 @dataclass
 class TileParts:
-    """The answers for all tiles of one template."""
+    """The results of all tiles of one template."""
 
     n_rows: int
     n_columns: int
     parts: list[TilePart] = field(default_factory=list)
 
     def write_to(self, output: Output, i: int) -> None:
-        """Combine the tiles and write the answers for template `i`."""
+        """Combine the tiles and write the results of template `i`."""
         if not self.parts:
             return
         n = self.n_columns
@@ -489,7 +489,7 @@ def add_log(total: NDArray[np.float64], at: NDArray[np.int64], values: NDArray[n
 
 
 def empty_part(schedule: Schedule, rows: NDArray[np.int64]) -> TilePart:
-    """The answers for rows whose windows hold no data: F is the fallback in every valid cell."""
+    """The results of rows whose windows hold no data: F is the fallback in every valid cell."""
     valid_from, n_columns = schedule.valid_from[schedule.group[rows]], schedule.shape[1]
     count = n_columns - valid_from
     columns = np.arange(n_columns)

@@ -44,17 +44,17 @@ QUICK = 3.0
 MOST = 1e4
 """Ratio of weights above which no recurrence runs in float32."""
 RESIDUE_DOUBLE = 1e7
-"""`RESIDUE` for sums in float64 when the result is wanted in float32."""
+"""`RESIDUE` for sums in float64 whose result is stored in float32."""
 RANGE = {"float32": 1e4, "float64": 1e3}
 """Largest ratio of weights for moments and Fourier transforms, which subtract in float64, by the dtype of the call.
 The value of float32 also holds for float32 sums that only add: if one or two SFTs outweigh all others, products of sums
 need more digits."""
 RANGE_DOUBLE = 1e6
-"""`RANGE` for moments and transforms when the result is wanted in float32 and products of sums are in float64."""
+"""`RANGE` for moments and transforms if the result is stored in float32 and products of sums are in float64."""
 LOUD = {"float32": 30.0, "float64": 1e5}
 """Largest number in the data for a recurrence, in units of the root of the largest weight (the scale of the noise)."""
 LOUD_DOUBLE = 1e9
-"""`LOUD` for sums in float64 when the result is wanted in float32."""
+"""`LOUD` for sums in float64 whose result is stored in float32."""
 WILD = {"float32": 1e16, "float64": 1e140}
 """The limit of `LOUD` for sums that only add: their squares must not overflow."""
 FLOOR = {"float32": 1e-15, "float64": 1e-140}

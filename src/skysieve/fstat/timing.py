@@ -56,7 +56,7 @@ GPU_STEP_SETUPS = (
 )  # fmt: skip
 """The same for grids whose steps of t0 are longer than a bin."""
 GPU_SETUPS_MANY = ((480, 1, 1, 500), (480, 1, 2, 4000), (1440, 1, 4, 500))
-"""Further ones of which only the maxima are wanted, as in a search of SFTs: enough templates to fill a GPU."""
+"""Further templates of which only the maxima are computed, as in a search of SFTs: enough templates to fill a GPU."""
 GPU_STEP_SETUPS_MANY = ((480, 2, 1, 500), (480, 4, 4, 4000), (1440, 4, 4, 500), (1440, 2, 4, 500))
 """The same for grids whose steps of t0 are longer than a bin."""
 GPU_SETUPS_ALONE = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from skysieve.core.arrays import is_device_array
-from skysieve.core.checks import one_of, thread_count
+from skysieve.core.checks import one_of, remembered, thread_count
 from skysieve.core.device import Device, for_size, resolve
 from skysieve.core.engine_cache import ENGINES
 from skysieve.core.errors import SkysieveError
@@ -352,12 +352,7 @@ class LombScarglePlan(Plan):
         )
         self._nan_policy = one_of("nan_policy", nan_policy, NAN_POLICIES)
         self._bounds = {"frequency": frequency, "fmin": fmin, "fmax": fmax}
-        self._rule_options: dict[str, Any] = {
-            "nf": nf,
-            "samples_per_peak": samples_per_peak,
-            "nyquist_factor": nyquist_factor,
-            "layout": grid,
-        }
+        self._rule_options = (nf, samples_per_peak, nyquist_factor, grid)
         self._rules: dict[str, GridRule] = {}
         self._rule(Units(time=one_time_unit(self._bounds)))  # errors now rather than at the first batch
         self._engine: Engine | None
@@ -470,7 +465,7 @@ class LombScarglePlan(Plan):
         if curves is None:
             return description
         engine = self._open()
-        grids, _ = self._grids(engine, curves)
+        grids, _ = self._grids(engine, curves, curves.single or self._scans(curves))
         n = curves.source.n_objects
         about = engine.describe(curves.source, grids)
         return description | {
@@ -501,19 +496,21 @@ class LombScarglePlan(Plan):
         key = "" if units.time is None else str(units.time)
         if key not in self._rules:
             bounds = {name: strip_frequency(value, name, units) for name, value in self._bounds.items()}
-            self._rules[key] = make_rule(**bounds, **self._rule_options)
+            self._rules[key] = remembered(make_rule, *bounds.values(), *self._rule_options)
         return self._rules[key]
 
-    def _scans(self, curves: CurveSet) -> bool:
-        """Whether the light curves are read once before the search."""
-        return curves.single or self._rule(curves.units).needs_spans or self._nan_policy == "raise"
+    def _scans(self, curves: CurveSet, out: Any = None) -> bool:
+        """Whether the light curves are read once before the search: where grids or errors depend on them."""
+        if self._rule(curves.units).needs_spans or self._nan_policy == "raise":
+            return True
+        return curves.single and (out is not None or self._spec.model is not None)
 
-    def _grids(self, engine: Engine, curves: CurveSet) -> tuple[Grids, Scan | None]:
-        """Grids for these light curves, and the first look at them if one was taken."""
+    def _grids(self, engine: Engine, curves: CurveSet, scans: bool) -> tuple[Grids, Scan | None]:
+        """Grids for these light curves, and with ``scans`` the first look at them."""
         rule = self._rule(curves.units)
         scan = None
         span, n_used = np.empty(0), np.empty(0, np.int64)
-        if self._scans(curves):
+        if scans:
             scan = engine.scan(curves.source)
             if self._nan_policy == "raise":
                 checks.refuse_missing(curves, scan)
@@ -537,9 +534,9 @@ class LombScarglePlan(Plan):
         engine, spec = self._open(), self._spec
         if curves.on_device and self._device.kind == "cpu":
             raise TypeError("t, y or dy is on a GPU, but the search runs on the CPU; use device='cuda' or NumPy arrays")
-        if self._scans(curves):
+        if scans := self._scans(curves, out):
             curves = read_once(curves)
-        grids, scan = self._grids(engine, curves)
+        grids, scan = self._grids(engine, curves, scans)
         rule, n = self._rule(curves.units), curves.source.n_objects
         listed = rule.frequencies
         if scan is not None:
@@ -548,12 +545,14 @@ class LombScarglePlan(Plan):
         checks.refuse_many_peaks(n, spec.n_peaks)
         output = Output.allocate(n, spec.n_peaks, power)
         if n and grids.nf.any():
-            with reporting(progress, "Lomb-Scargle") as callback:
-                engine.execute(curves.source, grids, output, callback)
+            if progress is False:
+                engine.execute(curves.source, grids, output)
+            else:
+                with reporting(progress, "Lomb-Scargle") as callback:
+                    engine.execute(curves.source, grids, output, callback)
         settle(output, grids, scan if scan is not None or grids.nf.any() else engine.scan(curves.source))
         if curves.single and output.status[0] != Status.OK:
-            failure = SkysieveError if output.status[0] == Status.FAILED else ValueError
-            raise failure(f"the light curve could not be searched: {Status(int(output.status[0])).text}")
+            raise _failure(curves, output, spec.min_points)
         if scan is None:
             _warn(rule, grids, output, stacklevel)
         result = assemble(
@@ -602,7 +601,7 @@ class LombScarglePlan(Plan):
 
 SMALL_ROWS, SMALL_GRID = 1_000, 5_000
 """Below these numbers of rows and of frequencies, "auto" computes a call for one light curve in host memory on the CPU:
-0.7 to 0.85 ms on two cores, as much as the launches and copies of a GPU, whose context is not made then."""
+0.25 to 1 ms on two cores for 100 rows, as much as the launches and copies of a GPU, whose context is not made then."""
 
 
 class Borrowing(LombScarglePlan):
@@ -639,7 +638,7 @@ class Borrowing(LombScarglePlan):
         if curves.single and not on_device and for_size("auto", rows, SMALL_ROWS) == "cpu":
             devices = resolve("cpu")
             self._engine, self._device = make(devices), devices[0]
-            grids, _ = self._grids(self._engine, curves)
+            grids, _ = self._grids(self._engine, curves, self._scans(curves, out))
             if for_size("auto", int(grids.nf[0]), SMALL_GRID) == "cpu":
                 return
             self.close()
@@ -662,6 +661,15 @@ def one_band(curves: CurveSet, y: Any) -> CurveSet:
             "column of values as y to search all rows as one light curve"
         )
     return curves
+
+
+def _failure(curves: CurveSet, output: Output, min_points: int) -> Exception:
+    """Why the only light curve has no result."""
+    status = Status(int(output.status[0]))
+    if status in (Status.FAILED, Status.SINGULAR, Status.BAD_GRID):
+        kind = SkysieveError if status == Status.FAILED else ValueError
+        return kind(f"the light curve could not be searched: {status.text}")
+    return ValueError(checks.explain(curves, output, min_points))
 
 
 def _warn(rule: GridRule, grids: Grids, seen: Scan | Output, stacklevel: int) -> None:

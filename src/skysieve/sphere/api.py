@@ -332,7 +332,7 @@ class ConvolvePlan(Plan):
         return self._run(maps, self._ones, self._table.weight, out)
 
     def window(self, lmax: int) -> NDArray[np.float64]:
-        """``b_l`` of the kernel as it is applied, cut at its support, for l from 0 to ``lmax``; with spin 2 of E and B.
+        """``b_l`` of the kernel, cut at its support as it is applied, for l from 0 to ``lmax``; with spin 2 of E and B.
 
         Returns
         -------

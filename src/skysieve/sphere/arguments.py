@@ -1,4 +1,4 @@
-"""Checks of the arguments of a plan, and what follows from them."""
+"""Checks of the arguments of a plan, and the settings that follow from them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ring_table_of(grid: Grid, quadrature: Quadrature, rings: slice | None) -> Ri
 
 
 def read_compat(compat: str | None, grid: Grid, method: str, spin: int, rings: slice | None) -> tuple[str, ...]:
-    """The published algorithm and its options; empty without it."""
+    """Options of the published algorithm; empty if it is not used."""
     if compat is None:
         return ()
     named = tuple(one_of("compat", compat, COMPAT).split("+"))
@@ -114,7 +114,7 @@ def devices_of(device: Where, ask: Callable[[str | Device], tuple[Device, ...]])
 
 
 def check_out(out: Any, maps: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse an ``out`` that a result cannot be written into."""
+    """Raise an error if the result cannot be written into ``out``."""
     expected = f"expected a contiguous one of shape {shape} and dtype {dtype}"
     if type(out) is not (type(maps) if is_device_array(maps) else np.ndarray):
         raise TypeError(f"out is a {type(out).__name__}, {expected}, where the maps are")

@@ -1,4 +1,4 @@
-"""What passes between the public API of the sphere and its backends, and the names that both know.
+"""The requests and results that pass between the public API of the sphere and its backends, and shared names.
 
 ``api`` checks the arguments and builds a `Spec`; an `Engine` convolves contiguous maps in the memory of its device.
 """

@@ -52,7 +52,7 @@ class Pairs:
     modes : numpy.ndarray of int64, shape (R,)
         Highest mode of each ring.
     outputs : numpy.ndarray of int64
-        Rings whose pairs are listed: the wanted ones, in the northern half only if the grid is symmetric.
+        Rings whose pairs are listed: the rings of the output; on a symmetric grid only those of the northern half.
     pair : numpy.ndarray of int64
         Index of the first pair of each output ring.
     table : numpy.ndarray of int64

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -79,12 +80,35 @@ class Copier:
             if self.threads == 1 or source.nbytes <= _SHORT:
                 np.copyto(destination, source)
                 continue
-            pool = self._pool = self._pool or ThreadPoolExecutor(self.threads, "skysieve-copy")
+            pool = self._threaded()
             parts = max(1, min(4 * self.threads, source.nbytes // _PIECE))
             cuts = np.linspace(0, len(source), parts + 1).astype(np.int64)
             for a, b in pairwise(cuts):
                 work.append(pool.submit(np.copyto, destination[a:b], source[a:b]))
         return work
+
+    def behind(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> list[Future[None]]:
+        """Let other threads copy while the caller works; return what to wait for when they have begun.
+
+        A thread begins when it gets the interpreter, which the caller would otherwise hold until it waits itself.
+        Without other threads, nothing is copied, and the list is empty.
+        """
+        if self.threads == 1:
+            return []
+        begun = threading.Semaphore(0)
+
+        def copy(destination: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+            begun.release()
+            np.copyto(destination, source)
+
+        work = [self._threaded().submit(copy, *pair) for pair in pairs]
+        for _ in work[: self.threads]:
+            begun.acquire()
+        return work
+
+    def _threaded(self) -> ThreadPoolExecutor:
+        self._pool = self._pool or ThreadPoolExecutor(self.threads, "skysieve-copy")
+        return self._pool
 
     def copy(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:
         """Copy, and wait for all copies even after an error: the arrays may be used again then."""
@@ -226,6 +250,10 @@ class Lane(ABC):
         """Start to copy `source`, an array on the device of number `index`, into `target`."""
 
     @abstractmethod
+    def clear(self, target: Any) -> None:
+        """Start to set the bytes of a contiguous device array to 0; ``fill`` would compile a kernel of CuPy's first."""
+
+    @abstractmethod
     def synchronize(self) -> None:
         """Wait for all work of this lane's stream."""
 
@@ -294,6 +322,9 @@ class HostLane(Lane):
     def from_peer(self, target: Any, source: Any, index: int) -> None:
         target[...] = source.reshape(target.shape)
 
+    def clear(self, target: Any) -> None:
+        target[...] = 0
+
     def synchronize(self) -> None:
         return None
 
@@ -330,6 +361,9 @@ class CudaLane(Lane):
         self.xp.cuda.runtime.memcpyPeerAsync(
             target.data.ptr, self._index, source.data.ptr, index, source.nbytes, self.stream.ptr
         )
+
+    def clear(self, target: Any) -> None:
+        self.xp.cuda.runtime.memsetAsync(target.data.ptr, 0, target.nbytes, self.stream.ptr)
 
     def synchronize(self) -> None:
         self.stream.synchronize()

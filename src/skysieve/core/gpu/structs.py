@@ -54,7 +54,10 @@ def address(array: Any) -> int:
         return 0
     if isinstance(array, Place):
         return array.pointer
-    return int(array.ctypes.data) if isinstance(array, np.ndarray) else int(array.data.ptr)
+    if isinstance(array, np.ndarray):
+        start: int = array.__array_interface__["data"][0]  # half the time of array.ctypes.data
+        return start
+    return int(array.data.ptr)
 
 
 def from_place(array: Any, start: int) -> Place:
@@ -71,12 +74,12 @@ def fill(kind: np.dtype[Any], **values: Any) -> np.void:
         A field has no value, or a value has no field.
     """
     known, in_order, packer = _packer(kind)
-    if values.keys() != known:
+    if len(values) != len(known) or values.keys() != known:
         missing, unknown = sorted(known - values.keys()), sorted(values.keys() - known)
         raise TypeError(f"fields without a value: {missing}; values without a field: {unknown}")
     data = packer.pack(
         *[
-            v if type(v) in _NUMBERS else v.pointer if type(v) is Place else 0 if v is None else _packed(v)
+            v.pointer if type(v) is Place else v if type(v) in _NUMBERS else 0 if v is None else _packed(v)
             for v in in_order(values)
         ]
     )

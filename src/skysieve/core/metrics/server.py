@@ -44,7 +44,7 @@ def format_address(host: str, port: int) -> str:
 
 
 class Exported(Protocol):
-    """What `exposition` needs to know of a metric."""
+    """The description of a metric that `exposition` prints."""
 
     @property
     def exported(self) -> str:
@@ -66,7 +66,7 @@ class Metric:
     Attributes
     ----------
     name, help : str
-        Its name in the program, and what it is, a sentence.
+        Its name in the program, and a sentence that describes it.
     kind : {"counter", "gauge"}
     """
 

@@ -10,6 +10,7 @@ are tested together, by Hoeffding's bound on the number of successes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,13 @@ RUN_VALUES = 2**18
 NEVER = 2**62
 """A length that no run reaches."""
 NO_RECTANGLES: NDArray[np.int64] = np.empty((0, 4), np.int64)
+
+
+CountRuns = Callable[[int, int, int, int], tuple["NDArray[np.int32]", "NDArray[np.int32]"]]
+"""``count(per, first, stride, pairs)``: of the pairs of samples (t, t + 1) at ``t = first + i * stride`` of units of
+``per`` neighbouring rows, how many are equal in a unit before the first and after the last that differ, the longest run
+of equal pairs between these, and the number of equal pairs, shape (units, 4); and by pair the number of units in which
+it is equal."""
 
 
 class Suspicious(Exception):
@@ -140,6 +148,49 @@ class Watch:
         self._many.append(np.sum(found, axis=0, dtype=np.int32))
         self.probes += pairs
 
+    def see_counted(self, runs: CountRuns, start: int, stop: int, fb: Filterbank) -> None:
+        """Take samples up to ``stop``; those from ``start`` on are on a GPU, where ``runs`` counts equal pairs.
+
+        ``start`` is not after the first sample that was not seen yet.
+
+        Raises
+        ------
+        Suspicious
+            Unless ``quiet`` is set.
+        """
+
+        per, order = 1, fb.readers[0].order
+        packed = fb.packed(max(0, stop - 1), 1)
+        if packed is not None:  # bytes are compared, as `see` does
+            one = next(packed)
+            per, order = 8 // one.bits, np.arange(one.data.shape[1])[:: -1 if one.down else 1]
+
+        def spectrum(number: int) -> NDArray[Any]:
+            held = fb.packed(number, 1)
+            return bits_of(next(fb.raw(number, 1))[0]) if held is None else next(held).data
+
+        if self._last is not None:
+            self._compare(self._last[None], spectrum(self.at))
+        first = -(-self.at // self.stride)
+        pairs = max(0, (stop - 2) // self.stride + 1 - first)
+        found, many = runs(per, first * self.stride - start, self.stride, pairs)
+        if not len(self._run):
+            self._run, self._longest, self._equal = (np.zeros(len(found), np.int32) for _ in range(3))
+        counted = np.empty_like(found)
+        counted[order] = found
+        before, after, longest, equal = counted.T
+        whole = equal == pairs
+        self._longest = np.maximum(self._longest, np.where(whole, 0, np.maximum(self._run + before, longest)))
+        self._run = np.where(whole, self._run + before, after)
+        self._equal += equal
+        self._many.append(many)
+        self.probes += pairs
+        self.at = stop
+        waits = stop < self.nsamp and (stop - 1) % self.stride == 0  # for the next sample
+        self._last = spectrum(stop - 1)[0].copy() if waits else None
+        if not self.quiet and self.suspicious():
+            raise Suspicious
+
     def see_resident(self, fb: Filterbank, runtime: Runtime | None = None) -> None:
         """Compare all samples of a filterbank in the memory of a GPU, on that GPU."""
         from .cuda.runs import runs, runtime_of
@@ -189,7 +240,8 @@ class Watch:
         if len(self._many) > 64 and self.at < self.nsamp:
             self._many = [np.concatenate(self._many)]
         recent = self._many[-1] if self.at < self.nsamp else np.concatenate(self._many)
-        surprise = together(recent - (len(live) - live.sum()), np.exp(-odd).sum(), int(live.sum()))
+        each = np.arange(recent.max(initial=0) + 1) - (len(live) - live.sum())
+        surprise = together(each, np.exp(-odd).sum(), int(live.sum()))[recent]
         strange = np.flatnonzero(surprise >= STRANGE)
         return bool(len(intervals(strange, surprise[strange], least)))
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.core.gpu.runtime import Runtime
-    from skysieve.dedispersion.contract import Packed, Resident
+    from skysieve.dedispersion.contract import Packed, Resident, Room
     from skysieve.dedispersion.data.filterbank import Filterbank
 
     from .cuda.launch import DeviceCleaner
-    from .dropouts import Watch
+    from .dropouts import CountRuns, Watch
 
 __all__ = ["Cleaned", "Mask"]
 
@@ -132,14 +132,17 @@ class Cleaned:
         Gets the samples that are read, to look for dropped data.
     cleaner : callable, optional
         ``cleaner(runtime, samples)`` makes what cleans samples on a GPU after they are loaded, up to so many at a time.
+    gpu : bool
+        Whether an engine on a GPU reads the samples: then integers are watched there, by `look`.
     """
 
     def __init__(
         self, fb: Filterbank, mask: Mask | None, block: int, watch: Watch | None = None,
-        cleaner: Callable[[Runtime, int], DeviceCleaner] | None = None,
+        cleaner: Callable[[Runtime, int], DeviceCleaner] | None = None, gpu: bool = False,
     ) -> None:  # fmt: skip
         self.fb, self.mask, self.block, self.watch, self.cleaner = fb, mask, block, watch, cleaner
         self.dtype, self.maximum, self.nsamp, self.nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
+        self.looks = gpu and watch is not None and fb.dtype.kind != "f"
         self.replaced = 0
         self._last: tuple[int, NDArray[np.float32]] | None = None
         self._means: NDArray[np.float64] | None = None
@@ -148,11 +151,11 @@ class Cleaned:
             check_mask(mask, fb)
             self._means = self._replacements(mask)
 
-    def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+    def raw(self, start: int, count: int, room: Room | None = None) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """See `contract.Source`."""
         at = start
-        for rows, order in self.fb.raw(start, count):
-            if self.watch is not None:
+        for rows, order in self.fb.raw(start, count, room):
+            if self.watch is not None and not self.looks:
                 self.watch.see(at, rows)
             if self.dtype.kind != "f":
                 yield rows, order
@@ -184,10 +187,27 @@ class Cleaned:
             self._finite = parts is None or all(all_finite(rows) for rows, _ in parts)
         return self.fb.resident(start, count) if self._finite else None
 
-    def packed(self, start: int, count: int) -> Iterator[Packed] | None:
+    @property
+    def any_order(self) -> bool:
+        """Whether several threads may read ranges in any order."""
+        return self.fb.takes_room and (self.watch is None or self.looks)
+
+    def look(self, runs: CountRuns, start: int, stop: int) -> None:
+        """Look for dropped data in samples ``start : stop``, which an engine has on a GPU: ``runs`` counts there.
+
+        Raises
+        ------
+        Suspicious
+        """
+        if self.watch is not None and self.looks and stop > self.watch.at:
+            self.watch.see_counted(runs, start, stop, self.fb)
+
+    def packed(self, start: int, count: int, room: Room | None = None) -> Iterator[Packed] | None:
         """See `contract.Source`."""
-        pieces = self.fb.packed(start, count)
-        return pieces if pieces is None or self.watch is None else self._watched(start, pieces, self.watch)
+        pieces = self.fb.packed(start, count, room)
+        if pieces is None or self.watch is None or self.looks:
+            return pieces
+        return self._watched(start, pieces, self.watch)
 
     def _watched(self, start: int, pieces: Iterator[Packed], watch: Watch) -> Iterator[Packed]:
         for piece in pieces:

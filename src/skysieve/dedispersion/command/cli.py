@@ -297,7 +297,7 @@ def search(
 ) -> None:  # fmt: skip
     """Search files for dispersed single pulses: from data to candidates and pictures.
 
-    With --cluster every file is searched by itself, and the table has a column of files.
+    With --cluster every file is searched separately, and the table has a column of file names.
 
     Example: skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
 
@@ -825,7 +825,7 @@ def plot(
 
 
 def draw_missing(folder: Path, messages: Messages) -> None:
-    """Draw the pictures that a stream has not drawn; a failure costs that picture alone."""
+    """Draw the pictures that a stream has not drawn; if one fails, the others are still drawn."""
     from skysieve.core.files import remove_leftovers
     from skysieve.dedispersion.stream.report.drawing import draw, undrawn
 

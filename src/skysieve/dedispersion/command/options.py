@@ -252,7 +252,7 @@ class Cleaning:
         return whole
 
     def filtered(self, fb: Filterbank, messages: Messages, to_bytes: bool = False) -> Filterbank:
-        """The data, requantised if ``to_bytes``, less the mean over the channels if the options say so."""
+        """The data, requantised if ``to_bytes``; with --zero-dm, the mean over the channels is subtracted."""
         from skysieve.dedispersion.clean.rfi import zero_dm
         from skysieve.dedispersion.clean.zdot import z_dot
         from skysieve.dedispersion.data.requantise import LOSS, requantise

@@ -1,4 +1,4 @@
-"""``skysieve dedisp search`` of many files as a job: a partition is a file, which is searched by itself."""
+"""``skysieve dedisp search`` of many files as a job: each partition is one file."""
 
 from __future__ import annotations
 

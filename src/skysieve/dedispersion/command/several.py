@@ -1,4 +1,4 @@
-"""``skysieve dedisp search`` of several files, each by itself: what they are, what is written, how a run continues."""
+"""``skysieve dedisp search`` of several files, one by one: which files, the outputs, and how a run is resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.single_pulse.candidates import Candidates
 
 SERIES = (".dat", ".tim")
-"""Endings of time series, which a folder does not stand for."""
+"""Endings of files of time series; these are skipped when a folder is given."""
 
 
 def stands_for_files(path: Path) -> bool:
@@ -38,12 +38,12 @@ def stands_for_files(path: Path) -> bool:
 
 
 def expand(names: Iterable[Path]) -> list[Path]:
-    """The files that names stand for, each once.
+    """The files that the user's names, folders and patterns select, each once.
 
     Parameters
     ----------
     names : iterable of Path
-        Files; folders, which stand for their filterbank and PSRFITS files but not for hidden ones; and patterns with
+        Files; folders, of which all filterbank and PSRFITS files are taken except hidden ones; and patterns with
         ``*``, ``?``, ``[`` or ``**``.
 
     Raises
@@ -143,7 +143,7 @@ def search_each(
     files: list[Path], opened: Callable[[list[Path]], Any], search: Search, outputs: Outputs, asked: dict[str, Any],
     messages: Messages,
 ) -> int:  # fmt: skip
-    """Search files in turn; a file that cannot be searched costs itself.
+    """Search files one after another; after a file that cannot be searched, the next one follows.
 
     Parameters
     ----------

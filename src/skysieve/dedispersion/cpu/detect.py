@@ -177,9 +177,9 @@ def moments(y, first, n, level, most, out):
 
 @njit(**JIT)
 def block_noise(y, first, n, noise, counts, spare, out):
-    """Write level and sigma of one block to ``out[:2]``."""
+    """Write level and sigma of one block to ``out[:2]``; ``spare`` is scratch memory for floats, None for integers."""
     if noise == ROBUST:
-        if spare.size:
+        if spare is not None:  # known when this is compiled
             float_ranks(y, first, n, (n // 4, n // 2, (3 * n) // 4), counts, spare, out)
             middle = out[1]
             out[1] = (out[2] - out[0]) / IQR
@@ -454,36 +454,26 @@ def peaks(
 
 
 @njit(**JIT)
-def search_rows(
-    sums, valid, low, high, block, noise, parts, kind, widths, scales, threshold, every, dip, spare, levels, found
+def find_events(
+    prefix, count, low, high, widths, scales, threshold, every, dip, best, which, row, found, n
 ):  # fmt: skip
-    """Events in the rows of a tile, for windows centred on columns ``low : high``; column 0 begins a block.
+    """Events in the ``count`` samples of a row whose prefix sums are known, for windows centred on ``low : high``.
 
-    Row ``i`` has ``valid[i]`` columns.  ``found`` gets (row, column, index of the width, S/N); returns their number.
+    ``found[n:]`` gets (row, column, index of the width, S/N); returns the new number of events.  ``best`` and ``which``
+    are scratch memory for a segment and the widest window on both sides.
     """
-    counts = np.zeros(BINS + 1, np.int64)
-    prefix = np.zeros(sums.shape[1] + 1, np.int32)
-    flat = np.empty(sums.shape[1] if parts else 0, sums.dtype)
     reach = widths[-1]
-    best = np.zeros(SEGMENT + 2 * reach, np.float32)
-    which = np.zeros(SEGMENT + 2 * reach, np.int32)
-    n = 0
-    for i in range(len(sums)):
-        count = min(valid[i], sums.shape[1])
-        if count < 2:
-            continue
-        normalise(sums[i], count, block, noise, parts, kind, counts, spare, flat, levels[i], prefix)
-        for t in range(low, min(high, count), SEGMENT):
-            stop = min(high, count, t + SEGMENT)
-            first = t - reach // 2  # the earliest start of a window that is centred on t or later
-            blocks = (stop - first + WIDE - 1) // WIDE
-            inside = first >= 0 and first + blocks * WIDE + reach <= count
-            if inside and not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
-                continue  # no window reaches the threshold, as in most segments
-            a, b = max(0, t - reach), min(count, min(high, t + SEGMENT) + reach)
-            boxcars(prefix, count, a, b, widths, scales, best, which)
-            n = peaks(
-                best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, i, found, n, prefix, count, scales,
-                dip,
-            )  # fmt: skip
+    for t in range(low, min(high, count), SEGMENT):
+        stop = min(high, count, t + SEGMENT)
+        first = t - reach // 2  # the earliest start of a window that is centred on t or later
+        blocks = (stop - first + WIDE - 1) // WIDE
+        inside = first >= 0 and first + blocks * WIDE + reach <= count
+        if inside and not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
+            continue  # no window reaches the threshold, as in most segments
+        a, b = max(0, t - reach), min(count, min(high, t + SEGMENT) + reach)
+        boxcars(prefix, count, a, b, widths, scales, best, which)
+        n = peaks(
+            best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, row, found, n, prefix, count, scales,
+            dip,
+        )  # fmt: skip
     return n

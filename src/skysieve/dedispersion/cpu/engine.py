@@ -184,7 +184,7 @@ class Engine:
         if self.start <= start < self.stop:
             have = min(self.stop, stop) - start
             gone = start - self.start
-        self.stop = self.start  # nothing counts as loaded until all is: an error leaves no half of it
+        self.stop = self.start  # after an error, no samples count as loaded
         if have:
             for line in self._x if gone else ():
                 line[:have] = line[gone : gone + have]
@@ -507,29 +507,69 @@ def bytes_needed(source: Source, tables: Sequence[Table], capacity: int) -> int:
     return total + sum(t.delays.nbytes for t in tables) + total // 16
 
 
+class _Rows:
+    """The search of the rows of a tile, one after the other, in the same scratch memory.
+
+    Its two functions are compiled one by one, so that two processes may do it.
+    """
+
+    def __init__(self, sums: NDArray[Any], what: Detection) -> None:
+        self.sums, self.what, count = sums, what, sums.shape[1]
+        self.widths = np.array(what.widths, np.int64)
+        self.scales = (1 / (UNIT * np.sqrt(self.widths))).astype(np.float32)
+        self.kind, self.spare = KINDS.index(sums.dtype.kind), what.scratch(sums.dtype)
+        self.counts, self.levels = np.zeros(detect.BINS + 1, np.int64), np.empty((-(-count // what.block), 2))
+        self.prefix, self.flat = np.zeros(count + 1, np.int32), np.empty(count if what.parts else 0, sums.dtype)
+        room = detect.SEGMENT + 2 * what.widths[-1]
+        self.best, self.which = np.zeros(room, np.float32), np.zeros(room, np.int32)
+        self.threshold, self.dip = np.float32(what.threshold), np.float32(what.dip)
+
+    def normalise(self, row: int, count: int) -> None:
+        """Set the prefix sums of the first ``count`` samples of a row."""
+        what = self.what
+        detect.normalise(
+            self.sums[row], count, what.block, what.noise_code, what.parts, self.kind, self.counts, self.spare,
+            self.flat, self.levels, self.prefix,
+        )  # fmt: skip
+
+    def find(self, row: int, count: int, low: int, high: int, found: NDArray[np.float64], n: int) -> int:
+        """Add the events of the row to ``found[n:]``; returns their new number."""
+        more: int = detect.find_events(
+            self.prefix, count, low, high, self.widths, self.scales, self.threshold, self.what.every, self.dip,
+            self.best, self.which, row, found, n,
+        )  # fmt: skip
+        return more
+
+
 def _search_rows(
     sums: NDArray[Any], valid: NDArray[np.int64], low: int, high: int, what: Detection, found: NDArray[np.float64]
 ) -> int:
-    """See `detect.search_rows`."""
-    widths = np.array(what.widths, np.int64)
-    scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
-    levels = np.empty((len(sums), -(-sums.shape[1] // what.block), 2))
-    n: int = detect.search_rows(
-        sums, valid, low, high, what.block, what.noise_code, what.parts, KINDS.index(sums.dtype.kind), widths, scales,
-        np.float32(what.threshold), what.every, np.float32(what.dip), what.scratch(sums.dtype), levels, found,
-    )  # fmt: skip
+    """Events in the rows of a tile, for windows centred on columns ``low : high``; column 0 begins a noise block.
+
+    Row ``i`` has ``valid[i]`` columns.  ``found`` gets (row, column, index of the width, S/N); returns their number.
+    """
+    rows, n = _Rows(sums, what), 0
+    for i, count in enumerate(valid.tolist()):
+        if count > 1:
+            rows.normalise(i, count)
+            n = rows.find(i, count, low, high, found, n)
     return n
 
 
 def compile_beside(dtype: np.dtype[Any]) -> None:
-    """Start to compile the search of sums of a type in another process, if no search is stored.
+    """Start to compile the search of sums of a type in other processes, where it is not stored.
 
     It takes longest by far; this process compiles the sums meanwhile.
     """
-    jit.compile_beside(detect.search_rows, f"from {__name__} import compile_search; compile_search({dtype.name!r})")
+    for kernel in (detect.normalise, detect.find_events):
+        use = f"compile_search({dtype.name!r}, {kernel.__name__!r})"
+        jit.compile_beside(kernel, f"from {__name__} import compile_search; {use}")
 
 
-def compile_search(dtype: str) -> None:
-    """Search no sums of a type."""
-    what = Detection(1, (1,), 1.0, "robust", False, np.zeros(0, np.int64))
-    _search_rows(np.empty((0, 1), dtype), what.valid, 0, 1, what, np.empty((1, 4)))
+def compile_search(dtype: str, function: str) -> None:
+    """Call a function of a search of sums of a type, on two samples without events."""
+    rows = _Rows(np.zeros((1, 2), dtype), Detection(2, (1,), 1.0, "robust", False, np.full(1, 2)))
+    if function == "normalise":
+        rows.normalise(0, 2)
+    else:
+        rows.find(0, 2, 0, 2, np.empty((1, 4)), 0)

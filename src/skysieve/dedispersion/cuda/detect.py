@@ -149,7 +149,7 @@ class Detector:
                 self.runtime.synchronize()
             held = self._columns(lane, valid)
             number = lane.array("number", 2, np.uint32)
-            number.fill(0)
+            lane.clear(number)
             levels = lane.array("levels", 2 * rows * int(j["blocks"][0]), np.float64)
             means = lane.array("means", max(1, rows * int(j["blocks"][0]) * what.parts), np.float64)
             listed = lane.array("flagged", max(1, rows * int(j["blocks"][0] * j["subs"][0])), np.uint32)
@@ -238,7 +238,7 @@ class Detector:
             room = n
             with lane:
                 found = lane.array("events", 4 * room, np.int32)
-                search.number[:1].fill(0)
+                lane.clear(search.number[:1])
             self._detect(lane, sums, search, found, room)
         if not n:
             return np.empty((0, 4))

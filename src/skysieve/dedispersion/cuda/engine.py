@@ -8,6 +8,7 @@ cores (``tensor.cu``), or with packed integers on cards without them (``direct.c
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +18,7 @@ import numpy as np
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
-from skysieve.dedispersion.contract import Detection, Packed, Source, Table, sum_dtype
+from skysieve.dedispersion.contract import Detection, Packed, Room, Source, Table, sum_dtype
 
 from .detect import event_kernels
 from .rows import READ
@@ -170,6 +171,7 @@ class Engine:
             held = resident(first, count) if resident else None
             if held is None:
                 self._load_host(ranges[number:], at)
+                self._look(start, stop)
                 break
             for given, order in held:
                 self._each(lambda i, g=given, o=order, c=at: self.workers[i].store.put(g, o, c))  # type: ignore[misc]
@@ -180,28 +182,62 @@ class Engine:
             self._each(lambda i: self.workers[i].store.fill(cells))
         self._each(lambda i: self.workers[i].loaded())
 
-    def _load_host(self, ranges: list[tuple[int, int]], at: int) -> None:
-        """Copy ranges (first sample, count) to the GPUs from column ``at`` on; one is read while another is copied."""
-        if len(ranges) > 1 and self._ahead is None:
-            self._ahead = ThreadPoolExecutor(1, "skysieve-ahead")
-        coming: Future[list[Any]] | None = None
-        try:
-            for number, given in enumerate(ranges):
-                pieces = self._read(*given) if coming is None else coming.result()
-                coming = None
-                if number + 1 < len(ranges) and self._ahead is not None:
-                    coming = self._ahead.submit(self._read, *ranges[number + 1])
-                for piece in pieces:
-                    self._each(lambda i, p=piece, c=at: self.workers[i].store.put_host(p, c))  # type: ignore[misc]
-                    at += len(piece.data if isinstance(piece, Packed) else piece[0])
-        finally:
-            if coming is not None:  # the source belongs to the caller again
-                wait([coming])
+    def _look(self, start: int, stop: int) -> None:
+        """Let a source that asks for it look for dropped data in the samples that are loaded."""
+        look = getattr(self.source, "look", None)
+        if look is not None:
+            store = self.workers[0].store
+            with on_device(self.runtimes[0]):
+                store.wait()
+                look(store.equal_pairs, start, stop)
 
-    def _read(self, start: int, count: int) -> list[Any]:
+    def _load_host(self, ranges: list[tuple[int, int]], at: int) -> None:
+        """Copy ranges (first sample, count) to the GPUs from column ``at`` on; some are read while others are copied.
+
+        Two are read at a time if the source can be read in any order: the threads that read have no pause then.
+        """
+        ahead = 2 if getattr(self.source, "any_order", False) else 1
+        if len(ranges) > 1 and self._ahead is None:
+            self._ahead = ThreadPoolExecutor(2, "skysieve-ahead")
+        store = self.workers[0].store
+        coming: deque[tuple[Room, Future[list[Any]]]] = deque()
+        asked = 0
+
+        def ask() -> None:
+            nonlocal asked
+            if asked < len(ranges):
+                room = store.room(asked)
+                coming.append((room, self._submit(ranges[asked], room)))
+                asked += 1
+
+        try:
+            for _ in range(ahead):
+                ask()
+            while coming:
+                room, work = coming.popleft()
+                pieces = work.result()
+                if ahead == 1:
+                    ask()
+                for piece in pieces:
+                    self._each(lambda i, p=piece, c=at, r=room: self.workers[i].store.put_host(p, c, r))  # type: ignore[misc]
+                    at += len(piece.data if isinstance(piece, Packed) else piece[0])
+                if ahead > 1:
+                    ask()  # into the room of the range before the last, whose copy has ended
+        finally:  # the source and the memory belong to others again
+            wait([work for _, work in coming])
+
+    def _submit(self, given: tuple[int, int], room: Room) -> Future[list[Any]]:
+        """Begin to read a range of samples."""
+        if self._ahead is not None:
+            return self._ahead.submit(self._read, *given, room)
+        done: Future[list[Any]] = Future()
+        done.set_result(self._read(*given, room))
+        return done
+
+    def _read(self, start: int, count: int, room: Room) -> list[Any]:
         """Read samples: packed pieces, or pairs of an array and the order of its channels."""
-        packed = self.source.packed(start, count)
-        return list(self.source.raw(start, count) if packed is None else packed)
+        packed = self.source.packed(start, count, room)
+        return list(self.source.raw(start, count, room) if packed is None else packed)
 
     # ------------------------------------------------------------------ work
     def sums(

@@ -8,6 +8,9 @@
 //   Layout: a thread for an element.
 //   Cost: each sample is read and written once.
 //   Limit: memory.
+// runs: a block counts the equal pairs of one or several rows, a warp those of an eighth of their length.
+//   Cost: two samples of every `stride` are read once.
+//   Limit: the latency of reading.
 //
 // archs: 75 80 86 89 90 100 120
 // build: u8 -DSRC=u8
@@ -105,5 +108,69 @@ extern "C" __global__ void __launch_bounds__(256) bin(Rows from, i64 first, int 
     Value sum = get(from, blockIdx.y, first + b * i);
     for (int j = 1; j < b; j++) sum += get(from, blockIdx.y, first + b * i + j);
     put(to, blockIdx.y, i, sum);
+  }
+}
+
+// Of the pairs of a stretch: equal ones before the first that differs (all, if none does), after the last that differs,
+// in the longest run between these, and in all.
+struct Runs {
+  int before, after, longest, equal;
+};
+
+__device__ __forceinline__ void append(Runs& to, int& pairs, const Runs& more, int count) {
+  const bool whole = to.equal == pairs, all = more.equal == count;
+  if (!whole) to.longest = max(to.longest, max(more.longest, all ? 0 : to.after + more.before));
+  if (whole) {
+    to.before += more.before;
+    to.longest = more.longest;
+  }
+  to.after = all ? to.after + count : more.after;
+  to.equal += more.equal;
+  pairs += count;
+}
+
+// The pairs of a warp's ballot.
+__device__ __forceinline__ Runs runs_of(u32 equal, int count) {
+  const u32 all = count == 32 ? 0xffffffffu : (1u << count) - 1, differ = ~equal & all;
+  Runs r = {count, count, 0, __popc(equal)};
+  if (differ) {
+    const int last = 31 - __clz((int)differ);
+    r.before = __ffs((int)differ) - 1;
+    r.after = count - 1 - last;
+    u32 between = equal & ((1u << last) - 1) & ~((1u << r.before) - 1);
+    for (; between; between &= between << 1) r.longest++;
+  }
+  return r;
+}
+
+// Pairs of samples (t, t + 1) at t = first + i stride, equal if they are so in all rows of a unit of `per` rows;
+// many[i] counts the units in which pair i is equal.
+extern "C" __global__ void __launch_bounds__(256) runs(Rows rows, int per, i64 first, int stride, int pairs,
+                                                       Runs* found, u32* many) {
+  __shared__ Runs part[8];
+  __shared__ int counts[8];
+  const int row = blockIdx.x * per, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int each = (pairs + 255) / 256 * 32, from = warp * each, to = min(pairs, from + each);
+  Runs own = {0, 0, 0, 0};
+  int count = 0;
+  for (int at = from; at < to; at += 32) {
+    bool same = false;
+    if (at + lane < to) {
+      const i64 t = first + (i64)(at + lane) * stride;
+      same = true;
+      for (int k = 0; k < per; k++) same = same && get(rows, row + k, t) == get(rows, row + k, t + 1);
+      if (same) atomicAdd(many + at + lane, 1u);
+    }
+    const int some = min(32, to - at);
+    append(own, count, runs_of(__ballot_sync(0xffffffffu, same), some), some);
+  }
+  if (lane == 0) {
+    part[warp] = own;
+    counts[warp] = count;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int i = 1; i < 8; i++) append(part[0], counts[0], part[i], counts[i]);
+    found[blockIdx.x] = part[0];
   }
 }

@@ -11,15 +11,17 @@ import numpy as np
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.core.gpu.staging import Copier, Lane
 from skysieve.core.gpu.structs import address
-from skysieve.dedispersion.contract import REREAD, Packed, Resident, Source
+from skysieve.dedispersion.contract import REREAD, Packed, Resident, Room, Source
 
 from .tensor_plan import FRONT, PACKAGE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-READ = 2**25
+READ = 2**24
 """Bytes that are read and copied at a time."""
+ROOMS = 4
+"""Ranges of samples in page-locked memory: two are read while two are copied."""
 ALIGN = REREAD
 """The number of the first sample of a kernel is a multiple of this."""
 TAIL = 2048
@@ -115,6 +117,7 @@ class Store:
     # ------------------------------------------------------------------ loading
     def begin(self, start: int, stop: int) -> int:
         """Begin to load samples ``start : stop``; returns how many of the first are loaded already."""
+        self.wait()  # a load that failed may still copy
         have = 0
         if self.start <= start < self.stop:
             have = stop - start if stop <= self.stop else (self.stop - start) // ALIGN * ALIGN
@@ -127,7 +130,9 @@ class Store:
         self._ready = {1}
         return have
 
-    def put(self, rows: NDArray[Any] | Resident, order: NDArray[np.int64], column: int) -> None:
+    def put(
+        self, rows: NDArray[Any] | Resident, order: NDArray[np.int64], column: int, room: Room | None = None
+    ) -> None:
         """Copy samples x channels of the source to the rows, from ``column`` on."""
         if isinstance(rows, Resident):
             self.put_resident(rows, order, column)
@@ -139,18 +144,53 @@ class Store:
         by_time = channels == 1 or rows.strides[1] == rows.itemsize
         given = rows if by_time else rows.T
         with lane:
-            pinned = lane.pinned("piece", rows.size, rows.dtype)
-            self.copier.copy([(pinned.reshape(given.shape), given)])
-            piece = lane.array("piece", rows.size, rows.dtype)
-            lane.to_device(piece, pinned)
+            piece = self._send(lane, given, room)
             self.turn(piece, n, channels, by_time, self._inverse(order), column, lane.stream)
 
-    def put_host(self, piece: Packed | tuple[NDArray[Any], NDArray[np.int64]], column: int) -> None:
-        """Copy packed samples, or an array and the order of its channels, to the rows, from ``column`` on."""
+    def room(self, number: int) -> Room:
+        """Page-locked memory for a range of samples, which is used again `ROOMS` ranges later."""
+        with self.lanes[0]:
+            return Room(self.lanes[0].pinned(f"room {number % ROOMS}", self.piece, np.uint8))
+
+    def put_host(
+        self, piece: Packed | tuple[NDArray[Any], NDArray[np.int64]], column: int, room: Room | None = None
+    ) -> None:
+        """Copy packed samples, or an array and the order of its channels, to the rows, from ``column`` on.
+
+        Of samples in ``room`` the copy has ended when the second piece after them is put.
+        """
         if isinstance(piece, Packed):
-            self.put_packed(piece, column)
+            self.put_packed(piece, column, room)
         else:
-            self.put(*piece, column)
+            self.put(*piece, column, room)
+
+    def _send(self, lane: Lane, given: NDArray[Any], room: Room | None) -> Any:
+        """Copy an array to the lane's buffer on the device: at once from ``room``, else through page-locked memory."""
+        piece = lane.array("piece", given.size, given.dtype)
+        if room is not None and given.flags.c_contiguous and room.holds(given):
+            lane.to_device(piece, given.reshape(-1))
+            return piece
+        pinned = lane.pinned("piece", given.size, given.dtype)
+        self.copier.copy([(pinned.reshape(given.shape), given)])
+        lane.to_device(piece, pinned)
+        return piece
+
+    def equal_pairs(self, per: int, first: int, stride: int, pairs: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Count equal pairs of the loaded samples; see `clean.dropouts.CountRuns`."""
+        lane, units = self.lanes[0], self.source.nchan // per
+        with lane:
+            runs = lane.array("runs", 4 * units, np.int32)
+            many = lane.array("many", pairs, np.uint32)
+            lane.clear(many)
+            args = (
+                self.planes[1].struct, np.int32(per), np.int64(first), np.int32(stride), np.int32(pairs), runs, many,
+            )  # fmt: skip
+            self.module.launch("runs", (units,), (256,), args, stream=lane.stream)
+            on_host = lane.pinned("runs", runs.size, np.int32), lane.pinned("many", pairs, np.uint32)
+            lane.to_host(on_host[0], runs)
+            lane.to_host(on_host[1], many)
+        lane.synchronize()
+        return on_host[0].reshape(units, 4).copy(), on_host[1].astype(np.int32)
 
     def put_resident(self, rows: Resident, order: NDArray[np.int64], column: int) -> None:
         """Copy samples x channels that are on this GPU, or on another one, to the rows."""
@@ -173,18 +213,13 @@ class Store:
             strides = None if by_time else (ts, cs)
             self.turn(data, n, channels, by_time, self._inverse(order), column, lane.stream, strides)
 
-    def put_packed(self, packed: Packed, column: int) -> None:
+    def put_packed(self, packed: Packed, column: int, room: Room | None = None) -> None:
         """Copy samples of fewer than 8 bits to the rows, from ``column`` on."""
         lane = self.lanes[self._pieces % len(self.lanes)]
         self._pieces += 1
         lane.synchronize()
-        n, stride = packed.data.shape
         with lane:
-            pinned = lane.pinned("piece", packed.data.size, np.uint8)
-            self.copier.copy([(pinned.reshape(n, stride), packed.data)])
-            piece = lane.array("piece", packed.data.size, np.uint8)
-            lane.to_device(piece, pinned)
-            self.unpack(packed, piece, column, lane.stream)
+            self.unpack(packed, self._send(lane, packed.data, room), column, lane.stream)
 
     def unpack(self, packed: Packed, piece: Any, column: int, stream: Any = None) -> None:
         """Unpack samples of fewer than 8 bits, which are in ``piece`` on the device, to the rows."""

@@ -19,7 +19,7 @@ from .sigproc import BadFile, BitOrder
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.contract import Packed, Resident
+    from skysieve.dedispersion.contract import Packed, Resident, Room
 
 __all__ = ["Filterbank"]
 
@@ -269,17 +269,23 @@ class Filterbank:
         )
 
     # ---------------------------------------------------------------- data
-    def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+    def raw(self, start: int, count: int, room: Room | None = None) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Samples ``start : start + count`` in pieces; see `contract.Source`."""
         for i, first, n in self._ranges(start, count):
-            yield self.readers[i].read(first, n), self.readers[i].order
+            reader: Any = self.readers[i]
+            yield reader.read(*_given(reader, first, n, room)), reader.order
 
-    def packed(self, start: int, count: int) -> Iterator[Packed] | None:
+    def packed(self, start: int, count: int, room: Room | None = None) -> Iterator[Packed] | None:
         """The same samples in fewer than 8 bits, as the files hold them; None if one of the files holds wider ones."""
         holders: list[Any] = [reader for reader in self.readers if getattr(reader, "packs", False)]
         if len(holders) < len(self.readers):
             return None
-        return (holders[i].packed(first, n) for i, first, n in self._ranges(start, count))
+        return (holders[i].packed(*_given(holders[i], first, n, room)) for i, first, n in self._ranges(start, count))
+
+    @property
+    def takes_room(self) -> bool:
+        """Whether all samples are read from files into memory that is given, by several threads at once."""
+        return all(getattr(reader, "takes_room", False) for reader in self.readers)
 
     def resident(self, start: int, count: int) -> Iterator[tuple[Resident, NDArray[np.int64]]] | None:
         """The same samples in the memory of a GPU; None if some are not on a GPU."""
@@ -383,6 +389,11 @@ class Filterbank:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _given(reader: Reader, first: int, count: int, room: Room | None) -> tuple[Any, ...]:
+    """The arguments with which a reader reads."""
+    return (first, count, room) if getattr(reader, "takes_room", False) else (first, count)
 
 
 def as_filterbank(data: Filterbank | Paths) -> Filterbank:

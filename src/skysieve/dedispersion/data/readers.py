@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class Reader(Protocol):
     """A source of samples: a file, an array, or another reader whose samples are changed.
 
-    Three further attributes are optional: ``gaps`` and ``lost`` (see `Filterbank`), and ``packs``, which is true if the
-    reader gives samples of fewer than 8 bits by ``packed(start, count)`` (see `contract.Packed`).
+    Further attributes are optional: ``gaps`` and ``lost`` (see `Filterbank`); ``packs``, which is true if the reader
+    gives samples of fewer than 8 bits by ``packed(start, count)`` (see `contract.Packed`); and ``takes_room``, which is
+    true if `read` and ``packed`` take a `contract.Room` as a third argument, and several threads may call them.
     """
 
     observation: Observation

@@ -15,7 +15,7 @@ import numpy as np
 
 from skysieve.core.checks import one_of
 from skysieve.core.tasks import usable_cores
-from skysieve.dedispersion.contract import Packed, direction
+from skysieve.dedispersion.contract import Packed, Room, direction
 
 from .observation import (
     SAMPLE_BITS,
@@ -200,6 +200,8 @@ class SigprocReader:
         "sum" adds the first two IFs (both polarisations; a single IF is not changed); a number picks one.
     """
 
+    takes_room = True
+
     def __init__(self, path: str | os.PathLike[str], bit_order: str = "little", ifs: str | int = "sum") -> None:
         self.path = Path(path)
         self._file = open(self.path, "rb")  # noqa: SIM115 - closed by close()
@@ -263,9 +265,12 @@ class SigprocReader:
         self._pool = None
         self._file.close()
 
-    def read(self, start: int, count: int) -> NDArray[Any]:
-        """Samples ``start : start + count``, shape (count, nchan), channels in the order of the file."""
-        raw = self._bytes(start, count)
+    def read(self, start: int, count: int, room: Room | None = None) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan), channels in the order of the file.
+
+        They are in ``room`` if they are whole bytes of one IF.
+        """
+        raw = self._bytes(start, count, room)
         if self.lut is not None:
             values = unpacked(raw, self.lut).reshape(count, self.nifs, self.nchan)
         else:
@@ -274,13 +279,14 @@ class SigprocReader:
             return values[:, self.ifs[0]]
         return add_ifs(values[:, self.ifs[0]], values[:, self.ifs[1]])
 
-    def packed(self, start: int, count: int) -> Packed:
+    def packed(self, start: int, count: int, room: Room | None = None) -> Packed:
         """The same samples, in the bits of the file; see `contract.Packed`."""
-        data = self._bytes(start, count).reshape(count, self.row_bytes)
+        data = self._bytes(start, count, room).reshape(count, self.row_bytes)
         return Packed(data, direction(self.order) < 0, self.nbits, self.high_first)
 
-    def _bytes(self, start: int, count: int) -> NDArray[np.uint8]:
-        raw = np.empty(count * self.row_bytes, np.uint8)
+    def _bytes(self, start: int, count: int, room: Room | None = None) -> NDArray[np.uint8]:
+        size = count * self.row_bytes
+        raw = np.empty(size, np.uint8) if room is None else room.take(size)
         self._fill(memoryview(raw.data), self.start + start * self.row_bytes)
         return raw
 

@@ -209,7 +209,7 @@ KINDS = {
     "zeros": Kind(_zeros, "2 to 400 ms of zeros every 4 s, in all of the band or in an eighth of it"),
     "constants": Kind(_constants, "2 to 400 ms of the mean every 4 s, in all of the band or in an eighth of it"),
 }
-"""The kinds of interference, in the order in which a receiver meets them."""
+"""The kinds of interference, in the order in which they are added to the data."""
 
 
 def interference(

@@ -1,4 +1,4 @@
-"""The noise of a receiver, as long as a campaign needs it, with interference if that is wanted."""
+"""Noise of a receiver for as many segments as a campaign needs, optionally with interference."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ class Maker:
             block, offset = searched.shifted(begin, 2 * before + made.length).T, np.zeros_like(begin)
         else:
             block, offset = searched.block(low, high - low).T, begin - low
-        best = 0.0  # no DM of the search counts as this pulse
+        best = 0.0  # at no DM of the search would a candidate be identified with this pulse
         for listed, binning, *_ in self.stages:
             dms = listed[np.abs(listed - pulse.dm) <= half]
             dms = dms[:: -(-len(dms) // MOST_SUMS) or 1]

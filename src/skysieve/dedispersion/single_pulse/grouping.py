@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 GAP = 3.0
 """Samples above the threshold of a detector without boxcars are one event if at most so many samples lie between."""
 
+EVENT_STEPS = 500.0
+"""Steps of Python's interpreter for an event (measured: 140 to 520 us)."""
+
 
 def compile_beside() -> None:
     """Start to compile the grouping of events in another process, if it is not stored."""
@@ -149,17 +152,24 @@ class Response:
         if self.every:
             return self._group_runs(events, known)
         wide = events.width_samples >= self.box
-        return self._group(
-            events.dm_index, events.time, events.width, wide, events.snr.astype(np.float64), known
-        )  # fmt: skip
+        snr = events.snr.astype(np.float64)
+        return self._group(events.dm_index, events.time, events.width, wide, snr, known, first=known is None)
 
     def _group(
         self, row: NDArray[np.int64], time: NDArray[np.float64], width: NDArray[np.float64], wide: NDArray[np.bool_],
-        snr: NDArray[np.float64], known: Known | None,
+        snr: NDArray[np.float64], known: Known | None, first: bool = False,
     ) -> Groups:  # fmt: skip
+        """See `group`; a ``first`` answer about few events need not wait for compiled code."""
+        from skysieve.core.cpu.jit import interpreted_if_small
+
         from . import cpu_grouping
 
         n, ndm = len(time), len(self.dms)
+        steps = EVENT_STEPS * n if first else math.inf
+        explain, add_up, heads_of = (
+            interpreted_if_small(kernel, steps)
+            for kernel in (cpu_grouping.explain, cpu_grouping.add_up, cpu_grouping.heads_of)
+        )
         done = np.zeros(n, bool) if known is None else known.done
         parent, head, waits = np.full(n, -1), np.empty(n, np.int64), np.zeros(n, np.uint8)
         starts = np.searchsorted(row, np.arange(ndm + 1))
@@ -170,18 +180,16 @@ class Response:
             row, self.dms, starts, widest, time, width, wide, snr, self.band, self.excess, self.threshold, by_time,
             row[by_time], time[by_time], width[by_time], snr[by_time],
         )  # fmt: skip
-        cpu_grouping.explain(*given, False, done, parent)
+        explain(*given, False, done, parent)
         safe = np.ones(n, bool)
         if known is not None:
             safe = done | self._safe(row, time, width, wide, snr, parent, known.frontiers)
-        cpu_grouping.explain(*given, True, done, parent)
+        explain(*given, True, done, parent)
         own = parent < 0 if known is None else np.where(done, known.own, parent < 0)
         heads = np.flatnonzero(own)
         heads = heads[np.argsort(time[heads], kind="stable")]
-        cpu_grouping.add_up(
-            heads, row, self.dms, time, width, wide, snr, self.band, self.excess, safe, done, parent, waits
-        )
-        cpu_grouping.heads_of(parent, head)
+        add_up(heads, row, self.dms, time, width, wide, snr, self.band, self.excess, safe, done, parent, waits)
+        heads_of(parent, head)
         return Groups(head, own, ~safe | (waits > 0))
 
     def _safe(

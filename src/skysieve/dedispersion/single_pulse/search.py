@@ -80,6 +80,8 @@ WIDTHS = (
 """Boxcars, binned samples: from 5 on each is at most 1.21 times the one before; a top-hat pulse loses at most 5%."""
 LEAST_BLOCK = 1024
 """Fewest samples of a noise block: quartiles of fewer are uncertain."""
+MANY = 2**24
+"""Samples of all series from which many events are expected, which compiled code groups."""
 EVENT_BYTES = 320
 """Bytes of memory for each event, while candidates are made of them."""
 
@@ -309,7 +311,8 @@ class SearchPlan(EnginePlan):
             tables = [t.table for t in job.made]
             cleaner = self._cleaner(fb, ())
             source = Cleaned(fb if self._target.gpu else self._cleaned(fb, cleaner, 0, None), None, job.length)
-            if not self._target.gpu:  # with a GPU, numba is loaded when events are found
+            series = fb.nsamp * sum(len(table.delays) for table in tables)
+            if not self._target.gpu and series >= MANY:  # with a GPU, numba is loaded when events are found
                 compile_beside()
             step = _chunk_blocks(source, tables, job, self._target, workers, cleaner) * job.length
 
@@ -389,14 +392,15 @@ class SearchPlan(EnginePlan):
                     made.append(new := DeviceCleaner(runtime, most, cleaner, begin))
                     return new
 
-                source = Cleaned(data, whole, length, watch, make)
+                source = Cleaned(data, whole, length, watch, make, gpu=True)
                 found = self._run(data, source, looked, progress)
                 if not source.replaced:
                     cleaner = made[0]
                     return found
             if cleaner.steps:  # also for values that are not finite, which the statistics leave out
                 data = self._cleaned(data, cleaner, begin, watch)
-            return self._run(data, Cleaned(data, whole, length, None if cleaner.steps else watch), looked, progress)
+            source = Cleaned(data, whole, length, None if cleaner.steps else watch, gpu=self._target.gpu)
+            return self._run(data, source, looked, progress)
 
         lost = Losses(NO_RECTANGLES)
         if losses is not None:

@@ -272,7 +272,7 @@ class Segment:
             self._locked = None
 
     def finish(self) -> list[Candidate]:
-        """Search what is left at the end of the segment, and return all candidates that wait."""
+        """Search the remaining samples at the end of the segment, and return all waiting candidates."""
         if self.search is None:
             return []
         clock = time.perf_counter()

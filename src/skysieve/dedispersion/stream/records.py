@@ -1,4 +1,4 @@
-"""What the stages of a stream share: its options, and the candidates that they hand on."""
+"""The options of a stream, and the candidates that its stages pass to each other."""
 
 from __future__ import annotations
 

@@ -85,10 +85,10 @@ File = Annotated[
     typer.Argument(metavar="ATOMS", help="File of atoms: .npz, .h5, or LALPulsar's text; - is standard input."),
 ]
 Tatom = Annotated[
-    int,
+    int | None,
     option(
         "--tatom",
-        help="SFT length, which text files do not contain. The default is 1800.",
+        help="SFT length, which text files do not contain. The default is 1800, if SFTs begin so often.",
         panel=INPUT,
         metavar="SECONDS",
     ),
@@ -170,7 +170,7 @@ MapFormat = Annotated[
 # ---------------------------------------------------------------- input and output
 
 
-def read(path: Path, tatom: int, detectors: str | None) -> list[Atoms]:
+def read(path: Path, tatom: int | None, detectors: str | None) -> list[Atoms]:
     """Atoms of a file of any format, or of standard input."""
     from skysieve.fstat.inputs.files import read_any
 
@@ -297,7 +297,7 @@ def map_(
         option("--plot", help="Picture of the map. The default is no picture.", panel=OUTPUT, metavar="FILE"),
     ] = None,
     overwrite: OverwriteOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
-    progress: ProgressOption = None, tatom: Tatom = 1800, detectors: Names = None,
+    progress: ProgressOption = None, tatom: Tatom = None, detectors: Names = None,
 ) -> None:  # fmt: skip
     """Compute 2F over start time and duration for one template.
 
@@ -467,7 +467,7 @@ def search(
         ),
     ] = None,
     overwrite: OverwriteOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
-    progress: ProgressOption = None, tatom: Tatom = 1800, detectors: Names = None,
+    progress: ProgressOption = None, tatom: Tatom = None, detectors: Names = None,
 ) -> None:  # fmt: skip
     """Rank many templates by their loudest transient: from SFTs, or from one file of atoms each.
 
@@ -652,7 +652,7 @@ def listed_names(path: Path | None) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _first(files: list[Path], tatom: int, detectors: str | None) -> list[Atoms]:
+def _first(files: list[Path], tatom: int | None, detectors: str | None) -> list[Atoms]:
     """Atoms of the first file that can be read."""
     problem: Exception = ValueError("no files")
     for path in files:
@@ -777,7 +777,7 @@ def info(
     as_json: Annotated[
         bool, option("--json", help="Print JSON. The default is a table for people.", panel=OUTPUT)
     ] = False,
-    tatom: Tatom = 1800, detectors: Names = None,
+    tatom: Tatom = None, detectors: Names = None,
 ) -> None:  # fmt: skip
     """Show what is in a file of atoms: detectors, times, gaps, the full grid.
 
@@ -799,7 +799,7 @@ def info(
 
 
 def _facts(a: Atoms) -> dict[str, Any]:
-    """What ``info`` says of one detector."""
+    """The lines that ``info`` prints about one detector."""
     start, stop = int(a.t[0]), int(a.t[-1]) + a.tatom
     duty = len(a) * a.tatom / (stop - start)
     return {"detector": a.detector, "sfts": len(a), "start": start, "stop": stop, "duty": duty}
@@ -838,7 +838,7 @@ def convert(
     format: AtomsFormat = None,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
-    tatom: Tatom = 1800,
+    tatom: Tatom = None,
     detectors: Names = None,
 ) -> None:
     """Convert a file of atoms into another format; text rounds to 6 decimals.

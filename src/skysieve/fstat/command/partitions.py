@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts
 
 SHARE, LEAST, MOST = 100, 500, 100_000
-"""Partitions of a search; fewest and most templates of one, unless the user says so: a partition costs 10 ms."""
+"""Number of partitions of a search, and the fewest and most templates of one, if the user gives no number: each
+partition takes 10 ms more."""
 
 
 class SearchWork:

@@ -128,7 +128,7 @@ def _opened(path: Path) -> None:
 
 
 SAMPLED = 256
-"""Most templates of which the time stands for that of all."""
+"""Largest number of templates that are timed; the time of all is estimated from them."""
 
 
 def show_search(

@@ -236,7 +236,7 @@ class Tally:
         self.n_fallback += int(np.count_nonzero(values == FALLBACK))
 
     def part(self) -> TilePart:
-        """The answers for all columns added."""
+        """The results of all columns that were added."""
         with np.errstate(divide="ignore"):
             row_log = self.ref + np.log(self.row_sums)
         columns = np.arange(self.n)

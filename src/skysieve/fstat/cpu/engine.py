@@ -154,7 +154,7 @@ class Engine:
         return self._execute(job, output, progress)
 
     def _part(self, job: MapJob, level: int) -> Output:
-        """The answers for some templates, with the sums of a level of precision."""
+        """The results for some templates, with sums of one level of precision."""
         if level == precision.USUAL:
             return self._execute(job, Output.allocate(job.n_templates, job.schedule.shape, self.spec), None)
         if level not in self._others:
@@ -231,7 +231,7 @@ class Engine:
         return self._rect_tasks(job, i, rows, out)
 
     def _empty(self, job: MapJob, rows: NDArray[np.int64], parts: list[TilePart], out: NDArray[Any] | None) -> None:
-        """Add the answers for rows whose windows end before the data."""
+        """Add the results of rows whose windows end before the data."""
         if rows.size == 0:
             return
         parts.append(empty_part(job.schedule, rows))

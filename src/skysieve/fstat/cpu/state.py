@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NEVER = 2**60
-"""The number of a bin beyond any data."""
+"""Number of a bin later than all data."""
 LAL_TABLE = np.exp(-np.arange(2001) / 100.0)
 """LALPulsar's table of ``exp(-x)``, from 0 to 20 in steps of 0.01."""
 

@@ -349,7 +349,7 @@ def batch_size(one: Demodulator) -> int:
 def stream(
     demodulators: Sequence[Demodulator], bank: TemplateBank, end: int | None = None
 ) -> Callable[[int], Iterator[list[AtomsBatch]]]:
-    """As `Demodulator.stream`; the demodulators take turns, each in a thread of its own, one batch ahead.
+    """As `Demodulator.stream`, by several demodulators alternately; each works in its own thread, one batch ahead.
 
     ``end`` is the last template + 1; by default the end of the bank.
     """

@@ -1,4 +1,4 @@
-"""Files of atoms: npz and HDF5, which lose nothing, and the text of LALPulsar and PyFstat."""
+"""Files of atoms: npz and HDF5, which are exact, and the text of LALPulsar and PyFstat, which is rounded."""
 
 from __future__ import annotations
 
@@ -71,7 +71,11 @@ def as_list(atoms: AtomsLike, name: str = "atoms") -> list[Atoms]:
 # ---------------------------------------------------------------- text
 
 
-def read_atoms(path: PathLike, *, tatom: int = 1800, detectors: Sequence[str] | None = None) -> list[Atoms]:
+USUAL_TATOM = 1800
+"""Length in seconds that SFTs are taken to have where their distances do not speak against it."""
+
+
+def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[str] | None = None) -> list[Atoms]:
     """Read atoms from the text that LALPulsar and PyFstat write.
 
     Parameters
@@ -79,8 +83,9 @@ def read_atoms(path: PathLike, *, tatom: int = 1800, detectors: Sequence[str] | 
     path : path
         Columns GPS time, a^2, b^2, a b, Re Fa, Im Fa, Re Fb, Im Fb; lines that start with ``%`` or ``#`` are
         comments.
-    tatom : int
-        SFT length in seconds; the file does not contain it.
+    tatom : int, optional
+        SFT length in seconds; the file does not contain it.  The default is 1800, if that is the smallest distance of
+        two SFTs of a detector, or if no detector has two.
     detectors : sequence of str, optional
         Names of the detectors in the file, in its order.  The file has no column for them: a detector ends where the
         time does not rise.  The default is ``"D0"``, ``"D1"`` ...
@@ -93,8 +98,8 @@ def read_atoms(path: PathLike, *, tatom: int = 1800, detectors: Sequence[str] | 
     Raises
     ------
     ValueError
-        A line cannot be read (the error names it), the file holds no atoms, or the number of `detectors` is not that
-        of the file.
+        A line cannot be read (the error names it), the file holds no atoms, the number of `detectors` is not that
+        of the file, or `tatom` is needed.
 
     Examples
     --------
@@ -114,6 +119,15 @@ def read_atoms(path: PathLike, *, tatom: int = 1800, detectors: Sequence[str] | 
         raise ValueError(
             f"{path}: the times go back {n - 1} times, which makes {n} detectors; detectors={names} names {len(names)}"
         )
+    if tatom is None:
+        steps = np.diff(times)
+        closest = float(steps[steps > 0].min(initial=np.inf))
+        if closest not in (USUAL_TATOM, np.inf):
+            raise ValueError(
+                f"{path}: SFTs begin {closest:g} s apart, or more, so that their length may not be {USUAL_TATOM} s; "
+                "expected tatom (--tatom), the SFT length in seconds"
+            )
+        tatom = USUAL_TATOM
     out = []
     for name, a, b in zip(names, starts[:-1], starts[1:], strict=True):
         t = table[a:b, 0]
@@ -148,7 +162,7 @@ def _table(path: PathLike, text: Iterable[str]) -> tuple[NDArray[np.float64], li
 def write_atoms(path: PathLike, atoms: AtomsLike) -> None:
     """Write atoms as LALPulsar's text: 6 decimals, one detector after the other, without their names.
 
-    `save_atoms` loses nothing.
+    `save_atoms` does not round.
     """
     found = as_list(atoms)
     with written(path) as part:
@@ -239,7 +253,7 @@ class AtomsFormat:
     write : callable
         ``write(path, atoms)``.
     read : callable or None
-        ``read(path)`` for formats that lose nothing; None for text, which `read_atoms` reads.
+        ``read(path)`` of exact formats; None for text, which `read_atoms` reads.
     """
 
     endings: tuple[str, ...]
@@ -256,7 +270,7 @@ FORMATS = {
 
 
 def _format_of(path: PathLike, lossless: bool) -> AtomsFormat:
-    """The format that the ending of a name means."""
+    """The format of a file, by the ending of its name."""
     known = [f for f in FORMATS.values() if f.read is not None or not lossless]
     for found in known:
         if Path(path).suffix.lower() in found.endings:
@@ -266,7 +280,7 @@ def _format_of(path: PathLike, lossless: bool) -> AtomsFormat:
 
 
 def save_atoms(path: PathLike, atoms: AtomsLike) -> None:
-    """Write the atoms of one or several detectors to ``.npz`` or ``.h5``; nothing is lost.
+    """Write the atoms of one or several detectors to ``.npz`` or ``.h5``, without rounding.
 
     Parameters
     ----------
@@ -305,7 +319,7 @@ def load_atoms(path: PathLike) -> list[Atoms]:
     return read(path)
 
 
-def read_any(path: PathLike, tatom: int = 1800, detectors: Sequence[str] | None = None) -> list[Atoms]:
+def read_any(path: PathLike, tatom: int | None = None, detectors: Sequence[str] | None = None) -> list[Atoms]:
     """Read a file of atoms of any format; `tatom` and `detectors` are for text, as in `read_atoms`."""
     for found in FORMATS.values():
         if found.read is not None and Path(path).suffix.lower() in found.endings:
@@ -314,19 +328,19 @@ def read_any(path: PathLike, tatom: int = 1800, detectors: Sequence[str] | None 
 
 
 def write_any(path: PathLike, atoms: AtomsLike) -> None:
-    """Write a file of atoms in the format that its ending means."""
+    """Write a file of atoms in the format of its ending."""
     chosen, found = _format_of(path, lossless=False), as_list(atoms)
     with written(path) as part:
         chosen.write(part, found)
 
 
 def expand(names: Iterable[PathLike], endings: Sequence[str] | None = None) -> list[Path]:
-    """The files that names stand for.
+    """The files that the user's names, folders and patterns select.
 
     Parameters
     ----------
     names : iterable of path
-        Files; folders, which stand for their files with one of `endings` but not for hidden ones; and patterns with
+        Files; folders, of which all files with one of `endings` are taken except hidden ones; and patterns with
         ``*``, ``?`` or ``[``.
     endings : sequence of str, optional
         Endings of file names; by default those of files of atoms.
@@ -359,7 +373,7 @@ DOPPLER = re.compile(
     rf"tRef(?P<tref>{NUMBER})_RA(?P<ra>{NUMBER})_DEC(?P<dec>{NUMBER})_Freq(?P<f0>{NUMBER})"
     rf"(?:_f1dot(?P<f1dot>{NUMBER}))?(?:_f2dot(?P<f2dot>{NUMBER}))?"
 )
-"""A template's parameters in names of files that LALPulsar and PyFstat write; they leave out derivatives of 0."""
+"""Parameters of a template in the file names of LALPulsar and PyFstat, which omit derivatives that are 0."""
 
 
 def doppler_of(path: PathLike) -> dict[str, float]:

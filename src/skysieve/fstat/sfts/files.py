@@ -50,7 +50,7 @@ def read_sfts(
     Parameters
     ----------
     pattern : path, str with wildcards, folder, or iterable of paths
-        The files: one or several SFTs each, in any order; a folder stands for its ``*.sft``.
+        The files: one or several SFTs each, in any order; of a folder, all files ``*.sft``.
     band : (low, high), optional
         Frequencies in Hz; only these bins are kept.  By default all bins, which must be the same in all SFTs of a
         detector.
@@ -107,7 +107,7 @@ def read_sfts(
 
 
 def files_of(pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The files that a pattern stands for.
+    """The files that match a pattern.
 
     Raises
     ------

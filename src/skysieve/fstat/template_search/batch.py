@@ -374,7 +374,7 @@ def bin_batch(parts: Sequence[AtomsBatch], dtype: Any, each_detector: bool = Fal
 
 
 def _passes(at: NDArray[np.int64]) -> list[list[tuple[slice, slice]] | tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Pairs of atoms and their bins such that no pass meets a bin twice; as slices where few of them suffice."""
+    """Divide atoms and their bins into passes in which each bin occurs once; as slices if few slices suffice."""
     turn = np.arange(at.size) - np.searchsorted(at, at, side="left")
     out: list[Any] = []
     for k in range(int(turn.max()) + 1):

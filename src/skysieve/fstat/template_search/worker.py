@@ -62,7 +62,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class WindowReport:
-    """One window's answers for a chunk: 2F and the statistic of all templates, rows and posteriors of the best."""
+    """Results of a chunk for one window: 2F and the statistic of all templates, rows and posteriors of the best."""
 
     twoF: NDArray[np.float64]
     statistic: NDArray[np.float64]
@@ -72,7 +72,7 @@ class WindowReport:
 
 @dataclass(frozen=True)
 class ChunkReport:
-    """The outcome of a chunk: the numbers of its good templates, the faults of the others, and a report a window."""
+    """Results of a chunk: numbers of the good templates, errors of the others, and one report for each window."""
 
     start: int
     count: int
@@ -109,7 +109,7 @@ class SearchWorker:
         self._schedules: dict[tuple[str, int, int, int], tuple[Grid, Schedule]] = {}
 
     def close(self) -> None:
-        """Free what the engines hold."""
+        """Free the memory of the engines."""
         for engine in self._engines.values():
             engine.close()
 
@@ -132,7 +132,7 @@ class SearchWorker:
             return self._run(replace(chunk, parts=parts))
 
     def describe(self, parts: tuple[AtomsBatch, ...]) -> list[dict[str, Any]]:
-        """What the engine of each window says of the templates of a batch."""
+        """Results of the engine of each window for the templates of a batch."""
         with current(self.device):
             lines, binned = self._binned(parts)
             return [

@@ -2,7 +2,7 @@
 
 Uneven sampling has no Nyquist frequency of its own (VanderPlas 2018, ApJS 236, 16, section 7.1): 24 cycles a day,
 a period of one hour, is the limit then.  Regular times have one, beyond which every frequency is the mirror image
-of a lower one.  Pure NumPy; of many light curves, those that are clearly not regular are decided together.
+of a lower one.  Pure NumPy.  Many light curves are first tested together for times that are clearly irregular.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ A sinusoid and its mirror image then differ by ``(2 pi 0.003)**2``, 0.04%, of th
 """
 
 ROWS_AT_ONCE = 2**16
-"""Number of rows that are worked on at a time: they stay in the cache of a core."""
+"""Number of rows that are processed at a time, so that they stay in the cache of a core."""
 CLEARLY = 1.1
 """Scatter about a lattice, in parts of the largest that is accepted, from which rounding cannot matter."""
 
@@ -41,12 +41,12 @@ def highest_frequency(t: NDArray[np.float64]) -> tuple[float, bool]:
     Parameters
     ----------
     t : numpy.ndarray
-        Times in days, finite, in any order, some of them equal or not.
+        Finite times in days, in any order; equal times are allowed.
 
     Returns
     -------
     frequency : float
-        In cycles a day; NaN where no time passes.
+        In cycles a day; NaN if all times are equal.
     regular : bool
         Whether this is the Nyquist frequency of regular times.
 

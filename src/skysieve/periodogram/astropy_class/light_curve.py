@@ -94,7 +94,7 @@ class Curve:
     t : array, Quantity or Time
         As given (a TimeDelta in days).
     y, dy : numpy.ndarray or Quantity
-        Read-only copies of what was given; `dy` may be None.
+        Read-only copies of the arguments; `dy` may be None.
     """
 
     def __init__(self, t: Any, y: Any, dy: Any = None) -> None:

@@ -325,7 +325,7 @@ class LombScargle(Significance):
         Returns
         -------
         Prewhitened
-            Frequencies, amplitudes, phases, errors, and ``.residual``, a `LombScargle` of what is left.
+            Frequencies, amplitudes, phases, errors, and ``.residual``, a `LombScargle` of the residuals.
         """
         grid = self._grid(None, (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency))
         return prewhiten(self, n, grid, fap_limit)

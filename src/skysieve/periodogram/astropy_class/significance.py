@@ -69,7 +69,7 @@ class Significance(FittedCurve, ABC):
             For "bootstrap": ``n_bootstraps`` (1000), ``random_seed`` (None), ``refined`` (False: the highest sample
             of the grid, as in ``power.max()``; True: peaks refined between samples, as `peaks` gives them).
         frequency : array_like or Quantity, optional
-            Your own grid, for "bootstrap" sampled as it is; the formulas use its ends.
+            Your own frequency grid.  "bootstrap" uses all its frequencies, the formulas only its two ends.
         full_band : bool
             The formulas count all frequencies from 0 to the highest, as astropy does; False: from the lowest.
 

@@ -104,7 +104,7 @@ def _grid_arguments(
 
 
 def _flags(columns: list[str] | None, mask: str) -> tuple[tuple[str, ...] | None, int | None]:
-    """Columns of flags (None: find them) and their bits (None: what is known of the survey)."""
+    """Columns of flags (None: find them) and the bits that mark bad rows (None: the usual bits of the survey)."""
     if mask == "none":
         if columns:
             raise UserError(f"--flag-column {columns[0]} and --quality-mask none contradict each other")

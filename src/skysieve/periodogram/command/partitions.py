@@ -110,7 +110,7 @@ class PeriodWork:
         return Part(columns, units, counts, faults)
 
     def _searched(self, file: Path, rows: tuple[int, int] | None, banded: bool | None, faults: list[str]) -> Found:
-        """The answers for the objects of a file, or of a run of its rows."""
+        """The results for the objects of a file, or of a range of its rows."""
         asked, treatment = self.asked, self.asked.treatment
         held: LightCurves | CurveStream
         if rows is None:

@@ -214,4 +214,4 @@ def slowest(read: float, search: float, answers: float, cores: int) -> float:
 PIECES = 12
 """Pieces that are read for a prediction."""
 SEEN = 2000
-"""Fewest objects, where a file has as many, whose work stands for that of all."""
+"""Number of objects (if the file has as many) from which the time of the whole file is estimated."""

@@ -166,8 +166,13 @@ def left_out(missing: Mapping[str, int], n_rows: int) -> list[str]:
     return [f"{sum(missing.values()):,} of {n_rows:,} rows left out: {listed}{advice}"]
 
 
-def summary(found: Found, seconds: float, n_files: int, marked: Mapping[str, int] | None = None) -> list[str]:
-    """Lines on the number of objects and points, the time and the methods; then on what was left out."""
+def summary(
+    found: Found, seconds: float, n_files: int, marked: Mapping[str, int] | None = None, separate: bool = False
+) -> list[str]:
+    """Lines on the number of objects and points, the time and the methods; then on what was left out.
+
+    ``separate``: bands of too few rows are left out.
+    """
     n, points = len(found), int(found.n_used.sum())
     bad = found.status_text[found.status_text != "ok"]
     counts = Counter(m for m in found.method.tolist() if m not in ("auto", "none"))
@@ -179,12 +184,12 @@ def summary(found: Found, seconds: float, n_files: int, marked: Mapping[str, int
     dropped = int(found.n_dropped.sum())
     flagged = {why: n for why, n in (marked or {}).items() if n}
     missing = dropped - sum(flagged.values())
-    if dropped and not flagged:
-        lines.append(f"{dropped:,} rows with missing or infinite values were left out")
-    elif dropped:
-        listed = [f"{n:,} {why}" for why, n in flagged.items()]
-        listed += [f"{missing:,} with missing or infinite values"] if missing > 0 else []
-        lines.append(f"{dropped:,} rows were left out: {', '.join(listed)}")
+    rows = f"{dropped:,} row{' was' if dropped == 1 else 's were'} left out: "
+    listed = [f"{n:,} {why}" for why, n in flagged.items()]
+    if missing > 0:
+        listed.append(f"{missing:,} with missing or infinite values" + " or in a band of too few rows" * separate)
+    if dropped and listed:
+        lines.append(rows + ", ".join(listed))
     if len(bad):
         why = ", ".join(f"{c:,} {reason}" for reason, c in Counter(bad.tolist()).most_common())
         lines.append(f"{len(bad):,} of {n:,} without a period: {why}")

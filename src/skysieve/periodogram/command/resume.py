@@ -64,7 +64,7 @@ class Parts(PartsFolder):
         return self.folder / f"{file:05d}-{k:06d}.npz"
 
     def load(self, file: int, k: int) -> Found | None:
-        """Answers of a partition; None if it is not done, or damaged: then it is noted in ``damaged`` and removed."""
+        """Results of a partition; None if it is unfinished or damaged (removed, and listed in ``damaged``)."""
         path = self._path(file, k)
         if not path.exists():
             return None

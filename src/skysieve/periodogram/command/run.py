@@ -115,7 +115,7 @@ class PeriodRun:
     flat: int = 0
     parts: Parts | None = None
     rows: Callable[..., None] | None = None
-    """Takes rows of a table that is written while the search goes on."""
+    """Takes rows of a table that is written during the search."""
     n_written: int = 0
     """Number of the entries of ``found`` that it has."""
     flagged: Counter[str] = field(default_factory=Counter)
@@ -220,7 +220,7 @@ class PeriodRun:
             self.parts.close()
 
     def search_all(self, files: list[Path], wanted: Wanted) -> int:
-        """Search the files in turn, and write what was found; returns the exit code."""
+        """Search the files one after another, and write the results; returns the exit code."""
         with ExitStack() as stack:
             return self._search_all(files, wanted, stack)
 
@@ -301,7 +301,8 @@ class PeriodRun:
         merged = join([f for _, f in self.found])
         if not self.messages.quiet and self.output != STDIO:
             show_periods(self.messages.console, self.found, self.request)
-        for line in summary(merged, seconds, len(self.found), self.flagged):
+        separate = self.request.multiband == "separate"
+        for line in summary(merged, seconds, len(self.found), self.flagged, separate):
             self.say(line)
         if self.output is not None:
             if self.rows is None:
@@ -356,7 +357,7 @@ class PeriodRun:
         return curves
 
     def _about_bands(self, curves: LightCurves | CurveStream) -> list[str]:
-        """A note on what is done with several bands."""
+        """A note for the user: how several bands are searched."""
         names = sorted(map(str, curves.bands))
         if len(names) < 2:
             return []
@@ -413,7 +414,7 @@ class PeriodRun:
             raise UserError(f"cannot write {place}: {e.strerror or e}") from e
 
     def _search_file(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream) -> None:
-        """Search the objects of a file, and say what is done."""
+        """Search the objects of a file, and report the progress."""
         from skysieve.periodogram.analysis.solar_system import what_was_done
         from skysieve.periodogram.lightcurves.io import BadFile, LightCurves
 

@@ -7,6 +7,8 @@ move little between machines, because all methods are limited by the same vector
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,27 +59,49 @@ COSTS = {
 
 def fold_counts(combs: Any, cycles: Any) -> tuple[Any, Any]:
     """Number of circles of ``M`` cells that the times of a series of ``cycles = df T`` cover at f and at 2f."""
+    ceil = _ceil_for(cycles)
     span = M * combs * cycles
-    return np.ceil((span + TAPS + 1) / M), np.ceil((2 * span + 1.5 * TAPS + 1) / M)
+    return ceil((span + TAPS + 1) / M), ceil((2 * span + 1.5 * TAPS + 1) / M)
 
 
-def best_combs(
-    n: NDArray[Any], nf: NDArray[Any], cycles: NDArray[Any], dtype: np.dtype[Any]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _ceil_for(x: Any) -> Callable[[Any], Any]:
+    """What rounds up: Python's own numbers take NumPy ten times as long."""
+    return math.ceil if type(x) is float else np.ceil
+
+
+def _comb_ns(c: Costs, modes: int, groups: Any, n: Any, nf: Any, cycles: Any) -> tuple[Any, Any, Any]:
+    """Nanoseconds of an object by so many groups of combs, the circles that it needs at f, and its bands."""
+    combs = groups * LANES
+    folds1, folds2 = fold_counts(combs, cycles)
+    bands = _ceil_for(cycles)(nf / (modes * combs))
+    folding = c.comb_fold * (2 * (folds1 - 1) + (folds2 - 1))
+    per_band = c.comb_band + c.comb_spread * n + groups * (c.comb_group + folding)
+    once = c.comb_object + c.comb_point * n + c.comb_few * nf / (1.0 * n) ** 4
+    return once + bands * per_band, folds1, bands
+
+
+def best_combs(n: Any, nf: Any, cycles: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
     """Number of combs for each object, and the expected seconds (inf if no number of combs is possible).
 
     It depends on the object alone, so that an object's result does not depend on the others in the batch.
     """
-    c, modes = COSTS[dtype], KERNELS[dtype].modes
-    groups = GROUPS[:, None]
-    combs = groups * LANES
-    folds1, folds2 = fold_counts(combs, cycles)
-    bands = np.ceil(nf / (modes * combs))
-    folding = c.comb_fold * (2 * (folds1 - 1) + (folds2 - 1))
-    per_band = c.comb_band + c.comb_spread * n + groups * (c.comb_group + folding)
-    once = c.comb_object + c.comb_point * n + c.comb_few * nf / np.maximum(n, 1.0) ** 4
-    ns = np.where(folds1 <= MAX_FOLDS, once + bands * per_band, np.inf)
-    return combs[ns.argmin(axis=0), 0], ns.min(axis=0) * 1e-9
+    ns, folds1, _ = _comb_ns(COSTS[dtype], KERNELS[dtype].modes, GROUPS[:, None], n, nf, cycles)
+    ns = np.where(folds1 <= MAX_FOLDS, ns, np.inf)
+    return LANES * GROUPS[ns.argmin(axis=0)], ns.min(axis=0) * 1e-9
+
+
+def _best_combs_of_one(n: float, nf: int, cycles: float, dtype: np.dtype[Any]) -> tuple[int, float]:
+    """As `best_combs`, of one object."""
+    combs, least = LANES * int(GROUPS[0]), math.inf
+    for groups in GROUPS.tolist():
+        ns, folds1, bands = _comb_ns(COSTS[dtype], KERNELS[dtype].modes, groups, n, nf, cycles)
+        if folds1 > MAX_FOLDS:
+            break
+        if ns < least:
+            combs, least = groups * LANES, ns
+        if bands == 1:  # further groups only add to the cost of one band
+            break
+    return combs, least * 1e-9
 
 
 def choose(
@@ -93,19 +117,47 @@ def choose(
         The user's; ``"nufft"`` turns to ``"finufft"`` where the grid is too coarse for the comb (``df T`` over
         about 1.9).
     """
-    c = COSTS[dtype]
-    whole = np.ceil(nf / PER_COARSE) * PER_COARSE
-    direct = (c.direct_object + c.direct_point * n + (c.direct_frequency + c.direct_pair * n) * whole) * 1e-9
+    if len(n) == 1 and math.isfinite(cycles[0]):
+        one = float(n[0]), int(nf[0]), float(cycles[0])
+        name, combs, seconds = _choose_one(*one, dtype, method, regular)
+        return np.array([METHODS.index(name)], np.uint8), np.array([combs]), np.array([seconds])
+    direct, finufft = _direct_and_finufft(n, nf, dtype, np.ceil)
     if not regular:
         return np.full(len(n), METHODS.index("direct"), np.uint8), np.full(len(n), LANES), 20 * direct
     combs, comb = best_combs(n, nf, cycles, dtype)
-    finufft = (c.finufft_object + c.finufft_point * n + c.finufft_frequency * nf) * 1e-9
-    affordable = np.where(nf <= FINUFFT_FREQUENCIES, finufft, np.inf)
-    seconds = {"direct": direct, "nufft": comb, "finufft": affordable}
-    if method == "nufft":
-        seconds = {"nufft": comb, "finufft": np.where(np.isfinite(comb), np.inf, finufft)}
-    elif method != "auto":
-        seconds = {method: {"direct": direct, "finufft": finufft}[method]}
-    names = np.array([METHODS.index(name) for name in seconds], np.uint8)
-    table = np.array(list(seconds.values()))
+    found = _allowed(method, direct, comb, finufft, nf, np.where)
+    names = np.array([METHODS.index(name) for name in found], np.uint8)
+    table = np.array(list(found.values()))
     return names[table.argmin(axis=0)], combs, table.min(axis=0)
+
+
+def _choose_one(
+    n: float, nf: int, cycles: float, dtype: np.dtype[Any], method: str, regular: bool
+) -> tuple[str, int, float]:
+    """As `choose`, of one object, with Python's numbers; the name of the method."""
+    direct, finufft = _direct_and_finufft(n, nf, dtype, math.ceil)
+    if not regular:
+        return "direct", LANES, 20 * direct
+    combs, comb = _best_combs_of_one(n, nf, cycles, dtype)
+    found = _allowed(method, direct, comb, finufft, nf, lambda test, yes, no: yes if test else no)
+    best = min(found, key=found.__getitem__)
+    return best, combs, found[best]
+
+
+def _direct_and_finufft(n: Any, nf: Any, dtype: np.dtype[Any], ceil: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Seconds of direct sums, and by finufft."""
+    c, whole = COSTS[dtype], ceil(nf / PER_COARSE) * PER_COARSE
+    direct = (c.direct_object + c.direct_point * n + (c.direct_frequency + c.direct_pair * n) * whole) * 1e-9
+    return direct, (c.finufft_object + c.finufft_point * n + c.finufft_frequency * nf) * 1e-9
+
+
+def _allowed(
+    method: str, direct: Any, comb: Any, finufft: Any, nf: Any, where: Callable[[Any, Any, Any], Any]
+) -> dict[str, Any]:
+    """Seconds of each method from which the fastest is taken; infinite where it cannot be."""
+    if method == "nufft":
+        return {"nufft": comb, "finufft": where(comb < math.inf, math.inf, finufft)}
+    if method == "auto":
+        affordable = where(nf <= FINUFFT_FREQUENCIES, finufft, math.inf)
+        return {"direct": direct, "nufft": comb, "finufft": affordable}
+    return {method: {"direct": direct, "finufft": finufft}[method]}

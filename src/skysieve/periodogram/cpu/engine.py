@@ -14,7 +14,7 @@ from skysieve.core.cpu.jit import FirstAnswers, interpreted_if_small
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
 from skysieve.core.tasks import TaskPool
-from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec
+from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec, for_each
 from skysieve.periodogram.numerics import nufft
 from skysieve.periodogram.numerics.fourier import Model
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
@@ -47,7 +47,7 @@ WORTH_SPLITTING = 1.5e-3
 FIRST_SECONDS = 3.0
 """Time of first answers without compiled code in one process, after which the search is compiled: that takes longer."""
 FIRST_PAIR, FIRST_FREQUENCY, FIRST_OBJECT = 40e-9, 2e-6, 20e-3
-"""Seconds of a first answer for each point at a frequency, each frequency, and each object with its peaks."""
+"""Seconds that a search without compiled code takes for each point and frequency, each frequency, and each object."""
 KEPT_BYTES = 32 << 20
 
 
@@ -108,6 +108,8 @@ class Engine:
         """Ranges of objects whose rows fit the budget (or single objects that do not)."""
         offsets, n = source.offsets, source.n_objects
         rows = max(1, self.budget // ROW_BYTES)
+        if 0 < n <= MAX_OBJECTS and offsets[-1] <= rows:
+            return [(0, n)]
         out, start = [], 0
         while start < n:
             stop = int(np.searchsorted(offsets, offsets[start] + rows, side="right")) - 1
@@ -124,7 +126,7 @@ class Engine:
         kind = (self.spec.min_points, self.spec.centred)
         for start, stop in self.chunks(source):
             t, y, dy, offsets = source.read(start, stop)
-            errors = t[:0] if dy is None else dy
+            t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
             views = [a[start:stop] for a in (used, t_min, span, status)]
             run = interpreted_if_small(scan, STEPS * len(t))
             self._spread(stop - start, lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, *views))  # noqa: B023
@@ -199,18 +201,18 @@ class Engine:
         tt, w, wy = np.empty(rows), np.empty(rows), np.empty(rows)
         yy, weight = np.ones(n), np.ones(n)
         out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
-        errors = t[:0] if dy is None else dy
+        t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
         kind = (self.spec.min_points, self.spec.centred)
         run = interpreted_if_small(prepare, STEPS * rows)
         self._spread(
             n,
             lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, tt, w, wy, *out, yy, weight),
         )
-        output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
+        output.n_dropped[start:stop] = offsets[1:] - offsets[:-1] - output.n_used[start:stop]
         output.mean_square[start:stop], output.weight[start:stop] = yy, weight
         n_used = output.n_used[start:stop]
         scale = self.normalization.scale_of(yy, weight, n_used)
-        return state.Curves(tt, w, wy, offsets[:-1], n_used, output.span[start:stop], scale)
+        return state.Curves(tt, w, wy, offsets[:-1].copy(), n_used, output.span[start:stop], scale)
 
     def _chunk(
         self, source: Source, grids: Grids, output: Output, power_start: NDArray[np.int64], start: int, stop: int,
@@ -232,15 +234,17 @@ class Engine:
             output.peak_index[start:stop], output.peak_frequency[start:stop], output.peak_power[start:stop],
             output.peak_curvature[start:stop],
         )  # fmt: skip
-        good = (output.status[start:stop] == OK) & (np.broadcast_to(grid.nf, (stop - start,)) > 0)
-        ok = np.flatnonzero(good)
-        for i in np.flatnonzero(~good):
-            power[answers.power_start[i] : answers.power_start[i + 1]] = np.nan
+        every = for_each(grid.nf, stop - start)
+        good = (output.status[start:stop] == OK) & (every > 0)
+        ok = good.nonzero()[0]
+        if len(ok) < stop - start:
+            for i in (~good).nonzero()[0]:
+                power[answers.power_start[i] : answers.power_start[i + 1]] = np.nan
         reporter.add(stop - start - len(ok))
         if len(ok) == 0:
             return
-        nf = np.broadcast_to(grid.nf, (stop - start,))[ok]
-        cycles = curves.span[ok] * np.broadcast_to(grid.df, (stop - start,))[ok]
+        nf = every[ok]
+        cycles = curves.span[ok] * for_each(grid.df, stop - start)[ok]
         method, combs, seconds = self._choose(curves.n_used[ok], nf, cycles, grids.values is None)
         job = self._search_of(curves, grid, answers)
         if self.spec.method == "auto" and not self.fast:
@@ -274,10 +278,12 @@ class Engine:
 
         if tasks:
             self.pool.run(tasks, costs=costs, units=units, progress=step)
-        for k in np.flatnonzero(large):
+        for k in large.nonzero()[0]:
             job.one(int(method[k]), int(combs[k]), int(ok[k]), int(nf[k]))
             reporter.add(1)
-        output.status[start:stop][ok[answers.index[ok, 0] < 0]] = SINGULAR
+        none = answers.index[ok, 0] < 0
+        if none.any():
+            output.status[start:stop][ok[none]] = SINGULAR
 
     def _search_of(self, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> Any:
         """The search of the objects of a chunk."""
@@ -291,7 +297,7 @@ class Engine:
 
     def _is_large(self, seconds: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Objects to cut into stretches, because one thread would take longer for each than the others for the rest."""
-        if self.pool.workers == 1:
+        if self.pool.workers == 1 or seconds.max() <= WORTH_SPLITTING:
             return np.zeros(len(seconds), np.bool_)
         share = 0.5 * seconds.sum() / self.pool.workers
         return np.asarray(seconds > max(share, WORTH_SPLITTING))
@@ -322,7 +328,7 @@ class SinusoidSearch(ChunkSearch):
         if method == NUFFT:
             df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
             ends = self.curves.t[self.curves.start[which] + self.curves.n_used[which] - 1]
-            _, folds2 = cost.fold_counts(combs, (df * ends).max())
+            _, folds2 = cost.fold_counts(combs, float((df * ends).max()))
             work = _scratch_of(self.engine, "comb", state.comb_work, points, int(folds2), length)
             constants = state.Constants.of(nufft.tables(combs, LANES, dtype))
         else:
@@ -363,6 +369,14 @@ class SinusoidSearch(ChunkSearch):
             self.objects(method, combs, np.array([i]))
         else:
             super().one(method, combs, i, nf)
+
+
+def read_only(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
+    """Read-only views: numba compiles a function for each combination of read-only and other arrays that it gets."""
+    views = [a.view() for a in arrays]
+    for view in views:
+        view.flags.writeable = False
+    return views
 
 
 def _scratch_of(engine: Engine, name: str, make: Callable[..., state.Work], *sizes: int) -> state.Work:

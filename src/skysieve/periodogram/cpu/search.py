@@ -1,8 +1,8 @@
 """numba kernels: powers and peaks of whole objects, or of stretches of one, from prepared light curves.
 
 Every method computes *stretches* of neighbouring frequencies and hands them to :func:`deliver`, in order.  A
-stretch depends on nothing but its object and its place, so the same bits come out however objects and stretches
-are dealt to threads.
+stretch depends only on its object and its position, so results are the same, bit for bit, for any distribution of
+objects and stretches over threads.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def fold_counts(combs, cycles):
 
 @njit(nogil=True, error_model="numpy")
 def least_distance(curves, grid, i, df):
-    """Least distance of two peaks, 1/T: in samples, or in frequency for irregular grids."""
+    """Minimum separation of two peaks, 1/T: in samples, or in frequency for irregular grids."""
     return 1.0 / curves.span[i] if grid.values.shape[0] > 0 else np.ceil(1.0 / (curves.span[i] * df) - 1e-9)
 
 
@@ -95,8 +95,8 @@ def deliver(
 ):
     """Store standard powers of samples ``base:base + n`` of object ``i``, and find candidates.
 
-    Powers that are NaN are computed again by `exact_power` first, where ``flagged`` says that there are some; None, not
-    False, stands for powers without this step, which is then not compiled.
+    If ``flagged`` is true, powers that are NaN are first computed again by `exact_power`.  Callers that never need this
+    pass None instead of False, so that numba does not compile this step.
     """
     outline()
     if flagged is not None and flagged:
@@ -301,7 +301,7 @@ def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mea
 
 
 def best_rows(answers: Answers, objects: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Room for the candidates that `search` leaves for `conclude`, and for their numbers."""
+    """Empty arrays for the candidates of each object, which `search` writes and `conclude` reads, and their numbers."""
     return np.empty((objects, answers.index.shape[1] + MOST_TRIES, 4)), np.empty(objects, np.int64)
 
 

@@ -20,9 +20,9 @@ SPLIT = 2.0**27 + 1
 ELEMENTS = 2**15
 """Elements of an array of points and frequencies: it stays in the second-level cache."""
 FEWEST = 64
-"""Frequencies that are worth an array."""
+"""Least number of frequencies in an array: NumPy's cost for each call is then small."""
 LARGEST = 1e150
-"""Largest time or frequency whose products the halves of numbers bear."""
+"""Largest time or frequency: products of larger numbers, split into halves, would overflow."""
 
 
 def sources() -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.core.arrays import array_module, is_device_array, to_host
+from skysieve.core.gpu.staging import Copier
 from skysieve.periodogram.contract import Grids, Output, Source, Spec, Status
 
 from .methods import Methods
@@ -21,17 +22,18 @@ from .structs import UNLIKE
 class Cycles:
     """``df * span`` of every object of a source whose rows are in one piece, computed when they are first asked for.
 
-    On a GPU all of them are one copy to the host, which takes as long as that of one object.
+    ``ends`` returns the first and last times of objects whose rows are on a GPU.
     """
 
-    def __init__(self, source: Source, grids: Grids) -> None:
-        self._source, self._df = source, grids.df
+    def __init__(self, source: Source, grids: Grids, ends: Ends | None = None) -> None:
+        self._source, self._df, self._ends = source, grids.df, ends
         self._every: NDArray[np.float64] | None = None
 
     def every(self) -> NDArray[np.float64]:
         """Of all objects, as `cycles_of`."""
         if self._every is None:
-            self._every = cycles_of(self._source.read(0, self._source.n_objects)[0], self._source.offsets, self._df)
+            t = self._source.read(0, self._source.n_objects)[0]
+            self._every = cycles_of(t, self._source.offsets, self._df, self._ends)
         return self._every
 
 
@@ -99,6 +101,8 @@ class ChunkJob:
     host_rows: dict[str, Any] | None = None
     code: NDArray[np.int32] | None = None
     """Number of the band of each row, where there are several."""
+    again: bool = False
+    """Have the same parts been launched before?  Otherwise no launch of them can be known."""
 
     def like(self, **changes: Any) -> ChunkJob:
         """A job that differs in some fields (`dataclasses.replace` takes as long as a launch)."""
@@ -131,19 +135,26 @@ def gather(objects: list[int]) -> list[Chunk]:
     return [Chunk(int(p[0]), int(p[-1]) + 1, True) for p in np.split(numbers, cuts)]
 
 
-def cycles_of(t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]) -> NDArray[np.float64]:
+Ends = Callable[[Any, NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+def cycles_of(
+    t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64], on_gpu: Ends | None = None
+) -> NDArray[np.float64]:
     """``df * span`` of each object from its first and last row (exact for sorted, clean rows); 0 where unusable."""
     lo, hi = offsets[:-1], offsets[1:] - 1
     if len(t) and not (hi < lo).any():
         if isinstance(t, np.ndarray):
             return bounded_cycles(t[lo], t[hi], df)
+        if on_gpu is not None:
+            return bounded_cycles(*on_gpu(t, offsets), df)
         ends = to_host(t[array_module(t).asarray(np.concatenate([lo, hi]))])
         return bounded_cycles(ends[: len(lo)], ends[len(lo) :], df)
     cycles = np.zeros(len(lo))
     filled = np.flatnonzero(hi >= lo)
     if len(filled):
         some = np.append(lo[filled], offsets[-1])  # no rows lie between neighbours of empty objects
-        cycles[filled] = cycles_of(t, some, df if len(df) == 1 else df[filled])
+        cycles[filled] = cycles_of(t, some, df if len(df) == 1 else df[filled], on_gpu)
     return cycles
 
 
@@ -169,6 +180,56 @@ def same_cuts(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
     return len(a) == len(b) and bool((a == b).all())
 
 
+def staged(source: Source, empty: Callable[[str, int], Any], copier: Copier) -> tuple[Source, list[Future[None]]]:
+    """A source whose rows, in one piece so far, are in memory of ``empty``, where other threads begin to put them;
+    and what to wait for.  The source itself where there is no other thread."""
+    rows = source.read(0, source.n_objects)[:3]
+    places = [None if a is None else empty(name, len(a)) for name, a in zip(("t", "y", "dy"), rows, strict=True)]
+    copies = copier.behind([(place, a) for place, a in zip(places, rows, strict=True) if place is not None])
+    return (StagedSource(source, *places) if copies else source), copies
+
+
+@dataclass(frozen=True)
+class StagedSource:
+    """A source whose rows are one after another in page-locked memory."""
+
+    source: Any
+    t: Any
+    y: Any
+    dy: Any
+    flat = True
+
+    @property
+    def n_objects(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = self.source.offsets
+        return found
+
+    @property
+    def has_dy(self) -> bool:
+        return self.dy is not None
+
+    def read(
+        self, start: int, stop: int, empty: Callable[[str, int], Any] | None = None
+    ) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+        """See `contract.Source`."""
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        dy = None if self.dy is None else self.dy[first:last]
+        return self.t[first:last], self.y[first:last], dy, self.offsets[start : stop + 1] - first
+
+    def row(self, i: int, j: int) -> int:
+        """See `contract.Source`."""
+        return int(self.source.row(i, j))
+
+    def bands(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Numbers of the bands of the rows, where there are several."""
+        found: NDArray[np.int64] = self.source.bands(start, stop)
+        return found
+
+
 class JobCache:
     """Chunks of the last `execute` and of this one, so that objects of the same lengths are not divided again."""
 
@@ -180,17 +241,20 @@ class JobCache:
         self._on_device = self._again = False
 
     def cut(
-        self, offsets: NDArray[np.int64], on_device: bool, cutter: Callable[[bool], list[tuple[int, int]]]
+        self, offsets: NDArray[np.int64], on_device: bool, known: bool, cutter: Callable[[bool], list[tuple[int, int]]]
     ) -> list[tuple[int, int]]:
-        """The chunks of objects whose rows begin at ``offsets``: those of the last time where ``offsets`` are the same.
+        """The chunks of objects whose rows begin at ``offsets``: those of the last time where they are ``known``.
 
         ``on_device``: the rows are on the GPU, and no powers are copied from it.  ``cutter`` is called the first time
         that ``offsets`` come, with False, and the second time, with True.
         """
-        known = self._cut is not None and self._on_device == on_device and same_cuts(self._cut[0], offsets)
         if self._cut is None or not (known and self._again):
             self._cut, self._on_device, self._again = (offsets.copy(), cutter(known)), on_device, known
         return self._cut[1]
+
+    def knows(self, offsets: NDArray[np.int64], on_device: bool) -> bool:
+        """Do the objects have the same numbers of rows as those of the last time, on the same grid?"""
+        return self._cut is not None and self._on_device == on_device and same_cuts(self._cut[0], offsets)
 
     def renew(self, settings: RunSettings) -> None:
         """Forget everything unless ``settings`` has the grids of the last one, and both or none want powers."""
@@ -228,7 +292,7 @@ class JobCache:
             return None
         return job.like(
             t=t, y=y, dy=dy, objects=slice(chunk.start, chunk.stop), device_power=device_power, results={},
-            host_power=None, copies=None, signature=None, host_rows=None,
+            host_power=None, copies=None, signature=None, host_rows=None, again=True,
         )  # fmt: skip
 
     def drop(self, settings: RunSettings, chunk: Chunk, rows: int) -> None:

@@ -10,6 +10,9 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +33,7 @@ from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 
 from .calibrate import costs_of
-from .chunks import Chunk, Cycles, JobCache, RunSettings, bounded_cycles
+from .chunks import Chunk, Cycles, Ends, JobCache, RunSettings, bounded_cycles, staged
 from .cost import DEFAULTS, Costs
 from .run import Run
 from .worker import Worker
@@ -47,6 +50,9 @@ FEWEST_NEW = 250_000
 FEWEST_ON_DEVICE = 1 << 19
 """The same for rows that are on the GPU already: there are no copies to overlap, so longer chunks are better."""
 MOST_ROWS = 1 << 20
+FEWEST_STAGED = 1 << 15
+"""New rows in one piece of host memory, more than these and no more than `FEWEST_NEW`, are copied to page-locked memory
+by other threads while they are divided.  Fewer take less time than to call the threads."""
 MOST_INDEX = 2**30
 SCAN_ROW, SCAN_OBJECT = 120, 300
 """Bytes of a first look at a row and at an object."""
@@ -54,8 +60,8 @@ MOST_CACHED = 1 << 16
 """Most objects of an `execute` whose chunks are remembered for the next one."""
 LOOKED_AT = 16
 """Objects whose time spans are computed before chunks are cut."""
-SMALL_BYTES = 1 << 29
-"""Below this size, skip the query of free GPU memory, which takes longer than most chunks."""
+SMALL_BYTES, SMALL_SHARE = 1 << 29, 1 / 64
+"""Below this size, or share of a GPU's memory, skip the query of free memory, which takes longer than most chunks."""
 
 
 class Engine:
@@ -101,7 +107,9 @@ class Engine:
         self._left: list[Worker] = []
         self._shared = min(r.device.shared_per_block for r in runtimes)  # chunks must suit every GPU
         self._matrix = all(has_matrix_units(r.device) for r in runtimes)
+        self._small = max(SMALL_BYTES, int(SMALL_SHARE * min(r.device.total_memory for r in runtimes)))
         self._costs: Costs | None = None
+        self._bytes: dict[tuple[int, float, bool], float] = {}
         self._cache = JobCache()
         self._turn = threading.RLock()  # lanes and their buffers serve one call at a time
 
@@ -166,7 +174,7 @@ class Engine:
         first = self._worker_of(rows, output.power)
         if self._costs is None:
             self._compile_ahead(first, source, grids, output)
-        settings = self._settings(source, grids, output)
+        settings = self._settings(source, grids, output, ends=first.ends)
 
         def cut(again: bool) -> list[tuple[int, int]]:
             return self.cut(source, settings, first, again, on_device)
@@ -174,17 +182,30 @@ class Engine:
         self._cache.renew(settings)
         few = source.n_objects <= MOST_CACHED
         on_device = not settings.to_host and any(map(is_device_array, rows))  # there are no copies to overlap
-        chunks = self._cache.cut(source.offsets, on_device, cut) if few else cut(True)
-        reporter = Reporter(progress, source.n_objects)
-        workers = [first]
-        if len(self.workers) > 1 and not any(map(is_device_array, (*rows, output.power))):  # all in host memory
+        known = few and self._cache.knows(source.offsets, on_device)
+        on_host = not any(map(is_device_array, (*rows, output.power)))
+        workers, given, copies = [first], source, list[Future[None]]()
+        if len(self.workers) > 1 and on_host:
             workers += [worker for worker in self.workers if worker is not first]
-        run = Run(settings, source, output, reporter, deque(Chunk(*c) for c in chunks), self._cache)
+        new = few and not known and on_host and source.flat and len(workers) == 1
+        if new and FEWEST_STAGED < source.offsets[-1] <= FEWEST_NEW:
+            given, copies = staged(source, partial(first.row_memory, first.lanes[0]), self._copier)
         try:
-            if len(chunks) == 1 or len(workers) == 1:
+            chunks = self._cache.cut(source.offsets, on_device, known, cut) if few else cut(True)
+            reporter = Reporter(progress, source.n_objects)
+            queue = deque(Chunk(*c) for c in chunks)
+            run = Run(settings, given, output, reporter, queue, self._cache, copies)
+            self._go(run, workers)
+        finally:
+            wait(copies)
+
+    def _go(self, run: Run, workers: list[Worker]) -> None:
+        """Let workers take the chunks of a run."""
+        try:
+            if len(run.queue) == 1 or len(workers) == 1:
                 run.in_turn(workers)
             else:
-                most = self._sharing(source, grids, settings).gpus
+                most = self._sharing(run.source, run.settings.grids, run.settings).gpus
                 if most == 1:
                     run.in_turn(workers)
                 else:
@@ -275,7 +296,9 @@ class Engine:
         wanted = settings.methods.most_used(nf, self._most_cycles(source, grids), mean, source.n_objects)
         worker.compile_ahead([(method, output.power is not None, per_block) for method, per_block in wanted])
 
-    def _settings(self, source: Source, grids: Grids, output: Output, costs: Costs | None = None) -> RunSettings:
+    def _settings(
+        self, source: Source, grids: Grids, output: Output, costs: Costs | None = None, ends: Ends | None = None
+    ) -> RunSettings:
         start = grids.offsets(source.n_objects) if output.power is not None else None
         worker, to_host = self.workers[0], output.power is not None and not is_device_array(output.power)
         methods = worker.methods(
@@ -283,7 +306,7 @@ class Engine:
             output.power is not None,
         )  # fmt: skip
         some = source.flat and 0 < source.n_objects <= MOST_CACHED
-        return RunSettings(methods, start, to_host, Cycles(source, grids) if some else None)
+        return RunSettings(methods, start, to_host, Cycles(source, grids, ends) if some else None)
 
     def _most_cycles(self, source: Source, grids: Grids, known: Cycles | None = None) -> float:
         """The largest ``df * span`` of the objects, or of up to `LOOKED_AT` of them where they are not ``known``."""
@@ -312,8 +335,29 @@ class Engine:
         return self._chunks(source.offsets, settings.row_bytes(), object_bytes, worker, fewest, halved)
 
     def _object_bytes(self, settings: RunSettings, source: Source) -> float:
-        cycles = self._most_cycles(source, settings.grids, settings.cycles)
-        return settings.object_bytes(int(np.max(settings.grids.nf)), cycles)
+        """Bytes of an object beside its rows, as `RunSettings.object_bytes`, or up to twice as many if these are few.
+
+        On a grid of a length that has not come before, they take as long to find as half of all launches.
+        """
+        methods, grids = settings.methods, settings.grids
+        cycles, nf = self._most_cycles(source, grids, settings.cycles), int(grids.nf.max())
+        most = float(methods.ends[methods.ends.searchsorted(cycles)])
+        if self.spec.sinusoid and grids.shared and grids.values is None and most < np.inf:
+            step = 1 << max(0, nf.bit_length() - 4)
+            longer = -(-nf // step) * step
+            key = (longer, most, methods.writes)
+            if key not in self._bytes:
+                # samples at f and at 2f lie in two stretches: no grid of so many frequencies needs more
+                grid = Grids(np.array([2.0 * longer]), np.ones(1), np.array([longer]), shared=True)
+                self._bytes[key] = replace(methods, grids=grid).object_bytes(longer, most)
+            found = self._bytes[key]
+            if self._memory is None and self._need(found, settings.row_bytes(), source.offsets) < self._small:
+                return found
+        return settings.object_bytes(nf, cycles)
+
+    def _need(self, object_bytes: float, row_bytes: int, offsets: NDArray[np.int64]) -> float:
+        """Bytes of all lanes if each had all objects."""
+        return LANES * (object_bytes * (len(offsets) - 1) + row_bytes * float(offsets[-1]))
 
     def _worker_of(self, rows: Sequence[Any], power: Any = None) -> Worker:
         """The worker whose GPU holds the rows ``t, y, dy`` or the powers; the first one for arrays in host memory."""
@@ -341,9 +385,8 @@ class Engine:
         """
         n, fewest = len(offsets) - 1, FEWEST_ROWS if fewest is None else fewest
         target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), fewest, MOST_ROWS))
-        need = LANES * (object_bytes * n + row_bytes * float(offsets[-1]))
-        small = self._memory is None and need < SMALL_BYTES
-        budget = (SMALL_BYTES if small else parse_budget(self._memory, worker.free_memory)) / (LANES * GROWTH)
+        small = self._memory is None and self._need(object_bytes, row_bytes, offsets) < self._small
+        budget = (self._small if small else parse_budget(self._memory, worker.free_memory)) / (LANES * GROWTH)
 
         def bytes_before(i: int) -> float:
             return row_bytes * float(offsets[i]) + object_bytes * i

@@ -6,6 +6,7 @@ Chunks, memory budgets and the engine know methods through `Method` and `Methods
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -219,9 +220,11 @@ class Methods(ABC):
         """As `choose`, among some of the methods."""
         if len(nf) > 1:
             return np.where(nf < SMALLEST_NUFFT, -1, choose_among(some, nf, cycles))
-        ends = self.ends
-        each = choose_among(some, nf, ends) if nf[0] >= SMALLEST_NUFFT else np.full(len(ends), -1)
-        return each if cycles is ends else each[ends.searchsorted(cycles)]
+        if nf[0] < SMALLEST_NUFFT:
+            return np.full(len(cycles), -1)
+        first, classes = classes_of(self.ends, cycles)
+        each = choose_among(some, nf, self.ends[first : first + 1 + classes.max(initial=0)])
+        return each[classes]
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
         """The methods that an object may be given to, whatever its number of points."""
@@ -252,13 +255,20 @@ class Methods(ABC):
         numbers = self.assign(nf, lengths, cycles, limits)
         parts = []
         for i in (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist():
-            chosen, method = np.flatnonzero(numbers == i), self.method(i)
-            order = longest_first(lengths, chosen)
-            part = method.part(self, Objects(order, lengths, cycles, nf, self.grids.shared, all_candidates))
-            for name, value in method.limits(part).items():
+            chosen = np.flatnonzero(numbers == i)
+            part = self._part(self.method(i), chosen, nf, lengths, cycles, all_candidates)
+            for name, value in part.method.limits(part).items():
                 limits[name][chosen] = value
             parts.append(part)
         return parts, limits
+
+    def _part(
+        self, method: Method, chosen: NDArray[np.intp], nf: NDArray[np.int64], lengths: NDArray[np.int64],
+        cycles: NDArray[np.float64], all_candidates: bool,
+    ) -> MethodPart:  # fmt: skip
+        """The part of a chunk with the chosen objects."""
+        order = longest_first(lengths, chosen)
+        return method.part(self, Objects(order, lengths, cycles, nf, self.grids.shared, all_candidates))
 
     def typical(self, nf: int, cycles: float, mean_points: float) -> Method:
         """The method of an object of ``mean_points`` points."""
@@ -277,22 +287,39 @@ def choose_among(known: tuple[Method, ...], nf: NDArray[np.int64], cycles: NDArr
     """The number of the cheapest method for each object; -1 where none serves its ``df * span``."""
     if not known:
         return np.full(len(cycles), -1)
-    if len(nf) == 1:
-        size = int(nf[0])
-        each = np.array([a.cost(size) for a in known])
-        costs = np.where(cycles[:, None] <= most_cycles(known), each, np.inf)
-        best = costs.argmin(axis=1)
-        best[~(cycles <= most_cycles(known).max())] = -1
-        return best
+    if len(nf) == 1 and len(cycles) <= FEW_CYCLES:
+        each = [method.cost(int(nf[0])) for method in known]
+        return np.array([cheapest(known, each, one) for one in cycles.tolist()], np.intp)
     costs = np.stack([np.where(cycles <= a.cycles, a.cost(nf), np.inf) for a in known])
     best = np.argmin(costs, axis=0)
     return np.where(np.isfinite(costs.min(axis=0)), best, -1)
 
 
-@lru_cache(maxsize=64)
-def most_cycles(known: tuple[Method, ...]) -> NDArray[np.float64]:
-    """The largest ``df * span`` of each method."""
-    return np.array([a.cycles for a in known])
+FEW_CYCLES = 8
+"""So many values of ``df * span`` are looked at one by one; NumPy takes longer."""
+
+
+def cheapest(known: tuple[Method, ...], costs: list[float], cycles: float, first: int = 0) -> int:
+    """The number, from ``first`` on, of the cheapest method of one object; of equal ones the first; -1 where none
+    serves it."""
+    best, least = -1, math.inf
+    for i in range(first, len(known)):
+        if costs[i] < least and cycles <= known[i].cycles:
+            best, least = i, costs[i]
+    return best
+
+
+def classes_of(ends: NDArray[np.float64], cycles: NDArray[np.float64]) -> tuple[int, NDArray[np.intp]]:
+    """The first class of ``df * span`` that occurs, and the class of each object, counted from that one.
+
+    ``ends`` are those of `class_ends`.
+    """
+    if not cycles.size:
+        return 0, np.zeros(0, np.intp)
+    first, last = ends.searchsorted((cycles.min(), cycles.max())).tolist()
+    if first == last:
+        return first, np.zeros(len(cycles), np.intp)
+    return first, ends.searchsorted(cycles) - first
 
 
 @lru_cache(maxsize=64)
@@ -308,5 +335,5 @@ def class_bounds(
 
     ``ends`` are those of `class_ends`.
     """
-    number = ends.searchsorted(cycles)
-    return np.append(ends, -np.inf)[number - 1], ends[number]
+    first, classes = classes_of(ends, cycles)
+    return np.append(-np.inf, ends)[first:][classes], ends[first:][classes]

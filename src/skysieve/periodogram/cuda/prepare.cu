@@ -9,6 +9,8 @@
 // ls_weights: one thread = one tap of 16 and four rows. Two polynomials of degree 15 a row, 16 bytes
 // (float64) written: limited by the stores. Where sums are interpolated the weights are divided by the
 // window's transform, another polynomial.
+// ls_ends: one thread = one object. First and last time to the host, which chooses methods by them: 16 bytes each way, over
+// the bus: limited by its latency.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -17,6 +19,8 @@
 // budget: f32 kernel=ls_prepare regs<=64 smem<=18432 spills<=224
 // budget: f64 kernel=ls_weights regs<=96
 // budget: f32 kernel=ls_weights regs<=96
+// budget: f64 kernel=ls_ends regs<=32 smem<=0
+// budget: f32 kernel=ls_ends regs<=32 smem<=0
 #include "common.cuh"
 #include "fourier/order.cuh"
 
@@ -478,4 +482,18 @@ extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
       A.cell[p] = cell;
     }
   }
+}
+
+struct Ends {
+  const double* t;
+  const long long* offsets;
+  double* first;
+  double* last;  // all but t: in host memory
+  int n;
+};
+extern "C" __global__ void __launch_bounds__(256) ls_ends(const Ends A) {
+  const int o = blockIdx.x * 256 + threadIdx.x;
+  if (o >= A.n) return;
+  A.first[o] = A.t[A.offsets[o]];
+  A.last[o] = A.t[A.offsets[o + 1] - 1];
 }

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -66,9 +66,11 @@ class Run:
         reporter: Reporter,
         queue: deque[Chunk],
         cache: JobCache,
+        copies: Sequence[Future[None]] = (),
     ) -> None:
+        """``copies``: what must be done before rows are uploaded."""
         self.settings, self.source, self.output, self.reporter = settings, source, output, reporter
-        self.queue, self.cache = queue, cache
+        self.queue, self.cache, self.copies = queue, cache, copies
         self.again = Again([], [])
         self.lost: list[Worker] = []  # workers that take no further part
         self.broken: list[Worker] = []  # those of them whose GPU has failed (the others were short of memory)
@@ -190,6 +192,8 @@ class Run:
     def _launch(self, worker: Worker, busy: deque[_Task], ahead: deque[_Task], free: deque[Any]) -> None:
         """Launch the first chunk made."""
         try:
+            for copy in self.copies:
+                copy.result()
             worker.begin(ahead[0].lane, ahead[0].job)
             busy.append(ahead.popleft())
         except (MemoryError, RuntimeError) as error:

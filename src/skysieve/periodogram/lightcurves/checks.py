@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from skysieve.core.arrays import to_host
-from skysieve.core.checks import DTYPES, flag, one_of
+from skysieve.core.checks import DTYPES, flag, one_of, remembered
 from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.periodogram.contract import METHODS, Grids, Scan, Spec, Status
+from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Spec, Status
 from skysieve.periodogram.numerics.fourier import MAX_TERMS
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
@@ -65,7 +65,15 @@ def make_spec(
     dtype: Any,
     nterms: Any = 1,
 ) -> Spec:
-    """Check the options of a search."""
+    """Check the options of a search; those of the last calls are remembered."""
+    given = (fit_mean, center_data, normalization, n_peaks, return_power, method, dtype, nterms)
+    return remembered(_checked_spec, *given)
+
+
+def _checked_spec(
+    fit_mean: Any, center_data: Any, normalization: Any, n_peaks: Any, return_power: Any, method: Any, dtype: Any,
+    nterms: Any,
+) -> Spec:  # fmt: skip
     check_terms("nterms", nterms)
     if nterms == 0 and not flag("fit_mean", fit_mean):
         raise ValueError("nterms=0 without fit_mean leaves nothing to fit; use nterms of 1 or more")
@@ -128,7 +136,7 @@ def refuse_missing(curves: CurveSet, scan: Scan) -> None:
     )
 
 
-def explain(curves: CurveSet, scan: Scan, min_points: int, i: int = 0) -> str:
+def explain(curves: CurveSet, scan: Scan | Output, min_points: int, i: int = 0) -> str:
     """Why object ``i`` cannot be searched; names the row and value that are wrong."""
     status = Status(int(scan.status[i]))
     used, dropped = int(scan.n_used[i]), int(scan.n_dropped[i])

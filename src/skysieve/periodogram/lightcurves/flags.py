@@ -163,7 +163,7 @@ def judge(name: str, values: NDArray[Any], mask: int | None, satellite: str, val
     values : numpy.ndarray
         Whole numbers or text; missing ones are "".
     mask : int or None
-        Bits that the user wants; None for those that are known.
+        Bits that the user names; None for the usual bits of the survey.
     satellite : str
         See `mission`.
     value : str

@@ -39,7 +39,7 @@ from .arrays import group_rows
 from .flags import judge, mission
 from .json_file import read_json
 from .lookalike import repeated_times, sampled
-from .parquet import read_parquet
+from .parquet import read_parquet, units_of
 from .table_columns import (
     count_limits,
     holds_dates,
@@ -201,7 +201,7 @@ def read_light_curves(
             if packed:
                 raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
             names, columns, data, notes, time_unit, limits = read_parquet(path, wanted)
-            units: Sequence[Any] = ()
+            units: Sequence[Any] = units_of(path, names)
         elif kind in ("text", "JSON"):
             table = read_text(path, wanted) if kind == "text" else read_json(path, wanted)
             names, columns, data, notes = table.names, table.columns, table.data, list(table.notes)
@@ -217,8 +217,10 @@ def read_light_curves(
     parts = columns.parts()
     given = {role: units[at] for role, at in parts.items() if at < len(units)}
     notes += in_one_unit(data, given, {role: names[at] for role, at in parts.items()})
-    if not time_unit and (unit := UNITS_OF_TIME.get(unit_in_name(names[columns.time]).casefold())):
-        time_unit, data["time"] = unit, data["time"] * unit.days
+    of_times = str(given.get("time") or unit_in_name(names[columns.time])).strip().casefold()
+    if not time_unit and of_times in UNITS_OF_TIME:
+        time_unit = UNITS_OF_TIME[of_times]
+        data["time"] = data["time"] * UNITS_OF_TIME[of_times].days
     if wanted.quality_mask is not None and not columns.flags:
         raise MissingColumn(
             f"--quality-mask {wanted.quality_mask}: found no column of flags; name it with --flag-column. "
@@ -422,6 +424,8 @@ def _read_astropy(
         if unread:
             notes.append(f"the file holds {unread + 1} tables, of which the first is read")
         units = [getattr(table[name], "unit", None) for name in names]
+        if kind == "FITS" and units[columns.time] is None and not unit:
+            units[columns.time] = cards.get("TIMEUNIT")
         return names, columns, data, unit, satellite, notes, limits, units
 
 
@@ -546,7 +550,7 @@ def error_of_flux(data: dict[str, NDArray[Any]]) -> None:
 
 
 REPEATED = 0.1
-"""Largest fraction of rows with the time of another row that is not worth a note."""
+"""The user is notified if more than this fraction of the rows have the same time as another row."""
 LONG = 200_000
 
 

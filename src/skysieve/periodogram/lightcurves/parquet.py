@@ -6,7 +6,7 @@ in which nested-pandas and LSDB write them.  The fields of a struct are named ``
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -63,6 +63,23 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
     data = {role: column_values(table.column(names[i]), names[i], role) for role, i in columns.parts().items()}
     return names, columns, data, notes, _dates(table.column(names[columns.time])), _limits(table, names, columns)
+
+
+def units_of(path: Path, names: Sequence[str]) -> list[str]:
+    """Units of columns of a file that astropy wrote, as text; "" where there is none."""
+    import pyarrow.parquet as pq
+
+    header = (pq.read_schema(path).metadata or {}).get(b"table_meta_yaml")
+    if header is None:
+        return [""] * len(names)
+    from astropy.table.meta import YamlParseError, get_header_from_yaml
+
+    try:
+        columns = get_header_from_yaml(header.decode().splitlines())["datatype"]
+    except (YamlParseError, KeyError, UnicodeError):
+        return [""] * len(names)
+    units = {column["name"]: str(column.get("unit", "")) for column in columns}
+    return [units.get(name, "") for name in names]
 
 
 def _is_text(kind: Any) -> bool:

@@ -202,7 +202,7 @@ class CurveSet:
     """Band of each row of a file that has such a column; None otherwise."""
 
     def name(self, i: int) -> str:
-        """How a message names object ``i``."""
+        """Name of object ``i`` in messages."""
         if self.single:
             return "the light curve"
         return f"object {i}" if self.ids is None else f"object {self.ids[i]!s} (number {i})"
@@ -214,7 +214,7 @@ read."""
 
 
 def joined(source: Source) -> Source:
-    """Lists in one piece of memory if they are on the host and not too long, for a source that is read twice."""
+    """Join lists in memory if they are on the host and not too long, because the source is read twice."""
     if not isinstance(source, ListSource) or source.on_device:
         return source
     columns = 3 if source.has_dy else 2
@@ -262,7 +262,7 @@ def light_curves(
 
 
 FILE_OPTIONS = {"id": "id", "time": "t", "mag": "y", "err": "dy", "band-column": "bands"}
-"""Arguments by the options of the command line, which the messages of the readers name."""
+"""Argument of the Python functions for each option that error messages of the readers name."""
 
 
 def _from_file(path: str | os.PathLike[str], columns: dict[str, Any]) -> CurveSet:
@@ -290,11 +290,13 @@ def _from_file(path: str | os.PathLike[str], columns: dict[str, Any]) -> CurveSe
 
 def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
     """Arrays, Quantities, columns of tables, or lists of them."""
-    if offsets is not None and id is None and _is_plain(t) and _is_plain(y) and (dy is None or _is_plain(dy)):
+    if id is None and _is_plain(t) and _is_plain(y) and (dy is None or _is_plain(dy)):
         same = all(type(x) is type(t) and x.shape == t.shape for x in (y, dy) if x is not None)
-        if same:  # what the checks below find of them
-            flat = FlatSource(t, y, dy, _checked_offsets(offsets, t.size))
-            return CurveSet(flat, Units(), on_device=not isinstance(t, np.ndarray))
+        one = offsets is None
+        if same and (t.size or not one):  # what the checks below find of them
+            bounds = np.array([0, t.size]) if one else _checked_offsets(offsets, t.size)
+            flat = FlatSource(t, y, dy, bounds)
+            return CurveSet(flat, Units(), one, one, on_device=not isinstance(t, np.ndarray))
     if offsets is None and id is None:
         found = _from_arrow_lists(t, y, dy)
         if found is not None:
@@ -588,7 +590,7 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
         raise TypeError(f"bands has dtype {flat.dtype}; expected names or whole numbers")
     single_row = rows // max(1, source.n_objects)
     if flat.shape != (rows,) and not (
-        not isinstance(source, FlatSource | ListSource)
+        (curves.single or not isinstance(source, FlatSource | ListSource))
         and flat.shape in ((single_row,), (source.n_objects, single_row))
     ):
         raise ValueError(f"bands has shape {flat.shape}; expected one band for each of {rows} rows")

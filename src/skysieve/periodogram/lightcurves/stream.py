@@ -1,7 +1,7 @@
 """Light curves of a large Parquet file, which are read a piece at a time while earlier pieces are searched.
 
-Rows must stand in the order of their objects, one row an observation or one row an object with lists.  Columns of the
-common types are read; other files, and small ones, are read whole by `io`, which also words the errors.
+Rows must be grouped by object: one row for each observation, or one row with lists for each object.  Files with columns
+of unusual types, and small files, are read whole by `io`, which also raises the errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from skysieve.core.tasks import Ahead, in_parallel, usable_cores
 from .column_names import FLAG, MOVING, NUMERIC, STARS, Columns, Wanted, plain
 from .flags import has_bits, mission
 from .io import LightCurves, error_of_flux, marked, same_times
-from .parquet import ListRows, Lists, Uneven, chosen_columns, flattened, is_list, notes_on_rows, unpacked
+from .parquet import ListRows, Lists, Uneven, chosen_columns, flattened, is_list, notes_on_rows, units_of, unpacked
 from .units import unit_in_name
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Objects = tuple["NDArray[Any]", "NDArray[np.int64]", "dict[str, NDArray[Any]]"]
 
 
 class _Whole(Exception):
-    """The file is to be read whole."""
+    """Raised where a file cannot be read in pieces: `io` reads it whole."""
 
 
 @dataclass
@@ -56,17 +56,19 @@ class CurveStream:
     taken, value_name : str
         As in `LightCurves`.
     bands : numpy.ndarray
-        Names of all bands, in order; the bands of pieces are positions among them.  One name, where one is wanted.
+        Names of all bands, in order; the bands of pieces are indices into them.  If only one
+        band is searched, its name.
     treat : callable
         Called with each piece.
     left_out, rows_missing : Counter
-        Rows whose value was replaced by NaN, and all that are not searched, by the reason, of the pieces read so far.
+        Numbers of rows by reason, in the pieces read so far: rows whose value was replaced by NaN, and all rows that
+        are not searched.
     lost : list of str
         What could not be read, of the pieces read so far.
     uneven : dict
         Rows of lists that differ in length, of the pieces read so far; see `ListRows`.
     n_lost, n_empty, n_other : int
-        Objects that could not be read, lists that were empty, and rows of other bands than the one that is wanted.
+        Objects that could not be read, lists that were empty, and rows of other bands than the one that is searched.
     """
 
     path: Path
@@ -113,7 +115,7 @@ class CurveStream:
         return edges
 
     def part(self, start: int, stop: int) -> CurveStream:
-        """The objects between two edges of `edges` alone; nothing of them counts as read."""
+        """Read only the objects between two edges of `edges`; the counts of rows do not change."""
         low = self._file.rows[0]
         file = replace(self._file, rows=(low + start, low + stop))
         if self._offsets is None:
@@ -127,7 +129,7 @@ class CurveStream:
         )  # fmt: skip
 
     def anew(self) -> CurveStream:
-        """All objects once more; nothing of them counts as read."""
+        """Read all objects once more; the counts of rows do not change."""
         return replace(self.part(0, self._file.rows[1] - self._file.rows[0]), n_rows=self.n_rows)
 
     def count(self, part: CurveStream) -> None:
@@ -147,7 +149,7 @@ class CurveStream:
 
     @property
     def share_decoded(self) -> float:
-        """Rows that were decoded so far, those of pieces that were not given yet included, relative to all."""
+        """Fraction of the rows that were decoded so far, also for pieces that were not returned yet."""
         return sum(self._file.decoded) / max(1, self._file.rows[1] - self._file.rows[0])
 
     def notes_on_rows(self) -> list[str]:
@@ -192,7 +194,7 @@ class CurveStream:
             yield piece
 
     def _of_band(self, ids: NDArray[Any], offsets: NDArray[np.int64], data: dict[str, NDArray[Any]]) -> Objects:
-        """The rows of the band that is wanted, and the objects that have some."""
+        """The rows of the band that is searched, and the objects that have such rows."""
         keep = data["band"] == self._band
         counts = np.add.reduceat(keep, offsets[:-1], dtype=np.int64)
         self.n_other += len(keep) - int(counts.sum())
@@ -202,7 +204,7 @@ class CurveStream:
         return ids[filled], np.append(0, np.cumsum(counts[filled])), data
 
     def _renamed(self, counts: dict[str, int]) -> dict[str, int]:
-        """Reasons in the words of earlier pieces: that of missing magnitudes, or errors, names the first one found."""
+        """Reasons as earlier pieces named them: for missing magnitudes or errors, the first one found."""
         for end in (" for a magnitude", " for an error"):
             known = next((why for why in self.left_out if why.endswith(end)), None)
             if known is not None:
@@ -213,7 +215,7 @@ class CurveStream:
         return self._of_lists() if self._offsets is None else self._of_rows(self._offsets)
 
     def _of_rows(self, bounds: NDArray[np.int64]) -> Iterator[Objects]:
-        """Objects whose observations have a row each; those at the ends of batches are put together."""
+        """Objects with one row for each observation; objects that are divided between batches are joined."""
 
         def decode(batch: _Batch) -> _Batch:
             """Arrays of the rows from the start of the first object on; its rows in earlier batches stay empty."""
@@ -222,9 +224,9 @@ class CurveStream:
             return batch
 
         tail: dict[str, NDArray[Any]] = {}
-        first = 0  # the first object that was not given yet
+        first = 0  # the first object that was not returned yet
         for batch in self._file.batches(decode):
-            if batch.error:  # objects with a row in it are lost
+            if batch.error:  # objects with a row in this batch cannot be searched
                 last = int(np.searchsorted(bounds, batch.stop, side="left"))
                 self._lose(batch, last - first)
                 tail, first = {}, last
@@ -246,7 +248,7 @@ class CurveStream:
             )
 
     def _of_lists(self) -> Iterator[Objects]:
-        """Objects with a row each, whose observations are lists."""
+        """Objects with one row each, whose observations are lists."""
         for batch in self._file.batches(self._file.unpack):
             if batch.error:
                 self._lose(batch, batch.stop - batch.start)
@@ -355,7 +357,7 @@ class _File:
             yield made
 
     def _read_groups(self, groups: list[int], start: int, stop: int, columns: list[str]) -> Iterator[_Batch]:
-        """As `_read`, not decoded."""
+        """Read as `_read` does, without decoding."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -424,7 +426,7 @@ class _File:
         return batch
 
     def values(self, role: str, batch: _Batch, head: int = 0) -> NDArray[Any]:
-        """A flat column of a batch, behind ``head`` values that are not set."""
+        """A flat column of a batch, after ``head`` empty values."""
         return self._converted(role, batch.table.column(self.roles[role]), head)
 
     def _converted(self, role: str, column: Any, head: int = 0) -> NDArray[Any]:
@@ -466,11 +468,11 @@ def open_stream(
     path: Path, wanted: Wanted, *, band: str | None = None, fewest: int | None = None,
     rows: tuple[int, int] | None = None,
 ) -> CurveStream | None:  # fmt: skip
-    """Open a large Parquet file whose rows stand in the order of their objects; None for any other file.
+    """Open a large Parquet file whose rows are grouped by object; None for any other file.
 
     ``band`` names the only band whose rows are kept; ``fewest`` is the least number of rows of a large file
-    (`FEWEST_ROWS`).  ``rows`` are the first and the last + 1 of the rows to read, where objects begin; of files with
-    lists a row is an object.
+    (`FEWEST_ROWS`).  ``rows`` is the range of rows to read (first, last + 1), which begins and ends between objects; in
+    files with lists a row is an object.
 
     Raises
     ------
@@ -503,7 +505,8 @@ def _opened(
         raise _Whole
     names, columns, lists, notes = chosen_columns(opened, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}
-    if any(unit_in_name(name) for role, name in roles.items() if role in NUMERIC):
+    numeric = [name for role, name in roles.items() if role in NUMERIC]
+    if any(map(unit_in_name, numeric)) or any(units_of(path, numeric)):
         raise _Whole  # `io` converts units
     rows = rows or (0, metadata.num_rows)
     file = _File(path, wanted, metadata, names, columns, roles, lists, 1.0, mission(names), rows)
@@ -546,7 +549,7 @@ def _opened(
 
 
 def _ids_of(file: _File, lists: bool) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The id of each object, and the rows at which they begin; `_Whole` where rows of an object stand apart."""
+    """The id of each object, and the rows at which they begin; raises `_Whole` if rows of an object lie apart."""
     if "id" not in file.roles:
         n = file.rows[1] - file.rows[0]
         return np.arange(file.rows[0], file.rows[1]), np.arange(n + 1)
@@ -592,7 +595,7 @@ def _readable(batch: _Batch) -> _Batch:
 
 
 def _band_names(file: _File) -> NDArray[Any]:
-    """Names of all bands, in order; `_Whole` where one is missing."""
+    """Names of all bands, in order; raises `_Whole` if one is missing."""
     name = file.roles["band"]
     column, child = file.lists.get(name, (name, None))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 MAX_FREQUENCIES = 10**10
-"""Largest number of frequencies of one object: a search of more would take a lifetime."""
+"""Largest number of frequencies of one object: a search of more would not end in any useful time."""
 
 PHASE_TOLERANCE = 1e-10
 """An array of frequencies is regular when no phase ``f T`` is moved by more than this many cycles."""

@@ -417,7 +417,7 @@ def _match(out: Relations, peaks: NDArray[Any], spans: NDArray[Any], low: int, s
     known_one = best >= 0
     relation, objects, at, best = relation[known_one], objects[known_one], at[known_one], best[known_one]
     while objects.size:
-        # the first relation of each object that is left; a rhythm of the sampling does not stand in for another
+        # the first relation of each remaining object; one rhythm of the sampling cannot replace another
         later = relation > 0
         first = np.flatnonzero(~later)
         if later.any():

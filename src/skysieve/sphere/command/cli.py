@@ -289,9 +289,10 @@ def smooth_one(
     start = time.perf_counter()
     same = ("method", "eps", "lmax", "masked", "flux", "threads", "memory", "nside_out", "device", "positive", "dtype",
             "quadrature")  # fmt: skip
-    found = smooth_maps(
-        sky, kernel=kernel, iter=o["iterations"], progress=messages.progress, **{name: o[name] for name in same}
-    )
+    with messages.notes():
+        found = smooth_maps(
+            sky, kernel=kernel, iter=o["iterations"], progress=messages.progress, **{name: o[name] for name in same}
+        )
     seconds = time.perf_counter() - start
     steps = [f"kernel: {name} {value}" for name, value in given.items() if value is not None] + [
         f"{name}: {value}"

@@ -478,6 +478,11 @@ class Needlet(Harmonic):
     B : float
         Width, above 1.
 
+    Raises
+    ------
+    ValueError
+        The window reaches degrees above 131,072, beyond those of any map (nside 32,768).
+
     Examples
     --------
     >>> from skysieve.sphere import Needlet
@@ -490,6 +495,8 @@ class Needlet(Harmonic):
             raise ValueError(f"j={j!r}: expected a whole number of at least 0")
         if not 1 < B <= 16:
             raise ValueError(f"B={B!r}: expected a number above 1, at most 16")
+        if (j + 1) * math.log(B) > math.log(HIGHEST_DEGREE) + 1e-9:
+            raise ValueError(f"j={j!r}: reaches degree {B:g}^{j + 1}, expected at most {HIGHEST_DEGREE:,}")
         self.j, self.B = int(j), float(B)
 
     def _coefficients(self, spin: int = 0) -> NDArray[np.float64]:
@@ -497,6 +504,10 @@ class Needlet(Harmonic):
         k = np.sqrt(np.maximum(0, _falling(x / self.B, self.B) - _falling(x, self.B)))
         k[:spin] = 0
         return k
+
+
+HIGHEST_DEGREE = 2**17
+"""The highest degree of a needlet: memory and time of its window grow with it."""
 
 
 @dataclass(frozen=True)

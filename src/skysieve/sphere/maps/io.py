@@ -148,15 +148,16 @@ def read_maps(
         except (OSError, EOFError, TypeError, ValueError) as error:
             raise ValueError(f"{name}: extension {hdu} cannot be read, the file may be cut short ({error})") from None
         header, names = table.header, list(table.columns.names)
+        order = str(header.get("ORDERING", "")).strip().upper()
+        if order not in ORDERINGS:
+            many = " (a map of several resolutions: flatten it first)" if order == "NUNIQ" else ""
+            raise ValueError(f"{name}: ORDERING is {order!r}{many}, expected RING or NESTED")
         pixels = None
         if str(header.get("INDXSCHM", "IMPLICIT")).strip().upper() == "EXPLICIT":
             pixels = _pixel_numbers(table, name)
             names = [n for n in names if n.upper() != PIXEL]
         if not names:
             raise ValueError(f"{name}: extension {hdu} has no column of a map")
-        order = str(header.get("ORDERING", "")).strip().upper()
-        if order not in ORDERINGS:
-            raise ValueError(f"{name}: ORDERING is {order!r}, expected RING or NESTED")
         unchanged = () if auxiliary or fields is not None else tuple(n for n in names if is_auxiliary(n))
         if len(unchanged) == len(names):
             raise ValueError(

@@ -113,7 +113,7 @@ def smoothing(
         Window b_l, used instead of a Gaussian for all of T, E and B.  A path names a file with the window, or with
         windows of T, E and B; see `Window.from_file`.
     pol : bool
-        Three maps are I, Q and U.  If False, each map is smoothed by itself.
+        Three maps are I, Q and U.  If False, each map is smoothed as a scalar map.
     iter : int, optional
         Iterations that improve the harmonics; healpy's default is 3.  With pixel weights there is none.
     lmax, mmax : int, optional
@@ -318,6 +318,9 @@ def smooth_maps(sky: SkyMaps, pol: bool = True, **options: Any) -> SkyMaps:
         if options.get("nside_out") is not None:
             raise ValueError(f"{BAD_DATA} = {sky.header[BAD_DATA]} does not go with another nside")
         maps = np.ma.MaskedArray(maps, bad)
+    if polarised and sky.units[1] != sky.units[2]:
+        (_, q, u), (_, of_q, of_u) = sky.names, sky.units
+        raise ValueError(f"{q} is in {of_q!r}, {u} in {of_u!r}: expected one unit, since each goes into both results")
     out = np.asarray(smoothing(maps, pol=polarised, nest=sky.nest, **options))
     if polarised and sky.iau:
         _change_sign(out[2])

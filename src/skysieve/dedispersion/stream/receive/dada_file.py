@@ -173,7 +173,7 @@ class DadaFile(DadaHeader):
         return self.to_packet_order(self.raw(start, count))
 
     def raw(self, start: int, count: int) -> NDArray[np.uint8]:
-        """Samples as they stand in the file."""
+        """Samples in the order and type of the file."""
         with open(self.path, "rb") as file:
             file.seek(self.size + start * self.step)
             return np.frombuffer(file.read(count * self.step), np.uint8)

@@ -1,4 +1,4 @@
-"""Page-locked host memory, which a GPU reads directly; if the system refuses to lock it, it stays as it is."""
+"""Page-locked host memory, which a GPU reads directly; if the system refuses to lock it, ordinary memory is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the previous run in a folder left, and the gap between it and this run.
+"""The state that the previous run in a folder stored, and the gap between it and this run.
 
 Every second a run writes to ``status.json`` how far the candidates of each beam are on the disk.  The next run reads
 that and says which data were not searched, even if the previous run was killed.
@@ -122,7 +122,7 @@ class PreviousRun:
 
         Notes
         -----
-        A file that is missing, unreadable or of another version is treated as if it said nothing more.
+        If the file is missing, damaged or of another version, the result holds what could be read, and `segments`.
         """
         found = cls({beam: number + 1 for beam, number in segments.items()})
         try:
@@ -142,7 +142,7 @@ class PreviousRun:
 
     @staticmethod
     def to_json(next_segment: Mapping[int, int], marks: Mapping[int, Mark]) -> dict[str, Any]:
-        """What `read` reads again, as it stands in ``status.json``."""
+        """The entry of ``status.json`` that `read` reads."""
         return {
             str(beam): {"made": number, "mark": asdict(marks[beam]) if beam in marks else None}
             for beam, number in next_segment.items()

@@ -67,7 +67,7 @@ class Sink:
     min_snr : float
         Candidates below this S/N get no picture, samples or triggers; those of injected pulses never do.
     triggers : sequence of Trigger
-        They are sent in turn for each candidate.
+        They are sent one after another for each candidate.
     say : callable
         Is called with a line for each candidate, and for each problem.
 
@@ -147,7 +147,7 @@ class Sink:
                 self._raw_bytes -= one.raw.nbytes
 
     def close(self, seconds: float = 120.0, grace: float = GRACE) -> None:
-        """Write what is left, for at most ``seconds``; then draw and send what is left, for at most ``grace``."""
+        """Write the remaining candidates, for at most ``seconds``; then draw and send them, for at most ``grace``."""
         if not self._thread.ended.is_set():
             self._inbox.put(None)
             self._thread.ended.wait(seconds)

@@ -65,7 +65,7 @@ def search_series(
 ):  # fmt: skip
     """Events of rows whose windows are centred on samples ``low : high``, from samples ``begin`` on.
 
-    As `cpu.detect.search_rows`; blocks after ``newest`` take its noise.  ``found`` receives (row, sample, width number,
+    As `cpu.detect.find_events`; blocks after ``newest`` take its noise.  ``found`` receives (row, sample, width number,
     S/N).  Samples after the end of a row are 0 in the first test of 64 windows together, which hides no valid window.
     """
     reach = widths[-1]

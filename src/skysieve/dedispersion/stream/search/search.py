@@ -665,7 +665,7 @@ class StreamSearch(Plan):
         return live
 
     def finish(self) -> list[StreamCandidates]:
-        """Search what is left at the end of the stream, and return all candidates that wait."""
+        """Search the remaining samples at the end of the stream, and return all waiting candidates."""
         self._check_open()
         if self.start < 0:
             return []

@@ -24,7 +24,7 @@ PERIOD_MS = 500
 ROWS = 12
 THUMBNAILS = 6
 STALE = 5.0
-"""Seconds without a new state after which the page says so."""
+"""If no new state arrives for this many seconds, the page says so."""
 SPANS = (("1 min", 60.0), ("10 min", 600.0), ("1 h", 3600.0), ("all", math.inf))
 BEAMS = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#a855f7", "#06b6d4", "#84cc16", "#ec4899", "#f97316", "#64748b")
 GREY = "#9aa3af"

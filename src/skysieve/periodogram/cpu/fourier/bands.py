@@ -9,7 +9,7 @@ import numpy as np
 from skysieve.core.cpu.jit import interpreted_if_small, njit
 from skysieve.periodogram.contract import BAND_POINTS
 from skysieve.periodogram.cpu import state
-from skysieve.periodogram.cpu.engine import STEPS, Engine
+from skysieve.periodogram.cpu.engine import STEPS, Engine, read_only
 from skysieve.periodogram.cpu.prepare import (
     CONSTANT,
     EMPTY,
@@ -159,7 +159,7 @@ class MultibandEngine(Engine):
         yy, weight = np.ones(n), np.ones(n)
         row_of_band = np.zeros((n, self.model.n_bands + 1), np.int64)
         out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
-        errors = t[:0] if dy is None else dy
+        t, y, errors, offsets, code = read_only(t, y, t[:0] if dy is None else dy, offsets, code)
         bands, fewest = self.model.n_bands, self.fewest
         run = interpreted_if_small(prepare_bands, STEPS * rows)
         self._spread(
@@ -174,7 +174,7 @@ class MultibandEngine(Engine):
         self._row_of_band = row_of_band
         n_used = output.n_used[start:stop]
         scale = self.normalization.scale_of(yy, weight, n_used)
-        return state.Curves(tt, w, wy, offsets[:-1], n_used, output.span[start:stop], scale)
+        return state.Curves(tt, w, wy, offsets[:-1].copy(), n_used, output.span[start:stop], scale)
 
     def _search_of(self, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> Any:
         """The search of the objects of a chunk."""

@@ -37,7 +37,7 @@ STEP = 16 * CELL
 GROUP = 16 * STEP
 """Elements of a complex cell of all lanes, of 16 of them, and of 256 (as in ``cpu.comb``)."""
 PIVOT = 1e-8
-"""Pivots of the normal matrix below this part of the weight of the column's rows are not trusted."""
+"""A pivot of the normal matrix below this fraction of the weight of the column's rows makes a power NaN."""
 SINGULAR = 1e-14
 """If the part of a column that is orthogonal to the earlier ones has no more than this fraction of its square, the
 column is a combination of them."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class Sampler:
     def kernels(self) -> tuple[Any, ...]:
         return sampler_kernels(self.package, self._layout)
 
-    @property
+    @cached_property
     def module(self) -> Module:
         """The kernels."""
         return self.runtime.module(*self.kernels)

@@ -197,7 +197,8 @@ def _cut_of_one(layout: SampleLayout, found: Stretches, nf: int, members: int, g
     for first in range(0, members, most):
         n = min(most, members - first)
         groups.append(Group(first, first + n, n * each, n * blocks[0], n * blocks[1]))
-    return Cut(found, groups, np.arange(members, dtype=np.int64) % most * each, None, None, turns)
+    place = np.arange(members, dtype=np.int64)
+    return Cut(found, groups, (place if members <= most else place % most) * each, None, None, turns)
 
 
 def _tasks(counts: NDArray[Any]) -> NDArray[np.int32]:

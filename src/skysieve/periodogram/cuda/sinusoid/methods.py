@@ -18,7 +18,16 @@ from skysieve.core.gpu.structs import fill, from_place
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.cost import Costs
-from skysieve.periodogram.cuda.methods import MANY, DeviceChunk, Method, Methods, Objects
+from skysieve.periodogram.cuda.methods import (  # fmt: skip
+    MANY,
+    SMALLEST_NUFFT,
+    DeviceChunk,
+    Method,
+    Methods,
+    Objects,
+    cheapest,
+    classes_of,
+)
 from skysieve.periodogram.cuda.parts import (  # fmt: skip
     CANDIDATE_BYTES,
     DIRECT_SPAN,
@@ -670,7 +679,7 @@ def sample_layout(dtype: np.dtype[Any]) -> SampleLayout:
 class SinusoidMethods(Methods):
     """The methods of one sinusoid."""
 
-    @property
+    @cached_property
     def known(self) -> tuple[NufftMethod, ...]:
         return () if self.direct_only else nufft_methods(self.spec.dtype, self.shared, self.matrix)
 
@@ -687,8 +696,7 @@ class SinusoidMethods(Methods):
         return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize + samples
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
-        of_class = int(self.ends.searchsorted(cycles))
-        return [self.method(i) for i in {int(numbers[of_class]) for numbers in self._by_class(nf)}]
+        return [self.method(i) for i in set(self._of_class(nf, int(self.ends.searchsorted(cycles))))]
 
     def choose(
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64], lengths: NDArray[np.int64] | None = None
@@ -705,20 +713,42 @@ class SinusoidMethods(Methods):
         """The numbers that `choose` gives each object if it has up to `LONG` points, and if it has more."""
         if len(nf) > 1:
             return self._short_and_long(nf, cycles)
-        classes = self.ends.searchsorted(cycles)
-        short, long = self._by_class(int(nf[0]))
-        differ = (short != long)[classes].any()
-        return (chosen := short[classes]), long[classes] if differ else chosen
+        first, classes = classes_of(self.ends, cycles)
+        last = first + int(classes.max(initial=0))
+        short, long = zip(*(self._of_class(int(nf[0]), number) for number in range(first, last + 1)), strict=True)
+        chosen = np.array(short)[classes]
+        return chosen, chosen if short == long else np.array(long)[classes]
 
-    def _by_class(self, nf: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The same for each class of ``df * span`` on a grid that all objects share."""
-        if nf not in self._of_grid:
-            self._of_grid[nf] = self._short_and_long(np.array([nf]), self.ends)
-        return self._of_grid[nf]
+    def _of_class(self, nf: int, number: int) -> tuple[int, int]:
+        """The same for a class of ``df * span`` on a grid that all objects share."""
+        if (nf, number) not in self._of_classes:
+            self._of_classes[nf, number] = self._find_of_class(nf, float(self.ends[number]))
+        return self._of_classes[nf, number]
+
+    def _find_of_class(self, nf: int, cycles: float) -> tuple[int, int]:
+        known = self.known
+        if nf < SMALLEST_NUFFT:
+            return -1, -1
+        short = cheapest(known, self._costs_of(nf), cycles)
+        if short < 0 or not isinstance(known[short], Samples):
+            return short, short
+        other = cheapest(known, self._costs_of(nf), cycles, len(known) - len(_divided(known)[0]))
+        return short, other if other >= 0 and known[other].for_long_series else short
+
+    def _costs_of(self, nf: int) -> list[float]:
+        """What each method costs on a grid of so many frequencies."""
+        if nf not in self._costs_of_grid:
+            self._costs_of_grid[nf] = [method.cost(nf) for method in self.known]
+        return self._costs_of_grid[nf]
 
     @cached_property
-    def _of_grid(self) -> dict[int, tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """Choices on a shared grid for each class of ``df * span``, by the number of frequencies."""
+    def _costs_of_grid(self) -> dict[int, list[float]]:
+        """What `_costs_of` has found."""
+        return {}
+
+    @cached_property
+    def _of_classes(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """What `_of_class` has found."""
         return {}
 
     def _short_and_long(
@@ -743,6 +773,46 @@ class SinusoidMethods(Methods):
             few = self.costs.few(known[i], int(nf[0]) if len(nf) == 1 else nf)
             most[i] = np.maximum(few, inexact)
         return most[numbers, 0 if len(nf) == 1 else np.arange(len(numbers))]
+
+    def deal(
+        self, objects: slice, lengths: NDArray[np.int64], cycles: NDArray[np.float64], all_candidates: bool = False
+    ) -> tuple[list[MethodPart], NDArray[Any]]:
+        """As `Methods.deal`; on one grid, what an object gets follows from its class, and from whether it is summed
+        directly and is long: few kinds, of which each is looked at once."""
+        if not self.grids.shared or not len(lengths):
+            return super().deal(objects, lengths, cycles, all_candidates)
+        nf = int(self.grids.nf[0])
+        first, classes = classes_of(self.ends, cycles)
+        ends = [-np.inf, *self.ends.tolist()][first : first + int(classes.max()) + 2]
+        both = [self._of_class(nf, first + k) for k in range(len(ends) - 1)]
+        fews = {number: self._few_of(nf, number) for number in {number for each in both for number in each}}
+        few = [[fews[number] for number in each] for each in both]
+        kind = 2 * classes + (lengths > LONG)
+        direct = lengths <= np.array(few).ravel()[kind]
+        kind = 2 * kind + direct
+        numbers = np.array([number for each in both for one in each for number in (one, -1)])
+        given, parts, known = numbers[kind], [], dict[int, dict[str, float]]()
+        present = np.bincount(kind, minlength=len(numbers)).nonzero()[0].tolist()
+        for i in sorted({int(numbers[j]) for j in present}):
+            part = self._part(self.method(i), (given == i).nonzero()[0], self.grids.nf, lengths, cycles, all_candidates)
+            known[i] = part.method.limits(part)
+            parts.append(part)
+        limits = np.zeros(len(numbers), cs.LIMIT)
+        for j in present:
+            k, long, summed = j // 4, j // 2 % 2, j % 2
+            fewest, most = (0, few[k][long]) if summed else (few[k][long] + 1, MANY)
+            if both[k][0] != both[k][1]:  # another number of points may want another method
+                fewest, most = (max(fewest, LONG + 1), most) if long else (fewest, most if summed else LONG)
+            about = known[int(numbers[j])]
+            limits[j] = ends[k], ends[k + 1], about["circle"], fewest, most, about["stretch"], about["window"]
+        return parts, limits[kind]
+
+    def _few_of(self, nf: int, number: int) -> int:
+        """As `few`, of one grid and one number."""
+        if number < 0 or self.spec.method != "auto":
+            return 0
+        method = self.known[number]  # with fewer points than its guard says, every power would be computed again
+        return max(int(self.costs.few(method, nf)), method.guards[self.spec.dtype.itemsize][1])
 
     def assign(
         self, nf: NDArray[np.int64], lengths: NDArray[np.int64], cycles: NDArray[np.float64], limits: NDArray[Any]
