@@ -112,9 +112,7 @@ def ratio(some: Any, which: Any, upper: str, lower: str) -> float:
     return float(np.median(values)) if len(values) else math.nan
 
 
-def recall(
-    n: int, seed: int, channels: int, device: str, clean: bool | None, saved: Path | None
-) -> Iterator[dict[str, Any]]:
+def recall(n: int, seed: int, channels: int, device: str, clean: bool, saved: Path | None) -> Iterator[dict[str, Any]]:
     """Rows of the part ``recall``; finished segments are saved under the name ``saved``."""
     receiver, low, high = RECALL[channels]
     dms = plan(receiver.segment(0), high, dm_min=low)
@@ -122,7 +120,7 @@ def recall(
         receiver, dms, n=n, dm=(max(low, 10.0), high), width=(3e-4, 0.25), seed=seed, max_width=0.4, device=device,
         clean=clean, parts=None if saved is None else f"{saved}-{channels}",
     )  # fmt: skip
-    yield from rows_of(found, channels, bool(clean))
+    yield from rows_of(found, channels, clean)
 
 
 def rows_of(found: Completeness, channels: int, clean: bool) -> Iterator[dict[str, Any]]:
@@ -159,7 +157,7 @@ def rows_of(found: Completeness, channels: int, clean: bool) -> Iterator[dict[st
     }  # fmt: skip
 
 
-def false(hours: float, seed: int, device: str, clean: bool | None, saved: Path | None) -> Iterator[dict[str, Any]]:
+def false(hours: float, seed: int, device: str, clean: bool, saved: Path | None) -> Iterator[dict[str, Any]]:
     """Rows of the part ``false``; finished segments are saved under the name ``saved``."""
     for least in (THRESHOLD, LOW):
         parts = None if saved is None else f"{saved}-{least:g}"
@@ -171,7 +169,7 @@ def false(hours: float, seed: int, device: str, clean: bool | None, saved: Path 
             count = int((found.false["snr"] >= threshold).sum())
             low = chi2.ppf(0.025, 2 * count) / 2 if count else 0.0
             yield {
-                "searched with": least, "threshold": threshold, "cleaning": bool(clean), "hours": found.hours,
+                "searched with": least, "threshold": threshold, "cleaning": clean, "hours": found.hours,
                 "candidates": count, "an hour": count / found.hours, "from": low / found.hours,
                 "to": chi2.ppf(0.975, 2 * count + 2) / 2 / found.hours, "seconds": found.seconds,
             }  # fmt: skip
@@ -215,14 +213,14 @@ def main() -> int:
     parser.add_argument("--pulses", type=int, default=8000, help="injections of recall")
     parser.add_argument("--channels", type=int, nargs="+", choices=RECALL, default=list(RECALL), help="of recall")
     parser.add_argument("--device", default="auto", help="of recall and false")
-    parser.add_argument("--clean", action="store_true", help="clean the data, in recall and false")
+    parser.add_argument("--no-clean", action="store_true", help="search without cleaning, in recall and false")
     parser.add_argument("--hours", type=float, default=24.0, help="noise of false")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--saved", type=Path, help="where recall and false keep what is done, to continue after it")
     parser.add_argument("--output", type=Path, help="JSON of all rows")
     args = parser.parse_args()
     print(f"threshold {THRESHOLD} by default")
-    how = args.device, args.clean or None, args.saved
+    how = args.device, not args.no_clean, args.saved
     parts = {
         "drift": lambda: drifts(args.segments, args.seed),
         "recall": lambda: chain.from_iterable(recall(args.pulses, args.seed, n, *how) for n in args.channels),
