@@ -155,6 +155,20 @@ def test_long_copies_are_cut_among_threads():
     assert np.array_equal(target, source)
 
 
+@pytest.mark.parametrize(("threads", "copies"), [(1, 0), (2, 3), (4, 3)])
+def test_threads_copy_behind_the_caller(threads, copies):
+    """More arrays than threads too; without other threads nothing is copied."""
+    sources = [np.arange(n, dtype=np.float64) for n in (200_000, 0, 3)]
+    targets = [np.zeros_like(a) for a in sources]
+    copier = Copier(threads)
+    work = copier.behind(list(zip(targets, sources, strict=True)))
+    assert len(work) == copies
+    for future in work:
+        future.result()
+    copier.close()
+    assert all(np.array_equal(a, b) == (copies > 0 or not b.any()) for a, b in zip(targets, sources, strict=True))
+
+
 class Registry:
     """Page-locked memory as the CUDA runtime registers it: whole pages, none of them twice."""
 

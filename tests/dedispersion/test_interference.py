@@ -50,3 +50,11 @@ def test_bad_arguments_are_named():
         interference(noise(8, 2), "hail", **GIVEN)
     with pytest.raises(ValueError, match="tsamp"):
         interference(noise(8, 2), "zeros", tsamp=0, level=0, sigma=1)
+
+
+def test_all_kinds_by_one_name():
+    some = [np.full((2000, 32), 96, np.uint8) for _ in range(3)]
+    for x, kinds in zip(some, ("all", ("all",), tuple(KINDS)), strict=True):
+        interference(x, kinds, tsamp=1e-3, level=96, sigma=16)
+    assert (some[0] == some[1]).all()
+    assert (some[0] == some[2]).all()

@@ -258,7 +258,8 @@ def interference(
     >>> bool((x[bad] == 0).all()), bool((x[~bad] == 96).all())
     (True, True)
     """
-    names = tuple(KINDS) if kinds == "all" else (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    given = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    names = tuple(KINDS) if given == ("all",) else given
     for name in names:
         one_of("kinds", name, KINDS)
     if samples.ndim != 2:
