@@ -22,7 +22,7 @@ from skysieve.dedispersion import (
     write_fil,
     zero_dm,
 )
-from skysieve.dedispersion.clean import dropouts
+from skysieve.dedispersion.clean.cuda import resident
 from skysieve.dedispersion.clean.dropouts import Watch
 from skysieve.dedispersion.contract import Resident
 
@@ -308,20 +308,20 @@ def test_the_end_of_the_search_is_stated():
 @pytest.mark.parametrize("tsamp", [2e-3, 5e-4, 1.1e-4, 1e-5])
 @pytest.mark.parametrize("kind", ["8", "float32"])
 def test_pieces_layouts_threads_and_gpus_find_the_same_dropouts(tsamp, kind, monkeypatch):
-    """In pieces of any length, either layout, by threads, or compared on a GPU (the host shim, in chunks)."""
+    """In pieces of any length, either layout, by threads, or on a GPU (the host shim; in parts, of two arrays)."""
     x, _ = noise(kind, 17)
     x[:, 700:760] = x[3, 9000:] = 5
+    if kind == "float32":  # bits are compared: 0 is not -0, and a NaN equals itself
+        x[4, 2000:3000] = 0
+        x[4, 2000:3000:2] *= -1
+        x[5, 4000:5000] = np.nan
     fb = Filterbank.from_array(x, fch1=TOP, foff=STEP, tsamp=tsamp)
     rng = np.random.default_rng(0)
 
-    class Held:
-        nsamp, nchan, tsamp = fb.nsamp, fb.nchan, fb.tsamp
-
-        def __init__(self, layout):
-            self.layout = layout
-
+    class Held(Filterbank):
         def resident(self, start, count):
-            return iter([(Resident(self.layout[start : start + count], 0), np.arange(NCHAN))])
+            for i, first, n in self._ranges(start, count):
+                yield Resident(self.readers[i].x[:, first : first + n].T, 0), self.readers[i].order
 
     whole = Watch(fb, 2)
     whole.quiet = True
@@ -333,16 +333,19 @@ def test_pieces_layouts_threads_and_gpus_find_the_same_dropouts(tsamp, kind, mon
         while seen[-1].at < NSAMP:
             start = max(0, seen[-1].at - int(rng.integers(0, 20)))  # what was seen before is read again
             seen[-1].see(start, layout[start : seen[-1].at + int(rng.integers(1, 900))])
-    for layout, most, order in (
-        (x.T, 2**33, "forwards"), (np.ascontiguousarray(x.T), 2**33, "backwards"), (x.T, 3000 * NCHAN, "forwards")
+    for parts, most, order in (
+        ([x], 2**26, "forwards"), ([np.asfortranarray(x)], 2**26, "backwards"),
+        ([x[:, :5000], x[:, 5000:]], 3001 * NCHAN * x.itemsize, "forwards"),
     ):  # fmt: skip
-        monkeypatch.setattr(dropouts, "RESIDENT", most)
+        monkeypatch.setattr(resident, "BYTES", most)
         seen.append(Watch(fb, 1))
-        seen[-1].see_resident(Held(layout), shim_runtime(order))
         seen[-1].quiet = True
+        readers = [Filterbank.from_array(p, fch1=TOP, foff=STEP, tsamp=tsamp).readers[0] for p in parts]
+        resident.watch_resident(seen[-1], Held(readers), shim_runtime(order))
     stride = whole.stride
     pairs = np.arange(0, NSAMP - 1, stride)
-    same = x[:, pairs] == x[:, pairs + 1]
+    bits = x.view(f"u{x.itemsize}")
+    same = bits[:, pairs] == bits[:, pairs + 1]
     for watch in (whole, *seen):
         assert np.array_equal(np.concatenate(watch._many), same.sum(axis=0))
         assert np.array_equal(watch._equal, same.sum(axis=1))

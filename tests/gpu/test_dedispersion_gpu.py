@@ -29,6 +29,8 @@ from skysieve.dedispersion import (
     search,
     z_dot,
 )
+from skysieve.dedispersion.clean.cuda import resident
+from skysieve.dedispersion.clean.dropouts import Watch
 from skysieve.dedispersion.contract import Table
 from skysieve.dedispersion.data.delays import sample_delays
 
@@ -315,6 +317,38 @@ def test_dropped_data_that_lie_on_a_gpu_are_found(kind):
     assert np.array_equal(on_gpu.dropped, on_cpu.dropped)
     assert np.array_equal(on_gpu.snr, on_cpu.snr)
     assert np.array_equal(on_gpu.time, on_cpu.time)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["u1", "i2", "f4"])
+@pytest.mark.parametrize("tsamp", [1e-3, 1.1e-4])
+def test_equal_neighbours_that_lie_on_a_gpu_are_counted_as_on_the_host(kind, tsamp, monkeypatch):
+    import cupy
+
+    x = np.random.default_rng(3).integers(20, 26, (33, 12_001)).astype(kind)
+    x[1] = 21
+    x[2, 3000:9500] = x[3, 11_000:] = x[4, :700] = 23
+    if kind == "f4":
+        x[5, 2000:3000] = 0
+        x[5, 2000:3000:2] *= -1
+        x[6, 100:4000] = np.nan
+    band = {"freqs": np.random.default_rng(1).permutation(np.linspace(1200, 1500, 33)), "tsamp": tsamp}
+    for nsamp, most in ((12_001, 2**26), (12_001, 3000 * 33 * x.itemsize), (2, 2**26), (1, 2**26)):
+        monkeypatch.setattr(resident, "BYTES", most)
+        on_host = Watch(Filterbank.from_array(x[:, :nsamp], **band), 1)
+        on_host.quiet = True
+        on_host.see(0, x[:, :nsamp].T)
+        for held in (cupy.asarray(x), cupy.asfortranarray(cupy.asarray(x))):
+            fb = Filterbank.from_array(held[:, :nsamp], **band)
+            on_gpu = Watch(fb, 1)
+            on_gpu.quiet = True
+            resident.watch_resident(on_gpu, fb)
+            assert (on_gpu.at, on_gpu.probes) == (nsamp, on_host.probes)
+            many = (np.concatenate([np.empty(0, np.int32), *w._many]) for w in (on_gpu, on_host))
+            assert np.array_equal(*many)
+            for name in ("_run", "_longest", "_equal"):
+                assert np.array_equal(getattr(on_gpu, name), getattr(on_host, name)), name
+        on_host.close()
 
 
 @pytest.mark.gpu

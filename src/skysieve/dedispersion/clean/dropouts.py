@@ -23,8 +23,6 @@ from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.core.gpu.runtime import Runtime
-
 __all__ = ["Suspicious", "Watch", "find_dropped"]
 
 MARGIN = 14.0
@@ -38,8 +36,6 @@ SATURATED = 0.1
 """Seconds for which samples at the top of their range must last to be dropped data: a bright pulse saturates, too."""
 SLICE = 2**21
 """Samples x channels that are examined at a time."""
-RESIDENT = 2**33
-"""Samples x channels that a GPU compares at a time."""
 SPLIT = 2**23
 """Bytes from which several threads share a piece."""
 ROUNDS = 3
@@ -174,8 +170,7 @@ class Watch:
         first = -(-self.at // self.stride)
         pairs = max(0, (stop - 2) // self.stride + 1 - first)
         found, many = runs(per, first * self.stride - start, self.stride, pairs)
-        if not len(self._run):
-            self._run, self._longest, self._equal = (np.zeros(len(found), np.int32) for _ in range(3))
+        self._begin(len(found))
         counted = np.empty_like(found)
         counted[order] = found
         before, after, longest, equal = counted.T
@@ -190,30 +185,6 @@ class Watch:
         self._last = spectrum(stop - 1)[0].copy() if waits else None
         if not self.quiet and self.suspicious():
             raise Suspicious
-
-    def see_resident(self, fb: Filterbank, runtime: Runtime | None = None) -> None:
-        """Compare all samples of a filterbank in the memory of a GPU, on that GPU."""
-        from .cuda.runs import runs, runtime_of
-
-        step = max(1, RESIDENT // fb.nchan // self.stride) * self.stride
-        for start in range(0, fb.nsamp - 1, step):
-            pieces = fb.resident(start, min(step + 1, fb.nsamp - start))
-            assert pieces is not None
-            for held, _ in pieces:
-                if len(held.data) < 2:
-                    continue
-                x = held.data.view(f"u{held.data.dtype.itemsize}")
-                many, found, lengths = runs(runtime_of(held.index) if runtime is None else runtime, x, self.stride)
-                self._begin(fb.nchan)
-                self._many.append(many)
-                self.probes += len(many)
-                for (equal, lead, longest, after), length in zip(found, lengths, strict=True):
-                    whole = lead == length
-                    ended = np.maximum(longest, np.where(whole, 0, self._run + lead))
-                    np.maximum(self._longest, ended, out=self._longest)
-                    self._run = np.where(whole, self._run + length, after).astype(np.int32)
-                    self._equal += equal
-        self.at = fb.nsamp
 
     @property
     def units(self) -> int:

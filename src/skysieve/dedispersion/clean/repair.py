@@ -215,7 +215,9 @@ def dropped_in(fb: Filterbank, watch: Watch | None = None) -> NDArray[np.int64]:
     watch.quiet = True
     try:
         if fb.gpu is not None:
-            watch.see_resident(fb)
+            from .cuda.resident import watch_resident
+
+            watch_resident(watch, fb)
         step = max(64, SLICE // fb.nchan)
         while watch.at < fb.nsamp:
             start = watch.at

@@ -57,6 +57,15 @@ __device__ __forceinline__ Value get(const Rows& from, int row, i64 t) {
 #endif
 }
 
+// The bits of a sample: equal ones are compared, also of values that are not numbers.
+__device__ __forceinline__ u32 bits_of(const Rows& from, int row, i64 t) {
+#ifdef REAL
+  return reinterpret_cast<const u32*>(from.x)[AT(row, from.stride, t)];
+#else
+  return get(from, row, t);
+#endif
+}
+
 // Row order[i] of the source (sample t at src[t * ts + row * cs]) becomes row inverse[row], from sample `column` on.
 extern "C" __global__ void __launch_bounds__(256) turn(const SRC* src, i64 ts, i64 cs, int samples, int channels,
                                                        const int* inverse, i64 column, int offset, Rows to) {
@@ -143,7 +152,7 @@ __device__ __forceinline__ Runs runs_of(u32 equal, int count) {
   return r;
 }
 
-// Pairs of samples (t, t + 1) at t = first + i stride, equal if they are so in all rows of a unit of `per` rows;
+// Pairs of samples (t, t + 1) at t = first + i stride, equal if their bits are so in all rows of a unit of `per` rows;
 // many[i] counts the units in which pair i is equal.
 extern "C" __global__ void __launch_bounds__(256) runs(Rows rows, int per, i64 first, int stride, int pairs,
                                                        Runs* found, u32* many) {
@@ -158,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(256) runs(Rows rows, int per, i64 f
     if (at + lane < to) {
       const i64 t = first + (i64)(at + lane) * stride;
       same = true;
-      for (int k = 0; k < per; k++) same = same && get(rows, row + k, t) == get(rows, row + k, t + 1);
+      for (int k = 0; k < per; k++) same = same && bits_of(rows, row + k, t) == bits_of(rows, row + k, t + 1);
       if (same) atomicAdd(many + at + lane, 1u);
     }
     const int some = min(32, to - at);
