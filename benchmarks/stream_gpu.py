@@ -103,20 +103,9 @@ def stages(report: Report, quick: bool) -> None:
     quiet = np.clip(np.rint(noise), -127, 127).astype(np.int8).view(np.uint8).reshape(loud.shape)  # as `voltages`
     kinds = {"a pulse in 6.7 s": [loud[: len(loud) * 5 // 16], *[quiet] * 7], "two pulses a second": [loud] * 8}
     buffers = 3 if quick else 6
-    search = {"block": 0.5, "step": 13, "device": "cuda", "threshold": 8.0}
-    options = Options(plan=DMS, search=search, channelise={"calibrate": 0.3}, gulp=SECONDS, policy="block",
-                      ring=(buffers + 0.2) * SECONDS, cutouts=False)  # fmt: skip
-    segment = Segment(0, 0, GEOMETRY, options)
-    segment.prepare()
-    run_through(
-        segment, np.concatenate([loud] * 8), 3
-    )  # what comes first tells the level of bytes, loads and takes memory
-    runs = {}
-    for kind, parts in kinds.items():
-        times = dict(segment.times)
-        wall, seconds, found = run_through(segment, np.concatenate(parts), buffers)
-        own = {k: 1e3 * (v - times[k]) * SECONDS / seconds for k, v in segment.times.items()}
-        runs[kind] = wall, seconds, found, own
+    segment, bare = ring_to_candidates(kinds, buffers, False)
+    segment.close()
+    segment, cleaned = ring_to_candidates(kinds, buffers, True)
     ring = segment.ring
     each = Stages(GEOMETRY, ring.ring[: BUFFER // GEOMETRY.nsamp])
     took = {"copy in": median(each.copy_in), "unpack": median(each.unpack), "channelise, power": median(each.power)}
@@ -140,14 +129,42 @@ def stages(report: Report, quick: bool) -> None:
     total = sum(took.values())
     report.row("stages", stage="sum", ms=1e3 * total, paper_ms=sum(PAPER.values()), realtime=SECONDS / total,
                paper_realtime=1.16)  # fmt: skip
-    for kind, (wall, seconds, found, own) in runs.items():
-        rare = "6.7" in kind
-        report.row(
-            "ring to candidates", data=kind, seconds=seconds, wall=wall, ms=1e3 * wall * SECONDS / seconds,
-            realtime=seconds / wall, wanted=400.0 if rare else 0.0, reached=bool(not rare or seconds / wall >= 400),
-            candidates=found, copied_gb=2e-9 * NSUB * seconds / TSAMP / wall, channelise_ms=own["channelise"],
-            search_ms=own["search"],
-        )  # fmt: skip
+    for clean, runs in ((False, bare), (True, cleaned)):
+        for kind, (wall, seconds, found, own) in runs.items():
+            rare = "6.7" in kind
+            report.row(
+                "ring to candidates", data=kind, cleaning=clean, seconds=seconds, wall=wall,
+                ms=1e3 * wall * SECONDS / seconds, realtime=seconds / wall, wanted=400.0 if rare else 0.0,
+                reached=bool(not rare or seconds / wall >= 400), candidates=found,
+                copied_gb=2e-9 * NSUB * seconds / TSAMP / wall, channelise_ms=own["channelise"],
+                search_ms=own["search"],
+            )  # fmt: skip
+
+
+Runs = dict[str, tuple[float, float, int, dict[str, float]]]
+"""By kind of data: seconds of the clock, of data, candidates, and milliseconds of each stage for 6.7 s of data."""
+
+
+def ring_to_candidates(kinds: dict[str, list[Any]], buffers: int, clean: bool) -> tuple[Segment, Runs]:
+    """Buffers one after the other, from the ring to candidates, with the cleaning or without."""
+    search = {"block": 0.5, "step": 13, "device": "cuda", "threshold": 8.0, "clean": clean}
+    options = Options(plan=DMS, search=search, channelise={"calibrate": 0.3}, gulp=SECONDS, policy="block",
+                      ring=(buffers + 0.2) * SECONDS, cutouts=False)  # fmt: skip
+    segment = Segment(0, 0, GEOMETRY, options)
+    segment.prepare()
+    # what comes first tells the level of bytes, loads and takes memory
+    run_through(segment, np.concatenate(kinds["two pulses a second"]), 3)
+    runs: Runs = {}
+    for kind, parts in kinds.items():
+        times = dict(segment.times)
+        wall, seconds, found = run_through(segment, np.concatenate(parts), buffers)
+        runs[kind] = (
+            wall,
+            seconds,
+            found,
+            {k: 1e3 * (v - times[k]) * SECONDS / seconds for k, v in segment.times.items()},
+        )
+    return segment, runs
 
 
 def run_through(segment: Segment, data: np.ndarray[Any, Any], buffers: int) -> tuple[float, float, int]:
