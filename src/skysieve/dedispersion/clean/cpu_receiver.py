@@ -217,7 +217,8 @@ def find_tracks(lit, score):
             else:
                 row[p] = max(0, s - 1)
             score[p, i] = row[p]
-    row[:] = 0
+    for p in range(P):
+        row[p] = 0
     for i in range(n - 1, -1, -1):
         for p in range(P):
             s = row[p]
@@ -399,7 +400,7 @@ def baseline(series, piece, reach, base):
             stop = n if p == P - 1 else (p + 1) * piece
             s = 0.0
             for t in range(p * piece, stop):
-                s += series[j, t]
+                s += np.float64(series[j, t])
             means[p] = s / (stop - p * piece)
         for p in range(P):
             k = 0

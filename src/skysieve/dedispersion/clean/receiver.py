@@ -610,8 +610,9 @@ class Cleaner:
             )
             if not count:
                 break
+            order = np.argsort(-found[:count, 0], kind="stable")  # the strongest first
             cut, _ = cpu_impulses.remove(
-                series, used, self._bands, found, count, context, context + n, self._phase, self._unit, WHOLE_DM,
+                series, used, self._bands, found, order, context, context + n, self._phase, self._unit, WHOLE_DM,
                 PART_DM, MARGIN, cut_room, left_room,
             )  # fmt: skip
             if not cut:
