@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from skysieve.core.cpu import jit
 from skysieve.dedispersion import Filterbank, Noise, fake, inject_pulses, read_rfifind, search, write_rfifind
+from skysieve.dedispersion.clean import cpu_impulses, cpu_receiver
 from skysieve.dedispersion.clean.cpu_receiver import sorting_network
 from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
 from skysieve.dedispersion.data.observation import DM_CONSTANT
@@ -148,6 +150,24 @@ def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
             if kinds != "bad":  # a stream hides channels that are constant from the start, and does not count them
                 assert live.removed.parts == offline.removed.parts
             assert (live.removed.windows == offline.removed.windows).all()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("kinds", ["all", "impulses"])
+def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, kinds, dtype):
+    made, _ = data(kinds, seconds=6.3)
+    values = made.read() if dtype == np.uint8 else (made.read() * np.float32(1.7)).astype(dtype)
+    fb = Filterbank.from_array(values, fch1=1500.0, foff=-4.0, tsamp=1e-3)
+    compiled, one = cleaned(fb)
+    run = []
+    monkeypatch.setattr(jit, "interpreted_if_small", lambda kernel, steps: run.append(kernel) or jit.interpreted(kernel))
+    monkeypatch.setattr(Cleaner, "few", True)
+    ours, other = cleaned(fb)
+    assert {cpu_impulses.detect, cpu_impulses.remove, cpu_impulses.changes, cpu_receiver.medians} <= set(run)
+    assert ours.tobytes() == compiled.tobytes()
+    assert len(one.removed().windows) > 0
+    assert (one.removed().windows == other.removed().windows).all()
+    assert one.removed().parts == other.removed().parts
 
 
 def test_reading_in_pieces_changes_no_bit():

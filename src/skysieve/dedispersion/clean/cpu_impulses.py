@@ -176,8 +176,14 @@ def judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, mo
 
 
 @njit(**JIT)
-def remove(series, used, bands, found, count, first, last, phase, unit, whole_dm, part_dm, margin, windows, spared):
-    """Judge the windows that were found, the strongest first, and set the impulses to 0.
+def put(out, k, a, z, low, high):
+    """``out[k] = a, z, low, high``, which takes numba a second to compile."""
+    out[k, 0], out[k, 1], out[k, 2], out[k, 3] = a, z, low, high
+
+
+@njit(**JIT)
+def remove(series, used, bands, found, order, first, last, phase, unit, whole_dm, part_dm, margin, windows, spared):
+    """Judge the windows that were found, in some order, and set the impulses to 0.
 
     Windows that overlap one that was judged before are passed over.  ``windows`` and ``spared`` get (first sample,
     last + 1, first group, last + 1), relative to sample ``first``, and not after ``last``; returns their numbers.
@@ -187,9 +193,8 @@ def remove(series, used, bands, found, count, first, last, phase, unit, whole_dm
     for j in range(G):
         s = 0.0
         for t in range(n):
-            s += series[j, t]
+            s += np.float64(series[j, t])
             prefix[j, t + 1] = s
-    order = np.argsort(-found[:count, 0])
     done = np.zeros((len(windows), 4), np.int64)
     judged = cut = left = 0
     out = np.zeros(2, np.int64)
@@ -219,21 +224,32 @@ def remove(series, used, bands, found, count, first, last, phase, unit, whole_dm
                     low -= 1
                 while high < G and prefix[high, outer] - prefix[high, inner] > 2.5 * root:
                     high += 1
-            windows[cut] = (a - first, z - first, low, high)
+            put(windows, cut, a - first, z - first, low, high)
             cut += 1
-            series[low:high, a:z] = 0
+            for j in range(low, high):
+                for t in range(a, z):
+                    series[j, t] = 0
         else:
-            spared[left] = (a - first, z - first, low, high)
+            put(spared, left, a - first, z - first, low, high)
             left += 1
-        done[judged] = (a, z, low, high)
+        put(done, judged, a, z, low, high)
         judged += 1
     return cut, left
 
 
 @njit(**JIT)
+def mean_of(values):
+    """Mean of values, which are added in turn."""
+    s = 0.0
+    for v in values:
+        s += v
+    return s / len(values)
+
+
+@njit(**JIT)
 def change(means, p, size, later):
     """The mean of ``later`` pieces from ``p`` on less that of the ``size`` pieces before."""
-    return np.mean(means[p : p + later]) - np.mean(means[p - size : p])
+    return mean_of(means[p : p + later]) - mean_of(means[p - size : p])
 
 
 @njit(**JIT)
@@ -252,7 +268,7 @@ def changes(series, used, bands, piece, context, count, error, each):
             s = np.float32(0)
             for t in range(skip + p * piece, skip + (p + 1) * piece):
                 s += line[t]
-            each[j + 1, p] = each[j, p] + weight * s
+            each[j + 1, p] = each[j, p] + weight * np.float64(s)
     means = np.empty(whole)
     for b in range(len(bands)):
         total = np.sum(used[bands[b, 0] : bands[b, 1]])
@@ -284,6 +300,13 @@ def steady(each, used, low, high, root, first, last, a, out):
 
 
 @njit(**JIT)
+def copy(a, values):
+    """``a[: len(values)] = values``, which takes numba a second to compile."""
+    for i in range(len(values)):
+        a[i] = values[i]
+
+
+@njit(**JIT)
 def is_flat(means, middle_value, error):
     """Whether most of 8 means are within an error of their median: the flank of a pulse is not."""
     count = 0
@@ -302,18 +325,18 @@ def lasts(means, p, size, later, jump, error, a):
     """
     sign = 1.0 if jump > 0 else -1.0
     rise = abs(jump)
-    a[:8] = means[p - 8 : p]
+    copy(a, means[p - 8 : p])
     close = middle(a, 8)
-    a[:8] = means[p : p + 8]
+    copy(a, means[p : p + 8])
     near = middle(a, 8)
     if not 0.65 * rise <= sign * (near - close) <= 1.5 * rise:
         return False
     allowed = 0.25 * rise + 2.5 * error
     if not (is_flat(means[p - 8 : p], close, allowed) and is_flat(means[p : p + 8], near, allowed)):
         return False
-    a[: size - 8] = means[p - size : p - 8]
+    copy(a, means[p - size : p - 8])
     early = middle(a, size - 8)
-    a[: later - 8] = means[p + 8 : p + later]
+    copy(a, means[p + 8 : p + later])
     late = middle(a, later - 8)
     slope = max(0.0, sign * (close - early), sign * (late - near))
     return min(sign * (near - early), sign * (late - close)) >= 0.5 * rise + 2 * slope
@@ -328,9 +351,11 @@ def jump_of_groups(each, used, low, high, root, p, size, later, a, groups):
     n = 0
     for j in range(low, high):
         if used[j] > 0:
-            a[:size] = each[j + 1, p - size : p] - each[j, p - size : p]
+            for i in range(size):
+                a[i] = each[j + 1, p - size + i] - each[j, p - size + i]
             before = middle(a, size)
-            a[:later] = each[j + 1, p : p + later] - each[j, p : p + later]
+            for i in range(later):
+                a[i] = each[j + 1, p + i] - each[j, p + i]
             groups[n] = (middle(a, later) - before) / used[j]
             n += 1
     return middle(groups, n) * root
@@ -375,16 +400,16 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
             noise = math.sqrt((1 / later + 1 / size) / piece)
             if abs(change(means, p, size, later)) < ROUGHLY * error * noise:
                 continue
-            a[:size] = means[p - size : p]
+            copy(a, means[p - size : p])
             before = middle(a, size)
-            a[:later] = means[p : p + later]
+            copy(a, means[p : p + later])
             jump = middle(a, later) - before
             score = abs(jump) / (1.25 * noise)
             if score < error or score <= best:
                 continue
-            a[:8] = means[p - 8 : p]
+            copy(a, means[p - 8 : p])
             close = middle(a, 8)
-            a[:8] = means[p : p + 8]
+            copy(a, means[p : p + 8])
             if (middle(a, 8) - close) * jump < 0.8 * jump * jump:  # a slope, not a step
                 continue
             low, high = p - size, p + later
@@ -396,7 +421,8 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
                 continue
             if not known:
                 known = True
-                y[:] = 0
+                for t in range(n):
+                    y[t] = 0
                 for j in range(bands[b, 0], bands[b, 1]):
                     weight = math.sqrt(used[j] / total)
                     for t in range(n):

@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import in_interpreter, njit
 
 from .cpu_dropouts import ROUGH, SPREAD, random_bits
 
@@ -25,6 +25,9 @@ LIT = 3.0
 """Standard errors from which on a cell may be part of a track."""
 TRACK, LEAST_TRACK, STEEP = 8, 8, 2
 """A track fills one in so many channels, and at least so many; pieces by which it moves from channel to channel."""
+
+CELL_STEPS, MEDIAN_STEPS, SERIES_STEPS = 6.0, 8.0, 1.0
+"""Steps of Python's interpreter (see `jit.STEP_SECONDS`) for a cell, a comparison of `medians`, a sample of a group."""
 
 
 @njit(**JIT)
@@ -55,6 +58,16 @@ def add_piece_8(rows, total, square, lag):
             total[c] += v
             square[c] += np.int32(v * v)
             lag[c] += np.int32(v * np.int32(before[c])) * some
+
+
+@in_interpreter(add_piece)
+@in_interpreter(add_piece_8)
+def add_piece_at_once(rows, total, square, lag):
+    """`add_piece` without compiled code: all channels at once, the samples in turn."""
+    x = rows.astype(total.dtype)
+    for sums, terms in ((total, x), (square, x * x), (lag, x[1:] * x[:-1])):
+        for row in terms:
+            sums += row
 
 
 @njit(**JIT)
@@ -126,14 +139,28 @@ def sorting_network(count):
 
 
 @njit(**JIT)
+def sort_columns(a, order):
+    """Sort each column by the comparisons of `sorting_network`."""
+    for k in range(len(order)):
+        low, high = a[order[k, 0]], a[order[k, 1]]
+        for c in range(a.shape[1]):
+            x, y = low[c], high[c]
+            low[c], high[c] = min(x, y), max(x, y)
+
+
+@in_interpreter(sort_columns)
+def sort_columns_at_once(a, order):
+    """`sort_columns` without compiled code."""
+    for i, k in order.tolist():
+        x, y = a[i], a[k]
+        a[i], a[k] = np.where(y < x, y, x), np.where(y > x, y, x)
+
+
+@njit(**JIT)
 def medians(a, order, out):
     """Median of each column, which is sorted by the comparisons of `sorting_network`."""
     P, C = a.shape
-    for k in range(len(order)):
-        low, high = a[order[k, 0]], a[order[k, 1]]
-        for c in range(C):
-            x, y = low[c], high[c]
-            low[c], high[c] = min(x, y), max(x, y)
+    sort_columns(a, order)
     for c in range(C):
         out[c] = 0.5 * (a[(P - 1) // 2, c] + a[P // 2, c])
 
@@ -147,13 +174,19 @@ def neighbours(n):
     return at + (at >= i)
 
 
-def around(values, live, out):
+def compiled(kernel, steps):
+    """Return a kernel as it is: what `level_of` and others take for ``how`` (see `jit.interpreted_if_small`)."""
+    return kernel
+
+
+def around(values, live, out, how=compiled):
     """For each channel that is live, the median of the live ones around it, without itself."""
     where = np.flatnonzero(live)
     if len(where) > 1:
         a = values[where[neighbours(len(where))]]
         found = np.empty(len(where))
-        medians(a, sorting_network(len(a)), found)
+        order = sorting_network(len(a))
+        how(medians, MEDIAN_STEPS * len(order))(a, order, found)
         out[where] = found
     else:
         out[where] = values[where]
@@ -180,15 +213,15 @@ def piece_moments(total, square, lag, counts, mean, var, fair, rho):
         rho[c] = up[c] / down[c] if down[c] > 0 else 0.0
 
 
-def level_of(total, square, lag, counts, mean, var, rho, level, sigma):
+def level_of(total, square, lag, counts, mean, var, rho, level, sigma, how=compiled):
     """Mean and variance by piece; level, sigma by channel: medians over the pieces.
 
     ``rho`` is the lag-1 autocorrelation of a channel, 0 on average for white noise.
     """
     fair, order = np.empty_like(mean), sorting_network(len(mean))
-    piece_moments(total, square, lag, counts, mean, var, fair, rho)
-    medians(mean.copy(), order, level)
-    medians(fair, order, sigma)
+    how(piece_moments, CELL_STEPS * mean.size)(total, square, lag, counts, mean, var, fair, rho)
+    how(medians, MEDIAN_STEPS * len(order))(mean.copy(), order, level)
+    how(medians, MEDIAN_STEPS * len(order))(fair, order, sigma)
     part = 1 - 2 / (9 * (int(counts[0]) - 1))
     sigma[:] = np.sqrt(sigma / (part * part * part))
 
@@ -217,7 +250,8 @@ def find_tracks(lit, score):
             else:
                 row[p] = max(0, s - 1)
             score[p, i] = row[p]
-    row[:] = 0
+    for p in range(P):
+        row[p] = 0
     for i in range(n - 1, -1, -1):
         for p in range(P):
             s = row[p]
@@ -271,7 +305,7 @@ def sum_cells(z, u, left_out, slow, burst):
         slow[i], burst[i] = s / count, b / count
 
 
-def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst):
+def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst, how=compiled):
     """Find cells (piece, channel) with too high a mean, or too large a variance, and statistics of channels.
 
     ``slow[c]`` is the mean square of the piece means about what all channels have in common, and ``burst[c]`` that of
@@ -283,8 +317,9 @@ def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst
     shape = len(mean), len(where)
     z, u = np.empty(shape), np.empty(shape)
     high, lit, left_out = (np.zeros(shape, bool) for _ in range(3))
-    if score_cells(mean, var, counts, level, sigma, where, limit, z, u, high, lit):
-        find_tracks(lit, np.empty(shape, np.int32))
+    steps = CELL_STEPS * z.size
+    if how(score_cells, steps)(mean, var, counts, level, sigma, where, limit, z, u, high, lit):
+        how(find_tracks, steps)(lit, np.empty(shape, np.int32))
         left_out = lit & (4 * np.count_nonzero(lit, axis=0) <= len(mean))
         high &= ~lit
         found = high.copy()
@@ -292,27 +327,27 @@ def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst
         found[:-1] |= high[1:]
         cells[:, where] = found
     sums = np.empty((2, len(where)))
-    sum_cells(z, u, left_out, *sums)
+    how(sum_cells, steps / 3)(z, u, left_out, *sums)
     slow[where], burst[where] = sums
 
 
-def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, bad):
+def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, bad, how=compiled):
     """Channels whose noise differs from that of their neighbours, or that have too many cells.
 
     They differ by autocorrelation, by slow or intermittent changes, or by a larger sigma.
     """
     nearby = np.zeros(len(sigma))
-    around(rho, live, nearby)
+    around(rho, live, nearby, how)
     off = rho - nearby
     scatter = max(1 / math.sqrt(samples), spread(off[live]))
     bad |= live & (np.abs(off) > 6 * scatter + 0.5 * np.abs(nearby))
     error = math.sqrt(2.0 / pieces)
     for values in (slow, burst):
-        around(values, live, nearby)
+        around(values, live, nearby, how)
         bad |= live & (values > (1 + 7 * error) * np.maximum(1.0, 2.0 * nearby))
     size = np.zeros(len(sigma))
     size[live] = log_of(sigma[live])
-    around(size, live, nearby)
+    around(size, live, nearby, how)
     off = size - nearby
     bad |= live & (off > 6 * max(0.025, spread(off[live])))
     bad |= np.count_nonzero(cells, axis=0) > most * len(cells)
@@ -354,6 +389,24 @@ def groups_any(rows, weights, edges, out):
             for c in range(len(some)):
                 s += w[c] * np.float64(some[c])
             out[j, t] = s
+
+
+@in_interpreter(groups_8)
+def groups_8_at_once(rows, weights, edges, out):
+    """`groups_8` without compiled code: all samples at once."""
+    for j in range(len(edges) - 1):
+        some = slice(edges[j], edges[j + 1])
+        out[j] = rows[:, some].astype(np.int32) @ weights[some].astype(np.int32)
+
+
+@in_interpreter(groups_any)
+def groups_any_at_once(rows, weights, edges, out):
+    """`groups_any` without compiled code: all samples at once, the channels in turn."""
+    for j in range(len(edges) - 1):
+        s = np.zeros(len(rows))
+        for c in range(edges[j], edges[j + 1]):
+            s += weights[c] * rows[:, c].astype(np.float64)
+        out[j] = s
 
 
 @njit(**JIT)
@@ -399,7 +452,7 @@ def baseline(series, piece, reach, base):
             stop = n if p == P - 1 else (p + 1) * piece
             s = 0.0
             for t in range(p * piece, stop):
-                s += series[j, t]
+                s += np.float64(series[j, t])
             means[p] = s / (stop - p * piece)
         for p in range(P):
             k = 0

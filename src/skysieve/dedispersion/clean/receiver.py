@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,10 @@ AHEAD = 8
 ROUNDS, MOST_FOUND = 4, 512
 KEPT = 2
 """Blocks that a reader holds: an engine reads a few samples again when it moves on."""
+MOMENT_STEPS, DETECT_STEPS, JUDGE_STEPS = 5.0, 2.0, 500.0
+"""Steps of Python's interpreter for a sample, for a sample of a band, and for a group of an impulse."""
+FEW = 2**20
+"""Values (samples times channels) up to which data are few: the interpreter cleans them sooner than code is compiled."""
 
 
 Clean = bool | str | Sequence[str] | None
@@ -285,7 +289,11 @@ class Cleaner:
     ----------
     given : tuple
         These arguments.
+    few : bool
+        Whether a first answer need not wait for compiled code: the data are few, and the interpreter is done sooner.
     """
+
+    few = False
 
     def __init__(
         self, obs: Observation, dtype: np.dtype[Any], maximum: int, steps: Sequence[str], ignore: Iterable[int],
@@ -438,16 +446,17 @@ class Cleaner:
         counts[-1] = n - (P - 1) * q
         kind = np.int32 if self.narrow else np.float64
         total, square, lag = (np.zeros((P, C), kind) for _ in range(3))
-        cpu_receiver.moments(rows, q, self.narrow, total, square, lag)
+        how = self._how
+        how(cpu_receiver.moments, MOMENT_STEPS * n)(rows, q, self.narrow, total, square, lag)
         mean, var, cells = np.empty((P, C)), np.empty((P, C)), np.zeros((P, C), bool)
         level, sigma, rho, slow, burst = (np.zeros(C) for _ in range(5))
-        cpu_receiver.level_of(total, square, lag, counts, mean, var, rho, level, sigma)
+        cpu_receiver.level_of(total, square, lag, counts, mean, var, rho, level, sigma, how)
         dead = ~(sigma > 0) & self._use
         live, bad = self._use & ~dead, np.zeros(C, bool)
         if {"channels", "cells"} & set(self.steps):
-            cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, self._limit, cells, slow, burst)
+            cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, self._limit, cells, slow, burst, how)
         if "channels" in self.steps:
-            cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, bad)
+            cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, bad, how)
         if "cells" not in self.steps:
             cells[:] = False
         alive: NDArray[np.bool_] = np.asarray((var > 0).all(axis=0))
@@ -458,6 +467,15 @@ class Cleaner:
             bad |= dead & ~hidden
         still: NDArray[np.bool_] = np.asarray((total == rows[0] * counts[:, None]).all(axis=0) & (var == 0).all(axis=0))
         return _Channels(level, sigma, good, bad, still, alive, cells)
+
+    @property
+    def _how(self) -> Callable[[Any, float], Callable[..., Any]]:
+        """What runs a kernel of so many steps."""
+        from skysieve.core.cpu.jit import interpreted_if_small
+
+        from .cpu_receiver import compiled
+
+        return interpreted_if_small if self.few else compiled
 
     def _changed(self) -> bool:
         """Whether the gain of any channel is not what it was at the beginning."""
@@ -491,11 +509,12 @@ class Cleaner:
         cells = np.concatenate([found.cells, np.zeros((max(0, (ahead + n) // self.piece - P), self.nchan), bool)])
         power = (weights * sigma) ** 2
         size = np.empty((len(cells), len(self._used)))
-        cpu_receiver.group_sizes(power, cells, self._edges, size)
+        how = self._how
+        how(cpu_receiver.group_sizes, cells.size)(power, cells, self._edges, size)
         self._used = np.add.reduceat(good.astype(np.float64), self._edges[:-1])
         context = 0 if self._plain is None else self._plain[0].shape[1]
         series = np.empty((len(self._used), context + len(rows)), np.float32)
-        cpu_receiver.group_series(
+        how(cpu_receiver.group_series, cpu_receiver.SERIES_STEPS * series.size + cells.size)(
             rows, self.piece, self.narrow, weights, cells, found.level, self._edges, size, context, series
         )
         self._join(series, context, found.level, weights, power)
@@ -562,13 +581,14 @@ class Cleaner:
 
     def _find_step(self, series: NDArray[np.float32], context: int, n: int) -> tuple[int, int] | None:
         """The sample of the series at which the strongest step of the gain is, and the number of its band."""
-        from . import cpu_impulses
+        from . import cpu_impulses, cpu_receiver
 
         out = np.zeros(2, np.int64)
         some = self._bands[:STEP_BANDS]
         each = np.zeros((len(series) + 1, (series.shape[1] - context % self.piece) // self.piece))
         sought = (self.piece, context, n, STEP_ERROR)
-        if not cpu_impulses.changes(series, self._used, some, *sought, each):
+        steps = cpu_receiver.SERIES_STEPS * series.size
+        if not self._how(cpu_impulses.changes, steps)(series, self._used, some, *sought, each):
             return None
         if not cpu_impulses.find_step(series, self._used, some, each, *sought, STEEP, out):
             return None
@@ -589,12 +609,13 @@ class Cleaner:
         from . import cpu_receiver
 
         base = np.zeros((len(series), max(pieces, series.shape[1] // self.piece)))
-        cpu_receiver.baseline(series, self.piece, REACH, base)
+        how = self._how(cpu_receiver.baseline, 2 * cpu_receiver.SERIES_STEPS * series.size)
+        how(series, self.piece, REACH, base)
         return base
 
     def _examine(self, series: NDArray[np.float32], n: int) -> NDArray[np.int64]:
         """Windows of impulses (samples and channels) in series without their baseline."""
-        from . import cpu_impulses
+        from . import cpu_impulses, cpu_receiver
 
         used = self._used
         if self._before is not None:
@@ -604,14 +625,16 @@ class Cleaner:
         widths = self._widths
         kept: list[NDArray[np.int64]] = []
         cut_room, left_room = np.zeros((MOST_FOUND, 4), np.int64), np.zeros((MOST_FOUND, 4), np.int64)
+        steps = cpu_receiver.SERIES_STEPS * series.size
         for _ in range(ROUNDS):
-            count = cpu_impulses.detect(
+            count = self._how(cpu_impulses.detect, steps + DETECT_STEPS * n * len(self._bands))(
                 series, used, self._bands, self._thresholds, context, context + n, widths, found
             )
             if not count:
                 break
-            cut, _ = cpu_impulses.remove(
-                series, used, self._bands, found, count, context, context + n, self._phase, self._unit, WHOLE_DM,
+            order = np.argsort(-found[:count, 0], kind="stable")  # the strongest first
+            cut, _ = self._how(cpu_impulses.remove, steps + JUDGE_STEPS * count * len(used))(
+                series, used, self._bands, found, order, context, context + n, self._phase, self._unit, WHOLE_DM,
                 PART_DM, MARGIN, cut_room, left_room,
             )  # fmt: skip
             if not cut:

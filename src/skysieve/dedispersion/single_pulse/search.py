@@ -22,7 +22,7 @@ from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
-from skysieve.dedispersion.clean.receiver import Clean, Cleaner, CleanReader, can_clean, cleaning_steps
+from skysieve.dedispersion.clean.receiver import FEW, Clean, Cleaner, CleanReader, can_clean, cleaning_steps
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
@@ -454,7 +454,9 @@ class SearchPlan(EnginePlan):
 
     def _cleaner(self, fb: Filterbank, ignore: Sequence[int]) -> Cleaner:
         """What cleans data as ``clean`` asks for."""
-        return Cleaner(fb.observation, fb.dtype, fb.maximum, self._steps, ignore, self._job.dm_constant)
+        cleaner = Cleaner(fb.observation, fb.dtype, fb.maximum, self._steps, ignore, self._job.dm_constant)
+        cleaner.few = fb.nsamp * fb.nchan <= FEW
+        return cleaner
 
     def _cleaned(self, fb: Filterbank, cleaner: Cleaner, begin: int, watch: Watch | None) -> Filterbank:
         """The data as they are after the cleaning on the host."""
