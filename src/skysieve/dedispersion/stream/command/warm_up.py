@@ -27,6 +27,8 @@ BINNED_DM = 40.0
 """Highest DM of a plan that bins by 1 and 2, for 64 channels of 1 MHz from 400 MHz on, every ms."""
 SWEEP = 64
 """Samples of the sweep of a pulse, at most."""
+NARROW = 64
+"""Samples of the narrow-band signal."""
 LONG_BLOCK = 60.0
 """Seconds of a noise block that are longer than any data need."""
 
@@ -90,7 +92,7 @@ def _run_through(made: NDArray[np.uint8], options: Options) -> None:
 
 
 def signals(n: int, freqs: NDArray[np.float64], tsamp: float, highest: float) -> NDArray[np.float32]:
-    """Noise with what other functions see: a dispersed pulse, one without dispersion, and a step of the level.
+    """Noise with what other functions see: a dispersed pulse, one without dispersion, a narrow-band signal, and a step.
 
     Parameters
     ----------
@@ -111,6 +113,7 @@ def signals(n: int, freqs: NDArray[np.float64], tsamp: float, highest: float) ->
     for c, late in enumerate(np.rint(sweep * min(highest, SWEEP / max(float(sweep.max()), 1e-9))).astype(int).tolist()):
         x[n // 4 + late : n // 4 + late + 4, c] += 4
     x[n // 2] += 8
+    x[3 * n // 5 : 3 * n // 5 + NARROW, 0] += 4
     x[7 * n // 10 :] += 1
     return x
 
