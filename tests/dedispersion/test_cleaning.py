@@ -78,6 +78,20 @@ def test_steps_of_the_gain_are_undone():
     assert abs(out[6100:].mean() - before) < 0.02 * 96 / 2
 
 
+@pytest.mark.parametrize("snr", [40, 80])
+def test_the_edges_of_a_long_rectangular_pulse_are_no_steps_of_the_gain(snr):
+    """Each channel of it looks like a channel with a step, but the channels step at different times."""
+    fb = fake(
+        duration=8, nchan=64, fch1=1500, foff=-4.6875, tsamp=512e-6, times=[1.5, 4.0], dm=50, width=0.2, snr=snr, seed=1
+    )
+    with_gain, without = (
+        search(fb, np.arange(0, 100, 4.0), threads=1, max_width=0.5, clean=c) for c in ("gain", False)
+    )
+    assert len(with_gain) == 2
+    np.testing.assert_array_equal(with_gain.snr, without.snr)
+    assert (cleaned(fb, "gain")[0] == fb.read().T).all()
+
+
 @pytest.mark.parametrize("shift", [0.0, 0.064, 0.128, 0.32])
 def test_bright_pulses_are_no_steps_of_the_gain(shift):
     """Their sweep, 0.17 s, is as long as the pieces by which steps are judged."""
@@ -160,7 +174,9 @@ def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, k
     fb = Filterbank.from_array(values, fch1=1500.0, foff=-4.0, tsamp=1e-3)
     compiled, one = cleaned(fb)
     run = []
-    monkeypatch.setattr(jit, "interpreted_if_small", lambda kernel, steps: run.append(kernel) or jit.interpreted(kernel))
+    monkeypatch.setattr(
+        jit, "interpreted_if_small", lambda kernel, steps: run.append(kernel) or jit.interpreted(kernel)
+    )
     monkeypatch.setattr(Cleaner, "few", True)
     ours, other = cleaned(fb)
     assert {cpu_impulses.detect, cpu_impulses.remove, cpu_impulses.changes, cpu_receiver.medians} <= set(run)

@@ -362,12 +362,54 @@ def jump_of_groups(each, used, low, high, root, p, size, later, a, groups):
 
 
 @njit(**JIT)
+def is_dispersed(series, used, at, piece, y):
+    """Whether the first and the last third of the groups step near a sample, the last one later: the edge of a pulse.
+
+    The time of a step of ``jump`` sigma in a series is known to some 10 times ``1 / jump**2`` samples.  ``y`` is scratch
+    memory for the samples.
+    """
+    G, n = series.shape
+    low, high, near = max(0, at - 10 * piece), min(n, at + 10 * piece), 5 * piece
+    if at - low < near + piece or high - at < near + piece:
+        return False
+    later, allowed, other = 0, 3.0, 0.0
+    third = max(1, G // 3)
+    for side in range(2):
+        first, last = (0, third) if side == 0 else (G - third, G)
+        total = np.sum(used[first:last])
+        if total == 0:
+            return False
+        for t in range(low, high):
+            y[t] = 0
+        for j in range(first, last):
+            weight = math.sqrt(used[j] / total)
+            for t in range(low, high):
+                y[t] += weight * series[j, t]
+        before, after = mean_of(y[low : at - near]), mean_of(y[at + near : high])
+        jump = after - before
+        if abs(jump) < 5 * math.sqrt(1 / (at - near - low) + 1 / (high - at - near)):
+            return False
+        if side == 1 and not 0.5 < jump / other < 2:
+            return False
+        found, most, s = low, -np.inf, 0.0
+        for t in range(high - 1, low - 1, -1):
+            s += (y[t] - 0.5 * (before + after)) * jump
+            if s > most:
+                most, found = s, t
+        later += found if side == 1 else -found
+        allowed += 16 / (jump * jump)
+        other = jump
+    return later > allowed
+
+
+@njit(**JIT)
 def find_step(series, used, bands, each, piece, context, count, error, steep, out):
     """The strongest step of the level in a band of groups, if there is one; whether there is one.
 
     A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
     error, most of which happens at once: the means of two pieces on both sides differ by ``steep`` times as much, and
-    by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it, at the same time.
+    by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it, at the same time (see
+    `is_dispersed`).
 
     Parameters
     ----------
@@ -386,7 +428,7 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
     skip = context - first * piece
     whole = (n - skip) // piece
     means, still, y = np.empty(whole), np.empty(whole), np.empty(n)
-    a, groups = np.empty(16), np.empty(G)
+    a, groups, other = np.empty(16), np.empty(G), np.empty(n)
     best = 0.0
     for b in range(len(bands)):
         total = np.sum(used[bands[b, 0] : bands[b, 1]])
@@ -445,6 +487,8 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
             now = later8 - middle(a, 8)
             sure = 5 * 1.25 * math.sqrt(2 / (8 * part))
             if now * jump < steep * jump * jump or abs(now) < sure + abs(jump) / 8:
+                continue
+            if is_dispersed(series, used, at, piece, other):
                 continue
             best = score
             out[0], out[1] = at, b
