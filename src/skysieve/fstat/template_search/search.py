@@ -26,11 +26,11 @@ from skysieve.fstat.inputs.files import PathLike
 from skysieve.fstat.inputs.grid import Grid, Times
 from skysieve.fstat.inputs.windows import Window, WindowLike, WindowSum, resolve_window
 
-from .ahead import compile_exponential
 from .batch import AtomsBatch, groups, is_path, read_files
 from .bsgl import BSGL
 from .checkpoint import Checkpoint, State
 from .columns import STATISTICS, StatisticName
+from .compile_ahead import compile_exponential
 from .ledger import Ledger
 from .result import SearchResult
 from .worker import Chunk, ChunkReport, SearchOptions, SearchWorker

@@ -371,9 +371,9 @@ def period(
         from .run import messages_for
 
         run = PeriodRun(messages_for(quiet, verbose, progress), len(files))
-        from .asked import asked_of
+        from .search_options import read_options
 
-        asked = asked_of(flat_options(given))
+        chosen = read_options(flat_options(given))
         if cluster is not None:
             code = run.divide(cluster, given)
         else:
@@ -381,8 +381,8 @@ def period(
             if dry_run:
                 outputs = Outputs(output, format_, overwrite=overwrite or resume)
                 partition = None
-            run.prepare(files, asked.request, asked.treatment, outputs, asked.facts(partition))
-            code = run.predict(files, asked.wanted) if dry_run else run.search_all(files, asked.wanted)
+            run.prepare(files, chosen.request, chosen.treatment, outputs, chosen.facts(partition))
+            code = run.predict(files, chosen.wanted) if dry_run else run.search_all(files, chosen.wanted)
     except UserError as e:
         if run is None:
             typer.echo(f"skysieve: {e}", err=True)

@@ -158,8 +158,8 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
     >>> choose(["diaObjectId", "midpointMjdTai", "psfFlux", "psfFluxErr"], Wanted())
     Columns(time=1, mag=2, err=3, id=0, band=None, r=None, delta=None, phase=None, flux=None, flux_err=None, flags=())
     """
+    from .column_notes import like_bands, like_objects, nothing_in
     from .flags import find
-    from .lookalike import like_bands, like_objects, nothing_in
 
     asked = {role: _position(names, name, role) for role, name in wanted.named().items()}
     flags = None if wanted.flags is None else tuple(_position(names, name, "flag") for name in wanted.flags)
@@ -212,8 +212,8 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
 
 
 def hints_of(names: Sequence[str], columns: Columns, sample: Sample, wanted: Wanted) -> list[str]:
-    """Notes on the columns that are not used; see `skysieve.periodogram.lightcurves.lookalike`."""
-    from .lookalike import hints
+    """Notes on the columns that are not used; see `skysieve.periodogram.lightcurves.column_notes`."""
+    from .column_notes import hints
 
     return hints(names, columns, sample, wanted.flags is None)
 

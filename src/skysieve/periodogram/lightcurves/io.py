@@ -36,9 +36,9 @@ from skysieve.periodogram.lightcurves.column_names import (
 from skysieve.periodogram.lightcurves.textfile import read_text
 
 from .arrays import group_rows
+from .column_notes import repeated_times, sampled
 from .flags import judge, mission
 from .json_file import read_json
-from .lookalike import repeated_times, sampled
 from .parquet import read_parquet, units_of
 from .table_columns import (
     count_limits,

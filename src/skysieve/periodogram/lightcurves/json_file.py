@@ -14,7 +14,7 @@ import numpy as np
 
 from .choose_columns import choose, hints_of
 from .column_names import FLAG, LABELS, BadFile, Columns, MissingColumn, Wanted
-from .lookalike import sampled
+from .column_notes import sampled
 from .table_columns import BadCell, as_text, left_out_note, mixed_dates, text_numbers, tidy_labels
 from .textfile import TextTable, encoding_of, open_text, unpacked
 
