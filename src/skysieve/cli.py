@@ -15,6 +15,7 @@ from skysieve.core.command import (
     FAILED_SOME,
     OUTPUT,
     DeviceOption,
+    JsonOption,
     OverwriteOption,
     QuietOption,
     check_output,
@@ -78,13 +79,13 @@ def _root(
 
 
 def info(
-    json: Annotated[bool, option("--json", help="Print JSON. The default is a table.", panel=OUTPUT)] = False,
+    json: JsonOption = False,
     measure: Annotated[
         bool,
         option(
             "--measure",
             help="Measure the rates of this machine, from which --dry-run predicts times, and store them in the cache "
-            "folder. It takes some seconds a device, after compilation. The default is to measure nothing.",
+            "folder. This takes a few seconds per device, after compilation.",
             panel=COMPUTATION,
         ),
     ] = False,
@@ -237,7 +238,7 @@ def warm_up(
         list[str] | None,
         option(
             "--only",
-            help="Compile this domain alone: periodogram, sphere, dedispersion, fstat or alerts. May be repeated. The "
+            help="Compile only this domain: periodogram, sphere, dedispersion, fstat or alerts. May be repeated. The "
             "default is all.",
             panel=COMPUTATION,
             metavar="DOMAIN",
@@ -247,8 +248,8 @@ def warm_up(
         str,
         option(
             "--device",
-            help="What to compile for: auto, cpu, cuda, cuda:1 or cuda:all. The default is auto, the CPU and a GPU if "
-            "there is one.",
+            help="Devices to compile for: auto, cpu, cuda, cuda:1 or cuda:all. The default is auto: the CPU, and a GPU "
+            "if there is one.",
             panel=COMPUTATION,
             metavar="DEVICE",
         ),
@@ -257,7 +258,7 @@ def warm_up(
         int | None,
         option(
             "--threads",
-            help="Processes that compile at a time. The default is one for each core.",
+            help="Number of processes that compile at the same time. The default is one for each core.",
             panel=COMPUTATION,
             metavar="N",
             min=1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import struct
 import sys
@@ -427,7 +428,7 @@ def test_outputs_are_named_and_not_replaced_without_overwrite(path, words, names
 @pytest.mark.parametrize("name", ["info", "plan", "dedisperse", "search", "fake", "inject", "plot"])
 def test_help_screens_have_an_example_and_sentences(name):
     command = typer.main.get_command(dedisp).commands[name]
-    assert f"Example: skysieve dedisp {name} " in command.help
+    assert re.search(rf"Examples?:\s+(- )?skysieve dedisp {name} ", command.help)
     for option in command.params:
         if option.name == "help":
             continue

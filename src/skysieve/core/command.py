@@ -78,14 +78,14 @@ MetricsOption = Annotated[
     str | None,
     option(
         "--metrics",
-        help="Serve metrics for Prometheus at /metrics of this address; PORT alone is on the loopback. The default is "
-        "not to.",
+        help="Serve metrics for Prometheus at /metrics of this address; PORT alone means 127.0.0.1. By default no "
+        "metrics are served.",
         panel=RUN,
         metavar=ADDRESS,
     ),
 ]
 OverwriteOption = Annotated[
-    bool, option("--overwrite", help="Replace output files that exist. The default is to refuse them.", panel=OUTPUT)
+    bool, option("--overwrite", help="Replace output files that exist. By default they are an error.", panel=OUTPUT)
 ]
 CLUSTER = "Cluster"
 ClusterOption = Annotated[
@@ -93,8 +93,8 @@ ClusterOption = Annotated[
     option(
         "--cluster",
         help="Divide the work into partitions, for local[:N] (workers on this machine), dask:ADDRESS (a scheduler), "
-        "slurm[:N] (an array of N tasks), htcondor[:N] (only a submit description) or serial (this process). The "
-        "default is not to divide it.",
+        "slurm[:N] (an array of N tasks), htcondor[:N] (a submit description is written, not submitted) or serial "
+        "(this process). By default the work is not divided.",
         panel=CLUSTER,
         metavar="LAUNCHER",
     ),
@@ -103,7 +103,8 @@ ResumeOption = Annotated[
     bool,
     option(
         "--resume",
-        help="With --cluster: continue an interrupted run from its finished partitions. The default is to begin anew.",
+        help="With --cluster: continue an interrupted run from its finished partitions. By default a run starts from "
+        "the beginning.",
         panel=CLUSTER,
     ),
 ]
@@ -116,11 +117,21 @@ FormatOption = Annotated[
         metavar="FORMAT",
     ),
 ]
+JsonOption = Annotated[bool, option("--json", help="Print JSON instead of a table.", panel=OUTPUT)]
 QuietOption = Annotated[
-    bool, option("-q", "--quiet", help="Print errors only. The default is to print what is written, too.", panel=OUTPUT)
+    bool,
+    option(
+        "-q", "--quiet", help="Print errors only. By default the names of written files are printed too.", panel=OUTPUT
+    ),
 ]
 VerboseOption = Annotated[
-    bool, option("-v", "--verbose", help="Print what is chosen and done (method, device, memory, time).", panel=OUTPUT)
+    bool,
+    option(
+        "-v",
+        "--verbose",
+        help="Also print the method, the device, the memory and the time of the computation.",
+        panel=OUTPUT,
+    ),
 ]
 ProgressOption = Annotated[
     bool | None,
@@ -134,8 +145,8 @@ DryRunOption = Annotated[
     bool,
     option(
         "--dry-run",
-        help="Print what would be done, and the time, memory and bytes that it takes, and do nothing. The default is "
-        "to do it.",
+        help="Print the predicted time and memory of the computation, and the bytes to move, without computing "
+        "anything.",
         panel=COMPUTATION,
     ),
 ]

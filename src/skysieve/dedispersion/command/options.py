@@ -32,7 +32,6 @@ from skysieve.core.command import (
     option,
     write_stdout,
 )
-from skysieve.dedispersion.clean.receiver import CLEAN_HELP
 from skysieve.dedispersion.contract import DETECTORS, DIP, EXCESS, SUMMATIONS, THRESHOLD
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.data.sigproc import BIT_ORDERS
@@ -40,9 +39,11 @@ from skysieve.dedispersion.dm_plan.rules import RULES
 from skysieve.dedispersion.injections.interference import KINDS
 from skysieve.dedispersion.result import SERIES_FORMATS
 from skysieve.dedispersion.search_options import (
+    DATA,
     SEARCH,
     DipOption,
     ExcessOption,
+    IgnoreOption,
     MaxWidthOption,
     NoBaselineOption,
     NoiseOption,
@@ -73,7 +74,7 @@ else:
     RuleName = _choices("Rule", [name for name, rule in RULES.items() if not rule.needs])
     SeriesName = _choices("Series", SERIES_FORMATS)
 
-DMS, DATA, PULSE = "DMs", "Data", "Pulse"
+DMS, PULSE = "DMs", "Pulse"
 """Panels of the help screens."""
 
 
@@ -217,14 +218,7 @@ class Cleaning:
         bool,
         option("--rfi", help="Mask interference by mean, standard deviation and spectral kurtosis.", panel=DATA),
     ] = False
-    ignore: Annotated[
-        str | None,
-        option(
-            "--ignore", "--ignorechan",
-            help="Channels to leave out, such as 0,5:9; channel 0 has the highest frequency.", panel=DATA,
-            metavar="LIST",
-        ),
-    ] = None  # fmt: skip
+    ignore: IgnoreOption = None
 
     def given(self) -> bool:
         """Whether any of the options was given."""
@@ -296,12 +290,12 @@ class DmOptions:
     ] = 0.0
     dm_step: Annotated[
         float | None,
-        option("--dm-step", "--dmstep", help="Even spacing of the DMs, instead of a rule.", panel=DMS, metavar="DM"),
+        option("--dm-step", "--dmstep", help="Equal spacing of the DMs, instead of a rule.", panel=DMS, metavar="DM"),
     ] = None
     num_dms: Annotated[
         int | None,
         option(
-            "--num-dms", "--numdms", help="Number of DMs, with --dm-step and instead of --dm-max.", panel=DMS,
+            "--num-dms", "--numdms", help="Number of DMs, with --dm-step, instead of --dm-max.", panel=DMS,
             metavar="N", min=1,
         ),
     ] = None  # fmt: skip
@@ -343,7 +337,7 @@ class DmOptions:
         int | None,
         option(
             "--downsamp",
-            help="Samples to add in time. By default the rule decides; with --dm-step it is 1.",
+            help="Number of samples to add in time. By default the rule decides; with --dm-step it is 1.",
             panel=DMS,
             metavar="N",
             min=1,
@@ -484,7 +478,7 @@ class Searching:
         int | None,
         option(
             "--buffer",
-            help="Samples of a buffer of --detector threshold. The default is a block.",
+            help="Samples in a buffer of --detector threshold. The default is a noise block.",
             panel=SEARCH,
             metavar="N",
         ),
@@ -492,7 +486,7 @@ class Searching:
     block: Annotated[
         float | None,
         option(
-            "--block", help="Length of noise blocks in seconds. The default is 2, or longer if pulses need it.",
+            "--block", help="Length of the noise blocks in seconds. The default is 2, or longer if pulses need it.",
             panel=SEARCH, metavar="S",
         ),
     ] = None  # fmt: skip
@@ -568,7 +562,7 @@ class Receiver:
     """The receiver of simulated noise."""
 
     nchan: Annotated[
-        int, option("--nchan", help="Channels of noise. The default is 256.", panel=DATA, metavar="N", min=1)
+        int, option("--nchan", help="Number of channels. The default is 256.", panel=DATA, metavar="N", min=1)
     ] = 256
     fch1: Annotated[
         float,
@@ -583,11 +577,11 @@ class Receiver:
     tsamp: Annotated[
         float, option("--tsamp", help="Sampling time in seconds. The default is 256e-6.", panel=DATA, metavar="S")
     ] = 256e-6
-    nbits: Annotated[int, option("--nbits", help="Bits of a sample. The default is 8.", panel=DATA, metavar="N")] = 8
+    nbits: Annotated[int, option("--nbits", help="Bits per sample. The default is 8.", panel=DATA, metavar="N")] = 8
     duration: Annotated[
         float,
         option(
-            "--duration", help="Seconds of noise; 'completeness' searches so many at a time. The default is 60.",
+            "--duration", help="Seconds of noise; 'completeness' searches this many at a time. The default is 60.",
             panel=DATA, metavar="S",
         ),
     ] = 60.0  # fmt: skip
@@ -608,7 +602,6 @@ PlanFile = Annotated[
         metavar="JSON",
     ),
 ]  # fmt: skip
-CleanOption = Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=DATA, metavar="STEPS")]
 Requantise = Annotated[
     bool, option("--requantise", help="Make 8-bit samples with equal noise in every channel first.", panel=DATA)
 ]

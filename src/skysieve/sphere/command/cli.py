@@ -165,7 +165,8 @@ def smooth(
         float,
         option(
             "--eps",
-            help="Error of cutting the kernel, relative to the rms of the result for white noise. The default is 1e-6.",
+            help="Error from truncating the kernel, relative to the rms of the result for white noise. The default is "
+            "1e-6.",
             panel=COMPUTATION,
         ),
     ] = 1e-6,
