@@ -112,3 +112,26 @@ def test_help_shows_examples_as_they_are_written() -> None:
                 shown += 1
                 assert " ".join(example.split()) in screen, f"skysieve {name} --help"
     assert shown > 10
+
+
+SHARED = {
+    "--cluster", "--clean", "--dip", "--dry-run", "--excess", "--ifs", "--ignore", "--json", "--max-width", "--memory",
+    "--metrics", "--no-baseline", "--overwrite", "--peaks", "--progress", "--quiet", "--veto", "--verbose", "--zero-dm",
+}  # fmt: skip
+"""Options that mean the same in every command."""
+
+
+def test_shared_options_are_the_same_in_every_command() -> None:
+    """The same names, help, panel and default; every option of every command is described by sentences."""
+    found: dict[str, set[Any]] = {name: set() for name in SHARED}
+    for name, command in commands():
+        if hasattr(command, "commands"):
+            continue
+        assert re.search(rf"Examples?:\s+.*skysieve {name}\b", command.help), name
+        for p in command.params:
+            if p.param_type_name == "argument":
+                continue
+            assert p.name == "help" or re.match(r"[A-Z0-9].*\.$", p.help, re.S), (name, p.name, p.help)
+            for option in SHARED & set(p.opts):
+                found[option].add((*p.opts, *p.secondary_opts, p.help, p.rich_help_panel, p.metavar, str(p.default)))
+    assert {option: seen for option, seen in found.items() if len(seen) != 1} == {}
