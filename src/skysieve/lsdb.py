@@ -225,7 +225,7 @@ def _light_curves(
     of_lists = _nested_columns(partition)
     if nested is not None and nested not in of_lists:
         expected = ", ".join(of_lists) or "one of lists or structs"
-        raise ValueError(f"nested={nested!r} is no column of light curves: expected one of {expected}")
+        raise ValueError(f"nested={nested!r} is not a column of light curves: expected one of {expected}")
     table = pa.table({name: pa.array(partition[name].array) for name in ([nested] if nested else of_lists)})
     if of_lists and all(pa.types.is_null(kind) for kind in table.schema.types):
         nothing = np.empty(0)

@@ -107,7 +107,7 @@ def test_schema_drift_is_an_error_before_the_search(other, tmp_path):
     [
         (("--cluster", "serial"), "--cluster needs -o"),
         (("--cluster", "pbs", "-o", "a.csv"), "expected serial, local[:N]"),
-        (("--cluster", "serial", "-o", "a.csv", "--plot", "a.png"), "--cluster and --plot do not go together"),
+        (("--cluster", "serial", "-o", "a.csv", "--plot", "a.png"), "--cluster and --plot cannot be combined"),
         (("--cluster", "serial", "-o", "a.xyz"), "expected one of csv, parquet"),
         (("--cluster", "dask:nowhere", "-o", "a.csv"), "the Dask scheduler at nowhere cannot be reached"),
         (("--cluster", "slurm", "-o", "a.csv", "--device", "auto"), "--device auto: slurm needs"),
@@ -163,7 +163,7 @@ def test_many_maps_are_smoothed_as_one_is_and_resume_makes_a_lost_one(tmp_path):
     files = sorted(tmp_path.glob("*.fits"))
     out, how = tmp_path / "out", ("--fwhm", "10deg", "--device", "cpu")
     said = run("smooth", *files, "-o", out, *how, code=1)
-    assert "bad.fits: is no FITS file" in said
+    assert "bad.fits: is not a FITS file" in said
     run("smooth", tmp_path / "1.fits", tmp_path / "one.fits", *how)
     assert (tmp_path / "one.fits").read_bytes() == (out / "1.fits").read_bytes()
     before = (out / "0.fits").stat().st_mtime_ns

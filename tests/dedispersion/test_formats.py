@@ -446,7 +446,7 @@ def test_ranges_and_missing_files(tmp_path):
     with pytest.raises(FileNotFoundError):
         Filterbank.open(tmp_path / "nothing.fil")
     (tmp_path / "b.txt").write_text("a line that is no filterbank")
-    with pytest.raises(BadFile, match="is no SIGPROC"):
+    with pytest.raises(BadFile, match="is not a SIGPROC"):
         Filterbank.open(tmp_path / "b.txt")
 
 

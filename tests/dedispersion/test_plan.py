@@ -162,7 +162,7 @@ def test_saved_plans_return(tmp_path):
         assert [s.downsamp for s in q.stages] == [s.downsamp for s in p.stages]
     for text in ("", "[]", '{"format": "other"}', '{"a": 1}'):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(ValueError, match=r"bad\.json: is no de-dispersion plan"):
+        with pytest.raises(ValueError, match=r"bad\.json: is not a de-dispersion plan"):
             DMPlan.load(tmp_path / "bad.json")
 
 
@@ -244,5 +244,5 @@ def test_a_saved_plan_that_lies_is_refused(tmp_path, key, value, message):
     facts = json.loads((tmp_path / "p.json").read_text())
     (facts if key in facts else facts["stages"][0])[key] = value
     (tmp_path / "p.json").write_text(json.dumps(facts))
-    with pytest.raises(ValueError, match=rf"p\.json: is no de-dispersion plan.*{message}"):
+    with pytest.raises(ValueError, match=rf"p\.json: is not a de-dispersion plan.*{message}"):
         DMPlan.load(tmp_path / "p.json")

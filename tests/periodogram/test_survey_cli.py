@@ -320,7 +320,7 @@ def test_files_done_before_are_not_read_again(survey: Path, tmp_path: Path) -> N
     assert run("period", survey, *GRID, "--resume", "-o", fresh).exit_code == 0
     for options, message in (
         (("--resume",), "--resume needs -o"),
-        (("--resume", "-o", out, "--plot", tmp_path / "x"), "do not go together"),
+        (("--resume", "-o", out, "--plot", tmp_path / "x"), "cannot be combined"),
         (("--partition", "5", "-o", tmp_path / "y.csv"), "--partition goes with --resume"),
     ):
         assert message in run("period", survey, *options).stderr

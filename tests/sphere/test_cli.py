@@ -120,7 +120,7 @@ def test_a_picture(tmp_path, sky):
         (["--fwhm", "10deg", "--pixwin"], "Q and U have another one"),
         (["--tophat", "20deg", "--fields", "I", "--pixwin"], "does not end"),
         (["--fwhm", "10deg", "--nside-out", "24"], "power of two"),
-        (["--fwhm", "10deg", "--iter", "1", "--quadrature", "ring"], "does not go with iter"),
+        (["--fwhm", "10deg", "--iter", "1", "--quadrature", "ring"], "cannot be combined with iter"),
     ],
 )
 def test_mistakes_exit_with_2_and_write_nothing(tmp_path, sky, args, message):
@@ -156,7 +156,7 @@ def test_files_that_contradict_themselves(tmp_path):
     assert "ORDERING is ''" in write("no.fits", ORDERING="")
     assert "o.fits: I, nside 16" in write("text.fits", NSIDE="16")
     (tmp_path / "x.fits").write_text("hello")
-    assert "x.fits: is no FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
+    assert "x.fits: is not a FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
 
 
 def test_q_and_u_of_different_units_are_refused(tmp_path, sky):
@@ -461,7 +461,7 @@ def test_standard_input_and_output(tmp_path, sky):
         assert content.replace(b"from standard input", b"from in.fits       ") == (tmp_path / "out.fits").read_bytes()
     result = CliRunner().invoke(app, ["smooth", "-", "-", *args], input=b"no file")
     assert (result.exit_code, result.stdout_bytes) == (2, b"")
-    assert "the input: is no FITS file" in result.stderr
+    assert "the input: is not a FITS file" in result.stderr
 
 
 def test_messages_on_standard_error(tmp_path, sky):

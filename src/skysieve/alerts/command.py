@@ -231,7 +231,7 @@ def alerts(
         if bool(paths) == (kafka is not None):
             raise ValueError("expected one of --avro and --kafka")
         if (kafka is None) != (topic is None):
-            raise ValueError("--kafka and --topic go together")
+            raise ValueError("expected both of --kafka and --topic")
         if kafka is None and to_topic is not None:
             raise ValueError("--to-topic needs --kafka")
         if not (every > 0 and table_every > 0):

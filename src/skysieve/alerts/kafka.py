@@ -303,7 +303,7 @@ class KafkaSource:
             why = "the topic was made anew or lost its end"
         self._say(
             f"partition {part} of {self._topic} has the messages {low} to {high - 1}, but not the next, {wanted}: "
-            f"{why}; going on at {low}"
+            f"{why}; continuing at {low}"
         )
         at = low
         self._next[part] = at

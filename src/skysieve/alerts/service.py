@@ -306,7 +306,7 @@ class Service:
             self._run["table_errors"] += 1
             if last:
                 raise
-            self._say(f"the table cannot be written: {error}; it is tried again")
+            self._say(f"the table cannot be written: {error}; trying again")
         self._table_written = time.monotonic()
         self._table_seconds = self._table_written - started
 

@@ -153,7 +153,10 @@ def run(
             _by_dask(dask, folder, missing, resources, step)
         outcome.failed = dict(sorted(outcome.failed.items()))
         if len(outcome.environments) > 1:
-            note("workers had different versions or processors: bits may differ from those of one process")
+            note(
+                "workers had different versions or processors: results may differ from those of one process in the "
+                "last bits"
+            )
         folder.finish(outcome)
         return outcome
 
@@ -307,7 +310,8 @@ def _check_workers(dask: Client, own: dict[str, str]) -> None:
             if name != "processor" and found.get(name) != version:
                 other = found.get(name, "none")
                 raise ValueError(
-                    f"worker {address} has {name} {other}, expected {version} as here: the same bits need it"
+                    f"worker {address} has {name} {other}, expected {version} as here: the results must not depend on "
+                    "the worker"
                 )
 
 

@@ -377,7 +377,7 @@ def search(
                 raise typer.Exit(code)
             return
         if resume:
-            raise ValueError("--resume goes with --each, with folders or with patterns")
+            raise ValueError("--resume needs --each, a folder or a pattern")
         chosen = "" if output is None else table_format(output, form, TABLE_FORMATS)
         check_output(output, overwrite)
         check_output(save_mask, overwrite)
@@ -422,9 +422,9 @@ def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
     code, reports = 0, given["reports"]
     with report_errors("interrupted; --resume continues from the finished files"):
         if any(given[name] is not None for name in ("plot", "cutouts", "save_mask")):
-            raise ValueError("--cluster goes with none of --plot, --cutouts and --save-mask")
+            raise ValueError("--cluster cannot be combined with any of --plot, --cutouts and --save-mask")
         if given["dry_run"]:
-            raise ValueError("--cluster and --dry-run do not go together")
+            raise ValueError("--cluster and --dry-run cannot be combined")
         computation = given.pop("computation")
         shared = {"threads": computation.threads, "memory": computation.memory, "device": computation.device}
         code = launch("dedisp search", cluster, given | shared, reports.messages())
@@ -528,7 +528,7 @@ def fake(
 
     with report_errors():
         if rate is not None and period is not None:
-            raise ValueError("--rate goes without --period: pulses come at random, or evenly")
+            raise ValueError("--rate cannot be combined with --period: pulses come either at random or evenly")
         check_output(output, overwrite)
         with output_file(output, ".fil") as file:
             made = make(
@@ -605,15 +605,17 @@ def inject(
             if dm is None or time is None or snr is None or width is None or not files:
                 raise ValueError("--grid, or files and --dm, --time, --snr and --width, are needed: which pulses")
             if injected != Injected() or truth is not None:
-                raise ValueError("--pulses, --interference, --seed and --truth go with --grid")
+                raise ValueError("--pulses, --interference, --seed and --truth need --grid")
             with data.open(files) as fb, output_file(output, ".fil") as file:
                 write_fil(file, make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter))
             messages.wrote(output, f"a pulse of DM {dm:g} at {time:g} s")
             return
         if (dm, time, snr, width) != (None,) * 4 or scatter:
-            raise ValueError("--dm, --time, --snr, --width and --scatter describe one pulse; --grid has them")
+            raise ValueError(
+                "--dm, --time, --snr, --width and --scatter describe one pulse, and cannot be combined with --grid"
+            )
         if truth is None and output == STDIO:
-            raise ValueError("--truth is needed with '-o -': where the table of the pulses goes")
+            raise ValueError("--truth is needed with '-o -', for the table of the pulses")
         table = output.with_suffix(".csv") if truth is None else truth
         form = table_format(table, None, ("csv", "ecsv"))
         check_output(table, overwrite)
@@ -706,7 +708,7 @@ def completeness(
         dms.check()
         chosen = "" if output is None else table_format(output, form, ("csv", "ecsv"))
         if resume and (output is None or output == STDIO):
-            raise ValueError("--resume needs -o: the finished segments are noted beside it")
+            raise ValueError("--resume needs -o: the finished segments are recorded beside it")
         continues = resume and output is not None and parts_folder(output).exists()
         check_output(output, overwrite or continues)
         check_picture(plot, overwrite or continues)
@@ -831,13 +833,15 @@ def plot(
         if len(files) == 1 and files[0].is_dir():
             given = (output, dm, time, width, hdf5, memory) != (None,) * 6
             if given or not isnan(snr) or cleaning.given() or data != DataOptions():
-                raise ValueError(f"{files[0]} is a folder: its candidates are in its table, no options are needed")
+                raise ValueError(
+                    f"{files[0]} is the folder of a stream, whose table has the candidates: expected no other options"
+                )
             draw_missing(files[0], messages)
             return
         if missing := [str(path) for path in files if path != STDIO and not path.exists()]:
             raise ValueError(f"{missing[0]}: there is no such file or folder")
         if output is None or dm is None or time is None or width is None:
-            raise ValueError("--output, --dm, --time and --width are needed: which pulse, and where its picture goes")
+            raise ValueError("--dm, --time and --width of the pulse are needed, and --output for its picture")
         check_output(hdf5, overwrite)
         check_picture(output, overwrite)
         with data.open(files) as fb:

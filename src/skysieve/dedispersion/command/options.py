@@ -179,7 +179,7 @@ class DataOptions:
         with ExitStack() as stack:
             if STDIO in files:
                 if len(files) > 1:
-                    raise ValueError("'-' (standard input) is read alone, without further files")
+                    raise ValueError("'-' (standard input) cannot be combined with files")
                 path = Path(stack.enter_context(TemporaryDirectory(prefix="skysieve-"))) / "stdin.fil"
                 with open(path, "wb") as file:
                     shutil.copyfileobj(sys.stdin.buffer, file)
@@ -368,22 +368,24 @@ class DmOptions:
             ignored = ("max_loss", "tol", "width")
             if any(getattr(self, f.name) != f.default for f in fields(self) if f.name not in ignored):
                 raise ValueError(
-                    "--plan goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, --scattering, "
-                    "--downsamp, --stages and --dm-constant: the plan has them"
+                    "--plan cannot be combined with --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, "
+                    "--scattering, --downsamp, --stages and --dm-constant: the plan contains these"
                 )
             return
         if self.stages is not None:
             others = (self.dm_max, self.dm_step, self.num_dms, self.rule, self.downsamp)
             if any(value is not None for value in others) or self.dm_min != 0 or self.scattering:
                 raise ValueError(
-                    "--stages goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --scattering and "
-                    "--downsamp: the rows have them"
+                    "--stages cannot be combined with --dm-min, --dm-max, --dm-step, --num-dms, --rule, --scattering "
+                    "and --downsamp: the rows contain these"
                 )
             self.stage_rows()
         if self.num_dms is not None and self.dm_max is not None:
-            raise ValueError("--num-dms goes without --dm-max: --dm-min, --dm-step and --num-dms give the highest DM")
+            raise ValueError(
+                "--num-dms cannot be combined with --dm-max: --dm-min, --dm-step and --num-dms give the highest DM"
+            )
         if self.rule is not None and (self.num_dms is not None or self.dm_step is not None):
-            raise ValueError("--rule goes without --dm-step and --num-dms: it chooses the steps")
+            raise ValueError("--rule cannot be combined with --dm-step and --num-dms: it chooses the steps")
         if self.num_dms is not None and self.num_dms > 1 and self.dm_step is None:
             raise ValueError("--num-dms needs --dm-step")
 
@@ -398,7 +400,7 @@ class DmOptions:
         if file:
             lines = [line.partition("#")[0] for line in Path(text).read_text(encoding="utf-8").splitlines()]
         elif not any(c in text for c in ",; ") and not text.replace(".", "").isdigit():
-            raise FileNotFoundError(f"{name}: there is no such file, and these are no rows")
+            raise FileNotFoundError(f"{name}: expected rows of numbers, or the name of an existing file")
         else:
             lines = text.split(";")
         rows = []
@@ -410,8 +412,8 @@ class DmOptions:
                 row = []
             if words and len(row) not in (4, 5):
                 raise ValueError(
-                    f"{name}: '{line.strip()}' is no row of low DM, high DM, step, binning and (with --nsub) nominal "
-                    "spacing"
+                    f"{name}: '{line.strip()}' is not a row of low DM, high DM, step, binning and (with --nsub) "
+                    "nominal spacing"
                 )
             if row:
                 rows.append(row)
@@ -591,7 +593,9 @@ class Receiver:
         from skysieve.dedispersion.injections.noise import Noise
 
         if files and self != Receiver():
-            raise ValueError("--nchan, --fch1, --foff, --tsamp, --nbits and --duration describe noise; there are files")
+            raise ValueError(
+                "--nchan, --fch1, --foff, --tsamp, --nbits and --duration describe noise; expected no files with them"
+            )
         return Noise(**vars(self))
 
 

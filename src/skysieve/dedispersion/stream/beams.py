@@ -80,7 +80,7 @@ class Segment:
         self.plan = options.plan
         if self.plan is None:
             if options.dm_max is None:
-                raise ValueError("a plan or dm_max is needed: how far to search")
+                raise ValueError("expected a plan, or dm_max, the highest DM to search")
             self.plan = make_plan(self.observation, options.dm_max)
         if isinstance(self.plan, DMPlan):
             self.plan.check(self.observation)

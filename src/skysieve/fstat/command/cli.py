@@ -504,7 +504,9 @@ def search(
             from skysieve.cluster.command import launch
 
             if checkpoint is not None or plot is not None or dry_run:
-                raise ValueError("--cluster goes with none of --checkpoint (use --resume), --plot and --dry-run")
+                raise ValueError(
+                    "--cluster cannot be combined with any of --checkpoint (use --resume), --plot and --dry-run"
+                )
             code = launch("fstat search", cluster, given, Messages(quiet, verbose, progress))
         raise typer.Exit(code)
     with report_errors():
@@ -513,7 +515,7 @@ def search(
 
         kind = None if output is None else table_format(output, format, FORMATS)
         if resume or partition is not None:
-            raise ValueError("--resume and --partition go with --cluster; see --checkpoint")
+            raise ValueError("--resume and --partition need --cluster; without it, use --checkpoint")
         check_output(output, overwrite)
         check_picture(plot, overwrite)
         o = flat_options(given)

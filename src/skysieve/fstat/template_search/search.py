@@ -545,7 +545,7 @@ def _windows(windows: Windows, efold: float) -> dict[str, Window]:
         for i, w in enumerate(several):
             name = w if isinstance(w, str) else f"window{i}"
             if name in found:
-                raise ValueError(f"windows={windows!r}: {name!r} comes twice")
+                raise ValueError(f"windows={windows!r}: {name!r} is given twice")
             found[name] = resolve_window(w, efold)
     if not found:
         raise ValueError("windows is empty")

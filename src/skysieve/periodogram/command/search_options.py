@@ -124,7 +124,7 @@ def _flags(columns: list[str] | None, mask: str) -> tuple[tuple[str, ...] | None
 def _phase_model(r: str | None, delta: str | None, phase: str | None, model: str | None) -> str | None:
     """The phase function to remove; None for objects that do not move."""
     if (r is None) != (delta is None):
-        raise UserError("--r and --delta go together: both distances are needed")
+        raise UserError("--r and --delta: both distances are needed")
     if r is None:
         if phase is not None or model is not None:
             raise UserError("--phase and --phase-model need the distances --r and --delta too")
@@ -142,7 +142,7 @@ def _bands(model: str | None, fit_mean: bool, method: str, phase_model: str | No
         levelled = phase_model is not None and PHASE_FUNCTIONS[phase_model].needs_phase
         return "none" if levelled or not fit_mean or method == "finufft" else "offsets"
     if model != "none" and not fit_mean:
-        raise UserError(f"--multiband {model} fits a mean for each band; it does not go with --no-fit-mean")
+        raise UserError(f"--multiband {model} fits a mean for each band; it cannot be combined with --no-fit-mean")
     if model != "none" and method == "finufft":
-        raise UserError(f"--multiband {model} does not go with --method finufft, which has one band")
+        raise UserError(f"--multiband {model} cannot be combined with --method finufft, which has one band")
     return model

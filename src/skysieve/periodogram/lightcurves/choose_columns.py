@@ -108,7 +108,7 @@ def _position(names: Sequence[str], wanted: str, role: str) -> int:
         return found[0]
     if wanted.isdigit() and 1 <= int(wanted) <= len(names):
         return int(wanted) - 1
-    raise MissingColumn(f"no column {wanted!r} for --{OPTIONS.get(role, role)}; there are: {', '.join(names)}")
+    raise MissingColumn(f"no column {wanted!r} for --{OPTIONS.get(role, role)}; the columns are: {', '.join(names)}")
 
 
 def _by_pattern(names: Sequence[str], used: set[int], accept: Callable[[str], bool]) -> int | None:
@@ -175,7 +175,9 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
         if at is None:
             at = _first(names, known, used, role)
         if at is None:
-            raise MissingColumn(f"found no column of {what}; name it with --{role}. There are: {', '.join(names)}")
+            raise MissingColumn(
+                f"found no column of {what}; name it with --{role}. The columns are: {', '.join(names)}"
+            )
         used.add(at)
         return at
 

@@ -131,7 +131,7 @@ def _values(
     if nested:
         inside = [names[at] for role, at in parts.items() if names[at] in nested]
         if names[columns.time] not in nested or names[columns.mag] not in nested:
-            raise MissingColumn(f"found no lists of times and values. There are: {', '.join(names)}")
+            raise MissingColumn(f"found no lists of times and values. The columns are: {', '.join(names)}")
         first = names[columns.time]
         counts = [len(cell) if isinstance(cell, list) else 0 for cell in table[first]]
         for name in inside:

@@ -327,7 +327,7 @@ def choose_nested(flat: list[str], lists: Lists, wanted: Wanted) -> tuple[list[s
             continue
         if columns.time >= len(flat) and columns.mag >= len(flat):
             return names, columns
-    raise refused or MissingColumn(f"found no lists of times and values. There are: {', '.join([*flat, *lists])}")
+    raise refused or MissingColumn(f"found no lists of times and values. The columns are: {', '.join([*flat, *lists])}")
 
 
 def flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:

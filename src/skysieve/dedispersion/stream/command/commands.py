@@ -235,7 +235,7 @@ def opened_source(file: Path, channels: int | None, spectra: int, seed: int) -> 
     source = open_source(file)
     if channels is None:
         if spectra != 1:
-            raise ValueError("--spectra goes with --voltages")
+            raise ValueError("--spectra needs --voltages")
         return source
     if not isinstance(source, Filterbank):
         raise ValueError(f"--voltages: expected a filterbank; {file} is a PSRDADA file, whose samples are sent")
@@ -527,7 +527,7 @@ def stream(
                 )
             inject = {"every": inject_every, "grid": grid, "seed": inject_seed}
         elif inject_grid is not None or inject_seed:
-            raise ValueError("--inject-grid and --inject-seed go with --inject-every")
+            raise ValueError("--inject-grid and --inject-seed need --inject-every")
         options = Options(
             plan=loaded, dm_max=dm_max, inject=inject, window=window, ring=ring, gulp=gulp,
             policy=str(policy) if listen else "block", growing=bool(listen),  # type: ignore[arg-type]
