@@ -72,6 +72,8 @@ else:  # typer takes choices from enumerations
 
 BLOCK = 0.25
 """Seconds of a noise block, unless the search needs a longer one."""
+LIVE_SNR = 8.0, 10.0, 15.0, 30.0
+"""S/N of injected pulses, unless --inject-grid gives it."""
 INPUT, VOLTAGES = "Input", "Voltages"
 
 
@@ -353,9 +355,8 @@ def stream(
     noise: NoiseOption = "robust",
     block: Annotated[
         float | None,
-        option("--block", help="Length of the noise blocks in seconds. The default is 0.25, or longer if pulses need "
-                               "it.",
-               panel=SEARCH, metavar="S"),
+        option("--block", help="Length of the noise blocks in seconds. The default is "
+               f"{BLOCK:g}, or longer if pulses need it.", panel=SEARCH, metavar="S"),
     ] = None,
     clean: CleanOption = None,
     max_width: MaxWidthOption = None,
@@ -384,7 +385,8 @@ def stream(
     inject_grid: Annotated[
         str | None,
         option("--inject-grid", help="With --inject-every: which pulses, as --grid of 'skysieve dedisp completeness'. "
-               "The default is snr=8,10,15,30 and the DMs of the search.", panel=SEARCH, metavar="GRID"),
+               f"The default is snr={','.join(f'{snr:g}' for snr in LIVE_SNR)} and the DMs of the search.",
+               panel=SEARCH, metavar="GRID"),
     ] = None,
     inject_seed: Annotated[
         int,
@@ -516,7 +518,7 @@ def stream(
         inject = None
         if inject_every is not None:
             highest = float(loaded.dms.max()) if loaded is not None else dm_max or 0.0
-            usual = {"snr": (8.0, 10.0, 15.0, 30.0), "dm": (0.1 * highest, 0.9 * highest)}
+            usual = {"snr": LIVE_SNR, "dm": (0.1 * highest, 0.9 * highest)}
             try:
                 grid = PulseGrid.parse(inject_grid or "", **usual)
             except ValueError as error:
