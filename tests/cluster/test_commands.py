@@ -184,7 +184,7 @@ def test_filterbank_files_are_searched_one_by_one(tmp_path, monkeypatch):
     words = ("--dm-max", "150", "--device", "cpu", "-q", "--max-width", "0.02", "--no-baseline", "--dip", "inf",
              "--threshold", "5.5", "--excess", "1")  # fmt: skip
     said = run("dedisp", "search", "0.fil", "1.fil", "bad.fil", *words, "-o", "all.csv", "--cluster", "serial", code=1)
-    assert "bad.fil: is no SIGPROC" in said
+    assert "bad.fil: is not a SIGPROC" in said
     run("dedisp", "search", "1.fil", *words, "-o", "one.csv")
     rows = (tmp_path / "all.csv").read_text().splitlines()
     assert [row.removeprefix("1.fil,") for row in rows if row.startswith("1.fil,")] == (

@@ -628,4 +628,4 @@ def test_the_command_that_injects_a_grid(tmp_path):
     assert len(Table.read(tmp_path / "z.ecsv")) == 1
     assert "expected no files with them" in run("inject", out, *NOISE, "--grid", "dm=100", "-o", tmp_path / "y.fil", code=2)
     assert "which pulses" in run("inject", out, "-o", tmp_path / "y.fil", code=2)
-    assert "--grid has them" in run("inject", out, "--dm", 3, "--grid", "dm=9", "-o", tmp_path / "y.fil", code=2)
+    assert "cannot be combined with --grid" in run("inject", out, "--dm", 3, "--grid", "dm=9", "-o", tmp_path / "y.fil", code=2)

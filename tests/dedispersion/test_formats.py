@@ -407,7 +407,7 @@ def test_every_truncated_header_is_refused(tmp_path):
     for end in range(len(whole)):
         path = tmp_path / "a.fil"
         path.write_bytes(whole[:end])
-        with pytest.raises(BadFile, match=r"cut off|no SIGPROC|is empty|no whole"):
+        with pytest.raises(BadFile, match=r"cut off|not a SIGPROC|is empty|no whole"):
             Filterbank.open(path)
 
 

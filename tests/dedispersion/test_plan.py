@@ -204,7 +204,7 @@ def test_plot_shows_every_stage():
         ({"dm_max": 5, "scattering": "cordes"}, "scattering='cordes'"),
         ({"stages": [(0, 10, 0.1)]}, "rows of low DM"),
         ({"stages": [(10, 0, 0.1, 1, 1)]}, "low DM < high DM"),
-        ({"stages": [(0, 10, 0.3, 1, 1)]}, "no multiple of the step"),
+        ({"stages": [(0, 10, 0.3, 1, 1)]}, "not a multiple of the step"),
         ({"dm_max": 5, "dm_constant": 0.0}, "dm_constant=0.0"),
         ({"dm_max": 5, "rule": "tolerance", "downsamp": 4}, "downsamp=4: rule='tolerance' has no binning"),
         ({"stages": TABLE_1, "downsamp": 2}, "the binnings of its stages"),

@@ -161,7 +161,7 @@ def test_moving_objects(asteroids: Path, tmp_path: Path) -> None:
     assert plain.exit_code == 0
     assert (read(out)["power"] < 0.5).all()
     for options, message in (
-        (("--r", "heliocentricDist"), "--r and --delta go together"),
+        (("--r", "heliocentricDist"), "--r and --delta: both distances"),
         (("--phase", "phaseAngle"), "need the distances"),
         ((*GEOMETRY[:4], "--phase-model", "linear"), "needs the column of phase angles"),
         ((*GEOMETRY[:4], "--phase", "nothing"), "no column 'nothing' for --phase"),

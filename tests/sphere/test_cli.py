@@ -134,7 +134,7 @@ def test_files_that_do_not_fit(tmp_path, sky):
     from astropy.io import fits
 
     fits.PrimaryHDU(np.zeros((3, 3))).writeto(tmp_path / "image.fits")
-    assert "is no table" in run(tmp_path / "image.fits", "-o", tmp_path / "o.fits", "--fwhm", "1deg").output
+    assert "is not a table" in run(tmp_path / "image.fits", "-o", tmp_path / "o.fits", "--fwhm", "1deg").output
     (tmp_path / "there.fits").write_text("precious")
     assert "exists" in run(tmp_path / "in.fits", "-o", tmp_path / "there.fits", "--fwhm", "1deg").output
     assert (tmp_path / "there.fits").read_text() == "precious"
@@ -201,7 +201,7 @@ def test_another_extension_and_a_device(tmp_path, sky):
     with fits.open(tmp_path / "in.fits") as hdus:
         fits.HDUList([fits.PrimaryHDU(), fits.ImageHDU(np.zeros((3, 3))), hdus[1]]).writeto(tmp_path / "two.fits")
     args = ("--fields", "I", "--fwhm", "10deg", "--device", "cpu")
-    assert "extension 1 is no table" in run(tmp_path / "two.fits", tmp_path / "o.fits", *args).output
+    assert "extension 1 is not a table" in run(tmp_path / "two.fits", tmp_path / "o.fits", *args).output
     assert run(tmp_path / "two.fits", tmp_path / "o.fits", *args, "--hdu", "2").exit_code == 0
     assert "device='tpu'" in run(tmp_path / "in.fits", tmp_path / "p.fits", *args[:-1], "tpu").output
 
@@ -242,7 +242,7 @@ def test_the_output_may_be_the_input_and_compressed(tmp_path, sky):
         ("--bl", "", "expected a table of numbers"),
         ("--bl", "hello\n", "could not convert"),
         ("--profile", "1\n2\n", "expected two columns"),
-        ("--profile", "1 2\n2\n", "as many in each line"),
+        ("--profile", "1 2\n2\n", "equally many in each line"),
     ],
 )
 def test_tables_that_do_not_fit(tmp_path, sky, option, text, message):

@@ -349,7 +349,7 @@ def test_units_and_shapes():
         ({"fwhm": 0.1, "threads": "2"}, "threads='2'"),
         ({"fwhm": 0.1, "threads": 1.5}, "threads=1.5"),
         ({"beam_window": ["abc"]}, "beam_window has dtype"),
-        ({"beam_window": [1, np.nan]}, "beam_window: expected a row of finite numbers"),
+        ({"beam_window": [1, np.nan]}, "beam_window: expected a 1-D array of finite numbers"),
     ],
 )
 def test_bad_arguments_raise(options, message):
@@ -358,7 +358,7 @@ def test_bad_arguments_raise(options, message):
 
 
 def test_bad_maps_raise():
-    with pytest.raises(ValueError, match="no HEALPix map"):
+    with pytest.raises(ValueError, match="not a HEALPix map"):
         skysieve.smoothing(np.zeros(100), fwhm=0.1)
     with pytest.raises(ValueError, match="power of two"):
         skysieve.smoothing(np.zeros(108), fwhm=0.1, nest=True)
