@@ -101,6 +101,7 @@ def info(
     """
     if measure:
         with report_errors("interrupted; the rates that were measured so far are stored"):
+            from skysieve.core.machine.measured import cache_folder
             from skysieve.first_use import measure_rates
 
             failed = 0
@@ -108,6 +109,7 @@ def info(
                 failed += bool(error)
                 said = f"measured in {seconds:.1f} s" if not error else f"cannot be measured: {error}"
                 typer.echo(f"{domain}: rates of {name} {said}", err=True)
+            typer.echo(f"rates are stored in {cache_folder()}", err=True)
             if failed:
                 raise typer.Exit(FAILED_SOME)
     facts = _facts()
