@@ -257,7 +257,7 @@ def _light_curves(
 
 
 def _curves(counts: Any, data: dict[str, Any], value_name: str) -> LightCurves:
-    """Light curves of so many rows each, with the names of bands as numbers."""
+    """Light curves with these numbers of rows, with the names of bands as numbers."""
     from skysieve.periodogram.lightcurves.io import LightCurves
 
     codes = names = None

@@ -55,7 +55,7 @@ class Service:
     every : float
         Seconds between two searches.
     most : int
-        A search starts earlier when so many packets wait.
+        A search starts earlier when this many packets are waiting.
     table : path, optional
         File for the table of periods.
     table_format : str, optional

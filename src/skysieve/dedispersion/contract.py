@@ -122,14 +122,14 @@ MOST_BINNED = 128
 """Most samples that are added in time: the 16-bit sums of two 8-bit channels would overflow beyond it."""
 
 REREAD = 16
-"""An engine may read up to so many samples again when it moves on: a GPU keeps whole words of samples."""
+"""Number of samples that an engine may read again when it moves on: a GPU keeps whole words of samples."""
 
 UNIT, CLIP = 64.0, float(2**18)
 """Fixed-point samples of a search: units of one sigma, and the largest value."""
 THRESHOLD = 6.7
 """Least S/N of an event: 500 DMs of noise, 256 us and 26 boxcars give less than one false candidate per hour."""
 MOST_WIDTH = 4096
-"""Widest boxcar: the sum of so many clipped samples fits 31 bits."""
+"""Widest boxcar in samples: the sum of this many clipped samples fits 31 bits."""
 
 # ---------------------------------------------------------------- requests
 
@@ -287,7 +287,7 @@ class Room:
         self._memory, self._taken = memory, 0
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """The next bytes; usual memory if so many are not left."""
+        """The next bytes; usual memory if fewer are left."""
         if self._taken + nbytes > len(self._memory):
             return np.empty(nbytes, np.uint8)
         self._taken += nbytes

@@ -31,7 +31,7 @@ __all__ = ["Cutout", "cutout"]
 SLICE = 2**22
 """Samples x channels that are read at a time."""
 PART, PARTS = 16, 64
-"""Medians are taken from so many pieces of so many samples: ``PARTS`` pieces of ``PART``."""
+"""Medians are taken from ``PARTS`` pieces of ``PART`` samples."""
 SIDE = 256
 """Samples, channels and DMs of the images; the size that FETCH expects."""
 

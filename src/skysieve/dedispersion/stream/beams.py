@@ -292,7 +292,7 @@ class Segment:
         return now
 
     def mark(self, seconds: float) -> Mark:
-        """The position so many seconds of the searched data after sample 0."""
+        """The position of a time in seconds of the searched data after sample 0."""
         late = (self.observation.tstart - mjd_of(self.geometry.epoch)) * 86400
         since = seconds + late
         return Mark(self.number, self.geometry.epoch, since, int(since / self.geometry.tsamp))

@@ -644,7 +644,7 @@ def prior_of(o: Mapping[str, Any]) -> BSGL | None:
 
 
 def plan_of(o: Mapping[str, Any], grid: Grid | None, total: int) -> SearchPlan:
-    """The plan of a search of so many templates."""
+    """The plan of a search of this many templates."""
     from skysieve.fstat.template_search.search import SearchPlan
 
     return SearchPlan(
