@@ -141,7 +141,7 @@ def info(
         table.add_row("gpu", f"none: {facts['gpu_problem']}")
     for domain, methods in facts["methods"].items():
         table.add_row(f"{domain} methods", ", ".join(methods))
-    Console(highlight=False).print(table)
+    Console(highlight=False, markup=False).print(table)
 
 
 def _facts() -> dict[str, Any]:
@@ -229,10 +229,11 @@ def demo(
         for place in DEMOS.values():
             short += _load(place)(output, console, device)
     for line in short:
-        console.print(f"FAILED: {line}", style="bold red")
+        console.print(f"FAILED: {line}", style="bold red", markup=False)
     if short:
         raise typer.Exit(FAILED_SOME)
-    console.print(f"[bold green]All as expected.[/] Plots are in {output}{'' if output.is_absolute() else '/'}")
+    console.print("All as expected.", style="bold green", end=" ")
+    console.print(f"Plots are in {output}{'' if output.is_absolute() else '/'}", markup=False)
 
 
 def warm_up(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.checks import whole
+from skysieve.core.errors import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,7 +197,7 @@ def _nested_columns(partition: Any) -> list[str]:
     try:
         import pyarrow as pa
     except ImportError:
-        raise ImportError("light curves in nested columns need pyarrow: pip install 'skysieve[tables]'") from None
+        raise ImportError(f"light curves in nested columns need pyarrow: {install_hint('pyarrow')}") from None
     from skysieve.periodogram.lightcurves.parquet import is_list
 
     found, empty = [], []

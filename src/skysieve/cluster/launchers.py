@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from skysieve.core.device import resolve
-from skysieve.core.errors import DeviceLost
+from skysieve.core.errors import DeviceLost, install_hint
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
 
@@ -176,7 +176,7 @@ def _connected(client: str | Client | None, job: Job, stack: ExitStack) -> tuple
     try:
         import distributed
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("Dask is needed: pip install 'skysieve[cluster]'") from error
+        raise ModuleNotFoundError(f"Dask is needed: {install_hint('dask')}") from error
     if name == "client":
         assert isinstance(client, distributed.Client)
         return client, None

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .errors import one_line
+from .errors import EXTRAS, install_hint, one_line
 
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
@@ -28,8 +28,6 @@ __all__ = [
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
 """Exit codes: some inputs could not be used; wrong arguments, or a limit of the machine; Ctrl-C or SIGTERM."""
-EXTRAS = {"matplotlib": "plot", "h5py": "hdf5", "pyarrow": "tables"}
-"""Optional packages, and the extra of this package that installs each."""
 
 
 class Dtype(StrEnum):
@@ -327,7 +325,7 @@ def check_picture(path: Path | None, overwrite: bool = False) -> None:
     if path is None:
         return
     if find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib: pip install 'skysieve[plot]'")
+        raise ValueError(f"--plot needs matplotlib: {install_hint('matplotlib')}")
     from matplotlib.figure import Figure
 
     kinds = sorted(Figure().canvas.get_supported_filetypes())
@@ -398,7 +396,7 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
     except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError) as error:
         text = one_line(error)
         if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:
-            text += f": pip install 'skysieve[{EXTRAS[package]}]'"
+            text += f": {install_hint(package)}"
         typer.echo(f"skysieve: {text}", err=True)
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:

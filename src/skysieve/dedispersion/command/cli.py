@@ -313,7 +313,7 @@ def search(
     if cluster is not None:
         divide(cluster, dict(locals()))
     from skysieve.core.device import begin
-    from skysieve.dedispersion.clean.receiver import can_clean, parse_steps
+    from skysieve.dedispersion.clean.receiver import LEAST_CHANNELS, can_clean, parse_steps
     from skysieve.dedispersion.clean.rfi import write_rfifind
     from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
@@ -389,7 +389,9 @@ def search(
             hint = "; --each searches every file by itself" if len(files) > 1 else ""
             raise ValueError(f"{error}{hint}") from None
         if save_mask is not None and not can_clean(fb.observation):
-            raise ValueError("--save-mask: data of fewer than 16 channels, and de-dispersed data, are not cleaned")
+            raise ValueError(
+                f"--save-mask: data of fewer than {LEAST_CHANNELS} channels, and de-dispersed data, are not cleaned"
+            )
         load_numba()
         if dry_run:
             made = dms.plan(fb, plan_file)

@@ -228,7 +228,7 @@ def summary_console(output: Path | None) -> Console:
     """Where a command prints its summary: standard error if the data go to standard output."""
     from rich.console import Console
 
-    return Console(highlight=False, stderr=output == STDIO)
+    return Console(highlight=False, markup=False, stderr=output == STDIO)
 
 
 def make_grid(
@@ -847,7 +847,7 @@ def _print_info(facts: dict[str, Any]) -> None:
         table.add_row(
             d["detector"], f"{d['sfts']:,}", str(d["start"]), str(d["stop"]), f"{days:.2f}", f"{d['duty']:.1%}"
         )
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(table)
     console.print(
         f"SFTs of {facts['tatom']} s in {facts['bins']:,} bins, {facts['bins_with_data']:,} of them with data"
