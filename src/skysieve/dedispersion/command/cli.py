@@ -664,8 +664,10 @@ def completeness(
     hours: Annotated[
         float,
         option(
-            "--hours", help="Least hours of data for the rate of false candidates. Noise without pulses is added after "
-                            "the last pulse; with '--pulses 0' there are no pulses.", panel=PULSE, metavar="H", min=0.0,
+            "--noise-hours",
+            help="Least hours of data for the rate of false candidates. Noise without pulses is added after the last "
+            "pulse; with '--pulses 0' there are no pulses. The default is 0.",
+            panel=PULSE, metavar="H",
         ),
     ] = 0.0,
     searching: Searching,

@@ -67,7 +67,7 @@ ROWS_PRINTED = 10
 
 fstat = typer.Typer(
     help="Search for transient gravitational waves: maps of the F-statistic over start time and duration.\n\n"
-    "Example: skysieve fstat search --sfts 'sfts/*.sft' --ra 0.5 --dec 1.0 --freq 100 -o loudest.csv",
+    "Example: skysieve fstat search --sfts 'sfts/*.sft' --ra 0.5 --dec 1.0 --freq 100.05 -o loudest.csv",
     no_args_is_help=True,
 )
 
@@ -491,7 +491,7 @@ def search(
 
     Examples:
 
-    - skysieve fstat search --sfts 'sfts/*.sft' --ra 0.5 --dec 1.0 --freq 100 --freq-band 0.1 -o loudest.csv
+    - skysieve fstat search --sfts 'sfts/*.sft' --ra 0.5 --dec 1.0 --freq 100.045 --freq-band 0.01 -o loudest.csv
 
     - skysieve fstat search atoms/*.dat --detectors H1,L1 -w exp --dt0 7200 --log-tau 40 -o loudest.fits
     - skysieve fstat search 'atoms/*.npz' --bsgl 15 --topk 20 -o - --format json
