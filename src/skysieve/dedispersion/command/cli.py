@@ -667,7 +667,7 @@ def completeness(
             "--noise-hours",
             help="Least hours of data for the rate of false candidates. Noise without pulses is added after the last "
             "pulse; with '--pulses 0' there are no pulses. The default is 0.",
-            panel=PULSE, metavar="H",
+            panel=PULSE, metavar="H", min=0.0,
         ),
     ] = 0.0,
     searching: Searching,
