@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import skysieve
@@ -113,74 +112,3 @@ def test_help_shows_examples_as_they_are_written() -> None:
                 shown += 1
                 assert " ".join(example.split()) in screen, f"skysieve {name} --help"
     assert shown > 10
-
-
-SHARED = {
-    "--cluster", "--clean", "--dip", "--dry-run", "--excess", "--ifs", "--ignore", "--json", "--max-width", "--memory",
-    "--metrics", "--no-baseline", "--overwrite", "--peaks", "--progress", "--quiet", "--veto", "--verbose", "--zero-dm",
-}  # fmt: skip
-"""Options that mean the same in every command."""
-
-
-def test_shared_options_are_the_same_in_every_command() -> None:
-    """The same names, help, panel and default; every option of every command is described by sentences."""
-    found: dict[str, set[Any]] = {name: set() for name in SHARED}
-    for name, command in commands():
-        if hasattr(command, "commands"):
-            continue
-        assert re.search(rf"Examples?:\s+.*skysieve {name}\b", command.help), name
-        for p in command.params:
-            if p.param_type_name == "argument":
-                continue
-            assert p.name == "help" or re.match(r"[A-Z0-9].*\.$", p.help, re.S), (name, p.name, p.help)
-            for option in SHARED & set(p.opts):
-                found[option].add((*p.opts, *p.secondary_opts, p.help, p.rich_help_panel, p.metavar, str(p.default)))
-    assert {option: seen for option, seen in found.items() if len(seen) != 1} == {}
-
-
-def test_help_states_what_the_registries_hold() -> None:
-    """Names and defaults that help texts spell out, because reading the registries would slow the command line."""
-    from dataclasses import asdict
-
-    from skysieve.dedispersion.contract import BLOCK_SECONDS
-    from skysieve.dedispersion.dm_plan.plan import PLAN_FORMATS
-    from skysieve.dedispersion.injections.grid import PulseGrid
-    from skysieve.dedispersion.injections.noise import Noise
-    from skysieve.dedispersion.injections.result import TRIALS
-    from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS
-    from skysieve.dedispersion.single_pulse.search import WIDTHS
-    from skysieve.first_use import PLACES
-    from skysieve.fstat.demod.barycentre import EPHEMERIDES
-    from skysieve.fstat.inputs.detectors import DETECTORS
-    from skysieve.fstat.inputs.files import FORMATS as ATOMS
-    from skysieve.fstat.result.map import STYLES
-    from skysieve.fstat.template_search.columns import STATISTICS
-    from skysieve.fstat.template_search.result import FORMATS as TABLES
-
-    text = {(name, o): p.help for name, command in commands() for p in command.params for o in p.opts}
-    for name, option, words in (
-        ("warm-up", "--only", PLACES),
-        ("fstat synth", "--detectors", DETECTORS),
-        ("fstat search", "--ephemeris", EPHEMERIDES),
-        ("fstat search", "--statistic", STATISTICS),
-        ("fstat search", "--output", [f".{ending}" for ending in TABLES]),
-        ("fstat convert", "--format", ATOMS),
-        ("fstat map", "--format", ["npz", *STYLES]),
-        ("dedisp plan", "--output", [f".{ending}" for ending in PLAN_FORMATS]),
-        ("dedisp search", "--output", [f".{ending}" for ending in TABLE_FORMATS]),
-        ("dedisp search", "--max-width", [f"{WIDTHS[-1]} samples"]),
-        ("dedisp search", "--block", [f"is {BLOCK_SECONDS:g},"]),
-        ("dedisp completeness", "--grid", [f"{name}=" for name in asdict(PulseGrid()) if name != "time"]),
-    ):
-        missing = [word for word in words if word not in text[name, option]]
-        assert missing == [], f"skysieve {name} {option}: {text[name, option]}"
-    by = re.findall(r"printed: (.*)\. The default", text["dedisp completeness", "--by"])[0]
-    assert set(re.split(r", | or ", by)) <= set(TRIALS.names)
-    stated = text["dedisp completeness", "--grid"].split("not given: ")[1].rstrip(".")
-    parsed = PulseGrid.parse(re.sub("dm=[^;]*;", "", stated))
-    for name in ("snr", "width", "scatter", "index", "band"):
-        assert np.array_equal(np.ravel(getattr(parsed, name)), np.ravel(getattr(PulseGrid(), name))), name
-    for name, value in asdict(Noise()).items():
-        if ("dedisp completeness", f"--{name}") in text:
-            shown = float(re.findall(r"default is ([-\d.e]+)\.", text["dedisp completeness", f"--{name}"])[0])
-            assert shown == value, name
