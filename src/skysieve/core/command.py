@@ -83,7 +83,8 @@ MetricsOption = Annotated[
     ),
 ]
 OverwriteOption = Annotated[
-    bool, option("--overwrite", help="Replace output files that exist. By default they are an error.", panel=OUTPUT)
+    bool,
+    option("--overwrite", help="Replace existing output files. By default an existing file is an error.", panel=OUTPUT),
 ]
 CLUSTER = "Cluster"
 ClusterOption = Annotated[
