@@ -180,7 +180,8 @@ def test_options_that_contradict_each_other_are_refused_before_any_work(path, wo
 
 
 def test_pulses_come_evenly_or_at_random(tmp_path):
-    assert "--rate cannot be combined with --period" in run("fake", "-o", tmp_path / "a.fil", "--rate", 1, "--period", 2, code=2)
+    said = run("fake", "-o", tmp_path / "a.fil", "--rate", 1, "--period", 2, code=2)
+    assert "--rate cannot be combined with --period" in said
     assert list(tmp_path.iterdir()) == []
 
 
