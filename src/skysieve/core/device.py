@@ -283,7 +283,7 @@ def _ask_driver() -> tuple[int | None, int]:
     if status == 0:
         status = cuda.cuDeviceGetCount(ctypes.byref(count))
     if status not in (0, _NO_DEVICE):
-        logger.warning("the CUDA driver answers with error %d", status)
+        logger.warning("the CUDA driver returned error %d", status)
     return version.value, count.value
 
 

@@ -539,7 +539,7 @@ class _Cache(NullCache):  # type: ignore[misc]
                 instead = f"stored in {places[1]} for now" if number == 0 and len(places) > 1 else "not stored"
                 _say(
                     f"compiled code cannot be stored in {folder} ({error.strerror}) and is {instead}; "
-                    "SKYSIEVE_CACHE_DIR names a folder that can be written",
+                    "set SKYSIEVE_CACHE_DIR to a folder that can be written to",
                     logging.WARNING,
                 )
 
@@ -603,7 +603,7 @@ def _read(path: Path) -> bytes | None:
         return None
     digest, content = data[:32], data[32:]
     if hashlib.sha256(content).digest() != digest:
-        logger.debug("%s is damaged: compile again", path)
+        logger.debug("%s is damaged: compiling again", path)
         return None
     return content
 

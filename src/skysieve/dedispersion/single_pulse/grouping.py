@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .candidates import Events
 
 GAP = 3.0
-"""Samples above the threshold of a detector without boxcars are one event if at most so many samples lie between."""
+"""Samples above the threshold of a detector without boxcars are one event if at most this many samples lie between."""
 
 EVENT_STEPS = 500.0
 """Steps of Python's interpreter for an event (measured: 140 to 520 us)."""

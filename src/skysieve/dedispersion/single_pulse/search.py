@@ -519,7 +519,7 @@ class SearchPlan(EnginePlan):
         return len(self._target.devices) if self._target.gpu else 0
 
     def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
-        """The work of a search of so many samples of noise (`core.machine.rates`), and bytes of samples."""
+        """The work of a search of this many samples of noise (`core.machine.rates`), and bytes of samples."""
         job, costs = self._job, self._open_engine().describe()["costs"]
         additions = series = boxcars = 0.0
         loaded = 0
