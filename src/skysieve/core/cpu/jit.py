@@ -52,6 +52,7 @@ from skysieve.core.machine.measured import cache_folder
 from skysieve.core.tasks import usable_cores
 
 __all__ = [
+    "ZERO",
     "FirstAnswers",
     "compile_all",
     "compile_beside",
@@ -76,6 +77,8 @@ STEP_SECONDS = 1e-6
 """Time of one step (an operation on a number) in Python's interpreter."""
 INTERPRETED_SECONDS = 0.3
 """Time that a function may take in the interpreter, in one process, before it is compiled: compiling takes longer."""
+ZERO = np.int64(0)
+"""0 as a first value or argument: for the literal 0 numba would compile the function that gets it once more."""
 WAIT_SECONDS = 120.0
 """Time after which a process that compiles is not waited for."""
 _HELPER = "SKYSIEVE_COMPILES_FOR_ANOTHER_PROCESS"

@@ -309,6 +309,7 @@ class Cleaner:
         dtype = np.dtype(dtype)
         self.dtype = dtype
         self.narrow = dtype.itemsize == 1
+        self.wide = None if self.narrow else True
         self.whole = dtype.kind != "f"
         bits = 8 * dtype.itemsize
         self.low = -(2.0 ** (bits - 1)) if dtype.kind == "i" else 0.0
@@ -447,7 +448,7 @@ class Cleaner:
         kind = np.int32 if self.narrow else np.float64
         total, square, lag = (np.zeros((P, C), kind) for _ in range(3))
         how = self._how
-        how(cpu_receiver.moments, MOMENT_STEPS * n)(rows, q, self.narrow, total, square, lag)
+        how(cpu_receiver.moments, MOMENT_STEPS * n)(rows, q, self.wide, total, square, lag)
         mean, var, cells = np.empty((P, C)), np.empty((P, C)), np.zeros((P, C), bool)
         level, sigma, rho, slow, burst = (np.zeros(C) for _ in range(5))
         cpu_receiver.level_of(total, square, lag, counts, mean, var, rho, level, sigma, how)
@@ -515,7 +516,7 @@ class Cleaner:
         context = 0 if self._plain is None else self._plain[0].shape[1]
         series = np.empty((len(self._used), context + len(rows)), np.float32)
         how(cpu_receiver.group_series, cpu_receiver.SERIES_STEPS * series.size + cells.size)(
-            rows, self.piece, self.narrow, weights, cells, found.level, self._edges, size, context, series
+            rows, self.piece, self.wide, weights, cells, found.level, self._edges, size, context, series
         )
         self._join(series, context, found.level, weights, power)
         return series, context
@@ -585,12 +586,15 @@ class Cleaner:
 
         out = np.zeros(2, np.int64)
         some = self._bands[:STEP_BANDS]
-        each = np.zeros((len(series) + 1, (series.shape[1] - context % self.piece) // self.piece))
+        groups, n_all = series.shape
+        whole = (n_all - context % self.piece) // self.piece
+        each, means = np.zeros((groups + 1, whole)), np.empty(whole)
         sought = (self.piece, context, n, STEP_ERROR)
         steps = cpu_receiver.SERIES_STEPS * series.size
-        if not self._how(cpu_impulses.changes, steps)(series, self._used, some, *sought, each):
+        if not self._how(cpu_impulses.changes, steps)(series, self._used, some, *sought, means, each):
             return None
-        if not cpu_impulses.find_step(series, self._used, some, each, *sought, STEEP, out):
+        work = means, np.empty(whole), np.empty(n_all), np.empty(16), np.empty(groups)
+        if not cpu_impulses.find_step(series, self._used, some, each, *sought, STEEP, work, out):
             return None
         return int(out[0]), int(out[1])
 
@@ -624,18 +628,20 @@ class Cleaner:
         found = np.zeros((MOST_FOUND, 4))
         widths = self._widths
         kept: list[NDArray[np.int64]] = []
-        cut_room, left_room = np.zeros((MOST_FOUND, 4), np.int64), np.zeros((MOST_FOUND, 4), np.int64)
+        cut_room, left_room, done = (np.zeros((MOST_FOUND, 4), np.int64) for _ in range(3))
+        y, sums = np.empty(n, np.float32), np.zeros((len(used) + 1, n), np.float32)
+        prefix, place = np.zeros((len(used), series.shape[1] + 1)), np.zeros(2, np.int64)
         steps = cpu_receiver.SERIES_STEPS * series.size
         for _ in range(ROUNDS):
             count = self._how(cpu_impulses.detect, steps + DETECT_STEPS * n * len(self._bands))(
-                series, used, self._bands, self._thresholds, context, context + n, widths, found
+                series, used, self._bands, self._thresholds, context, context + n, widths, y, sums, found
             )
             if not count:
                 break
             order = np.argsort(-found[:count, 0], kind="stable")  # the strongest first
             cut, _ = self._how(cpu_impulses.remove, steps + JUDGE_STEPS * count * len(used))(
                 series, used, self._bands, found, order, context, context + n, self._phase, self._unit, WHOLE_DM,
-                PART_DM, MARGIN, cut_room, left_room,
+                PART_DM, MARGIN, prefix, done, place, cut_room, left_room,
             )  # fmt: skip
             if not cut:
                 break
