@@ -228,8 +228,8 @@ def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
 
     kernel = njit(nogil=True, error_model="numpy")(direct.grid_point.py_func)
     use = "from skysieve.periodogram.cpu.direct import grid_point; grid_point(0.1, 0.2, 3.0)"
-    jit.compile_beside(kernel, use)
-    jit.compile_beside(kernel, use)  # one process is enough
+    jit.compile_beside(use, kernel)
+    jit.compile_beside(use, kernel)  # one process is enough
     assert len(jit._beside) == 1
     assert kernel(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)
     assert jit._beside == {}
@@ -237,7 +237,7 @@ def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
     (stored,) = files(tmp_path)
     stored.unlink()
     again = njit(nogil=True, error_model="numpy")(direct.grid_point.py_func)
-    jit.compile_beside(again, "raise SystemExit(1)")
+    jit.compile_beside("raise SystemExit(1)", again)
     assert again(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)  # the process failed: compiled here
     assert sum(again.stats.cache_misses.values()) == 1
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.dedispersion.data.delays import delay_seconds
+from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
 
 from .masks import Mask
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.data.filterbank import Filterbank
-    from skysieve.dedispersion.data.observation import Observation
 
     from .dropouts import Watch
 
@@ -327,6 +327,21 @@ class Cleaner:
         self._limit = max(LIMIT, BRIGHT / math.sqrt(obs.nchan))
         self._widths = 2 + int(math.log2(self.piece))
         self.reset()
+
+    def compile_beside(self) -> None:
+        """Start to compile the search for impulses and steps of the gain in another process, where it is not stored.
+
+        This process compiles the statistics of channels meanwhile.
+        """
+        from skysieve.core.cpu import jit
+
+        from . import cpu_impulses as kernels
+
+        if {"gain", "impulses"} <= set(self.steps) and not self.few:
+            jit.compile_beside(
+                f"from {__name__} import examine_few; examine_few()",
+                kernels.changes, kernels.detect, kernels.remove, kernels.find_step,
+            )  # fmt: skip
 
     @property
     def groups(self) -> int:
@@ -810,6 +825,19 @@ class CleanReader:
                 self._blocks.pop(next(iter(self._blocks)))
             self._blocks[at // size] = rows
         return self._blocks[number]
+
+
+def examine_few() -> None:
+    """Look for an impulse and for a step of the gain in a few samples."""
+    few = Observation(np.linspace(1500.0, 1200.0, 2 * LEAST_GROUP), 1e-3)
+    cleaner = Cleaner(few, np.dtype(np.uint8), 0, ("gain", "impulses"), (), DM_CONSTANT)
+    cleaner._used[:] = LEAST_GROUP
+    n = cleaner.block
+    impulse, step = np.zeros((2, cleaner.groups, n), np.float32)
+    impulse[:, n // 2] = step[:, n // 2 :] = 100.0
+    cleaner._find_step(np.zeros_like(step), 0, n)  # in the order in which they are needed
+    cleaner._examine(impulse, n)
+    cleaner._find_step(step, 0, n)
 
 
 def bands_of(groups: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
