@@ -243,6 +243,31 @@ def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("with_helpers")
+def test_a_function_that_is_compiled_beside_is_used_as_soon_as_it_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "usable_cores", lambda: 2)
+    from skysieve.periodogram.cpu import direct
+
+    options = {"nogil": True, "error_model": "numpy"}
+    first, second = (njit(**options)(kernel.py_func) for kernel in (direct.grid_point, direct.weighted_sums))
+    use = (
+        "from skysieve.periodogram.cpu.direct import grid_point; grid_point(0.1, 0.2, 3.0); import time; time.sleep(99)"
+    )
+    jit.compile_beside(use, first, second, later=True)
+    helper = jit._beside[first.py_func]
+    try:
+        assert jit._beside[second.py_func] is helper
+        assert first(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)
+        assert sum(first.stats.cache_hits.values()) == 1
+        assert helper.poll() is None  # it still runs
+        assert os.getpriority(os.PRIO_PROCESS, helper.pid) == min(19, os.nice(0) + jit.LATER)
+    finally:
+        helper.kill()
+        helper.wait()
+        jit._beside.clear()
+
+
+@pytest.mark.usefixtures("with_helpers")
 def test_warm_up_compiles_what_else_is_interpreted(monkeypatch):
     monkeypatch.setattr(jit, "INTERPRETED_SECONDS", jit.INTERPRETED_SECONDS)
     monkeypatch.setattr(jit.FirstAnswers, "allowed", True)

@@ -345,7 +345,7 @@ def test_few_events_have_the_same_groups_without_compiled_code(monkeypatch):
     assert len(found.events) > 100
     used = []
 
-    def interpreted(kernel, steps):
+    def interpreted(kernel, steps, worth=1.0):
         assert steps == EVENT_STEPS * len(found.events)
         used.append(kernel)
         return jit.interpreted(kernel)

@@ -76,7 +76,7 @@ def strongest(y, widths, threshold, band, found, count):
 def detect(series, used, bands, thresholds, first, last, widths, y, sums, found):
     """Find windows in the sums of bands of groups; ``used[j]`` is the number of good channels of a group.
 
-    ``bands[b]`` are (first group, last + 1).  Only samples ``first : last`` are examined.  ``y``, shape (last - first,),
+    ``bands[b]`` are (first group, last + 1).  Only samples ``first : last`` are examined.  ``y``, which holds as many,
     and ``sums``, one row longer than the groups and with zeros in the first, are scratch memory of float32:
     ``numpy.zeros`` takes long to compile.
     """

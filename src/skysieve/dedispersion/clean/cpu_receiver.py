@@ -224,9 +224,7 @@ def level_of(total, square, lag, counts, mean, var, rho, level, sigma, how=compi
     ``rho``, which begins at 0, is the lag-1 autocorrelation of a channel, 0 on average for white noise.
     """
     fair, order = np.empty_like(mean), sorting_network(len(mean))
-    how(piece_moments, CELL_STEPS * mean.size)(
-        total, square, lag, counts, mean, var, fair, np.zeros(len(rho)), rho
-    )
+    how(piece_moments, CELL_STEPS * mean.size)(total, square, lag, counts, mean, var, fair, np.zeros(len(rho)), rho)
     how(medians, MEDIAN_STEPS * len(order))(mean.copy(), order, level)
     how(medians, MEDIAN_STEPS * len(order))(fair, order, sigma)
     part = 1 - 2 / (9 * (int(counts[0]) - 1))
