@@ -308,8 +308,7 @@ class Cleaner:
         self.positive = np.dtype(dtype).kind == "u"
         dtype = np.dtype(dtype)
         self.dtype = dtype
-        self.narrow = dtype.itemsize == 1
-        self.wide = None if self.narrow else True
+        self.wide = None if dtype.itemsize == 1 else True
         self.whole = dtype.kind != "f"
         bits = 8 * dtype.itemsize
         self.low = -(2.0 ** (bits - 1)) if dtype.kind == "i" else 0.0
@@ -460,7 +459,7 @@ class Cleaner:
         P = n // q
         counts = np.full(P, q, np.int64)
         counts[-1] = n - (P - 1) * q
-        kind = np.int32 if self.narrow else np.float64
+        kind = np.int32 if self.wide is None else np.float64
         total, square, lag = (np.zeros((P, C), kind) for _ in range(3))
         how = self._how
         how(cpu_receiver.moments, MOMENT_STEPS * n)(rows, q, self.wide, total, square, lag)
