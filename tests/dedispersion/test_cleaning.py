@@ -9,7 +9,7 @@ from skysieve.core.cpu import jit
 from skysieve.dedispersion import Filterbank, Noise, fake, inject_pulses, read_rfifind, search, write_rfifind
 from skysieve.dedispersion.clean import cpu_impulses, cpu_receiver
 from skysieve.dedispersion.clean.cpu_receiver import sorting_network
-from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
+from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps, examine_few
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.injections.interference import interference
 from skysieve.dedispersion.injections.pulses import Pulse
@@ -174,9 +174,12 @@ def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, k
     fb = Filterbank.from_array(values, fch1=1500.0, foff=-4.0, tsamp=1e-3)
     compiled, one = cleaned(fb)
     run = []
-    monkeypatch.setattr(
-        jit, "interpreted_if_small", lambda kernel, steps: run.append(kernel) or jit.interpreted(kernel)
-    )
+
+    def interpreted(kernel, steps):
+        run.append(kernel)
+        return jit.interpreted(kernel)
+
+    monkeypatch.setattr(jit, "interpreted_if_small", interpreted)
     monkeypatch.setattr(Cleaner, "few", True)
     ours, other = cleaned(fb)
     assert {cpu_impulses.detect, cpu_impulses.remove, cpu_impulses.changes, cpu_receiver.medians} <= set(run)
@@ -184,6 +187,16 @@ def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, k
     assert len(one.removed().windows) > 0
     assert (one.removed().windows == other.removed().windows).all()
     assert one.removed().parts == other.removed().parts
+
+
+def test_what_is_compiled_beside_has_the_types_of_a_search():
+    kernels = cpu_impulses.changes, cpu_impulses.detect, cpu_impulses.remove, cpu_impulses.find_step
+    _, cleaner = cleaned(data("all")[0])
+    assert cleaner.jumps
+    before = [set(kernel.overloads) for kernel in kernels]
+    assert all(before)
+    examine_few()
+    assert [set(kernel.overloads) for kernel in kernels] == before
 
 
 def test_reading_in_pieces_changes_no_bit():
