@@ -13,6 +13,8 @@
 #define CLOSE 1e-6  // a step so short needs no further evaluation
 #define SURE \
   2e-7  // product of the last two steps, over the harmonics squared, after which the third derivative gives the rest
+#define RATIO 0.011    // of one term of a power's series to the next one, up to which it ends a climb
+#define DISTINCT 0.01  // determinants, of 1/4 at most, from which sums need not be centred
 #define HIGHER 1e-12  // difference of two powers that is more than rounding
 
 // What is given for every peak tried, `tries` of an object, of which the first `wanted` are kept.
@@ -47,7 +49,7 @@ __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequenc
     below = j ? (f[0] - f[-1]) * span : 0;
     above = j + 1 < nf ? (f[1] - f[0]) * span : 0;
     if (r >= A.wanted) {  // of a regular grid ls_peaks gives those alone that may be high enough
-      const double turns = fmax(below, above) * A.harmonics, c = turns < 1 ? cos(1.5707963267948966 * turns) : 0;
+      const double turns = fmax(below, above) * A.harmonics, c = turns < 1 ? cospi(0.5 * turns) : 0;
       if (A.here[slot] < c * c * A.here[slot - r]) return false;
     }
     w.lo = -fmin(fmin(fmax(below, least), most), (*f - A.frequencies[0]) * span);
