@@ -343,6 +343,31 @@ __device__ __forceinline__ void series_of(const double* cosines, const double* s
     im.c[k] = k % 4 == 0 ? s : k % 4 == 1 ? c : k % 4 == 2 ? -s : -c;
   }
 }
+// Cosine and sine at a time, as sincos_cycles(cycles()) gives them to 3e-16, with two thirds of the instructions: the sum with 1.5 * 2^52
+// rounds to quarters, and its last bits say which. Polynomials in the square of the rest, through Chebyshev's points of 1/8 of a cycle.
+__device__ __forceinline__ void sincos_at(Frequency f, double t, double& s, double& c) {
+  const double a = f.f * t, low = fma(f.rest, t, fma(f.f, t, -a)), rounded = fma(4.0, a, 6755399441055744.0),
+               quarters = rounded - 6755399441055744.0, x = fma(-0.25, quarters, a) + low, z = x * x;
+  const int quarter = __double2loint(rounded);
+  double sine = 3.7808689593022957, cosine = 7.810290968144191;
+  sine = fma(sine, z, -15.093804209987114);
+  cosine = fma(cosine, z, -26.42425703488269);
+  sine = fma(sine, z, 42.058685020160894);
+  cosine = fma(cosine, z, 60.24462008593029);
+  sine = fma(sine, z, -76.70585970427454);
+  cosine = fma(cosine, z, -85.45681709034115);
+  sine = fma(sine, z, 81.60524927594804);
+  cosine = fma(cosine, z, 64.93939402236538);
+  sine = fma(sine, z, -41.341702240399634);
+  cosine = fma(cosine, z, -19.73920880217842);
+  sine = fma(sine, z, 6.283185307179586) * x;
+  cosine = fma(cosine, z, 1.0);
+  auto negated = [](double v, int bit) {  // where bit 1 is set
+    return __hiloint2double(__double2hiint(v) ^ (int)((unsigned)(bit & 2) << 30), __double2loint(v));
+  };
+  s = negated(quarter & 1 ? cosine : sine, quarter);
+  c = negated(quarter & 1 ? sine : cosine, quarter + 1);
+}
 // A point's part of the sums of add_series, times powers of s: w cos(p), w sin(p), y cos(p), y sin(p), w cos(2p), w sin(2p) / 2.
 __device__ __forceinline__ void add_moments(double (&m)[32], double c, double s, double place, double2 wv) {
   const double wc = wv.x * c, ws = wv.x * s;
@@ -378,7 +403,7 @@ __device__ __forceinline__ Power power_near(const double* m, bool mean) {
   const Series above = a * (cc + ss) - dc * (cc - ss) - ds * (cs + cs);
   const Series below = squared(a) - squared(dc) - squared(ds);
   if (!(below.c[0] > 4 * DISTINCT)) return Power{missing64(), 0, 0, 0, 0};
-  const double inverse = 1 / below.c[0], one = 6.283185307179586, two = one * one;
+  const double inverse = reciprocal(below.c[0]), one = 6.283185307179586, two = one * one;
   Series p;
 #pragma unroll
   for (int k = 0; k < TERMS; k++) {
@@ -407,17 +432,17 @@ static_assert(sizeof(Climb) == 216, "cuda_refine.CLIMB_BYTES");
 __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r, int centred) {
   Climb k = {};
   k.centred = centred;
-  k.done = !window_of(A, o, r, k.x, k.window);
+  k.done = !window_of(A, o, r, 1, k.x, k.window);
   if (k.done) return k;
   k.best.v = k.summit.v = NONE;
-  k.places = places_of(k.window, A.harmonics);
+  k.places = places_of(k.window, 1);
   const double df = A.frequencies ? 0 : A.df[o * A.grid_stride] * A.info[o].span,
                start = A.vertex[(size_t)o * A.tries + r] * df;
   k.trial = k.places.all() ? k.window.lo : fmin(fmax(start, k.window.lo), k.window.hi);
   return k;
 }
 // Takes the power at the trial place, and says which is next or that the climb is done.
-__device__ __forceinline__ void advance(Climb& k, const Power& p, int harmonics) {
+__device__ __forceinline__ void advance(Climb& k, const Power& p) {
   const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0 : k.centred ? 1e-15 : 1e-14);  // rounding of two powers at the top
   k.turn++;
   const int all = k.places.all();
@@ -466,12 +491,12 @@ __device__ __forceinline__ void advance(Climb& k, const Power& p, int harmonics)
   }  // nothing to climb: the sample's power is missing
   else {
     k.trial = fma(0.25, k.trial - k.at, k.at);
-    k.done = fabs(k.trial - k.at) < CLOSE / harmonics || k.turn >= MOST_TRIALS;
+    k.done = fabs(k.trial - k.at) < CLOSE || k.turn >= MOST_TRIALS;
     return;
   }
-  const double leap = LEAP / harmonics, d = k.best.d, e = k.best.e, t = k.best.t, q = k.best.q;
-  double wish = e < 0 ? -d / e : d > 0 ? leap : d < 0 ? -leap : 0.0;
-  if (!k.centred && e < 0 && fabs(wish) <= leap)  // Newton's steps on the series of the slope
+  const double d = k.best.d, e = k.best.e, t = k.best.t, q = k.best.q;
+  double wish = e < 0 ? -d / e : d > 0 ? LEAP : d < 0 ? -LEAP : 0.0;
+  if (!k.centred && e < 0 && fabs(wish) <= LEAP)  // Newton's steps on the series of the slope
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const double slope = fma(wish, fma(wish, fma(wish, q / 6, 0.5 * t), e), d),
@@ -479,21 +504,21 @@ __device__ __forceinline__ void advance(Climb& k, const Power& p, int harmonics)
       if (bend < 0.5 * e) wish = fma(slope, reciprocal(-bend), wish);
     }
   const double length = fabs(wish);
-  const bool inside = length <= leap && k.at + wish >= k.window.lo && k.at + wish <= k.window.hi;
-  const double to = fmin(fmax(k.at + fmin(fmax(wish, -leap), leap), k.window.lo), k.window.hi);
+  const bool inside = length <= LEAP && k.at + wish >= k.window.lo && k.at + wish <= k.window.hi;
+  const double to = fmin(fmax(k.at + fmin(fmax(wish, -LEAP), LEAP), k.window.lo), k.window.hi);
   bool sure = inside;
   if (k.centred)
-    sure = sure && k.step != 0 && length * (length + fabs(k.step)) * harmonics * harmonics <= SURE &&
+    sure = sure && k.step != 0 && length * (length + fabs(k.step)) <= SURE &&
            fabs(t * wish) <= -0.01 * e;
   else  // each term of the series is a small part of the one before it, and so are the neglected ones
     sure = sure && 1.2 * length <= RATIO && fabs(t * wish) <= -3 * RATIO * e &&
            fabs(q * wish * wish) <= -12 * RATIO * RATIO * e;
-  k.done = sure || fabs(to - k.at) <= CLOSE / harmonics || k.turn >= MOST_TRIALS;
+  k.done = sure || fabs(to - k.at) <= CLOSE || k.turn >= MOST_TRIALS;
   if (!k.done)
     k.trial = to;
   else if (!inside)
     k.best.e = 0;  // an end of the window, beyond which the power rises
-  else if (sure || length <= CLOSE / harmonics) {
+  else if (sure || length <= CLOSE) {
     if (k.centred) wish = -d / fma(0.5 * t, wish, e);
     wish = fmin(fmax(wish, k.window.lo - k.at), k.window.hi - k.at);
     k.best.v = fma(wish, fma(wish, fma(wish, fma(wish, q / 24, t / 6), 0.5 * e), d), k.best.v);
@@ -519,7 +544,7 @@ __device__ __noinline__ void take(const Refine& A, Climb& k, const double* m, in
     k.centred = 1;  // once more, at the same place
     return;
   }
-  advance(k, p, A.picks.harmonics);
+  advance(k, p);
   if (last) k.done = 1;
   if (k.done) conclude(A.picks, o, r, k);
 }
@@ -553,13 +578,12 @@ __device__ __forceinline__ void sum_lanes(double (&m)[32], double* to) {
 // The sums of points first, first + step, ... at one frequency, by each group of G lanes. AT_ONCE: points of a thread that are under way together.
 template <int G, int AT_ONCE>
 __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f,
-                                       double span, double middle, bool mean, double* to) {
+                                       double inverse, double middle, bool mean, double* to) {
   static_assert(ROOM >= SUMS, "sums of a group");
   double m[32];
 #pragma unroll
   for (int i = 0; i < 32; i++) m[i] = 0;
   Column base = {0, 0, 0, 0, 0, 0};
-  const double inverse = 1 / span;
   if (mean) base = column_at(f, middle, middle * inverse);
 #pragma unroll AT_ONCE
   for (int i = first; i < n; i += step) add_point(m, column_at(f, t[i], t[i] * inverse), base, wv[i]);
@@ -568,8 +592,8 @@ __device__ __forceinline__ void add_up(const double* t, const double2* wv, int f
 // The same, one code for all.
 template <int G>
 __device__ __noinline__ void add_centred(const double* t, const double2* wv, int first, int n, int step, Frequency f,
-                                         double span, double middle, bool mean, double* to) {
-  add_up<G, 2>(t, wv, first, n, step, f, span, middle, mean, to);
+                                         double inverse, double middle, bool mean, double* to) {
+  add_up<G, 2>(t, wv, first, n, step, f, inverse, middle, mean, to);
 }
 // The sums for the series of the power; s counts from the middle, in spans.
 template <int G, int AT_ONCE>
@@ -583,7 +607,7 @@ __device__ __forceinline__ void add_series(const double* t, const double2* wv, i
 #pragma unroll AT_ONCE
   for (int i = first; i < n; i += G) {
     double s, c;
-    sincos_cycles(cycles(f, t[i]), s, c);
+    sincos_at(f, t[i], s, c);
     add_moments(m, c, s, fma(t[i], inverse, offset), wv[i]);
   }
   sum_lanes<G, SERIES_ROOM>(m, to);
@@ -607,7 +631,7 @@ __device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, dou
   double* to = sums + group * SERIES_ROOM;
   const bool leads = !own && o >= 0, mean = A.mean != 0;
   const int n = A.picks.info[of].n, lo = A.offsets[of];
-  const double span = A.picks.info[of].span, inverse = 1 / span, middle = A.tp[lo + n / 2];
+  const double inverse = 1 / A.picks.info[of].span, middle = A.tp[lo + n / 2];
   __syncwarp();
   if (!own) k.done = 1;
   if (leads) begin(A, k, o, r, 0);
@@ -623,7 +647,7 @@ __device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, dou
     }
     if (__any_sync(FULL, !done && centred)) {
       const bool mine = !done && centred;
-      add_centred<G>(A.tp + lo, A.wv + lo, own, mine ? n : 0, G, f, span, middle, mean, to);
+      add_centred<G>(A.tp + lo, A.wv + lo, own, mine ? n : 0, G, f, inverse, middle, mean, to);
       if (!own && mine) take(A, k, to, o, r, false);
     }
     __syncwarp();
@@ -634,13 +658,13 @@ __device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, dou
 // The same for one peak, by a block.
 __device__ __forceinline__ void refine_block(const Refine& A, int o, int r, double (*part)[32], Climb& k) {
   const int n = A.picks.info[o].n, lo = A.offsets[o], tid = threadIdx.x;
-  const double span = A.picks.info[o].span, middle = A.tp[lo + n / 2];
+  const double inverse = 1 / A.picks.info[o].span, middle = A.tp[lo + n / 2];
   const bool mean = A.mean != 0;
   __syncthreads();
   if (!tid) begin(A, k, o, r, 1);
   __syncthreads();
   while (!k.done) {
-    add_centred<32>(A.tp + lo, A.wv + lo, tid, n, THREADS, moved(k.x, k.trial / span), span, middle, mean,
+    add_centred<32>(A.tp + lo, A.wv + lo, tid, n, THREADS, moved(k.x, k.trial * inverse), inverse, middle, mean,
                     part[tid >> 5]);
     add_warps(part);
     if (!tid) take(A, k, part[0], o, r, false);
@@ -705,9 +729,9 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
     }
     return;
   }
-  const double span = A.picks.info[o].span;
+  const double inverse = 1 / A.picks.info[o].span;
   add_up<32, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), LONG_THREADS,
-                moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part[warp]);
+                moved(k.x, k.trial * inverse), inverse, A.tp[lo + n / 2], A.mean != 0, part[warp]);
   add_warps(part);
   double* mine = A.sums + (size_t)slot * A.slices * 32;
   if (!warp) {
@@ -792,7 +816,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     A.lo[number] = A.offsets[o];
     A.start[number] = (long long)number * PROBES;
     Info info = A.picks.info[o];
-    const bool none = info.status || !window_of(A.picks, o, r, s.x, s.window);
+    const bool none = info.status || !window_of(A.picks, o, r, A.picks.harmonics, s.x, s.window);
     if (none) {
       info.status = 1;
       keep_none(A.picks, o, r);

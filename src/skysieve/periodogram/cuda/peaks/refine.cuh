@@ -37,11 +37,11 @@ struct Window {
   double lo, hi;
 };
 // Is there a peak to refine, and where? x: its sample's frequency.
-__device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequency& x, Window& w) {
+__device__ __forceinline__ bool window_of(const Picks& A, int o, int r, int harmonics, Frequency& x, Window& w) {
   const size_t slot = (size_t)o * A.tries + r;
   if (A.info[o].status || r >= A.found[o]) return false;
   const int j = A.index[slot], gi = o * A.grid_stride, nf = A.nf[gi];
-  const double span = A.info[o].span, least = LEAST / A.harmonics, most = FARTHEST / A.harmonics;
+  const double span = A.info[o].span, least = LEAST / harmonics, most = FARTHEST / harmonics;
   double below, above;
   if (A.frequencies) {
     const double* f = A.frequencies + j;
@@ -49,7 +49,7 @@ __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequenc
     below = j ? (f[0] - f[-1]) * span : 0;
     above = j + 1 < nf ? (f[1] - f[0]) * span : 0;
     if (r >= A.wanted) {  // of a regular grid ls_peaks gives those alone that may be high enough
-      const double turns = fmax(below, above) * A.harmonics, c = turns < 1 ? cospi(0.5 * turns) : 0;
+      const double turns = fmax(below, above) * harmonics, c = turns < 1 ? cospi(0.5 * turns) : 0;
       if (A.here[slot] < c * c * A.here[slot - r]) return false;
     }
     w.lo = -fmin(fmin(fmax(below, least), most), (*f - A.frequencies[0]) * span);
