@@ -495,14 +495,18 @@ __device__ __forceinline__ void advance(Climb& k, const Power& p) {
     return;
   }
   const double d = k.best.d, e = k.best.e, t = k.best.t, q = k.best.q;
-  double wish = e < 0 ? -d / e : d > 0 ? LEAP : d < 0 ? -LEAP : 0.0;
-  if (!k.centred && e < 0 && fabs(wish) <= LEAP)  // Newton's steps on the series of the slope
+  const double inverse = -1 / e;
+  double wish = e < 0 ? d * inverse : d > 0 ? LEAP : d < 0 ? -LEAP : 0.0;
+  if (!k.centred && e < 0 && fabs(wish) <= NEAR) {  // Newton's steps on the series of the slope
+    double root = wish;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      const double slope = fma(wish, fma(wish, fma(wish, q / 6, 0.5 * t), e), d),
-                   bend = fma(wish, fma(wish, 0.5 * q, t), e);
-      if (bend < 0.5 * e) wish = fma(slope, reciprocal(-bend), wish);
+      const double slope = fma(root, fma(root, fma(root, q / 6, 0.5 * t), e), d),
+                   bend = fma(root, fma(root, 0.5 * q, t), e);
+      if (bend < 0.5 * e) root = fma(slope, reciprocal(-bend), root);
     }
+    if (root * wish > 0 && fabs(root) <= 2 * fabs(wish)) wish = root;  // uphill
+  }
   const double length = fabs(wish);
   const bool inside = length <= LEAP && k.at + wish >= k.window.lo && k.at + wish <= k.window.hi;
   const double to = fmin(fmax(k.at + fmin(fmax(wish, -LEAP), LEAP), k.window.lo), k.window.hi);
@@ -510,9 +514,12 @@ __device__ __forceinline__ void advance(Climb& k, const Power& p) {
   if (k.centred)
     sure = sure && k.step != 0 && length * (length + fabs(k.step)) <= SURE &&
            fabs(t * wish) <= -0.01 * e;
-  else  // each term of the series is a small part of the one before it, and so are the neglected ones
-    sure = sure && 1.2 * length <= RATIO && fabs(t * wish) <= -3 * RATIO * e &&
-           fabs(q * wish * wish) <= -12 * RATIO * RATIO * e;
+  else if (e < 0) {  // each term of the series is a small part of the one before it, and so are the neglected ones
+    const double square = wish * wish, odd = t * inverse * (1.0 / 3),
+                 ratio = square * fmax(fmax(1.44, odd * odd), fabs(q) * inverse * (1.0 / 12)), lost = square * e;
+    sure = sure && ratio <= RATIO * RATIO && ratio * ratio * ratio * lost * lost <= 4 * LOST * LOST;
+  } else
+    sure = false;
   k.done = sure || fabs(to - k.at) <= CLOSE || k.turn >= MOST_TRIALS;
   if (!k.done)
     k.trial = to;
