@@ -19,7 +19,7 @@
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
-// budget: f64 kernel=ls_refine regs<=128 smem<=7552
+// budget: f64 kernel=ls_refine regs<=128 smem<=7680
 // budget: f64 kernel=ls_refine_long regs<=128 smem<=2304
 // budget: f64 kernel=ls_probe regs<=128 smem<=0
 // budget: f64 kernel=ls_select regs<=72
@@ -34,9 +34,9 @@
 #define LONG_THREADS 256  // of ls_refine_long
 #define VERY_LONG 16384   // points of a series that one block sums
 #define SLICE 4096        // points of a block of a longer one
-#define SUMS 21         // of add_up
-#define ROOM 24         // of a group, rounded up to a multiple of GROUP
-#define ORDER 4         // of the series of a power
+#define SUMS 21           // of add_up
+#define ROOM 24           // of a group, rounded up to a multiple of GROUP
+#define ORDER 4           // of the series of a power
 #define TERMS (ORDER + 1)
 #define SERIES_SUMS (6 * TERMS)
 #define SERIES_ROOM 32
@@ -376,8 +376,7 @@ __device__ __forceinline__ void add_moments(double (&m)[32], double c, double s,
 #pragma unroll
   for (int k = 0; k < TERMS; k++) {
 #pragma unroll
-    for (int j = 0; j < 6; j++)
-      m[TERMS * j + k] = k ? fma(of[j], power, m[TERMS * j + k]) : m[TERMS * j] + of[j];
+    for (int j = 0; j < 6; j++) m[TERMS * j + k] = k ? fma(of[j], power, m[TERMS * j + k]) : m[TERMS * j] + of[j];
     if (k) power *= place;
   }
 }
@@ -427,11 +426,14 @@ struct Climb {
   int tried, highest, top,
       rising;  // of these: how many are done, which is the highest, which the summit; does the power rise to the last
   int turn, done, centred;  // centred: are the sums those of add_up
+  int object, number;       // of the peak; object: below 0 where there is none
 };
-static_assert(sizeof(Climb) == 216, "cuda_refine.CLIMB_BYTES");
+static_assert(sizeof(Climb) == 224, "cuda_refine.CLIMB_BYTES");
 __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r, int centred) {
   Climb k = {};
   k.centred = centred;
+  k.object = o;
+  k.number = r;
   k.done = !window_of(A, o, r, 1, k.x, k.window);
   if (k.done) return k;
   k.best.v = k.summit.v = NONE;
@@ -443,7 +445,9 @@ __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r, int ce
 }
 // Takes the power at the trial place, and says which is next or that the climb is done.
 __device__ __forceinline__ void advance(Climb& k, const Power& p) {
-  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0 : k.centred ? 1e-15 : 1e-14);  // rounding of two powers at the top
+  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0
+                                         : k.centred      ? 1e-15
+                                                          : 1e-14);  // rounding of two powers at the top
   k.turn++;
   const int all = k.places.all();
   if (k.tried < all) {
@@ -512,8 +516,7 @@ __device__ __forceinline__ void advance(Climb& k, const Power& p) {
   const double to = fmin(fmax(k.at + fmin(fmax(wish, -LEAP), LEAP), k.window.lo), k.window.hi);
   bool sure = inside;
   if (k.centred)
-    sure = sure && k.step != 0 && length * (length + fabs(k.step)) <= SURE &&
-           fabs(t * wish) <= -0.01 * e;
+    sure = sure && k.step != 0 && length * (length + fabs(k.step)) <= SURE && fabs(t * wish) <= -0.01 * e;
   else if (e < 0) {  // each term of the series is a small part of the one before it, and so are the neglected ones
     const double square = wish * wish, odd = t * inverse * (1.0 / 3),
                  ratio = square * fmax(fmax(1.44, odd * odd), fabs(q) * inverse * (1.0 / 12)), lost = square * e;
@@ -533,7 +536,8 @@ __device__ __forceinline__ void advance(Climb& k, const Power& p) {
     k.best.e = fma(wish, fma(wish, 0.5 * q, t), e);
   }
 }
-__device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Climb& k) {
+__device__ __forceinline__ void conclude(const Picks& A, const Climb& k) {
+  const int o = k.object, r = k.number;
   const bool none = k.best.v == NONE;
   keep(A, o, r, k.x, none ? 0.0 : k.at, none ? A.here[(size_t)o * A.tries + r] : k.best.v, none ? 0.0 : k.best.e);
 }
@@ -544,7 +548,7 @@ __device__ __noinline__ void begin(const Refine& A, Climb& k, int o, int r, int 
   if (k.done) keep_none(A.picks, o, r);
 }
 // m: sums at the trial place.
-__device__ __noinline__ void take(const Refine& A, Climb& k, const double* m, int o, int r, bool last) {
+__device__ __noinline__ void take(const Refine& A, Climb& k, const double* m, bool last) {
   const bool mean = A.mean != 0;
   const Power p = k.centred ? power_at(m, mean) : power_near(m, mean);
   if (!k.centred && !(p.v == p.v)) {
@@ -553,7 +557,7 @@ __device__ __noinline__ void take(const Refine& A, Climb& k, const double* m, in
   }
   advance(k, p);
   if (last) k.done = 1;
-  if (k.done) conclude(A.picks, o, r, k);
+  if (k.done) conclude(A.picks, k);
 }
 
 // MANY sums from lanes K apart on; first: which of all these are. A loop over K would leave the sums in local memory.
@@ -604,18 +608,18 @@ __device__ __noinline__ void add_centred(const double* t, const double2* wv, int
 }
 // The sums for the series of the power; s counts from the middle, in spans.
 template <int G, int AT_ONCE>
-__device__ __forceinline__ void add_series(const double* t, const double2* wv, int first, int n, Frequency f,
-                                           double inverse, double middle, double* to) {
+__device__ __forceinline__ void add_series(const double* t, const double2* wv, int lo, int first, int n, Frequency f,
+                                           double inverse, double offset, double* to) {
   static_assert(SERIES_ROOM >= SERIES_SUMS, "sums of a group");
   double m[32];
 #pragma unroll
   for (int i = 0; i < 32; i++) m[i] = 0;
-  const double offset = -middle * inverse;
 #pragma unroll AT_ONCE
-  for (int i = first; i < n; i += G) {
+  for (int i = lo + first; i < lo + n; i += G) {
     double s, c;
-    sincos_at(f, t[i], s, c);
-    add_moments(m, c, s, fma(t[i], inverse, offset), wv[i]);
+    const double at = t[i];
+    sincos_at(f, at, s, c);
+    add_moments(m, c, s, fma(at, inverse, offset), wv[i]);
   }
   sum_lanes<G, SERIES_ROOM>(m, to);
 }
@@ -633,15 +637,17 @@ __device__ __forceinline__ void add_warps(double (*part)[32]) {
 // Peaks from their samples to their maxima, one by each group of G lanes; o: below 0 where a group has none.
 template <int G>
 __device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, double* sums, Climb* climbs) {
-  const int own = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G, of = max(o, 0);
+  const int own = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G;
   Climb& k = climbs[group];
   double* to = sums + group * SERIES_ROOM;
-  const bool leads = !own && o >= 0, mean = A.mean != 0;
-  const int n = A.picks.info[of].n, lo = A.offsets[of];
-  const double inverse = 1 / A.picks.info[of].span, middle = A.tp[lo + n / 2];
+  const int n = A.picks.info[max(o, 0)].n, lo = A.offsets[max(o, 0)];
+  const double inverse = 1 / A.picks.info[max(o, 0)].span, offset = -A.tp[lo + n / 2] * inverse;
   __syncwarp();
-  if (!own) k.done = 1;
-  if (leads) begin(A, k, o, r, 0);
+  if (!own) {
+    k.done = 1;
+    k.object = o;
+    if (o >= 0) begin(A, k, o, r, 0);
+  }
   __syncwarp();
   bool done = k.done;
   while (__any_sync(FULL, !done)) {  // groups that are done wait for the others
@@ -649,18 +655,19 @@ __device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, dou
     const Frequency f = done ? Frequency{0, 0} : moved(k.x, k.trial * inverse);
     if (__any_sync(FULL, !done && !centred)) {
       const bool mine = !done && !centred;
-      add_series<G, 2>(A.tp + lo, A.wv + lo, own, mine ? n : 0, f, inverse, middle, to);
-      if (!own && mine) take(A, k, to, o, r, false);
+      add_series<G, 2>(A.tp, A.wv, lo, own, mine ? n : 0, f, inverse, offset, to);
+      if (!own && mine) take(A, k, to, false);
     }
     if (__any_sync(FULL, !done && centred)) {
       const bool mine = !done && centred;
-      add_centred<G>(A.tp + lo, A.wv + lo, own, mine ? n : 0, G, f, inverse, middle, mean, to);
-      if (!own && mine) take(A, k, to, o, r, false);
+      add_centred<G>(A.tp + lo, A.wv + lo, own, mine ? n : 0, G, f, inverse, A.tp[lo + n / 2], A.mean != 0, to);
+      if (!own && mine) take(A, k, to, false);
     }
     __syncwarp();
     done = k.done;
   }
-  settle(A.picks, A.ranks, of, leads);
+  const int object = k.object;
+  settle(A.picks, A.ranks, object, !own && object >= 0);
 }
 // The same for one peak, by a block.
 __device__ __forceinline__ void refine_block(const Refine& A, int o, int r, double (*part)[32], Climb& k) {
@@ -674,7 +681,7 @@ __device__ __forceinline__ void refine_block(const Refine& A, int o, int r, doub
     add_centred<32>(A.tp + lo, A.wv + lo, tid, n, THREADS, moved(k.x, k.trial * inverse), inverse, middle, mean,
                     part[tid >> 5]);
     add_warps(part);
-    if (!tid) take(A, k, part[0], o, r, false);
+    if (!tid) take(A, k, part[0], false);
     __syncthreads();
   }
   if (tid < 32) settle(A.picks, A.ranks, o, !tid);
@@ -758,7 +765,7 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
   if (!lane) {
     for (int i = 0; i < SUMS; i++)
       for (int w = 1; w < LONG_THREADS / 32; w++) part[0][i] += part[w][i];
-    take(A, k, part[0], o, r, turn + 1 == A.turns);
+    take(A, k, part[0], turn + 1 == A.turns);
     A.climbs[slot] = k;
   }
   __syncwarp();

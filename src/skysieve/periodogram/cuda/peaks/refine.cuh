@@ -17,7 +17,7 @@
 #define RATIO 0.011    // of a term of a power's series to the one before it, up to which the series ends a climb
 #define LOST 3e-11     // expected of the first neglected term; the largest of many was 8 times as much
 #define DISTINCT 0.01  // determinants, of 1/4 at most, from which sums need not be centred
-#define HIGHER 1e-12  // difference of two powers that is more than rounding
+#define HIGHER 1e-12   // difference of two powers that is more than rounding
 
 // What is given for every peak tried, `tries` of an object, of which the first `wanted` are kept.
 struct Picks {
