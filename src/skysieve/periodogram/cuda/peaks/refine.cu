@@ -1,15 +1,16 @@
 // From peaks of the grid to maxima of the exact periodogram, for one sinusoid: Newton's steps on exact float64 sums.
 //
-// At a trial frequency one pass over the points gives the sums of the normal equations with their first and second derivatives: columns
-// less their values at the middle point, so that nothing is lost where all cosines are nearly equal. A power and its two derivatives
-// follow by arithmetic on triples.
+// At a trial frequency one pass over the points gives sums of cosines and sines, of once and twice the frequency, with powers of the time
+// up to the fourth. From these follows the power's series about the trial frequency to fourth order, which mostly ends the climb. Where
+// cosine and sine hardly differ (less than a cycle in the span, few points) another pass gives the sums of the normal equations with two
+// derivatives: columns less their values at the middle point, so that nothing is lost where all cosines are nearly equal.
 //
 // ls_refine: GROUP lanes = one peak of a series of up to `few` points, one warp = one peak of a series of up to `middle`, and one block = one
-// of a longer one, up to `many`; peaks of series of more than `few` points come first. Some 40 operations for cosine and sine and 50 for the
-// 21 sums a point and trial; two trials a peak, the first at the vertex of the parabola through the samples: 1,000 objects of 165 points and
-// 5 peaks are 1.7e6 points, 24 bytes each from the cache. Limit: latency. Several peaks share a warp so that what each does once a trial
-// (the column at the middle point, the sums over lanes, the quotient) is done for all of them at the same time. The last peak of an object
-// to be refined selects the best, in falling order, straight to the host.
+// of a longer one, up to `many`, whose sums are centred; peaks of series of more than `few` points come first. Some 40 operations in float64
+// for cosine, sine and their products with the weights and 34 for the 30 sums a point and trial; 1.1 trials a peak at 10 samples a peak (1.4
+// at 5), the first at the vertex of the parabola through the samples: 1,000 objects of 165 points and 5 peaks are 0.9e6 points, 24 bytes each
+// from the cache. Limit: latency. Several peaks share a warp so that what each does once a trial (the sums over lanes, the series) is done
+// for all of them at the same time. The last peak of an object to be refined selects the best, in falling order, straight to the host.
 // ls_refine_long: one block = SLICE points of one peak of a longer series; the last block of a peak adds the sums of all and takes the step.
 // Launched once for each trial: peaks that are done return.
 // ls_probe: one thread = one peak of another model, whose exact powers come from that model's own kernel: a peak is to it an object with a

@@ -14,7 +14,7 @@
 #define SURE \
   2e-7  // product of the last two steps, over the harmonics squared, after which the third derivative gives the rest
 #define NEAR 0.1       // how far a power's series is of use
-#define RATIO 0.011    // of a term of a power's series to the one before it, up to which the series ends a climb
+#define RATIO 0.009    // of a term of a power's series to the one before it, up to which the series ends a climb
 #define LOST 3e-11     // expected of the first neglected term; the largest of many was 8 times as much
 #define DISTINCT 0.01  // determinants, of 1/4 at most, from which sums need not be centred
 #define HIGHER 1e-12   // difference of two powers that is more than rounding
