@@ -385,8 +385,8 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
     """The strongest step of the level in a band of groups, if there is one; whether there is one.
 
     A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
-    error, after a slope that both sides share is taken off, most of which happens at once: the means of two pieces on both sides differ by ``steep`` times as much, and
-    by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it, at the same time.
+    error, without a slope that both sides share.  Most of it happens at once: the means of two pieces on both sides
+    differ by ``steep`` times as much, and by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it, at the same time.
 
     Parameters
     ----------
@@ -420,7 +420,8 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
             if abs(change(means, p, size, later)) < ROUGHLY * error * noise:
                 continue
             low, high = p - size, p + later
-            slope = drift(means, p, size, later, a)
+            steady(each, used, bands[b, 0], bands[b, 1], math.sqrt(total), low, high, groups, still)
+            slope = drift(still, p, size, later, a)
             for i in range(low, high):
                 level[i] = means[i] - slope * (i + 0.5 - p)
             copy(a, level[low:p])
@@ -435,7 +436,6 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
             copy(a, level[p : p + 8])
             if (middle(a, 8) - close) * jump < 0.8 * jump * jump:  # a slope, not a step
                 continue
-            steady(each, used, bands[b, 0], bands[b, 1], math.sqrt(total), low, high, groups, still)
             for i in range(low, high):
                 still[i] -= slope * (i + 0.5 - p)
             if not lasts(still, p, size, later, jump, math.sqrt(1 / piece), a):  # a burst, perhaps on a slope

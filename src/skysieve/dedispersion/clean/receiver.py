@@ -610,9 +610,11 @@ class Cleaner:
             before = self._held.copy()
         else:
             cpu_receiver.level_beside(rows, first - earlier * q, q, np.empty((earlier, C)), before)
-        past = np.median(((before - found.level) / found.sigma)[which]) if held and which.any() else math.nan
+        past = math.nan
+        if held and which.any():
+            past = float(np.median((before[which] - found.level[which]) / found.sigma[which]))
         drifted = self._drifted(
-            series[groups], self._used[groups], at, (min(reach, (at - begin) // q), later, earlier), float(past)
+            series[groups], self._used[groups], at, (min(reach, (at - begin) // q), later, earlier), past
         )
         before -= drifted[0] * found.sigma
         after -= drifted[1] * found.sigma
@@ -636,8 +638,9 @@ class Cleaner:
         return first, factor, offset
 
     def _drifted(
-        self, series: NDArray[np.float32], members: NDArray[np.float64], at: int, pieces: tuple[int, int, int], past: float
-    ) -> tuple[float, float]:
+        self, series: NDArray[np.float32], members: NDArray[np.float64], at: int, pieces: tuple[int, int, int],
+        past: float,
+    ) -> tuple[float, float]:  # fmt: skip
         """By how much a drift changed the levels that are measured before and after a step, in sigma.
 
         A step and a line, or a cubic, are fitted to the means of the pieces beside the step; each is a median over the
