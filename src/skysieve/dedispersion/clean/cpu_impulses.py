@@ -316,25 +316,6 @@ def is_flat(means, middle_value, error):
 
 
 @njit(**JIT)
-def drift(means, p, size, later, a):
-    """The slope of the level on both sides of piece ``p``: the smaller one, and 0 if their signs differ.
-
-    Arguments are those of `lasts`.
-    """
-    copy(a, means[p - 8 : p])
-    close = middle(a, 8)
-    copy(a, means[p : p + 8])
-    near = middle(a, 8)
-    copy(a, means[p - size : p - 8])
-    before = (close - middle(a, size - 8)) / (size / 2)
-    copy(a, means[p + 8 : p + later])
-    after = (middle(a, later - 8) - near) / (later / 2)
-    if before * after <= 0:
-        return 0.0
-    return before if abs(before) < abs(after) else after
-
-
-@njit(**JIT)
 def lasts(means, p, size, later, jump, error, a):
     """Whether the level changes at piece ``p`` by about a jump, at once, and by half of it also further from ``p``.
 
@@ -385,8 +366,8 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
     """The strongest step of the level in a band of groups, if there is one; whether there is one.
 
     A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
-    error, without a slope that both sides share.  Most of it happens at once: the means of two pieces on both sides
-    differ by ``steep`` times as much, and by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it, at the same time.
+    error, most of which happens at once: the means of two pieces on both sides differ by ``steep`` times as much, and
+    by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it, at the same time.
 
     Parameters
     ----------
@@ -404,7 +385,7 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
     first = context // piece
     skip = context - first * piece
     whole = (n - skip) // piece
-    means, level, still, y = np.empty(whole), np.empty(whole), np.empty(whole), np.empty(n)
+    means, still, y = np.empty(whole), np.empty(whole), np.empty(n)
     a, groups = np.empty(16), np.empty(G)
     best = 0.0
     for b in range(len(bands)):
@@ -419,29 +400,23 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
             noise = math.sqrt((1 / later + 1 / size) / piece)
             if abs(change(means, p, size, later)) < ROUGHLY * error * noise:
                 continue
-            low, high = p - size, p + later
-            steady(each, used, bands[b, 0], bands[b, 1], math.sqrt(total), low, high, groups, still)
-            slope = drift(still, p, size, later, a)
-            for i in range(low, high):
-                level[i] = means[i] - slope * (i + 0.5 - p)
-            copy(a, level[low:p])
+            copy(a, means[p - size : p])
             before = middle(a, size)
-            copy(a, level[p:high])
+            copy(a, means[p : p + later])
             jump = middle(a, later) - before
             score = abs(jump) / (1.25 * noise)
             if score < error or score <= best:
                 continue
-            copy(a, level[p - 8 : p])
+            copy(a, means[p - 8 : p])
             close = middle(a, 8)
-            copy(a, level[p : p + 8])
+            copy(a, means[p : p + 8])
             if (middle(a, 8) - close) * jump < 0.8 * jump * jump:  # a slope, not a step
                 continue
-            for i in range(low, high):
-                still[i] -= slope * (i + 0.5 - p)
+            low, high = p - size, p + later
+            steady(each, used, bands[b, 0], bands[b, 1], math.sqrt(total), low, high, groups, still)
             if not lasts(still, p, size, later, jump, math.sqrt(1 / piece), a):  # a burst, perhaps on a slope
                 continue
             own = jump_of_groups(each, used, bands[b, 0], bands[b, 1], math.sqrt(total), p, size, later, a, groups)
-            own -= slope * (size + later) / 2
             if own * jump < 0.5 * jump * jump:
                 continue
             if not known:
@@ -454,9 +429,8 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
                         y[t] += weight * series[j, t]
             low, high = max(2, skip + (p - 6) * piece), min(n - 2, skip + (p + 6) * piece)
             half, at, most, s = before + jump / 2, low, -np.inf, 0.0
-            middle_of, slope = skip + p * piece, slope / piece
             for t in range(high - 1, low - 1, -1):
-                s += (y[t] - half - slope * (t + 0.5 - middle_of)) * jump
+                s += (y[t] - half) * jump
                 if s > most:
                     most, at = s, t
             if not context - LATE * piece <= at < context + count:
@@ -468,7 +442,7 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
                 a[i] = np.mean(y[at - (i + 1) * part : at - i * part])
                 a[8 + i] = np.mean(y[at + i * part : at + (i + 1) * part])
             later8 = middle(a[8:], 8)
-            now = later8 - middle(a, 8) - slope * 8 * part
+            now = later8 - middle(a, 8)
             sure = 5 * 1.25 * math.sqrt(2 / (8 * part))
             if now * jump < steep * jump * jump or abs(now) < sure + abs(jump) / 8:
                 continue

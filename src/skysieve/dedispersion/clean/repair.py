@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,9 @@ KEPT = 2
 LEAST_SECONDS, PIECE_SECONDS, NEAR, FAR = 2e-3, 0.016, 8, 24
 """Missing stretches of so many seconds and more have the level beside them: the median of the means of the nearest 8
 pieces of so many seconds, among 24."""
+SURE = 4.0
+"""Standard errors from which on the level beside a missing stretch, in the mean of its channels, is not the block's;
+and, for the same, 1.5 times the scatter of the channels that noise gives."""
 MOST_EDGES = 1024
 """Stretches whose levels stay in memory."""
 COARSEST = 15
@@ -63,6 +67,7 @@ class RepairedReader:
         self._good = self._counts()
         self._levels: dict[int, _Levels] = {}
         self._edges: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        self._piece = max(4, round(PIECE_SECONDS / fb.tsamp))
         self._rough = self.dtype.kind != "f" and (self.maximum or np.iinfo(self.dtype).max) <= COARSEST
 
     def close(self) -> None:
@@ -163,8 +168,11 @@ class RepairedReader:
             low, high = rect[2:] = rect[2], min(rect[3], self.fb.nchan)
             which = levels.which[low:high]
             before, after = self._beside(rect)
-            mean = levels.mean[which]
-            known = (which >= 0) & np.isfinite(before) & np.isfinite(after)
+            mean, sigma = levels.mean[which], levels.sigma[which]
+            known = (which >= 0) & np.isfinite(before) & np.isfinite(after) & (sigma > 0)
+            error = 1.25 * sigma[known] / math.sqrt(NEAR * self._piece)
+            if not any(_differs((level - mean)[known] / error) for level in (before, after)):
+                continue
             before, after = (np.where(known, level, mean) for level in (before, after))
             least, most = float(levels.low), float(levels.high)
             cpu_dropouts.shift(rows, start, gone, np.array(rect), mean, before, after, least, most, levels.whole)
@@ -174,7 +182,7 @@ class RepairedReader:
         key = tuple(rect)
         if key not in self._edges:
             first, last, low, high = rect
-            piece = max(4, round(PIECE_SECONDS / self.fb.tsamp))
+            piece = self._piece
             sides = []
             for begin, end in (
                 (max(0, first - FAR * piece), first), (last, min(self.nsamp, last + FAR * piece))
@@ -214,8 +222,19 @@ class RepairedReader:
             half = NEAR // 2
             scatter = 1.4826 * np.nanmedian(np.abs(means - level), axis=0)
             slope = (np.nanmedian(means[:half], axis=0) - np.nanmedian(means[half:], axis=0)) / scatter
-            shared = float(np.nanmedian(slope[np.isfinite(slope)])) if np.isfinite(slope).any() else 0.0
+            slope = slope[np.isfinite(slope)]
+            shared = float(np.median(slope)) if len(slope) else 0.0
+            if abs(shared) * math.sqrt(len(slope)) < SURE * 1.25**2 / math.sqrt(half / 2):
+                shared = 0.0
         return np.asarray(level + shared * scatter)
+
+
+def _differs(deviations: NDArray[np.float64]) -> bool:
+    """Whether deviations, in standard errors, are more than noise: their mean, or their scatter."""
+    if not len(deviations):
+        return False
+    mean, scatter = float(np.mean(deviations)), 1.4826 * float(np.median(np.abs(deviations)))
+    return abs(mean) * math.sqrt(len(deviations)) > SURE or scatter > 1.5
 
 
 class _Levels:
@@ -246,7 +265,9 @@ class _Levels:
         """Finish: all samples have been added."""
         if self.counts is not None:
             values = np.arange(self.counts.shape[1]) + self.low
-            self.mean[:] = self.counts @ values / np.maximum(self.counts.sum(axis=1), 1)
+            number = np.maximum(self.counts.sum(axis=1), 1)
+            self.mean[:] = self.counts @ values / number
+            self.sigma[:] = np.sqrt(np.maximum(self.counts @ values**2 / number - self.mean**2, 0))
             np.cumsum(self.counts, axis=1, out=self.counts)
             return
         count, origin, total, square = self.sums
