@@ -8,7 +8,7 @@ import pytest
 from skysieve.dedispersion import Candidates, Filterbank, fake, inject_pulses, plan, search
 from skysieve.dedispersion.injections.interference import with_interference
 from skysieve.dedispersion.injections.pulses import Pulse
-from skysieve.dedispersion.single_pulse.vetting import REASONS, Vetting, _level
+from skysieve.dedispersion.single_pulse.vetting import REASONS, Vetting
 from skysieve.dedispersion.stream import StreamSearch
 
 BAND = {"nchan": 128, "tsamp": 1e-3, "fch1": 1500.0, "foff": -2.34375}
@@ -82,37 +82,6 @@ def test_files_and_streams_veto_the_same(kinds, clean):
         snr = np.concatenate([one.columns["snr"] for one in found])
         assert sorted(snr.tolist(), reverse=True) == offline.snr.tolist()
         assert {name: count for name, count in live.vetoed.items() if count} == offline.vetoed
-
-
-def test_a_drift_changes_no_second_look():
-    """A sine of 1.7 s, of half a sigma in every channel; a level from means beside the window is wrong by up to 6.6."""
-    fb = noise(duration=8.0)
-    obs, sigma = fb.observation, 16.0
-    t = np.arange(fb.nsamp) * obs.tsamp
-    x = fb.read().T.astype(np.float64)
-    drift = 0.5 * sigma * np.sin(2 * np.pi * t / 1.7)[:, None]
-    vetting = Vetting(obs, obs.top, 1 / 2.41e-4, 300.0, 2000)
-
-    def snr(values, at):
-        look = vetting.look(lambda a, b: (values[a:b], np.zeros((b - a, obs.nchan), bool)), 150.0, at, 75)
-        assert look is not None
-        return look.snr
-
-    for at in range(2500, 4300, 100):
-        assert snr(x + drift, at) == pytest.approx(snr(x, at), abs=1.0)
-
-
-def test_the_level_beside_a_window_needs_samples_on_both_sides():
-    """A parabola of known coefficients is found; where one side is missing, the mean of the other one is taken."""
-    side, w, guard = 200, 20, 11
-    t = np.arange(2 * side + w, dtype=np.float64)
-    line = np.stack([3 + 0.02 * t + 1e-3 * (t - 210) ** 2, np.full(len(t), 2.0)])
-    x, v = np.stack([line, line]), np.ones((2, 2, len(t)))
-    x[1, :, side + w :], v[1, :, side + w :] = 0, 0
-    two, one = (_level(np.stack([a, b]), w, side, guard) for a, b in zip(x, v, strict=True))
-    assert two == pytest.approx(line[:, side : side + w].sum(axis=1))
-    low = side - guard + 1
-    assert one == pytest.approx(line[:, low - 2 * w : low].mean(axis=1) * w)
 
 
 def test_results_keep_the_numbers(tmp_path):

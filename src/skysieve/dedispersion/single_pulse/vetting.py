@@ -35,12 +35,14 @@ MOST_BANDS, LEAST_BAND = 32, 8
 STRONGEST = 0.19
 """Part of the sub-bands that interference of a narrow band fills."""
 NARROW = (
-    (0.32, 0.35, 0.0, math.inf), (0.4, 0.2, 0.0, math.inf), (0.48, 0.25, 2.0, math.inf), (0.55, 0.05, 0.0, 0.3),
+    (0.32, 0.35, 0.0, math.inf), (0.38, 0.1, 0.0, math.inf), (0.45, 0.25, 2.0, math.inf), (0.55, 0.05, 0.0, 0.3),
 )  # fmt: skip
 """A candidate is narrow if in any of these its S/N in the other sub-bands, over that in all, is below the first number,
 the best window without dispersion lacks less than the second one of its power, and its arrival differs over its
 sub-bands by widths between the other two."""
-WEAK = 0.88, 6.5
+AMONG = (*NARROW, (0.4, 0.2, 0.0, math.inf), (0.48, 0.25, 2.0, math.inf))
+"""The same where impulses or steps of the gain were removed."""
+WEAK = 0.72, 6.7
 """Where impulses or steps of the gain were removed, a candidate is also vetoed if its S/N against the samples beside it
 is below the first number times the S/N of the search, and below the second number."""
 LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
@@ -53,7 +55,7 @@ RESOLVED, NONE = 2.0, 0.05
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion has
 nearly its power; and the part that such a window may lack."""
 IMPULSES, SECONDS = 3, 32.0
-"""Impulses and steps that were removed in so many seconds before a candidate, from which on `FLAT` and `WEAK` count."""
+"""Impulses and steps that were removed in so many seconds before a candidate, from which on `AMONG`, `FLAT` and `WEAK` count."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
@@ -66,8 +68,6 @@ PARTS = 8
 """Bins of a window: wide ones are binned."""
 SLICE = 2**21
 """Samples that are read at a time."""
-DETERMINED = 0.6
-"""Most variance of the level that a parabola has in a window, over that of the window; 1/3 if nothing is missing."""
 LEAST_KNOWN = 32
 """Samples of a channel beside a candidate, from which its level and sigma are known."""
 Slice = tuple[int, "NDArray[np.int64]", "NDArray[np.float64]", "NDArray[np.float64]"]
@@ -182,11 +182,11 @@ class Vetting:
     def _reason(
         self, look: Look, snr: float, dm: float, at: int, width: int, impulses: Callable[[int, int], int]
     ) -> str:
-        if any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
-               for rest, part, low, high in NARROW):  # fmt: skip
-            return "narrow"
         before = at - round(SECONDS / self.obs.tsamp)
         among = impulses(before, at + width) >= IMPULSES
+        if any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
+               for rest, part, low, high in (AMONG if among else NARROW)):  # fmt: skip
+            return "narrow"
         if look.undispersed > BETTER[0] * look.power + BETTER[1] or (look.sweep > RESOLVED and look.lacks(NONE)):
             return "undispersed"
         if look.lacks(UNRESOLVED):
@@ -242,7 +242,11 @@ class Vetting:
         (s, q), (s0, q0) = _running(lined), _running(flat)
 
         on, on_v = s[:, side + w] - s[:, side], q[:, side + w] - q[:, side]
-        excess = on - _level(lined, w, side, guard)
+        near = max(1, min(max(2 * w, 16), side - guard))
+        low, high = side - guard + 1, side + w + guard - 1
+        beside = s[:, low] - s[:, low - near] + s[:, high + near] - s[:, high]
+        beside_v = q[:, low] - q[:, low - near] + q[:, high + near] - q[:, high]
+        excess = on - beside * _over(on_v, beside_v)
         z = _over(excess, np.sqrt(on_v))
         rest = np.argsort(-excess, kind="stable")[max(1, round(STRONGEST * len(z))) :]
         middle = np.array([delays[a:b].mean() for a, b in zip(self._edges[:-1], self._edges[1:], strict=True)]) + side
@@ -334,43 +338,6 @@ def _over(a: Any, b: Any) -> Any:
     """``a / b``, 0 where ``b`` is 0."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape), where=b > 0)
-
-
-def _level(lined: NDArray[np.float64], w: int, side: int, guard: int) -> NDArray[np.float64]:
-    """What the level beside a window adds to it, in each sub-band: that of a parabola, since the level may drift.
-
-    Where samples are missing so that the parabola is ill determined, the mean of the samples next to the window.
-
-    Parameters
-    ----------
-    lined : numpy.ndarray, shape (2, bands, samples)
-        De-dispersed samples, and their variances.
-    w, side, guard : int
-        Length of the window, its first sample, and samples beside it that do not count.
-    """
-    first, last = side - guard + 1, side + w + guard - 1
-    t = (np.arange(lined.shape[2]) + 0.5 - (side + w / 2)) / w
-
-    def part(reach: int) -> NDArray[np.int64]:
-        reach = max(1, min(max(reach * w, 8 * reach), side - guard))
-        return np.r_[first - reach : first, last : last + reach]
-
-    x, v = lined[:, :, part(2)]
-    on_v = lined[1, :, side : side + w]
-    level = x.sum(axis=1) * _over(on_v.sum(axis=1), v.sum(axis=1))
-    far = part(4)
-    x, v = lined[:, :, far]
-    powers = t[far] ** np.arange(5)[:, None]
-    inside = on_v @ (t[side : side + w] ** np.arange(3)[:, None]).T
-    moments = v @ powers.T
-    matrix = moments[:, np.arange(3)[:, None] + np.arange(3)]
-    scale = np.sqrt(np.maximum(moments[:, [0, 2, 4]], 1e-300))
-    matrix = matrix / scale[:, :, None] / scale[:, None, :]
-    known = np.linalg.cond(matrix) < 1e6
-    weights = np.linalg.solve(np.where(known[:, None, None], matrix, np.eye(3)), (inside / scale)[:, :, None])[:, :, 0]
-    known &= ((inside / scale) * weights).sum(axis=1) < DETERMINED * on_v.sum(axis=1)
-    curved = ((x @ powers[:3].T) / scale * weights).sum(axis=1)
-    return np.where(known, curved, level)
 
 
 def _undispersed(
