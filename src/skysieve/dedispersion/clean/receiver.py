@@ -92,7 +92,7 @@ KEPT = 2
 MOMENT_STEPS, DETECT_STEPS, JUDGE_STEPS = 5.0, 2.0, 500.0
 """Steps of Python's interpreter for a sample, for a sample of a band, and for a group of an impulse."""
 FEW = 2**20
-"""Values (samples times channels) up to which data are few: the interpreter cleans them sooner than code is compiled."""
+"""Values (samples times channels) up to which data are few: the interpreter cleans them before code is compiled."""
 
 
 Clean = bool | str | Sequence[str] | None
