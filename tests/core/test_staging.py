@@ -12,7 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from skysieve.core.device import resolve
 from skysieve.core.errors import KernelError
+from skysieve.core.gpu.runtime import CudaRuntime
 from skysieve.core.gpu.staging import Copier, CudaLane, HostLane, ResultMemory, make_current, page_locked
 
 
@@ -82,6 +84,54 @@ def test_an_error_while_recording_reaches_the_caller(lane, whole, error):
     replay = lane.record(lambda: None)
     replay()
     assert lane.stream.launched[-1] is lane.stream
+
+
+def test_nobody_waits_for_the_device_while_a_stream_is_recorded(lane):
+    """CUDA refuses that with an error; so another thread waits until the recording has ended."""
+    runtime, waited = CudaRuntime.__new__(CudaRuntime), []
+    runtime.device = SimpleNamespace(index=0)
+    cuda = SimpleNamespace(Device=Context, runtime=SimpleNamespace(deviceSynchronize=lambda: waited.append(1)))
+    runtime.xp = SimpleNamespace(cuda=cuda)
+    other = threading.Thread(target=runtime.synchronize, daemon=True)
+
+    def work():
+        other.start()
+        other.join(0.2)
+        assert not waited
+
+    lane.record(work)
+    other.join(60)
+    assert waited == [1]
+
+
+@pytest.mark.gpu
+def test_streams_are_recorded_while_another_thread_waits_for_the_device():
+    runtime = CudaRuntime(resolve("cuda")[0])
+    ended, errors = threading.Event(), []
+
+    def wait_often():
+        while not ended.is_set() and not errors:
+            try:
+                runtime.synchronize()
+            except RuntimeError as error:
+                errors.append(error)
+
+    other = threading.Thread(target=wait_often, daemon=True)
+    other.start()
+    lane = CudaLane(runtime)
+    try:
+        values = runtime.xp.ones(1000)
+        runtime.synchronize()
+        for _ in range(300):
+            replay = lane.record(lambda: lane.clear(values))
+        assert float(values.sum()) == 1000
+        replay()
+        lane.synchronize()
+        assert float(values.sum()) == 0
+    finally:
+        ended.set()
+        other.join(60)
+    assert not errors
 
 
 def test_buffers_are_kept_until_both_streams_have_ended(lane):

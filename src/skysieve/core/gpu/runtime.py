@@ -169,8 +169,12 @@ class CudaRuntime:
 
     def synchronize(self) -> None:
         """See `Runtime.synchronize`."""
-        with on_device(self):
+        with recording, on_device(self):
             self.xp.cuda.runtime.deviceSynchronize()
+
+
+recording = threading.RLock()
+"""Held while a stream is recorded: CUDA refuses to wait for a device while any thread records one of its streams."""
 
 
 def _key(

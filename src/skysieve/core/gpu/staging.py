@@ -25,7 +25,7 @@ from skysieve.core.errors import KernelError
 from skysieve.core.memory import available_host_memory
 from skysieve.core.tasks import usable_cores
 
-from .runtime import Runtime, on_device
+from .runtime import Runtime, on_device, recording
 from .structs import Place, address
 
 __all__ = [
@@ -399,7 +399,7 @@ class CudaLane(Lane):
             self.stream.wait_event(event)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
-        with self:
+        with recording, self:
             self.stream.begin_capture()
             self.recording = True
             whole = False
