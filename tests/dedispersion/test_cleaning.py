@@ -78,6 +78,27 @@ def test_steps_of_the_gain_are_undone():
     assert abs(out[6100:].mean() - before) < 0.02 * 96 / 2
 
 
+@pytest.mark.parametrize(("slope", "second"), [(0.6, None), (-0.6, None), (0.0, 3150)], ids=str)
+def test_steps_are_measured_beside_drifts_and_other_steps(slope, second):
+    """A drift of 0.6 sigma a second in all channels; or a step of the upper half of the band 0.15 s after the first."""
+    t = np.arange(8192) * 1e-3
+    x = np.random.default_rng(1).normal(96, 16, (8192, 64)) + (16 * slope * (t - 3))[:, None]
+    gain = np.ones((8192, 64))
+    gain[3000:] *= 1.1
+    if second is not None:
+        gain[second:, :32] *= 1.1
+    wanted = x.copy()
+    x = 96 + (x - 96) + 96 * (gain - 1)
+    fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
+    out, cleaner = cleaned(fb, "gain")
+    assert [at for at, _ in cleaner.jumps] == [pytest.approx(at, abs=3) for at in (3000, second) if at]
+    rest = (out - wanted)[:, :32].mean(axis=1)
+    far, near = rest[2850:2990].mean(), rest[3010:3140].mean()
+    assert abs(near - far) < 0.07 * 16  # the step is 0.6 sigma
+    if second is not None:
+        assert abs(rest[3160:3290].mean() - near) < 0.07 * 16
+
+
 @pytest.mark.parametrize("shift", [0.0, 0.064, 0.128, 0.32])
 def test_bright_pulses_are_no_steps_of_the_gain(shift):
     """Their sweep, 0.17 s, is as long as the pieces by which steps are judged."""
@@ -160,7 +181,9 @@ def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, k
     fb = Filterbank.from_array(values, fch1=1500.0, foff=-4.0, tsamp=1e-3)
     compiled, one = cleaned(fb)
     run = []
-    monkeypatch.setattr(jit, "interpreted_if_small", lambda kernel, steps: run.append(kernel) or jit.interpreted(kernel))
+    monkeypatch.setattr(
+        jit, "interpreted_if_small", lambda kernel, steps: run.append(kernel) or jit.interpreted(kernel)
+    )
     monkeypatch.setattr(Cleaner, "few", True)
     ours, other = cleaned(fb)
     assert {cpu_impulses.detect, cpu_impulses.remove, cpu_impulses.changes, cpu_receiver.medians} <= set(run)

@@ -588,8 +588,9 @@ class Cleaner:
 
         (at, band), C, q = place, self.nchan, self.piece
         begin, end = max(ends[0], 0), ends[1] if ends[1] >= 0 else series.shape[1]
-        jumps, error, low, high = np.zeros(len(series)), np.zeros(1), *self._bands[band]
-        groups = np.zeros(len(series), bool)
+        jumps, error = np.zeros(len(series)), np.zeros(1)
+        low, high = self._bands[band]
+        groups: NDArray[np.bool_] = np.zeros(len(series), bool)
         for far in (LEAST_FIT * q, self.block // 2):
             cpu_impulses.group_jumps(np.ascontiguousarray(series[:, begin:end]), at - begin, far, jumps, error)
             groups |= jumps * np.sign(jumps[low:high].sum()) > 4 * error[0]

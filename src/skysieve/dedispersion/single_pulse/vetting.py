@@ -55,7 +55,8 @@ RESOLVED, NONE = 2.0, 0.05
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion has
 nearly its power; and the part that such a window may lack."""
 IMPULSES, SECONDS = 3, 32.0
-"""Impulses and steps that were removed in so many seconds before a candidate, from which on `AMONG`, `FLAT` and `WEAK` count."""
+"""Impulses and steps that were removed in so many seconds before a candidate, from which on `AMONG`, `FLAT` and `WEAK`
+count."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
