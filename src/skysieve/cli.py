@@ -15,6 +15,7 @@ from skysieve.core.command import (
     FAILED_SOME,
     OUTPUT,
     DeviceOption,
+    JsonOption,
     OverwriteOption,
     QuietOption,
     check_output,
@@ -78,13 +79,13 @@ def _root(
 
 
 def info(
-    json: Annotated[bool, option("--json", help="Print JSON. The default is a table.", panel=OUTPUT)] = False,
+    json: JsonOption = False,
     measure: Annotated[
         bool,
         option(
             "--measure",
             help="Measure the rates of this machine, from which --dry-run predicts times, and store them in the cache "
-            "folder. It takes some seconds a device, after compilation. The default is to measure nothing.",
+            "folder. This takes a few seconds per device, after compilation.",
             panel=COMPUTATION,
         ),
     ] = False,
@@ -100,6 +101,7 @@ def info(
     """
     if measure:
         with report_errors("interrupted; the rates that were measured so far are stored"):
+            from skysieve.core.machine.measured import cache_folder
             from skysieve.first_use import measure_rates
 
             failed = 0
@@ -107,6 +109,7 @@ def info(
                 failed += bool(error)
                 said = f"measured in {seconds:.1f} s" if not error else f"cannot be measured: {error}"
                 typer.echo(f"{domain}: rates of {name} {said}", err=True)
+            typer.echo(f"rates are stored in {cache_folder()}", err=True)
             if failed:
                 raise typer.Exit(FAILED_SOME)
     facts = _facts()
@@ -138,7 +141,7 @@ def info(
         table.add_row("gpu", f"none: {facts['gpu_problem']}")
     for domain, methods in facts["methods"].items():
         table.add_row(f"{domain} methods", ", ".join(methods))
-    Console(highlight=False).print(table)
+    Console(highlight=False, markup=False).print(table)
 
 
 def _facts() -> dict[str, Any]:
@@ -226,10 +229,11 @@ def demo(
         for place in DEMOS.values():
             short += _load(place)(output, console, device)
     for line in short:
-        console.print(f"FAILED: {line}", style="bold red")
+        console.print(f"FAILED: {line}", style="bold red", markup=False)
     if short:
         raise typer.Exit(FAILED_SOME)
-    console.print(f"[bold green]All as expected.[/] Plots are in {output}{'' if output.is_absolute() else '/'}")
+    console.print("All as expected.", style="bold green", end=" ")
+    console.print(f"Plots are in {output}{'' if output.is_absolute() else '/'}", markup=False)
 
 
 def warm_up(
@@ -237,7 +241,7 @@ def warm_up(
         list[str] | None,
         option(
             "--only",
-            help="Compile this domain alone: periodogram, sphere, dedispersion, fstat or alerts. May be repeated. The "
+            help="Compile only this domain: periodogram, sphere, dedispersion, fstat or alerts. May be repeated. The "
             "default is all.",
             panel=COMPUTATION,
             metavar="DOMAIN",
@@ -247,8 +251,8 @@ def warm_up(
         str,
         option(
             "--device",
-            help="What to compile for: auto, cpu, cuda, cuda:1 or cuda:all. The default is auto, the CPU and a GPU if "
-            "there is one.",
+            help="Devices to compile for: auto, cpu, cuda, cuda:1 or cuda:all. The default is auto: the CPU, and a GPU "
+            "if there is one.",
             panel=COMPUTATION,
             metavar="DEVICE",
         ),
@@ -257,7 +261,7 @@ def warm_up(
         int | None,
         option(
             "--threads",
-            help="Processes that compile at a time. The default is one for each core.",
+            help="Number of processes that compile at the same time. The default is one for each core.",
             panel=COMPUTATION,
             metavar="N",
             min=1,

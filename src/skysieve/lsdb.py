@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.checks import whole
+from skysieve.core.errors import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,7 +197,7 @@ def _nested_columns(partition: Any) -> list[str]:
     try:
         import pyarrow as pa
     except ImportError:
-        raise ImportError("light curves in nested columns need pyarrow: pip install 'skysieve[tables]'") from None
+        raise ImportError(f"light curves in nested columns need pyarrow: {install_hint('pyarrow')}") from None
     from skysieve.periodogram.lightcurves.parquet import is_list
 
     found, empty = [], []
@@ -225,7 +226,7 @@ def _light_curves(
     of_lists = _nested_columns(partition)
     if nested is not None and nested not in of_lists:
         expected = ", ".join(of_lists) or "one of lists or structs"
-        raise ValueError(f"nested={nested!r} is no column of light curves: expected one of {expected}")
+        raise ValueError(f"nested={nested!r} is not a column of light curves: expected one of {expected}")
     table = pa.table({name: pa.array(partition[name].array) for name in ([nested] if nested else of_lists)})
     if of_lists and all(pa.types.is_null(kind) for kind in table.schema.types):
         nothing = np.empty(0)
@@ -257,7 +258,7 @@ def _light_curves(
 
 
 def _curves(counts: Any, data: dict[str, Any], value_name: str) -> LightCurves:
-    """Light curves of so many rows each, with the names of bands as numbers."""
+    """Light curves with these numbers of rows, with the names of bands as numbers."""
     from skysieve.periodogram.lightcurves.io import LightCurves
 
     codes = names = None

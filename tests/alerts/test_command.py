@@ -331,7 +331,7 @@ def test_a_store_that_another_program_has_locked(tmp_path, monkeypatch):
     [
         ((), "expected one of --avro and --kafka"),
         (("--avro", "x.avro", "--kafka", "a:1", "--topic", "t"), "expected one of --avro and --kafka"),
-        (("--kafka", "a:1"), "--kafka and --topic go together"),
+        (("--kafka", "a:1"), "expected both of --kafka and --topic"),
         (("nothing.avro",), "nothing.avro: No such file or directory"),
         (("x", "--to-topic", "t"), "--to-topic needs --kafka"),
         (("x", "--every", "0"), "--every 0, --table-every 60: expected positive"),
@@ -361,7 +361,7 @@ def test_outputs_are_not_replaced_without_being_asked(tmp_path):
     (tmp_path / "b.db").write_text("text " * 1000)
     assert "b.db: the store cannot be used" in run(path, "--store", tmp_path / "b.db", *QUICK, code=2)
     sqlite3.connect(tmp_path / "c.db").execute("CREATE TABLE x (y)").connection.commit()
-    assert "is a database of something else" in run(path, "--store", tmp_path / "c.db", *QUICK, code=2)
+    assert "is a database, but not a store" in run(path, "--store", tmp_path / "c.db", *QUICK, code=2)
 
 
 def test_other_settings_search_again(tmp_path):

@@ -78,7 +78,7 @@ def test_both_formats_and_bytes_that_are_no_packet(broker, tmp_path):
     assert "7 packets, 150 new rows, 6 searches" in run(*given, code=1)
     found = content(store)
     assert [row[5] for row in found["set_aside"] if row[5][:1] != b"\0"] in ([b"no packet", b""], [b"", b"no packet"])
-    assert sum("schema number 8, of which no file was given" in row[4] for row in found["set_aside"]) == 1
+    assert sum("schema number 8, for which no file was given" in row[4] for row in found["set_aside"]) == 1
     assert found["totals"]["rows_repeated"] == 25
     (tmp_path / "a.avro").write_bytes(container(made, lsst_schema()))
     run(tmp_path / "a.avro", "--store", tmp_path / "b.db", *QUICK)
@@ -204,7 +204,7 @@ def test_messages_that_the_broker_deleted(broker, tmp_path):
     text = run(*given)
     low = int(text.split("has the messages ")[1].split()[0])
     assert low > 2
-    assert f"but not the next, 2: {low - 2} messages were deleted before they were read; going on at {low}" in text
+    assert f"but not the next, 2: {low - 2} messages were deleted before they were read; continuing at {low}" in text
     assert total(store) == 20 - low + 2
 
 

@@ -294,5 +294,5 @@ def test_schema_files_in_parts(tmp_path):
 
 def test_a_codec_that_is_not_known():
     data = container([lsst_packet(star(1, n=3), cutout=0)], lsst_schema()).replace(b"\x08null", b"\x08zips")
-    with pytest.raises(BadPacket, match="is packed by 'zips': expected one of null, deflate, bzip2, xz"):
+    with pytest.raises(BadPacket, match="is compressed with 'zips': expected one of null, deflate, bzip2, xz"):
         read_header(data, Decoder())

@@ -107,7 +107,7 @@ def test_schema_drift_is_an_error_before_the_search(other, tmp_path):
     [
         (("--cluster", "serial"), "--cluster needs -o"),
         (("--cluster", "pbs", "-o", "a.csv"), "expected serial, local[:N]"),
-        (("--cluster", "serial", "-o", "a.csv", "--plot", "a.png"), "--cluster and --plot do not go together"),
+        (("--cluster", "serial", "-o", "a.csv", "--plot", "a.png"), "--cluster and --plot cannot be combined"),
         (("--cluster", "serial", "-o", "a.xyz"), "expected one of csv, parquet"),
         (("--cluster", "dask:nowhere", "-o", "a.csv"), "the Dask scheduler at nowhere cannot be reached"),
         (("--cluster", "slurm", "-o", "a.csv", "--device", "auto"), "--device auto: slurm needs"),
@@ -163,7 +163,7 @@ def test_many_maps_are_smoothed_as_one_is_and_resume_makes_a_lost_one(tmp_path):
     files = sorted(tmp_path.glob("*.fits"))
     out, how = tmp_path / "out", ("--fwhm", "10deg", "--device", "cpu")
     said = run("smooth", *files, "-o", out, *how, code=1)
-    assert "bad.fits: is no FITS file" in said
+    assert "bad.fits: is not a FITS file" in said
     run("smooth", tmp_path / "1.fits", tmp_path / "one.fits", *how)
     assert (tmp_path / "one.fits").read_bytes() == (out / "1.fits").read_bytes()
     before = (out / "0.fits").stat().st_mtime_ns
@@ -184,7 +184,7 @@ def test_filterbank_files_are_searched_one_by_one(tmp_path, monkeypatch):
     words = ("--dm-max", "150", "--device", "cpu", "-q", "--max-width", "0.02", "--no-baseline", "--dip", "inf",
              "--threshold", "5.5", "--excess", "1")  # fmt: skip
     said = run("dedisp", "search", "0.fil", "1.fil", "bad.fil", *words, "-o", "all.csv", "--cluster", "serial", code=1)
-    assert "bad.fil: is no SIGPROC" in said
+    assert "bad.fil: is not a SIGPROC" in said
     run("dedisp", "search", "1.fil", *words, "-o", "one.csv")
     rows = (tmp_path / "all.csv").read_text().splitlines()
     assert [row.removeprefix("1.fil,") for row in rows if row.startswith("1.fil,")] == (

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import tomllib
 from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from skysieve.cli import application
 from skysieve.core.command import (
     INTERRUPTED,
     STDIO,
@@ -20,7 +24,9 @@ from skysieve.core.command import (
     report_errors,
     table_format,
 )
-from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.errors import EXTRAS, DeviceUnavailable, MemoryBudgetError, install_hint
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -38,6 +44,13 @@ def test_an_error_is_one_line_and_exit_code_2(error, text, capsys):
         raise error
     assert stop.value.exit_code == USER_ERROR
     assert text in capsys.readouterr().err
+
+
+def test_the_entry_point_has_the_same_exit_code():
+    """``skysieve.__main__`` states it again, because it imports nothing before it handles Ctrl-C."""
+    from skysieve import __main__ as entry
+
+    assert entry.INTERRUPTED == INTERRUPTED
 
 
 def test_a_mistake_of_the_package_is_not_hidden():
@@ -158,3 +171,19 @@ def test_messages_go_to_stderr_as_wished(capsys):
     assert Messages(progress=True).progress
     with pytest.raises(ValueError, match="--quiet and --verbose"):
         Messages(quiet=True, verbose=True)
+
+
+def test_info_shows_brackets(monkeypatch):
+    """Rich takes words in brackets for styles: the extra to install would be missing."""
+    advice = "pip install 'skysieve[cuda13]'"
+    monkeypatch.setattr("skysieve.core.device.cuda_problem", lambda: DeviceUnavailable("CuPy is missing", advice))
+    done = CliRunner().invoke(application("info"), ["info"], env={"COLUMNS": "400"})
+    assert done.exit_code == 0
+    assert advice in done.output
+
+
+def test_hints_name_extras_that_install_the_package():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for package, extra in EXTRAS.items():
+        assert any(re.match(rf"{package}\b", r.replace("-", "_")) for r in extras[extra]), package
+        assert install_hint(package) == f"pip install 'skysieve[{extra}]'"

@@ -57,8 +57,14 @@ def fresh():
 
 @pytest.fixture
 def driver(monkeypatch):
-    """Set what the driver answers: ``driver(version, gpus)``."""
-    return lambda version, gpus: monkeypatch.setattr(device, "_ask_driver", lambda: (version, gpus))
+    """Set what the driver answers: ``driver(version, gpus)``; it makes no context."""
+
+    def answers(version, gpus):
+        found = types.SimpleNamespace(cuDeviceGet=lambda number, index: 101)
+        monkeypatch.setattr(device, "_load_driver", lambda: found)
+        monkeypatch.setattr(device, "_ask_driver", lambda: (version, gpus))
+
+    return answers
 
 
 def test_the_cpu():
@@ -197,6 +203,12 @@ def test_contexts_are_made_ahead(monkeypatch, driver, gpus, request_, touched):
     assert len(calls) == touched
     assert imported == (["a.module"] if touched else [])
     assert device.begin("cpu") is None
+
+
+def test_without_a_driver_nothing_is_made_ahead(monkeypatch):
+    monkeypatch.setattr(device, "_load_driver", lambda: None)
+    assert device.begin("auto") is None
+    assert device.begin("cuda:all") is None
 
 
 def test_a_context_that_cannot_be_made_ahead_raises_nothing_in_the_thread(monkeypatch, driver):

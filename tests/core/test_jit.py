@@ -228,8 +228,8 @@ def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
 
     kernel = njit(nogil=True, error_model="numpy")(direct.grid_point.py_func)
     use = "from skysieve.periodogram.cpu.direct import grid_point; grid_point(0.1, 0.2, 3.0)"
-    jit.compile_beside(kernel, use)
-    jit.compile_beside(kernel, use)  # one process is enough
+    jit.compile_beside(use, kernel)
+    jit.compile_beside(use, kernel)  # one process is enough
     assert len(jit._beside) == 1
     assert kernel(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)
     assert jit._beside == {}
@@ -237,9 +237,34 @@ def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
     (stored,) = files(tmp_path)
     stored.unlink()
     again = njit(nogil=True, error_model="numpy")(direct.grid_point.py_func)
-    jit.compile_beside(again, "raise SystemExit(1)")
+    jit.compile_beside("raise SystemExit(1)", again)
     assert again(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)  # the process failed: compiled here
     assert sum(again.stats.cache_misses.values()) == 1
+
+
+@pytest.mark.usefixtures("with_helpers")
+def test_a_function_that_is_compiled_beside_is_used_as_soon_as_it_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "usable_cores", lambda: 2)
+    from skysieve.periodogram.cpu import direct
+
+    options = {"nogil": True, "error_model": "numpy"}
+    first, second = (njit(**options)(kernel.py_func) for kernel in (direct.grid_point, direct.weighted_sums))
+    use = (
+        "from skysieve.periodogram.cpu.direct import grid_point; grid_point(0.1, 0.2, 3.0); import time; time.sleep(99)"
+    )
+    jit.compile_beside(use, first, second, later=True)
+    helper = jit._beside[first.py_func]
+    try:
+        assert jit._beside[second.py_func] is helper
+        assert first(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)
+        assert sum(first.stats.cache_hits.values()) == 1
+        assert helper.poll() is None  # it still runs
+        assert os.getpriority(os.PRIO_PROCESS, helper.pid) == min(19, os.nice(0) + jit.LATER)
+    finally:
+        helper.kill()
+        helper.wait()
+        jit._beside.clear()
 
 
 @pytest.mark.usefixtures("with_helpers")

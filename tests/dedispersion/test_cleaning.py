@@ -9,7 +9,7 @@ from skysieve.core.cpu import jit
 from skysieve.dedispersion import Filterbank, Noise, fake, inject_pulses, read_rfifind, search, write_rfifind
 from skysieve.dedispersion.clean import cpu_impulses, cpu_receiver
 from skysieve.dedispersion.clean.cpu_receiver import sorting_network
-from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
+from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps, examine_few
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.injections.interference import interference
 from skysieve.dedispersion.injections.pulses import Pulse
@@ -99,6 +99,20 @@ def test_steps_are_measured_beside_drifts_and_other_steps(slope, second):
         assert abs(rest[3160:3290].mean() - near) < 0.07 * 16
 
 
+@pytest.mark.parametrize("snr", [40, 80])
+def test_the_edges_of_a_long_rectangular_pulse_are_no_steps_of_the_gain(snr):
+    """Each channel of it looks like a channel with a step, but the channels step at different times."""
+    fb = fake(
+        duration=8, nchan=64, fch1=1500, foff=-4.6875, tsamp=512e-6, times=[1.5, 4.0], dm=50, width=0.2, snr=snr, seed=1
+    )
+    with_gain, without = (
+        search(fb, np.arange(0, 100, 4.0), threads=1, max_width=0.5, clean=c) for c in ("gain", False)
+    )
+    assert len(with_gain) == 2
+    np.testing.assert_array_equal(with_gain.snr, without.snr)
+    assert (cleaned(fb, "gain")[0] == fb.read().T).all()
+
+
 @pytest.mark.parametrize("shift", [0.0, 0.064, 0.128, 0.32])
 def test_bright_pulses_are_no_steps_of_the_gain(shift):
     """Their sweep, 0.17 s, is as long as the pieces by which steps are judged."""
@@ -181,9 +195,12 @@ def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, k
     fb = Filterbank.from_array(values, fch1=1500.0, foff=-4.0, tsamp=1e-3)
     compiled, one = cleaned(fb)
     run = []
-    monkeypatch.setattr(
-        jit, "interpreted_if_small", lambda kernel, steps: run.append(kernel) or jit.interpreted(kernel)
-    )
+
+    def interpreted(kernel, steps):
+        run.append(kernel)
+        return jit.interpreted(kernel)
+
+    monkeypatch.setattr(jit, "interpreted_if_small", interpreted)
     monkeypatch.setattr(Cleaner, "few", True)
     ours, other = cleaned(fb)
     assert {cpu_impulses.detect, cpu_impulses.remove, cpu_impulses.changes, cpu_receiver.medians} <= set(run)
@@ -191,6 +208,16 @@ def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, k
     assert len(one.removed().windows) > 0
     assert (one.removed().windows == other.removed().windows).all()
     assert one.removed().parts == other.removed().parts
+
+
+def test_what_is_compiled_beside_has_the_types_of_a_search():
+    kernels = cpu_impulses.changes, cpu_impulses.detect, cpu_impulses.remove, cpu_impulses.find_step
+    _, cleaner = cleaned(data("all")[0])
+    assert cleaner.jumps
+    before = [set(kernel.overloads) for kernel in kernels]
+    assert all(before)
+    examine_few()
+    assert [set(kernel.overloads) for kernel in kernels] == before
 
 
 def test_reading_in_pieces_changes_no_bit():

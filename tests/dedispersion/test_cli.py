@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import struct
 import sys
@@ -158,8 +159,8 @@ def test_demo_finds_its_pulses(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--num-dms", 3, "--dm-step", 1, "--dm-max", 9), "--num-dms goes without --dm-max"),
-        (("--dm-max", 9, "--dm-step", 1, "--rule", "presto"), "--rule goes without"),
+        (("--num-dms", 3, "--dm-step", 1, "--dm-max", 9), "--num-dms cannot be combined with --dm-max"),
+        (("--dm-max", 9, "--dm-step", 1, "--rule", "presto"), "--rule cannot be combined with"),
         (("--dm-max", 9, "--dm-constant", 0), "dm_constant=0.0"),
         (("--dm-max", 9, "--ignore", "5:3"), "--ignore 5:3"),
         (("--dm-max", 9, "--ignore", "0:99999999999999"), "--ignore 0:99999999999999"),
@@ -179,7 +180,8 @@ def test_options_that_contradict_each_other_are_refused_before_any_work(path, wo
 
 
 def test_pulses_come_evenly_or_at_random(tmp_path):
-    assert "--rate goes without --period" in run("fake", "-o", tmp_path / "a.fil", "--rate", 1, "--period", 2, code=2)
+    said = run("fake", "-o", tmp_path / "a.fil", "--rate", 1, "--period", 2, code=2)
+    assert "--rate cannot be combined with --period" in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -207,7 +209,7 @@ def test_a_mask_of_another_file_is_refused(path, tmp_path):
 def test_a_plan_brings_its_own_options(path, tmp_path):
     run("plan", path, "--dm-max", 80, "-o", tmp_path / "p.json")
     for words in (("--dm-constant", 4150), ("--dm-min", 5)):
-        assert "--plan goes without" in run("search", path, "--plan", tmp_path / "p.json", *words, code=2)
+        assert "--plan cannot be combined with" in run("search", path, "--plan", tmp_path / "p.json", *words, code=2)
 
 
 def test_rfifind_and_rfi_masks_go_together(path, tmp_path):
@@ -392,7 +394,7 @@ def test_data_come_from_standard_input_and_go_to_standard_output(path, tmp_path)
     words = ("--dm", 30, "--time", 2, "--snr", 30, "--width", 4e-3, "-o")
     run("inject", path, *words, tmp_path / "b.fil")
     assert stdout_of("inject", "-", *words, "-", stdin=data) == (tmp_path / "b.fil").read_bytes()
-    assert "is read alone" in run("info", "-", path, code=2)
+    assert "cannot be combined with files" in run("info", "-", path, code=2)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +429,7 @@ def test_outputs_are_named_and_not_replaced_without_overwrite(path, words, names
 @pytest.mark.parametrize("name", ["info", "plan", "dedisperse", "search", "fake", "inject", "plot"])
 def test_help_screens_have_an_example_and_sentences(name):
     command = typer.main.get_command(dedisp).commands[name]
-    assert f"Example: skysieve dedisp {name} " in command.help
+    assert re.search(rf"Examples?:\s+(- )?skysieve dedisp {name} ", command.help)
     for option in command.params:
         if option.name == "help":
             continue

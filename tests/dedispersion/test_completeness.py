@@ -626,6 +626,8 @@ def test_the_command_that_injects_a_grid(tmp_path):
         "--truth", tmp_path / "z.ecsv")  # fmt: skip
     assert (Filterbank.open(tmp_path / "z.fil").read() == 0).any()
     assert len(Table.read(tmp_path / "z.ecsv")) == 1
-    assert "there are files" in run("inject", out, *NOISE, "--grid", "dm=100", "-o", tmp_path / "y.fil", code=2)
+    said = run("inject", out, *NOISE, "--grid", "dm=100", "-o", tmp_path / "y.fil", code=2)
+    assert "expected no files with them" in said
     assert "which pulses" in run("inject", out, "-o", tmp_path / "y.fil", code=2)
-    assert "--grid has them" in run("inject", out, "--dm", 3, "--grid", "dm=9", "-o", tmp_path / "y.fil", code=2)
+    said = run("inject", out, "--dm", 3, "--grid", "dm=9", "-o", tmp_path / "y.fil", code=2)
+    assert "cannot be combined with --grid" in said

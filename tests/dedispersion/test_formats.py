@@ -407,7 +407,7 @@ def test_every_truncated_header_is_refused(tmp_path):
     for end in range(len(whole)):
         path = tmp_path / "a.fil"
         path.write_bytes(whole[:end])
-        with pytest.raises(BadFile, match=r"cut off|no SIGPROC|is empty|no whole"):
+        with pytest.raises(BadFile, match=r"cut off|not a SIGPROC|is empty|no whole"):
             Filterbank.open(path)
 
 
@@ -446,7 +446,7 @@ def test_ranges_and_missing_files(tmp_path):
     with pytest.raises(FileNotFoundError):
         Filterbank.open(tmp_path / "nothing.fil")
     (tmp_path / "b.txt").write_text("a line that is no filterbank")
-    with pytest.raises(BadFile, match="is no SIGPROC"):
+    with pytest.raises(BadFile, match="is not a SIGPROC"):
         Filterbank.open(tmp_path / "b.txt")
 
 

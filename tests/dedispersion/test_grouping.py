@@ -21,7 +21,7 @@ from skysieve.dedispersion.injections.pulses import Pulse, record
 from skysieve.dedispersion.single_pulse import cpu_grouping
 from skysieve.dedispersion.single_pulse.candidates import Events, event_order
 from skysieve.dedispersion.single_pulse.cpu_grouping import response
-from skysieve.dedispersion.single_pulse.grouping import EVENT_STEPS, Response, group_one
+from skysieve.dedispersion.single_pulse.grouping import EVENT_STEPS, WORTH, Response, group_one
 from skysieve.dedispersion.stream import StreamSearch
 from skysieve.dedispersion.stream.search.waiting import Waiting
 
@@ -341,17 +341,17 @@ def test_bad_limits(name, value):
 
 def test_few_events_have_the_same_groups_without_compiled_code(monkeypatch):
     fb = observe([Pulse(100.0, 1.0, 4e-3, 30.0), Pulse(180.0, 1.6, 20e-3, 30.0)], 3)
-    found = search(fb, DMS, threshold=6.0)
+    found = search(fb, DMS, threshold=6.0, clean=False)
     assert len(found.events) > 100
     used = []
 
-    def interpreted(kernel, steps):
-        assert steps == EVENT_STEPS * len(found.events)
+    def interpreted(kernel, steps, worth):
+        assert (steps, worth) == (EVENT_STEPS * len(found.events), WORTH)
         used.append(kernel)
         return jit.interpreted(kernel)
 
     monkeypatch.setattr(jit, "interpreted_if_small", interpreted)
-    again = search(fb, DMS, threshold=6.0)
+    again = search(fb, DMS, threshold=6.0, clean=False)
     assert used == [cpu_grouping.explain, cpu_grouping.add_up, cpu_grouping.heads_of]
     assert np.array_equal(again.group, found.group)
     assert np.array_equal(again.time, found.time)

@@ -107,5 +107,5 @@ def test_quantities_are_converted():
 
 def test_frequencies_in_hz_are_refused():
     x = np.zeros((4, 100), np.uint8)
-    with pytest.raises(ValueError, match=r"band begins at 1.397e\+09 MHz; frequencies are wanted in MHz"):
+    with pytest.raises(ValueError, match=r"band begins at 1.397e\+09 MHz; frequencies are expected in MHz"):
         Filterbank.from_array(x, fch1=1.4e9, foff=-1e6, tsamp=1e-3)

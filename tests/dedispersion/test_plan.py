@@ -162,7 +162,7 @@ def test_saved_plans_return(tmp_path):
         assert [s.downsamp for s in q.stages] == [s.downsamp for s in p.stages]
     for text in ("", "[]", '{"format": "other"}', '{"a": 1}'):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(ValueError, match=r"bad\.json: is no de-dispersion plan"):
+        with pytest.raises(ValueError, match=r"bad\.json: is not a de-dispersion plan"):
             DMPlan.load(tmp_path / "bad.json")
 
 
@@ -204,7 +204,7 @@ def test_plot_shows_every_stage():
         ({"dm_max": 5, "scattering": "cordes"}, "scattering='cordes'"),
         ({"stages": [(0, 10, 0.1)]}, "rows of low DM"),
         ({"stages": [(10, 0, 0.1, 1, 1)]}, "low DM < high DM"),
-        ({"stages": [(0, 10, 0.3, 1, 1)]}, "no multiple of the step"),
+        ({"stages": [(0, 10, 0.3, 1, 1)]}, "not a multiple of the step"),
         ({"dm_max": 5, "dm_constant": 0.0}, "dm_constant=0.0"),
         ({"dm_max": 5, "rule": "tolerance", "downsamp": 4}, "downsamp=4: rule='tolerance' has no binning"),
         ({"stages": TABLE_1, "downsamp": 2}, "the binnings of its stages"),
@@ -244,5 +244,5 @@ def test_a_saved_plan_that_lies_is_refused(tmp_path, key, value, message):
     facts = json.loads((tmp_path / "p.json").read_text())
     (facts if key in facts else facts["stages"][0])[key] = value
     (tmp_path / "p.json").write_text(json.dumps(facts))
-    with pytest.raises(ValueError, match=rf"p\.json: is no de-dispersion plan.*{message}"):
+    with pytest.raises(ValueError, match=rf"p\.json: is not a de-dispersion plan.*{message}"):
         DMPlan.load(tmp_path / "p.json")

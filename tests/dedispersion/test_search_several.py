@@ -96,7 +96,7 @@ def test_the_cached_engine_serves_files_of_one_shape(night, monkeypatch):
     ("words", "message"),
     [
         (["b0.fil", "b1.fil"], "--each searches every file by itself"),
-        (["b0.fil", "--resume"], "--resume goes with --each"),
+        (["b0.fil", "--resume"], "--resume needs --each"),
         (["b0.fil", "--each", "--resume"], "--resume needs -o"),
         (["none*.fil"], "no file matches"),
         (["b0.fil", "b1.fil", "--each", "-o", "a.cand"], "expected the name of a folder"),
@@ -139,7 +139,7 @@ def test_a_run_continues_after_kill_9(night, tmp_path):
     other = run("search", data, "--dm-max", 300, "--dm-step", 10, "-o", tmp_path / "n.csv", "--resume", code=2)
     assert "a run with other options" in other
     said = run("search", data, *DMS, "-o", tmp_path / "n.csv", "--resume")
-    assert said.count("was done before") == done
+    assert said.count("was finished before") == done
     assert (tmp_path / "n.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert not parts.exists()
 
@@ -151,7 +151,7 @@ def test_a_repaired_file_is_searched_when_the_run_is_repeated(night, tmp_path):
     assert len(rows(tmp_path / "n.csv")) > 0
     fake(times=[4.0], seed=9, path=data / "b3.fil", **BAND).close()
     said = run("search", data, *DMS, "-o", tmp_path / "n.csv", "--resume")
-    assert said.count("was done before") == 3
+    assert said.count("was finished before") == 3
     assert "b3.fil" in {row["file"] for row in rows(tmp_path / "n.csv")}
 
 
@@ -182,12 +182,12 @@ def test_a_survey_plan_searches(night, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--stages", "0,100,1"], "is no row of low DM"),
-        (["--stages", "0,100,1,x"], "is no row of low DM"),
-        (["--stages", "none.txt"], "there is no such file"),
+        (["--stages", "0,100,1"], "is not a row of low DM"),
+        (["--stages", "0,100,1,x"], "is not a row of low DM"),
+        (["--stages", "none.txt"], "the name of an existing file"),
         (["--stages", "0,100,1,1;100,200,1,1,2"], "rows of equal length"),
         (["--stages", "100,0,1,1"], "low DM < high DM"),
-        (["--stages", "0,100,1,1", "--dm-max", "9"], "--stages goes without"),
+        (["--stages", "0,100,1,1", "--dm-max", "9"], "--stages cannot be combined with"),
     ],
 )
 def test_bad_survey_plans(night, words, message):

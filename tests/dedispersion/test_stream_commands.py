@@ -281,9 +281,9 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
             (["emulate", tmp_path / "a.fil", "--to", "127.0.0.1:1", "--seconds", "nan"], "seconds=nan"),
             (["emulate", tmp_path / "a.fil", "--to", "127.0.0.1:1", "--packet-bytes", "80000"], "packet_bytes=80000"),
             (["plot", tmp_path], "has no candidates.csv"),
-            (["plot", tmp_path, "--zero-dm"], "no options are needed"),
+            (["plot", tmp_path, "--zero-dm"], "expected no other options"),
             (["plot", tmp_path / "none"], "no such file or folder"),
-            (["plot", tmp_path / "a.fil"], "--output, --dm, --time and --width are needed"),
+            (["plot", tmp_path / "a.fil"], "--dm, --time and --width of the pulse are needed"),
         ]:
             done = command(*arguments)
             assert done.exit_code == 2, (arguments, done.output)

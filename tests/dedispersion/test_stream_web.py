@@ -169,7 +169,7 @@ def test_the_state_is_written_while_the_disk_refuses(folder):
         wait_for(lambda: len(said) == 2)
         assert json.loads((folder / NAME).read_text())["running"] is True
     assert json.loads((folder / NAME).read_text())["running"] is False
-    assert "tried again every second" in said[0]
+    assert "trying again every second" in said[0]
     assert "written again" in said[1]
 
 

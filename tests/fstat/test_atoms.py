@@ -54,7 +54,7 @@ def changed(name, value, at=None):
         (changed("t", np.array([0, np.nan, 1, 2])), ValueError, r"t\[1\]"),
         (changed("t", np.array([0, T, T, 2 * T])), ValueError, r"t\[2\] = 1800 is repeated"),
         (changed("t", np.array([0, 2 * T, T, 3 * T])), ValueError, r"t\[2\] = 1800 comes after 3600"),
-        (changed("t", np.array([0, T, 2 * T, 2**60])), ValueError, "no GPS time"),
+        (changed("t", np.array([0, T, 2 * T, 2**60])), ValueError, "not a GPS time"),
         (changed("t", ["a", "b", "c", "d"]), TypeError, "t has dtype"),
         (changed("a2", np.nan, 2), ValueError, r"a2\[2\] = nan is not finite"),
         (changed("Fb", np.inf, 1), ValueError, r"Fb\[1\]"),

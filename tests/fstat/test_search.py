@@ -286,7 +286,7 @@ def test_templates_of_other_times_are_left_out():
     [
         ({"windows": "gauss"}, ValueError, "window='gauss'"),
         ({"windows": ()}, ValueError, "windows is empty"),
-        ({"windows": ("exp", "exp")}, ValueError, "comes twice"),
+        ({"windows": ("exp", "exp")}, ValueError, "is given twice"),
         ({"grid": 3}, TypeError, "grid is a int"),
         ({"topk": 0}, ValueError, "topk=0"),
         ({"topk": 2.5}, ValueError, "topk=2.5"),

@@ -117,7 +117,7 @@ def test_of_a_result():
     assert not found.flag[1].any()
     with pytest.raises(ValueError, match="hold 1 light curve, but 2 light curves were searched"):
         batch.aliases(t, y)
-    with pytest.raises(ValueError, match="no unit of time"):
+    with pytest.raises(ValueError, match="not a unit of time"):
         one.aliases(t * u.m, y)
 
 

@@ -321,7 +321,7 @@ def test_peaks():
     assert ls.peaks(2, false_alarm=None, aliases=False, frequency=np.linspace(0.1, 3, 999) / u.d).alias is None
     boot = ls.peaks(2, false_alarm="bootstrap", maximum_frequency=2 / u.d, method_kwds={"n_bootstraps": 50})
     assert boot.fap[0] == 0
-    with pytest.raises(ValueError, match="no unit of time"):
+    with pytest.raises(ValueError, match="not a unit of time"):
         ours(t * u.m, y).peaks(1)
     assert Alias(int(peaks.alias[0])) in (Alias.NONE, Alias.SAMPLING)
 

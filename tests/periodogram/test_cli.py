@@ -162,7 +162,7 @@ def test_one_bad_file_does_not_stop_the_others(batch: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--mag", "flux"), "no column 'flux' for --mag; there are: name, mjd, mag, magerr"),
+        (("--mag", "flux"), "no column 'flux' for --mag; the columns are: name, mjd, mag, magerr"),
         (("--fmin", "1", "--max-period", "3"), "periods or as frequencies, not both"),
         (("--min-period", "3", "--max-period", "1"), "--min-period 3 is not below --max-period 1"),
         (("--fmin", "0"), "--fmin 0: expected a positive number"),

@@ -133,7 +133,7 @@ def test_chosen_columns_and_numbers_without_header(tmp_path: Path) -> None:
     check(path, wanted=Wanted(time="4", mag="2", err="1"))
     with pytest.raises(MissingColumn, match="give --mag too"):
         read_light_curves(path, Wanted(time="4"))
-    with pytest.raises(MissingColumn, match="no column 'mag' for --mag; there are: column 1"):
+    with pytest.raises(MissingColumn, match="no column 'mag' for --mag; the columns are: column 1"):
         read_light_curves(path, Wanted(time="4", mag="mag"))
 
 
@@ -155,7 +155,7 @@ def test_bands(tmp_path: Path) -> None:
     assert (both.band.tolist(), both.notes) == (["g", "r", "g"], [])  # the search reports how it uses them
     only = read_light_curves(path, band="g")
     assert (only.t.tolist(), only.notes) == ([1, 3], [])
-    with pytest.raises(BadFile, match="no row of band 'i'; there are: g, r"):
+    with pytest.raises(BadFile, match="no row of band 'i'; the bands are: g, r"):
         read_light_curves(path, band="i")
 
 
@@ -169,8 +169,8 @@ def test_bands(tmp_path: Path) -> None:
         ("# note\ntime mag\n1 2\n\n2 3 4\n", "line 5 has 3 cells, 2 expected"),
         ("time,mag\n\x00\x01,\x02\n", "not a text table"),
         ("1\n2\n", "at least a time and a magnitude"),
-        ("when,mag\n1,2\n", "found no column of times.*There are: when, mag"),
-        ("time,z\n1,2\n", "found no column of magnitudes or fluxes.*There are: time, z"),
+        ("when,mag\n1,2\n", "found no column of times.*The columns are: when, mag"),
+        ("time,z\n1,2\n", "found no column of magnitudes or fluxes.*The columns are: time, z"),
     ],
 )
 def test_bad_text(tmp_path: Path, body: str, message: str) -> None:

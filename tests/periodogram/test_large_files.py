@@ -455,7 +455,7 @@ def test_a_band_that_does_not_exist(small_pieces: None, tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", rows(), 100)
     result = run("period", path, *GRID, "--band", "K")
     assert result.exit_code == 2
-    assert "has no row of band 'K'; there are: zg, zi, zr" in result.stderr
+    assert "has no row of band 'K'; the bands are: zg, zi, zr" in result.stderr
     result = run("period", path, *GRID, "--band", "zg")
     n = int((rows()["filter"] != "zg").sum())
     assert f"note: {n:,} rows of other bands than zg left out" in result.stderr

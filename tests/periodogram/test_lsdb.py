@@ -184,7 +184,7 @@ def test_partitions_of_other_schemas_give_the_columns_of_the_first(drift):
     assert list(found.dtypes.items()) == list(first.dtypes.items())
     np.testing.assert_allclose(found["period"], first["period"].iloc[: len(found)], rtol=1e-3)
     if drift == "no errors":
-        with pytest.raises(ValueError, match="no column 'magerr' for dy=; there are: mjd, mag"):
+        with pytest.raises(ValueError, match="no column 'magerr' for dy=; the columns are: mjd, mag"):
             skysieve.lsdb.periods(partition, None, "mjd", "mag", "magerr", fmin=0.1, fmax=2)
 
 
@@ -198,7 +198,7 @@ def test_a_column_without_any_value_has_no_light_curves():
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (("nothing",), {}, ValueError, "nested='nothing' is no column of light curves: expected one of lc"),
+        (("nothing",), {}, ValueError, "nested='nothing' is not a column of light curves: expected one of lc"),
         (("lc", "time"), {}, ValueError, "time"),
         (("lc",), {"fmim": 1}, TypeError, r"no option 'fmim': expected one of fmin, fmax"),
         (("lc",), {"n_peaks": 0}, ValueError, "n_peaks"),

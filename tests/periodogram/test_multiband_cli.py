@@ -122,7 +122,7 @@ def test_a_column_of_bands_by_name_and_by_number(survey: Path, tmp_path: Path) -
 def test_options_that_contradict(survey: Path, tmp_path: Path) -> None:
     result = run("period", survey, "--multiband", "offsets", "--no-fit-mean")
     assert result.exit_code == 2
-    assert "does not go with --no-fit-mean" in result.stderr
+    assert "cannot be combined with --no-fit-mean" in result.stderr
     result = run("period", survey, "--multiband", "separate", "--method", "finufft")
     assert result.exit_code == 2
     assert "one band" in result.stderr

@@ -97,9 +97,9 @@ def test_errors_of_files_are_named(star, tmp_path):
     empty.touch()
     with pytest.raises(ValueError, match=r"empty\.csv: is empty"):
         skysieve.lombscargle(empty)
-    with pytest.raises(ValueError, match=r"star\.csv: no column 'flux' for y=; there are: mjd, mag, magerr"):
+    with pytest.raises(ValueError, match=r"star\.csv: no column 'flux' for y=; the columns are: mjd, mag, magerr"):
         skysieve.lombscargle("mjd", "flux", data=star)
-    with pytest.raises(ValueError, match="offsets go with arrays, but a file is given"):
+    with pytest.raises(ValueError, match="offsets need arrays, but a file is given"):
         skysieve.lombscargle(star, offsets=[0, 90])
     with pytest.raises(TypeError, match="dy is a ndarray, but a file is given: expected the name of a column"):
         skysieve.lombscargle(data=star, dy=DY)

@@ -310,7 +310,7 @@ def test_shapes_that_do_not_fit(arguments, words):
     [
         ({"offsets": [0, 3]}, r"offsets go from 0 to 3; from 0 to the number of rows, 5"),
         ({"offsets": [1, 5]}, r"offsets go from 1 to 5"),
-        ({"offsets": [0, 4, 3, 5]}, r"offsets\[2\] = 3 is under offsets\[1\] = 4"),
+        ({"offsets": [0, 4, 3, 5]}, r"offsets\[2\] = 3 is below offsets\[1\] = 4"),
         ({"offsets": []}, r"offsets"),
         ({"offsets": [[0, 5]]}, r"offsets has shape \(1, 2\)"),
         ({"id": [1, 2]}, r"id has 2 rows, t and y have 5"),

@@ -161,7 +161,7 @@ def test_moving_objects(asteroids: Path, tmp_path: Path) -> None:
     assert plain.exit_code == 0
     assert (read(out)["power"] < 0.5).all()
     for options, message in (
-        (("--r", "heliocentricDist"), "--r and --delta go together"),
+        (("--r", "heliocentricDist"), "--r and --delta: both distances"),
         (("--phase", "phaseAngle"), "need the distances"),
         ((*GEOMETRY[:4], "--phase-model", "linear"), "needs the column of phase angles"),
         ((*GEOMETRY[:4], "--phase", "nothing"), "no column 'nothing' for --phase"),
@@ -320,7 +320,7 @@ def test_files_done_before_are_not_read_again(survey: Path, tmp_path: Path) -> N
     assert run("period", survey, *GRID, "--resume", "-o", fresh).exit_code == 0
     for options, message in (
         (("--resume",), "--resume needs -o"),
-        (("--resume", "-o", out, "--plot", tmp_path / "x"), "do not go together"),
+        (("--resume", "-o", out, "--plot", tmp_path / "x"), "cannot be combined"),
         (("--partition", "5", "-o", tmp_path / "y.csv"), "--partition goes with --resume"),
     ):
         assert message in run("period", survey, *options).stderr

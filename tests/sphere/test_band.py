@@ -183,7 +183,7 @@ def test_arguments_that_band_excludes():
     for more in ({"rings": slice(2, 20)}, {"mask": np.ones(12 * 64, bool)}):
         with pytest.raises(ValueError, match="quadrature='band': corrects whole maps"):
             ConvolvePlan(k, Healpix(8), quadrature="band", device="cpu", **more)
-    with pytest.raises(ValueError, match="does not go with iter"):
+    with pytest.raises(ValueError, match="cannot be combined with iter"):
         skysieve.smoothing(np.ones(12 * 64), 0.3, iter=1, quadrature="band")
 
 

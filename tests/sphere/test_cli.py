@@ -120,7 +120,7 @@ def test_a_picture(tmp_path, sky):
         (["--fwhm", "10deg", "--pixwin"], "Q and U have another one"),
         (["--tophat", "20deg", "--fields", "I", "--pixwin"], "does not end"),
         (["--fwhm", "10deg", "--nside-out", "24"], "power of two"),
-        (["--fwhm", "10deg", "--iter", "1", "--quadrature", "ring"], "does not go with iter"),
+        (["--fwhm", "10deg", "--iter", "1", "--quadrature", "ring"], "cannot be combined with iter"),
     ],
 )
 def test_mistakes_exit_with_2_and_write_nothing(tmp_path, sky, args, message):
@@ -134,7 +134,7 @@ def test_files_that_do_not_fit(tmp_path, sky):
     from astropy.io import fits
 
     fits.PrimaryHDU(np.zeros((3, 3))).writeto(tmp_path / "image.fits")
-    assert "is no table" in run(tmp_path / "image.fits", "-o", tmp_path / "o.fits", "--fwhm", "1deg").output
+    assert "is not a table" in run(tmp_path / "image.fits", "-o", tmp_path / "o.fits", "--fwhm", "1deg").output
     (tmp_path / "there.fits").write_text("precious")
     assert "exists" in run(tmp_path / "in.fits", "-o", tmp_path / "there.fits", "--fwhm", "1deg").output
     assert (tmp_path / "there.fits").read_text() == "precious"
@@ -156,7 +156,7 @@ def test_files_that_contradict_themselves(tmp_path):
     assert "ORDERING is ''" in write("no.fits", ORDERING="")
     assert "o.fits: I, nside 16" in write("text.fits", NSIDE="16")
     (tmp_path / "x.fits").write_text("hello")
-    assert "x.fits: is no FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
+    assert "x.fits: is not a FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
 
 
 def test_q_and_u_of_different_units_are_refused(tmp_path, sky):
@@ -201,7 +201,7 @@ def test_another_extension_and_a_device(tmp_path, sky):
     with fits.open(tmp_path / "in.fits") as hdus:
         fits.HDUList([fits.PrimaryHDU(), fits.ImageHDU(np.zeros((3, 3))), hdus[1]]).writeto(tmp_path / "two.fits")
     args = ("--fields", "I", "--fwhm", "10deg", "--device", "cpu")
-    assert "extension 1 is no table" in run(tmp_path / "two.fits", tmp_path / "o.fits", *args).output
+    assert "extension 1 is not a table" in run(tmp_path / "two.fits", tmp_path / "o.fits", *args).output
     assert run(tmp_path / "two.fits", tmp_path / "o.fits", *args, "--hdu", "2").exit_code == 0
     assert "device='tpu'" in run(tmp_path / "in.fits", tmp_path / "p.fits", *args[:-1], "tpu").output
 
@@ -242,7 +242,7 @@ def test_the_output_may_be_the_input_and_compressed(tmp_path, sky):
         ("--bl", "", "expected a table of numbers"),
         ("--bl", "hello\n", "could not convert"),
         ("--profile", "1\n2\n", "expected two columns"),
-        ("--profile", "1 2\n2\n", "as many in each line"),
+        ("--profile", "1 2\n2\n", "equally many in each line"),
     ],
 )
 def test_tables_that_do_not_fit(tmp_path, sky, option, text, message):
@@ -461,7 +461,7 @@ def test_standard_input_and_output(tmp_path, sky):
         assert content.replace(b"from standard input", b"from in.fits       ") == (tmp_path / "out.fits").read_bytes()
     result = CliRunner().invoke(app, ["smooth", "-", "-", *args], input=b"no file")
     assert (result.exit_code, result.stdout_bytes) == (2, b"")
-    assert "the input: is no FITS file" in result.stderr
+    assert "the input: is not a FITS file" in result.stderr
 
 
 def test_messages_on_standard_error(tmp_path, sky):

@@ -86,11 +86,11 @@ def test_empty_maps_widths_of_zero_and_batches():
     [
         ({"kernel": MexicanHat(0.3)}, "is not known to be nowhere negative"),
         ({"kernel": Window(np.ones(20))}, "is not known to be nowhere negative"),
-        ({"fwhm": 0.2, "iter": 3}, "does not go with iter"),
-        ({"fwhm": 0.2, "method": "harmonic"}, "does not go with iter"),
+        ({"fwhm": 0.2, "iter": 3}, "cannot be combined with iter"),
+        ({"fwhm": 0.2, "method": "harmonic"}, "cannot be combined with iter"),
         ({"fwhm": 0.2, "nside_out": 8}, "nside_out or harmonics"),
         ({"fwhm": 0.2, "quadrature": "band"}, "quadrature='band' has negative weights"),
-        ({"fwhm": 0.2, "quadrature": "healpy"}, "positive=True does not go with"),
+        ({"fwhm": 0.2, "quadrature": "healpy"}, "positive=True cannot be combined with"),
     ],
 )
 def test_arguments_that_positive_excludes(options, expected):
@@ -126,5 +126,5 @@ def test_rows_of_1024_pixels(lead):
     assert np.array_equal(found.mask, rows.mask)
     assert skysieve.smoothing(rows, 0.0, pol=False).shape == rows.shape
     for shape in ((5, 1024), (0, 1024), (1024,)):
-        with pytest.raises(ValueError, match="is no HEALPix map"):
+        with pytest.raises(ValueError, match="is not a HEALPix map"):
             skysieve.smoothing(np.ones(shape), 0.2)

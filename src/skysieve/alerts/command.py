@@ -36,13 +36,14 @@ PACKETS = "Packets"
 def alerts(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="More files, as of --avro.", show_default=False),
+        typer.Argument(metavar="FILE...", help="More files to read, like those of --avro.", show_default=False),
     ] = None,
     avro: Annotated[
         list[Path] | None,
         option(
             "--avro",
-            help="Avro container files, tar archives of them, or folders. The default is to read Kafka.",
+            help="Files to read: Avro containers, tar archives of them, or folders. By default packets come from "
+                 "--kafka.",
             panel=PACKETS,
             metavar="FILE...",
         ),
@@ -51,13 +52,15 @@ def alerts(
         bool,
         option(
             "--watch",
-            help="Look for new and longer files until Ctrl-C. The default is to end with the last file.",
+            help="Keep reading new files, and files that grow, until Ctrl-C. By default the command ends after the "
+                 "last file.",
             panel=PACKETS,
         ),
     ] = False,
     kafka: Annotated[
         str | None,
-        option("--kafka", help="Brokers. The default is to read files.", panel=PACKETS, metavar="HOST:PORT,..."),
+        option("--kafka", help="Kafka brokers to read from. By default files are read.",
+                               panel=PACKETS, metavar="HOST:PORT,..."),
     ] = None,
     topic: Annotated[
         str | None, option("--topic", help="Topic of the packets; needed with --kafka.", panel=PACKETS, metavar="TOPIC")
@@ -69,19 +72,20 @@ def alerts(
         bool,
         option(
             "--from-end",
-            help="Begin a partition that is not known yet at its end. The default is its beginning.",
+            help="Start new partitions of the topic at their end. The default is their beginning.",
             panel=PACKETS,
         ),
     ] = False,
     stop_at_end: Annotated[
         bool,
-        option("--stop-at-end", help="End when the topic is read. The default is to wait for more.", panel=PACKETS),
+        option("--stop-at-end", help="Stop at the end of the topic. By default the command waits for more packets.",
+                                     panel=PACKETS),
     ] = False,
     schema: Annotated[
         list[str] | None,
         option(
             "--schema",
-            help="Schema file of a number in Confluent's wire format; may be repeated. The default is none.",
+            help="Schema file for a schema ID of Confluent's wire format; may be repeated. The default is none.",
             panel=PACKETS,
             metavar="ID=FILE",
         ),
@@ -90,7 +94,8 @@ def alerts(
         bool,
         option(
             "--retry",
-            help="First read messages again that were set aside, with the schemas given now. The default is not to.",
+            help="First read again the messages that were set aside, with the schemas given now. By default they stay "
+                 "set aside.",
             panel=PACKETS,
         ),
     ] = False,
@@ -98,7 +103,7 @@ def alerts(
         int,
         option(
             "--max-set-aside",
-            help="End when more packets than this cannot be read. The default is 1000.",
+            help="Stop when more packets than this cannot be read. The default is 1000.",
             panel=PACKETS,
             metavar="N",
             min=0,
@@ -108,7 +113,7 @@ def alerts(
         list[str] | None,
         option(
             "--kafka-option",
-            help="A setting of librdkafka, such as security.protocol=SASL_SSL; may be repeated. The default is none.",
+            help="Setting of librdkafka, such as security.protocol=SASL_SSL; may be repeated. The default is none.",
             panel=PACKETS,
             metavar="NAME=VALUE",
         ),
@@ -117,7 +122,7 @@ def alerts(
         bool,
         option(
             "--no-forced",
-            help="Search detections alone. The default is to add forced photometry of exposures without a detection.",
+            help="Search only detections. By default forced photometry of exposures without a detection is added.",
             panel=SEARCH,
         ),
     ] = False,
@@ -140,16 +145,17 @@ def alerts(
     peaks: PeaksOption = 5,
     min_rows: Annotated[
         int,
-        option("--min-rows", help="Search objects with so many rows at least. The default is 20.", panel=SEARCH,
+        option("--min-rows", help="Search only objects with at least this many rows. The default is 20.", panel=SEARCH,
                metavar="N", min=4),
     ] = 20,
     every: Annotated[
         float,
-        option("--every", help="Seconds between two searches. The default is 10.", panel=RUN, metavar="SECONDS"),
+        option("--every", help="Time between two searches. The default is 10.", panel=RUN, metavar="SECONDS"),
     ] = 10.0,
     batch: Annotated[
         int,
-        option("--batch", help="Search earlier when so many packets wait. The default is 5000.", panel=RUN, metavar="N",
+        option("--batch", help="Search earlier if this many packets are waiting. The default is 5000.",
+                               panel=RUN, metavar="N",
                min=1),
     ] = 5000,
     metrics: MetricsOption = None,
@@ -157,7 +163,8 @@ def alerts(
         Path,
         option(
             "--store",
-            help="SQLite file of light curves, periods and offsets; it is continued. The default is alerts.db.",
+            help="SQLite file of light curves, periods and offsets; an existing file is continued. The default is "
+                 "alerts.db.",
             panel=OUTPUT,
             metavar="FILE",
         ),
@@ -167,7 +174,7 @@ def alerts(
         option(
             "-o",
             "--output",
-            help="File for the table of periods, replaced while the command runs. The default is to write none.",
+            help="File for the table of periods, rewritten while the command runs. By default no file is written.",
             panel=OUTPUT,
             metavar="OUT",
         ),
@@ -175,12 +182,13 @@ def alerts(
     format_: FormatOption = None,
     table_every: Annotated[
         float,
-        option("--table-every", help="Seconds between two writes of the table. The default is 60.", panel=OUTPUT,
+        option("--table-every", help="Time between two writes of the table. The default is 60.", panel=OUTPUT,
                metavar="SECONDS"),
     ] = 60.0,
     to_topic: Annotated[
         str | None,
-        option("--to-topic", help="Topic for the periods; needs --kafka. The default is to send none.", panel=OUTPUT,
+        option("--to-topic", help="Send the periods to this topic; needs --kafka. By default they are not sent.",
+                                  panel=OUTPUT,
                metavar="TOPIC"),
     ] = None,
     device: DeviceOption = "auto",
@@ -223,7 +231,7 @@ def alerts(
         if bool(paths) == (kafka is not None):
             raise ValueError("expected one of --avro and --kafka")
         if (kafka is None) != (topic is None):
-            raise ValueError("--kafka and --topic go together")
+            raise ValueError("expected both of --kafka and --topic")
         if kafka is None and to_topic is not None:
             raise ValueError("--to-topic needs --kafka")
         if not (every > 0 and table_every > 0):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.errors import install_hint
+
 from .intake import Unit
 from .packets import Decoder
 
@@ -41,7 +43,7 @@ def import_kafka() -> Any:
     try:
         import confluent_kafka
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("Kafka needs confluent-kafka: pip install 'skysieve[alerts]'") from error
+        raise ModuleNotFoundError(f"Kafka needs confluent-kafka: {install_hint('confluent_kafka')}") from error
     return confluent_kafka
 
 
@@ -303,7 +305,7 @@ class KafkaSource:
             why = "the topic was made anew or lost its end"
         self._say(
             f"partition {part} of {self._topic} has the messages {low} to {high - 1}, but not the next, {wanted}: "
-            f"{why}; going on at {low}"
+            f"{why}; continuing at {low}"
         )
         at = low
         self._next[part] = at

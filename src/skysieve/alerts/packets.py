@@ -143,7 +143,7 @@ class Decoder:
                 raise BadPacket("is neither an Avro container file nor in Confluent's wire format")
             number = int.from_bytes(data[1:5], "big")
             if number not in self._numbered:
-                raise BadPacket(f"has the schema number {number}, of which no file was given (--schema {number}=FILE)")
+                raise BadPacket(f"has the schema number {number}, for which no file was given (--schema {number}=FILE)")
             made = self.block(self._numbered[number], data, 1, 5)
         except ValueError as error:
             return Packets(bad=[(str(error), data)])
@@ -265,7 +265,7 @@ def read_header(data: bytes | memoryview, decoder: Decoder) -> Header:
         raise EndsEarly("ends in the middle of its header")
     codec = facts.get(b"avro.codec", b"null").decode("utf-8", "backslashreplace")
     if codec not in CODECS:
-        raise BadPacket(f"is packed by {codec!r}: expected one of {', '.join(CODECS)}")
+        raise BadPacket(f"is compressed with {codec!r}: expected one of {', '.join(CODECS)}")
     if b"avro.schema" not in facts:
         raise BadPacket("has no schema in its header")
     return Header(decoder.program(facts[b"avro.schema"]), codec, bytes(data[at : at + SYNC]), at + SYNC)
@@ -282,7 +282,7 @@ def unpacked(codec: str, data: bytes) -> bytes:
     try:
         return CODECS[codec](data)
     except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
-        raise BadPacket(f"a block packed by {codec!r} is damaged: {error}") from None
+        raise BadPacket(f"a block compressed with {codec!r} is damaged: {error}") from None
 
 
 def _blocks(data: bytes, header: Header) -> Iterator[tuple[int, bytes]]:

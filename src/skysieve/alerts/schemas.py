@@ -189,7 +189,7 @@ class _Compiler:
         if schema["type"] == "fixed":
             return self._new([FIXED, 0, max(0, int(schema["size"])), SKIP])
         if schema["type"] not in ("record", "error"):
-            raise SchemaError(f"the type {schema['type']!r} of {name} is none of Avro's")
+            raise SchemaError(f"the type {schema['type']!r} of {name} is not an Avro type")
         source = role.partition(" ")[2] if role.startswith("source") else ""
         number = self._new([RECORD, 0, 0, NEW_ROW + int(source) if source else SKIP])
         self.done[name, role] = number

@@ -55,7 +55,7 @@ class Service:
     every : float
         Seconds between two searches.
     most : int
-        A search starts earlier when so many packets wait.
+        A search starts earlier when this many packets are waiting.
     table : path, optional
         File for the table of periods.
     table_format : str, optional
@@ -306,7 +306,7 @@ class Service:
             self._run["table_errors"] += 1
             if last:
                 raise
-            self._say(f"the table cannot be written: {error}; it is tried again")
+            self._say(f"the table cannot be written: {error}; trying again")
         self._table_written = time.monotonic()
         self._table_seconds = self._table_written - started
 

@@ -147,7 +147,7 @@ class Store:
                     base.execute(statement)
                 self._write_facts({"form": FORM, "settings": settings})
             elif not base.execute("SELECT count(*) FROM sqlite_master WHERE name = 'places'").fetchone()[0]:
-                raise OSError(f"{self.path}: is a database of something else, expected a store of skysieve alerts")
+                raise OSError(f"{self.path}: is a database, but not a store of skysieve alerts")
             form = self._fact("form")
             if form != FORM:
                 raise OSError(f"{self.path}: is a store of form {form}, expected {FORM}: another version made it")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from skysieve.core.device import resolve
-from skysieve.core.errors import DeviceLost
+from skysieve.core.errors import DeviceLost, install_hint
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
 
@@ -153,7 +153,10 @@ def run(
             _by_dask(dask, folder, missing, resources, step)
         outcome.failed = dict(sorted(outcome.failed.items()))
         if len(outcome.environments) > 1:
-            note("workers had different versions or processors: bits may differ from those of one process")
+            note(
+                "workers had different versions or processors: results may differ from those of one process in the "
+                "last bits"
+            )
         folder.finish(outcome)
         return outcome
 
@@ -173,7 +176,7 @@ def _connected(client: str | Client | None, job: Job, stack: ExitStack) -> tuple
     try:
         import distributed
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("Dask is needed: pip install 'skysieve[cluster]'") from error
+        raise ModuleNotFoundError(f"Dask is needed: {install_hint('dask')}") from error
     if name == "client":
         assert isinstance(client, distributed.Client)
         return client, None
@@ -307,7 +310,8 @@ def _check_workers(dask: Client, own: dict[str, str]) -> None:
             if name != "processor" and found.get(name) != version:
                 other = found.get(name, "none")
                 raise ValueError(
-                    f"worker {address} has {name} {other}, expected {version} as here: the same bits need it"
+                    f"worker {address} has {name} {other}, expected {version} as here: the results must not depend on "
+                    "the worker"
                 )
 
 

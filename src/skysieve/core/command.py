@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .errors import one_line
+from .errors import EXTRAS, install_hint, one_line
 
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
@@ -28,8 +28,6 @@ __all__ = [
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
 """Exit codes: some inputs could not be used; wrong arguments, or a limit of the machine; Ctrl-C or SIGTERM."""
-EXTRAS = {"matplotlib": "plot", "h5py": "hdf5", "pyarrow": "tables"}
-"""Optional packages, and the extra of this package that installs each."""
 
 
 class Dtype(StrEnum):
@@ -78,14 +76,15 @@ MetricsOption = Annotated[
     str | None,
     option(
         "--metrics",
-        help="Serve metrics for Prometheus at /metrics of this address; PORT alone is on the loopback. The default is "
-        "not to.",
+        help="Serve metrics for Prometheus at /metrics of this address; PORT alone means 127.0.0.1. By default no "
+        "metrics are served.",
         panel=RUN,
         metavar=ADDRESS,
     ),
 ]
 OverwriteOption = Annotated[
-    bool, option("--overwrite", help="Replace output files that exist. The default is to refuse them.", panel=OUTPUT)
+    bool,
+    option("--overwrite", help="Replace existing output files. By default an existing file is an error.", panel=OUTPUT),
 ]
 CLUSTER = "Cluster"
 ClusterOption = Annotated[
@@ -93,8 +92,8 @@ ClusterOption = Annotated[
     option(
         "--cluster",
         help="Divide the work into partitions, for local[:N] (workers on this machine), dask:ADDRESS (a scheduler), "
-        "slurm[:N] (an array of N tasks), htcondor[:N] (only a submit description) or serial (this process). The "
-        "default is not to divide it.",
+        "slurm[:N] (an array of N tasks), htcondor[:N] (a submit description is written, not submitted) or serial "
+        "(this process). By default the work is not divided.",
         panel=CLUSTER,
         metavar="LAUNCHER",
     ),
@@ -103,7 +102,8 @@ ResumeOption = Annotated[
     bool,
     option(
         "--resume",
-        help="With --cluster: continue an interrupted run from its finished partitions. The default is to begin anew.",
+        help="With --cluster: continue an interrupted run from its finished partitions. By default a run starts from "
+        "the beginning.",
         panel=CLUSTER,
     ),
 ]
@@ -116,11 +116,21 @@ FormatOption = Annotated[
         metavar="FORMAT",
     ),
 ]
+JsonOption = Annotated[bool, option("--json", help="Print JSON instead of a table.", panel=OUTPUT)]
 QuietOption = Annotated[
-    bool, option("-q", "--quiet", help="Print errors only. The default is to print what is written, too.", panel=OUTPUT)
+    bool,
+    option(
+        "-q", "--quiet", help="Print errors only. By default the names of written files are printed too.", panel=OUTPUT
+    ),
 ]
 VerboseOption = Annotated[
-    bool, option("-v", "--verbose", help="Print what is chosen and done (method, device, memory, time).", panel=OUTPUT)
+    bool,
+    option(
+        "-v",
+        "--verbose",
+        help="Also print the method, the device, the memory and the time of the computation.",
+        panel=OUTPUT,
+    ),
 ]
 ProgressOption = Annotated[
     bool | None,
@@ -134,8 +144,8 @@ DryRunOption = Annotated[
     bool,
     option(
         "--dry-run",
-        help="Print what would be done, and the time, memory and bytes that it takes, and do nothing. The default is "
-        "to do it.",
+        help="Print the predicted time and memory of the computation, and the bytes to move, without computing "
+        "anything.",
         panel=COMPUTATION,
     ),
 ]
@@ -316,7 +326,7 @@ def check_picture(path: Path | None, overwrite: bool = False) -> None:
     if path is None:
         return
     if find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib: pip install 'skysieve[plot]'")
+        raise ValueError(f"--plot needs matplotlib: {install_hint('matplotlib')}")
     from matplotlib.figure import Figure
 
     kinds = sorted(Figure().canvas.get_supported_filetypes())
@@ -387,7 +397,7 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
     except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError) as error:
         text = one_line(error)
         if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:
-            text += f": pip install 'skysieve[{EXTRAS[package]}]'"
+            text += f": {install_hint(package)}"
         typer.echo(f"skysieve: {text}", err=True)
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:

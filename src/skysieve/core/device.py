@@ -161,9 +161,9 @@ def begin(device: str, *modules: str, before: Sequence[str] = ()) -> threading.T
     Returns
     -------
     threading.Thread or None
-        The thread; None if the request means the CPU.
+        The thread; None if the request means the CPU, or no driver is installed.
     """
-    if device == "cpu":
+    if device == "cpu" or _load_driver() is None:
         return None
     thread = threading.Thread(target=_make_contexts, args=(device, modules, before), name="skysieve-device")
     thread.start()
@@ -196,7 +196,7 @@ def _retain_contexts(device: str, count: int) -> None:
     """Make the contexts that CuPy will use by calls of the driver, during which Python does other work."""
     match = _NAME.fullmatch(device)
     cuda = _load_driver()
-    if match is None or cuda is None or importlib.util.find_spec("cupy") is None:
+    if match is None or importlib.util.find_spec("cupy") is None:
         return
     for index in range(count) if match[1] == "all" else [int(match[1] or 0)]:
         number, context = ctypes.c_int(0), ctypes.c_void_p()
@@ -283,7 +283,7 @@ def _ask_driver() -> tuple[int | None, int]:
     if status == 0:
         status = cuda.cuDeviceGetCount(ctypes.byref(count))
     if status not in (0, _NO_DEVICE):
-        logger.warning("the CUDA driver answers with error %d", status)
+        logger.warning("the CUDA driver returned error %d", status)
     return version.value, count.value
 
 

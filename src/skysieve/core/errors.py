@@ -6,12 +6,14 @@ Wrong arguments raise ``ValueError`` or ``TypeError``; the classes here are for 
 from __future__ import annotations
 
 __all__ = [
+    "EXTRAS",
     "DeviceLost",
     "DeviceUnavailable",
     "KernelError",
     "MemoryBudgetError",
     "SkysieveError",
     "format_bytes",
+    "install_hint",
     "one_line",
     "out_of_memory",
 ]
@@ -33,6 +35,22 @@ def format_bytes(n: float) -> str:
         if value < 1024:
             return f"{value:.1f} {unit}"
     return f"{value / 1024:.1f} PiB"
+
+
+EXTRAS = {
+    "bokeh": "web", "confluent_kafka": "alerts", "dask": "cluster", "ducc0": "harmonic", "h5py": "hdf5",
+    "matplotlib": "plot", "pyarrow": "tables",
+}  # fmt: skip
+"""Optional packages, and the extra of this package that installs each."""
+
+
+def install_hint(package: str) -> str:
+    """Return the command that installs an optional package.
+
+    >>> install_hint("matplotlib")
+    "pip install 'skysieve[plot]'"
+    """
+    return f"pip install 'skysieve[{EXTRAS[package]}]'"
 
 
 def one_line(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from .arrays import to_arrow
+from .errors import install_hint
 
 __all__ = ["parquet_rows", "remove_leftovers", "save_figure", "write_parquet", "written"]
 
@@ -173,7 +174,7 @@ def _parquet() -> Any:
     try:
         from pyarrow import parquet
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("writing .parquet needs pyarrow: pip install 'skysieve[tables]'") from error
+        raise ModuleNotFoundError(f"writing .parquet needs pyarrow: {install_hint('pyarrow')}") from error
     return parquet
 
 

@@ -56,7 +56,7 @@ def parse_budget(memory: str | float | None, available: int, default: float = 0.
         number, unit = float(match[1]), match[2].lower()
         if unit == "%":
             if not 0 < number <= 100:
-                raise ValueError(f"memory={memory!r}: a share lies above 0% and at most 100%")
+                raise ValueError(f"memory={memory!r}: expected a share above 0% and at most 100%")
             return max(1, int(number / 100 * available))
         if unit not in _UNITS:
             raise ValueError(f"memory={memory!r}: unknown unit {match[2]!r}; {expected}")

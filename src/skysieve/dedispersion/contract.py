@@ -43,11 +43,11 @@ SUMMATIONS = {
         "exact, unless max_loss allows tree or subband and that is cheaper", "none, unless max_loss allows it"
     ),
     "brute": Summation("the direct sum", "0.5 samples, by rounding"),
-    "exact-subband": Summation("the same bits; sums of neighbouring channels are shared between DMs", "as brute"),
-    "subband": Summation("the two stages of PRESTO", "delay_error and loss of the result"),
-    "tree": Summation(
-        "FDMT: delays in whole samples are split in two again and again", "delay_error and loss of the result"
+    "exact-subband": Summation(
+        "the same result as brute; sums of neighbouring channels are shared between DMs", "as brute"
     ),
+    "subband": Summation("the two stages of PRESTO", "delay_error and loss of the result"),
+    "tree": Summation("FDMT: a binary tree of sums with delays in whole samples", "delay_error and loss of the result"),
 }
 """Methods to sum the channels: names of `Method`."""
 METHODS = tuple(SUMMATIONS)
@@ -74,7 +74,7 @@ class NoiseEstimator:
 NOISE = {
     "robust": NoiseEstimator(0, "median and quartiles", ranks=True),
     "moments": NoiseEstimator(1, "mean and standard deviation"),
-    "clipped": NoiseEstimator(2, "mean and standard deviation of the samples within 3 sigma, five times over"),
+    "clipped": NoiseEstimator(2, "mean and standard deviation of the samples within 3 sigma, iterated five times"),
 }
 """Noise estimators: names of `Noise`."""
 
@@ -108,11 +108,12 @@ DETECTORS = {
 EXCESS, DIP = 4.0, 7.0
 """Default S/N by which an event may exceed the response of a stronger one, and by which it falls between two peaks."""
 EXCESS_HELP = (
-    "S/N by which an event may exceed what a stronger burst explains at its DM, time and width; beyond, it is a "
-    f"candidate of its own. The default is {EXCESS:g}."
+    "S/N by which an event may exceed the response of a stronger burst at its DM, time and width; above that it is a "
+    f"separate candidate. The default is {EXCESS:g}."
 )
 DIP_HELP = (
-    "Depth in sigma of the dip between two peaks of a window that makes them two events; inf never divides a window. "
+    "Least depth, in sigma, of a dip between two peaks of a window, for which they are two events; inf never divides a "
+    "window. "
     f"The default is {DIP:g}."
 )
 
@@ -122,14 +123,14 @@ MOST_BINNED = 128
 """Most samples that are added in time: the 16-bit sums of two 8-bit channels would overflow beyond it."""
 
 REREAD = 16
-"""An engine may read up to so many samples again when it moves on: a GPU keeps whole words of samples."""
+"""Number of samples that an engine may read again when it moves on: a GPU keeps whole words of samples."""
 
 UNIT, CLIP = 64.0, float(2**18)
 """Fixed-point samples of a search: units of one sigma, and the largest value."""
 THRESHOLD = 6.7
 """Least S/N of an event: 500 DMs of noise, 256 us and 26 boxcars give less than one false candidate per hour."""
 MOST_WIDTH = 4096
-"""Widest boxcar: the sum of so many clipped samples fits 31 bits."""
+"""Widest boxcar in samples: the sum of this many clipped samples fits 31 bits."""
 
 # ---------------------------------------------------------------- requests
 
@@ -287,7 +288,7 @@ class Room:
         self._memory, self._taken = memory, 0
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """The next bytes; usual memory if so many are not left."""
+        """The next bytes; usual memory if fewer are left."""
         if self._taken + nbytes > len(self._memory):
             return np.empty(nbytes, np.uint8)
         self._taken += nbytes

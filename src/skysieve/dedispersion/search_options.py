@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from skysieve.core.command import option
 
-from .clean.receiver import VETO_HELP
+from .clean.receiver import CLEAN_HELP, VETO_HELP
 from .contract import DIP_HELP, EXCESS_HELP, NOISE, THRESHOLD
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 else:  # typer takes choices from enumerations
     NoiseName = StrEnum("Noise", {name: name for name in NOISE})
 
-SEARCH = "Search"
-"""Panel of the help screens."""
+DATA, SEARCH = "Data", "Search"
+"""Panels of the help screens."""
 
 
 def listed(registry: Any) -> str:
@@ -38,13 +38,22 @@ NoiseOption = Annotated[
 MaxWidthOption = Annotated[
     float | None,
     option(
-        "--max-width", help="Widest boxcar in seconds, where samples are binned least. The default is 308 samples.",
+        "--max-width", help="Widest boxcar in seconds, for DMs with the least binning. The default is 308 samples.",
         panel=SEARCH, metavar="S",
     ),
 ]  # fmt: skip
 NoBaselineOption = Annotated[
-    bool, option("--no-baseline", help="Leave slow drifts of the level in the series.", panel=SEARCH)
+    bool, option("--no-baseline", help="Do not remove slow drifts of the level from the series.", panel=SEARCH)
 ]
+IgnoreOption = Annotated[
+    str | None,
+    option(
+        "--ignore", "--ignorechan",
+        help="Channels to leave out, such as 0,5:9; channel 0 has the highest frequency. The default is none.",
+        panel=DATA, metavar="LIST",
+    ),
+]  # fmt: skip
+CleanOption = Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=DATA, metavar="STEPS")]
 VetoOption = Annotated[bool | None, option("--veto/--no-veto", help=VETO_HELP, panel=SEARCH)]
 ExcessOption = Annotated[float, option("--excess", help=EXCESS_HELP, panel=SEARCH, metavar="X")]
 DipOption = Annotated[float, option("--dip", help=DIP_HELP, panel=SEARCH, metavar="X")]

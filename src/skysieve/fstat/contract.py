@@ -262,7 +262,7 @@ def check_compat(compat: str, window: Window) -> None:
     one_of("compat", compat, COMPAT)
     known = [name for name in NAMED if KINDS[name].lal is not None]
     if window.kind not in known:
-        raise ValueError(f"compat={compat!r} knows the windows {', '.join(map(repr, known))}")
+        raise ValueError(f"compat={compat!r} supports the windows {', '.join(map(repr, known))}")
     if window.algorithm != Algorithm.RUNNING_SUMS and window.efold != LAL_EFOLD:
         raise ValueError(f"efold={window.efold!r}: compat={compat!r} ends the window at {LAL_EFOLD:g} tau")
 
@@ -337,7 +337,7 @@ def make_job(
     first = templates[0]
     for i, b in enumerate(templates):
         if (b.t_start, b.tatom, b.n) != (first.t_start, first.tatom, first.n):
-            raise ValueError(f"template {i} has other times than template 0: search them in another call")
+            raise ValueError(f"template {i} has different times from template 0: search it in another call")
     shared = all(np.array_equal(first.x[:3], b.x[:3]) for b in templates[1:])
     antenna = np.stack([b.x[:3] for b in templates[: 1 if shared else None]])
     data = np.stack([b.x[3:] for b in templates])

@@ -431,14 +431,14 @@ def _model(
     """Columns of the fit, and the fewest rows of a band that is used."""
     terms = checks.check_terms("nterms", nterms)
     if name != "offsets" and reg_terms is not None:
-        raise ValueError(f"reg_terms={reg_terms!r} goes with model='offsets'; model={name!r} has reg_base and reg_band")
+        raise ValueError(f"reg_terms={reg_terms!r} needs model='offsets'; model={name!r} has reg_base and reg_band")
     if name != "flexible":
         if terms < 1:
             raise ValueError(f"nterms=0; model={name!r} needs at least 1 term")
         if nterms_band is not None:
-            raise ValueError(f"nterms_band={nterms_band!r} goes with model='flexible'; model={name!r} has nterms alone")
+            raise ValueError(f"nterms_band={nterms_band!r} needs model='flexible'; model={name!r} has nterms alone")
         if reg_base is not None:
-            raise ValueError(f"reg_base={reg_base!r} goes with model='flexible'; model={name!r} is not regularised")
+            raise ValueError(f"reg_base={reg_base!r} needs model='flexible'; model={name!r} is not regularised")
         if name == "offsets":
             kept = _penalty("reg_terms", reg_terms) if terms > 1 else 0.0
             return Model(terms, n_bands=n_bands, penalty=kept, free_terms=int(kept > 0)), 1

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from skysieve.periodogram.result.result import LombScargleResult
 
 FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.0, 2_000_000
-"""A chunk takes some seconds, so that Ctrl-C loses little.  The first has so many objects, or so many
-frequencies of them all together; every chunk is limited in rows: its answers are made while the next is searched."""
+"""Objects of the first chunk, or frequencies of them all together; growth and seconds of later chunks, so that Ctrl-C
+loses little; most rows of a chunk, whose answers are made while the next one is searched."""
 FINISHERS = 8
 """Most threads that make the answers of chunks."""
 METHOD_NAMES = np.array(["none", *METHODS])

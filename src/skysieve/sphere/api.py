@@ -69,7 +69,7 @@ def host(device: Where) -> Device:
     found = devices_of(device, resolve)[0]
     if found.kind == "cuda":
         if device != "auto":
-            raise DeviceUnavailable("harmonic transforms and compat run on the CPU alone", "Use device='cpu'")
+            raise DeviceUnavailable("harmonic transforms and compat run only on the CPU", "Use device='cpu'")
         found = resolve("cpu")[0]
     return found
 
@@ -367,7 +367,7 @@ class ConvolvePlan(Plan):
             return max(white_error(k, r.radius) for k, r in zip(self.kernels, self._spec.radials, strict=True))
         c = np.asarray(cl, np.float64)
         if c.ndim != 1 or not np.isfinite(c).all() or (c < 0).any() or not c.any():
-            raise ValueError("cl: expected a power spectrum, a row of values none below 0")
+            raise ValueError("cl: expected a power spectrum: a 1-D array without negative values")
         if self.method == "harmonic":
             return 0.0
         many = (2 * np.arange(len(c)) + 1) * c

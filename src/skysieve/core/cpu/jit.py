@@ -52,6 +52,7 @@ from skysieve.core.machine.measured import cache_folder
 from skysieve.core.tasks import usable_cores
 
 __all__ = [
+    "ZERO",
     "FirstAnswers",
     "compile_all",
     "compile_beside",
@@ -76,13 +77,19 @@ STEP_SECONDS = 1e-6
 """Time of one step (an operation on a number) in Python's interpreter."""
 INTERPRETED_SECONDS = 0.3
 """Time that a function may take in the interpreter, in one process, before it is compiled: compiling takes longer."""
+ZERO = np.int64(0)
+"""0 as a first value or argument: for the literal 0 numba would compile the function that gets it once more."""
 WAIT_SECONDS = 120.0
 """Time after which a process that compiles is not waited for."""
+POLL_SECONDS = 0.02
+"""Time after which a process that waits for code looks for it again."""
+LATER = 10
+"""Niceness of processes that compile what is needed last."""
 _HELPER = "SKYSIEVE_COMPILES_FOR_ANOTHER_PROCESS"
 """Environment variable of processes that compile for another one: they start no further ones."""
 _together = threading.Lock()
 _beside: dict[Callable[..., Any], subprocess.Popen[bytes]] = {}
-"""Processes of `compile_beside`."""
+"""Processes of `compile_beside` for functions that have not been called yet."""
 _said: set[str] = set()
 """What this process has said already: each message comes once."""
 
@@ -244,7 +251,7 @@ class _Kernel(CPUDispatcher):  # type: ignore[misc]
 # ---------------------------------------------------------------- first answers
 
 
-def interpreted_if_small(kernel: Any, steps: float) -> Callable[..., Any]:
+def interpreted_if_small(kernel: Any, steps: float, worth: float = 1.0) -> Callable[..., Any]:
     """Return a function of `njit`, or its source for Python's interpreter where that is done before it is compiled.
 
     The interpreter gives the same bits if all arrays are of float64, int64 or bool and no option allows sums in another
@@ -256,11 +263,13 @@ def interpreted_if_small(kernel: Any, steps: float) -> Callable[..., Any]:
         What is called next.
     steps : float
         Operations on numbers in that call.
+    worth : float
+        Time of compiling it, in `INTERPRETED_SECONDS`.
     """
     if kernel.__class__ is not _Kernel or kernel.overloads:
         return kernel  # type: ignore[no-any-return]
     seconds = STEP_SECONDS * steps
-    if kernel.interpreted_seconds + seconds > INTERPRETED_SECONDS or kernel._cache.holds_any():
+    if kernel.interpreted_seconds + seconds > worth * INTERPRETED_SECONDS or kernel._cache.holds_any():
         return kernel
     kernel.interpreted_seconds += seconds
     return interpreted(kernel)
@@ -399,25 +408,33 @@ def _compile_in_processes(typed: list[tuple[Any, Any]]) -> None:
             _end(helper)
 
 
-def compile_beside(kernel: Any, code: str) -> None:
-    """Start a process that runs a use of a function, while this process does what comes before.
+def compile_beside(code: str, *kernels: Any, later: bool = False) -> None:
+    """Start a process that runs a use of functions, while this process does what comes before.
 
-    The function waits for that process when it is called.  Nothing happens if code of the function is stored.
+    A function that is called waits until that process has stored it.  Nothing happens if all are stored.
 
     Parameters
     ----------
-    kernel : function of `njit`
     code : str
-        Python code that calls the function, with arguments of the types that come.
+        Python code that calls the functions, with arguments of the types that come.
+    *kernels : function of `njit`
+    later : bool
+        Whether they are needed last: the process then leaves the cores to others.
     """
-    if kernel.__class__ is not _Kernel or kernel.overloads or not _may_start():
+    if not _may_start():
         return
     with _together:
-        if kernel.py_func not in _beside and not kernel._cache.holds_any():
-            helper = _start(code)
-            if helper is not None and helper.stdin is not None:
-                helper.stdin.close()
-                _beside[kernel.py_func] = helper
+        missing = [
+            kernel.py_func
+            for kernel in kernels
+            if kernel.__class__ is _Kernel and not is_ready(kernel) and kernel.py_func not in _beside
+        ]
+        if later and hasattr(os, "nice"):
+            code = f"import os; os.nice({LATER}); {code}"
+        helper = _start(code) if missing else None
+        if helper is not None and helper.stdin is not None:
+            helper.stdin.close()
+            _beside.update(dict.fromkeys(missing, helper))
 
 
 def _may_start() -> bool:
@@ -502,10 +519,11 @@ class _Cache(NullCache):  # type: ignore[misc]
         data = self._stored(name)
         helper = _beside.pop(self._function, None)
         if helper is not None:
-            if data is None:
-                _wait(helper)
+            end = time.monotonic() + WAIT_SECONDS
+            while data is None and helper.poll() is None and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
                 data = self._stored(name)
-            _end(helper)
+            data = self._stored(name) if data is None else data
         if data is not None:
             rtsys.initialize(target_context)  # `refresh` would load what compiling needs, which takes 0.3 s
             return CompileResult._rebuild(target_context, *pickle.loads(data))
@@ -539,7 +557,7 @@ class _Cache(NullCache):  # type: ignore[misc]
                 instead = f"stored in {places[1]} for now" if number == 0 and len(places) > 1 else "not stored"
                 _say(
                     f"compiled code cannot be stored in {folder} ({error.strerror}) and is {instead}; "
-                    "SKYSIEVE_CACHE_DIR names a folder that can be written",
+                    "set SKYSIEVE_CACHE_DIR to a folder that can be written to",
                     logging.WARNING,
                 )
 
@@ -603,7 +621,7 @@ def _read(path: Path) -> bytes | None:
         return None
     digest, content = data[:32], data[32:]
     if hashlib.sha256(content).digest() != digest:
-        logger.debug("%s is damaged: compile again", path)
+        logger.debug("%s is damaged: compiling again", path)
         return None
     return content
 

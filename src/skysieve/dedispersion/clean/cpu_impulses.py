@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import ZERO, njit
 
 from .cpu_receiver import middle
 
@@ -18,8 +18,19 @@ ROUGHLY = 0.6
 """Part of the error of a step that a difference of means has, at least."""
 LEAST, LATE = 10, 2
 """A step is judged by at least so many pieces on each side; one in the last pieces of a block waits for the next."""
+SIDE = np.int64(8)
+"""Pieces on each side of a step whose medians are compared."""
 FLAT = 6
 """So many of the 8 pieces on each side of a step have its level."""
+
+
+@njit(**JIT)
+def sum_between(values, first, last):
+    """Sum of ``values[first:last]``, which are added in turn; numba takes longer to compile a slice."""
+    s = 0.0
+    for i in range(first, last):
+        s += values[i]
+    return s
 
 
 @njit(**JIT)
@@ -62,24 +73,24 @@ def strongest(y, widths, threshold, band, found, count):
 
 
 @njit(**JIT)
-def detect(series, used, bands, thresholds, first, last, widths, found):
+def detect(series, used, bands, thresholds, first, last, widths, y, sums, found):
     """Find windows in the sums of bands of groups; ``used[j]`` is the number of good channels of a group.
 
-    ``bands[b]`` are (first group, last + 1).  Only samples ``first : last`` are examined.
+    ``bands[b]`` are (first group, last + 1).  Only samples ``first : last`` are examined.  ``y``, which holds as many,
+    and ``sums``, one row longer than the groups and with zeros in the first, are scratch memory of float32:
+    ``numpy.zeros`` takes long to compile.
     """
     n = last - first
     G = len(series)
-    y = np.empty(n, np.float32)
-    sums = np.zeros((G + 1, n), np.float32)
     for j in range(G):
         weight = np.float32(math.sqrt(used[j]))
         line, before, after = series[j], sums[j], sums[j + 1]
         for t in range(n):
             after[t] = before[t] + weight * line[first + t]
-    count = 0
+    count = ZERO
     for b in range(len(bands)):
         low, high = sums[bands[b, 0]], sums[bands[b, 1]]
-        total = np.sum(used[bands[b, 0] : bands[b, 1]])
+        total = sum_between(used, bands[b, 0], bands[b, 1])
         if total == 0:
             continue
         scale = np.float32(1 / math.sqrt(total))
@@ -182,22 +193,24 @@ def put(out, k, a, z, low, high):
 
 
 @njit(**JIT)
-def remove(series, used, bands, found, order, first, last, phase, unit, whole_dm, part_dm, margin, windows, spared):
+def remove(
+    series, used, bands, found, order, first, last, phase, unit, whole_dm, part_dm, margin, prefix, done, out, windows,
+    spared,
+):  # fmt: skip
     """Judge the windows that were found, in some order, and set the impulses to 0.
 
     Windows that overlap one that was judged before are passed over.  ``windows`` and ``spared`` get (first sample,
     last + 1, first group, last + 1), relative to sample ``first``, and not after ``last``; returns their numbers.
+    Scratch memory: ``prefix``, one column longer than ``series`` and with zeros in the first; ``done``, as ``windows``;
+    ``out``, int64, shape (2,).
     """
     G, n = series.shape
-    prefix = np.zeros((G, n + 1))
     for j in range(G):
         s = 0.0
         for t in range(n):
             s += np.float64(series[j, t])
             prefix[j, t + 1] = s
-    done = np.zeros((len(windows), 4), np.int64)
-    judged = cut = left = 0
-    out = np.zeros(2, np.int64)
+    judged = cut = left = ZERO
     for k in order:
         if judged == len(done) or cut == len(windows) or left == len(spared):
             break
@@ -238,25 +251,17 @@ def remove(series, used, bands, found, order, first, last, phase, unit, whole_dm
 
 
 @njit(**JIT)
-def mean_of(values):
-    """Mean of values, which are added in turn."""
-    s = 0.0
-    for v in values:
-        s += v
-    return s / len(values)
-
-
-@njit(**JIT)
 def change(means, p, size, later):
     """The mean of ``later`` pieces from ``p`` on less that of the ``size`` pieces before."""
-    return mean_of(means[p : p + later]) - mean_of(means[p - size : p])
+    return sum_between(means, p, p + later) / later - sum_between(means, p - size, p) / size
 
 
 @njit(**JIT)
-def changes(series, used, bands, piece, context, count, error, each):
+def changes(series, used, bands, piece, context, count, error, means, each):
     """Whether there may be a step of the level: `find_step`, which takes longer to compile, is needed then only.
 
-    ``each[j + 1]`` gets the sums by piece of the groups up to ``j``, weighted by the roots of ``used``.
+    ``each[j + 1]`` gets the sums by piece of the groups up to ``j``, weighted by the roots of ``used``.  ``means`` is
+    scratch memory for a value for each piece.
     """
     first = context // piece
     skip = context - first * piece
@@ -269,9 +274,8 @@ def changes(series, used, bands, piece, context, count, error, each):
             for t in range(skip + p * piece, skip + (p + 1) * piece):
                 s += line[t]
             each[j + 1, p] = each[j, p] + weight * np.float64(s)
-    means = np.empty(whole)
     for b in range(len(bands)):
-        total = np.sum(used[bands[b, 0] : bands[b, 1]])
+        total = sum_between(used, bands[b, 0], bands[b, 1])
         if total == 0:
             continue
         for p in range(whole):
@@ -300,18 +304,19 @@ def steady(each, used, low, high, root, first, last, a, out):
 
 
 @njit(**JIT)
-def copy(a, values):
-    """``a[: len(values)] = values``, which takes numba a second to compile."""
-    for i in range(len(values)):
-        a[i] = values[i]
+def median_between(values, first, last, a):
+    """Median of ``values[first:last]``, which are at most as many as the scratch memory ``a`` holds."""
+    for i in range(first, last):
+        a[i - first] = values[i]
+    return middle(a, last - first)
 
 
 @njit(**JIT)
-def is_flat(means, middle_value, error):
+def is_flat(means, first, last, median, error):
     """Whether most of 8 means are within an error of their median: the flank of a pulse is not."""
     count = 0
-    for v in means:
-        count += abs(v - middle_value) <= error
+    for i in range(first, last):
+        count += abs(means[i] - median) <= error
     return count >= FLAT
 
 
@@ -325,19 +330,13 @@ def lasts(means, p, size, later, jump, error, a):
     """
     sign = 1.0 if jump > 0 else -1.0
     rise = abs(jump)
-    copy(a, means[p - 8 : p])
-    close = middle(a, 8)
-    copy(a, means[p : p + 8])
-    near = middle(a, 8)
+    close, near = median_between(means, p - SIDE, p, a), median_between(means, p, p + SIDE, a)
     if not 0.65 * rise <= sign * (near - close) <= 1.5 * rise:
         return False
     allowed = 0.25 * rise + 2.5 * error
-    if not (is_flat(means[p - 8 : p], close, allowed) and is_flat(means[p : p + 8], near, allowed)):
+    if not (is_flat(means, p - SIDE, p, close, allowed) and is_flat(means, p, p + SIDE, near, allowed)):
         return False
-    copy(a, means[p - size : p - 8])
-    early = middle(a, size - 8)
-    copy(a, means[p + 8 : p + later])
-    late = middle(a, later - 8)
+    early, late = median_between(means, p - size, p - SIDE, a), median_between(means, p + SIDE, p + later, a)
     slope = max(0.0, sign * (close - early), sign * (late - near))
     return min(sign * (near - early), sign * (late - close)) >= 0.5 * rise + 2 * slope
 
@@ -362,12 +361,55 @@ def jump_of_groups(each, used, low, high, root, p, size, later, a, groups):
 
 
 @njit(**JIT)
-def find_step(series, used, bands, each, piece, context, count, error, steep, out):
+def is_dispersed(series, used, at, piece, y):
+    """Whether the first and the last third of the groups step near a sample, the last one later: the edge of a pulse.
+
+    The time of a step of ``jump`` sigma in a series is known to some 10 times ``1 / jump**2`` samples.  ``y`` is memory
+    for the samples.
+    """
+    G, n = series.shape
+    low, high, near = max(0, at - 10 * piece), min(n, at + 10 * piece), 5 * piece
+    if at - low < near + piece or high - at < near + piece:
+        return False
+    later, allowed, other = 0, 3.0, 0.0
+    third = max(1, G // 3)
+    for side in range(2):
+        first, last = (0, third) if side == 0 else (G - third, G)
+        total = sum_between(used, first, last)
+        if total == 0:
+            return False
+        for t in range(low, high):
+            y[t] = 0
+        for j in range(first, last):
+            weight = math.sqrt(used[j] / total)
+            for t in range(low, high):
+                y[t] += weight * series[j, t]
+        before = sum_between(y, low, at - near) / (at - near - low)
+        after = sum_between(y, at + near, high) / (high - at - near)
+        jump = after - before
+        if abs(jump) < 5 * math.sqrt(1 / (at - near - low) + 1 / (high - at - near)):
+            return False
+        if side == 1 and not 0.5 < jump / other < 2:
+            return False
+        found, most, s = low, -np.inf, 0.0
+        for t in range(high - 1, low - 1, -1):
+            s += (y[t] - 0.5 * (before + after)) * jump
+            if s > most:
+                most, found = s, t
+        later += found if side == 1 else -found
+        allowed += 16 / (jump * jump)
+        other = jump
+    return later > allowed
+
+
+@njit(**JIT)
+def find_step(series, used, bands, each, piece, context, count, error, steep, work, out):
     """The strongest step of the level in a band of groups, if there is one; whether there is one.
 
     A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
     error, most of which happens at once: the means of two pieces on both sides differ by ``steep`` times as much, and
-    by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it, at the same time.
+    by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it, at the same time (see
+    `is_dispersed`).
 
     Parameters
     ----------
@@ -378,18 +420,19 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
     context, count : int
         Steps are sought at samples ``context : context + count``, and in the last `LATE` pieces before them: too few
         samples after these were known before.
+    work : tuple of arrays of float64
+        Scratch memory for two values for each piece, for the samples of a series, for 16 values, for the groups.
     out : array of int64, shape (2,)
         Gets the sample, and the index of the band.
     """
-    G, n = series.shape
+    n = series.shape[1]
     first = context // piece
     skip = context - first * piece
     whole = (n - skip) // piece
-    means, still, y = np.empty(whole), np.empty(whole), np.empty(n)
-    a, groups = np.empty(16), np.empty(G)
+    means, still, y, other, a, groups = work
     best = 0.0
     for b in range(len(bands)):
-        total = np.sum(used[bands[b, 0] : bands[b, 1]])
+        total = sum_between(used, bands[b, 0], bands[b, 1])
         if total == 0:
             continue
         known = False
@@ -400,17 +443,13 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
             noise = math.sqrt((1 / later + 1 / size) / piece)
             if abs(change(means, p, size, later)) < ROUGHLY * error * noise:
                 continue
-            copy(a, means[p - size : p])
-            before = middle(a, size)
-            copy(a, means[p : p + later])
-            jump = middle(a, later) - before
+            before = median_between(means, p - size, p, a)
+            jump = median_between(means, p, p + later, a) - before
             score = abs(jump) / (1.25 * noise)
             if score < error or score <= best:
                 continue
-            copy(a, means[p - 8 : p])
-            close = middle(a, 8)
-            copy(a, means[p : p + 8])
-            if (middle(a, 8) - close) * jump < 0.8 * jump * jump:  # a slope, not a step
+            close = median_between(means, p - SIDE, p, a)
+            if (median_between(means, p, p + SIDE, a) - close) * jump < 0.8 * jump * jump:  # a slope, not a step
                 continue
             low, high = p - size, p + later
             steady(each, used, bands[b, 0], bands[b, 1], math.sqrt(total), low, high, groups, still)
@@ -438,13 +477,16 @@ def find_step(series, used, bands, each, piece, context, count, error, steep, ou
             part = max(1, piece // 4)
             if at < 8 * part or at + 8 * part > n:
                 continue
-            for i in range(8):
-                a[i] = np.mean(y[at - (i + 1) * part : at - i * part])
-                a[8 + i] = np.mean(y[at + i * part : at + (i + 1) * part])
-            later8 = middle(a[8:], 8)
-            now = later8 - middle(a, 8)
+            for i in range(SIDE):
+                a[i] = sum_between(y, at - (i + 1) * part, at - i * part) / part
+            before8 = middle(a, SIDE)
+            for i in range(SIDE):
+                a[i] = sum_between(y, at + i * part, at + (i + 1) * part) / part
+            now = middle(a, SIDE) - before8
             sure = 5 * 1.25 * math.sqrt(2 / (8 * part))
             if now * jump < steep * jump * jump or abs(now) < sure + abs(jump) / 8:
+                continue
+            if is_dispersed(series, used, at, piece, other):
                 continue
             best = score
             out[0], out[1] = at, b

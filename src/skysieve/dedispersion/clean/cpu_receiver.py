@@ -71,12 +71,15 @@ def add_piece_at_once(rows, total, square, lag):
 
 
 @njit(**JIT)
-def moments(rows, piece, narrow, total, square, lag):
-    """Sums of each piece of ``piece`` samples (the last one takes the rest); ``total[p, c]`` and so on begin at 0."""
+def moments(rows, piece, wide, total, square, lag):
+    """Sums of each piece of ``piece`` samples (the last one takes the rest); ``total[p, c]`` and so on begin at 0.
+
+    ``wide`` is None for 8-bit samples, which is known when this is compiled.
+    """
     n, P = len(rows), len(total)
     for p in range(P):
         stop = n if p == P - 1 else (p + 1) * piece
-        if narrow:
+        if wide is None:
             add_piece_8(rows[p * piece : stop], total[p], square[p], lag[p])
         else:
             add_piece(rows[p * piece : stop], total[p], square[p], lag[p])
@@ -193,10 +196,12 @@ def around(values, live, out, how=compiled):
 
 
 @njit(**JIT)
-def piece_moments(total, square, lag, counts, mean, var, fair, rho):
-    """Mean, variance, and estimate of the variance of each piece, and the lag-1 autocorrelation of each channel."""
+def piece_moments(total, square, lag, counts, mean, var, fair, down, rho):
+    """Mean, variance, and estimate of the variance of each piece, and the lag-1 autocorrelation of each channel.
+
+    ``rho`` and the scratch memory ``down`` begin at 0: ``numpy.zeros`` takes long to compile.
+    """
     P, C = mean.shape
-    up, down = np.zeros(C), np.zeros(C)
     for p in range(P):
         n = counts[p]
         one, more, less = 1 / n, n / (n - 1), n - 1.0
@@ -207,19 +212,19 @@ def piece_moments(total, square, lag, counts, mean, var, fair, rho):
             var[p, c] = v
             fair[p, c] = v * more
             # the mean of products of neighbours is below the square of the mean by var / n
-            up[c] += lag[p, c] - m * m * less + v
+            rho[c] += lag[p, c] - m * m * less + v
             down[c] += v * less
     for c in range(C):
-        rho[c] = up[c] / down[c] if down[c] > 0 else 0.0
+        rho[c] = rho[c] / down[c] if down[c] > 0 else 0.0
 
 
 def level_of(total, square, lag, counts, mean, var, rho, level, sigma, how=compiled):
     """Mean and variance by piece; level, sigma by channel: medians over the pieces.
 
-    ``rho`` is the lag-1 autocorrelation of a channel, 0 on average for white noise.
+    ``rho``, which begins at 0, is the lag-1 autocorrelation of a channel, 0 on average for white noise.
     """
     fair, order = np.empty_like(mean), sorting_network(len(mean))
-    how(piece_moments, CELL_STEPS * mean.size)(total, square, lag, counts, mean, var, fair, rho)
+    how(piece_moments, CELL_STEPS * mean.size)(total, square, lag, counts, mean, var, fair, np.zeros(len(rho)), rho)
     how(medians, MEDIAN_STEPS * len(order))(mean.copy(), order, level)
     how(medians, MEDIAN_STEPS * len(order))(fair, order, sigma)
     part = 1 - 2 / (9 * (int(counts[0]) - 1))
@@ -410,11 +415,12 @@ def groups_any_at_once(rows, weights, edges, out):
 
 
 @njit(**JIT)
-def group_series(rows, piece, narrow, weights, cells, level, edges, size, first, series):
+def group_series(rows, piece, wide, weights, cells, level, edges, size, first, series):
     """Sums of the good channels of each group, in units of their sigma and without their level.
 
     ``weights`` are whole numbers, proportional to 1 / sigma, and 0 for channels that are bad; ``size[p, j]`` gets the
-    standard deviation of the sums, ``series[j, first + t]`` the sums divided by it (0 without good channels).
+    standard deviation of the sums, ``series[j, first + t]`` the sums divided by it (0 without good channels).  ``wide``
+    is None for 8-bit samples, as in `moments`.
     """
     out = series[:, first:]
     n, P, G = len(rows), len(cells), len(edges) - 1
@@ -423,7 +429,7 @@ def group_series(rows, piece, narrow, weights, cells, level, edges, size, first,
         stop = n if p == P - 1 else (p + 1) * piece
         for c in range(len(weights)):
             some[c] = 0 if cells[p, c] else weights[c]
-        if narrow:
+        if wide is None:
             groups_8(rows[p * piece : stop], some, edges, out[:, p * piece : stop])
         else:
             groups_any(rows[p * piece : stop], some, edges, out[:, p * piece : stop])
@@ -455,11 +461,10 @@ def baseline(series, piece, reach, base):
                 s += np.float64(series[j, t])
             means[p] = s / (stop - p * piece)
         for p in range(P):
-            k = 0
-            for q in range(max(0, p - reach), min(P, p + reach + 1)):
-                a[k] = means[q]
-                k += 1
-            base[j, p] = middle(a, k)
+            low, high = max(0, p - reach), min(P, p + reach + 1)
+            for q in range(low, high):
+                a[q - low] = means[q]
+            base[j, p] = middle(a, high - low)
         line = series[j]
         half = piece // 2
         for p in range(-1, P):  # from the middle of a piece to that of the next

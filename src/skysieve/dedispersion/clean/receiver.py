@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.dedispersion.data.delays import delay_seconds
+from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
 
 from .masks import Mask
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.data.filterbank import Filterbank
-    from skysieve.dedispersion.data.observation import Observation
 
     from .dropouts import Watch
 
@@ -312,7 +312,7 @@ class Cleaner:
         self.positive = np.dtype(dtype).kind == "u"
         dtype = np.dtype(dtype)
         self.dtype = dtype
-        self.narrow = dtype.itemsize == 1
+        self.wide = None if dtype.itemsize == 1 else True
         self.whole = dtype.kind != "f"
         bits = 8 * dtype.itemsize
         self.low = -(2.0 ** (bits - 1)) if dtype.kind == "i" else 0.0
@@ -330,6 +330,21 @@ class Cleaner:
         self._limit = max(LIMIT, BRIGHT / math.sqrt(obs.nchan))
         self._widths = 2 + int(math.log2(self.piece))
         self.reset()
+
+    def compile_beside(self) -> None:
+        """Start to compile the search for impulses and steps of the gain in another process, where it is not stored.
+
+        This process compiles the statistics of channels meanwhile.
+        """
+        from skysieve.core.cpu import jit
+
+        from . import cpu_impulses as kernels
+
+        if {"gain", "impulses"} <= set(self.steps) and not self.few:
+            jit.compile_beside(
+                f"from {__name__} import examine_few; examine_few()",
+                kernels.changes, kernels.detect, kernels.remove, kernels.find_step,
+            )  # fmt: skip
 
     @property
     def groups(self) -> int:
@@ -442,10 +457,10 @@ class Cleaner:
         P = n // q
         counts = np.full(P, q, np.int64)
         counts[-1] = n - (P - 1) * q
-        kind = np.int32 if self.narrow else np.float64
+        kind = np.int32 if self.wide is None else np.float64
         total, square, lag = (np.zeros((P, C), kind) for _ in range(3))
         how = self._how
-        how(cpu_receiver.moments, MOMENT_STEPS * n)(rows, q, self.narrow, total, square, lag)
+        how(cpu_receiver.moments, MOMENT_STEPS * n)(rows, q, self.wide, total, square, lag)
         mean, var, cells = np.empty((P, C)), np.empty((P, C)), np.zeros((P, C), bool)
         level, sigma, rho, slow, burst = (np.zeros(C) for _ in range(5))
         cpu_receiver.level_of(total, square, lag, counts, mean, var, rho, level, sigma, how)
@@ -513,7 +528,7 @@ class Cleaner:
         context = 0 if self._plain is None else self._plain[0].shape[1]
         series = np.empty((len(self._used), context + len(rows)), np.float32)
         how(cpu_receiver.group_series, cpu_receiver.SERIES_STEPS * series.size + cells.size)(
-            rows, self.piece, self.narrow, weights, cells, found.level, self._edges, size, context, series
+            rows, self.piece, self.wide, weights, cells, found.level, self._edges, size, context, series
         )
         self._join(series, context, found.level, weights, power)
         return series, context
@@ -688,12 +703,15 @@ class Cleaner:
 
         out = np.zeros(2, np.int64)
         some = self._bands[:STEP_BANDS]
-        each = np.zeros((len(series) + 1, (series.shape[1] - context % self.piece) // self.piece))
+        groups, n_all = series.shape
+        whole = (n_all - context % self.piece) // self.piece
+        each, means = np.zeros((groups + 1, whole)), np.empty(whole)
         sought = (self.piece, context, n, STEP_ERROR)
         steps = cpu_receiver.SERIES_STEPS * series.size
-        if not self._how(cpu_impulses.changes, steps)(series, self._used, some, *sought, each):
+        if not self._how(cpu_impulses.changes, steps)(series, self._used, some, *sought, means, each):
             return None
-        if not cpu_impulses.find_step(series, self._used, some, each, *sought, STEEP, out):
+        work = means, np.empty(whole), np.empty(n_all), np.empty(n_all), np.empty(16), np.empty(groups)
+        if not cpu_impulses.find_step(series, self._used, some, each, *sought, STEEP, work, out):
             return None
         return int(out[0]), int(out[1])
 
@@ -727,18 +745,20 @@ class Cleaner:
         found = np.zeros((MOST_FOUND, 4))
         widths = self._widths
         kept: list[NDArray[np.int64]] = []
-        cut_room, left_room = np.zeros((MOST_FOUND, 4), np.int64), np.zeros((MOST_FOUND, 4), np.int64)
+        cut_room, left_room, done = (np.zeros((MOST_FOUND, 4), np.int64) for _ in range(3))
+        y, sums = np.empty(n, np.float32), np.zeros((len(used) + 1, n), np.float32)
+        prefix, place = np.zeros((len(used), series.shape[1] + 1)), np.zeros(2, np.int64)
         steps = cpu_receiver.SERIES_STEPS * series.size
         for _ in range(ROUNDS):
             count = self._how(cpu_impulses.detect, steps + DETECT_STEPS * n * len(self._bands))(
-                series, used, self._bands, self._thresholds, context, context + n, widths, found
+                series, used, self._bands, self._thresholds, context, context + n, widths, y, sums, found
             )
             if not count:
                 break
             order = np.argsort(-found[:count, 0], kind="stable")  # the strongest first
             cut, _ = self._how(cpu_impulses.remove, steps + JUDGE_STEPS * count * len(used))(
                 series, used, self._bands, found, order, context, context + n, self._phase, self._unit, WHOLE_DM,
-                PART_DM, MARGIN, cut_room, left_room,
+                PART_DM, MARGIN, prefix, done, place, cut_room, left_room,
             )  # fmt: skip
             if not cut:
                 break
@@ -907,6 +927,19 @@ class CleanReader:
                 self._blocks.pop(next(iter(self._blocks)))
             self._blocks[at // size] = rows
         return self._blocks[number]
+
+
+def examine_few() -> None:
+    """Look for an impulse and for a step of the gain in a few samples."""
+    few = Observation(np.linspace(1500.0, 1200.0, 2 * LEAST_GROUP), 1e-3)
+    cleaner = Cleaner(few, np.dtype(np.uint8), 0, ("gain", "impulses"), (), DM_CONSTANT)
+    cleaner._used[:] = LEAST_GROUP
+    n = cleaner.block
+    impulse, step = np.zeros((2, cleaner.groups, n), np.float32)
+    impulse[:, n // 2] = step[:, n // 2 :] = 100.0
+    cleaner._find_step(np.zeros_like(step), 0, n)  # in the order in which they are needed
+    cleaner._examine(impulse, n)
+    cleaner._find_step(step, 0, n)
 
 
 def bands_of(groups: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -21,6 +21,7 @@ from skysieve.core.command import (
     ClusterOption,
     DryRunOption,
     FormatOption,
+    JsonOption,
     MemoryOption,
     Messages,
     OverwriteOption,
@@ -34,12 +35,12 @@ from skysieve.core.command import (
 from skysieve.core.errors import one_line
 from skysieve.core.files import save_figure, written
 from skysieve.dedispersion.data.readers import FILE_FORMATS
+from skysieve.dedispersion.search_options import CleanOption
 
 from .options import (
     DATA,
     PULSE,
     Cleaning,
-    CleanOption,
     Computation,
     DataOptions,
     DmOptions,
@@ -72,8 +73,8 @@ dedisp = typer.Typer(
     no_args_is_help=True,
 )
 
-PlotFile = Annotated[Path | None, option("--plot", help="Picture to write, such as a.png.", panel=OUTPUT,
-                                         metavar="FILE")]  # fmt: skip
+PlotFile = Annotated[Path | None, option("--plot", help="Picture to write, such as a.png. By default nothing is drawn.",
+                                         panel=OUTPUT, metavar="FILE")]  # fmt: skip
 
 
 @dedisp.command()
@@ -81,7 +82,7 @@ PlotFile = Annotated[Path | None, option("--plot", help="Picture to write, such 
 def info(
     files: Files,
     data: DataOptions,
-    as_json: Annotated[bool, option("--json", help="Print JSON instead of a table.", panel=OUTPUT)] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what files hold: channels, sampling, time, source.
 
@@ -133,7 +134,8 @@ def plan(
     output: Annotated[
         Path | None,
         option(
-            "-o", "--output", help="Plan to write: .json (for --plan), .csv or .ecsv; '-' is standard output.",
+            "-o", "--output", help="File for the plan: .json (for --plan), .csv or .ecsv; '-' is standard output. By "
+                                   "default no file is written.",
             panel=OUTPUT, metavar="OUT",
         ),
     ] = None,
@@ -248,7 +250,8 @@ def search(
     ],
     *,
     each: Annotated[
-        bool, option("--each", help="Search each file by itself. A file that is damaged costs itself.", panel=DATA)
+        bool, option("--each", help="Search each file on its own. A damaged file is reported, and the others are "
+                                    "searched.", panel=DATA)
     ] = False,
     dms: DmOptions,
     plan_file: PlanFile = None,
@@ -279,17 +282,19 @@ def search(
     plot: PlotFile = None,
     cutouts: Annotated[
         Path | None,
-        option("--cutouts", help="Folder for pictures and HDF5 files of the loudest.", panel=OUTPUT, metavar="DIR"),
+        option("--cutouts", help="Folder for pictures and HDF5 files of the loudest candidates.",
+                                 panel=OUTPUT, metavar="DIR"),
     ] = None,
     most: Annotated[
-        int, option("--most", help="Number of cut-outs. The default is 10.", panel=OUTPUT, metavar="N", min=1)
+        int, option("--most", help="Number of candidates for --cutouts. The default is 10.",
+                                   panel=OUTPUT, metavar="N", min=1)
     ] = 10,
     cluster: ClusterOption = None,
     resume: Annotated[
         bool,
         option(
-            "--resume", help="With --each or --cluster: continue where an interrupted run ended, after the files that "
-            "are done.", panel=OUTPUT,
+            "--resume", help="With --each or --cluster: continue an interrupted run after its finished files.",
+                             panel=OUTPUT,
         ),
     ] = False,
     overwrite: OverwriteOption = False,
@@ -299,16 +304,16 @@ def search(
 
     With --cluster every file is searched separately, and the table has a column of file names.
 
-    Example: skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
+    Examples:
 
-    Example: skysieve dedisp search night/*.fil --dm-max 500 -o night.parquet --cluster local:4
-
-    Example: skysieve dedisp search night "older/*.fil" --dm-max 500 -o night.csv --resume
+    - skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
+    - skysieve dedisp search night/*.fil --dm-max 500 -o night.parquet --cluster local:4
+    - skysieve dedisp search night "older/*.fil" --dm-max 500 -o night.csv --resume
     """
     if cluster is not None:
         divide(cluster, dict(locals()))
     from skysieve.core.device import begin
-    from skysieve.dedispersion.clean.receiver import can_clean, parse_steps
+    from skysieve.dedispersion.clean.receiver import LEAST_CHANNELS, can_clean, parse_steps
     from skysieve.dedispersion.clean.rfi import write_rfifind
     from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
@@ -372,7 +377,7 @@ def search(
                 raise typer.Exit(code)
             return
         if resume:
-            raise ValueError("--resume goes with --each, with folders or with patterns")
+            raise ValueError("--resume needs --each, a folder or a pattern")
         chosen = "" if output is None else table_format(output, form, TABLE_FORMATS)
         check_output(output, overwrite)
         check_output(save_mask, overwrite)
@@ -384,7 +389,9 @@ def search(
             hint = "; --each searches every file by itself" if len(files) > 1 else ""
             raise ValueError(f"{error}{hint}") from None
         if save_mask is not None and not can_clean(fb.observation):
-            raise ValueError("--save-mask: data of fewer than 16 channels, and de-dispersed data, are not cleaned")
+            raise ValueError(
+                f"--save-mask: data of fewer than {LEAST_CHANNELS} channels, and de-dispersed data, are not cleaned"
+            )
         load_numba()
         if dry_run:
             made = dms.plan(fb, plan_file)
@@ -417,9 +424,9 @@ def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
     code, reports = 0, given["reports"]
     with report_errors("interrupted; --resume continues from the finished files"):
         if any(given[name] is not None for name in ("plot", "cutouts", "save_mask")):
-            raise ValueError("--cluster goes with none of --plot, --cutouts and --save-mask")
+            raise ValueError("--cluster cannot be combined with any of --plot, --cutouts and --save-mask")
         if given["dry_run"]:
-            raise ValueError("--cluster and --dry-run do not go together")
+            raise ValueError("--cluster and --dry-run cannot be combined")
         computation = given.pop("computation")
         shared = {"threads": computation.threads, "memory": computation.memory, "device": computation.device}
         code = launch("dedisp search", cluster, given | shared, reports.messages())
@@ -488,14 +495,15 @@ def fake(
     ] = 1e-2,
     snr: Annotated[
         float | None,
-        option("--snr", help="S/N of a pulse. The default is a height of 0.25 sigma a channel.", panel=PULSE,
+        option("--snr", help="S/N of a pulse. The default is a height of 0.25 sigma in each channel.", panel=PULSE,
                metavar="X"),
     ] = None,
     scatter: Scatter = 0.0,
     duration: Annotated[
         float, option("--duration", help="Length in seconds. The default is 10.", panel=DATA, metavar="S")
     ] = 10.0,
-    nchan: Annotated[int, option("--nchan", help="Channels. The default is 1024.", panel=DATA, metavar="N")] = 1024,
+    nchan: Annotated[int, option("--nchan", help="Number of channels. The default is 1024.",
+                                                 panel=DATA, metavar="N")] = 1024,
     fch1: Annotated[
         float, option("--fch1", help="Centre of the first channel in MHz. The default is 156.", panel=DATA, metavar="F")
     ] = 156.0,
@@ -507,7 +515,7 @@ def fake(
     tsamp: Annotated[
         float, option("--tsamp", help="Sampling time in seconds. The default is 1.65e-4.", panel=DATA, metavar="S")
     ] = 165e-6,
-    nbits: Annotated[int, option("--nbits", help="Bits of a sample. The default is 8.", panel=DATA, metavar="N")] = 8,
+    nbits: Annotated[int, option("--nbits", help="Bits per sample. The default is 8.", panel=DATA, metavar="N")] = 8,
     seed: Annotated[
         int, option("--seed", help="Seed of the random numbers. The default is 0.", panel=DATA, metavar="N")
     ] = 0,
@@ -522,7 +530,7 @@ def fake(
 
     with report_errors():
         if rate is not None and period is not None:
-            raise ValueError("--rate goes without --period: pulses come at random, or evenly")
+            raise ValueError("--rate cannot be combined with --period: pulses come either at random or evenly")
         check_output(output, overwrite)
         with output_file(output, ".fil") as file:
             made = make(
@@ -538,7 +546,8 @@ MaybeFiles = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="[FILE...]",
-        help="Data that get pulses. Without files, Gaussian noise of the receiver of --nchan, --fch1 and so on.",
+        help="Data to which pulses are added. Without files, Gaussian noise of a receiver with --nchan, --fch1 and so "
+        "on.",
         show_default=False,
     ),
 ]
@@ -553,7 +562,8 @@ def inject(
     dm: Annotated[float | None, option("--dm", help="DM of a single pulse.", panel=PULSE, metavar="DM")] = None,
     time: Annotated[
         float | None,
-        option("--time", help="Time in seconds at which it arrives at the top of the band.", panel=PULSE, metavar="S"),
+        option("--time", help="Time in seconds at which the pulse arrives at the top of the band.",
+                              panel=PULSE, metavar="S"),
     ] = None,
     snr: Annotated[
         float | None, option("--snr", help="S/N of the single pulse.", panel=PULSE, metavar="X")
@@ -577,9 +587,10 @@ def inject(
 ) -> None:  # fmt: skip
     """Add pulses of known S/N to files, or to noise: one, or those of a grid with a table of them.
 
-    Example: skysieve dedisp inject a.fil --dm 100 --time 3.2 --snr 12 --width 0.004 -o b.fil
+    Examples:
 
-    Example: skysieve dedisp inject a.fil --grid "dm=100,300;width=0.002;snr=10,20" -o b.fil --truth b.csv
+    - skysieve dedisp inject a.fil --dm 100 --time 3.2 --snr 12 --width 0.004 -o b.fil
+    - skysieve dedisp inject a.fil --grid "dm=100,300;width=0.002;snr=10,20" -o b.fil --truth b.csv
     """
     from skysieve.dedispersion.data.simulate import inject as make
     from skysieve.dedispersion.data.write import write_fil
@@ -596,15 +607,17 @@ def inject(
             if dm is None or time is None or snr is None or width is None or not files:
                 raise ValueError("--grid, or files and --dm, --time, --snr and --width, are needed: which pulses")
             if injected != Injected() or truth is not None:
-                raise ValueError("--pulses, --interference, --seed and --truth go with --grid")
+                raise ValueError("--pulses, --interference, --seed and --truth need --grid")
             with data.open(files) as fb, output_file(output, ".fil") as file:
                 write_fil(file, make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter))
             messages.wrote(output, f"a pulse of DM {dm:g} at {time:g} s")
             return
         if (dm, time, snr, width) != (None,) * 4 or scatter:
-            raise ValueError("--dm, --time, --snr, --width and --scatter describe one pulse; --grid has them")
+            raise ValueError(
+                "--dm, --time, --snr, --width and --scatter describe one pulse, and cannot be combined with --grid"
+            )
         if truth is None and output == STDIO:
-            raise ValueError("--truth is needed with '-o -': where the table of the pulses goes")
+            raise ValueError("--truth is needed with '-o -', for the table of the pulses")
         table = output.with_suffix(".csv") if truth is None else truth
         form = table_format(table, None, ("csv", "ecsv"))
         check_output(table, overwrite)
@@ -628,8 +641,9 @@ def completeness(
         list[Path] | None,
         typer.Argument(
             metavar="[FILE|DIR|PATTERN...]",
-            help="Data that get pulses: several files are joined by their times, those of a folder and of a quoted "
-            "pattern get them one by one. Without files, Gaussian noise of the receiver of --nchan, --fch1 and so on.",
+            help="Data to which pulses are added: several files are joined by their times; files of a folder or of a "
+                 "quoted pattern are used one by one. Without files, Gaussian noise of a receiver with --nchan, --fch1 "
+                 "and so on.",
             show_default=False,
         ),
     ] = None,
@@ -650,8 +664,10 @@ def completeness(
     hours: Annotated[
         float,
         option(
-            "--hours", help="Least hours of noise for the rate of false candidates: after the last pulse there is "
-            "noise alone. With '--pulses 0' there are no pulses.", panel=PULSE, metavar="H", min=0.0,
+            "--noise-hours",
+            help="Least hours of data for the rate of false candidates. Noise without pulses is added after the last "
+            "pulse; with '--pulses 0' there are no pulses. The default is 0.",
+            panel=PULSE, metavar="H", min=0.0,
         ),
     ] = 0.0,
     searching: Searching,
@@ -659,14 +675,15 @@ def completeness(
     computation: Computation,
     output: Annotated[
         Path | None,
-        option("-o", "--output", help="Table of the pulses: .csv or .ecsv; '-' is standard output.", panel=OUTPUT,
+        option("-o", "--output", help="Table of the pulses: .csv or .ecsv; '-' is standard output. By default no file "
+                                      "is written.", panel=OUTPUT,
                metavar="OUT"),
     ] = None,
     form: FormatOption = None,
     plot: PlotFile = None,
     resume: Annotated[
         bool,
-        option("--resume", help="Continue where an interrupted run ended, after the segments that are done.",
+        option("--resume", help="Continue an interrupted run after its finished segments.",
                panel=OUTPUT),
     ] = False,
     overwrite: OverwriteOption = False,
@@ -674,11 +691,11 @@ def completeness(
 ) -> None:  # fmt: skip
     """Measure which pulses a search finds: pulses of known S/N are added to data or noise and searched for.
 
-    Example: skysieve dedisp completeness --dm-max 500 --pulses 400 -o pulses.csv --plot recall.png
+    Examples:
 
-    Example: skysieve dedisp completeness night --dm-max 500 --grid "snr=8,10,20;dm=100:400;width=0.001:0.03"
-
-    Example: skysieve dedisp completeness --dm-max 3000 --max-width 0.4 --pulses 10000 -o recall.csv --resume
+    - skysieve dedisp completeness --dm-max 500 --pulses 400 -o pulses.csv --plot recall.png
+    - skysieve dedisp completeness night --dm-max 500 --grid "snr=8,10,20;dm=100:400;width=0.001:0.03"
+    - skysieve dedisp completeness --dm-max 3000 --max-width 0.4 --pulses 10000 -o recall.csv --resume
     """
     from skysieve.core.parts import PartsFolder, files_of, parts_folder
     from skysieve.dedispersion.clean.receiver import parse_steps
@@ -695,7 +712,7 @@ def completeness(
         dms.check()
         chosen = "" if output is None else table_format(output, form, ("csv", "ecsv"))
         if resume and (output is None or output == STDIO):
-            raise ValueError("--resume needs -o: the finished segments are noted beside it")
+            raise ValueError("--resume needs -o: the finished segments are recorded beside it")
         continues = resume and output is not None and parts_folder(output).exists()
         check_output(output, overwrite or continues)
         check_picture(plot, overwrite or continues)
@@ -767,24 +784,38 @@ def plot(
         list[Path],
         typer.Argument(
             metavar="FILE...|DIR",
-            help="The data; or the folder of a stream, whose missing pictures are drawn.",
+            help="The data; or the folder of a stream whose missing pictures are to be drawn.",
             show_default=False,
         ),
     ],
     data: DataOptions,
     cleaning: Cleaning,
     output: Annotated[
-        Path | None, option("-o", "--output", help="Picture to write, such as a.png.", panel=OUTPUT, metavar="FILE")
+        Path | None,
+        option(
+            "-o",
+            "--output",
+            help="Picture to write, such as a.png.",
+            panel=OUTPUT,
+            metavar="FILE",
+        ),
     ] = None,
     dm: Annotated[float | None, option("--dm", help="DM of the pulse.", panel=PULSE, metavar="DM")] = None,
     time: Annotated[
         float | None,
-        option("--time", help="Time in seconds at which it arrives at the top of the band.", panel=PULSE, metavar="S"),
+        option(
+            "--time",
+            help="Time in seconds at which the pulse arrives at the top of the band.",
+            panel=PULSE,
+            metavar="S",
+        ),
     ] = None,
     width: Annotated[
         float | None, option("--width", help="Width of the pulse in seconds.", panel=PULSE, metavar="S")
     ] = None,
-    snr: Annotated[float, option("--snr", help="S/N, for the label.", panel=PULSE, metavar="X")] = float("nan"),
+    snr: Annotated[float, option("--snr", help="S/N of the pulse, for the label.", panel=PULSE, metavar="X")] = float(
+        "nan"
+    ),
     hdf5: Annotated[
         Path | None, option("--hdf5", help="HDF5 file of the cut-out to write, for FETCH.", panel=OUTPUT, metavar="H5")
     ] = None,
@@ -794,9 +825,10 @@ def plot(
 ) -> None:
     """Draw one pulse: profile, dynamic spectra, bow tie; or all pulses that a stream has not drawn.
 
-    Example: skysieve dedisp plot a.fil --dm 100 --time 3.2 --width 0.004 -o pulse.png
+    Examples:
 
-    Example: skysieve dedisp plot night
+    - skysieve dedisp plot a.fil --dm 100 --time 3.2 --width 0.004 -o pulse.png
+    - skysieve dedisp plot night
     """
     from skysieve.dedispersion.single_pulse.cutouts import cutout
 
@@ -805,13 +837,15 @@ def plot(
         if len(files) == 1 and files[0].is_dir():
             given = (output, dm, time, width, hdf5, memory) != (None,) * 6
             if given or not isnan(snr) or cleaning.given() or data != DataOptions():
-                raise ValueError(f"{files[0]} is a folder: its candidates are in its table, no options are needed")
+                raise ValueError(
+                    f"{files[0]} is the folder of a stream, whose table has the candidates: expected no other options"
+                )
             draw_missing(files[0], messages)
             return
         if missing := [str(path) for path in files if path != STDIO and not path.exists()]:
             raise ValueError(f"{missing[0]}: there is no such file or folder")
         if output is None or dm is None or time is None or width is None:
-            raise ValueError("--output, --dm, --time and --width are needed: which pulse, and where its picture goes")
+            raise ValueError("--dm, --time and --width of the pulse are needed, and --output for its picture")
         check_output(hdf5, overwrite)
         check_picture(output, overwrite)
         with data.open(files) as fb:

@@ -66,7 +66,7 @@ def run(out: Path, console: Console, device: str = "auto", duration: float = 16.
                 )  # fmt: skip
                 one.plot().savefig(out / "rrat-pulse.png", dpi=120)
                 written += " and rrat-pulse.png"
-            console.print(f"wrote {written} into {out}", soft_wrap=True)
+            console.print(f"wrote {written} into {out}", soft_wrap=True, markup=False)
     short = []
     for t in TIMES:
         near = (np.abs(found.time - t) < WIDTH) & (np.abs(found.dm - DM) < TOLERANCE_DM)

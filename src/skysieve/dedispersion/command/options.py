@@ -32,7 +32,6 @@ from skysieve.core.command import (
     option,
     write_stdout,
 )
-from skysieve.dedispersion.clean.receiver import CLEAN_HELP
 from skysieve.dedispersion.contract import DETECTORS, DIP, EXCESS, SUMMATIONS, THRESHOLD
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.data.sigproc import BIT_ORDERS
@@ -40,9 +39,11 @@ from skysieve.dedispersion.dm_plan.rules import RULES
 from skysieve.dedispersion.injections.interference import KINDS
 from skysieve.dedispersion.result import SERIES_FORMATS
 from skysieve.dedispersion.search_options import (
+    DATA,
     SEARCH,
     DipOption,
     ExcessOption,
+    IgnoreOption,
     MaxWidthOption,
     NoBaselineOption,
     NoiseOption,
@@ -73,7 +74,7 @@ else:
     RuleName = _choices("Rule", [name for name, rule in RULES.items() if not rule.needs])
     SeriesName = _choices("Series", SERIES_FORMATS)
 
-DMS, DATA, PULSE = "DMs", "Data", "Pulse"
+DMS, PULSE = "DMs", "Pulse"
 """Panels of the help screens."""
 
 
@@ -178,7 +179,7 @@ class DataOptions:
         with ExitStack() as stack:
             if STDIO in files:
                 if len(files) > 1:
-                    raise ValueError("'-' (standard input) is read alone, without further files")
+                    raise ValueError("'-' (standard input) cannot be combined with files")
                 path = Path(stack.enter_context(TemporaryDirectory(prefix="skysieve-"))) / "stdin.fil"
                 with open(path, "wb") as file:
                     shutil.copyfileobj(sys.stdin.buffer, file)
@@ -217,14 +218,7 @@ class Cleaning:
         bool,
         option("--rfi", help="Mask interference by mean, standard deviation and spectral kurtosis.", panel=DATA),
     ] = False
-    ignore: Annotated[
-        str | None,
-        option(
-            "--ignore", "--ignorechan",
-            help="Channels to leave out, such as 0,5:9; channel 0 has the highest frequency.", panel=DATA,
-            metavar="LIST",
-        ),
-    ] = None  # fmt: skip
+    ignore: IgnoreOption = None
 
     def given(self) -> bool:
         """Whether any of the options was given."""
@@ -296,12 +290,12 @@ class DmOptions:
     ] = 0.0
     dm_step: Annotated[
         float | None,
-        option("--dm-step", "--dmstep", help="Even spacing of the DMs, instead of a rule.", panel=DMS, metavar="DM"),
+        option("--dm-step", "--dmstep", help="Equal spacing of the DMs, instead of a rule.", panel=DMS, metavar="DM"),
     ] = None
     num_dms: Annotated[
         int | None,
         option(
-            "--num-dms", "--numdms", help="Number of DMs, with --dm-step and instead of --dm-max.", panel=DMS,
+            "--num-dms", "--numdms", help="Number of DMs, with --dm-step, instead of --dm-max.", panel=DMS,
             metavar="N", min=1,
         ),
     ] = None  # fmt: skip
@@ -343,7 +337,7 @@ class DmOptions:
         int | None,
         option(
             "--downsamp",
-            help="Samples to add in time. By default the rule decides; with --dm-step it is 1.",
+            help="Number of samples to add in time. By default the rule decides; with --dm-step it is 1.",
             panel=DMS,
             metavar="N",
             min=1,
@@ -374,22 +368,24 @@ class DmOptions:
             ignored = ("max_loss", "tol", "width")
             if any(getattr(self, f.name) != f.default for f in fields(self) if f.name not in ignored):
                 raise ValueError(
-                    "--plan goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, --scattering, "
-                    "--downsamp, --stages and --dm-constant: the plan has them"
+                    "--plan cannot be combined with --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, "
+                    "--scattering, --downsamp, --stages and --dm-constant: the plan contains these"
                 )
             return
         if self.stages is not None:
             others = (self.dm_max, self.dm_step, self.num_dms, self.rule, self.downsamp)
             if any(value is not None for value in others) or self.dm_min != 0 or self.scattering:
                 raise ValueError(
-                    "--stages goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --scattering and "
-                    "--downsamp: the rows have them"
+                    "--stages cannot be combined with --dm-min, --dm-max, --dm-step, --num-dms, --rule, --scattering "
+                    "and --downsamp: the rows contain these"
                 )
             self.stage_rows()
         if self.num_dms is not None and self.dm_max is not None:
-            raise ValueError("--num-dms goes without --dm-max: --dm-min, --dm-step and --num-dms give the highest DM")
+            raise ValueError(
+                "--num-dms cannot be combined with --dm-max: --dm-min, --dm-step and --num-dms give the highest DM"
+            )
         if self.rule is not None and (self.num_dms is not None or self.dm_step is not None):
-            raise ValueError("--rule goes without --dm-step and --num-dms: it chooses the steps")
+            raise ValueError("--rule cannot be combined with --dm-step and --num-dms: it chooses the steps")
         if self.num_dms is not None and self.num_dms > 1 and self.dm_step is None:
             raise ValueError("--num-dms needs --dm-step")
 
@@ -404,7 +400,7 @@ class DmOptions:
         if file:
             lines = [line.partition("#")[0] for line in Path(text).read_text(encoding="utf-8").splitlines()]
         elif not any(c in text for c in ",; ") and not text.replace(".", "").isdigit():
-            raise FileNotFoundError(f"{name}: there is no such file, and these are no rows")
+            raise FileNotFoundError(f"{name}: expected rows of numbers, or the name of an existing file")
         else:
             lines = text.split(";")
         rows = []
@@ -416,8 +412,8 @@ class DmOptions:
                 row = []
             if words and len(row) not in (4, 5):
                 raise ValueError(
-                    f"{name}: '{line.strip()}' is no row of low DM, high DM, step, binning and (with --nsub) nominal "
-                    "spacing"
+                    f"{name}: '{line.strip()}' is not a row of low DM, high DM, step, binning and (with --nsub) "
+                    "nominal spacing"
                 )
             if row:
                 rows.append(row)
@@ -484,7 +480,7 @@ class Searching:
         int | None,
         option(
             "--buffer",
-            help="Samples of a buffer of --detector threshold. The default is a block.",
+            help="Samples in a buffer of --detector threshold. The default is a noise block.",
             panel=SEARCH,
             metavar="N",
         ),
@@ -492,7 +488,7 @@ class Searching:
     block: Annotated[
         float | None,
         option(
-            "--block", help="Length of noise blocks in seconds. The default is 2, or longer if pulses need it.",
+            "--block", help="Length of the noise blocks in seconds. The default is 2, or longer if pulses need it.",
             panel=SEARCH, metavar="S",
         ),
     ] = None  # fmt: skip
@@ -568,7 +564,7 @@ class Receiver:
     """The receiver of simulated noise."""
 
     nchan: Annotated[
-        int, option("--nchan", help="Channels of noise. The default is 256.", panel=DATA, metavar="N", min=1)
+        int, option("--nchan", help="Number of channels. The default is 256.", panel=DATA, metavar="N", min=1)
     ] = 256
     fch1: Annotated[
         float,
@@ -583,11 +579,11 @@ class Receiver:
     tsamp: Annotated[
         float, option("--tsamp", help="Sampling time in seconds. The default is 256e-6.", panel=DATA, metavar="S")
     ] = 256e-6
-    nbits: Annotated[int, option("--nbits", help="Bits of a sample. The default is 8.", panel=DATA, metavar="N")] = 8
+    nbits: Annotated[int, option("--nbits", help="Bits per sample. The default is 8.", panel=DATA, metavar="N")] = 8
     duration: Annotated[
         float,
         option(
-            "--duration", help="Seconds of noise; 'completeness' searches so many at a time. The default is 60.",
+            "--duration", help="Seconds of noise; 'completeness' searches this many at a time. The default is 60.",
             panel=DATA, metavar="S",
         ),
     ] = 60.0  # fmt: skip
@@ -597,7 +593,9 @@ class Receiver:
         from skysieve.dedispersion.injections.noise import Noise
 
         if files and self != Receiver():
-            raise ValueError("--nchan, --fch1, --foff, --tsamp, --nbits and --duration describe noise; there are files")
+            raise ValueError(
+                "--nchan, --fch1, --foff, --tsamp, --nbits and --duration describe noise; expected no files with them"
+            )
         return Noise(**vars(self))
 
 
@@ -608,7 +606,6 @@ PlanFile = Annotated[
         metavar="JSON",
     ),
 ]  # fmt: skip
-CleanOption = Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=DATA, metavar="STEPS")]
 Requantise = Annotated[
     bool, option("--requantise", help="Make 8-bit samples with equal noise in every channel first.", panel=DATA)
 ]

@@ -111,7 +111,7 @@ class Outputs:
         continues = self.resume and self.table is not None and parts_folder(self.table).exists()
         replaces = self.overwrite or continues
         if self.resume and (self.table is None or self.table == STDIO):
-            raise ValueError("--resume needs -o: the finished files are noted beside it")
+            raise ValueError("--resume needs -o: the finished files are recorded beside it")
         check_output(self.table, replaces, folder=self.folder)
         for name, folder in (("--plot", self.plots), ("--cutouts", self.cutouts)):
             check_output(folder, folder=True)
@@ -182,7 +182,7 @@ def search_each(
                 before = None if part is None else finished(part)
                 if before is not None and (not outputs.folder or outputs.table_of(name).exists()):
                     found.append((name, before))
-                    messages.say(f"{where}: was done before, {len(before)} candidates")
+                    messages.say(f"{where}: was finished before, {len(before)} candidates")
                     continue
                 with opened([file]) as fb:
                     clean, one, mask = search(fb)

@@ -24,7 +24,7 @@ import math
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import ZERO, njit
 from skysieve.dedispersion.contract import KINDS
 
 JIT = {"nogil": True, "error_model": "numpy"}
@@ -144,10 +144,10 @@ def scatter_of_noise(m, low, high, work, lanes):
     for i in range(n):
         k = low + i
         work[i] = abs((m[k + 3] - m[k]) + 3.0 * (m[k + 1] - m[k + 2]))
-    most = 3.0 * (strided_sum(work, 0, n, lanes) / np.float64(n))
+    most = 3.0 * (strided_sum(work, ZERO, n, lanes) / np.float64(n))
     for i in range(n):
         work[i] = min(work[i], most)
-    return strided_sum(work, 0, n, lanes) / np.float64(n) / DIFFERENCE
+    return strided_sum(work, ZERO, n, lanes) / np.float64(n) / DIFFERENCE
 
 
 @njit(**JIT)
@@ -183,7 +183,7 @@ def find_baseline(m, low, high, parts, fit, work, level):
                 kept += 1 if near else 0
             if kept == 0:
                 break
-            middle = strided_sum(work, 0, n, lanes) / np.float64(kept)
+            middle = strided_sum(work, ZERO, n, lanes) / np.float64(kept)
         level[0] = middle
         return 0
     found = 0
@@ -237,7 +237,7 @@ def take_line(y, first, start, stop, at, value, step, kind, out):
 def subtract_line(y, first, n, block, parts, low, high, d, fit, kind, out):
     """Subtract a fitted line from the ``n`` samples of a block; unsigned sums then lie around `FLAT`, others at 0."""
     last = high // d - 2
-    i, j = 0, min(max(-(-low // d), parts // d - 1), last)
+    i, j = ZERO, min(max(-(-low // d), parts // d - 1), last)
     while i < n:
         k = j * d - parts
         a, b, c = part_start(k, block, parts), part_start(k + d, block, parts), part_start(k + 2 * d, block, parts)

@@ -220,7 +220,7 @@ def normalise(y, count, block, noise, parts, kind, counts, spare, flat, levels, 
     With a baseline (``parts``), blocks whose level drifts are copied to ``flat`` without it.  A last block of less than
     a quarter takes the noise of the block before it.
     """
-    out = np.zeros(3)
+    out = np.empty(3)
     prefix[0] = 0
     total = np.int32(0)
     blocks = (count + block - 1) // block
@@ -326,6 +326,18 @@ def best_within(prefix, first, stop, widths, scales, even, out):
 
 
 @njit(**JIT)
+def add_event(row, t, k, snr, found, n_found):
+    """Write an event to ``found``, if there is room; returns the new number of events."""
+    if n_found < len(found):
+        event = found[n_found]
+        event[0] = row
+        event[1] = t
+        event[2] = k
+        event[3] = snr
+    return n_found + 1
+
+
+@njit(**JIT)
 def pointed(prefix, begin, k, widths, scales, threshold, dip, row, found, n_found):
     """A narrow pulse upon a wide one as an event beside that of width number ``k`` that begins at sample ``begin``.
 
@@ -345,9 +357,7 @@ def pointed(prefix, begin, k, widths, scales, threshold, dip, row, found, n_foun
         s = out[0] - v // 2
         f = np.float32(np.int32(prefix[s + v] - prefix[s])) * scales[out[1]]
         if f >= threshold:
-            if n_found < len(found):
-                found[n_found, 0], found[n_found, 1], found[n_found, 2], found[n_found, 3] = row, out[0], out[1], f
-            n_found += 1
+            n_found = add_event(row, out[0], out[1], f, found, n_found)
     return n_found
 
 
@@ -392,14 +402,7 @@ def split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_fou
                 if f >= threshold and turn == 0:
                     n += 1
                 elif f >= threshold:
-                    if n_found < len(found):
-                        found[n_found, 0], found[n_found, 1], found[n_found, 2], found[n_found, 3] = (
-                            row,
-                            out[0],
-                            out[1],
-                            f,
-                        )
-                    n_found += 1
+                    n_found = add_event(row, out[0], out[1], f, found, n_found)
                     n_found = pointed(
                         prefix, out[0] - widths[out[1]] // 2, out[1], widths, scales, threshold, dip, row, found,
                         n_found,
@@ -425,9 +428,9 @@ def peaks(
         f = best[t - start]
         if f < threshold:
             continue
-        top = True
+        top, k = True, np.int64(which[t - start])
         if not every:
-            r = max(1, widths[which[t - start]] // 2)
+            r = max(1, widths[k] // 2)
             for u in range(max(start, t - r), t):
                 if best[u - start] >= f:
                     top = False
@@ -437,19 +440,12 @@ def peaks(
                     if best[u - start] > f:
                         top = False
                         break
-        if top and not every and widths[which[t - start]] > 2:
+        if top and not every and widths[k] > 2:
             before = n_found
-            n_found = split(
-                prefix, count, t, which[t - start], widths, scales, threshold, dip, row, found, n_found
-            )  # fmt: skip
+            n_found = split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_found)
             top = n_found < before + 2
         if top:
-            if n_found < len(found):
-                found[n_found, 0] = row
-                found[n_found, 1] = t
-                found[n_found, 2] = which[t - start]
-                found[n_found, 3] = f
-            n_found += 1
+            n_found = add_event(row, t, k, f, found, n_found)
     return n_found
 
 

@@ -563,7 +563,7 @@ def compile_beside(dtype: np.dtype[Any]) -> None:
     """
     for kernel in (detect.normalise, detect.find_events):
         use = f"compile_search({dtype.name!r}, {kernel.__name__!r})"
-        jit.compile_beside(kernel, f"from {__name__} import compile_search; {use}")
+        jit.compile_beside(f"from {__name__} import compile_search; {use}", kernel)
 
 
 def compile_search(dtype: str, function: str) -> None:

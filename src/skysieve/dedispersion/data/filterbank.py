@@ -220,7 +220,7 @@ class Filterbank:
             raise TypeError(f"x has dtype {a.dtype}, expected one of {', '.join(DTYPES)}")
         if freqs is None:
             if fch1 is None or (foff is None and len(a) > 1):
-                raise ValueError("fch1 and foff, or freqs, are needed: which frequencies the rows have, in MHz")
+                raise ValueError("expected fch1 and foff, or freqs: the frequencies of the rows in MHz")
             f = regular_freqs(float(fch1), -1.0 if foff is None else float(foff), len(a))
         else:
             f = np.array(freqs, np.float64)
@@ -433,7 +433,7 @@ def joined(readers: list[Reader], names: list[str]) -> list[Reader]:
         if a.observation.dm != b.observation.dm:
             raise BadFile(f"{names[after]}: DM={b.observation.dm}, but {a.observation.dm} in {names[before]}")
         if a.dtype != b.dtype or a.maximum != b.maximum:
-            raise BadFile(f"{names[after]}: {b.dtype} samples do not go with the {a.dtype} of {names[before]}")
+            raise BadFile(f"{names[after]}: {b.dtype} samples cannot be combined with the {a.dtype} of {names[before]}")
         tsamp = a.observation.tsamp
         slip = (b.observation.tstart - a.observation.tstart) * 86400 - a.nsamp * tsamp
         if abs(slip) > LARGEST_SLIP * tsamp + 2 * MJD_STEP:

@@ -132,10 +132,10 @@ def check_freqs(freqs: NDArray[np.float64], name: str) -> None:
     if not (np.isfinite(freqs).all() and (freqs > 0).all()):
         raise ValueError(f"{name} reaches {freqs.min():g} MHz: expected frequencies above 0")
     if freqs.max() < GHZ_BELOW:
-        raise ValueError(f"{name}: the band ends at {freqs.max():g} MHz; frequencies are wanted in MHz, not GHz")
+        raise ValueError(f"{name}: the band ends at {freqs.max():g} MHz; frequencies are expected in MHz, not GHz")
     if freqs.min() > HZ_ABOVE:
         raise ValueError(
-            f"{name}: the band begins at {freqs.min():g} MHz; frequencies are wanted in MHz, not Hz or kHz"
+            f"{name}: the band begins at {freqs.min():g} MHz; frequencies are expected in MHz, not Hz or kHz"
         )
     if len(np.unique(freqs)) != len(freqs):
         raise ValueError(f"{name}: two channels have the same frequency")

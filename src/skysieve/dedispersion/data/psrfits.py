@@ -62,7 +62,7 @@ class PsrfitsReader:
 
     def _open(self, ifs: str | int) -> None:
         if "SUBINT" not in self._hdus:
-            raise BadFile(f"{self.path}: has no SUBINT table, so it is no PSRFITS data file")
+            raise BadFile(f"{self.path}: has no SUBINT table, so it is not a PSRFITS data file")
         primary, table = self._hdus[0].header, self._hdus["SUBINT"]
         head = table.header
         if str(primary.get("OBS_MODE", "SEARCH")).strip() not in ("SEARCH", "SRCH"):

@@ -125,4 +125,4 @@ def open_reader(path: str | os.PathLike[str], bit_order: str = "little", ifs: st
     if not head:
         raise BadFile(f"{p}: is empty")
     names = [f"{known.name} ({', '.join(known.suffixes)})" for known in FILE_FORMATS]
-    raise BadFile(f"{p}: is no {', '.join(names[:-1])} or {names[-1]} file")
+    raise BadFile(f"{p}: is not a {', '.join(names[:-1])} or {names[-1]} file")

@@ -19,7 +19,7 @@ LEVEL, COUNTS = 64.0, 10.0
 LOSS = 1 - 1 / math.sqrt(1 + 1 / (12 * COUNTS**2))
 """Fraction of the S/N that rounding costs: it adds a variance of 1/12 count^2 to one of ``COUNTS**2``."""
 MOST_LEVEL, MOST_SCALE = 0.5, 1.25
-"""A channel keeps its level and scale until its mean has moved by so many sigma, or its sigma by such a factor."""
+"""A channel keeps its level and scale until its mean has moved by this many sigma, or its sigma by this factor."""
 BLOCK_SECONDS, PARTS = 2.0, 16
 """Length of a block, and parts of it whose statistics are compared."""
 BLOCK_VALUES = 2**24

@@ -96,7 +96,7 @@ def read_header(data: bytes, path: str | os.PathLike[str]) -> tuple[dict[str, An
         return take(length, what).decode("utf-8", errors="replace")
 
     if len(data) < 16 or data[4:16] != b"HEADER_START":
-        raise BadFile(f"{path}: does not begin with HEADER_START, so it is no SIGPROC file")
+        raise BadFile(f"{path}: does not begin with HEADER_START, so it is not a SIGPROC file")
     at = 16
     while True:
         key = word("a key")

@@ -204,7 +204,7 @@ class DMPlan(Result):
             made._check_loaded()
             return made
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{name}: is no de-dispersion plan ({error})") from None
+            raise ValueError(f"{name}: is not a de-dispersion plan ({error})") from None
 
     def _check_loaded(self) -> None:
         if not self.stages:

@@ -214,14 +214,14 @@ def survey_stages(rows: object) -> list[Stage]:
     for row in table:
         low, high, step, binning = row[:4]
         if not (np.isfinite(row).all() and 0 <= low < high and step > 0 and binning >= 1 and binning % 1 == 0):
-            raise ValueError(f"stages: {row.tolist()} is no low DM < high DM, step above 0, whole binning")
+            raise ValueError(f"stages: {row.tolist()}: expected low DM < high DM, a step above 0 and a whole binning")
         count = round((high - low) / step)
         check_count(count)
         per_call = 0
         if len(row) == 5 and row[4] > 0:
             per_call = round(row[4] / step)
             if abs(per_call * step - row[4]) > 1e-6 * row[4]:
-                raise ValueError(f"stages: nominal spacing {row[4]:g} is no multiple of the step {step:g}")
+                raise ValueError(f"stages: nominal spacing {row[4]:g} is not a multiple of the step {step:g}")
         stages.append(Stage(_raster(low, step, max(1, count)), float(step), int(binning), per_call))
     return stages
 

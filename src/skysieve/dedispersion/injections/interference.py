@@ -44,7 +44,7 @@ class _Samples:
         return slice(max(0, first - self.start), max(0, last - self.start))
 
     def cycles(self, seconds: float, before: int = 1) -> Iterator[tuple[int, float]]:
-        """Number and beginning of the periods of so many seconds that the samples touch, and of some before them."""
+        """Number and beginning of the periods of ``seconds`` that the samples touch, and of ``before`` others."""
         first = math.floor(self.start * self.tsamp / seconds)
         stop = math.ceil((self.start + len(self.x)) * self.tsamp / seconds)
         for k in range(max(0, first - before), stop):

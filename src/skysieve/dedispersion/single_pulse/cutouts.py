@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.errors import install_hint
 from skysieve.core.files import save_figure, written
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.result import Result
@@ -31,7 +32,7 @@ __all__ = ["Cutout", "cutout"]
 SLICE = 2**22
 """Samples x channels that are read at a time."""
 PART, PARTS = 16, 64
-"""Medians are taken from so many pieces of so many samples: ``PARTS`` pieces of ``PART``."""
+"""Medians are taken from ``PARTS`` pieces of ``PART`` samples."""
 SIDE = 256
 """Samples, channels and DMs of the images; the size that FETCH expects."""
 
@@ -130,7 +131,7 @@ class Cutout(Result):
         try:
             import h5py
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("HDF5 files need h5py: pip install 'skysieve[hdf5]'") from error
+            raise ModuleNotFoundError(f"HDF5 files need h5py: {install_hint('h5py')}") from error
 
         with written(path) as part, h5py.File(part, "w") as file:
             o = self.observation

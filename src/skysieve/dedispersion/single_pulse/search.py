@@ -312,8 +312,10 @@ class SearchPlan(EnginePlan):
             cleaner = self._cleaner(fb, ())
             source = Cleaned(fb if self._target.gpu else self._cleaned(fb, cleaner, 0, None), None, job.length)
             series = fb.nsamp * sum(len(table.delays) for table in tables)
-            if not self._target.gpu and series >= MANY:  # with a GPU, numba is loaded when events are found
-                compile_beside()
+            if not self._target.gpu:  # with a GPU, numba is loaded when events are found
+                cleaner.compile_beside()
+                if series >= MANY:
+                    compile_beside()
             step = _chunk_blocks(source, tables, job, self._target, workers, cleaner) * job.length
 
             def make(step: int) -> Engine:
@@ -519,7 +521,7 @@ class SearchPlan(EnginePlan):
         return len(self._target.devices) if self._target.gpu else 0
 
     def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
-        """The work of a search of so many samples of noise (`core.machine.rates`), and bytes of samples."""
+        """The work of a search of this many samples of noise (`core.machine.rates`), and bytes of samples."""
         job, costs = self._job, self._open_engine().describe()["costs"]
         additions = series = boxcars = 0.0
         loaded = 0

@@ -288,7 +288,9 @@ class _Binned:
             rows, gone = read
             if rows.dtype.kind == "f":
                 gone = gone | ~np.isfinite(rows)
-            x = np.where(gone, 0.0, rows)
+            x = np.where(
+                gone, 0.0, rows.astype(np.float64, copy=False)
+            )  # squares of a high level lose the noise in float32
             shape = (last - first, self.bin, rows.shape[1])
             one = (
                 first,

@@ -80,7 +80,7 @@ class Segment:
         self.plan = options.plan
         if self.plan is None:
             if options.dm_max is None:
-                raise ValueError("a plan or dm_max is needed: how far to search")
+                raise ValueError("expected a plan, or dm_max, the highest DM to search")
             self.plan = make_plan(self.observation, options.dm_max)
         if isinstance(self.plan, DMPlan):
             self.plan.check(self.observation)
@@ -292,7 +292,7 @@ class Segment:
         return now
 
     def mark(self, seconds: float) -> Mark:
-        """The position so many seconds of the searched data after sample 0."""
+        """The position of a time in seconds of the searched data after sample 0."""
         late = (self.observation.tstart - mjd_of(self.geometry.epoch)) * 86400
         since = seconds + late
         return Mark(self.number, self.geometry.epoch, since, int(since / self.geometry.tsamp))

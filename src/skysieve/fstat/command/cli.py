@@ -24,6 +24,7 @@ from skysieve.core.command import (
     DryRunOption,
     Dtype,
     FormatOption,
+    JsonOption,
     MemoryOption,
     Messages,
     OverwriteOption,
@@ -60,12 +61,13 @@ if TYPE_CHECKING:
     from skysieve.fstat.template_search.result import SearchResult
     from skysieve.fstat.template_search.search import SearchPlan
 
-INPUT, GRID, STATISTIC = "Input", "Grid", "Statistic"
+DATA, INPUT, GRID, STATISTIC = "Data", "Input", "Grid", "Statistic"
 """Panels of the help screens."""
 ROWS_PRINTED = 10
 
 fstat = typer.Typer(
-    help="Search for transient gravitational waves: maps of the F-statistic over start time and duration.",
+    help="Search for transient gravitational waves: maps of the F-statistic over start time and duration.\n\n"
+    "Example: skysieve fstat search --sfts 'sfts/*.sft' --ra 0.5 --dec 1.0 --freq 100.05 -o loudest.csv",
     no_args_is_help=True,
 )
 
@@ -82,13 +84,14 @@ Window = Annotated[
 ]
 File = Annotated[
     Path,
-    typer.Argument(metavar="ATOMS", help="File of atoms: .npz, .h5, or LALPulsar's text; - is standard input."),
+    typer.Argument(metavar="ATOMS", help="File of atoms: .npz, .h5, or LALPulsar's text; '-' is standard input."),
 ]
 Tatom = Annotated[
     int | None,
     option(
         "--tatom",
-        help="SFT length, which text files do not contain. The default is 1800, if SFTs begin so often.",
+        help="SFT length in seconds, which text files do not contain. The default is 1800, if the start times agree "
+        "with it.",
         panel=INPUT,
         metavar="SECONDS",
     ),
@@ -97,7 +100,7 @@ Names = Annotated[
     str | None,
     option(
         "--detectors",
-        help="Names of the detectors in a text file, in its order. The default is D0,D1 ...",
+        help="Names of the detectors of a text file, in the order of the file. The default is D0,D1,...",
         panel=INPUT,
         metavar="H1,L1",
     ),
@@ -131,7 +134,7 @@ LogTau = Annotated[
     int | None,
     option(
         "--log-tau",
-        help="Use N durations in logarithmic steps. The default is the equal steps of --dtau.",
+        help="Use N durations in logarithmic steps. By default the steps are equal (--dtau).",
         panel=GRID,
         metavar="N",
     ),
@@ -139,13 +142,16 @@ LogTau = Annotated[
 Lenient = Annotated[
     bool,
     option(
-        "--not-strict", help="Leave out cells that hold fewer than two SFTs. The default is to refuse them.", panel=GRID
+        "--not-strict", help="Leave out cells that hold fewer than two SFTs. By default they are an error.", panel=GRID
     ),
 ]
 Efold = Annotated[
-    float, option("--efold", help="End of exponential windows in units of tau. The default is 3.", panel=STATISTIC)
+    float,
+    option(
+        "--efold", help="End of exponential windows in units of tau. The default is 3.", panel=STATISTIC, metavar="X"
+    ),
 ]
-Seed = Annotated[int, option("--seed", help="Seed of the noise; equal seeds give equal atoms. The default is 0.")]
+Seed = Annotated[int, option("--seed", help="Seed of the random numbers. The default is 0.", panel=DATA, metavar="N")]
 AtomsFormat = Annotated[
     str | None,
     option(
@@ -222,7 +228,7 @@ def summary_console(output: Path | None) -> Console:
     """Where a command prints its summary: standard error if the data go to standard output."""
     from rich.console import Console
 
-    return Console(highlight=False, stderr=output == STDIO)
+    return Console(highlight=False, markup=False, stderr=output == STDIO)
 
 
 def make_grid(
@@ -276,25 +282,28 @@ def map_(
     compat: Annotated[
         str | None,
         option(
-            "--compat", help="Give the numbers of lalpulsar bit for bit. The default is the exact statistic.",
+            "--compat", help="Reproduce the results of LALPulsar bit for bit. The default is the exact statistic.",
             panel=STATISTIC, metavar="lalpulsar",
         ),
     ] = None,
     dtype: Annotated[
-        Dtype, option("--dtype", help="Type of the computation. The default is float64.", panel=COMPUTATION)
+        Dtype, option("--dtype", help="Floating-point type of the computation. The default is float64.",
+                                      panel=COMPUTATION)
     ] = Dtype.float64,
     device: DeviceOption = "auto", threads: ThreadsOption = None, memory: MemoryOption = None,
     output: Annotated[
         Path | None,
         option(
-            "-o", "--output", help="File of the map: .npz with everything, or text. The default is no file.",
+            "-o", "--output", help="File of the map: .npz with everything, or text; '-' is standard output. By default "
+                                   "no file is written.",
             panel=OUTPUT, metavar="FILE",
         ),
     ] = None,
     format: MapFormat = None,
     plot: Annotated[
         Path | None,
-        option("--plot", help="Picture of the map. The default is no picture.", panel=OUTPUT, metavar="FILE"),
+        option("--plot", help="Picture of the map, such as map.png. By default nothing is drawn.",
+                              panel=OUTPUT, metavar="FILE"),
     ] = None,
     overwrite: OverwriteOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
     progress: ProgressOption = None, tatom: Tatom = None, detectors: Names = None,
@@ -379,8 +388,8 @@ def search(
     files_from: Annotated[
         Path | None,
         option(
-            "--files-from", help="Read further names of files of atoms from this file, one in a line; - is standard "
-            "input. The default is none.", panel=INPUT, metavar="FILE",
+            "--files-from", help="Read more names of files of atoms from this file, one per line; '-' is standard "
+                                 "input. The default is none.", panel=INPUT, metavar="FILE",
         ),
     ] = None,
     sfts: sft_options.Patterns = None, ra: sft_options.Ra = None, dec: sft_options.Dec = None,
@@ -410,7 +419,7 @@ def search(
     fstar0: Annotated[
         float | None,
         option(
-            "--bsgl", help="Compute the line-robust statistic with this F*0. The default is not to.",
+            "--bsgl", help="Compute the line-robust statistic with this F*0. By default it is not computed.",
             panel=STATISTIC, metavar="FSTAR0",
         ),
     ] = None,
@@ -424,20 +433,24 @@ def search(
     ] = None,
     threshold: Annotated[
         float | None,
-        option("--threshold", help="Smallest statistic to list. The default is to list any.", panel=STATISTIC),
+        option("--threshold", help="Smallest statistic to list. By default there is no limit.", panel=STATISTIC,
+               metavar="X"),
     ] = None,
     topk: Annotated[
-        int, option("--topk", help="Number of templates to list for each window. The default is 1000.", panel=STATISTIC)
+        int, option("--topk", help="Number of templates to list for each window. The default is 1000.", panel=STATISTIC,
+                    metavar="N")
     ] = 1000,
     dtype: Annotated[
-        Dtype, option("--dtype", help="Type of demodulation and search. The default is float32.", panel=COMPUTATION)
+        Dtype, option("--dtype", help="Floating-point type of the computation. The default is float32.",
+                                      panel=COMPUTATION)
     ] = Dtype.float32,
     device: DeviceOption = "auto", threads: ThreadsOption = None, memory: MemoryOption = None,
     dry_run: DryRunOption = False,
     checkpoint: Annotated[
         Path | None,
         option(
-            "--checkpoint", help="File (.npz) from which an interrupted search continues. The default is no file.",
+            "--checkpoint", help="File (.npz) from which an interrupted search continues. By default no file is "
+                                 "written.",
             panel=OUTPUT, metavar="FILE",
         ),
     ] = None,
@@ -453,8 +466,8 @@ def search(
         Path | None,
         option(
             "-o", "--output",
-            help="Table of the best templates: .parquet, .fits, .csv, .ecsv, .json, or .npz with everything. The "
-            "default is no file.",
+            help="Table of the best templates: .parquet, .fits, .csv, .ecsv, .json, or .npz with everything; '-' is "
+                 "standard output. By default no file is written.",
             panel=OUTPUT, metavar="FILE",
         ),
     ] = None,
@@ -462,7 +475,8 @@ def search(
     plot: Annotated[
         Path | None,
         option(
-            "--plot", help="Picture of the loudness of all templates. The default is no picture.", panel=OUTPUT,
+            "--plot", help="Picture of the loudness of all templates, such as search.png. By default nothing is drawn.",
+                           panel=OUTPUT,
             metavar="FILE",
         ),
     ] = None,
@@ -477,7 +491,7 @@ def search(
 
     Examples:
 
-    - skysieve fstat search --sfts 'sfts/*.sft' --ra 0.5 --dec 1.0 --freq 100 --freq-band 0.1 -o loudest.csv
+    - skysieve fstat search --sfts 'sfts/*.sft' --ra 0.5 --dec 1.0 --freq 100.045 --freq-band 0.01 -o loudest.csv
 
     - skysieve fstat search atoms/*.dat --detectors H1,L1 -w exp --dt0 7200 --log-tau 40 -o loudest.fits
     - skysieve fstat search 'atoms/*.npz' --bsgl 15 --topk 20 -o - --format json
@@ -490,7 +504,9 @@ def search(
             from skysieve.cluster.command import launch
 
             if checkpoint is not None or plot is not None or dry_run:
-                raise ValueError("--cluster goes with none of --checkpoint (use --resume), --plot and --dry-run")
+                raise ValueError(
+                    "--cluster cannot be combined with any of --checkpoint (use --resume), --plot and --dry-run"
+                )
             code = launch("fstat search", cluster, given, Messages(quiet, verbose, progress))
         raise typer.Exit(code)
     with report_errors():
@@ -499,7 +515,7 @@ def search(
 
         kind = None if output is None else table_format(output, format, FORMATS)
         if resume or partition is not None:
-            raise ValueError("--resume and --partition go with --cluster; see --checkpoint")
+            raise ValueError("--resume and --partition need --cluster; without it, use --checkpoint")
         check_output(output, overwrite)
         check_picture(plot, overwrite)
         o = flat_options(given)
@@ -628,7 +644,7 @@ def prior_of(o: Mapping[str, Any]) -> BSGL | None:
 
 
 def plan_of(o: Mapping[str, Any], grid: Grid | None, total: int) -> SearchPlan:
-    """The plan of a search of so many templates."""
+    """The plan of a search of this many templates."""
     from skysieve.fstat.template_search.search import SearchPlan
 
     return SearchPlan(
@@ -695,33 +711,49 @@ def _print_search(result: SearchResult, console: Console) -> None:
 @fstat.command()
 def synth(
     output: Annotated[
-        Path, typer.Argument(metavar="OUT", help="File to write: .npz, .h5, or .dat and .txt for text; - is stdout.")
+        Path, typer.Argument(metavar="OUT", help="File to write: .npz, .h5, or .dat and .txt for text; '-' is standard "
+                                                 "output.")
     ],
-    days: Annotated[float, option("--days", help="Length of the data. The default is 10.")] = 10,
+    days: Annotated[
+        float, option("--days", help="Length of the data. The default is 10.", panel=DATA, metavar="DAYS")
+    ] = 10,
     start: Annotated[
-        int, option("--start", metavar="GPS", help="Time of the first SFT. The default is 1000000000.")
+        int,
+        option("--start", metavar="GPS", help="Start time of the first SFT. The default is 1000000000.", panel=DATA),
     ] = 1_000_000_000,
     detectors: Annotated[
         str,
         option(
-            "--detectors", metavar="H1,L1", help="Detectors, of H1, L1, V1, G1, K1 and I1. The default is H1,L1."
+            "--detectors", metavar="H1,L1", help="Detectors, of H1, L1, V1, G1, K1 and I1. The default is H1,L1.",
+            panel=DATA,
         ),
     ] = "H1,L1",
-    tatom: Annotated[int, option("--tatom", metavar="SECONDS", help="SFT length. The default is 1800.")] = 1800,
-    ra: Annotated[float, option("--ra", metavar="RADIANS", help="Right ascension. The default is 0.5.")] = 0.5,
-    dec: Annotated[float, option("--dec", metavar="RADIANS", help="Declination. The default is 1.")] = 1.0,
+    tatom: Annotated[
+        int, option("--tatom", metavar="SECONDS", help="SFT length in seconds. The default is 1800.", panel=DATA)
+    ] = 1800,
+    ra: Annotated[
+        float, option("--ra", metavar="RADIANS", help="Right ascension. The default is 0.5.", panel=DATA)
+    ] = 0.5,
+    dec: Annotated[
+        float, option("--dec", metavar="RADIANS", help="Declination. The default is 1.", panel=DATA)
+    ] = 1.0,
     gap: Annotated[
         list[str] | None,
         option(
-            "--gap", metavar="FROM,TO", help="GPS seconds without data; may be repeated. The default is no gap."
+            "--gap", metavar="FROM,TO", panel=DATA,
+            help="Range of GPS seconds without data; may be repeated. The default is no gap.",
         ),
     ] = None,
-    duty: Annotated[float, option("--duty", help="Share of the SFTs to keep, at random. The default is 1.")] = 1.0,
+    duty: Annotated[
+        float,
+        option("--duty", metavar="P", help="Fraction of the SFTs to keep, at random. The default is 1.", panel=DATA),
+    ] = 1.0,
     inject: Annotated[
         list[str] | None,
         option(
             "--inject", metavar="T0,TAU,SNR[,WINDOW]",
-            help="A signal, with the window rect or exp; may be repeated. The default is noise alone.",
+            help="Add a signal, with the window rect or exp; may be repeated. By default the data are noise.",
+            panel=DATA,
         ),
     ] = None,
     seed: Seed = 0, format: AtomsFormat = None, overwrite: OverwriteOption = False, quiet: QuietOption = False,
@@ -774,9 +806,7 @@ def _injection(text: str) -> Injection:
 @fstat.command()
 def info(
     atoms: File,
-    as_json: Annotated[
-        bool, option("--json", help="Print JSON. The default is a table for people.", panel=OUTPUT)
-    ] = False,
+    as_json: JsonOption = False,
     tatom: Tatom = None, detectors: Names = None,
 ) -> None:  # fmt: skip
     """Show what is in a file of atoms: detectors, times, gaps, the full grid.
@@ -817,7 +847,7 @@ def _print_info(facts: dict[str, Any]) -> None:
         table.add_row(
             d["detector"], f"{d['sfts']:,}", str(d["start"]), str(d["stop"]), f"{days:.2f}", f"{d['duty']:.1%}"
         )
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(table)
     console.print(
         f"SFTs of {facts['tatom']} s in {facts['bins']:,} bins, {facts['bins_with_data']:,} of them with data"
@@ -830,10 +860,13 @@ def _print_info(facts: dict[str, Any]) -> None:
 @fstat.command()
 def convert(
     source: Annotated[
-        Path, typer.Argument(metavar="IN", help="File of atoms: .npz, .h5, or LALPulsar's text; - is standard input.")
+        Path, typer.Argument(metavar="IN", help="File of atoms: .npz, .h5, or LALPulsar's text; '-' is standard input.")
     ],
     target: Annotated[
-        Path, typer.Argument(metavar="OUT", help="File to write: .npz, .h5, or .dat and .txt for text; - is stdout.")
+        Path,
+        typer.Argument(
+            metavar="OUT", help="File to write: .npz, .h5, or .dat and .txt for text; '-' is standard output."
+        ),
     ],
     format: AtomsFormat = None,
     overwrite: OverwriteOption = False,

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skysieve.core.errors import install_hint
 from skysieve.fstat.api import transient_map
 from skysieve.fstat.demod.bank import TemplateBank, spacing
 from skysieve.fstat.demod.demodulator import Demodulator
@@ -55,7 +56,7 @@ def run(out: Path, console: Console, device: str = "auto", signal: Signal = SIGN
     folder.mkdir(exist_ok=True)
     made = simulate_sfts(BAND, START, DAYS * 86400, signals=signal, gaps=GAPS, seed=11, ephemeris="builtin")
     files = write_sfts(folder, made, comment="skysieve demo")
-    console.print(f"wrote {len(files)} files of SFTs to {folder}", soft_wrap=True)
+    console.print(f"wrote {len(files)} files of SFTs to {folder}", soft_wrap=True, markup=False)
     sfts, bank = read_sfts(folder), templates()
     place: dict[str, Any] = {"ra": SIGNAL.ra, "dec": SIGNAL.dec, "tref": SIGNAL.tref, "barycentre": "builtin"}
     with console.status("Getting ready; the first run on a machine compiles for a while ..."):
@@ -98,11 +99,11 @@ def run(out: Path, console: Console, device: str = "auto", signal: Signal = SIGN
         if abs(value - true) > TOLERANCE:
             short.append(f"{name} is off by {abs(value - true) / 86400:.2f} d, at most {TOLERANCE / 86400:g} expected")
     if find_spec("matplotlib") is None:
-        console.print("no plot: pip install 'skysieve[plot]'")
+        console.print(f"no plot: {install_hint('matplotlib')}", markup=False)
         return short
     from skysieve.core.files import save_figure
 
     figure = result.plot(injection=SIGNAL, title="2F of the template that matches, exponential window")
     save_figure(figure, out / "transient.png", dpi=120)
-    console.print(f"wrote {out / 'transient.png'}", soft_wrap=True)
+    console.print(f"wrote {out / 'transient.png'}", soft_wrap=True, markup=False)
     return short

@@ -36,7 +36,7 @@ class SearchWork:
         self.options = o
         self.source = source_of(o, job.at)
         if self.source.facts() != plan["facts"]:
-            raise ValueError("the SFTs or the templates are others than those of the job")
+            raise ValueError("the SFTs or the templates differ from those of the job")
         self.plan = plan_of(o, _grid(plan["grid"]), plan["total"])
 
     @classmethod

@@ -38,20 +38,22 @@ Patterns = Annotated[
     list[str] | None,
     option(
         "--sfts", help="Search SFT files instead of files of atoms: a file, a folder or a quoted pattern such as "
-        "'H-*.sft'. May be repeated; further names may follow. The default is to read atoms.",
+                       "'H-*.sft'. May be repeated; more names may follow.",
         panel=SFTS, metavar="PATTERN",
     ),
 ]  # fmt: skip
 Ra = Annotated[float | None, _number("--ra", "Right ascension; required with --sfts.", "RADIANS", SFTS)]
 Dec = Annotated[float | None, _number("--dec", "Declination; required with --sfts.", "RADIANS", SFTS)]
 Tref = Annotated[
-    float | None, _number("--tref", "Time of the frequencies. The default is the middle of the data.", "GPS", SFTS)
+    float | None,
+    _number("--tref", "Reference time of the frequencies. The default is the middle of the data.", "GPS", SFTS),
 ]
 Ephemeris = Annotated[
     str,
     option(
-        "--ephemeris", help="Arrival times by lal (LALPulsar), de405 (tables of solar_system_ephemerides) or builtin. "
-        "The default is auto, the first of these that is installed.", panel=SFTS, metavar="NAME",
+        "--ephemeris", help="Source of arrival times: lal (LALPulsar), de405 (tables of solar_system_ephemerides) or "
+                            "builtin. The default is auto, the first of these that is installed.",
+                            panel=SFTS, metavar="NAME",
     ),
 ]  # fmt: skip
 Freq = Annotated[float | None, _number("--freq", "Lowest frequency; required with --sfts.", "HZ")]
@@ -59,25 +61,35 @@ FreqBand = Annotated[float, _number("--freq-band", "Range of frequencies. The de
 Df = Annotated[float | None, _number("--df", "Step of frequencies. The default follows from --mismatch.", "HZ")]
 F1 = Annotated[float, _number("--f1dot", "Lowest first derivative. The default is 0.", "HZ/S")]
 F1Band = Annotated[float, _number("--f1dot-band", "Range of first derivatives. The default is 0.", "HZ/S")]
-Df1 = Annotated[float | None, _number("--df1dot", "Step of them. The default follows from --mismatch.", "HZ/S")]
+Df1 = Annotated[
+    float | None, _number("--df1dot", "Step of first derivatives. The default follows from --mismatch.", "HZ/S")
+]
 F2 = Annotated[float, _number("--f2dot", "Lowest second derivative. The default is 0.", "HZ/S^2")]
 F2Band = Annotated[float, _number("--f2dot-band", "Range of second derivatives. The default is 0.", "HZ/S^2")]
-Df2 = Annotated[float | None, _number("--df2dot", "Step of them. The default follows from --mismatch.", "HZ/S^2")]
+Df2 = Annotated[
+    float | None, _number("--df2dot", "Step of second derivatives. The default follows from --mismatch.", "HZ/S^2")
+]
 Mismatch = Annotated[
-    float, _number("--mismatch", "Lost part of 2F that steps allow, over the whole data. The default is 0.1.", "M")
+    float,
+    _number(
+        "--mismatch",
+        "Largest fraction of 2F that is lost between templates, for a signal as long as the data. The default is 0.1.",
+        "M",
+    ),
 ]
 TemplateList = Annotated[
     Path | None,
     option(
-        "--templates", help="List of templates instead of --freq and the like: lines of f0, f1dot and f2dot, or a CSV "
-        "file with these names; - is standard input. The default is a grid.", panel=TEMPLATES, metavar="FILE",
+        "--templates", help="List of templates instead of a grid: lines of f0, f1dot and f2dot, or a CSV file with "
+                            "these column names; '-' is standard input.", panel=TEMPLATES, metavar="FILE",
     ),
 ]  # fmt: skip
 Inject = Annotated[
     list[str] | None,
     option(
-        "--inject", help="Add a signal to the SFTs: as for 'simulate --signal', its frequency at --tref. May be "
-        "repeated. The default is none.", panel=SFTS, metavar="F0,H0,RA,DEC[,F1DOT[,WINDOW,T0,TAU]]",
+        "--inject", help="Add a signal to the SFTs, given as for 'simulate --signal' but with its frequency at --tref. "
+                         "May be repeated. The default is none.",
+                         panel=SFTS, metavar="F0,H0,RA,DEC[,F1DOT[,WINDOW,T0,TAU]]",
     ),
 ]  # fmt: skip
 EXTRA = 1.05e-4
@@ -207,12 +219,14 @@ def _band(extent: Extent, bank: TemplateBank, within: bool) -> tuple[float, floa
 
 
 def simulate(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the SFT files; it is made if need be.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the SFT files; it is created if it does "
+                                                                  "not exist.")],
     freq: Annotated[float, _number("--freq", "Lowest frequency. The default is 100.", "HZ", SFTS)] = 100.0,
     freq_band: Annotated[float, _number("--freq-band", "Range of frequencies. The default is 0.2.", "HZ", SFTS)] = 0.2,
     days: Annotated[float, _number("--days", "Length of the data. The default is 2.", "DAYS", SFTS)] = 2.0,
-    start: Annotated[int, _number("--start", "First SFT. The default is 1000000000.", "GPS", SFTS)] = 1_000_000_000,
-    tsft: Annotated[int, _number("--tsft", "Length of an SFT. The default is 1800.", "SECONDS", SFTS)] = 1800,
+    start: Annotated[int, _number("--start", "Start time of the first SFT. The default is 1000000000.",
+                                             "GPS", SFTS)] = 1_000_000_000,
+    tsft: Annotated[int, _number("--tsft", "SFT length. The default is 1800.", "SECONDS", SFTS)] = 1800,
     detectors: Annotated[str, _number("--detectors", "Detectors. The default is H1,L1.", "H1,L1", SFTS)] = "H1,L1",
     noise: Annotated[
         float, _number("--noise", "Square root of the noise's power density. The default is 1e-23.", "1/SQRT(HZ)", SFTS)
@@ -221,11 +235,12 @@ def simulate(
         list[str] | None,
         option(
             "--signal", help="Add a signal: frequency (Hz, at --start), amplitude, right ascension and declination "
-            "(radians), then first derivative (Hz/s), then window, start and duration of a transient. May be repeated. "
-            "The default is noise alone.", panel=SFTS, metavar="F0,H0,RA,DEC[,F1DOT[,WINDOW,T0,TAU]]",
+                             "(radians), then first derivative (Hz/s), then window, start and duration of a transient. "
+                             "May be repeated. By default the data are noise.",
+                             panel=SFTS, metavar="F0,H0,RA,DEC[,F1DOT[,WINDOW,T0,TAU]]",
         ),
     ] = None,
-    seed: Annotated[int, _number("--seed", "Seed; equal seeds give equal files. The default is 0.", "N", SFTS)] = 0,
+    seed: Annotated[int, _number("--seed", "Seed of the random numbers. The default is 0.", "N", SFTS)] = 0,
     ephemeris: Ephemeris = "auto",
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,

@@ -35,7 +35,7 @@ def templates(device: str) -> None:
 
 
 def exponential_search(device: str) -> None:
-    """Search one template with exponential windows alone; `template_search.ahead` runs this beside a first search."""
+    """Search one template with exponential windows; `template_search.compile_ahead` runs this beside a first search."""
     search([synth_atoms(span=DAY)], windows=("exp",), device=device, threads=1)
 
 

@@ -66,7 +66,7 @@ def renew(x, pad, c, nearest, rows, length, weights, S):
     """In a gap, sum again the windows from bin ``c`` on in which as many bins are left as `LEFT` says.
 
     ``nearest`` is the first occupied bin after ``c``.  ``rows`` is the number of bins until the next call; windows
-    that hold up to so many bins more are summed too.
+    that hold up to this many more bins are summed too.
     """
     gap = nearest - c
     for k in range(LEFT.shape[0]):

@@ -29,7 +29,7 @@ ROWS = 384
 COLUMNS = 16
 """Columns that are gathered before they are written to the map: one cache line."""
 SPARSE = 4
-"""In float32, differences of running sums in float64 are used if a grid has so many times fewer cells than bins to
+"""In float32, differences of running sums in float64 are used if a grid has this many times fewer cells than bins to
 add."""
 WILD = 1e9
 """Largest amplitude in units of the median for these: running sums keep a residue of 1e-7 of the noise."""

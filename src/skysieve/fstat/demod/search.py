@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from skysieve.core.device import Device
 from skysieve.fstat.contract import Dtype
-from skysieve.fstat.template_search.ahead import compile_exponential
+from skysieve.fstat.template_search.compile_ahead import compile_exponential
 from skysieve.fstat.template_search.search import Devices, devices_of, search
 
 from .bank import TemplateBank

@@ -159,7 +159,7 @@ def times_of(t: Any) -> NDArray[np.int64]:
         if bad.size:
             raise ValueError(f"t[{bad[0]}] = {x[bad[0]]!r} is not a whole GPS second")
     elif np.any(np.abs(x.astype(np.float64)) > LARGEST_TIME):
-        raise ValueError(f"t reaches {x.max()}, which is no GPS time in seconds")
+        raise ValueError(f"t reaches {x.max()}, which is not a GPS time in seconds")
     times: NDArray[np.int64] = x.astype(np.int64)
     step = np.diff(times)
     bad = np.flatnonzero(step <= 0)

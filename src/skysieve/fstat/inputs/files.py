@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.errors import install_hint
 from skysieve.core.files import written
 
 from .atoms import FIELDS, Atoms
@@ -235,7 +236,7 @@ def _h5py() -> Any:
     try:
         import h5py
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("HDF5 files need h5py: pip install 'skysieve[hdf5]'") from error
+        raise ModuleNotFoundError(f"HDF5 files need h5py: {install_hint('h5py')}") from error
     return h5py
 
 

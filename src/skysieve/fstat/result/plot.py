@@ -8,6 +8,7 @@ import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.core.checks import one_of
+from skysieve.core.errors import install_hint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -165,5 +166,5 @@ def new_figure(**options: Any) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("plots need matplotlib: pip install 'skysieve[plot]'") from error
+        raise ModuleNotFoundError(f"plots need matplotlib: {install_hint('matplotlib')}") from error
     return Figure(**options)

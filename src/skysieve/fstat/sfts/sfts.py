@@ -139,7 +139,7 @@ class SFTs:
 def bins_of(low: float, high: float, tsft: float) -> tuple[int, int]:
     """First and last bin of a band, so that it lies between their frequencies."""
     if not (np.isfinite([low, high]).all() and 0 <= low <= high):
-        raise ValueError(f"band=({low!r}, {high!r}): expected two frequencies in Hz that rise")
+        raise ValueError(f"band=({low!r}, {high!r}): expected two rising frequencies in Hz")
     return round_down(low * tsft), -round_down(-high * tsft)
 
 

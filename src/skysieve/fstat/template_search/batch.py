@@ -109,7 +109,7 @@ class AtomsBatch:
         for name, column in (params or {}).items():
             array = to_host(column)
             if is_reserved(str(name)):
-                raise ValueError(f"params[{name!r}]: a search has a column of this name, give it another")
+                raise ValueError(f"params[{name!r}]: a search has a column of this name already; use another name")
             if array.dtype.kind not in "buifUS":
                 raise TypeError(f"params[{name!r}] has dtype {array.dtype}, expected numbers or text")
             if array.shape != (count,):
@@ -132,7 +132,7 @@ class AtomsBatch:
         first = found[0]
         for i, a in enumerate(found):
             if a.tatom != first.tatom or not np.array_equal(a.t, first.t):
-                raise ValueError(f"templates[{i}] has other times than templates[0]")
+                raise ValueError(f"templates[{i}] has different times from templates[0]")
         xp = array_module(first.Fa)
         columns = {name: [getattr(a, name) for a in found] for name in FIELDS}
         shared = all(np.array_equal(to_host(x), to_host(columns[f][0])) for f in FIELDS[:3] for x in columns[f])

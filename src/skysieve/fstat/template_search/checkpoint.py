@@ -127,7 +127,7 @@ class Checkpoint:
             if old.get(name) != value:
                 raise ValueError(
                     f"checkpoint={os.fspath(self.path)!r} belongs to a search with {name}={old.get(name)!r}, this one "
-                    f"has {value!r}; take another file"
+                    f"has {value!r}; use another file"
                 )
         found = unpack(State, values)
         found["ledgers"] = {name: found["ledgers"][name] for name in state.ledgers}  # in this search's order

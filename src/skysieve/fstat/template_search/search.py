@@ -26,11 +26,11 @@ from skysieve.fstat.inputs.files import PathLike
 from skysieve.fstat.inputs.grid import Grid, Times
 from skysieve.fstat.inputs.windows import Window, WindowLike, WindowSum, resolve_window
 
-from .ahead import compile_exponential
 from .batch import AtomsBatch, groups, is_path, read_files
 from .bsgl import BSGL
 from .checkpoint import Checkpoint, State
 from .columns import STATISTICS, StatisticName
+from .compile_ahead import compile_exponential
 from .ledger import Ledger
 from .result import SearchResult
 from .worker import Chunk, ChunkReport, SearchOptions, SearchWorker
@@ -545,7 +545,7 @@ def _windows(windows: Windows, efold: float) -> dict[str, Window]:
         for i, w in enumerate(several):
             name = w if isinstance(w, str) else f"window{i}"
             if name in found:
-                raise ValueError(f"windows={windows!r}: {name!r} comes twice")
+                raise ValueError(f"windows={windows!r}: {name!r} is given twice")
             found[name] = resolve_window(w, efold)
     if not found:
         raise ValueError("windows is empty")

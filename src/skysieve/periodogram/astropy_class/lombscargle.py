@@ -336,7 +336,7 @@ class LombScargle(Significance):
             raise ValueError(f"invalid method: {method!r}; expected one of {', '.join(map(repr, METHODS))}")
         odd = set(keywords or {}) - METHOD_KEYWORDS
         if odd:
-            raise TypeError(f"method_kwds has {sorted(odd)[0]!r}, which no method here takes")
+            raise TypeError(f"method_kwds has {sorted(odd)[0]!r}, which no method takes")
         return METHODS[method]
 
     def _search(

@@ -47,9 +47,7 @@ def choice(*names: str, values: Iterable[str], help: str, panel: str) -> Any:
             raise typer.BadParameter(f"{value!r}: expected one of {', '.join(known)}")
         return value
 
-    return option(
-        *names, help=help, panel=panel, metavar=f"[{'|'.join(known)}]", parser=check, autocompletion=lambda: known
-    )
+    return option(*names, help=help, panel=panel, metavar="|".join(known), parser=check, autocompletion=lambda: known)
 
 
 def period(
@@ -57,14 +55,14 @@ def period(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Files of light curves: CSV, text, JSON, Parquet, FITS, ECSV or VOTable. - is standard input.",
+            help="Files of light curves: CSV, text, JSON, Parquet, FITS, ECSV or VOTable; '-' is standard input.",
         ),
     ],
     id_: Annotated[
         str | None,
         option(
             "--id",
-            help="Column that names the objects. The default is to find it by its usual names.",
+            help="Column of object identifiers. By default it is recognised by its name.",
             panel=COLUMNS,
             metavar="COLUMN",
         ),
@@ -73,7 +71,7 @@ def period(
         str | None,
         option(
             "--time",
-            help="Column of times. The default is to find it by its usual names.",
+            help="Column of times. By default it is recognised by its name.",
             panel=COLUMNS,
             metavar="COLUMN",
         ),
@@ -82,7 +80,7 @@ def period(
         str | None,
         option(
             "--mag",
-            help="Column of magnitudes or fluxes. The default is to find it by its usual names.",
+            help="Column of magnitudes or fluxes. By default it is recognised by its name.",
             panel=COLUMNS,
             metavar="COLUMN",
         ),
@@ -91,32 +89,32 @@ def period(
         str | None,
         option(
             "--err",
-            help="Column of errors of the magnitudes or fluxes. The default is to find it by its usual names.",
+            help="Column of errors of the magnitudes or fluxes. By default it is recognised by its name.",
             panel=COLUMNS,
             metavar="COLUMN",
         ),
     ] = None,
     no_err: Annotated[
-        bool, option("--no-err", help="Ignore the errors. The default is to use them.", panel=COLUMNS)
+        bool, option("--no-err", help="Ignore the errors. By default they are used.", panel=COLUMNS)
     ] = False,
     band_column: Annotated[
         str | None,
         option(
             "--band-column",
-            help="Column of bands. The default is to find it by its usual names.",
+            help="Column of bands. By default it is recognised by its name.",
             panel=COLUMNS,
             metavar="COLUMN",
         ),
     ] = None,
     band: Annotated[
         str | None,
-        option("--band", help="Use the rows of this band only. The default is all bands.", panel=COLUMNS, metavar="B"),
+        option("--band", help="Use only the rows of this band. The default is all bands.", panel=COLUMNS, metavar="B"),
     ] = None,
     flag_column: Annotated[
         list[str] | None,
         option(
             "--flag-column",
-            help="Column of quality flags; may be repeated. The default is to find them by their usual names.",
+            help="Column of quality flags; may be repeated. By default flags are recognised by their names.",
             panel=COLUMNS,
             metavar="COLUMN",
         ),
@@ -125,8 +123,8 @@ def period(
         str,
         option(
             "--quality-mask",
-            help="Leave out rows whose flags have one of these bits, given as a number; none keeps all rows. The "
-            "default is what the survey recommends.",
+            help="Leave out rows whose flags have any of these bits set, given as a number; 'none' keeps all rows. The "
+            "default is the mask that the survey recommends.",
             panel=COLUMNS,
             metavar="BITS",
         ),
@@ -135,20 +133,20 @@ def period(
         float | None,
         option(
             "--jitter",
-            help="Scatter that is added to every error in quadrature. The default is none.",
+            help="Scatter to add to every error in quadrature. By default none is added.",
             panel=COLUMNS,
             metavar="S",
         ),
     ] = None,
     time_unit: Annotated[
         TimeUnit,
-        option("--time-unit", help="Unit of times whose file does not name one. The default is d.", panel=COLUMNS),
+        option("--time-unit", help="Unit of times, if the file does not name it. The default is d.", panel=COLUMNS),
     ] = TimeUnit.d,
     r: Annotated[
         str | None,
         option(
             "--r",
-            help="Column of distances from the Sun in au. The default is to correct none.",
+            help="Column of distances from the Sun in au. By default they are not corrected for.",
             panel=MOVING,
             metavar="COLUMN",
         ),
@@ -157,7 +155,7 @@ def period(
         str | None,
         option(
             "--delta",
-            help="Column of distances from the observer in au. The default is to correct none.",
+            help="Column of distances from the observer in au. By default they are not corrected for.",
             panel=MOVING,
             metavar="COLUMN",
         ),
@@ -166,7 +164,7 @@ def period(
         str | None,
         option(
             "--phase",
-            help="Column of phase angles in degrees. The default is to correct none.",
+            help="Column of phase angles in degrees. By default they are not corrected for.",
             panel=MOVING,
             metavar="COLUMN",
         ),
@@ -176,7 +174,7 @@ def period(
         choice(
             "--phase-model",
             values=PHASE_FUNCTIONS,
-            help="Phase function that is fitted and removed. The default is hg1g2 with --phase, else none.",
+            help="Phase function to fit and remove. The default is hg1g2 with --phase, else none.",
             panel=MOVING,
         ),
     ] = None,
@@ -184,8 +182,8 @@ def period(
         bool,
         option(
             "--asteroid",
-            help="Show rotation periods, twice those of the light curve, in hours. The default is periods of the "
-            "light curve.",
+            help="Show rotation periods in hours, twice the periods of the light curve. By default the latter are "
+            "shown.",
             panel=MOVING,
         ),
     ] = False,
@@ -211,7 +209,7 @@ def period(
         float | None,
         option(
             "--fmin",
-            help="Lowest frequency in cycles a day, in place of --max-period. The default is to use that.",
+            help="Lowest frequency in cycles per day, instead of --max-period.",
             panel=GRID,
             metavar="F",
         ),
@@ -220,7 +218,7 @@ def period(
         float | None,
         option(
             "--fmax",
-            help="Highest frequency in cycles a day, in place of --min-period. The default is to use that.",
+            help="Highest frequency in cycles per day, instead of --min-period.",
             panel=GRID,
             metavar="F",
         ),
@@ -257,7 +255,7 @@ def period(
         bool,
         option(
             "--no-fit-mean",
-            help="Do not fit a mean at each frequency. The default is to fit it.",
+            help="Do not fit a mean at each frequency. By default it is fitted.",
             panel=SEARCH,
         ),
     ] = False,
@@ -277,7 +275,8 @@ def period(
         choice("--method", values=METHODS, help="Method of the computation. The default is auto.", panel=COMPUTATION),
     ] = "auto",
     dtype: Annotated[
-        Dtype, option("--dtype", help="Type of floating-point numbers. The default is float64.", panel=COMPUTATION)
+        Dtype,
+        option("--dtype", help="Floating-point type of the computation. The default is float64.", panel=COMPUTATION),
     ] = Dtype.float64,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -303,7 +302,7 @@ def period(
         option(
             "-o",
             "--output",
-            help="File for the table of periods; - is standard output. The default is to write none.",
+            help="File for the table of periods; '-' is standard output. By default no file is written.",
             panel=OUTPUT,
             metavar="OUT",
         ),
@@ -314,21 +313,21 @@ def period(
         option(
             "--plot",
             help=f"Picture of the periodogram and the folded light curve: a file such as star.png for one object, a "
-            f"folder for many (the first {MAX_PLOTS}). The default is to draw none.",
+            f"folder for many (the first {MAX_PLOTS}). By default nothing is drawn.",
             panel=OUTPUT,
             metavar="FILE-or-DIR",
         ),
     ] = None,
     plot_all: Annotated[
         bool,
-        option("--plot-all", help=f"Draw every object. The default is to draw the first {MAX_PLOTS}.", panel=OUTPUT),
+        option("--plot-all", help=f"Draw every object. By default the first {MAX_PLOTS} are drawn.", panel=OUTPUT),
     ] = False,
     resume: Annotated[
         bool,
         option(
             "--resume",
-            help="Keep finished parts in a folder beside OUT, and continue an interrupted run from them. The default "
-            "is to begin anew.",
+            help="Keep finished parts in a folder beside OUT, and continue an interrupted run from them. By default a "
+            "run starts from the beginning.",
             panel=OUTPUT,
         ),
     ] = False,
@@ -336,7 +335,7 @@ def period(
         int | None,
         option(
             "--partition",
-            help="Number of objects in a part of --resume, or in a partition of --cluster. The default is 20000.",
+            help="Number of objects in each part of --resume or --cluster. The default is 20000.",
             panel=OUTPUT,
             metavar="N",
             min=1,
@@ -371,9 +370,9 @@ def period(
         from .run import messages_for
 
         run = PeriodRun(messages_for(quiet, verbose, progress), len(files))
-        from .asked import asked_of
+        from .search_options import read_options
 
-        asked = asked_of(flat_options(given))
+        chosen = read_options(flat_options(given))
         if cluster is not None:
             code = run.divide(cluster, given)
         else:
@@ -381,8 +380,8 @@ def period(
             if dry_run:
                 outputs = Outputs(output, format_, overwrite=overwrite or resume)
                 partition = None
-            run.prepare(files, asked.request, asked.treatment, outputs, asked.facts(partition))
-            code = run.predict(files, asked.wanted) if dry_run else run.search_all(files, asked.wanted)
+            run.prepare(files, chosen.request, chosen.treatment, outputs, chosen.facts(partition))
+            code = run.predict(files, chosen.wanted) if dry_run else run.search_all(files, chosen.wanted)
     except UserError as e:
         if run is None:
             typer.echo(f"skysieve: {e}", err=True)

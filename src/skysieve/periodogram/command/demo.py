@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.core.errors import install_hint
 from skysieve.core.files import save_figure
 from skysieve.periodogram.lightcurves.io import read_light_curves
 from skysieve.periodogram.lightcurves.simulate import SimulatedLightCurves, simulate_asteroids
@@ -89,7 +90,7 @@ def _star(out: Path, console: Console, device: str) -> list[str]:
     console.print(f"period found {found:.5f} d, known {STAR_PERIOD:.5f} d; {clock(seconds)} ({result.method})")
     if _draws():
         save_plot(result, star.t, star.y, star.dy, out / "star.png", title=STAR, magnitudes=True)
-        console.print(f"wrote {out / 'star.png'}", soft_wrap=True)
+        console.print(f"wrote {out / 'star.png'}", soft_wrap=True, markup=False)
     if abs(found - STAR_PERIOD) > STAR_TOLERANCE:
         return [f"{STAR}: period {found:.6f} d, {STAR_PERIOD} +- {STAR_TOLERANCE:g} d expected"]
     return []
@@ -131,9 +132,9 @@ def _asteroids(out: Path, console: Console, device: str, n_asteroids: int) -> li
         )
         title = f"Simulated asteroid {pick}: rotation period {48 * found[pick]:.3f} h, twice the light curve's"
         save_plot(one, made.t[rows], made.y[rows], made.dy[rows], out / "asteroid.png", title=title, magnitudes=True)
-        console.print(f"wrote {out / 'asteroids.png'} and {out / 'asteroid.png'}", soft_wrap=True)
+        console.print(f"wrote {out / 'asteroids.png'} and {out / 'asteroid.png'}", soft_wrap=True, markup=False)
     else:
-        console.print("no plots: pip install 'skysieve[plot]'")
+        console.print(f"no plots: {install_hint('matplotlib')}", markup=False)
     if rate < LEAST_RATE:
         return [f"asteroids with {MANY_POINTS} points or more: {rate:.1%} recovered, {LEAST_RATE:.0%} expected"]
     return []

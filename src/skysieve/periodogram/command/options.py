@@ -23,4 +23,4 @@ PeaksOption = Annotated[
     int,
     option("--peaks", help="Number of peaks of each object. The default is 5.", panel=SEARCH, metavar="N", min=1),
 ]
-SAMPLES_HELP = "Number of frequencies in 1/T, where T is the time span."
+SAMPLES_HELP = "Number of frequencies per 1/T, where T is the time span."

@@ -17,8 +17,8 @@ from skysieve.periodogram.lightcurves.io import LightCurves, read_light_curves
 from skysieve.periodogram.lightcurves.stream import CurveStream, open_stream
 from skysieve.periodogram.survey import Found, join, search
 
-from .asked import Asked, asked_of
 from .run import PeriodRun
+from .search_options import SearchOptions, read_options
 
 if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts
@@ -41,11 +41,11 @@ class PeriodWork:
         options = job.options | {
             "device": job.device, "threads": resources.threads, "memory": resources.memory,
         }  # fmt: skip
-        self.asked = asked_of(options)
+        self.chosen = read_options(options)
         self.files = [job.at(name) for name in options["files"]]
         self.labels = np.array(job.plan["labels"])
         self.run = PeriodRun(Messages(quiet=True), len(self.files))  # type: ignore[arg-type]
-        self.run.request, self.run.treatment = self.asked.request, self.asked.treatment
+        self.run.request, self.run.treatment = self.chosen.request, self.chosen.treatment
 
     @classmethod
     def prepare(cls, options: dict[str, Any], output: str) -> Prepared:
@@ -53,13 +53,13 @@ class PeriodWork:
         files = [Path(name) for name in options["files"]]
         if STDIO in files:
             raise ValueError("--cluster needs files, not standard input")
-        asked = asked_of(options | {"threads": None, "memory": None})
+        chosen = read_options(options | {"threads": None, "memory": None})
         objects = options["partition"] or OBJECTS
         partitions: list[Any] = []
         together: list[int] = []
         size, first = 0, ""
         for number, file in enumerate(files):
-            stream = _large(file, asked, 0 if options["partition"] else LARGE)
+            stream = _large(file, chosen, 0 if options["partition"] else LARGE)
             if stream is not None:
                 first = first or _schema(stream)
                 if _schema(stream) != first:
@@ -69,7 +69,7 @@ class PeriodWork:
                     )
             edges = [] if stream is None else stream.edges(objects, ROWS)
             if stream is not None and len(edges) > 2:
-                banded = asked.request.banded(stream)
+                banded = chosen.request.banded(stream)
                 partitions += [[number, [low, high], banded] for low, high in pairwise(edges)]
                 continue
             size += file.stat().st_size if file.exists() else 0
@@ -105,27 +105,29 @@ class PeriodWork:
             return Part({}, faults=faults)
         whole = join(found)
         file = Words(np.array(owners), self.labels) if len(self.labels) else None
-        columns, units = whole.table(self.asked.request, file, coded=True)
+        columns, units = whole.table(self.chosen.request, file, coded=True)
         counts = {"objects": len(whole), "with a period": int(np.isfinite(whole.frequency[:, 0]).sum())}
         return Part(columns, units, counts, faults)
 
     def _searched(self, file: Path, rows: tuple[int, int] | None, banded: bool | None, faults: list[str]) -> Found:
         """The results for the objects of a file, or of a range of its rows."""
-        asked, treatment = self.asked, self.asked.treatment
+        chosen, treatment = self.chosen, self.chosen.treatment
         held: LightCurves | CurveStream
         if rows is None:
-            held = self.run.treated(read_light_curves(file, asked.wanted, band=treatment.band))
+            held = self.run.treated(read_light_curves(file, chosen.wanted, band=treatment.band))
             if treatment.multiband not in (None, "none") and not len(held.bands):
                 raise BadFile(f"--multiband {treatment.multiband}: found no band column")
         else:
-            stream = open_stream(file, asked.wanted, band=treatment.band, fewest=0, rows=rows)
+            stream = open_stream(file, chosen.wanted, band=treatment.band, fewest=0, rows=rows)
             if stream is None:
                 raise BadFile(f"rows {rows[0] + 1:,} to {rows[1]:,} cannot be read")
             stream.treat = self.run.treated
             held = stream
-        banded = asked.request.banded(held) if banded is None else banded
+        banded = chosen.request.banded(held) if banded is None else banded
         with held.pieces() as pieces:
-            answers = list(search(pieces, asked.request, total=len(held), banded=banded, prepare=self.run.correction()))
+            answers = list(
+                search(pieces, chosen.request, total=len(held), banded=banded, prepare=self.run.correction())
+            )
         if isinstance(held, CurveStream):
             faults += [f"{file}: {line}" for line in held.lost]
         if not answers:
@@ -145,12 +147,12 @@ class PeriodWork:
         write_table(columns, path, units=units, format=kind)
 
 
-def _large(file: Path, asked: Asked, least: int) -> CurveStream | None:
+def _large(file: Path, chosen: SearchOptions, least: int) -> CurveStream | None:
     """A Parquet file that can be divided; None for others, and for those that cannot be read: they are faults later."""
     try:
         if file.stat().st_size < least:
             return None
-        return open_stream(file, asked.wanted, band=asked.treatment.band, fewest=0)
+        return open_stream(file, chosen.wanted, band=chosen.treatment.band, fewest=0)
     except (OSError, BadFile, MissingColumn):
         return None
 

@@ -157,7 +157,7 @@ class PeriodRun:
             if STDIO in files:
                 raise UserError("--resume needs files, not standard input")
             if self.plot is not None:
-                raise UserError("--resume and --plot do not go together; draw pictures in a run of their own")
+                raise UserError("--resume and --plot cannot be combined; draw the pictures in a separate run")
             try:
                 self.parts = Parts(self.output, {"options": run, "files": files_of(files), "partitions": CUT})
             except (InUse, OtherRun) as e:
@@ -204,9 +204,9 @@ class PeriodRun:
         from skysieve.core.errors import one_line
 
         if options["plot"] is not None:
-            raise UserError("--cluster and --plot do not go together; draw pictures in a run of their own")
+            raise UserError("--cluster and --plot cannot be combined; draw the pictures in a separate run")
         if options["dry_run"]:
-            raise UserError("--cluster and --dry-run do not go together")
+            raise UserError("--cluster and --dry-run cannot be combined")
         if options["output"] not in (None, STDIO) and options["output"].suffix:
             self._check_table(options["output"], options["format_"], overwrite=True)
         try:

@@ -21,7 +21,7 @@ __all__ = ["USES"]
 
 POINTS, OBJECTS = 60, 4
 LONG_GRID: dict[str, Any] = {"fmin": 0.01, "fmax": 10.0, "nf": 100_000}
-"""One curve with so many frequencies is divided among threads, whose results a further compiled function joins."""
+"""One curve with this many frequencies is divided among threads, whose results a further compiled function joins."""
 
 
 def _curves(objects: int) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _ceil_for(x: Any) -> Callable[[Any], Any]:
 
 
 def _comb_ns(c: Costs, modes: int, groups: Any, n: Any, nf: Any, cycles: Any) -> tuple[Any, Any, Any]:
-    """Nanoseconds of an object by so many groups of combs, the circles that it needs at f, and its bands."""
+    """Nanoseconds of an object from its number of groups of combs, the circles that it needs at f, and its bands."""
     combs = groups * LANES
     folds1, folds2 = fold_counts(combs, cycles)
     bands = _ceil_for(cycles)(nf / (modes * combs))

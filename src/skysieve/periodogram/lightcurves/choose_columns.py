@@ -108,7 +108,7 @@ def _position(names: Sequence[str], wanted: str, role: str) -> int:
         return found[0]
     if wanted.isdigit() and 1 <= int(wanted) <= len(names):
         return int(wanted) - 1
-    raise MissingColumn(f"no column {wanted!r} for --{OPTIONS.get(role, role)}; there are: {', '.join(names)}")
+    raise MissingColumn(f"no column {wanted!r} for --{OPTIONS.get(role, role)}; the columns are: {', '.join(names)}")
 
 
 def _by_pattern(names: Sequence[str], used: set[int], accept: Callable[[str], bool]) -> int | None:
@@ -158,8 +158,8 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
     >>> choose(["diaObjectId", "midpointMjdTai", "psfFlux", "psfFluxErr"], Wanted())
     Columns(time=1, mag=2, err=3, id=0, band=None, r=None, delta=None, phase=None, flux=None, flux_err=None, flags=())
     """
+    from .column_notes import like_bands, like_objects, nothing_in
     from .flags import find
-    from .lookalike import like_bands, like_objects, nothing_in
 
     asked = {role: _position(names, name, role) for role, name in wanted.named().items()}
     flags = None if wanted.flags is None else tuple(_position(names, name, "flag") for name in wanted.flags)
@@ -175,7 +175,9 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
         if at is None:
             at = _first(names, known, used, role)
         if at is None:
-            raise MissingColumn(f"found no column of {what}; name it with --{role}. There are: {', '.join(names)}")
+            raise MissingColumn(
+                f"found no column of {what}; name it with --{role}. The columns are: {', '.join(names)}"
+            )
         used.add(at)
         return at
 
@@ -212,8 +214,8 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
 
 
 def hints_of(names: Sequence[str], columns: Columns, sample: Sample, wanted: Wanted) -> list[str]:
-    """Notes on the columns that are not used; see `skysieve.periodogram.lightcurves.lookalike`."""
-    from .lookalike import hints
+    """Notes on the columns that are not used; see `skysieve.periodogram.lightcurves.column_notes`."""
+    from .column_notes import hints
 
     return hints(names, columns, sample, wanted.flags is None)
 

@@ -36,9 +36,9 @@ from skysieve.periodogram.lightcurves.column_names import (
 from skysieve.periodogram.lightcurves.textfile import read_text
 
 from .arrays import group_rows
+from .column_notes import repeated_times, sampled
 from .flags import judge, mission
 from .json_file import read_json
-from .lookalike import repeated_times, sampled
 from .parquet import read_parquet, units_of
 from .table_columns import (
     count_limits,
@@ -515,12 +515,12 @@ def _group(
     if band is not None:
         if "band" not in data:
             raise MissingColumn(
-                f"--band {band}: found no band column; name it with --band-column. There are: {', '.join(names)}"
+                f"--band {band}: found no band column; name it with --band-column. The columns are: {', '.join(names)}"
             )
         text = data["band"].astype(str)
         keep = text == band
         if not keep.any():
-            raise BadFile(f"has no row of band {band!r}; there are: {', '.join(sorted(set(text)))}")
+            raise BadFile(f"has no row of band {band!r}; the bands are: {', '.join(sorted(set(text)))}")
         data = {role: a[keep] for role, a in data.items()}
     left_out, flags = marked(names, columns, data, wanted, satellite, notes)
     columns = replace(columns, flags=flags)

@@ -14,7 +14,7 @@ import numpy as np
 
 from .choose_columns import choose, hints_of
 from .column_names import FLAG, LABELS, BadFile, Columns, MissingColumn, Wanted
-from .lookalike import sampled
+from .column_notes import sampled
 from .table_columns import BadCell, as_text, left_out_note, mixed_dates, text_numbers, tidy_labels
 from .textfile import TextTable, encoding_of, open_text, unpacked
 
@@ -131,7 +131,7 @@ def _values(
     if nested:
         inside = [names[at] for role, at in parts.items() if names[at] in nested]
         if names[columns.time] not in nested or names[columns.mag] not in nested:
-            raise MissingColumn(f"found no lists of times and values. There are: {', '.join(names)}")
+            raise MissingColumn(f"found no lists of times and values. The columns are: {', '.join(names)}")
         first = names[columns.time]
         counts = [len(cell) if isinstance(cell, list) else 0 for cell in table[first]]
         for name in inside:

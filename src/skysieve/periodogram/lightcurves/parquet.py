@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from skysieve.core.arrays import from_arrow
+from skysieve.core.errors import install_hint
 from skysieve.periodogram.lightcurves.choose_columns import choose, hints_of
 from skysieve.periodogram.lightcurves.column_names import (
     FLAG,
@@ -51,7 +52,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise BadFile("is Parquet, which needs pyarrow: pip install 'skysieve[tables]'") from None
+        raise BadFile(f"is Parquet, which needs pyarrow: {install_hint('pyarrow')}") from None
     try:
         file = pq.ParquetFile(path)
         names, columns, lists, notes = chosen_columns(file, wanted)
@@ -327,7 +328,7 @@ def choose_nested(flat: list[str], lists: Lists, wanted: Wanted) -> tuple[list[s
             continue
         if columns.time >= len(flat) and columns.mag >= len(flat):
             return names, columns
-    raise refused or MissingColumn(f"found no lists of times and values. There are: {', '.join([*flat, *lists])}")
+    raise refused or MissingColumn(f"found no lists of times and values. The columns are: {', '.join([*flat, *lists])}")
 
 
 def flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:

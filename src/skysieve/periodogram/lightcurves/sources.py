@@ -244,7 +244,7 @@ def light_curves(
         data, t = t, None
     if isinstance(data, str | os.PathLike):
         if offsets is not None:
-            raise ValueError("offsets go with arrays, but a file is given")
+            raise ValueError("offsets need arrays, but a file is given")
         return _from_file(data, {"t": t, "y": y, "dy": dy, "id": id, "bands": bands})
     if t is None or y is None:
         missing = "t" if t is None else "y"
@@ -309,7 +309,7 @@ def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
         raise ValueError("offsets and id are both given; give one or the other")
     if is_ragged(y) or is_ragged(t):
         if offsets is not None or id is not None:
-            raise ValueError("offsets and id go with flat arrays, but lists of arrays are given")
+            raise ValueError("offsets and id need flat arrays, but lists of arrays are given")
         return _from_lists(t, y, dy)
     times, time_unit = strip_times(t, "t")
     values, y_unit = strip(y, "y")
@@ -485,7 +485,9 @@ def _checked_offsets(offsets: Any, n_rows: int) -> NDArray[np.int64]:
     falls = bounds[1:] < bounds[:-1]
     if falls.any():
         j = int(np.argmax(falls))
-        raise ValueError(f"offsets[{j + 1}] = {bounds[j + 1]} is under offsets[{j}] = {bounds[j]}; they must not fall")
+        raise ValueError(
+            f"offsets[{j + 1}] = {bounds[j + 1]} is below offsets[{j}] = {bounds[j]}; offsets must not decrease"
+        )
     return bounds
 
 

@@ -309,7 +309,7 @@ def days_in(unit: Any) -> float:
         return float(unit.to(day))
     except UnitConversionError:
         raise ValueError(
-            f"t is in {unit}, which is no unit of time; aliases (unless aliases=False) and fmax='auto' need one"
+            f"t is in {unit}, which is not a unit of time; aliases (unless aliases=False) and fmax='auto' need one"
         ) from None
 
 

@@ -33,7 +33,7 @@ def _columns(result: LombScargleResult, what: str | None) -> dict[str, Any]:
     one_of("what", what, get_args(TableName))
     if what == "power":
         if not result.single:
-            raise ValueError("what='power' is for one light curve; take it of result[i]")
+            raise ValueError("what='power' is for one light curve; take it from result[i]")
         if result.power is None:
             raise ValueError("the powers were not kept (return_power=False)")
         return {"frequency": result.frequency, "power": attach(to_host(_bare(result.power)), result.power_unit)}

@@ -12,6 +12,7 @@ import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.core.checks import one_of
+from skysieve.core.errors import install_hint
 from skysieve.periodogram.contract import Status
 
 if TYPE_CHECKING:
@@ -391,7 +392,7 @@ def _new_figure(size: tuple[float, float], panels: int) -> tuple[Figure, list[Ax
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("plots need matplotlib: pip install 'skysieve[plot]'") from error
+        raise ModuleNotFoundError(f"plots need matplotlib: {install_hint('matplotlib')}") from error
     figure = Figure(figsize=size, layout="constrained")
     axes = [figure.add_subplot(panels, 1, i + 1) for i in range(panels)]
     for ax in axes:

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from skysieve.core.errors import install_hint
 from skysieve.core.files import write_parquet, written
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def check_format(path: str | os.PathLike[str], wanted: str | None = None) -> Tab
         raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in one of {endings}")
     kind = FORMATS[name]
     if kind.package and find_spec(kind.package) is None:
-        raise ModuleNotFoundError(f"writing .{name} needs {kind.package}: pip install 'skysieve[tables]'")
+        raise ModuleNotFoundError(f"writing .{name} needs {kind.package}: {install_hint(kind.package)}")
     return kind
 
 

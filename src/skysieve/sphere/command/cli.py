@@ -165,7 +165,8 @@ def smooth(
         float,
         option(
             "--eps",
-            help="Error of cutting the kernel, relative to the rms of the result for white noise. The default is 1e-6.",
+            help="Error from truncating the kernel, relative to the rms of the result for white noise. The default is "
+            "1e-6.",
             panel=COMPUTATION,
         ),
     ] = 1e-6,
@@ -235,9 +236,9 @@ def smooth(
             from skysieve.cluster.command import launch
 
             if plot is not None:
-                raise ValueError("--plot goes with one file of maps, without --cluster")
+                raise ValueError("--plot needs a single file of maps, without --cluster")
             if dry_run:
-                raise ValueError("--dry-run goes with one file of maps, without --cluster")
+                raise ValueError("--dry-run needs a single file of maps, without --cluster")
             if output is None or output == STDIO:
                 raise ValueError("--cluster needs -o, the folder of the smoothed maps")
             if output.suffix and not output.is_dir():

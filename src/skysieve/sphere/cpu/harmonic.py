@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.errors import install_hint
 from skysieve.sphere.arguments import QUIET
 from skysieve.sphere.kernels.base import Kernel
 
@@ -51,7 +52,7 @@ class Transforms:
         if not available():
             raise ValueError(
                 "method='harmonic' (and iter, lmax, mmax, weights, quadrature='healpy', nside_out, different windows "
-                "of E and B) needs ducc0: pip install 'skysieve[harmonic]'"
+                f"of E and B) needs ducc0: {install_hint('ducc0')}"
             )
         import ducc0
 

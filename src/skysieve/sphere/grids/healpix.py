@@ -103,7 +103,7 @@ def npix2nside(npix: int) -> int:
     """
     nside = math.isqrt(max(0, int(npix)) // 12)
     if nside < 1 or 12 * nside * nside != npix:
-        raise ValueError(f"a map of {npix} pixels is no HEALPix map: expected 12 nside^2: 12, 48, 108, 192, ...")
+        raise ValueError(f"a map of {npix} pixels is not a HEALPix map: expected 12 nside^2: 12, 48, 108, 192, ...")
     return nside
 
 

@@ -256,7 +256,7 @@ def matched_filter(beam: Any, cl: Any, noise: Any) -> Window:
         raise ValueError(f"beam has {len(b)} degrees, cl {len(c)}: expected the same number")
     n = np.broadcast_to(np.asarray(noise, np.float64), c.shape)
     if not (np.isfinite(n).all() and (n > 0).all() and (c >= 0).all()):
-        raise ValueError("noise: expected positive values, and cl none below 0")
+        raise ValueError("noise: expected positive values, and a cl without negative values")
     k = b / (b * b * c + n)
     many = 2 * np.arange(lmax + 1) + 1
     peak = float((many * b * k).sum()) / float((many * b).sum())
@@ -571,10 +571,10 @@ def _bump() -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
 def _window(values: Any, name: str) -> NDArray[np.float64]:
     k = np.asarray(values)
     if k.dtype.kind not in "buif":
-        raise ValueError(f"{name} has dtype {k.dtype}: expected a row of finite numbers, from l = 0 on")
+        raise ValueError(f"{name} has dtype {k.dtype}: expected a 1-D array of finite numbers, from l = 0")
     k = k.astype(np.float64)
     if k.ndim != 1 or not k.size or not np.isfinite(k).all():
-        raise ValueError(f"{name}: expected a row of finite numbers, from l = 0 on")
+        raise ValueError(f"{name}: expected a 1-D array of finite numbers, from l = 0")
     if name in ("bl", "cl") and not k.any():
         raise ValueError(f"{name}: is zero at every degree")
     return k
@@ -584,7 +584,7 @@ def _read_table(path: str | os.PathLike[str]) -> NDArray[np.float64]:
     """Numbers of a text file; ``#`` begins a comment."""
     rows = [r for r in (line.partition("#")[0].split() for line in Path(path).read_text().splitlines()) if r]
     if not rows or any(len(r) != len(rows[0]) for r in rows):
-        raise ValueError(f"{path}: expected a table of numbers, as many in each line")
+        raise ValueError(f"{path}: expected a table of numbers, equally many in each line")
     try:
         return np.array([[float(v) for v in r] for r in rows])
     except ValueError as error:

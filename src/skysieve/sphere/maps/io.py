@@ -141,7 +141,7 @@ def read_maps(
     source, name = (path, "the input") if isinstance(path, bytes) else (Path(path).absolute(), os.fspath(path))
     with _opened(source, name) as hdus:
         if not 0 < hdu < len(hdus) or not isinstance(hdus[hdu], fits.BinTableHDU):
-            raise ValueError(f"{name}: extension {hdu} is no table, expected a HEALPix map")
+            raise ValueError(f"{name}: extension {hdu} is not a table, expected a HEALPix map")
         table = hdus[hdu]
         try:
             _ = table.data  # read it here, where the error about a truncated file can name the file
@@ -192,7 +192,7 @@ def _opened(source: Path | bytes, name: str, **options: Any) -> Any:
     except FileNotFoundError:
         raise
     except (OSError, EOFError) as error:
-        raise ValueError(f"{name}: is no FITS file ({error})") from None
+        raise ValueError(f"{name}: is not a FITS file ({error})") from None
 
 
 def _pixel_numbers(table: Any, name: str) -> NDArray[np.int64]:

@@ -215,7 +215,7 @@ def smoothing(
         raise TypeError(f"map_in lives on a GPU, and {what} on the CPU: expected host arrays")
     threads = thread_count(threads)
     if by_harmonics and memory is not None:
-        raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights, nside_out or harmonics")
+        raise ValueError(f"memory={memory!r} cannot be combined with iter, lmax, mmax, weights, nside_out or harmonics")
     chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_harmonics)
     if positive:
         _check_positive(chosen, by_harmonics, quadrature)
@@ -239,7 +239,7 @@ def smoothing(
     if nside_out is not None:
         nside_out = check_nside(nside_out, nest, "nside_out")
         if method in ("direct", "ring") or flux != "none":
-            raise ValueError(f"nside_out={nside_out} does not go with method={method!r} and flux={flux!r}")
+            raise ValueError(f"nside_out={nside_out} cannot be combined with method={method!r} and flux={flux!r}")
     on_host = on_device is None or not is_device_array(map_in)
     rows = np.shape(map_in)[-1] == ROW and nside_out is None  # no map has so many pixels
     if chosen is None:
@@ -252,7 +252,8 @@ def smoothing(
         if by_healpy:
             if masked != "zero" or flux != "none":
                 raise ValueError(
-                    "masked='normalize' and flux='conserve' do not go with iter, lmax, mmax, weights or harmonics"
+                    "masked='normalize' and flux='conserve' cannot be combined with iter, lmax, mmax, weights or "
+                    "harmonics"
                 )
             if polarised and lmax is not None and lmax < 2:
                 raise ValueError(f"lmax={lmax}: expected at least 2 for I, Q and U")
@@ -316,7 +317,7 @@ def smooth_maps(sky: SkyMaps, pol: bool = True, **options: Any) -> SkyMaps:
         _change_sign(maps[2])
     if bad is not None and bad.any():
         if options.get("nside_out") is not None:
-            raise ValueError(f"{BAD_DATA} = {sky.header[BAD_DATA]} does not go with another nside")
+            raise ValueError(f"{BAD_DATA} = {sky.header[BAD_DATA]} cannot be combined with another nside")
         maps = np.ma.MaskedArray(maps, bad)
     if polarised and sky.units[1] != sky.units[2]:
         (_, q, u), (_, of_q, of_u) = sky.names, sky.units
@@ -361,7 +362,7 @@ def _by_healpy(
     if quadrature is not None:
         one_of("quadrature", quadrature, QUADRATURES)
     if use_pixel_weights and use_weights:
-        raise ValueError("use_pixel_weights=True does not go with use_weights=True: expected one of them")
+        raise ValueError("use_pixel_weights=True cannot be combined with use_weights=True: expected one of them")
     for name, value in (("iter", iter), ("lmax", lmax), ("mmax", mmax)):
         if value is not None:
             whole(name, value, 0)
@@ -370,11 +371,14 @@ def _by_healpy(
     wanted = bool(given) or quadrature == "healpy" or method == "harmonic"
     if wanted and method in ("direct", "ring"):
         raise ValueError(
-            f"method={method!r} does not go with {', '.join(given) or 'quadrature'}: which are of harmonics"
+            f"method={method!r} cannot be combined with {', '.join(given) or 'quadrature'}, which asks for harmonic "
+            "transforms"
         )
     if wanted and quadrature in RULES:
         what = ", ".join(given) or "method='harmonic'"
-        raise ValueError(f"quadrature={quadrature!r} does not go with {what}: that is healpy's way, by harmonics")
+        raise ValueError(
+            f"quadrature={quadrature!r} cannot be combined with {what}: healpy does this by harmonic transforms"
+        )
     return wanted
 
 
@@ -384,7 +388,7 @@ def _kernel(kernel: Any, fwhm: Any, sigma: Any, beam_window: Any, zero: bool) ->
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel is {kernel!r}, expected a kernel such as Gaussian(fwhm=0.01)")
         if beam_window is not None or sigma is not None or (np.ndim(fwhm) == 0 and fwhm != 0):
-            raise ValueError("kernel: does not go with fwhm, sigma or beam_window; expected one of them")
+            raise ValueError("kernel: cannot be combined with fwhm, sigma or beam_window; expected one of them")
         return kernel
     if isinstance(beam_window, str | os.PathLike):
         return Window.from_file(beam_window)
@@ -532,7 +536,9 @@ def _by_pixels(
     """Smooth maps (..., npix), or (..., 3, npix) of I, Q and U, by the sum over pixels."""
     normalize = masked == "normalize" and good is not None
     if normalize and flux == "conserve":
-        raise ValueError("masked='normalize' does not go with flux='conserve': a sum over part of the sky is not kept")
+        raise ValueError(
+            "masked='normalize' cannot be combined with flux='conserve': the sum over part of the sky is not conserved"
+        )
     _check_width(kernel, grid, polarised)
     scalar = (..., slice(0, 1), slice(None)) if polarised else (...,)
     xp = array_module(maps)
@@ -578,8 +584,8 @@ def _check_positive(kernel: Kernel | None, by_harmonics: bool, quadrature: str |
     """Refuse arguments that lead to negative values far beyond rounding."""
     if by_harmonics:
         raise ValueError(
-            "positive=True does not go with iter, lmax, mmax, weights, nside_out or harmonics: harmonics that are cut "
-            "ring below 0; expected the sum over pixels, without them"
+            "positive=True cannot be combined with iter, lmax, mmax, weights, nside_out or harmonics: truncated "
+            "harmonics oscillate below 0; expected the sum over pixels, without these arguments"
         )
     if quadrature is not None and RULES[quadrature].polar:
         raise ValueError(

@@ -36,12 +36,14 @@ from skysieve.core.command import (
     report_errors,
 )
 from skysieve.core.metrics.server import PageServer, format_address, metrics_page, parse_address
-from skysieve.dedispersion.clean.receiver import CLEAN_HELP, parse_steps
+from skysieve.dedispersion.clean.receiver import parse_steps
 from skysieve.dedispersion.contract import DIP, EXCESS, THRESHOLD
 from skysieve.dedispersion.search_options import (
     SEARCH,
+    CleanOption,
     DipOption,
     ExcessOption,
+    IgnoreOption,
     MaxWidthOption,
     NoBaselineOption,
     NoiseOption,
@@ -70,6 +72,8 @@ else:  # typer takes choices from enumerations
 
 BLOCK = 0.25
 """Seconds of a noise block, unless the search needs a longer one."""
+LIVE_SNR = 8.0, 10.0, 15.0, 30.0
+"""S/N of injected pulses, unless --inject-grid gives it."""
 INPUT, VOLTAGES = "Input", "Voltages"
 
 
@@ -97,13 +101,13 @@ def listed(registry: dict[str, str]) -> str:
 
 
 FORMAT_HELP = (
-    f"Format of the packets: {listed({name: form.help for name, form in FORMATS.items()})}, or MODULE:NAME of a parser "
-    "of yours. The default is skysieve."
+    f"Format of the packets: {listed({name: form.help for name, form in FORMATS.items()})}, or MODULE:NAME of your own "
+    "parser. The default is skysieve."
 )
 TRIGGER_HELP = (
-    "Send each candidate elsewhere; may be given more than once. "
+    "Send each candidate elsewhere; may be repeated. "
     + " ".join(f"{name}:{kind.target_name} {kind.help}." for name, kind in TRIGGERS.items())
-    + " The default is to send nothing."
+    + " By default nothing is sent."
 )
 
 
@@ -135,12 +139,13 @@ def emulate(
     ] = 0.0,
     reach: Annotated[
         int,
-        option("--reach", help="Late and repeated packets leave at most this many places later. The default is 4.",
+        option("--reach", help="Late and repeated packets are sent at most this many places later. The default is 4.",
                panel=INPUT, metavar="N", min=1),
     ] = 4,
     packet_bytes: Annotated[
         int,
-        option("--packet-bytes", help="Most bytes of samples in a packet. The default is 8192.", panel=INPUT,
+        option("--packet-bytes", help="Largest number of bytes of samples in a packet. The default is 8192.",
+                                      panel=INPUT,
                metavar="N", min=1),
     ] = 8192,
     beam: Annotated[
@@ -148,14 +153,15 @@ def emulate(
     ] = 0,
     voltages: Annotated[
         int | None,
-        option("--voltages", help="Send voltages whose power is that of a filterbank, in subbands of this many "
-               "channels; the receiver needs --channels with the same number. The default is to send power.",
+        option("--voltages", help="Send voltages with the power of a filterbank, in subbands of this many channels; "
+                                  "the receiver needs --channels with the same number. By default power is sent.",
                panel=VOLTAGES, metavar="C", min=1),
     ] = None,
     spectra: Annotated[
         int,
-        option("--spectra", help="With --voltages: spectra for each sample of the file; the receiver needs --integrate "
-               "with the same number. The default is 1.", panel=VOLTAGES, metavar="N", min=1),
+        option("--spectra", help="With --voltages: number of spectra for each sample of the file; the receiver needs "
+                                 "--integrate with the same number. The default is 1.",
+                                 panel=VOLTAGES, metavar="N", min=1),
     ] = 1,
     first: Annotated[
         int,
@@ -164,12 +170,12 @@ def emulate(
     ] = 0,
     repeat: Annotated[
         int,
-        option("--repeat", help="How many times to send the file; 0 means without end. The default is 1.",
+        option("--repeat", help="Number of times to send the file; 0 means forever. The default is 1.",
                panel=INPUT, metavar="N"),
     ] = 1,
     seconds: Annotated[
         float,
-        option("--seconds", help="Stop after this many seconds. The default is to send everything.", panel=INPUT,
+        option("--seconds", help="Stop after this many seconds. By default everything is sent.", panel=INPUT,
                metavar="S"),
     ] = math.inf,
     seed: Annotated[
@@ -179,6 +185,8 @@ def emulate(
     verbose: VerboseOption = False,
 ) -> None:  # fmt: skip
     """Send a file as UDP packets, or into a PSRDADA ring, as a telescope would.
+
+    Examples:
 
     - skysieve dedisp emulate a.fil --to 127.0.0.1:5000 --rate 1x --loss 0.01
     - skysieve dedisp emulate a.fil --to dada:dada
@@ -229,7 +237,7 @@ def opened_source(file: Path, channels: int | None, spectra: int, seed: int) -> 
     source = open_source(file)
     if channels is None:
         if spectra != 1:
-            raise ValueError("--spectra goes with --voltages")
+            raise ValueError("--spectra needs --voltages")
         return source
     if not isinstance(source, Filterbank):
         raise ValueError(f"--voltages: expected a filterbank; {file} is a PSRDADA file, whose samples are sent")
@@ -245,7 +253,7 @@ def stream(
     ],
     listen: Annotated[
         list[str] | None,
-        option("--listen", help="UDP address to receive packets on; may be given more than once.", panel=INPUT,
+        option("--listen", help="UDP address to receive packets on; may be repeated.", panel=INPUT,
                metavar=ADDRESS),
     ] = None,
     file: Annotated[
@@ -276,8 +284,8 @@ def stream(
     ] = 1,
     window: Annotated[
         int,
-        option("--window", help="A packet is late after another one more than this many packets ahead of it has "
-               "arrived. The default is 8.", panel=INPUT, metavar="N", min=0),
+        option("--window", help="A packet is late if one that is more than this many packets ahead of it has arrived "
+                                "before. The default is 8.", panel=INPUT, metavar="N", min=0),
     ] = 8,
     ring: Annotated[
         float,
@@ -291,18 +299,20 @@ def stream(
     ] = "drop",
     beams: Annotated[
         int,
-        option("--beams", help="Most beams; packets of further ones are refused. The default is 16.", panel=INPUT,
+        option("--beams", help="Largest number of beams; packets of further beams are refused. The default is 16.",
+                               panel=INPUT,
                metavar="N", min=1),
     ] = 16,
     datagram_bytes: Annotated[
         int,
-        option("--datagram-bytes", help="Longest datagram, header included. The default is 9216.", panel=INPUT,
+        option("--datagram-bytes", help="Largest datagram in bytes, including its header. The default is 9216.",
+                                        panel=INPUT,
                metavar="N", min=64, max=65535),
     ] = 9216,
     socket_buffer: Annotated[
         int | None,
-        option("--socket-buffer", help="Bytes of buffer to request from the kernel. The default is as many as it "
-               "grants.", panel=INPUT, metavar="N", min=0),
+        option("--socket-buffer", help="Bytes of socket buffer to request from the operating system. The default is as "
+                                       "many as it grants.", panel=INPUT, metavar="N", min=0),
     ] = None,
     channels: Annotated[
         int, option("--channels", help="Channels per subband. The default is 8.", panel=VOLTAGES, metavar="N", min=1)
@@ -318,11 +328,12 @@ def stream(
                help=f"Window of the filter bank: {', '.join(WINDOWS)}. The default is hamming."),
     ] = "hamming",
     integrate: Annotated[
-        int, option("--integrate", help="Spectra to add. The default is 1.", panel=VOLTAGES, metavar="N", min=1)
+        int, option("--integrate", help="Number of spectra to add. The default is 1.",
+                                        panel=VOLTAGES, metavar="N", min=1)
     ] = 1,
     stokes: Annotated[
         str,
-        option("--stokes", help="I for the sum of the polarisations, or 0 or 1 for one. The default is I.",
+        option("--stokes", help="I for the sum of the polarisations; 0 or 1 for one of them. The default is I.",
                panel=VOLTAGES, metavar="WHICH"),
     ] = "I",
     sideband: Annotated[
@@ -333,21 +344,21 @@ def stream(
     ] = "upper",
     plan: Annotated[
         Path | None,
-        option("--plan", help="A plan of DMs that `skysieve dedisp plan` saved; or give --dm-max.", panel=SEARCH,
+        option("--plan", help="A plan that 'skysieve dedisp plan' saved, instead of --dm-max.", panel=SEARCH,
                metavar="JSON"),
     ] = None,
     dm_max: Annotated[
         float | None,
-        option("--dm-max", help="Highest DM of the plan that is made; or give --plan.", panel=SEARCH, metavar="DM"),
+        option("--dm-max", "--hidm", help="Highest DM; the rule 'loss' chooses the DMs.", panel=SEARCH, metavar="DM"),
     ] = None,
     threshold: ThresholdOption = THRESHOLD,
     noise: NoiseOption = "robust",
     block: Annotated[
         float | None,
-        option("--block", help="Seconds of a noise block. The default is 0.25, or more if the search needs it.",
-               panel=SEARCH, metavar="S"),
+        option("--block", help="Length of the noise blocks in seconds. The default is "
+               f"{BLOCK:g}, or longer if pulses need it.", panel=SEARCH, metavar="S"),
     ] = None,
-    clean: Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=SEARCH, metavar="STEPS")] = None,
+    clean: CleanOption = None,
     max_width: MaxWidthOption = None,
     veto: VetoOption = None,
     no_baseline: NoBaselineOption = False,
@@ -355,29 +366,27 @@ def stream(
     dip: DipOption = DIP,
     step: Annotated[
         int,
-        option("--step", help="Blocks to search at a time; more need less work and give more latency. The default is "
-               "1.", panel=SEARCH, metavar="N", min=1),
+        option("--step", help="Number of blocks to search at a time; more blocks need less work but increase the "
+                              "latency. The default is 1.", panel=SEARCH, metavar="N", min=1),
     ] = 1,
     gulp: Annotated[
         float,
-        option("--gulp", help="Most seconds of data that are processed at a time. The default is 0.125.", panel=SEARCH,
+        option("--gulp", help="Longest stretch of data in seconds to process at a time. The default is 0.125.",
+                              panel=SEARCH,
                metavar="S"),
     ] = 0.125,
-    ignore: Annotated[
-        str | None,
-        option("--ignore", help="Channels to leave out, such as 0,5:9; channel 0 has the highest frequency. The "
-               "default is none.", panel=SEARCH, metavar="LIST"),
-    ] = None,
+    ignore: IgnoreOption = None,
     inject_every: Annotated[
         float | None,
-        option("--inject-every", help="Add a pulse of known S/N to the samples of each beam every so many seconds on "
-               "average. Its candidates are marked and never trigger; injections.csv says which pulses were found. The "
-               "default is to add none.", panel=SEARCH, metavar="S"),
+        option("--inject-every", help="Add a pulse of known S/N to the samples of each beam, on average once in this "
+                                      "many seconds. Its candidates are marked and never trigger; injections.csv says "
+                                      "which pulses were found. By default none is added.", panel=SEARCH, metavar="S"),
     ] = None,
     inject_grid: Annotated[
         str | None,
         option("--inject-grid", help="With --inject-every: which pulses, as --grid of 'skysieve dedisp completeness'. "
-               "The default is snr=8,10,15,30 and the DMs of the search.", panel=SEARCH, metavar="GRID"),
+               f"The default is snr={','.join(f'{snr:g}' for snr in LIVE_SNR)} and the DMs of the search.",
+               panel=SEARCH, metavar="GRID"),
     ] = None,
     inject_seed: Annotated[
         int,
@@ -385,7 +394,7 @@ def stream(
                min=0),
     ] = 0,
     source: Annotated[
-        str, option("--source", help="Name of the field, for headers and VOEvents. The default is none.", panel=OUTPUT,
+        str, option("--source", help="Name of the source, for headers and VOEvents. The default is none.", panel=OUTPUT,
                     metavar="NAME")
     ] = "",
     telescope: Annotated[
@@ -417,7 +426,7 @@ def stream(
     ] = "skysieve/stream",
     test: Annotated[
         bool,
-        option("--test", help="Give VOEvents the role of a test. The default is that of an observation.", panel=OUTPUT),
+        option("--test", help="Send VOEvents with the role 'test' instead of 'observation'.", panel=OUTPUT),
     ] = False,
     min_snr: Annotated[
         float,
@@ -426,23 +435,24 @@ def stream(
     ] = 0.0,
     coincident: Annotated[
         float,
-        option("--coincident", help="Flag candidates that more than this fraction of the beams have at the same time. "
-               "The default is 0.5.", panel=OUTPUT, metavar="P"),
+        option("--coincident", help="Flag candidates that more than this fraction of the beams detect at the same "
+                                    "time. The default is 0.5.", panel=OUTPUT, metavar="P"),
     ] = 0.5,
     metrics: MetricsOption = None,
     web: Annotated[
         str | None,
-        option("--web", help="Serve a live page on this address; PORT alone is on the loopback. The default is not "
-               "to.", panel=RUN, metavar=ADDRESS),
+        option("--web", help="Serve a live page at this address; PORT alone means 127.0.0.1. By default no page is "
+                             "served.", panel=RUN, metavar=ADDRESS),
     ] = None,
     seconds: Annotated[
         float,
-        option("--seconds", help="Stop after this many seconds. The default is to run until the data end, or until "
-               "Ctrl-C.", panel=RUN, metavar="S"),
+        option("--seconds", help="Stop after this many seconds. By default the command runs until the data end, or "
+                                 "until Ctrl-C.", panel=RUN, metavar="S"),
     ] = math.inf,
     grace: Annotated[
         float,
-        option("--grace", help="Most seconds to wait at the end for pictures and triggers. The default is 30.",
+        option("--grace", help="Longest time in seconds to wait for pictures and triggers at the end. The default is "
+                               "30.",
                panel=RUN, metavar="S", min=0),
     ] = 30.0,
     device: DeviceOption = "auto",
@@ -453,6 +463,8 @@ def stream(
     verbose: VerboseOption = False,
 ) -> None:  # fmt: skip
     """Search a stream of packets for dispersed pulses as they arrive; SIGINT or SIGTERM ends it with a summary.
+
+    Examples:
 
     - skysieve dedisp stream --listen 127.0.0.1:5000 --plan a.json -o found
     - skysieve dedisp stream --from a.fil --dm-max 500 -o found --no-plots
@@ -506,7 +518,7 @@ def stream(
         inject = None
         if inject_every is not None:
             highest = float(loaded.dms.max()) if loaded is not None else dm_max or 0.0
-            usual = {"snr": (8.0, 10.0, 15.0, 30.0), "dm": (0.1 * highest, 0.9 * highest)}
+            usual = {"snr": LIVE_SNR, "dm": (0.1 * highest, 0.9 * highest)}
             try:
                 grid = PulseGrid.parse(inject_grid or "", **usual)
             except ValueError as error:
@@ -517,7 +529,7 @@ def stream(
                 )
             inject = {"every": inject_every, "grid": grid, "seed": inject_seed}
         elif inject_grid is not None or inject_seed:
-            raise ValueError("--inject-grid and --inject-seed go with --inject-every")
+            raise ValueError("--inject-grid and --inject-seed need --inject-every")
         options = Options(
             plan=loaded, dm_max=dm_max, inject=inject, window=window, ring=ring, gulp=gulp,
             policy=str(policy) if listen else "block", growing=bool(listen),  # type: ignore[arg-type]
@@ -595,13 +607,15 @@ def watch(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The --output of a stream that runs or has ended.")],
     web: Annotated[
         str,
-        option("--web", help="Address of the live page; PORT alone is on the loopback. The default is 8780.",
+        option("--web", help="Address of the live page; PORT alone means 127.0.0.1. The default is 8780.",
                panel=RUN, metavar=ADDRESS),
     ] = "8780",
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:  # fmt: skip
     """Serve the live page of the folder of a stream until Ctrl-C.
+
+    Examples:
 
     - skysieve dedisp watch night --web 8780
     """

@@ -134,7 +134,7 @@ def check_faults(loss: float, reorder: float, duplicate: float, rate: float, rep
     if not rate > 0:
         raise ValueError(f"rate={rate!r}: expected a multiple of the data's own rate, above 0")
     if repeat < 0:
-        raise ValueError(f"repeat={repeat}: expected how many times to send the file, or 0 for without end")
+        raise ValueError(f"repeat={repeat}: expected the number of times to send the file, or 0 for no end")
 
 
 def emulate(

@@ -59,7 +59,7 @@ def emulate_ring(
     if not rate > 0:
         raise ValueError(f"rate={rate!r}: expected a multiple of the data's own rate, above 0")
     if repeat < 0:
-        raise ValueError(f"repeat={repeat}: expected how many times to send the file, or 0 for without end")
+        raise ValueError(f"repeat={repeat}: expected the number of times to send the file, or 0 for no end")
     head, step, tsamp = _header(source)
     per_second = step / tsamp * rate
     with ExitStack() as stack:

@@ -111,7 +111,7 @@ class DadaHeader:
             raise BadFile(f"{where}: begins at MJD {self.tstart:g}; expected days before {LATEST_MJD:g}")
 
     def geometry(self, packet_bytes: int = 8192, most: int = 2**16) -> Geometry:
-        """The geometry of packets with at most so many bytes and samples."""
+        """The geometry of packets with at most this many bytes and samples."""
         chunks, nsamp = chunks_for(self.nchan, self.step * 8, packet_bytes)
         return Geometry(
             VOLTAGE if self.complex else POWER, self.nbits, self.npol, min(nsamp, most), self.nchan, chunks,

@@ -107,7 +107,7 @@ class Voltages:
         return header_text(1, self.nsub, tsamp=self.tsamp, fch1=self.fch1, foff=self.foff, tstart=o.tstart)
 
     def geometry(self, packet_bytes: int = 8192) -> Geometry:
-        """The geometry of packets with at most so many bytes."""
+        """The geometry of packets with at most this many bytes."""
         chunks, nsamp = chunks_for(self.nsub, self.step * 8, packet_bytes)
         return Geometry(
             VOLTAGE, 8, 1, min(nsamp, self.nsamp), self.nsub, chunks, epoch_of(self.source.observation.tstart),

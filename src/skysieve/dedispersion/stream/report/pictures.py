@@ -76,7 +76,7 @@ class Pictures:
         return self._candidates.qsize() + len(self._tasks)
 
     def close(self, seconds: float) -> None:
-        """Continue for at most so many seconds, longer for samples; what is not drawn then can be drawn later."""
+        """Continue for at most this many seconds, longer for samples; what is not drawn then can be drawn later."""
         self._until = time.monotonic() + seconds
         if not self._threads:
             return

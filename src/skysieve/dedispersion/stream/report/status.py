@@ -75,7 +75,7 @@ class StatusFile:
         except OSError as error:
             self.errors += 1
             if not self._refused:
-                self.say(f"{self.path}: {error.strerror}; it is tried again every second")
+                self.say(f"{self.path}: {error.strerror}; trying again every second")
             self._refused = True
         else:
             if self._refused:

@@ -16,6 +16,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from skysieve.core.errors import install_hint
+
 PATIENCE = 60.0
 """Most seconds that the process may take to start."""
 NEEDED = ("bokeh", "tornado", "jinja2")
@@ -31,7 +33,7 @@ def check_extra() -> None:
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ModuleNotFoundError(f"the live page needs {', '.join(missing)}: pip install 'skysieve[web]'")
+        raise ModuleNotFoundError(f"the live page needs {', '.join(missing)}: {install_hint('bokeh')}")
 
 
 class PageProcess:

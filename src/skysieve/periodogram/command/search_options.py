@@ -1,4 +1,4 @@
-"""What the options of ``skysieve period`` ask for."""
+"""The options of ``skysieve period`` as the arguments of a search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPEN_SAMPLES = 10
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchOptions:
     """The search, the changes to rows before it, and the columns of files."""
 
     request: Request
@@ -33,7 +33,7 @@ class Asked:
         return [arguments, asdict(self.treatment), asdict(self.wanted), partition, __version__]
 
 
-def asked_of(options: Mapping[str, Any]) -> Asked:
+def read_options(options: Mapping[str, Any]) -> SearchOptions:
     """Read the options, by their names in Python, as JSON holds them.
 
     Raises
@@ -67,7 +67,7 @@ def asked_of(options: Mapping[str, Any]) -> Asked:
         raise UserError(f"--jitter {jitter:g}: expected a number of at least 0")
     bands = _bands(multiband, not o["no_fit_mean"], method, model)
     flags, bits = _flags(o["flag_column"], o["quality_mask"])
-    return Asked(
+    return SearchOptions(
         Request(arguments | {"threads": o["threads"], "memory": o["memory"]}, unit, asteroid, bands, band_terms),
         Treatment(o["time_unit"], o["no_err"], o["band"], multiband, jitter, model),
         Wanted(
@@ -124,7 +124,7 @@ def _flags(columns: list[str] | None, mask: str) -> tuple[tuple[str, ...] | None
 def _phase_model(r: str | None, delta: str | None, phase: str | None, model: str | None) -> str | None:
     """The phase function to remove; None for objects that do not move."""
     if (r is None) != (delta is None):
-        raise UserError("--r and --delta go together: both distances are needed")
+        raise UserError("--r and --delta: both distances are needed")
     if r is None:
         if phase is not None or model is not None:
             raise UserError("--phase and --phase-model need the distances --r and --delta too")
@@ -136,13 +136,13 @@ def _phase_model(r: str | None, delta: str | None, phase: str | None, model: str
     return model
 
 
-def _bands(asked: str | None, fit_mean: bool, method: str, phase_model: str | None) -> str:
+def _bands(model: str | None, fit_mean: bool, method: str, phase_model: str | None) -> str:
     """The model of several bands: a mean for each, unless a phase function of each band has removed them already."""
-    if asked is None:
+    if model is None:
         levelled = phase_model is not None and PHASE_FUNCTIONS[phase_model].needs_phase
         return "none" if levelled or not fit_mean or method == "finufft" else "offsets"
-    if asked != "none" and not fit_mean:
-        raise UserError(f"--multiband {asked} fits a mean for each band; it does not go with --no-fit-mean")
-    if asked != "none" and method == "finufft":
-        raise UserError(f"--multiband {asked} does not go with --method finufft, which has one band")
-    return asked
+    if model != "none" and not fit_mean:
+        raise UserError(f"--multiband {model} fits a mean for each band; it cannot be combined with --no-fit-mean")
+    if model != "none" and method == "finufft":
+        raise UserError(f"--multiband {model} cannot be combined with --method finufft, which has one band")
+    return model

@@ -22,4 +22,4 @@ def compile_exponential(windows: Any, devices: Iterable[Device], dtype: Any) -> 
         from skysieve.core.cpu.jit import compile_beside
         from skysieve.fstat.cpu.exp import exp_blocks
 
-        compile_beside(exp_blocks, USE)
+        compile_beside(USE, exp_blocks)
