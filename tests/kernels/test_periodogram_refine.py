@@ -8,7 +8,7 @@ import pytest
 from skysieve.periodogram.contract import Grids
 from skysieve.periodogram.cpu import engine as cpu
 from skysieve.periodogram.cuda import engine as cuda
-from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, run, shared_grid
+from tests.gpu.batches import FlatSource, bands_engine, batch, default_spec, in_bands, run, shared_grid
 from tests.kernels.devices import launched, on_gpu, one_order
 from tests.truth.peaks import Exact, check_peaks, check_refined
 
@@ -108,6 +108,42 @@ def test_slow_variations(runtime):
         truth = Exact(*rows_of(source, i))
         assert check_refined(truth, grids.frequency(), out, i) == 3
         assert np.nanmin(out.peak_frequency[i]) < 0.35 / 119.4
+
+
+def test_centred_sums_of_a_neighbour_change_nothing(runtime):
+    """A warp refines four peaks of short series; where one has less than a cycle, its sums alone are centred."""
+    e, grids = engine(runtime), shared_grid(0.02 / 119.4, 0.1 / 119.4, 300)
+    source = batch([40, 12, 50, 30], seed=19)
+    before = run(e, source, grids, power=False)
+    source.y[:40] += 400 * np.sin(2 * np.pi * (0.2 / 119.4) * source.t[:40])
+    out = run(e, source, grids, power=False)
+    assert out.peak_frequency[0].min() < 0.5 / 119.4 < out.peak_frequency[0].max()
+    for i in range(4):
+        assert check_refined(Exact(*rows_of(source, i)), grids.frequency(), out, i) == 5
+    for name in ("peak_index", "peak_frequency", "peak_power", "peak_curvature"):
+        assert np.array_equal(getattr(before, name)[1:], getattr(out, name)[1:], equal_nan=True)
+
+
+@one_order
+def test_a_climb_goes_uphill(runtime):
+    """Far from its maximum, the slope's series has a root on the other side: the maximum is that beside 0.1548."""
+    t = np.array([0.0, 68.716, 86.319, 92.217, 110.576, 120.0])
+    y = np.array([15.025, 6.412, 12.12, 14.462, 16.643, 6.541])
+    dy = np.array([0.819, 0.747, 1.33, 1.136, 0.868, 0.922])
+    grids = shared_grid(0.05, 0.5 / 120, 288)
+    out = run(engine(runtime, fit_mean=False), FlatSource(t, y, dy, np.array([0, 6])), grids, power=False)
+    assert check_refined(Exact(t, y, dy, fit_mean=False), grids.frequency(), out, 0) == 5
+    assert abs(out.peak_frequency[0, 0] - 0.15481385) < 1e-7
+
+
+@one_order
+@pytest.mark.parametrize("seed", [23, 28])
+def test_sharp_peaks_of_few_points(runtime, seed):
+    """The power's series converge slowly: a climb must not end by one that has lost digits."""
+    source, grids = batch([5, 6, 7, 8] * 20, seed=seed), shared_grid(0.16, 0.2 / 119.4, 300)
+    out = run(engine(runtime, fit_mean=False), source, grids, power=False)
+    for i in range(80):
+        assert check_refined(Exact(*rows_of(source, i), fit_mean=False), grids.frequency(), out, i) >= 1
 
 
 @one_order

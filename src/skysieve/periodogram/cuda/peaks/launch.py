@@ -20,7 +20,7 @@ SHORT, LONG, VERY_LONG, SLICE = 128, 1024, 16_384, 4096
 kernels."""
 TURNS = 20
 """Trials of a peak of a longer series: a wide window has up to 11 places, from which a climb takes 3 to 5 steps."""
-CLIMB_BYTES, SUMS = 168, 32
+CLIMB_BYTES, SUMS = 224, 32
 THREADS, PEAKS_AT_ONCE = 128, 16
 """Threads of a block of ``ls_refine``, and peaks of short series that it takes at once."""
 PROBES, SEARCH_BYTES, PROBE_TURNS = 12, 80, 9

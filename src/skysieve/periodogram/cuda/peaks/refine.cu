@@ -1,15 +1,16 @@
 // From peaks of the grid to maxima of the exact periodogram, for one sinusoid: Newton's steps on exact float64 sums.
 //
-// At a trial frequency one pass over the points gives the sums of the normal equations with their first and second derivatives: columns
-// less their values at the middle point, so that nothing is lost where all cosines are nearly equal. A power and its two derivatives
-// follow by arithmetic on triples.
+// At a trial frequency one pass over the points gives sums of cosines and sines, of once and twice the frequency, with powers of the time
+// up to the fourth. From these follows the power's series about the trial frequency to fourth order, which mostly ends the climb. Where
+// cosine and sine hardly differ (less than a cycle in the span, few points) another pass gives the sums of the normal equations with two
+// derivatives: columns less their values at the middle point, so that nothing is lost where all cosines are nearly equal.
 //
 // ls_refine: GROUP lanes = one peak of a series of up to `few` points, one warp = one peak of a series of up to `middle`, and one block = one
-// of a longer one, up to `many`; peaks of series of more than `few` points come first. Some 40 operations for cosine and sine and 50 for the
-// 21 sums a point and trial; two trials a peak, the first at the vertex of the parabola through the samples: 1,000 objects of 165 points and
-// 5 peaks are 1.7e6 points, 24 bytes each from the cache. Limit: latency. Several peaks share a warp so that what each does once a trial
-// (the column at the middle point, the sums over lanes, the quotient) is done for all of them at the same time. The last peak of an object
-// to be refined selects the best, in falling order, straight to the host.
+// of a longer one, up to `many`, whose sums are centred; peaks of series of more than `few` points come first. Some 40 operations in float64
+// for cosine, sine and their products with the weights and 34 for the 30 sums a point and trial; 1.1 trials a peak at 10 samples a peak (1.4
+// at 5), the first at the vertex of the parabola through the samples: 1,000 objects of 165 points and 5 peaks are 0.9e6 points, 24 bytes each
+// from the cache. Limit: latency. Several peaks share a warp so that what each does once a trial (the sums over lanes, the series) is done
+// for all of them at the same time. The last peak of an object to be refined selects the best, in falling order, straight to the host.
 // ls_refine_long: one block = SLICE points of one peak of a longer series; the last block of a peak adds the sums of all and takes the step.
 // Launched once for each trial: peaks that are done return.
 // ls_probe: one thread = one peak of another model, whose exact powers come from that model's own kernel: a peak is to it an object with a
@@ -19,7 +20,7 @@
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
-// budget: f64 kernel=ls_refine regs<=128 smem<=5760
+// budget: f64 kernel=ls_refine regs<=128 smem<=7680
 // budget: f64 kernel=ls_refine_long regs<=128 smem<=2304
 // budget: f64 kernel=ls_probe regs<=128 smem<=0
 // budget: f64 kernel=ls_select regs<=72
@@ -34,8 +35,12 @@
 #define LONG_THREADS 256  // of ls_refine_long
 #define VERY_LONG 16384   // points of a series that one block sums
 #define SLICE 4096        // points of a block of a longer one
-#define SUMS 21
-#define ROOM 24  // sums of a group, rounded up to a multiple of GROUP
+#define SUMS 21           // of add_up
+#define ROOM 24           // of a group, rounded up to a multiple of GROUP
+#define ORDER 4           // of the series of a power
+#define TERMS (ORDER + 1)
+#define SERIES_SUMS (6 * TERMS)
+#define SERIES_ROOM 32
 #define MOST_TRIALS 40
 #define NONE -1.0  // no power yet
 
@@ -45,7 +50,55 @@ struct Ranks {
   unsigned* left;
   Answers answers;
 };  // rank: scratch; left: peaks of an object that are not refined yet
-// By a warp: the answers of an object from its refined peaks, which other blocks may have written.
+// Does the j-th peak, of power q at g, come before the i-th?
+__device__ __forceinline__ bool above(double q, double g, int j, double p, double f, int i) {
+  return q > p || (q == p && (g < f || (g == f && j < i)));
+}
+// By a warp: the answers of an object from its refined peaks, which other blocks may have written. At most 32: a lane holds one of them.
+__device__ __noinline__ void select_few(const Picks& A, const Ranks& R, int o) {
+  const int lane = threadIdx.x & 31, found = A.found[o], first = min(found, A.wanted);
+  const size_t slot = (size_t)o * A.tries + min(lane, found - 1);
+  const volatile double* refined = A.refined + 3 * slot;
+  const int index = A.index[slot];
+  const double f = refined[0], p = refined[1], curvature = refined[2], same = SAME / A.info[o].span;
+  bool mine = lane < first && p == p;
+  double top = NONE, further = NONE, where = 0;
+  int which = -1;
+#pragma unroll 1
+  for (int j = 0; j < found; j++) {
+    const double q = __shfl_sync(FULL, p, j), g = __shfl_sync(FULL, f, j);
+    if (j < first) {
+      top = fmax(top, q);
+      if (fabs(f - g) < same && above(q, g, j, p, f, lane)) mine = false;  // nearly the same maximum as a higher one
+    } else if (q > further || (q == further && g < where)) {
+      further = q;
+      where = g;
+      which = j;
+    }
+  }
+  const bool ahead = further > top + HIGHER;  // is a further one the highest?
+  const unsigned kept = __ballot_sync(FULL, mine);
+  int place = ahead;
+#pragma unroll 1
+  for (int j = 0; j < first; j++) {
+    const double q = __shfl_sync(FULL, p, j), g = __shfl_sync(FULL, f, j);
+    if ((kept >> j & 1) && above(q, g, j, p, f, lane)) place++;
+  }
+  if (ahead && lane == which) {
+    mine = true;
+    place = 0;
+  }
+  const size_t out = (size_t)o * A.wanted;
+  if (mine && place < A.wanted) {
+    R.answers.index[out + place] = index;
+    R.answers.frequency[out + place] = f;
+    R.answers.best[out + place] = p;
+    R.answers.curvature[out + place] = curvature;
+  }
+#pragma unroll 1
+  for (int r = __popc(kept) + ahead + lane; r < A.wanted; r += 32) no_answer(R.answers, out + r);
+}
+// The same of any number.
 __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
   const int lane = threadIdx.x & 31, found = A.found[o], first = min(found, A.wanted);
   const volatile double* refined = A.refined + 3 * (size_t)o * A.tries;
@@ -61,7 +114,9 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
   };
   double top = NONE, further = NONE;
   int which = -1;
+#pragma unroll 1
   for (int i = lane; i < first; i += 32) top = fmax(top, refined[3 * i + 1]);
+#pragma unroll 1
   for (int i = first + lane; i < found; i += 32) {
     const double p = refined[3 * i + 1];
     if (p > further || (p == further && refined[3 * i] < refined[3 * which])) {
@@ -86,16 +141,16 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
   // Every lane compares its peak with all others, which the lanes pass round: 32 are read at a time.
   auto power_of = [&](int i) { return i < first ? refined[3 * i + 1] : missing64(); };
   auto place_of = [&](int i) { return i < first ? refined[3 * i] : 0.0; };
-  auto above = [](double q, double g, int j, double p, double f, int i) {
-    return q > p || (q == p && (g < f || (g == f && j < i)));
-  };
   int kept = ahead;
+#pragma unroll 1
   for (int i0 = 0; i0 < first; i0 += 32) {  // -1: nearly the same maximum as a higher one
     const int i = i0 + lane;
     const double p = power_of(i), f = place_of(i);
     bool mine = p == p;
+#pragma unroll 1
     for (int j0 = 0; j0 < first; j0 += 32) {
       const double others = j0 == i0 ? p : power_of(j0 + lane), at = j0 == i0 ? f : place_of(j0 + lane);
+#pragma unroll 1
       for (int j = j0; j < min(j0 + 32, first); j++) {
         const double q = __shfl_sync(FULL, others, j - j0), g = __shfl_sync(FULL, at, j - j0);
         mine = mine && (j == i || !(fabs(f - g) < same && above(q, g, j, p, f, i)));
@@ -105,13 +160,16 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
     kept += __popc(__ballot_sync(FULL, mine));
   }
   __syncwarp();
+#pragma unroll 1
   for (int i0 = 0; i0 < first; i0 += 32) {
     const int i = i0 + lane;
     const double p = power_of(i), f = place_of(i);
     int place = ahead;
+#pragma unroll 1
     for (int j0 = 0; j0 < first; j0 += 32) {
       const double others = j0 == i0 ? p : power_of(j0 + lane), at = j0 == i0 ? f : place_of(j0 + lane);
       const unsigned counts = __ballot_sync(FULL, j0 + lane < first && rank[j0 + lane] >= 0);
+#pragma unroll 1
       for (int j = j0; j < min(j0 + 32, first); j++) {
         const double q = __shfl_sync(FULL, others, j - j0), g = __shfl_sync(FULL, at, j - j0);
         place += j != i && (counts >> (j - j0) & 1) && above(q, g, j, p, f, i);
@@ -119,6 +177,7 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
     }
     if (i < first && rank[i] >= 0 && place < A.wanted) write(place, i);
   }
+#pragma unroll 1
   for (int r = kept + lane; r < A.wanted; r += 32) no_answer(R.answers, (size_t)o * A.wanted + r);
 }
 // By a warp, when peaks are refined, of which a lane with `leads` set stands for one of object o: the last one of an object selects.
@@ -131,7 +190,14 @@ __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bo
   }
   unsigned ready = __ballot_sync(FULL, last);
   if (ready) __threadfence();
-  for (; ready; ready &= ready - 1) select(A, R, __shfl_sync(FULL, o, __ffs(ready) - 1));
+#pragma unroll 1
+  for (; ready; ready &= ready - 1) {
+    const int object = __shfl_sync(FULL, o, __ffs(ready) - 1);
+    if (A.found[object] <= 32)
+      select_few(A, R, object);
+    else
+      select(A, R, object);
+  }
 }
 
 struct Refine {
@@ -174,7 +240,7 @@ __device__ __forceinline__ Column column_at(Frequency f, double t, double u) {
   sincos_cycles(cycles(f, t), s, c);
   return Column{c, -u * s, -u * u * c, s, u * c, -u * u * s};
 }
-// A point's part of the sums. base: columns at the middle point, or zeros.
+// A point's part of the sums of add_up. base: columns at the middle point, or zeros.
 __device__ __forceinline__ void add_point(double (&m)[32], Column p, const Column& base, double2 wv) {
   p.c -= base.c;
   p.c1 -= base.c1;
@@ -206,8 +272,12 @@ __device__ __forceinline__ void add_point(double (&m)[32], Column p, const Colum
   m[19] = fma(wv.y, p.s1, m[19]);
   m[20] = fma(wv.y, p.s2, m[20]);
 }
-// The power and its derivatives by the place; missing where the exact power is (power_of).
-__device__ __forceinline__ Jet power_at(const double* m, bool mean) {
+// A power with its derivatives by the place.
+struct Power {
+  double v, d, e, t, q;
+};
+// From the sums of add_up, without the third and the fourth derivative; missing where the exact power is (power_of).
+__device__ __forceinline__ Power power_at(const double* m, bool mean) {
   const double one = 6.283185307179586, two = one * one;
   auto jet = [&](int k, double f) { return Jet{m[k], f * one * m[k + 1], f * two * m[k + 2]}; };
   Jet cc = jet(6, 2), ss = jet(9, 2), cs = jet(12, 1);
@@ -220,8 +290,129 @@ __device__ __forceinline__ Jet power_at(const double* m, bool mean) {
     cs = cs - c * s;
   }
   const Jet yc = jet(15, 1), ys = jet(18, 1), det = cc * ss - cs * cs;
-  if (!(det.v > SINGULAR * cc.v * ss.v + COLUMN_NOISE * (cc.v + ss.v))) return Jet{missing64(), 0, 0};
-  return (yc * (ss * yc - cs * ys) + ys * (cc * ys - cs * yc)) / det;
+  if (!(det.v > SINGULAR * cc.v * ss.v + COLUMN_NOISE * (cc.v + ss.v))) return Power{missing64(), 0, 0, 0, 0};
+  const Jet p = (yc * (ss * yc - cs * ys) + ys * (cc * ys - cs * yc)) / det;
+  return Power{p.v, p.d, p.e, 0, 0};
+}
+
+// A number beside the trial frequency: coefficients of powers of the change of phase at the end of the span.
+struct Series {
+  double c[TERMS];
+};
+__device__ __forceinline__ Series operator+(const Series& a, const Series& b) {
+  Series r;
+#pragma unroll
+  for (int k = 0; k < TERMS; k++) r.c[k] = a.c[k] + b.c[k];
+  return r;
+}
+__device__ __forceinline__ Series operator-(const Series& a, const Series& b) {
+  Series r;
+#pragma unroll
+  for (int k = 0; k < TERMS; k++) r.c[k] = a.c[k] - b.c[k];
+  return r;
+}
+__device__ __forceinline__ Series operator*(const Series& a, const Series& b) {
+  Series r;
+#pragma unroll
+  for (int k = 0; k < TERMS; k++) {
+    r.c[k] = a.c[0] * b.c[k];
+#pragma unroll
+    for (int j = 1; j <= k; j++) r.c[k] = fma(a.c[j], b.c[k - j], r.c[k]);
+  }
+  return r;
+}
+__device__ __forceinline__ Series squared(const Series& a) {
+  Series r;
+#pragma unroll
+  for (int k = 0; k < TERMS; k++) {
+    double both = 0;
+#pragma unroll
+    for (int j = 0; 2 * j < k; j++) both = fma(a.c[j], a.c[k - j], both);
+    r.c[k] = k % 2 ? 2 * both : fma(a.c[k / 2], a.c[k / 2], 2 * both);
+  }
+  return r;
+}
+// Real and imaginary parts of the sums of w exp(i (p + x s)), from the sums of w cos(p) s^k and w sin(p) s^k. rate: of the phase.
+__device__ __forceinline__ void series_of(const double* cosines, const double* sines, double rate, Series& re,
+                                          Series& im) {
+  double factor = 1;
+#pragma unroll
+  for (int k = 0; k < TERMS; k++) {
+    if (k) factor *= rate / k;
+    const double c = factor * cosines[k], s = factor * sines[k];
+    re.c[k] = k % 4 == 0 ? c : k % 4 == 1 ? -s : k % 4 == 2 ? -c : s;
+    im.c[k] = k % 4 == 0 ? s : k % 4 == 1 ? c : k % 4 == 2 ? -s : -c;
+  }
+}
+// Cosine and sine at a time, as sincos_cycles(cycles()) gives them to 3e-16, with two thirds of the instructions: the sum with 1.5 * 2^52
+// rounds to quarters, and its last bits say which. Polynomials in the square of the rest, through Chebyshev's points of 1/8 of a cycle.
+__device__ __forceinline__ void sincos_at(Frequency f, double t, double& s, double& c) {
+  const double a = f.f * t, low = fma(f.rest, t, fma(f.f, t, -a)), rounded = fma(4.0, a, 6755399441055744.0),
+               quarters = rounded - 6755399441055744.0, x = fma(-0.25, quarters, a) + low, z = x * x;
+  const int quarter = __double2loint(rounded);
+  double sine = 3.7808689593022957, cosine = 7.810290968144191;
+  sine = fma(sine, z, -15.093804209987114);
+  cosine = fma(cosine, z, -26.42425703488269);
+  sine = fma(sine, z, 42.058685020160894);
+  cosine = fma(cosine, z, 60.24462008593029);
+  sine = fma(sine, z, -76.70585970427454);
+  cosine = fma(cosine, z, -85.45681709034115);
+  sine = fma(sine, z, 81.60524927594804);
+  cosine = fma(cosine, z, 64.93939402236538);
+  sine = fma(sine, z, -41.341702240399634);
+  cosine = fma(cosine, z, -19.73920880217842);
+  sine = fma(sine, z, 6.283185307179586) * x;
+  cosine = fma(cosine, z, 1.0);
+  auto negated = [](double v, int bit) {  // where bit 1 is set
+    return __hiloint2double(__double2hiint(v) ^ (int)((unsigned)(bit & 2) << 30), __double2loint(v));
+  };
+  s = negated(quarter & 1 ? cosine : sine, quarter);
+  c = negated(quarter & 1 ? sine : cosine, quarter + 1);
+}
+// A point's part of the sums of add_series, times powers of s: w cos(p), w sin(p), y cos(p), y sin(p), w cos(2p), w sin(2p) / 2.
+__device__ __forceinline__ void add_moments(double (&m)[32], double c, double s, double place, double2 wv) {
+  const double wc = wv.x * c, ws = wv.x * s;
+  const double of[6] = {wc, ws, wv.y * c, wv.y * s, fma(wc, c, -ws * s), wc * s};
+  double power = place;
+#pragma unroll
+  for (int k = 0; k < TERMS; k++) {
+#pragma unroll
+    for (int j = 0; j < 6; j++) m[TERMS * j + k] = k ? fma(of[j], power, m[TERMS * j + k]) : m[TERMS * j] + of[j];
+    if (k) power *= place;
+  }
+}
+// The power with Z, Y and Q, the sums of w exp(ip), y exp(ip) and w exp(2ip), and D = Q - Z^2: 2 (A |Y|^2 - Re(D conj(Y)^2)) / (A^2 - |D|^2)
+// with A = 1 - |Z|^2. Missing where this loses digits, which centred sums keep: columns that hardly differ.
+__device__ __forceinline__ Power power_near(const double* m, bool mean) {
+  Series zc, zs, yc, ys, dc, ds;
+  series_of(m, m + TERMS, 1, zc, zs);
+  series_of(m + 2 * TERMS, m + 3 * TERMS, 1, yc, ys);
+  double twice[TERMS];
+#pragma unroll
+  for (int k = 0; k < TERMS; k++) twice[k] = 2 * m[5 * TERMS + k];
+  series_of(m + 4 * TERMS, twice, 2, dc, ds);
+  Series a = {};
+  a.c[0] = 1;
+  if (mean) {
+    const Series cc = squared(zc), ss = squared(zs), cs = zc * zs;
+    a = a - (cc + ss);
+    dc = dc - (cc - ss);
+    ds = ds - (cs + cs);
+  }
+  const Series cc = squared(yc), ss = squared(ys), cs = yc * ys;
+  const Series above = a * (cc + ss) - dc * (cc - ss) - ds * (cs + cs);
+  const Series below = squared(a) - squared(dc) - squared(ds);
+  if (!(below.c[0] > 4 * DISTINCT)) return Power{missing64(), 0, 0, 0, 0};
+  const double inverse = reciprocal(below.c[0]), one = 6.283185307179586, two = one * one;
+  Series p;
+#pragma unroll
+  for (int k = 0; k < TERMS; k++) {
+    double left = above.c[k];
+#pragma unroll
+    for (int j = 0; j < k; j++) left = fma(-p.c[j], below.c[k - j], left);
+    p.c[k] = left * inverse;
+  }
+  return Power{2 * p.c[0], 2 * one * p.c[1], 4 * two * p.c[2], 12 * one * two * p.c[3], 48 * two * two * p.c[4]};
 }
 
 // ---------------------------------------------------------------- the climb
@@ -229,29 +420,35 @@ struct Climb {
   Frequency x;
   Window window;
   double at, trial;    // the best place so far, and the next one
-  double step, third;  // from the best place before, and the third derivative in between
-  Jet best;            // there
-  Jet last, summit;    // of a wide window: the power at the place before, and the highest that no neighbour exceeds
+  double step;         // from the best place before
+  Power best;          // there
+  Power last, summit;  // of a wide window: the power at the place before, and the highest that no neighbour exceeds
   Places places;       // of a wide window
   int tried, highest, top,
       rising;  // of these: how many are done, which is the highest, which the summit; does the power rise to the last
-  int turn, done;
+  int turn, done, centred;  // centred: are the sums those of add_up
+  int object, number;       // of the peak; object: below 0 where there is none
 };
-static_assert(sizeof(Climb) == 168, "cuda_refine.CLIMB_BYTES");
-__device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r) {
+static_assert(sizeof(Climb) == 224, "cuda_refine.CLIMB_BYTES");
+__device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r, int centred) {
   Climb k = {};
-  k.done = !window_of(A, o, r, k.x, k.window);
+  k.centred = centred;
+  k.object = o;
+  k.number = r;
+  k.done = !window_of(A, o, r, 1, k.x, k.window);
   if (k.done) return k;
   k.best.v = k.summit.v = NONE;
-  k.places = places_of(k.window, A.harmonics);
+  k.places = places_of(k.window, 1);
   const double df = A.frequencies ? 0 : A.df[o * A.grid_stride] * A.info[o].span,
                start = A.vertex[(size_t)o * A.tries + r] * df;
   k.trial = k.places.all() ? k.window.lo : fmin(fmax(start, k.window.lo), k.window.hi);
   return k;
 }
 // Takes the power at the trial place, and says which is next or that the climb is done.
-__device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
-  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0 : 1e-15);  // rounding of two powers at the top
+__device__ __forceinline__ void advance(Climb& k, const Power& p) {
+  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0
+                                         : k.centred      ? 1e-15
+                                                          : 1e-14);  // rounding of two powers at the top
   k.turn++;
   const int all = k.places.all();
   if (k.tried < all) {
@@ -289,8 +486,9 @@ __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
     k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
   } else if (higher) {
     k.step = k.best.v == NONE ? 0 : k.trial - k.at;
-    k.third = k.step != 0 ? (p.e - k.best.e) / k.step : 0;
+    const double third = k.centred && k.step != 0 ? (p.e - k.best.e) / k.step : p.t;
     k.best = p;
+    k.best.t = third;
     k.at = k.trial;
   } else if (k.best.v == NONE) {
     k.done = 1;
@@ -298,36 +496,71 @@ __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
   }  // nothing to climb: the sample's power is missing
   else {
     k.trial = fma(0.25, k.trial - k.at, k.at);
-    k.done = fabs(k.trial - k.at) < CLOSE / harmonics || k.turn >= MOST_TRIALS;
+    k.done = fabs(k.trial - k.at) < CLOSE || k.turn >= MOST_TRIALS;
     return;
   }
-  const double leap = LEAP / harmonics, d = k.best.d, e = k.best.e;
-  double wish = e < 0 ? -d / e : d > 0 ? leap : d < 0 ? -leap : 0.0;
-  const bool inside = fabs(wish) <= leap && k.at + wish >= k.window.lo && k.at + wish <= k.window.hi;
-  const double to = fmin(fmax(k.at + fmin(fmax(wish, -leap), leap), k.window.lo), k.window.hi);
-  const bool sure = inside && k.step != 0 && fabs(wish) * (fabs(wish) + fabs(k.step)) * harmonics * harmonics <= SURE &&
-                    fabs(k.third * wish) <= -0.01 * e;
-  k.done = sure || fabs(to - k.at) <= CLOSE / harmonics || k.turn >= MOST_TRIALS;
+  const double d = k.best.d, e = k.best.e, t = k.best.t, q = k.best.q;
+  const double inverse = -1 / e;
+  double wish = e < 0 ? d * inverse : d > 0 ? LEAP : d < 0 ? -LEAP : 0.0;
+  if (!k.centred && e < 0 && fabs(wish) <= NEAR) {  // Newton's steps on the series of the slope
+    double root = wish;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const double slope = fma(root, fma(root, fma(root, q / 6, 0.5 * t), e), d),
+                   bend = fma(root, fma(root, 0.5 * q, t), e);
+      if (bend < 0.5 * e) root = fma(slope, reciprocal(-bend), root);
+    }
+    if (root * wish > 0 && fabs(root) <= 2 * fabs(wish)) wish = root;  // uphill
+  }
+  const double length = fabs(wish);
+  const bool inside = length <= LEAP && k.at + wish >= k.window.lo && k.at + wish <= k.window.hi;
+  const double to = fmin(fmax(k.at + fmin(fmax(wish, -LEAP), LEAP), k.window.lo), k.window.hi);
+  bool sure = inside;
+  if (k.centred)
+    sure = sure && k.step != 0 && length * (length + fabs(k.step)) <= SURE && fabs(t * wish) <= -0.01 * e;
+  else if (e < 0) {  // each term of the series is a small part of the one before it, and so are the neglected ones
+    const double square = wish * wish, odd = t * inverse * (1.0 / 3),
+                 ratio = square * fmax(fmax(1.44, odd * odd), fabs(q) * inverse * (1.0 / 12)), lost = square * e;
+    sure = sure && ratio <= RATIO * RATIO && ratio * ratio * ratio * lost * lost <= 4 * LOST * LOST;
+  } else
+    sure = false;
+  k.done = sure || fabs(to - k.at) <= CLOSE || k.turn >= MOST_TRIALS;
   if (!k.done)
     k.trial = to;
   else if (!inside)
     k.best.e = 0;  // an end of the window, beyond which the power rises
-  else if (sure || fabs(wish) <= CLOSE / harmonics) {
-    const double third = sure ? k.third : 0;
-    wish = fmin(fmax(-d / fma(0.5 * third, wish, e), k.window.lo - k.at), k.window.hi - k.at);
-    k.best.v = fma(wish, fma(wish, fma(third / 6, wish, 0.5 * e), d), k.best.v);
+  else if (sure || length <= CLOSE) {
+    if (k.centred) wish = -d / fma(0.5 * t, wish, e);
+    wish = fmin(fmax(wish, k.window.lo - k.at), k.window.hi - k.at);
+    k.best.v = fma(wish, fma(wish, fma(wish, fma(wish, q / 24, t / 6), 0.5 * e), d), k.best.v);
     k.at += wish;
-    k.best.e = fma(third, wish, e);
+    k.best.e = fma(wish, fma(wish, 0.5 * q, t), e);
   }
 }
-__device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Climb& k) {
+__device__ __forceinline__ void conclude(const Picks& A, const Climb& k) {
+  const int o = k.object, r = k.number;
   const bool none = k.best.v == NONE;
   keep(A, o, r, k.x, none ? 0.0 : k.at, none ? A.here[(size_t)o * A.tries + r] : k.best.v, none ? 0.0 : k.best.e);
 }
 
-// Sums over the lanes of each group of G: ROOM or 32 of them, left in `to`, which a group has for itself.
-template <int G>
-constexpr int SUM_ROOM = G == 32 ? 32 : ROOM;
+// Both by one thread, and one code for all: a warp takes each of its instructions once or twice, so that fetching them counts.
+__device__ __noinline__ void begin(const Refine& A, Climb& k, int o, int r, int centred) {
+  k = climb_from(A.picks, o, r, centred);
+  if (k.done) keep_none(A.picks, o, r);
+}
+// m: sums at the trial place.
+__device__ __noinline__ void take(const Refine& A, Climb& k, const double* m, bool last) {
+  const bool mean = A.mean != 0;
+  const Power p = k.centred ? power_at(m, mean) : power_near(m, mean);
+  if (!k.centred && !(p.v == p.v)) {
+    k.centred = 1;  // once more, at the same place
+    return;
+  }
+  advance(k, p);
+  if (last) k.done = 1;
+  if (k.done) conclude(A.picks, k);
+}
+
 // MANY sums from lanes K apart on; first: which of all these are. A loop over K would leave the sums in local memory.
 template <int K, int MANY>
 __device__ __forceinline__ void sum_halves(double (&m)[32], int& first) {
@@ -343,29 +576,53 @@ __device__ __forceinline__ void sum_halves(double (&m)[32], int& first) {
     sum_halves<K / 2, HALF>(m, first);
   }
 }
-template <int G>
+// MANY sums over the lanes of each group of G, left in `to`, which a group has for itself.
+template <int G, int MANY>
 __device__ __forceinline__ void sum_lanes(double (&m)[32], double* to) {
-  static_assert(SUM_ROOM<G> % G == 0 && SUM_ROOM<G> >= SUMS, "halves of the sums");
+  static_assert(MANY % G == 0, "halves of the sums");
   int first = 0;
-  sum_halves<G / 2, SUM_ROOM<G>>(m, first);
+  sum_halves<G / 2, MANY>(m, first);
   __syncwarp();  // the sums before are no longer read
 #pragma unroll
-  for (int i = 0; i < SUM_ROOM<G> / G; i++) to[first + i] = m[i];
+  for (int i = 0; i < MANY / G; i++) to[first + i] = m[i];
   __syncwarp();
 }
 // The sums of points first, first + step, ... at one frequency, by each group of G lanes. AT_ONCE: points of a thread that are under way together.
 template <int G, int AT_ONCE>
 __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f,
-                                       double span, double middle, bool mean, double* to) {
+                                       double inverse, double middle, bool mean, double* to) {
+  static_assert(ROOM >= SUMS, "sums of a group");
   double m[32];
 #pragma unroll
   for (int i = 0; i < 32; i++) m[i] = 0;
   Column base = {0, 0, 0, 0, 0, 0};
-  const double inverse = 1 / span;
   if (mean) base = column_at(f, middle, middle * inverse);
 #pragma unroll AT_ONCE
   for (int i = first; i < n; i += step) add_point(m, column_at(f, t[i], t[i] * inverse), base, wv[i]);
-  sum_lanes<G>(m, to);
+  sum_lanes<G, G == 32 ? 32 : ROOM>(m, to);
+}
+// The same, one code for all.
+template <int G>
+__device__ __noinline__ void add_centred(const double* t, const double2* wv, int first, int n, int step, Frequency f,
+                                         double inverse, double middle, bool mean, double* to) {
+  add_up<G, 2>(t, wv, first, n, step, f, inverse, middle, mean, to);
+}
+// The sums for the series of the power; s counts from the middle, in spans.
+template <int G, int AT_ONCE>
+__device__ __forceinline__ void add_series(const double* t, const double2* wv, int lo, int first, int n, Frequency f,
+                                           double inverse, double offset, double* to) {
+  static_assert(SERIES_ROOM >= SERIES_SUMS, "sums of a group");
+  double m[32];
+#pragma unroll
+  for (int i = 0; i < 32; i++) m[i] = 0;
+#pragma unroll AT_ONCE
+  for (int i = lo + first; i < lo + n; i += G) {
+    double s, c;
+    const double at = t[i];
+    sincos_at(f, at, s, c);
+    add_moments(m, c, s, fma(at, inverse, offset), wv[i]);
+  }
+  sum_lanes<G, SERIES_ROOM>(m, to);
 }
 // By a block: from the sums of its warps to those of all, in part[0].
 __device__ __forceinline__ void add_warps(double (*part)[32]) {
@@ -381,57 +638,57 @@ __device__ __forceinline__ void add_warps(double (*part)[32]) {
 // Peaks from their samples to their maxima, one by each group of G lanes; o: below 0 where a group has none.
 template <int G>
 __device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, double* sums, Climb* climbs) {
-  const int own = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G, of = max(o, 0);
+  const int own = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G;
   Climb& k = climbs[group];
-  double* to = sums + group * SUM_ROOM<G>;
-  const bool leads = !own && o >= 0, mean = A.mean != 0;
-  const int n = A.picks.info[of].n, lo = A.offsets[of];
-  const double span = A.picks.info[of].span, middle = A.tp[lo + n / 2];
+  double* to = sums + group * SERIES_ROOM;
+  const int n = A.picks.info[max(o, 0)].n, lo = A.offsets[max(o, 0)];
+  const double inverse = 1 / A.picks.info[max(o, 0)].span, offset = -A.tp[lo + n / 2] * inverse;
   __syncwarp();
-  if (!own) k.done = 1;
-  if (leads) {
-    k = climb_from(A.picks, o, r);
-    if (k.done) keep_none(A.picks, o, r);
+  if (!own) {
+    k.done = 1;
+    k.object = o;
+    if (o >= 0) begin(A, k, o, r, 0);
   }
   __syncwarp();
   bool done = k.done;
   while (__any_sync(FULL, !done)) {  // groups that are done wait for the others
-    const Frequency f = done ? Frequency{0, 0} : moved(k.x, k.trial / span);
-    add_up<G, 2>(A.tp + lo, A.wv + lo, own, done ? 0 : n, G, f, span, middle, mean, to);
-    if (!own && !done) {
-      advance(k, power_at(to, mean), A.picks.harmonics);
-      if (k.done) conclude(A.picks, o, r, k);
+    const bool centred = k.centred != 0;
+    const Frequency f = done ? Frequency{0, 0} : moved(k.x, k.trial * inverse);
+    if (__any_sync(FULL, !done && !centred)) {
+      const bool mine = !done && !centred;
+      add_series<G, 2>(A.tp, A.wv, lo, own, mine ? n : 0, f, inverse, offset, to);
+      if (!own && mine) take(A, k, to, false);
+    }
+    if (__any_sync(FULL, !done && centred)) {
+      const bool mine = !done && centred;
+      add_centred<G>(A.tp + lo, A.wv + lo, own, mine ? n : 0, G, f, inverse, A.tp[lo + n / 2], A.mean != 0, to);
+      if (!own && mine) take(A, k, to, false);
     }
     __syncwarp();
     done = k.done;
   }
-  settle(A.picks, A.ranks, of, leads);
+  const int object = k.object;
+  settle(A.picks, A.ranks, object, !own && object >= 0);
 }
 // The same for one peak, by a block.
 __device__ __forceinline__ void refine_block(const Refine& A, int o, int r, double (*part)[32], Climb& k) {
   const int n = A.picks.info[o].n, lo = A.offsets[o], tid = threadIdx.x;
-  const double span = A.picks.info[o].span, middle = A.tp[lo + n / 2];
+  const double inverse = 1 / A.picks.info[o].span, middle = A.tp[lo + n / 2];
   const bool mean = A.mean != 0;
   __syncthreads();
-  if (!tid) {
-    k = climb_from(A.picks, o, r);
-    if (k.done) keep_none(A.picks, o, r);
-  }
+  if (!tid) begin(A, k, o, r, 1);
   __syncthreads();
   while (!k.done) {
-    add_up<32, 2>(A.tp + lo, A.wv + lo, tid, n, THREADS, moved(k.x, k.trial / span), span, middle, mean,
-                  part[tid >> 5]);
+    add_centred<32>(A.tp + lo, A.wv + lo, tid, n, THREADS, moved(k.x, k.trial * inverse), inverse, middle, mean,
+                    part[tid >> 5]);
     add_warps(part);
-    if (!tid) {
-      advance(k, power_at(part[0], mean), A.picks.harmonics);
-      if (k.done) conclude(A.picks, o, r, k);
-    }
+    if (!tid) take(A, k, part[0], false);
     __syncthreads();
   }
   if (tid < 32) settle(A.picks, A.ranks, o, !tid);
 }
 extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_constant__ Refine A) {
-  __shared__ double sums[WARPS][GROUPS * ROOM];
+  __shared__ double sums[WARPS][GROUPS * SERIES_ROOM];
   __shared__ Climb climbs[WARPS][GROUPS];
   const int warp = threadIdx.x >> 5;
   if ((int)blockIdx.x < A.longer) {
@@ -475,7 +732,7 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
   if (A.picks.info[o].status || n <= A.many || r >= A.picks.found[o]) return;
   const int slices = (n + SLICE - 1) / SLICE;
   if (slice >= slices) return;
-  if (!tid) k = turn ? A.climbs[slot] : climb_from(A.picks, o, r);
+  if (!tid) k = turn ? A.climbs[slot] : climb_from(A.picks, o, r, 1);
   __syncthreads();
   if (k.done) {
     if (!turn && !slice) {
@@ -487,9 +744,9 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
     }
     return;
   }
-  const double span = A.picks.info[o].span;
+  const double inverse = 1 / A.picks.info[o].span;
   add_up<32, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), LONG_THREADS,
-                moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part[warp]);
+                moved(k.x, k.trial * inverse), inverse, A.tp[lo + n / 2], A.mean != 0, part[warp]);
   add_warps(part);
   double* mine = A.sums + (size_t)slot * A.slices * 32;
   if (!warp) {
@@ -509,9 +766,7 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
   if (!lane) {
     for (int i = 0; i < SUMS; i++)
       for (int w = 1; w < LONG_THREADS / 32; w++) part[0][i] += part[w][i];
-    advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
-    if (turn + 1 == A.turns) k.done = 1;
-    if (k.done) conclude(A.picks, o, r, k);
+    take(A, k, part[0], turn + 1 == A.turns);
     A.climbs[slot] = k;
   }
   __syncwarp();
@@ -576,7 +831,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     A.lo[number] = A.offsets[o];
     A.start[number] = (long long)number * PROBES;
     Info info = A.picks.info[o];
-    const bool none = info.status || !window_of(A.picks, o, r, s.x, s.window);
+    const bool none = info.status || !window_of(A.picks, o, r, A.picks.harmonics, s.x, s.window);
     if (none) {
       info.status = 1;
       keep_none(A.picks, o, r);

@@ -13,7 +13,11 @@
 #define CLOSE 1e-6  // a step so short needs no further evaluation
 #define SURE \
   2e-7  // product of the last two steps, over the harmonics squared, after which the third derivative gives the rest
-#define HIGHER 1e-12  // difference of two powers that is more than rounding
+#define NEAR 0.1       // how far a power's series is of use
+#define RATIO 0.009    // of a term of a power's series to the one before it, up to which the series ends a climb
+#define LOST 3e-11     // expected of the first neglected term; the largest of many was 8 times as much
+#define DISTINCT 0.01  // determinants, of 1/4 at most, from which sums need not be centred
+#define HIGHER 1e-12   // difference of two powers that is more than rounding
 
 // What is given for every peak tried, `tries` of an object, of which the first `wanted` are kept.
 struct Picks {
@@ -35,11 +39,11 @@ struct Window {
   double lo, hi;
 };
 // Is there a peak to refine, and where? x: its sample's frequency.
-__device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequency& x, Window& w) {
+__device__ __forceinline__ bool window_of(const Picks& A, int o, int r, int harmonics, Frequency& x, Window& w) {
   const size_t slot = (size_t)o * A.tries + r;
   if (A.info[o].status || r >= A.found[o]) return false;
   const int j = A.index[slot], gi = o * A.grid_stride, nf = A.nf[gi];
-  const double span = A.info[o].span, least = LEAST / A.harmonics, most = FARTHEST / A.harmonics;
+  const double span = A.info[o].span, least = LEAST / harmonics, most = FARTHEST / harmonics;
   double below, above;
   if (A.frequencies) {
     const double* f = A.frequencies + j;
@@ -47,7 +51,7 @@ __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequenc
     below = j ? (f[0] - f[-1]) * span : 0;
     above = j + 1 < nf ? (f[1] - f[0]) * span : 0;
     if (r >= A.wanted) {  // of a regular grid ls_peaks gives those alone that may be high enough
-      const double turns = fmax(below, above) * A.harmonics, c = turns < 1 ? cos(1.5707963267948966 * turns) : 0;
+      const double turns = fmax(below, above) * harmonics, c = turns < 1 ? cospi(0.5 * turns) : 0;
       if (A.here[slot] < c * c * A.here[slot - r]) return false;
     }
     w.lo = -fmin(fmin(fmax(below, least), most), (*f - A.frequencies[0]) * span);
