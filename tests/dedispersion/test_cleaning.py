@@ -78,6 +78,27 @@ def test_steps_of_the_gain_are_undone():
     assert abs(out[6100:].mean() - before) < 0.02 * 96 / 2
 
 
+@pytest.mark.parametrize(("slope", "second"), [(0.6, None), (-0.6, None), (0.0, 3150)], ids=str)
+def test_steps_are_measured_beside_drifts_and_other_steps(slope, second):
+    """A drift of 0.6 sigma a second in all channels; or a step of the upper half of the band 0.15 s after the first."""
+    t = np.arange(8192) * 1e-3
+    x = np.random.default_rng(1).normal(96, 16, (8192, 64)) + (16 * slope * (t - 3))[:, None]
+    gain = np.ones((8192, 64))
+    gain[3000:] *= 1.1
+    if second is not None:
+        gain[second:, :32] *= 1.1
+    wanted = x.copy()
+    x = 96 + (x - 96) + 96 * (gain - 1)
+    fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
+    out, cleaner = cleaned(fb, "gain")
+    assert [at for at, _ in cleaner.jumps] == [pytest.approx(at, abs=3) for at in (3000, second) if at]
+    rest = (out - wanted)[:, :32].mean(axis=1)
+    far, near = rest[2850:2990].mean(), rest[3010:3140].mean()
+    assert abs(near - far) < 0.07 * 16  # the step is 0.6 sigma
+    if second is not None:
+        assert abs(rest[3160:3290].mean() - near) < 0.07 * 16
+
+
 @pytest.mark.parametrize("snr", [40, 80])
 def test_the_edges_of_a_long_rectangular_pulse_are_no_steps_of_the_gain(snr):
     """Each channel of it looks like a channel with a step, but the channels step at different times."""

@@ -141,6 +141,27 @@ def draw(rows, start, gone, which, below, low):
 
 
 @njit(**JIT)
+def shift(rows, start, gone, rect, mean, before, after, least, most, whole):
+    """Move drawn values from the level of their block to a line between the levels before and after a rectangle.
+
+    ``rect`` is (first sample, last + 1, first row, last + 1); ``before`` and ``after`` are the levels of its rows, and
+    ``mean`` is that of the drawn values.  Whole numbers are rounded at random, so that the mean stays.
+    """
+    first, last, low, high = rect
+    for t in range(max(first, start), min(last, start + len(rows))):
+        part = (t + 0.5 - first) / (last - first)
+        for c in range(low, high):
+            v = before[c - low] + part * (after[c - low] - before[c - low]) - mean[c - low]
+            if not gone[t - start, c] or v == 0.0:
+                continue
+            v += rows[t - start, c]
+            if whole:
+                u = random_bits(t, c + 0x60000000) >> np.uint64(11)
+                v = min(max(np.floor(v + np.float64(u) / 9007199254740992.0), least), most)
+            rows[t - start, c] = v
+
+
+@njit(**JIT)
 def draw_noise(rows, start, gone, which, mean, sigma, least, most, whole):
     """Replace samples that are ``gone`` by noise of their channel's mean and sigma; ``whole`` rounds and clips it."""
     n, C = rows.shape

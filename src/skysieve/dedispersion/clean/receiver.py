@@ -78,6 +78,10 @@ STEP_ERROR, STEEP, MOST_STEPS = 10.0, 0.6, 4
 """A step of the gain in standard errors, and the part of it that happens at once, at least; most steps in a block."""
 STEP_BANDS = 1 + 3 + 7
 """Bands in which steps are sought: the widest ones."""
+LEAST_FIT = 4
+"""Pieces on each side of a step, from which a drift is fitted: a line, or a cubic from twice as many."""
+DRIFTED = 2.0
+"""Standard errors from which on a drift counts."""
 SAME = 0.02
 """In sigma of a channel: steps after which the gain is within this of that at the beginning restore it exactly."""
 AHEAD = 8
@@ -418,14 +422,8 @@ class Cleaner:
             windows, base, size = np.empty((0, 4), np.int64), np.zeros((len(self._used), P)), np.ones(len(self._used))
             grouped = found.good.any() and {"impulses", "gain"} & set(self.steps)
             series, context = self._series(x, n, found) if grouped else (np.empty((0, 0), np.float32), 0)
-            for _ in range(MOST_STEPS if "gain" in self.steps and found.good.any() else 0):
-                at = self._step(start, x, n, series, context, found)
-                if at is None:
-                    break
-                x = rows.copy() if x is rows else x
-                self._regain(start, x, at[0], *at[1:])
-                found = self._channels(x[:n])
-                series, context = self._series(x, n, found)
+            if "gain" in self.steps and found.good.any():
+                x, found, series, context = self._without_steps(start, x, n, found, series, context)
             level, sigma, bad, cells = found.level, found.sigma, found.bad, found.cells
             self._begun |= found.alive
             fresh = found.good | ~self._known
@@ -546,35 +544,96 @@ class Cleaner:
             whole = np.sqrt(np.add.reduceat(power, self._edges[:-1]))
             series[:, :context] = before + (shift / np.maximum(whole, 1e-9))[:, None]
 
+    def _without_steps(
+        self, start: int, rows: NDArray[Any], n: int, found: _Channels, series: NDArray[np.float32], context: int
+    ) -> tuple[NDArray[Any], _Channels, NDArray[np.float32], int]:
+        """Rows whose steps of the gain are undone, their channels, and what `_series` returns for them.
+
+        Steps are found one after the other, the strongest first; each is measured between the two beside it, of which
+        one may be after the block.  As long as there may be others close to it, it is measured close to it.
+        """
+        strongest, places = self._find_step(series, context, n), list[tuple[int, int]]()
+        if strongest is None:
+            return rows, found, series, context
+        before = self._factor, self._offset, len(self._gains), len(self.jumps)
+
+        def undone(stop: int, reach: int) -> tuple[NDArray[Any], _Channels, NDArray[np.float32], int]:
+            self._factor, self._offset = before[0].copy(), before[1].copy()
+            del self._gains[before[2] :], self.jumps[before[3] :]
+            out = rows.copy()
+            for i, one in enumerate(places):
+                ends = places[i - 1][0] if i else -1, places[i + 1][0] if i + 1 < len(places) else -1
+                step = None
+                if one[0] < context + stop:
+                    step = self._step(start, rows, series, context, found, one, ends, reach)
+                if step is not None:
+                    self._regain(start, out, step[0], *step[1:])
+            if len(self._gains) == before[2]:
+                return rows, found, series, context
+            now = self._channels(out[:n])
+            return (out, now, *self._series(out, n, now))
+
+        result = rows, found, series, context
+        while strongest is not None and len(places) < MOST_STEPS:
+            if any(abs(strongest[0] - at) < self.piece for at, _ in places):
+                break
+            places = sorted([*places, strongest])
+            result = undone(len(rows), LEAST_FIT)
+            strongest = self._find_step(result[2], context, len(rows)) if result[0] is not rows else None
+        return undone(n, PIECES // 2)
+
     def _step(
-        self, start: int, rows: NDArray[Any], n: int, series: NDArray[np.float32], context: int, found: _Channels
+        self, start: int, rows: NDArray[Any], series: NDArray[np.float32], context: int, found: _Channels,
+        place: tuple[int, int], ends: tuple[int, int], reach: int,
     ) -> tuple[int, NDArray[np.float64], NDArray[np.float64]] | None:  # fmt: skip
-        """The first sample after the strongest step of the gain, and what undoes it; None if there is no step."""
+        """The first sample after a step of the gain, and what undoes it; None if no group shows it.
+
+        Parameters
+        ----------
+        start, rows, series, context, found
+            As for `_without_steps`.
+        place : (int, int)
+            Sample of the series, and number of the band.
+        ends : (int, int)
+            Samples of the steps before and after it; -1 for none.
+        reach : int
+            Pieces on each side of which its size is measured, at most.
+        """
         from . import cpu_impulses, cpu_receiver
 
-        strongest = self._find_step(series, context, n)
-        if strongest is None:
-            return None
-        (at, band), C = strongest, self.nchan
+        (at, band), C, q = place, self.nchan, self.piece
+        begin, end = max(ends[0], 0), ends[1] if ends[1] >= 0 else series.shape[1]
         jumps, error = np.zeros(len(series)), np.zeros(1)
-        cpu_impulses.group_jumps(series, at, self.block // 2, jumps, error)
         low, high = self._bands[band]
-        sign = np.sign(jumps[low:high].sum())
-        groups = (jumps * sign > 4 * error[0]) & (self._used > 0)
+        groups: NDArray[np.bool_] = np.zeros(len(series), bool)
+        for far in (LEAST_FIT * q, self.block // 2):
+            cpu_impulses.group_jumps(np.ascontiguousarray(series[:, begin:end]), at - begin, far, jumps, error)
+            groups |= jumps * np.sign(jumps[low:high].sum()) > 4 * error[0]
+        groups &= self._used > 0
         which = found.good & groups[self._group]
         first = max(0, at - context)
         before, after = np.zeros(C), np.zeros(C)
-        later = min(PIECES // 2, (len(rows) - first) // self.piece)
-        earlier = min(PIECES // 2, first // self.piece)
-        if later < 1:
+        later = min(reach, (end - context - first) // q)
+        earlier = min(reach, (first - max(0, begin - context)) // q)
+        if later < 1 or not which.any():
             return None
-        cpu_receiver.level_beside(rows, first, self.piece, np.empty((later, C)), after)
-        if earlier >= 4:
-            where = first - earlier * self.piece
-            cpu_receiver.level_beside(rows, where, self.piece, np.empty((earlier, C)), before)
-        else:
+        held = earlier < 4 and ends[0] < context
+        if not held and min(earlier, later) < LEAST_FIT:
+            earlier, later = min(earlier, LEAST_FIT), min(later, LEAST_FIT)
+        cpu_receiver.level_beside(rows, first, q, np.empty((later, C)), after)
+        if held:
             which &= self._known
             before = self._held.copy()
+        else:
+            cpu_receiver.level_beside(rows, first - earlier * q, q, np.empty((earlier, C)), before)
+        past = math.nan
+        if held and which.any():
+            past = float(np.median((before[which] - found.level[which]) / found.sigma[which]))
+        drifted = self._drifted(
+            series[groups], self._used[groups], at, (min(reach, (at - begin) // q), later, earlier), past
+        )
+        before -= drifted[0] * found.sigma
+        after -= drifted[1] * found.sigma
         factor, offset = np.ones(C), np.zeros(C)
         if self.positive:
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -589,10 +648,54 @@ class Cleaner:
         if not which.any():
             return None
         self._rough = found.sigma < cpu_receiver.ROUGH
-        self._factor *= factor
+        self._factor = self._factor * factor
         self._offset = self._offset * factor + offset
         self.jumps.append((start + first, int(which.sum())))
         return first, factor, offset
+
+    def _drifted(
+        self, series: NDArray[np.float32], members: NDArray[np.float64], at: int, pieces: tuple[int, int, int],
+        past: float,
+    ) -> tuple[float, float]:  # fmt: skip
+        """By how much a drift changed the levels that are measured before and after a step, in sigma.
+
+        A step and a line, or a cubic, are fitted to the means of the pieces beside the step; each is a median over the
+        groups, which spares bursts.
+
+        Parameters
+        ----------
+        series : array of float32, shape (groups, samples)
+            Of the groups that show the step, in units of their noise.
+        members : numpy.ndarray
+            Channels of each of them.
+        at : int
+            Sample of the step.
+        pieces : (int, int, int)
+            Pieces before and after it; and those before it from which the level was measured.
+        past : float
+            The level before it, if it is not from these pieces, in sigma from that of the block; NaN otherwise.
+        """
+        early, late, used = pieces
+        if min(early, late) < LEAST_FIT:
+            return 0.0, 0.0
+        q = self.piece
+        part = series[:, at - early * q : at + late * q].reshape(len(series), -1, q)
+        y = np.median(part.mean(axis=2) / np.sqrt(members)[:, None], axis=0)
+        error = 1.25 / math.sqrt(q * members.sum())
+        t = (np.arange(early + late) + 0.5 - early) / (PIECES // 2)
+        order = 3 if min(early, late) >= 2 * LEAST_FIT else 1
+        model = np.stack([np.ones(len(t)), t > 0, *(t**k for k in range(1, order + 1))], axis=1)
+        keep = np.ones(len(y), bool)
+        for _ in range(ROUNDS):
+            found = np.linalg.lstsq(model[keep], y[keep], rcond=None)[0]
+            keep = np.abs(y - model @ found) < 4 * error
+            if min(keep[:early].sum(), keep[early:].sum()) <= order:
+                return 0.0, 0.0
+        drift = model[:, 2:] @ found[2:]
+        after = float(np.median(drift[early:]))
+        before = float(np.median(drift[early - used : early])) if math.isnan(past) else past - float(found[0])
+        spread = math.sqrt(np.linalg.inv(model[keep].T @ model[keep])[1, 1]) * error
+        return (before, after) if abs(after - before) > DRIFTED * spread else (0.0, 0.0)
 
     def _find_step(self, series: NDArray[np.float32], context: int, n: int) -> tuple[int, int] | None:
         """The sample of the series at which the strongest step of the gain is, and the number of its band."""

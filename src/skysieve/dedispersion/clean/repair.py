@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +25,16 @@ MOST_VALUES = 1024
 """Integers with at most so many values are drawn from their histogram, others from a normal distribution."""
 KEPT = 2
 """Blocks whose histograms stay in memory."""
+LEAST_SECONDS, PIECE_SECONDS, NEAR, FAR = 2e-3, 0.016, 8, 24
+"""Missing stretches of so many seconds and more have the level beside them: the median of the means of the nearest 8
+pieces of so many seconds, among 24."""
+SURE = 4.0
+"""Standard errors from which on the level beside a missing stretch, in the mean of its channels, is not the block's;
+and, for the same, 1.5 times the scatter of the channels that noise gives."""
+MOST_EDGES = 1024
+"""Stretches whose levels stay in memory."""
+COARSEST = 15
+"""Samples with a lower maximum keep the values of the histogram."""
 
 
 class RepairedReader:
@@ -30,8 +42,9 @@ class RepairedReader:
 
     The good samples are those of the noise block.  If less than a quarter of it is good, they are those of the nearest
     block before it, or else after it, of which a quarter is good; if there is none, of the nearest block with any good
-    sample.  A channel without good samples is 0.  The values depend on the numbers of channel and sample and on the
-    good samples only, not on the ranges in which data are read.
+    sample.  A channel without good samples is 0.  Where a stretch is missing, the values move from the level before it
+    to the level after it, so that a drift, or a step of the gain elsewhere in the block, makes no edges.  The values
+    depend on the numbers of channel and sample and on the good samples only, not on the ranges in which data are read.
 
     Parameters
     ----------
@@ -53,6 +66,9 @@ class RepairedReader:
         self._losses = Losses(np.concatenate([lost, full(fb.gaps, fb.nchan)]))
         self._good = self._counts()
         self._levels: dict[int, _Levels] = {}
+        self._edges: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        self._piece = max(4, round(PIECE_SECONDS / fb.tsamp))
+        self._rough = self.dtype.kind != "f" and (self.maximum or np.iinfo(self.dtype).max) <= COARSEST
 
     def close(self) -> None:
         """Close the filterbank."""
@@ -134,10 +150,91 @@ class RepairedReader:
             rows = self._rows(at, n)
             if gone is not None:
                 length = min(self.block, self.nsamp - number * self.block)
-                self._levels_of(number, self._good[number] < length).fill(at, rows, gone)
+                levels = self._levels_of(number, self._good[number] < length)
+                levels.fill(at, rows, gone)
+                if not self._rough:
+                    self._level(at, rows, gone, levels)
             parts.append(rows)
             at += n
         return np.concatenate(parts) if parts else np.empty((0, self.fb.nchan), self.dtype)
+
+    def _level(self, start: int, rows: NDArray[Any], gone: NDArray[np.bool_], levels: _Levels) -> None:
+        """Give missing stretches the level beside them."""
+        from . import cpu_dropouts
+
+        rects = self._losses.rects  # whole, not cut at blocks
+        some = (rects[:, 0] < start + len(rows)) & (rects[:, 1] > start)
+        for rect in rects[some & ((rects[:, 1] - rects[:, 0]) * self.fb.tsamp >= LEAST_SECONDS)].tolist():
+            low, high = rect[2:] = rect[2], min(rect[3], self.fb.nchan)
+            which = levels.which[low:high]
+            before, after = self._beside(rect)
+            mean, sigma = levels.mean[which], levels.sigma[which]
+            known = (which >= 0) & np.isfinite(before) & np.isfinite(after) & (sigma > 0)
+            error = 1.25 * sigma[known] / math.sqrt(NEAR * self._piece)
+            if not any(_differs((level - mean)[known] / error) for level in (before, after)):
+                continue
+            before, after = (np.where(known, level, mean) for level in (before, after))
+            least, most = float(levels.low), float(levels.high)
+            cpu_dropouts.shift(rows, start, gone, np.array(rect), mean, before, after, least, most, levels.whole)
+
+    def _beside(self, rect: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Levels of the channels of a rectangle before and after it; NaN for those without good samples."""
+        key = tuple(rect)
+        if key not in self._edges:
+            first, last, low, high = rect
+            piece = self._piece
+            sides = []
+            for begin, end in (
+                (max(0, first - FAR * piece), first), (last, min(self.nsamp, last + FAR * piece))
+            ):  # fmt: skip
+                count = (end - begin) // piece
+                begin, end = (end - count * piece, end) if end == first else (begin, begin + count * piece)
+                sides.append(self._line(begin, count, piece, low, high, end == first))
+            before, after = sides
+            before, after = (np.where(np.isnan(a), b, a) for a, b in ((before, after), (after, before)))
+            while len(self._edges) >= MOST_EDGES:
+                self._edges.pop(next(iter(self._edges)))
+            self._edges[key] = before, after
+        return self._edges[key]
+
+    def _line(
+        self, start: int, count: int, piece: int, low: int, high: int, back: bool
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Level of channels at the end of some pieces, or at their beginning: that of the nearest ones of each channel.
+
+        The slope that channels share is continued to there.
+        """
+        if not count:
+            return np.full(high - low, np.nan)
+        rows, gone = self._rows(start, count * piece), self._gone(start, count * piece)
+        good = np.ones(rows.shape, bool) if gone is None else ~gone
+        good &= np.isfinite(rows)
+        good, x = good[:, low:high], np.where(good, rows, 0)[:, low:high].astype(np.float64)
+        number = good.reshape(count, piece, -1).sum(axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # channels without samples are NaN
+            means = np.where(2 * number >= piece, x.reshape(count, piece, -1).sum(axis=1) / number, np.nan)
+            if back:
+                means = means[::-1]
+            order = np.argsort(np.isnan(means), axis=0, kind="stable")[:NEAR]
+            means = np.take_along_axis(means, order, axis=0)
+            level = np.nanmedian(means, axis=0)
+            half = NEAR // 2
+            scatter = 1.4826 * np.nanmedian(np.abs(means - level), axis=0)
+            slope = (np.nanmedian(means[:half], axis=0) - np.nanmedian(means[half:], axis=0)) / scatter
+            slope = slope[np.isfinite(slope)]
+            shared = float(np.median(slope)) if len(slope) else 0.0
+            if abs(shared) * math.sqrt(len(slope)) < SURE * 1.25**2 / math.sqrt(half / 2):
+                shared = 0.0
+        return np.asarray(level + shared * scatter)
+
+
+def _differs(deviations: NDArray[np.float64]) -> bool:
+    """Whether deviations, in standard errors, are more than noise: their mean, or their scatter."""
+    if not len(deviations):
+        return False
+    mean, scatter = float(np.mean(deviations)), 1.4826 * float(np.median(np.abs(deviations)))
+    return abs(mean) * math.sqrt(len(deviations)) > SURE or scatter > 1.5
 
 
 class _Levels:
@@ -167,6 +264,10 @@ class _Levels:
     def end(self) -> None:
         """Finish: all samples have been added."""
         if self.counts is not None:
+            values = np.arange(self.counts.shape[1]) + self.low
+            number = np.maximum(self.counts.sum(axis=1), 1)
+            self.mean[:] = self.counts @ values / number
+            self.sigma[:] = np.sqrt(np.maximum(self.counts @ values**2 / number - self.mean**2, 0))
             np.cumsum(self.counts, axis=1, out=self.counts)
             return
         count, origin, total, square = self.sums

@@ -40,6 +40,8 @@ NARROW = (
 """A candidate is narrow if in any of these its S/N in the other sub-bands, over that in all, is below the first number,
 the best window without dispersion lacks less than the second one of its power, and its arrival differs over its
 sub-bands by widths between the other two."""
+AMONG = (*NARROW, (0.4, 0.2, 0.0, math.inf), (0.48, 0.25, 2.0, math.inf))
+"""The same where impulses or steps of the gain were removed."""
 WEAK = 0.72, 6.7
 """Where impulses or steps of the gain were removed, a candidate is also vetoed if its S/N against the samples beside it
 is below the first number times the S/N of the search, and below the second number."""
@@ -53,7 +55,8 @@ RESOLVED, NONE = 2.0, 0.05
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion has
 nearly its power; and the part that such a window may lack."""
 IMPULSES, SECONDS = 3, 32.0
-"""Impulses and steps that were removed in so many seconds before a candidate, from which on `FLAT` and `WEAK` count."""
+"""Impulses and steps that were removed in so many seconds before a candidate, from which on `AMONG`, `FLAT` and `WEAK`
+count."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
@@ -180,11 +183,11 @@ class Vetting:
     def _reason(
         self, look: Look, snr: float, dm: float, at: int, width: int, impulses: Callable[[int, int], int]
     ) -> str:
-        if any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
-               for rest, part, low, high in NARROW):  # fmt: skip
-            return "narrow"
         before = at - round(SECONDS / self.obs.tsamp)
         among = impulses(before, at + width) >= IMPULSES
+        if any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
+               for rest, part, low, high in (AMONG if among else NARROW)):  # fmt: skip
+            return "narrow"
         if look.undispersed > BETTER[0] * look.power + BETTER[1] or (look.sweep > RESOLVED and look.lacks(NONE)):
             return "undispersed"
         if look.lacks(UNRESOLVED):
