@@ -44,7 +44,7 @@ def test_auto_logs_that_it_takes_the_cpu_if_a_gpu_lacks_memory(monkeypatch, capl
 
 def test_harmonics_stay_on_the_cpu(monkeypatch):
     pretend(monkeypatch, 1)
-    with pytest.raises(DeviceUnavailable, match="run on the CPU alone"):
+    with pytest.raises(DeviceUnavailable, match="run only on the CPU"):
         ConvolvePlan(BEAM, Healpix(4), method="harmonic", device="cuda")
 
 
