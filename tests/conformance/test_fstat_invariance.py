@@ -190,5 +190,5 @@ def test_a_batch_is_a_loop_of_singles(window):
         assert out.log_sum[i] == one.log_sum[0]
         assert np.array_equal(out.row_log[i], one.row_log[0])
     engine.close()
-    with pytest.raises(ValueError, match="template 1 has other times"):
+    with pytest.raises(ValueError, match="template 1 has different times"):
         make_job([bins[0], bin_atoms(synth_atoms(T0, 60 * T))], grid, w, np.float32)
