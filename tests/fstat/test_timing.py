@@ -153,3 +153,30 @@ def test_every_kernel_that_is_compiled_beforehand_exists(monkeypatch):
     assert made[0].ahead == made[0].got
     assert len(made[0].got) == 10
     assert followed == [gpu]
+
+
+@pytest.mark.parametrize("sfts", [24, 96])
+def test_atoms_whose_search_is_timed_are_noise(sfts):
+    """A loud template would be computed once more, alone, which takes a hundred times as long.
+
+    The chance that one of these 2F, of chi-squared with four degrees of freedom, exceeds 60 is below 1e-8.
+    """
+    from skysieve.fstat.command.rates import T0, _batch
+    from skysieve.fstat.template_search.search import SearchPlan
+
+    grid = Grid(t0=T0, t0_band=0, dt0=T, tau=2 * T, tau_band=0, dtau=T)
+    with SearchPlan(grid, windows=("rect",), device="cpu") as search:
+        found = search.execute(iter([_batch(500, sfts)]))
+    loudest = float(np.max(found.to_table()["max2F"]))
+    assert 10 < loudest < 60
+
+
+@pytest.mark.gpu
+def test_a_rehearsal_on_a_gpu_needs_no_rates(tmp_path, monkeypatch):
+    from skysieve.fstat.command import rates as fstat_rates
+
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
+    [gpu] = resolve("cuda")
+    with rates.rehearsal():
+        fstat_rates._around_maps(gpu)
+    assert not list(tmp_path.glob("rates-*"))

@@ -200,6 +200,7 @@ def test_k_peaks_are_those_of_the_full_power(
     full = skysieve.lombscargle(t, y, dy, dtype=dtype, device=device, **BATCH_GRID)
     options = {"dtype": dtype, "n_peaks": 8, "device": device, **BATCH_GRID}
     both = [skysieve.lombscargle(t, y, dy, return_power=keep, **options) for keep in (True, False)]
+    exact_to = 1e-9 if device == "cuda" else 1e-12  # a GPU ends a climb by a series: see LOST in peaks/refine.cuh
     assert [found.power is None for found in both] == [False, True]
     for i in range(len(t)):
         exact = partial(exact_power, t[i], y[i], dy[i])
@@ -207,7 +208,7 @@ def test_k_peaks_are_those_of_the_full_power(
         for found in both:
             np.testing.assert_array_equal(found.peaks.index[i], expected.index)
             np.testing.assert_allclose(found.peaks.frequency[i], expected.frequency, rtol=0, atol=1e-7 / np.ptp(t[i]))
-            np.testing.assert_allclose(found.peaks.power[i], expected.power, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(found.peaks.power[i], expected.power, rtol=0, atol=exact_to)
             distance = np.abs(np.subtract.outer(found.peaks.index[i], found.peaks.index[i])) * (23.84 / 28607)
             assert np.min(distance[~np.eye(8, dtype=bool)]) >= (1 - 1e-9) / np.ptp(t[i])
 

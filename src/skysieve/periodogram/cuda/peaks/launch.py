@@ -15,7 +15,7 @@ from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.numerics.peaks import MORE_TRIES, MOST_TRIES
 
-SHORT, LONG, VERY_LONG, SLICE = 128, 1024, 16_384, 4096
+SHORT, LONG, VERY_LONG, SLICE = 256, 1024, 16_384, 4096
 """Points up to which some lanes, a warp and a block refine a peak, and points of a block of a longer series, as in the
 kernels."""
 TURNS = 20
@@ -51,11 +51,17 @@ def columns(spec: Spec) -> int:
 
 
 def longer_objects(offsets: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | None]:
-    """Numbers of the objects whose peaks take a block each, and of those whose peaks take several."""
+    """Numbers of the objects whose peaks take a warp or a block each, and of those whose peaks take several blocks.
+
+    The longest come first, so that no long climb begins when all others end.
+    """
     lengths, most = (found := lengths_of(offsets)), int(found.max(initial=0))
 
     def above(n: int) -> NDArray[np.int32] | None:
-        return np.flatnonzero(lengths > n).astype(np.int32) if most > n else None
+        if most <= n:
+            return None
+        which = np.flatnonzero(lengths > n)
+        return which[np.argsort(-lengths[which])].astype(np.int32)
 
     return {"longer": above(SHORT), "longest": above(VERY_LONG)}
 
