@@ -43,8 +43,8 @@ GRIDS = (
     Grid(t0=T0, t0_band=20 * T, dt0=T + 50, tau=4 * T),
 )
 """Start times in every bin, and in some; far fewer cells than bins; start times within bins."""
-SEARCHES = {"cpu": ((400, 24), (400, 96), (60, 960)), "cuda": ((4000, 24), (10_000, 96), (1000, 960))}
-"""Templates and SFTs of the searches by which the work around the maps is timed."""
+SEARCHES = {"cpu": ((400, 24), (400, 96), (60, 960)), "cuda": ((4000, 24), (10_000, 96), (8000, 1920))}
+"""Templates and SFTs of the searches by which the work around the maps is timed; the last has the size of a batch."""
 PROJECTIONS = {"cpu": (4000, 96), "cuda": (20_000, 960)}
 """Templates and SFTs that are demodulated."""
 FILES = ((400, 200), (50, 20_000))
@@ -238,9 +238,10 @@ def _batch(templates: int, sfts: int, place: Device | None = None) -> list[Atoms
     [one] = synth_atoms(T0, sfts * T, detectors=("H1",))
     rng = np.random.default_rng(1)
     shape = templates, len(one)
-    noise = (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)) / 2**0.5
-    a, b = np.sqrt(one.a2), np.copysign(np.sqrt(one.b2), one.ab)
-    Fa, Fb = ((response * noise).astype(np.complex64) for response in (a, b))  # E[2F] = 4: no template is loud
+    noise = np.empty(shape, np.complex64)
+    noise.real, noise.imag = (rng.standard_normal(shape, np.float32) for _ in range(2))
+    a, b = np.sqrt(one.a2 / 2), np.copysign(np.sqrt(one.b2 / 2), one.ab)
+    Fa, Fb = (response.astype(np.float32) * noise for response in (a, b))  # E[2F] = 4: no template is loud
     arrays: list[Any] = [one.a2, one.b2, one.ab, Fa, Fb]
     if place is not None:
         import cupy
