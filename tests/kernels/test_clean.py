@@ -190,3 +190,30 @@ def test_an_engine_cleans_what_it_loads_in_chunks(runtime, kind):
     assert sum(made[-1].removed().parts.values()) > 0
     ours.close()
     theirs.close()
+
+
+@one_order
+def test_an_engine_compiles_the_cleaning_with_its_own_kernels(runtime, monkeypatch):
+    """A search waits for one compilation, not for two after each other."""
+    ahead, asked = [], []
+    module = runtime.module
+    monkeypatch.setattr(runtime, "compile_ahead", ahead.extend, raising=False)
+    monkeypatch.setattr(runtime, "module", lambda *given: asked.append(given) or module(*given))
+    fb = Filterbank.from_array(recording("all", seconds=2.0).T, fch1=1500.0, foff=-6.4, tsamp=1e-3)
+    like = Cleaner(fb.observation, fb.dtype, fb.maximum, cleaning_steps(True), (), DM_CONSTANT)
+    like.few = True
+
+    def make(runtime, most):
+        made = DeviceCleaner(runtime, most, like)
+        assert made.few
+        return made
+
+    tables = [Table(np.arange(40, dtype=np.int32)[None])]
+    first = Cleaned(fb, None, 128, kernels=launch.kernels_of(fb.dtype))
+    engine = cuda.Engine(first, tables, method="brute", capacity=2000, runtimes=[runtime])
+    engine.rebind(Cleaned(fb, None, 128, cleaner=make))
+    engine.load(0, 2000)
+    engine.close()
+    cleaning = [given for given in asked if "clean.cu" in given]
+    assert cleaning
+    assert set(cleaning) <= set(ahead)

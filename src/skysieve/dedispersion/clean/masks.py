@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -134,13 +134,23 @@ class Cleaned:
         ``cleaner(runtime, samples)`` makes what cleans samples on a GPU after they are loaded, up to so many at a time.
     gpu : bool
         Whether an engine on a GPU reads the samples: then integers are watched there, by `look`.
+    kernels : sequence
+        Arguments of `Runtime.module` for the kernels of a later ``cleaner``, which an engine compiles with its own.
     """
 
     def __init__(
         self, fb: Filterbank, mask: Mask | None, block: int, watch: Watch | None = None,
         cleaner: Callable[[Runtime, int], DeviceCleaner] | None = None, gpu: bool = False,
+        kernels: Sequence[tuple[str, ...]] = (),
     ) -> None:  # fmt: skip
-        self.fb, self.mask, self.block, self.watch, self.cleaner = fb, mask, block, watch, cleaner
+        self.fb, self.mask, self.block, self.watch, self.cleaner, self.kernels = (
+            fb,
+            mask,
+            block,
+            watch,
+            cleaner,
+            kernels,
+        )
         self.dtype, self.maximum, self.nsamp, self.nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
         self.looks = gpu and watch is not None and fb.dtype.kind != "f"
         self.replaced = 0

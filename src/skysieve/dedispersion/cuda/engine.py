@@ -83,7 +83,11 @@ class Engine:
 
         built: dict[int, Worker] = {}
 
-        wanted = [*kernels_of(source), *(event_kernels(source.dtype) if search else ())]
+        wanted = [
+            *kernels_of(source),
+            *(event_kernels(source.dtype) if search else ()),
+            *getattr(source, "kernels", ()),  # only some sources are cleaned on a GPU
+        ]
 
         def make(i: int) -> None:
             runtime = self.runtimes[i]

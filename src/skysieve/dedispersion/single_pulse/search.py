@@ -310,11 +310,13 @@ class SearchPlan(EnginePlan):
             workers = usable_cores() if threads is None else max(1, threads)
             tables = [t.table for t in job.made]
             cleaner = self._cleaner(fb, ())
-            source = Cleaned(fb if self._target.gpu else self._cleaned(fb, cleaner, 0, None), None, job.length)
-            series = fb.nsamp * sum(len(table.delays) for table in tables)
-            if not self._target.gpu:  # with a GPU, numba is loaded when events are found
-                cleaner.compile_beside()
-                if series >= MANY:
+            cleaner.compile_beside()
+            if self._target.gpu:
+                source = Cleaned(fb, None, job.length, kernels=_cleaning_kernels(fb.dtype) if cleaner.steps else ())
+            else:
+                source = Cleaned(self._cleaned(fb, cleaner, 0, None), None, job.length)
+                series = fb.nsamp * sum(len(table.delays) for table in tables)
+                if series >= MANY:  # with a GPU, when events are found
                     compile_beside()
             step = _chunk_blocks(source, tables, job, self._target, workers, cleaner) * job.length
 
@@ -722,6 +724,13 @@ class _Again:
         if self.whole is not None:
             gone[:, self.whole.cells[:, 0]] = True
         return rows, gone
+
+
+def _cleaning_kernels(dtype: np.dtype[Any]) -> list[tuple[str, str, str]]:
+    """The kernels that clean samples of a type on a GPU."""
+    from skysieve.dedispersion.clean.cuda.launch import kernels_of
+
+    return kernels_of(dtype)
 
 
 def _check_given(fb: Filterbank, mask: Mask | None, losses: Losses | None) -> None:

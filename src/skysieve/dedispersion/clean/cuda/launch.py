@@ -112,6 +112,7 @@ class DeviceCleaner(Cleaner):
         self.lane = make_lane(runtime)
         self._arrays: dict[str, Any] = {}
         super().__init__(*like.given)
+        self.few = like.few
         if not self.steps:
             return
         self.pitch = series_pitch(self)
@@ -420,6 +421,16 @@ class DeviceCleaner(Cleaner):
         self._arrays["flags"][:1] = 0
 
 
+def kernels_of(dtype: np.dtype[Any]) -> list[tuple[str, str, str]]:
+    """The arguments of `Runtime.module` for the kernels that clean the rows of an engine."""
+    return [(PACKAGE, "clean.cu", build_of(dtype))]
+
+
+def build_of(dtype: np.dtype[Any]) -> str:
+    """The build of ``clean.cu`` for samples of a type."""
+    return "f32" if dtype.kind == "f" else "bytes" if dtype.itemsize == 1 else "words"
+
+
 class PlaneRows:
     """The rows of an engine as `Rows`; see `dedispersion.cuda.rows.Planes`."""
 
@@ -427,7 +438,7 @@ class PlaneRows:
         self.data, self.stride, self.plane, self.planes = planes.data, planes.stride, planes.plane, planes.planes
         self.dtype, self.nchan = np.dtype(dtype).newbyteorder("="), nchan
         self.offset = OFFSETS.get(self.dtype.name, 0)
-        self.build = "f32" if self.dtype.kind == "f" else "bytes" if self.dtype.itemsize == 1 else "words"
+        self.build = build_of(self.dtype)
 
     def _views(self, column: int, count: int) -> list[tuple[int, int, Any]]:
         """Samples on the device: number of the plane, first of every fourth channel, view of channels x samples."""
