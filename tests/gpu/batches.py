@@ -122,8 +122,8 @@ def only_samples(monkeypatch):
     def among_samples(known, nf, cycles):
         return choose(samples_of(known), nf, cycles)
 
-    def of_samples(known, costs, cycles, first=0):
-        return cheapest(samples_of(known), costs, cycles, first)
+    def of_samples(numbered, nf):
+        return cheapest([(i, method) for i, method in numbered if isinstance(method, sinusoid.Samples)], nf)
 
     monkeypatch.setattr(methods, "choose_among", among_samples)
     monkeypatch.setattr(sinusoid, "cheapest", of_samples)

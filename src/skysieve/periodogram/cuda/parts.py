@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ CANDIDATE_BYTES = {4: 20, 8: 32}
 """Bytes of a candidate for a peak (``struct Candidate`` of ``common.cuh``), by the bytes of a power."""
 _PER_WARP = 4
 """Candidates that a warp may give beyond the number of peaks before its floor rises."""
+
+MOST_SORTED = 20_000
+"""Most objects of a chunk that are put in order of their numbers of points."""
 
 Blocks = tuple[NDArray[np.int32] | None, int]
 """(object, stretch) of every block where grids differ, and the number of stretches of the longest grid."""
@@ -74,10 +77,15 @@ def smooth_candidates(nf: int, cycles: float, terms: int = 1) -> int:
     return int(1.5 * nf * cycles * terms) + 256
 
 
-def longest_first(lengths: NDArray[np.int64], chosen: NDArray[np.intp] | None = None) -> NDArray[np.int32]:
-    """Object numbers, longest first; as they come where lengths hardly differ or there are very many."""
-    objects, own = (np.arange(len(lengths)), lengths) if chosen is None else (chosen, lengths[chosen])
-    if 0 < len(objects) <= 20_000 and (most := int(own.max())) > own.min():
-        rank = most - own  # of 16 bits it is sorted in linear time
-        objects = objects[np.argsort(rank.astype(np.uint16) if most < 1 << 16 else rank, kind="stable")]
-    return objects.astype(np.int32)
+def dealt(lengths: NDArray[np.int64], part: NDArray[np.integer[Any]], parts: int) -> list[NDArray[np.int32]]:
+    """The object numbers of each part, longest first; as they come where there are very many.
+
+    ``part`` says which of so many ``parts`` an object is in.
+    """
+    ends = np.bincount(part, minlength=parts).cumsum().tolist()
+    rank, most = part, parts
+    if 0 < len(lengths) <= MOST_SORTED and (longest := int(lengths.max())):
+        rank, most = part * (longest + 1) + (longest - lengths), parts * (longest + 1)
+    # numbers of 16 bits are sorted in linear time
+    order = np.argsort(rank.astype(np.uint16) if most <= 1 << 16 else rank, kind="stable").astype(np.int32)
+    return [order[first:end] for first, end in zip([0, *ends], ends, strict=False)]

@@ -26,7 +26,7 @@ from skysieve.periodogram.numerics.peaks import FEW, MORE_TRIES
 
 from . import structs as cs
 from .chunks import ChunkJob
-from .graphs import Launches, Recorded, bytes_of, gathered, place_of, places_of
+from .graphs import Launches, Recorded, bytes_of, gathered, padded, place_of, room_of
 from .methods import DeviceChunk, Method, Methods
 from .parts import CANDIDATE_BYTES
 
@@ -141,36 +141,42 @@ class Worker(ABC):
 
     def _upload(self, lane: Lane, arrays: dict[str, Any]) -> dict[str, Any]:
         """Copy host arrays to the device, small ones in one transfer; arrays of the device are used in place."""
-        out: dict[str, Any] = {}
-        host: dict[str, NDArray[Any]] = {}
-        for name, a in arrays.items():
-            if isinstance(a, np.ndarray):
-                host[name] = np.ascontiguousarray(a)
-            else:
-                out[name] = a
+        host = {name: np.ascontiguousarray(a) for name, a in arrays.items() if isinstance(a, np.ndarray)}
         if self.runtime.xp is np:
-            return {**out, **host}
-        places, total = places_of(host)
-        start = lane.place(self.data_buffer, total, np.uint8).pointer
+            return arrays | host
+        total = room_of(host)
+        start, at = lane.place(self.data_buffer, total, np.uint8).pointer, 0
         if not lane.recording:
-            ends = {k: p + host[k].nbytes for k, p in places.items()}
-            large = {k: a for k, a in host.items() if a.nbytes > STAGED}
-            straight = [k for k, a in large.items() if a.nbytes <= STRAIGHT or lane.has_pinned(a)]
-            others = [k for k in host if k not in straight]
-            pinned = lane.pinned(self.data_buffer, total, np.uint8)  # a recorded launch reads all of it
-            if others:
-                self.copier.copy([(pinned[places[k] : ends[k]], bytes_of(host[k])) for k in others if k in large])
-                room = pinned.data  # NumPy takes five times as long for short arrays
-                for k in others:
-                    if k not in large and host[k].size:
-                        room[places[k] : ends[k]] = host[k].data.cast("B")
-                first, last = places[others[0]], ends[others[-1]]
-                lane.to_device(Place(start + first, last - first, 1), pinned[first:last])
-            for k in straight:  # after the others, whose range may lie around them
-                lane.to_device(Place(start + places[k], ends[k] - places[k], 1), host[k])
-        for name, p in places.items():
-            out[name] = Place(start + p, host[name].size, host[name].itemsize)
+            self._send(lane, host, start, total)
+        out = dict(arrays)
+        for name, a in host.items():
+            out[name] = Place(start + at, a.size, a.itemsize)
+            at += padded(a.nbytes)
         return out
+
+    def _send(self, lane: Lane, host: dict[str, NDArray[Any]], start: int, total: int) -> None:
+        """Copy arrays to a buffer of the device, one after another: small ones together, through page-locked memory."""
+        pinned = lane.pinned(self.data_buffer, total, np.uint8)  # a recorded launch reads all of it
+        room, at, together, straight, long = pinned.data, 0, list[int](), [], []
+        for a in host.values():
+            end = at + a.nbytes
+            if a.nbytes <= STAGED:
+                if a.nbytes:
+                    room[at:end] = a.data.cast("B")  # NumPy takes five times as long for short arrays
+                together += at, end
+            elif a.nbytes <= STRAIGHT or lane.has_pinned(a):
+                straight.append((Place(start + at, a.nbytes, 1), a))
+            else:
+                long.append((pinned[at:end], bytes_of(a)))
+                together += at, end
+            at += padded(a.nbytes)
+        if long:
+            self.copier.copy(long)
+        if together:
+            first, last = together[0], together[-1]
+            lane.to_device(Place(start + first, last - first, 1), pinned[first:last])
+        for place, a in straight:  # after the others, whose range may lie around them
+            lane.to_device(place, a)
 
     def _device_values(self, lane: Lane, values: NDArray[np.float64] | None) -> Any:
         """The list of frequencies on the device; the same for all chunks."""
