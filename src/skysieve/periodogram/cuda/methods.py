@@ -253,10 +253,12 @@ class Methods(ABC):
         limits["least"], limits["most"] = class_bounds(self.ends, cycles)
         limits["many"] = MANY
         numbers = self.assign(nf, lengths, cycles, limits)
-        present = (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist()
+        counts = np.bincount(numbers + 1).tolist()
+        present = [i for i, count in enumerate(counts) if count]
+        place = [present.index(i) if count else 0 for i, count in enumerate(counts)]
         parts, most = [], float(cycles.max(initial=0))
-        for i, order in zip(present, dealt(lengths, np.searchsorted(present, numbers), len(present)), strict=True):
-            method = self.method(i)
+        for i, order in zip(present, dealt(lengths, numbers + 1, counts, place), strict=True):
+            method = self.method(i - 1)
             some = Objects(
                 order, nf, self.grids.shared, min(most, method.cycles), not cycles[order].min() > 0,
                 bool(lengths[order].max() > LONG), all_candidates,
@@ -317,7 +319,10 @@ def classes_of(ends: NDArray[np.float64], cycles: NDArray[np.float64]) -> tuple[
     first, last = ends.searchsorted((cycles.min(), cycles.max())).tolist()
     if first == last:
         return first, np.zeros(len(cycles), np.intp), 1
-    return first, ends.searchsorted(cycles) - first, last - first + 1
+    classes = (cycles > ends[first]).astype(np.intp)
+    for end in ends[first + 1 : last]:  # few: to search for each object's takes longer
+        classes += cycles > end
+    return first, classes, last - first + 1
 
 
 def class_ends(known: tuple[Method, ...]) -> NDArray[np.float64]:

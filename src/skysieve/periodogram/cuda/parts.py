@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,15 +78,21 @@ def smooth_candidates(nf: int, cycles: float, terms: int = 1) -> int:
     return int(1.5 * nf * cycles * terms) + 256
 
 
-def dealt(lengths: NDArray[np.int64], part: NDArray[np.integer[Any]], parts: int) -> list[NDArray[np.int32]]:
+def dealt(
+    lengths: NDArray[np.int64], kind: NDArray[np.integer[Any]], counts: list[int], parts: list[int]
+) -> list[NDArray[np.int32]]:
     """The object numbers of each part, longest first; as they come where there are very many.
 
-    ``part`` says which of so many ``parts`` an object is in.
+    ``kind`` is that of each object, ``counts`` how many objects are of each kind, ``parts`` which part each kind is in.
     """
-    ends = np.bincount(part, minlength=parts).cumsum().tolist()
-    rank, most = part, parts
-    if 0 < len(lengths) <= MOST_SORTED and (longest := int(lengths.max())):
-        rank, most = part * (longest + 1) + (longest - lengths), parts * (longest + 1)
-    # numbers of 16 bits are sorted in linear time
-    order = np.argsort(rank.astype(np.uint16) if most <= 1 << 16 else rank, kind="stable").astype(np.int32)
-    return [order[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+    longest = int(lengths.max()) if 0 < len(lengths) <= MOST_SORTED else 0
+    ranks = np.array([part * (longest + 1) + longest for part in parts])[kind]
+    if longest:
+        ranks -= lengths
+    if (max(parts, default=0) + 1) * (longest + 1) <= 1 << 16:
+        ranks = ranks.astype(np.uint16)  # sorted in linear time
+    order, sizes = ranks.argsort(kind="stable").astype(np.int32), [0] * (max(parts, default=-1) + 1)
+    for part, count in zip(parts, counts, strict=True):
+        sizes[part] += count
+    ends = list(accumulate(sizes))
+    return [order[end - size : end] for end, size in zip(ends, sizes, strict=True)]

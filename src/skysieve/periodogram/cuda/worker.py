@@ -31,6 +31,7 @@ from .methods import DeviceChunk, Method, Methods
 from .parts import CANDIDATE_BYTES
 
 PACKAGE = "skysieve.periodogram.cuda"
+I32, I64, F64 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float64)
 SCALE_KIND = {name: kind.scale for name, kind in NORMALIZATIONS.items()}
 NORM = {name: kind.form for name, kind in NORMALIZATIONS.items()}
 WIDE, NARROW = 512, 128
@@ -193,7 +194,7 @@ class Worker(ABC):
         if key not in self._tables:
             made = make()
             with lane:
-                self._tables[key] = {name: self.runtime.xp.asarray(a) for name, a in made.items()}
+                self._tables[key] = {name: Place.of(self.runtime.xp.asarray(a)) for name, a in made.items()}
                 lane.synchronize()
         return self._tables[key]
 
@@ -214,21 +215,28 @@ class Worker(ABC):
         lane.synchronize()
         return cs.scan_of(host)
 
-    def ends(self, t: Any, offsets: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """First and last time of objects none of which is empty; ``t`` is on the device.
+    def cycles(
+        self, t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]
+    ) -> Callable[[], NDArray[np.float64]]:
+        """Begin to compute `chunks.bounded_cycles` of objects none of which is empty, whose times are on the device;
+        return a function that waits for them.
 
-        The kernel writes them to host memory: CuPy's way, which copies numbers of rows, gathers and copies back, takes
+        The kernel writes to host memory: CuPy's way, which copies numbers of rows, gathers and copies back, takes
         five times as long.
         """
         lane, n = self.spare, len(offsets) - 1
-        rows = lane.pinned("ends.offsets", n + 1, np.int64)
-        first, last = lane.pinned("ends", 2 * n, np.float64).reshape(2, n)
-        rows[...] = offsets
+        kinds = {"offsets": (n + 1, I64), "df": (len(df), F64), "cycles": (n, F64)}
+        host, places = lane.pinned_arrays("cycles", kinds)
+        host["offsets"][...], host["df"][...] = offsets, df
         lane.after_caller()
-        args = fill(cs.ENDS, t=t, offsets=rows, first=first, last=last, n=n)
-        self.module("prepare.cu").launch("ls_ends", (-(-n // 256),), (256,), (args,), stream=lane.stream)
-        lane.synchronize()
-        return first, last
+        args = fill(cs.CYCLES, t=t, n=n, grid_stride=int(len(df) > 1), **places)
+        self.module("prepare.cu").launch("ls_cycles", (-(-n // 256),), (256,), (args,), stream=lane.stream)
+
+        def found() -> NDArray[np.float64]:
+            lane.synchronize()
+            return host["cycles"]
+
+        return found
 
     def _prepare(self, lane: Lane, data: dict[str, Any], n: int, info: Any, **more: Any) -> None:
         given: dict[str, Any] = {
@@ -370,25 +378,25 @@ class Worker(ABC):
         """The best candidates of every object, refined: the answers, which kernels write to the host."""
         lane, job, data, info, values = chunk.lane, chunk.job, chunk.data, chunk.info, chunk.values
         n, k, m = job.n_objects, self.spec.n_peaks, tries(self.spec)
-        about = {"host_info": lane.pinned("host_info", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
-        kinds = {"index": np.int32, "frequency": np.float64, "best": np.float64, "curvature": np.float64}
-        answers = {name: lane.pinned(name, n * k, dtype) for name, dtype in kinds.items()}
+        kinds = {"index": I32, "frequency": F64, "best": F64, "curvature": F64}
+        answers = {"host_info": (n, cs.INFO), "flags": (n, I32)} | {name: (n * k, kind) for name, kind in kinds.items()}
+        job.results, on_host = lane.pinned_arrays("answers", answers)
         found = {
             "index": lane.place("picked", n * m, np.int32), "here": lane.place("picked_power", n * m, np.float64),
             "vertex": lane.place("picked_vertex", n * m, np.float64), "found": lane.place("found", n, np.int32),
         }  # fmt: skip
         to = {
-            "left": lane.place("left", n, np.uint32),
-            **{"answer_index" if name == "index" else name: a for name, a in answers.items()},
-        }
+            "left": lane.place("left", n, np.uint32), "answer_index": on_host["index"],
+            **{name: on_host[name] for name in ("frequency", "best", "curvature")},
+        }  # fmt: skip
         tried = {"tried": lane.place("tried", 1, np.uint32), "tries_list": lane.place("tries", n * m, np.int32)}
         search = SEARCH_MANY if k > FLOORED else self.search
         if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
             search = SEARCH_FEW
         threads, held, stride = search[0], min(job.cap, search[1]), 0 if job.shared else 1
         args = fill(
-            cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **chunk.peaks, **about, **found, **to, **tried,
-            frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
+            cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **chunk.peaks, **found, **to, **tried,
+            host_info=on_host["host_info"], flags=on_host["flags"], frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
         )  # fmt: skip
         self.module("peaks/peaks.cu").launch(
             "ls_peaks", (n,), (threads,), (args,), shared_mem=held * (self.itemsize + 4), stream=lane.stream
@@ -400,7 +408,6 @@ class Worker(ABC):
         }  # fmt: skip
         ranks = {"rank": lane.place("rank", n * m, np.int32), **to}
         self._refine(chunk, picks, ranks, tried)
-        job.results = about | answers
 
     @property
     def refiner(self) -> Module:

@@ -13,7 +13,7 @@ import numpy as np
 
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Lane
-from skysieve.core.gpu.structs import fill, from_place, struct
+from skysieve.core.gpu.structs import Place, fill, from_place, struct
 
 from .half_window import shape_in_time
 from .layout import SampleLayout, bessel_i0, comb_tables, sampler
@@ -108,7 +108,7 @@ class Sampler:
                 if self._layout.halves:  # how strengths are divided follows the spreading polynomials
                     taps = np.concatenate([taps.ravel(), shape_in_time()])
                 made = comb_tables(1, kernel) | {"taps": np.ascontiguousarray(taps)}
-                self._tables = {name: self.runtime.xp.asarray(a) for name, a in made.items()}
+                self._tables = {name: Place.of(self.runtime.xp.asarray(a)) for name, a in made.items()}
                 lane.synchronize()
         return self._tables
 

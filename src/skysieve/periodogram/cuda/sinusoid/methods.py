@@ -254,7 +254,7 @@ class NufftMethod(SinusoidMethod):
     def line(self, costs: Costs, nf: Any) -> tuple[Any, Any]:
         return costs.comb_line(self, nf)
 
-    @property
+    @cached_property
     def span(self) -> int:
         """Frequencies of a pair of bands."""
         return 2 * self.modes * self.combs
@@ -311,7 +311,7 @@ class Comb(NufftMethod):
     def kind(self) -> str:
         return "flat" if self.fold == 1 else f"x{self.fold}"
 
-    @property
+    @cached_property
     def cycles(self) -> float:
         """Largest ``df * span`` for which every tap of every point falls on a cell."""
         return ((M * self.fold - COMB_TAPS) / M - 1e-9) / self.combs
@@ -518,7 +518,7 @@ class Samples(NufftMethod):
         tiles = POWERS_SPAN // (64 * max(1, self.combs // 8))
         return SampleLayout(1, self.combs, tiles, self.modes, self.reach, self.halves)
 
-    @property
+    @cached_property
     def cycles(self) -> float:
         """Largest ``df * span`` for which samples are close enough."""
         return FULLEST / self.combs
@@ -819,12 +819,13 @@ class SinusoidMethods(Methods):
         kind = 2 * classes + (lengths > LONG)
         kind = 2 * kind + (lengths <= few[kind])
         numbers = [number for each in both for one in each for number in (one, -1)]
-        present = np.bincount(kind).nonzero()[0].tolist()
+        counts = np.bincount(kind, minlength=len(numbers)).tolist()
+        present = [j for j, count in enumerate(counts) if count]
         chosen = sorted({numbers[j] for j in present})
-        place = np.array([chosen.index(number) if number in chosen else 0 for number in numbers])
+        place = [chosen.index(number) if count else 0 for number, count in zip(numbers, counts, strict=True)]
         most, long = float(cycles.max()), {numbers[j] for j in present if j & 2}
         parts, known = [], dict[int, dict[str, float]]()
-        for number, order in zip(chosen, dealt(lengths, place[kind], len(chosen)), strict=True):
+        for number, order in zip(chosen, dealt(lengths, kind, counts, place), strict=True):
             method = self.method(number)
             some = Objects(
                 order, self.grids.nf, True, min(most, method.cycles), long=number in long, all_candidates=all_candidates
@@ -832,7 +833,7 @@ class SinusoidMethods(Methods):
             part = method.part(self, some)
             known[number] = method.limits(part)
             parts.append(part)
-        rows = [self._limit(first, j, both[j // 4], fews, known) if j in present else _NO_LIMIT for j in range(len(numbers))]
+        rows = [self._limit(first, j, both[j // 4], fews, known) if count else _NO_LIMIT for j, count in enumerate(counts)]
         table = np.array(rows, cs.LIMIT).view(np.int64).reshape(len(rows), -1)
         return parts, table.take(kind, 0).view(cs.LIMIT).ravel()  # records by themselves take 30 times as long
 
