@@ -17,7 +17,7 @@ from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane, make_lane
 from skysieve.core.gpu.structs import Place, address, fill
 from skysieve.periodogram.contract import Scan, Spec
-from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, lengths_of, longer_objects, refine, tries
+from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, longer_objects, refine, tries
 from skysieve.periodogram.cuda.samples.layout import SampleLayout
 from skysieve.periodogram.cuda.samples.samples import Sampler
 from skysieve.periodogram.cuda.sinusoid.tables import corrections, spreading_kernel
@@ -343,7 +343,7 @@ class Worker(ABC):
         """The small arrays that kernels read of every object; ``start``: where its powers begin."""
         return {
             "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
-            "start": start, "limit": job.limits.view(np.uint8), **longer_objects(job.offsets),
+            "start": start, "limit": job.limits.view(np.uint8), **longer_objects(job.lengths),
         }  # fmt: skip
 
     def _clean(self, chunk: DeviceChunk, other: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -419,7 +419,7 @@ class Worker(ABC):
     ) -> None:  # fmt: skip
         """Move picked peaks to the maxima of the exact periodogram."""
         refine(
-            self.refiner, chunk.lane, chunk.data, lengths_of(chunk.job.offsets), self.spec,
+            self.refiner, chunk.lane, chunk.data, chunk.job.lengths, self.spec,
             self.runtime.device.sm_count, picks, **ranks, **tried, tp=chunk.work["tp"], wv=chunk.work["wv"],
             offsets=chunk.data["offsets"],
         )  # fmt: skip

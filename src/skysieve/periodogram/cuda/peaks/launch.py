@@ -50,12 +50,12 @@ def columns(spec: Spec) -> int:
     return 0 if spec.model.regularised else spec.model.columns
 
 
-def longer_objects(offsets: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | None]:
+def longer_objects(lengths: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | None]:
     """Numbers of the objects whose peaks take a warp or a block each, and of those whose peaks take several blocks.
 
     The longest come first, so that no long climb begins when all others end.
     """
-    lengths, most = (found := lengths_of(offsets)), int(found.max(initial=0))
+    most = int(lengths.max(initial=0))
 
     def above(n: int) -> NDArray[np.int32] | None:
         if most <= n:
@@ -64,12 +64,6 @@ def longer_objects(offsets: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | 
         return which[np.argsort(-lengths[which])].astype(np.int32)
 
     return {"longer": above(SHORT), "longest": above(VERY_LONG)}
-
-
-def lengths_of(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows of each object (`numpy.diff` takes three times as long)."""
-    lengths: NDArray[np.int64] = offsets[1:] - offsets[:-1]
-    return lengths
 
 
 def refine(
