@@ -34,7 +34,7 @@ class Cycles:
     def begin(self) -> None:
         """Compute those of rows on a GPU, without waiting for them."""
         t, _, _, offsets = self._source.read(0, self._source.n_objects)
-        if self._on_gpu is not None and is_device_array(t) and (offsets[1:] > offsets[:-1]).all():
+        if self._on_gpu is not None and is_device_array(t) and lengths_of(offsets).min(initial=1) > 0:
             self._coming = self._on_gpu(t, offsets, self._df)
 
     def every(self) -> NDArray[np.float64]:
@@ -127,9 +127,8 @@ class ChunkJob:
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Rows of each object (`numpy.diff` takes three times as long)."""
-        found: NDArray[np.int64] = self.offsets[1:] - self.offsets[:-1]
-        return found
+        """Rows of each object."""
+        return lengths_of(self.offsets)
 
     @cached_property
     def codes(self) -> NDArray[np.uint8]:
@@ -194,6 +193,12 @@ def bounded_cycles(
 def _same_grids(a: Grids, b: Grids) -> bool:
     """Are these certainly the same frequencies?  (Long arrays are not compared.)"""
     return a is b or (a.shared and b.shared and a.values is None and b.values is None and a.of(0) == b.of(0))
+
+
+def lengths_of(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows of each object (`numpy.diff` takes three times as long)."""
+    lengths: NDArray[np.int64] = offsets[1:] - offsets[:-1]
+    return lengths
 
 
 def same_cuts(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
@@ -368,7 +373,7 @@ def _plain_job(
     if job is None:
         every = settings.cycles
         cycles = cycles_of(t, offsets, df) if every is None else every.every()[objects]
-        lengths = offsets[1:] - offsets[:-1]
+        lengths = lengths_of(offsets)
         job = job_of(settings, t, y, dy, offsets, objects, output, cycles, lengths, all_candidates)
         if cache is not None:
             cache.put(settings, chunk, job)

@@ -484,9 +484,8 @@ def _checked_offsets(offsets: Any, n_rows: int) -> NDArray[np.int64]:
         raise ValueError(
             f"offsets go from {bounds[0]} to {bounds[-1]}; from 0 to the number of rows, {n_rows}, expected"
         )
-    falls = bounds[1:] < bounds[:-1]
-    if falls.any():
-        j = int(np.argmax(falls))
+    if bounds.size > 1 and (steps := bounds[1:] - bounds[:-1]).min() < 0:
+        j = int(np.argmax(steps < 0))
         raise ValueError(
             f"offsets[{j + 1}] = {bounds[j + 1]} is below offsets[{j}] = {bounds[j]}; offsets must not decrease"
         )
