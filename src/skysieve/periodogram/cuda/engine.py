@@ -301,7 +301,11 @@ class Engine:
         worker.compile_ahead([(method, output.power is not None, per_block) for method, per_block in wanted])
 
     def _settings(
-        self, source: Source, grids: Grids, output: Output, costs: Costs | None = None,
+        self,
+        source: Source,
+        grids: Grids,
+        output: Output,
+        costs: Costs | None = None,
         on_gpu: CyclesOnGPU | None = None,
     ) -> RunSettings:
         start = grids.offsets(source.n_objects) if output.power is not None else None

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -81,7 +81,7 @@ class Method(ABC):
         """Where the samples of part ``i`` lie, if it has any, and its arrays that are uploaded with the rows."""
         return None, {}
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
         """Launch what computes cells and weights of every row (see `rows`)."""
         return {}
 
@@ -94,9 +94,9 @@ class Method(ABC):
 class Objects:
     """Objects of a chunk that one method serves.
 
-    ``order`` are their numbers in the chunk, longest first; ``nf`` is of all objects of the chunk, of length 1 where the
-    grid is shared.  No ``df * span`` is above ``largest_cycles``; ``spanless``: one of them is 0.  ``long``: some object
-    has many points.
+    ``order`` are their numbers in the chunk, longest first; ``nf`` is of all objects of the chunk, of length 1 where
+    the grid is shared.  No ``df * span`` is above ``largest_cycles``; ``spanless``: one of them is 0.  ``long``: some
+    object has many points.
     """
 
     order: NDArray[np.int32]
@@ -122,9 +122,8 @@ class DeviceChunk:
     """A chunk on its way through a lane: its arrays on the device.
 
     ``data`` are the uploaded arrays, ``work`` the clean rows, ``peaks`` the room for candidates, ``values`` a list of
-    frequencies.  ``cuts`` and ``early`` have an entry for each part: where its samples lie, and the launches made
-    before the rows were clean.  ``largest`` is the number of the part with most objects.  ``rows`` holds what
-    `Method.prepare_rows` made, by `Method.rows`.
+    frequencies.  ``cuts`` has an entry for each part: where its samples lie.  ``largest`` is the number of the part
+    with most objects.  ``rows`` holds what `Method.prepare_rows` made, by `Method.rows`.
     """
 
     lane: Lane
@@ -137,7 +136,6 @@ class DeviceChunk:
     bins: Any = None
     work: dict[str, Any] = field(default_factory=dict)
     cuts: list[Cut | None] = field(default_factory=list)
-    early: list[dict[str, Any]] = field(default_factory=list)
     largest: int = 0
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -151,11 +149,10 @@ class DeviceChunk:
         """What kernels read of the grids."""
         return {"f0": self.data["f0"], "df": self.data["df"], "grid_stride": self.stride}
 
-    def prepare_rows(self, worker: Any) -> None:
-        """Let every method prepare rows; methods that need the same arrays share them."""
-        for part in self.job.parts:
-            if part.method.rows and part.method.rows not in self.rows:
-                self.rows[part.method.rows] = part.method.prepare_rows(worker, self)
+    def prepare_rows(self, worker: Any, method: Method, stream: Any) -> None:
+        """Let a method prepare rows; methods that need the same arrays share them."""
+        if method.rows and method.rows not in self.rows:
+            self.rows[method.rows] = method.prepare_rows(worker, self, stream)
 
 
 @dataclass(frozen=True)
@@ -299,8 +296,8 @@ FEW_CYCLES = 8
 
 
 def cheapest(numbered: Iterable[tuple[int, Method]], nf: int, cycles: float = -math.inf) -> int:
-    """The number of the cheapest of some methods on a grid of ``nf`` frequencies; of equal ones the first; -1 where none
-    serves ``cycles``."""
+    """The number of the cheapest of some methods on a grid of ``nf`` frequencies; of equal ones the first; -1 where
+    none serves ``cycles``."""
     best, least = -1, math.inf
     for number, method in numbered:
         if cycles <= method.cycles and (cost := method.cost(nf)) < least:

@@ -140,24 +140,26 @@ class Worker(ABC):
 
     # ------------------------------------------------------------------ upload
 
-    def _upload(self, lane: Lane, arrays: dict[str, Any]) -> dict[str, Any]:
-        """Copy host arrays to the device, small ones in one transfer; arrays of the device are used in place."""
+    def _upload(self, lane: Lane, arrays: dict[str, Any], more: str = "") -> dict[str, Any]:
+        """Copy host arrays to the device, small ones in one transfer; arrays of the device are used in place.
+
+        ``more`` tells the buffer of further arrays of a launch from that of its rows.
+        """
         host = {name: np.ascontiguousarray(a) for name, a in arrays.items() if isinstance(a, np.ndarray)}
         if self.runtime.xp is np:
             return arrays | host
-        total = room_of(host)
-        start, at = lane.place(self.data_buffer, total, np.uint8).pointer, 0
+        total, buffer = room_of(host), self.data_buffer + more
+        start, at = lane.place(buffer, total, np.uint8).pointer, 0
         if not lane.recording:
-            self._send(lane, host, start, total)
+            self._send(lane, host, start, lane.pinned(buffer, total, np.uint8))  # a recorded launch reads all of it
         out = dict(arrays)
         for name, a in host.items():
             out[name] = Place(start + at, a.size, a.itemsize)
             at += padded(a.nbytes)
         return out
 
-    def _send(self, lane: Lane, host: dict[str, NDArray[Any]], start: int, total: int) -> None:
-        """Copy arrays to a buffer of the device, one after another: small ones together, through page-locked memory."""
-        pinned = lane.pinned(self.data_buffer, total, np.uint8)  # a recorded launch reads all of it
+    def _send(self, lane: Lane, host: dict[str, NDArray[Any]], start: int, pinned: NDArray[np.uint8]) -> None:
+        """Copy arrays to the device, one after another from ``start`` on: small ones together, through ``pinned``."""
         room, at, together, straight, long = pinned.data, 0, list[int](), [], []
         for a in host.values():
             end = at + a.nbytes
@@ -215,9 +217,7 @@ class Worker(ABC):
         lane.synchronize()
         return cs.scan_of(host)
 
-    def cycles(
-        self, t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]
-    ) -> Callable[[], NDArray[np.float64]]:
+    def cycles(self, t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]) -> Callable[[], NDArray[np.float64]]:
         """Begin to compute `chunks.bounded_cycles` of objects none of which is empty, whose times are on the device;
         return a function that waits for them.
 
@@ -343,7 +343,7 @@ class Worker(ABC):
         """The small arrays that kernels read of every object; ``start``: where its powers begin."""
         return {
             "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
-            "start": start, "limit": job.limits.view(np.uint8), **longer_objects(job.lengths),
+            "start": start, "limit": job.limits.view(np.uint8),
         }  # fmt: skip
 
     def _clean(self, chunk: DeviceChunk, other: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -396,7 +396,8 @@ class Worker(ABC):
         threads, held, stride = search[0], min(job.cap, search[1]), 0 if job.shared else 1
         args = fill(
             cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **chunk.peaks, **found, **to, **tried,
-            host_info=on_host["host_info"], flags=on_host["flags"], frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
+            host_info=on_host["host_info"], flags=on_host["flags"],
+            frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
         )  # fmt: skip
         self.module("peaks/peaks.cu").launch(
             "ls_peaks", (n,), (threads,), (args,), shared_mem=held * (self.itemsize + 4), stream=lane.stream
@@ -418,14 +419,17 @@ class Worker(ABC):
         self, chunk: DeviceChunk, picks: dict[str, Any], ranks: dict[str, Any], tried: dict[str, Any]
     ) -> None:  # fmt: skip
         """Move picked peaks to the maxima of the exact periodogram."""
+        # now that the GPU has work for some time
+        longer = self._upload(chunk.lane, longer_objects(chunk.job.lengths), ".longer")
         refine(
-            self.refiner, chunk.lane, chunk.data, chunk.job.lengths, self.spec,
+            self.refiner, chunk.lane, longer, chunk.job.lengths, self.spec,
             self.runtime.device.sm_count, picks, **ranks, **tried, tp=chunk.work["tp"], wv=chunk.work["wv"],
             offsets=chunk.data["offsets"],
         )  # fmt: skip
 
-    def weights(self, lane: Lane, data: dict[str, Any], work: dict[str, Any], rows: int, stride: int) -> dict[str, Any]:
+    def weights(self, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
         """Cells and weights of every point for the combs of one sinusoid."""
+        lane, work, rows = chunk.lane, chunk.work, chunk.job.n_rows
         t = self.spec.dtype
 
         def tables() -> dict[str, Any]:
@@ -438,8 +442,8 @@ class Worker(ABC):
             "at_2f": lane.place("at_2f", 16 * (rows + WEIGHT_PAD), t, zero=True),
         }
         args = fill(
-            cs.WEIGHTS, tp=work["tp"], owner=work["owner"], df=data["df"], limit=data["limit"], rows=rows,
-            grid_stride=stride, **self.on_device(lane, "weights", tables), **out,
+            cs.WEIGHTS, tp=work["tp"], owner=work["owner"], df=chunk.data["df"], limit=chunk.data["limit"], rows=rows,
+            grid_stride=chunk.stride, **self.on_device(lane, "weights", tables), **out,
         )  # fmt: skip
-        self.module("prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=lane.stream)
+        self.module("prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=stream)
         return out

@@ -182,11 +182,8 @@ class SampledSeries(SeriesMethod):
         made = cut(self.layout, job.f0[own], job.df[own], job.nf[own], len(order), job.shared, multiprocessors)
         return made, small_arrays(made, i)
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
-        found: dict[str, Any] = worker.sampler.points(
-            chunk.lane, chunk.data, chunk.info, chunk.work, chunk.work["owner"], chunk.job.n_rows, chunk.stride,
-            chunk.work["counts"],
-        )  # fmt: skip
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
+        found: dict[str, Any] = worker.sampler.points(chunk, stream, chunk.work["counts"])
         return found
 
     def tops(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:

@@ -67,11 +67,11 @@ def longer_objects(lengths: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | 
 
 
 def refine(
-    module: Module, lane: Lane, data: dict[str, Any], lengths: NDArray[np.int64], spec: Spec, multiprocessors: int,
+    module: Module, lane: Lane, objects: dict[str, Any], lengths: NDArray[np.int64], spec: Spec, multiprocessors: int,
     picks: dict[str, Any], **rows: Any,
 ) -> None:  # fmt: skip
-    """Peaks of one sinusoid; ``data`` has the arrays of `longer_objects`."""
-    longer, longest = data["longer"], data["longest"]
+    """Peaks of one sinusoid; ``objects`` has the arrays of `longer_objects`."""
+    longer, longest = objects["longer"], objects["longest"]
     first = 0 if longer is None else longer.size * spec.n_peaks
     common: dict[str, Any] = {
         **picks, **rows, "mean": spec.fit_mean, "few": SHORT, "middle": LONG, "many": VERY_LONG, "climbs": None,

@@ -115,8 +115,6 @@ class SinusoidMethod(Method):
     """The guard by the bytes of a power."""
     window: ClassVar[int] = 0
     """The window that sums are interpolated by between frequencies: 0 none, -1 from samples."""
-    early: ClassVar[bool] = False
-    """Does it need no prepared rows but the clean ones, so that it is launched before those are prepared?"""
 
     @property
     def circle(self) -> float:
@@ -147,10 +145,6 @@ class SinusoidMethod(Method):
         """Nanoseconds of an object of ``nf`` frequencies: without points, and of each point."""
         return costs.direct_line(nf)
 
-    def early_arrays(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
-        """Launch what depends on the grids of part ``i`` alone, and return the arrays that it fills."""
-        return {}
-
     def arguments(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
         """Fields that the structs of all methods have."""
         guard, few = self.guards[worker.itemsize]
@@ -167,7 +161,6 @@ class DirectSums(SinusoidMethod):
     """Sums over all points for every frequency of a grid (``sinusoid/direct.cu``)."""
 
     direct: ClassVar[bool] = True
-    early: ClassVar[bool] = True
     guards: ClassVar[dict[int, Guard]] = {8: (1e-3, 0), 4: (0.02, 0)}
 
     @property
@@ -351,10 +344,8 @@ class Comb(NufftMethod):
         """What the kernel reads of each comb."""
         return make_tables(self.combs, dtype)
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
-        found: dict[str, Any] = worker.weights(
-            chunk.lane, chunk.data, chunk.work, chunk.job.n_rows, chunk.stride
-        )  # fmt: skip
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
+        found: dict[str, Any] = worker.weights(chunk, stream)
         return found
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
@@ -587,8 +578,9 @@ class Samples(NufftMethod):
         made = cut(self.layout, job.f0[own], job.df[own], job.nf[own], len(order), job.shared, 1, turns=1)
         return made, small_arrays(made, i)
 
-    def early_arrays(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
-        """The coefficients that ``ls_powers`` interpolates with: of each grid of the part, or of the one of all.
+    def _taps(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> dict[str, Any]:
+        """Launch the computation of the coefficients that ``ls_powers`` interpolates with: of each grid of the part,
+        or of the one of all.
 
         Those of one grid are computed by the launch before the recorded one, in buffers of that launch.  Those of many
         grids take too much room for each launch to keep its own: recorded launches compute them.
@@ -610,18 +602,16 @@ class Samples(NufftMethod):
             blocks=blocks, member=0, order=data[f"order{i}"], **chunk.grids, **window, **taps,
         )  # fmt: skip
         module = worker.runtime.module(*self._kernel(worker.spec))
-        module.launch("ls_taps", (n * blocks,), (256,), (args,), stream=lane.stream)
+        module.launch("ls_taps", (n * blocks,), (256,), (args,), stream=stream)
         return taps
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
-        found: dict[str, Any] = worker.sampler.points(
-            chunk.lane, chunk.data, chunk.info, chunk.work, chunk.work["owner"], chunk.job.n_rows, chunk.stride
-        )
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
+        found: dict[str, Any] = worker.sampler.points(chunk, stream)
         return found
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
         """Samples, then powers, of a group of the part's objects after the other."""
-        more, taps, cut_of_part = self.arguments(worker, chunk, i), chunk.early[i], chunk.cuts[i]
+        more, taps, cut_of_part = self.arguments(worker, chunk, i), self._taps(worker, chunk, i, stream), chunk.cuts[i]
         assert cut_of_part is not None
         order, grids = more["order"], {k: more[k] for k in ("offsets", "df", "f0", "grid_stride")}
         own = {k: v for k, v in more.items() if k not in ("tasks", "order", "grid_stride")}
@@ -833,7 +823,9 @@ class SinusoidMethods(Methods):
             part = method.part(self, some)
             known[number] = method.limits(part)
             parts.append(part)
-        rows = [self._limit(first, j, both[j // 4], fews, known) if count else _NO_LIMIT for j, count in enumerate(counts)]
+        rows = [_NO_LIMIT] * len(counts)
+        for j in present:
+            rows[j] = self._limit(first, j, both[j // 4], fews, known)
         table = np.array(rows, cs.LIMIT).view(np.int64).reshape(len(rows), -1)
         return parts, table.take(kind, 0).view(cs.LIMIT).ravel()  # records by themselves take 30 times as long
 
