@@ -64,6 +64,7 @@ class Worker(ABC):
         self.itemsize = spec.dtype.itemsize
         self.build = "f64" if spec.dtype == np.float64 else "f32"
         self.norm, self.scaled = NORM[spec.normalization], spec.normalization != "standard"
+        self.tries, self.harmonics, self.columns = tries(spec), harmonics(spec), columns(spec)
         self.copier = copier or Copier()
         self.lanes = [make_lane(runtime) for _ in range(lanes)]
         self._tables: dict[Hashable, dict[str, Any]] = {}
@@ -246,7 +247,7 @@ class Worker(ABC):
         kind = SCALE_KIND.get(self.spec.normalization, 0)
         args = fill(
             cs.PREPARE, t=data["t"], y=data["y"], dy=data["dy"], offsets=data["offsets"], info=info,
-            centre=self.spec.centred, scale_kind=kind, harmonics=harmonics(self.spec), fewest=self.spec.min_points,
+            centre=self.spec.centred, scale_kind=kind, harmonics=self.harmonics, fewest=self.spec.min_points,
             **given,
         )  # fmt: skip
         threads = WIDE if n <= 2 * self.runtime.device.sm_count else NARROW
@@ -351,7 +352,8 @@ class Worker(ABC):
 
         ``other``: rows that take the place of those uploaded.
         """
-        lane, job, data, peaks = chunk.lane, chunk.job, chunk.data | (other or {}), chunk.peaks
+        lane, job, peaks = chunk.lane, chunk.job, chunk.peaks
+        data = chunk.data | other if other else chunk.data
         rows = job.n_rows
         work = {
             "tp": lane.place("tp", rows, np.float64), "wv": lane.place("wv", 2 * rows, np.float64),
@@ -377,7 +379,7 @@ class Worker(ABC):
     def _peaks(self, chunk: DeviceChunk) -> None:
         """The best candidates of every object, refined: the answers, which kernels write to the host."""
         lane, job, data, info, values = chunk.lane, chunk.job, chunk.data, chunk.info, chunk.values
-        n, k, m = job.n_objects, self.spec.n_peaks, tries(self.spec)
+        n, k, m = job.n_objects, self.spec.n_peaks, self.tries
         kinds = {"index": I32, "frequency": F64, "best": F64, "curvature": F64}
         answers = {"host_info": (n, cs.INFO), "flags": (n, I32)} | {name: (n * k, kind) for name, kind in kinds.items()}
         job.results, on_host = lane.pinned_arrays("answers", answers)
@@ -405,7 +407,7 @@ class Worker(ABC):
         picks = {
             "info": info, **{name: data[name] for name in ("f0", "df", "nf")}, "frequencies": values, **found,
             "refined": lane.place("refined", 3 * n * m, np.float64), "tries": m, "wanted": k,
-            "grid_stride": stride, "harmonics": harmonics(self.spec), "columns": columns(self.spec),
+            "grid_stride": stride, "harmonics": self.harmonics, "columns": self.columns,
         }  # fmt: skip
         ranks = {"rank": lane.place("rank", n * m, np.int32), **to}
         self._refine(chunk, picks, ranks, tried)
