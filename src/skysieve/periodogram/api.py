@@ -620,7 +620,7 @@ class Borrowing(LombScarglePlan):
     ) -> tuple[Engine | None, Device]:
         devices = resolve(device)
         if devices[0].kind == "cpu" or device != "auto" or not self._by_size:
-            return self._engine_for(devices, memory, threads), devices[0]
+            return super()._make_engine(device, memory, threads)
         self._later = partial(self._engine_for, memory=memory, threads=threads)
         return None, devices[0]
 

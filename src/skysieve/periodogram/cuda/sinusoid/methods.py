@@ -660,7 +660,7 @@ def nufft_methods(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tu
     return tuple(out)
 
 
-_NO_LIMIT = (0.0, 0.0, 0.0, 0, 0, 0, 0)
+_NO_LIMIT: tuple[float, ...] = (0.0, 0.0, 0.0, 0, 0, 0, 0)
 
 
 class Choice:
