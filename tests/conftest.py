@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import gc
 import hashlib
 import importlib
 import json
@@ -102,6 +103,12 @@ def slow_cases(names: list[str]) -> set[str]:
                 slow.add(name)
             count[test] += 1
     return slow
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, millions of objects that stay, out of what Python's collection of garbage looks at."""
+    gc.collect()
+    gc.freeze()
 
 
 def _no_such_method(item: pytest.Item) -> bool:

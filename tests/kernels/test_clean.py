@@ -18,6 +18,7 @@ from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.data.simulate import fake
 from skysieve.dedispersion.injections.interference import interference
 from tests.kernels.devices import one_order
+from tests.marks import slow
 
 KINDS = {"u1": np.uint8, "i1": np.int8, "u2": np.uint16, "i2": np.int16, "f4": np.float32}
 
@@ -95,7 +96,7 @@ def test_cells_on_the_track_of_a_bright_pulse_stay(runtime, dm):
 
 
 @one_order
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["u1", slow("i1"), "u2", slow("i2"), "f4"])
 def test_every_type_of_samples(runtime, kind):
     removed, _ = compare(runtime, recording("all", kind, 3.0, 64, snr=20))
     assert sum(removed.parts.values()) > 0
