@@ -76,7 +76,9 @@ def rectangles(rects, shape):
 KINDS = ("1", "2", "4", "8", "int8", "uint16", "float32", "skew")
 
 
-@pytest.mark.parametrize("kind", ["1", slow("2"), slow("4"), "8", "int8", slow("uint16"), "float32", slow("skew")])
+@pytest.mark.parametrize(
+    "kind", ["1", slow("2"), slow("4"), "8", slow("int8"), slow("uint16"), "float32", slow("skew")]
+)
 @pytest.mark.parametrize("pulses", ["", " pulses"])
 def test_noise_and_pulses_are_no_dropouts(kind, pulses):
     """Short runs of equal samples are natural in few bits; all samples are searched as they are."""

@@ -127,7 +127,7 @@ def test_narrow_band_signals_and_impulses_in_any_batches(runtime, monkeypatch):
 
 
 @one_order
-@pytest.mark.parametrize(("kind", "sigma"), [("u1", 16), ("u1", 3), ("i1", 3), ("u2", 16), ("f4", 16)])
+@pytest.mark.parametrize(("kind", "sigma"), [("u1", 16), ("u1", 3), slow("i1", 3), ("u2", 16), ("f4", 16)])
 def test_steps_of_the_gain_are_undone(runtime, kind, sigma):
     """Up and not quite down again, with channels of few levels, which are rounded at random; an impulse after it."""
     x = np.random.default_rng(0).normal(96, sigma, (7000, 40))
