@@ -155,7 +155,7 @@ def test_data_that_begin_late_die_and_end_early(runtime):
 
 
 @one_order
-@pytest.mark.parametrize("kind", ["u1", "f4"])
+@pytest.mark.parametrize("kind", ["u1", slow("f4")])
 def test_an_engine_cleans_what_it_loads_in_chunks(runtime, kind):
     """Chunks overlap, and end within blocks; the last ones load nothing new."""
     x = recording("all", kind, 4.0, 40)
