@@ -17,10 +17,18 @@ from uuid import uuid4
 from .arrays import to_arrow
 from .errors import install_hint
 
-__all__ = ["parquet_rows", "remove_leftovers", "save_figure", "write_parquet", "written"]
+__all__ = ["is_special", "parquet_rows", "remove_leftovers", "save_figure", "write_parquet", "written"]
 
 _PART = re.compile(r"\..+-[0-9a-f]{8}(\.\w+)?")
 """Names of unfinished files."""
+
+
+SPECIAL = "this is a device or a pipe, which a file would replace; expected the name of a file"
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path is a device, a pipe or a socket, also through a link."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 @contextmanager
@@ -36,8 +44,8 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
     Raises
     ------
     OSError
-        The folder does not exist, `path` is a folder, or the file cannot be written; the error names `path`, not the
-        temporary file.
+        The folder does not exist, `path` is a folder, a device or a pipe, or the file cannot be written; the error
+        names `path`, not the temporary file.
 
     Examples
     --------
@@ -53,6 +61,8 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
         raise FileNotFoundError(errno.ENOENT, "the folder does not exist", str(target.parent))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "this is a folder, expected the name of a file", str(target))
+    if is_special(target):
+        raise OSError(errno.EINVAL, SPECIAL, str(target))
     part = target.with_name(f".{target.stem}-{uuid4().hex[:8]}{target.suffix}")
     try:
         yield part
