@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import time
@@ -17,7 +18,7 @@ from uuid import uuid4
 from .arrays import to_arrow
 from .errors import install_hint
 
-__all__ = ["parquet_rows", "remove_leftovers", "save_figure", "write_parquet", "written"]
+__all__ = ["hdf5_file", "parquet_rows", "remove_leftovers", "save_figure", "write_parquet", "written"]
 
 _PART = re.compile(r"\..+-[0-9a-f]{8}(\.\w+)?")
 """Names of unfinished files."""
@@ -74,6 +75,23 @@ def remove_leftovers(folder: Path) -> None:
         with suppress(FileNotFoundError):  # another process finished or removed it in the meantime
             if _PART.fullmatch(part.name) and part.stat().st_mtime < time.time() - 60:
                 part.unlink()
+
+
+@contextmanager
+def hdf5_file(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Make an HDF5 file in memory, and write it at the end; use it inside `written`.
+
+    The HDF5 library does not survive a disk that fills while it writes: it ends the process when it closes the file.
+    """
+    try:
+        import h5py
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"HDF5 files need h5py: {install_hint('h5py')}") from error
+
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        yield file
+    Path(path).write_bytes(content.getbuffer())
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], dpi: float | None = None) -> None:
