@@ -203,7 +203,7 @@ def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, k
     monkeypatch.setattr(Cleaner, "few", True)
     monkeypatch.setattr(Cleaner, "waits", True)
     ours, other = cleaned(fb)
-    assert {cpu_impulses.strongest, cpu_impulses.remove, cpu_impulses.find_step, cpu_receiver.moments} <= set(run)
+    assert {cpu_impulses.detect, cpu_impulses.remove, cpu_impulses.find_step, cpu_receiver.moments} <= set(run)
     assert ours.tobytes() == compiled.tobytes()
     assert len(one.removed().windows) > 0
     assert (one.removed().windows == other.removed().windows).all()

@@ -345,7 +345,8 @@ def test_few_events_have_the_same_groups_without_compiled_code(monkeypatch):
     used = []
 
     def interpreted(kernel, steps, worth=1.0):
-        assert (steps, worth) == (EVENT_STEPS * len(found.events), WORTH)
+        heads = len(np.unique(found.group))
+        assert (steps, worth) in ((EVENT_STEPS * len(found.events), WORTH), (EVENT_STEPS * heads, 1.0))
         used.append(kernel)
         return jit.interpreted(kernel)
 

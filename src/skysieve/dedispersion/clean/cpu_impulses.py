@@ -20,8 +20,6 @@ LEAST, LATE = 10, 2
 """A step is judged by at least so many pieces on each side; one in the last pieces of a block waits for the next."""
 SIDE = np.int64(8)
 """Pieces on each side of a step whose medians are compared."""
-STRONGEST_STEPS = 2.0
-"""Steps of Python's interpreter for a sample of a band."""
 FLAT = 6
 """So many of the 8 pieces on each side of a step have its level."""
 
@@ -74,43 +72,31 @@ def strongest(y, widths, threshold, band, found, count):
     return count
 
 
-def detect(series, used, bands, thresholds, first, last, widths, found, how):
+@njit(**JIT)
+def detect(series, used, bands, thresholds, first, last, widths, y, sums, found):
     """Find windows in the sums of bands of groups; ``used[j]`` is the number of good channels of a group.
 
-    ``bands[b]`` are (first group, last + 1).  Only samples ``first : last`` are examined.  ``how`` is as for
-    `judge_cells`; it is asked for `strongest` only where a band has a window that reaches its threshold.
+    ``bands[b]`` are (first group, last + 1).  Only samples ``first : last`` are examined.  ``y``, which holds as many,
+    and ``sums``, one row longer than the groups and with zeros in the first, are scratch memory of float32:
+    ``numpy.zeros`` takes long to compile.
     """
     n = last - first
-    weights = np.sqrt(used).astype(np.float32)
-    sums = np.zeros((len(series) + 1, n), np.float32)
-    for j, line in enumerate(series):
-        np.multiply(line[first:last], weights[j], out=sums[j + 1])
-        sums[j + 1] += sums[j]
-    total = sums_of_bands(used, bands)
-    which = np.flatnonzero(total)
-    scales = (1 / np.sqrt(total[which])).astype(np.float32)
-    rooms, hit = np.empty((3, len(which) * n), np.float32), np.zeros(len(which), bool)
-
-    def room(number: int, length: int):
-        return rooms[number, : len(which) * length].reshape(len(which), length)
-
-    x = room(0, n)
-    for row, (low, high), scale in zip(x, bands[which].tolist(), scales, strict=True):
-        np.subtract(sums[high], sums[low], out=row)
-        row *= scale
-    for k in range(widths if len(which) else 0):
-        v = x if k == 0 else np.add(x[:, :-1], x[:, 1:], out=room(2, x.shape[1] - 1))
-        if not v.size:
-            break
-        hit |= v.max(axis=1) >= (thresholds[which] * math.sqrt(1 << k)).astype(np.float32)
-        if k:
-            x = room(k % 2, x.shape[1] // 2)
-            x[:] = v[:, ::2]  # sums of pairs
-    count = 0
-    for i in np.flatnonzero(hit).tolist():
-        b = int(which[i])
-        y = (sums[bands[b, 1]] - sums[bands[b, 0]]) * scales[i]
-        count = how(strongest, STRONGEST_STEPS * n)(y, widths, thresholds[b], b, found, count)
+    G = len(series)
+    for j in range(G):
+        weight = np.float32(math.sqrt(used[j]))
+        line, before, after = series[j], sums[j], sums[j + 1]
+        for t in range(n):
+            after[t] = before[t] + weight * line[first + t]
+    count = ZERO
+    for b in range(len(bands)):
+        low, high = sums[bands[b, 0]], sums[bands[b, 1]]
+        total = sum_between(used, bands[b, 0], bands[b, 1])
+        if total == 0:
+            continue
+        scale = np.float32(1 / math.sqrt(total))
+        for t in range(n):
+            y[t] = (high[t] - low[t]) * scale
+        count = strongest(y, widths, thresholds[b], b, found, count)
     return count
 
 
@@ -308,9 +294,7 @@ def changes(series, used, bands, piece, context, count, error, each):
     skip = context - first * piece
     whole = each.shape[1]
     parts = series[:, skip : skip + whole * piece].reshape(len(series), whole, piece)
-    sums = np.zeros(parts.shape[:2], np.float32)
-    for part in np.ascontiguousarray(parts.transpose(2, 0, 1)):
-        sums += part
+    sums = parts.sum(axis=2)
     for j in range(len(series)):
         np.add(each[j], math.sqrt(used[j]) / piece * sums[j].astype(np.float64), out=each[j + 1])
     total = sums_of_bands(used, bands)

@@ -234,22 +234,27 @@ def judge_cells(mean, var, counts, level, sigma, live, limit, cells, how=compile
     beside it, unless it is on a track of cells above `LIT` (see `find_tracks`): these show a pulse of the sky, or an
     impulse.  Where they are a quarter of the pieces at most, the statistics do without them.
     """
-    where = np.flatnonzero(live)
+    where: slice | np.ndarray = slice(None) if live.all() else np.flatnonzero(live)
     z, u = score_cells(mean, var, counts, level, sigma, where)
-    high = (np.abs(z) > limit) | (u > limit + 0.1 * limit * limit)
-    known = np.ones(z.shape, bool)
-    if high.any():
+    most = limit + 0.1 * limit * limit
+    statistics = np.zeros((2, len(level)))
+    if not z.size:
+        return statistics
+    number: int | np.ndarray = len(mean)
+    squares = z * z, np.minimum(u * u, 1e6)
+    if not (max(z.max(), -z.min()) <= limit and u.max() <= most):
+        high = (np.abs(z) > limit) | (u > most)
         lit = (np.abs(z) > LIT) | (u > LIT)
         how(find_tracks, CELL_STEPS * z.size)(lit, np.empty(z.shape, np.int32))
         known = ~(lit & (4 * np.count_nonzero(lit, axis=0) <= len(mean)))
+        squares, number = tuple(np.where(known, one, 0.0) for one in squares), np.count_nonzero(known, axis=0)
         high &= ~lit
         found = high.copy()
         found[1:] |= high[:-1]
         found[:-1] |= high[1:]
         cells[:, where] = found
-    statistics = np.zeros((2, len(level)))
-    for row, squares in zip(statistics, (z * z, np.minimum(u * u, 1e6)), strict=True):
-        row[where] = in_turn(np.where(known, squares, 0.0)) / np.count_nonzero(known, axis=0)
+    for row, one in zip(statistics, squares, strict=True):
+        row[where] = in_turn(one) / number
     return statistics
 
 

@@ -89,8 +89,8 @@ AHEAD = 8
 ROUNDS, MOST_FOUND = 4, 512
 KEPT = 2
 """Blocks that a reader holds: an engine reads a few samples again when it moves on."""
-MOMENT_STEPS, JUDGE_STEPS = 5.0, 500.0
-"""Steps of Python's interpreter for a sample, and for a group of an impulse."""
+MOMENT_STEPS, DETECT_STEPS, JUDGE_STEPS = 5.0, 2.0, 500.0
+"""Steps of Python's interpreter for a sample, for a sample of a band, and for a group of an impulse."""
 WORTH = {"remove": 4.0, "find_step": 8.0}
 """Time of compiling functions that few data need, in `jit.INTERPRETED_SECONDS`."""
 FEW = 2**20
@@ -736,11 +736,12 @@ class Cleaner:
         widths = self._widths
         kept: list[NDArray[np.int64]] = []
         cut_room, left_room, done = (np.zeros((MOST_FOUND, 4), np.int64) for _ in range(3))
+        y, sums = np.empty(n, np.float32), np.zeros((len(used) + 1, n), np.float32)
         prefix, place = np.zeros((len(used), series.shape[1] + 1)), np.zeros(2, np.int64)
         steps = cpu_receiver.SERIES_STEPS * series.size
         for _ in range(ROUNDS):
-            count = cpu_impulses.detect(
-                series, used, self._bands, self._thresholds, context, context + n, widths, found, self._rarely
+            count = self._how(cpu_impulses.detect, steps + DETECT_STEPS * n * len(self._bands))(
+                series, used, self._bands, self._thresholds, context, context + n, widths, y, sums, found
             )
             if not count:
                 break
