@@ -70,7 +70,7 @@ class Bench:
         """Time the tools of a case in turn; the first is ours."""
         n = 2 if self.quick else repetitions
         warm = not case.startswith("first")
-        seconds = interleaved(tools, n if warm else 1, warm=warm)
+        seconds = interleaved(tools, n if warm else 2, warm=warm)
         ours = statistics.median(seconds[next(iter(tools))])
         for tool, times in seconds.items():
             median = statistics.median(times)
@@ -357,7 +357,12 @@ class Bench:
         fb = Filterbank.open(source)
         grid: dict[str, Any] = {"dms": np.linspace(0, 500, dms), "device": self.device}
         facts = {"channels": channels, "seconds_of_data": seconds, "trials": dms}
-        self.row("dedispersion.search, warm process", {"function": lambda: search(fb, **grid)}, 3, **facts)
+        samples = fb.read()
+        searched: dict[str, Callable[[], object]] = {
+            "function": lambda: search(fb, **grid),
+            "numpy.cumsum": lambda: np.cumsum(samples, axis=1, dtype=np.int64),
+        }
+        self.row("dedispersion.search, warm process", searched, 3, **facts)
         yield
         command = (
             f"dedisp search {source} --dm-min 0 --dm-step {500 / dms} --num-dms {dms} -o {out} --overwrite".split()
@@ -423,9 +428,10 @@ class Bench:
         }
         for name, command in commands.items():
             command += ["--device", self.device]
-            self.row(f"first use: {name}", {"first": lambda c=command: self.cold_command(c)})
+            floor = {"floor": lambda: self.run_python(self.needed)}
+            self.row(f"first use: {name}", {"first": lambda c=command: self.cold_command(c), **floor})
             yield
-            self.row(f"command: {name}", {"command": lambda c=command: self.run_command(c)}, 3)
+            self.row(f"command: {name}", {"command": lambda c=command: self.run_command(c), **floor}, 3)
             yield
 
     def fake(self, path: Path, seconds: float, channels: int) -> None:
@@ -435,16 +441,20 @@ class Bench:
 
     def command(self, case: str, command: list[str], floor: str, **facts: Any) -> None:
         """A command beside its floor: interpreter, imports, a GPU's context, and ``floor``, which reads the file."""
-        needed = "import numpy, scipy, numba, typer, rich, astropy"
-        if self.gpu:
-            needed += ", cupy; cupy.zeros(1)"
         tools: dict[str, Callable[[], object]] = {
             "command": lambda: self.run_command(command),
-            "floor": lambda: subprocess.run(
-                [sys.executable, "-c", f"{needed}; {floor}"], check=True, capture_output=True
-            ),
+            "floor": lambda: self.run_python(f"{self.needed}; {floor}"),
         }
         self.row(case, tools, 3, **facts)
+
+    @property
+    def needed(self) -> str:
+        """Python code that imports what a command needs, and makes a GPU's context."""
+        return "import numpy, scipy, numba, typer, rich, astropy" + (", cupy; cupy.zeros(1)" if self.gpu else "")
+
+    def run_python(self, code: str) -> None:
+        """Run Python code as a process."""
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
     def run_command(self, command: list[str], **environment: str) -> None:
         """Run ``skysieve`` as a process; raises RuntimeError with what it printed if it fails."""
@@ -475,11 +485,16 @@ CASES = ("lombscargle", "batches", "one_curve", "period", "smoothing", "smooth",
          "gpus")  # fmt: skip
 
 
+def _case(row: dict[str, Any]) -> str:
+    """Name of the case of a row, with its size if there are several."""
+    return f"{row['case']}, {row['size']}" if "size" in row else str(row["case"])
+
+
 def reference_ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Our time of each case over that of what was measured beside it: the first peer, floor or plan."""
     found: dict[str, float] = {}
-    for case in dict.fromkeys(row["case"] for row in rows):
-        times = {row["tool"]: row["best"] for row in rows if row["case"] == case}
+    for case in dict.fromkeys(map(_case, rows)):
+        times = {row["tool"]: row["best"] for row in rows if _case(row) == case}
         ours = next((times[tool] for tool in OURS if tool in times), None)
         others = [seconds for tool, seconds in times.items() if tool not in (*OURS, "plan")] or [times.get("plan")]
         if ours is not None and others[0] is not None:

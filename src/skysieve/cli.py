@@ -317,7 +317,7 @@ def application(only: str | None = None) -> typer.Typer:
     )
     line.callback()(_root)
     known = {*COMMANDS, *GROUPS, "info", "demo", "warm-up"}
-    wanted = {only} if only in known else known
+    wanted = {only} if only in known | {"--version"} else known
     for name, place in COMMANDS.items():
         if name in wanted:
             line.command(name)(_load(place))

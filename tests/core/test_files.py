@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from skysieve.core.command import check_output
-from skysieve.core.files import parquet_rows, remove_leftovers, save_figure, write_parquet, written
+from skysieve.core.files import (
+    hdf5_file,
+    parquet_rows,
+    remove_leftovers,
+    save_figure,
+    write_parquet,
+    written,
+)
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path):
@@ -107,3 +114,24 @@ def test_a_parquet_table_without_rows_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no rows were added"), parquet_rows(tmp_path / "a.parquet"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_hdf5_file_on_a_full_disk_is_an_error(tmp_path):
+    """The HDF5 library ends the process when it closes a file that could not be written."""
+    h5py, resource = pytest.importorskip("h5py"), pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with (
+            pytest.raises(OSError, match="File too large"),
+            written(tmp_path / "a.h5") as part,
+            hdf5_file(part) as file,
+        ):
+            file["x"] = np.zeros(1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+    with written(tmp_path / "a.h5") as part, hdf5_file(part) as file:
+        file["x"] = np.arange(3)
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["x"][:].tolist() == [0, 1, 2]

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -220,17 +221,39 @@ def test_compiling_without_helper_processes(tmp_path, monkeypatch):
     assert kernels[1](np.arange(3.0)) == 6.0
 
 
-@pytest.mark.usefixtures("with_helpers")
-def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
+@pytest.fixture
+def helpers(with_helpers, tmp_path, monkeypatch):
+    """Processes of `compile_beside` on two cores, with an empty cache; they are ended after the test."""
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(jit, "usable_cores", lambda: 2)
+    yield jit._helpers
+    for helper in jit._helpers:
+        helper.process.kill()
+        helper.process.wait()
+    jit._helpers.clear()
+    jit._beside.clear()
+
+
+def begun(helper, kernel):
+    """Wait until the process has begun to compile a function."""
+    end = time.monotonic() + 60
+    while jit._name(kernel.py_func) not in helper.begun and time.monotonic() < end:
+        time.sleep(0.01)
+    assert helper.compiles(kernel.py_func)
+
+
+USE = "from skysieve.periodogram.cpu.direct import grid_point; grid_point(0.1, 0.2, 3.0)"
+
+
+def test_a_process_that_compiles_beside_is_waited_for(tmp_path, helpers):
     from skysieve.periodogram.cpu import direct
 
     kernel = njit(nogil=True, error_model="numpy")(direct.grid_point.py_func)
-    use = "from skysieve.periodogram.cpu.direct import grid_point; grid_point(0.1, 0.2, 3.0)"
-    jit.compile_beside(use, kernel)
-    jit.compile_beside(use, kernel)  # one process is enough
-    assert len(jit._beside) == 1
+    jit.compile_beside(USE, kernel)
+    jit.compile_beside(USE, kernel)  # once is enough
+    (helper,) = helpers
+    assert helper.given == 1
+    begun(helper, kernel)
     assert kernel(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)
     assert jit._beside == {}
     assert sum(kernel.stats.cache_hits.values()) == 1
@@ -242,29 +265,38 @@ def test_a_process_that_compiles_beside_is_waited_for(tmp_path, monkeypatch):
     assert sum(again.stats.cache_misses.values()) == 1
 
 
-@pytest.mark.usefixtures("with_helpers")
-def test_a_function_that_is_compiled_beside_is_used_as_soon_as_it_is_stored(tmp_path, monkeypatch):
-    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(jit, "usable_cores", lambda: 2)
+def test_what_another_process_has_not_begun_is_compiled_here(helpers):
+    from skysieve.periodogram.cpu import direct
+
+    kernel = njit(nogil=True, error_model="numpy")(direct.grid_point.py_func)
+    jit.compile_beside(f"import time; time.sleep(99); {USE}", kernel)
+    assert kernel(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)
+    assert sum(kernel.stats.cache_misses.values()) == 1
+    assert helpers[0].process.poll() is None
+
+
+def test_uses_are_compiled_in_turn_and_each_function_is_used_as_soon_as_it_is_stored(helpers):
     from skysieve.periodogram.cpu import direct
 
     options = {"nogil": True, "error_model": "numpy"}
     first, second = (njit(**options)(kernel.py_func) for kernel in (direct.grid_point, direct.weighted_sums))
-    use = (
-        "from skysieve.periodogram.cpu.direct import grid_point; grid_point(0.1, 0.2, 3.0); import time; time.sleep(99)"
-    )
-    jit.compile_beside(use, first, second, later=True)
-    helper = jit._beside[first.py_func]
-    try:
-        assert jit._beside[second.py_func] is helper
-        assert first(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)
-        assert sum(first.stats.cache_hits.values()) == 1
-        assert helper.poll() is None  # it still runs
-        assert os.getpriority(os.PRIO_PROCESS, helper.pid) == min(19, os.nice(0) + jit.LATER)
-    finally:
-        helper.kill()
-        helper.wait()
-        jit._beside.clear()
+    jit.compile_beside(USE, first)
+    jit.compile_beside("import time; time.sleep(99)", second)
+    (helper,) = helpers  # one fewer than cores
+    assert helper.given == 2
+    begun(helper, first)
+    assert first(0.1, 0.2, 3.0)[0] == pytest.approx(0.7)
+    assert sum(first.stats.cache_hits.values()) == 1
+    assert helper.process.poll() is None  # it still runs
+
+
+def test_a_process_that_compiles_ends_when_nothing_more_comes(helpers, monkeypatch):
+    kernel = njit(nogil=True)(double.py_func)
+    jit.compile_beside("from skysieve.core.cpu import jit; jit.IDLE_SECONDS = 0.0", kernel)
+    helpers[0].process.wait(60)
+    assert helpers[0].process.returncode == 0
+    assert not helpers[0].give("pass") or not helpers[0].compiles(kernel.py_func)
+    assert kernel(2.0) == 4.0
 
 
 @pytest.mark.usefixtures("with_helpers")

@@ -333,16 +333,17 @@ def test_a_pulse_at_the_very_end_is_found_at_low_dm():
 
 def test_noise_is_normal_at_every_width():
     """Required: mean 0, standard deviation 1 +- 1% (and the scatter of 2e5 / width independent windows)."""
-    from skysieve.dedispersion.cpu.detect import BINS, normalise
+    from skysieve.dedispersion.contract import Detection
+    from skysieve.dedispersion.cpu.engine import _Rows
 
     fb = in_memory(fake(nchan=64, duration=200, tsamp=1e-3, fch1=1500, foff=-1, period=None, seed=4))
     y = fb.read().sum(axis=0, dtype=np.uint32)
     n = len(y)
     for kind in NOISES:
-        prefix = np.zeros(n + 1, np.int32)
-        levels = np.zeros((n // 2000 + 1, 2))
-        counts = np.zeros(BINS + 1, np.int64)
-        normalise(y, n, 2000, NOISE[kind].code, 64, 0, counts, None, np.empty(n, np.uint32), levels, prefix)
+        rows = _Rows(y[None], Detection(2000, WIDTHS, 6.0, kind, False, np.array([n]), parts=64))
+        rows.find_levels(0, n)
+        rows.normalise(0, n)
+        prefix = rows.prefix
         for w in WIDTHS[:16]:
             s = (prefix[w:] - prefix[:-w])[::w].astype(float) / (64 * math.sqrt(w))
             spread = 1 / math.sqrt(2 * len(s))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import io
 import os
 import re
 import sys
@@ -22,6 +23,7 @@ from .errors import install_hint
 __all__ = [
     "cache_folder",
     "expand",
+    "hdf5_file",
     "is_pattern",
     "is_special",
     "parquet_rows",
@@ -96,6 +98,23 @@ def remove_leftovers(folder: Path) -> None:
         with suppress(FileNotFoundError):  # another process finished or removed it in the meantime
             if _PART.fullmatch(part.name) and part.stat().st_mtime < time.time() - 60:
                 part.unlink()
+
+
+@contextmanager
+def hdf5_file(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Make an HDF5 file in memory, and write it at the end; use it inside `written`.
+
+    The HDF5 library does not survive a disk that fills while it writes: it ends the process when it closes the file.
+    """
+    try:
+        import h5py
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"HDF5 files need h5py: {install_hint('h5py')}") from error
+
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        yield file
+    Path(path).write_bytes(content.getbuffer())
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], dpi: float | None = None) -> None:

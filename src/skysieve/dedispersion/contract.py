@@ -197,6 +197,11 @@ class Detection:
         """Number of the noise estimator in the kernels."""
         return NOISE[self.noise].code
 
+    @property
+    def noise_kind(self) -> int | None:
+        """The same for the CPU's kernels: None for the usual one, so that others are compiled when they are used."""
+        return self.noise_code or None
+
     def scratch(self, dtype: np.dtype[Any]) -> NDArray[np.float32] | None:
         """Scratch memory for the noise of a block of floats, empty if the estimator needs none; None for integers."""
         return np.empty(self.block if NOISE[self.noise].ranks else 0, np.float32) if dtype.kind == "f" else None

@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FunctionType
 from typing import Any
 
@@ -82,13 +83,17 @@ WAIT_SECONDS = 120.0
 """Time after which a process that compiles is not waited for."""
 POLL_SECONDS = 0.02
 """Time after which a process that waits for code looks for it again."""
-LATER = 10
-"""Niceness of processes that compile what is needed last."""
+IDLE_SECONDS = 5.0
+"""Time after which a process that compiles ends if it is given nothing more."""
 _HELPER = "SKYSIEVE_COMPILES_FOR_ANOTHER_PROCESS"
 """Environment variable of processes that compile for another one: they start no further ones."""
 _together = threading.Lock()
-_beside: dict[Callable[..., Any], subprocess.Popen[bytes]] = {}
-"""Processes of `compile_beside` for functions that have not been called yet."""
+_helpers: list[_Helper] = []
+"""Processes of `compile_beside` that have not ended."""
+_beside: dict[Callable[..., Any], _Helper] = {}
+"""The process that compiles a function which has not been called yet."""
+_announces = False
+"""Whether this process prints what it compiles: it is a `_Helper`."""
 _said: set[str] = set()
 """What this process has said already: each message comes once."""
 
@@ -407,18 +412,49 @@ def _compile_in_processes(typed: list[tuple[Any, Any]]) -> None:
             _end(helper)
 
 
-def compile_beside(code: str, *kernels: Any, later: bool = False) -> None:
-    """Start a process that runs a use of functions, while this process does what comes before.
+class _Helper:
+    """A process that runs uses of functions one after the other, so that they are compiled and stored.
 
-    A function that is called waits until that process has stored it.  Nothing happens if all are stored.
+    It prints the name of each function when it begins to compile it.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process, self.given, self.begun = process, 0, set[str]()
+        threading.Thread(target=self._read, name="skysieve-compile", daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.begun.add(line.decode().strip())
+
+    def give(self, code: str) -> bool:
+        """Let it run a line of code after what it was given before; returns False if it has ended."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(code.encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            return False
+        self.given += 1
+        return True
+
+    def compiles(self, function: Callable[..., Any]) -> bool:
+        """Whether it is compiling a function, or has compiled it."""
+        return _name(function) in self.begun and self.process.poll() is None
+
+
+def compile_beside(code: str, *kernels: Any) -> None:
+    """Let another process run a use of functions, while this process does what comes before.
+
+    Such a process runs one use after the other; there is one fewer than cores, at most.  A function that is called
+    waits until that process has stored it, if it has begun with it; else this process compiles it.  Nothing happens if
+    all are stored.
 
     Parameters
     ----------
     code : str
-        Python code that calls the functions, with arguments of the types that come.
+        A line of Python that calls the functions, with arguments of the types that come.
     *kernels : function of `njit`
-    later : bool
-        Whether they are needed last: the process then leaves the cores to others.
     """
     if not _may_start():
         return
@@ -428,25 +464,30 @@ def compile_beside(code: str, *kernels: Any, later: bool = False) -> None:
             for kernel in kernels
             if kernel.__class__ is _Kernel and not is_ready(kernel) and kernel.py_func not in _beside
         ]
-        if later and hasattr(os, "nice"):
-            code = f"import os; os.nice({LATER}); {code}"
-        helper = _start(code) if missing else None
-        if helper is not None and helper.stdin is not None:
-            helper.stdin.close()
-            _beside.update(dict.fromkeys(missing, helper))
+        if not missing:
+            return
+        _helpers[:] = [helper for helper in _helpers if helper.process.poll() is None]
+        if len(_helpers) < usable_cores() - 1:
+            process = _start("from skysieve.core.cpu.jit import _serve_lines; _serve_lines()", subprocess.PIPE)
+            if process is not None:
+                _helpers.append(_Helper(process))
+        for helper in sorted(_helpers, key=lambda helper: helper.given):
+            if helper.give(code):
+                _beside.update(dict.fromkeys(missing, helper))
+                return
 
 
 def _may_start() -> bool:
     return usable_cores() > 1 and _HELPER not in os.environ
 
 
-def _start(code: str) -> subprocess.Popen[bytes] | None:
+def _start(code: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes] | None:
     """Start a process that runs Python code; None if no process can be started."""
     path = os.pathsep.join(folder for folder in sys.path if folder)
     try:
         return subprocess.Popen(
             [sys.executable, "-c", code],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdin=subprocess.PIPE, stdout=stdout, stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", _HELPER: "1"},
         )  # fmt: skip
     except OSError as error:
@@ -469,6 +510,30 @@ def _serve() -> None:
     """Compile what standard input lists."""
     for module, name, types in pickle.load(sys.stdin.buffer):
         getattr(importlib.import_module(module), name).compile(types)
+
+
+def _serve_lines() -> None:
+    """Run the lines of standard input, in turn, until it ends, or none comes for a while."""
+    global _announces
+    _announces = True
+    lines: SimpleQueue[str] = SimpleQueue()
+
+    def read() -> None:
+        rest = b""
+        while data := os.read(0, 2**16):  # a buffered reader would be locked when the process ends
+            *whole, rest = (rest + data).split(b"\n")
+            for line in whole:
+                lines.put(line.decode())
+        lines.put("")
+
+    threading.Thread(target=read, daemon=True).start()
+    with suppress(Empty):
+        while line := lines.get(timeout=IDLE_SECONDS):
+            exec(line, {})
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 # ---------------------------------------------------------------- the cache
@@ -519,7 +584,7 @@ class _Cache(NullCache):  # type: ignore[misc]
         helper = _beside.pop(self._function, None)
         if helper is not None:
             end = time.monotonic() + WAIT_SECONDS
-            while data is None and helper.poll() is None and time.monotonic() < end:
+            while data is None and helper.compiles(self._function) and time.monotonic() < end:
                 time.sleep(POLL_SECONDS)
                 data = self._stored(name)
             data = self._stored(name) if data is None else data
@@ -527,7 +592,10 @@ class _Cache(NullCache):  # type: ignore[misc]
             rtsys.initialize(target_context)  # `refresh` would load what compiling needs, which takes 0.3 s
             return CompileResult._rebuild(target_context, *pickle.loads(data))
         _say(f"compiling for this processor; this happens once, the code is stored in {cache_folder()}")
-        logger.debug("compiling %s.%s", self._function.__module__, self._function.__qualname__)
+        logger.debug("compiling %s", _name(self._function))
+        if _announces:
+            with suppress(OSError):  # the process that wanted to know has ended
+                print(_name(self._function), flush=True)
         return None
 
     def _stored(self, name: str) -> bytes | None:
@@ -564,7 +632,7 @@ class _Cache(NullCache):  # type: ignore[misc]
         """Name of the file for these types on this processor."""
         code, cells = self._function.__code__, self._function.__closure__ or ()
         closure = serialize.dumps(tuple(cell.cell_contents for cell in cells))
-        name = f"{self._function.__module__}.{self._function.__qualname__}"
+        name = _name(self._function)
         processor = target_context.codegen().magic_tuple()
         key = repr((name, str(sig), processor, code.co_code, closure, config.OPT, config.BOUNDSCHECK))
         return f"{self._function.__name__}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.bin"

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from skysieve.core.cpu.jit import ZERO, njit
+from skysieve.core.cpu.jit import ZERO, in_interpreter, njit
 
 from .cpu_receiver import middle
 
@@ -100,6 +100,12 @@ def detect(series, used, bands, thresholds, first, last, widths, y, sums, found)
     return count
 
 
+def sums_of_bands(used, bands):
+    """Sums of ``used``, which are whole numbers, over the groups of each band."""
+    total = np.append(0.0, np.cumsum(used))
+    return total[bands[:, 1]] - total[bands[:, 0]]
+
+
 @njit(**JIT)
 def sum_of(prefix, used, low, high, phase, sweep, at, w):
     """S/N of a window of ``w`` samples that begins at ``at`` and is swept over the groups ``low : high``."""
@@ -126,6 +132,29 @@ def best_of(prefix, used, low, high, phase, sweep, begin, end, widths):
             s = sum_of(prefix, used, low, high, phase, sweep, at, w)
             if s > best:
                 best, place, width = s, at, w
+    return best, place, width
+
+
+@in_interpreter(best_of)
+def best_of_at_once(prefix, used, low, high, phase, sweep, begin, end, widths):
+    """`best_of` without compiled code: all places at once, the groups in turn."""
+    n = prefix.shape[1] - 1
+    best, place, width = -np.inf, begin, 1
+    for w in widths:
+        if w < 1:
+            continue
+        at = np.arange(begin, end + 1, max(1, w // 4))
+        total, weight = np.zeros((2, len(at)))
+        for j in range(low, high):
+            a = at + round(sweep * (phase[j] - phase[low]))
+            inside = (a >= 0) & (a + w <= n) & (used[j] != 0)
+            a = np.where(inside, a, 0)
+            total += np.where(inside, math.sqrt(used[j]) * (prefix[j, np.minimum(a + w, n)] - prefix[j, a]), 0.0)
+            weight += np.where(inside, used[j], 0.0)
+        s = np.where(weight > 0, total / np.sqrt(np.where(weight > 0, weight, 1.0) * w), 0.0)
+        if len(s) and s.max() > best:
+            k = int(s.argmax())
+            best, place, width = s[k], int(at[k]), w
     return best, place, width
 
 
@@ -256,36 +285,29 @@ def change(means, p, size, later):
     return sum_between(means, p, p + later) / later - sum_between(means, p - size, p) / size
 
 
-@njit(**JIT)
-def changes(series, used, bands, piece, context, count, error, means, each):
-    """Whether there may be a step of the level: `find_step`, which takes longer to compile, is needed then only.
+def changes(series, used, bands, piece, context, count, error, each):
+    """Whether there may be a step of the level: `find_step`, which takes longer, is needed then only.
 
-    ``each[j + 1]`` gets the sums by piece of the groups up to ``j``, weighted by the roots of ``used``.  ``means`` is
-    scratch memory for a value for each piece.
+    ``each[j + 1]`` gets the sums by piece of the groups up to ``j``, weighted by the roots of ``used``.
     """
     first = context // piece
     skip = context - first * piece
-    G, whole = len(series), each.shape[1]
-    for j in range(G):
-        weight = math.sqrt(used[j]) / piece
-        line = series[j]
-        for p in range(whole):
-            s = np.float32(0)
-            for t in range(skip + p * piece, skip + (p + 1) * piece):
-                s += line[t]
-            each[j + 1, p] = each[j, p] + weight * np.float64(s)
-    for b in range(len(bands)):
-        total = sum_between(used, bands[b, 0], bands[b, 1])
-        if total == 0:
-            continue
-        for p in range(whole):
-            means[p] = (each[bands[b, 1], p] - each[bands[b, 0], p]) / math.sqrt(total)
-        for p in range(max(LEAST, first - LATE), min(whole - LEAST, first + count // piece) + 1):
-            size, later = min(p, 16), min(whole - p, 16)
-            noise = math.sqrt((1 / later + 1 / size) / piece)
-            if abs(change(means, p, size, later)) >= ROUGHLY * error * noise:
-                return True
-    return False
+    whole = each.shape[1]
+    parts = series[:, skip : skip + whole * piece].reshape(len(series), whole, piece)
+    sums = parts.sum(axis=2)
+    for j in range(len(series)):
+        np.add(each[j], math.sqrt(used[j]) / piece * sums[j].astype(np.float64), out=each[j + 1])
+    total = sums_of_bands(used, bands)
+    low, high = bands[total != 0].T
+    means = (each[high] - each[low]) / np.sqrt(total[total != 0])[:, None]
+    after = np.zeros_like(means)  # sums of up to 16 pieces from each on
+    for k in range(min(16, whole)):
+        after[:, : whole - k] += means[:, k:]
+    p = np.arange(max(LEAST, first - LATE), min(whole - LEAST, first + count // piece) + 1)
+    size, later = np.minimum(p, 16), np.minimum(whole - p, 16)
+    before = np.where(p < 16, np.cumsum(means, axis=1)[:, p - 1], after[:, np.maximum(p - 16, 0)])
+    least = ROUGHLY * error * np.sqrt((1 / later + 1 / size) / piece)
+    return bool((np.abs(after[:, p] / later - before / size) >= least).any())
 
 
 @njit(**JIT)

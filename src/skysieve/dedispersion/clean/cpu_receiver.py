@@ -26,8 +26,8 @@ LIT = 3.0
 TRACK, LEAST_TRACK, STEEP = 8, 8, 2
 """A track fills one in so many channels, and at least so many; pieces by which it moves from channel to channel."""
 
-CELL_STEPS, MEDIAN_STEPS, SERIES_STEPS = 6.0, 8.0, 1.0
-"""Steps of Python's interpreter (see `jit.STEP_SECONDS`) for a cell, a comparison of `medians`, a sample of a group."""
+CELL_STEPS, SERIES_STEPS = 6.0, 1.0
+"""Steps of Python's interpreter (see `jit.STEP_SECONDS`) for a cell, and for a sample of a group."""
 
 
 @njit(**JIT)
@@ -117,55 +117,19 @@ def log_of(x):
     return e * 0.6931471805599453 + 2.0 * y * series
 
 
-@cache
-def sorting_network(count):
-    """Pairs of places that sort ``count`` values when they are compared and swapped in turn (Batcher).
-
-    >>> a = np.array([3, 1, 2])
-    >>> for low, high in sorting_network(3):
-    ...     a[[low, high]] = min(a[low], a[high]), max(a[low], a[high])
-    >>> a.tolist()
-    [1, 2, 3]
-    """
-    pairs = []
-    p = 1
-    while p < count:
-        k = p
-        while k >= 1:
-            for j in range(k % p, count - k, 2 * k):
-                for i in range(min(k, count - j - k)):
-                    if (i + j) // (2 * p) == (i + j + k) // (2 * p):
-                        pairs.append((i + j, i + j + k))
-            k //= 2
-        p *= 2
-    return np.array(pairs, np.int64).reshape(-1, 2)
+def in_turn(rows):
+    """Sum of arrays, which are added one after the other: `numpy.sum` adds in another order."""
+    total = np.zeros(rows.shape[1:])
+    for row in rows:
+        total += row
+    return total
 
 
-@njit(**JIT)
-def sort_columns(a, order):
-    """Sort each column by the comparisons of `sorting_network`."""
-    for k in range(len(order)):
-        low, high = a[order[k, 0]], a[order[k, 1]]
-        for c in range(a.shape[1]):
-            x, y = low[c], high[c]
-            low[c], high[c] = min(x, y), max(x, y)
-
-
-@in_interpreter(sort_columns)
-def sort_columns_at_once(a, order):
-    """`sort_columns` without compiled code."""
-    for i, k in order.tolist():
-        x, y = a[i], a[k]
-        a[i], a[k] = np.where(y < x, y, x), np.where(y > x, y, x)
-
-
-@njit(**JIT)
-def medians(a, order, out):
-    """Median of each column, which is sorted by the comparisons of `sorting_network`."""
-    P, C = a.shape
-    sort_columns(a, order)
-    for c in range(C):
-        out[c] = 0.5 * (a[(P - 1) // 2, c] + a[P // 2, c])
+def medians(a):
+    """Median of each column."""
+    n, a = len(a), np.array(a.T, order="C")
+    a.sort(axis=1)
+    return 0.5 * (a[:, (n - 1) // 2] + a[:, n // 2])
 
 
 @cache
@@ -178,57 +142,36 @@ def neighbours(n):
 
 
 def compiled(kernel, steps):
-    """Return a kernel as it is: what `level_of` and others take for ``how`` (see `jit.interpreted_if_small`)."""
+    """Return a kernel as it is: what `judge_cells` takes for ``how`` (see `jit.interpreted_if_small`)."""
     return kernel
 
 
-def around(values, live, out, how=compiled):
-    """For each channel that is live, the median of the live ones around it, without itself."""
+def around(values, live):
+    """For each channel that is live, the median of the live ones around it, without itself; 0 for the others."""
+    out = np.zeros(len(values))
     where = np.flatnonzero(live)
-    if len(where) > 1:
-        a = values[where[neighbours(len(where))]]
-        found = np.empty(len(where))
-        order = sorting_network(len(a))
-        how(medians, MEDIAN_STEPS * len(order))(a, order, found)
-        out[where] = found
-    else:
-        out[where] = values[where]
+    out[where] = medians(values[where[neighbours(len(where))]]) if len(where) > 1 else values[where]
+    return out
 
 
-@njit(**JIT)
-def piece_moments(total, square, lag, counts, mean, var, fair, down, rho):
-    """Mean, variance, and estimate of the variance of each piece, and the lag-1 autocorrelation of each channel.
+def piece_moments(total, square, lag, counts):
+    """Mean, variance, and estimate of the variance of each piece, and the lag-1 autocorrelation of each channel."""
+    n = counts[:, None]
+    mean = total * (1 / n)
+    var = np.maximum(0.0, square * (1 / n) - mean * mean)
+    # the mean of products of neighbours is below the square of the mean by var / n
+    up, down = in_turn(lag - mean * mean * (n - 1.0) + var), in_turn(var * (n - 1.0))
+    return mean, var, var * (n / (n - 1)), np.where(down > 0, up / np.where(down > 0, down, 1.0), 0.0)
 
-    ``rho`` and the scratch memory ``down`` begin at 0: ``numpy.zeros`` takes long to compile.
+
+def level_of(total, square, lag, counts):
+    """Mean and variance by piece; level, sigma by channel: medians over the pieces; and autocorrelation by channel.
+
+    The lag-1 autocorrelation is 0 on average for white noise.
     """
-    P, C = mean.shape
-    for p in range(P):
-        n = counts[p]
-        one, more, less = 1 / n, n / (n - 1), n - 1.0
-        for c in range(C):
-            m = total[p, c] * one
-            mean[p, c] = m
-            v = max(0.0, square[p, c] * one - m * m)
-            var[p, c] = v
-            fair[p, c] = v * more
-            # the mean of products of neighbours is below the square of the mean by var / n
-            rho[c] += lag[p, c] - m * m * less + v
-            down[c] += v * less
-    for c in range(C):
-        rho[c] = rho[c] / down[c] if down[c] > 0 else 0.0
-
-
-def level_of(total, square, lag, counts, mean, var, rho, level, sigma, how=compiled):
-    """Mean and variance by piece; level, sigma by channel: medians over the pieces.
-
-    ``rho``, which begins at 0, is the lag-1 autocorrelation of a channel, 0 on average for white noise.
-    """
-    fair, order = np.empty_like(mean), sorting_network(len(mean))
-    how(piece_moments, CELL_STEPS * mean.size)(total, square, lag, counts, mean, var, fair, np.zeros(len(rho)), rho)
-    how(medians, MEDIAN_STEPS * len(order))(mean.copy(), order, level)
-    how(medians, MEDIAN_STEPS * len(order))(fair, order, sigma)
+    mean, var, fair, rho = piece_moments(total, square, lag, counts)
     part = 1 - 2 / (9 * (int(counts[0]) - 1))
-    sigma[:] = np.sqrt(sigma / (part * part * part))
+    return mean, var, medians(mean), np.sqrt(medians(fair) / (part * part * part)), rho
 
 
 @njit(**JIT)
@@ -269,105 +212,80 @@ def find_tracks(lit, score):
                 row[p] = max(0, s - 1)
 
 
-@njit(**JIT)
-def score_cells(mean, var, counts, level, sigma, where, limit, z, u, high, lit):
-    """Standard errors of mean and variance of each cell; which are above ``limit``, and above `LIT`; whether any is."""
-    P, n = z.shape
+def score_cells(mean, var, counts, level, sigma, where):
+    """Standard errors of mean and variance of each cell of the channels ``where``.
+
+    The mean is that about what all channels have in common.
+    """
+    z = (mean[:, where] - level[where]) / sigma[where]
+    n = z.shape[1]
     few = min(SAMPLED, n)
-    a = np.empty(max(1, few))
-    most = limit + 0.1 * limit * limit
-    found = False
-    for p in range(P):
-        for i in range(n):
-            c = where[i]
-            z[p, i] = (mean[p, c] - level[c]) / sigma[c]
-        for i in range(few):
-            a[i] = z[p, i * n // few]
-        common = middle(a, few) if few else 0.0
-        root, half = math.sqrt(counts[p]), math.sqrt((counts[p] - 1) / 2)
-        for i in range(n):
-            c = where[i]
-            z[p, i] = (z[p, i] - common) * root
-            u[p, i] = (var[p, c] / (sigma[c] * sigma[c]) - 1) * half
-            high[p, i] = abs(z[p, i]) > limit or u[p, i] > most
-            lit[p, i] = abs(z[p, i]) > LIT or u[p, i] > LIT
-            found |= high[p, i]
-    return found
+    if few:
+        z -= medians(z[:, np.arange(few) * n // few].T)[:, None]
+    z *= np.sqrt(counts)[:, None]
+    return z, (var[:, where] / (sigma[where] * sigma[where]) - 1) * np.sqrt((counts - 1) / 2)[:, None]
 
 
-@njit(**JIT)
-def sum_cells(z, u, left_out, slow, burst):
-    """Mean squares of `score_cells` by channel, without some cells."""
-    P, n = z.shape
-    for i in range(n):
-        s = b = 0.0
-        count = 0
-        for p in range(P):
-            if not left_out[p, i]:
-                s += z[p, i] * z[p, i]
-                b += min(u[p, i] * u[p, i], 1e6)
-                count += 1
-        slow[i], burst[i] = s / count, b / count
+def judge_cells(mean, var, counts, level, sigma, live, limit, cells, how=compiled):
+    """Find cells (piece, channel) with too high a mean, or too large a variance; returns statistics of channels.
 
-
-def judge_cells(mean, var, counts, level, sigma, live, limit, cells, slow, burst, how=compiled):
-    """Find cells (piece, channel) with too high a mean, or too large a variance, and statistics of channels.
-
-    ``slow[c]`` is the mean square of the piece means about what all channels have in common, and ``burst[c]`` that of
-    the piece variances, both 1 for white noise.  A cell counts from ``limit`` standard errors on, with the pieces
+    The first is the mean square of the piece means about what all channels have in common, and the second that of the
+    piece variances, both 1 for white noise.  A cell counts from ``limit`` standard errors on, with the pieces
     beside it, unless it is on a track of cells above `LIT` (see `find_tracks`): these show a pulse of the sky, or an
     impulse.  Where they are a quarter of the pieces at most, the statistics do without them.
     """
-    where = np.flatnonzero(live)
-    shape = len(mean), len(where)
-    z, u = np.empty(shape), np.empty(shape)
-    high, lit, left_out = (np.zeros(shape, bool) for _ in range(3))
-    steps = CELL_STEPS * z.size
-    if how(score_cells, steps)(mean, var, counts, level, sigma, where, limit, z, u, high, lit):
-        how(find_tracks, steps)(lit, np.empty(shape, np.int32))
-        left_out = lit & (4 * np.count_nonzero(lit, axis=0) <= len(mean))
+    where: slice | np.ndarray = slice(None) if live.all() else np.flatnonzero(live)
+    z, u = score_cells(mean, var, counts, level, sigma, where)
+    most = limit + 0.1 * limit * limit
+    statistics = np.zeros((2, len(level)))
+    if not z.size:
+        return statistics
+    number: int | np.ndarray = len(mean)
+    squares = z * z, np.minimum(u * u, 1e6)
+    if not (max(z.max(), -z.min()) <= limit and u.max() <= most):
+        high = (np.abs(z) > limit) | (u > most)
+        lit = (np.abs(z) > LIT) | (u > LIT)
+        how(find_tracks, CELL_STEPS * z.size)(lit, np.empty(z.shape, np.int32))
+        known = ~(lit & (4 * np.count_nonzero(lit, axis=0) <= len(mean)))
+        squares, number = tuple(np.where(known, one, 0.0) for one in squares), np.count_nonzero(known, axis=0)
         high &= ~lit
         found = high.copy()
         found[1:] |= high[:-1]
         found[:-1] |= high[1:]
         cells[:, where] = found
-    sums = np.empty((2, len(where)))
-    how(sum_cells, steps / 3)(z, u, left_out, *sums)
-    slow[where], burst[where] = sums
+    for row, one in zip(statistics, squares, strict=True):
+        row[where] = in_turn(one) / number
+    return statistics
 
 
-def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, bad, how=compiled):
+def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, bad):
     """Channels whose noise differs from that of their neighbours, or that have too many cells.
 
     They differ by autocorrelation, by slow or intermittent changes, or by a larger sigma.
     """
-    nearby = np.zeros(len(sigma))
-    around(rho, live, nearby, how)
+    nearby = around(rho, live)
     off = rho - nearby
     scatter = max(1 / math.sqrt(samples), spread(off[live]))
     bad |= live & (np.abs(off) > 6 * scatter + 0.5 * np.abs(nearby))
     error = math.sqrt(2.0 / pieces)
     for values in (slow, burst):
-        around(values, live, nearby, how)
-        bad |= live & (values > (1 + 7 * error) * np.maximum(1.0, 2.0 * nearby))
+        bad |= live & (values > (1 + 7 * error) * np.maximum(1.0, 2.0 * around(values, live)))
     size = np.zeros(len(sigma))
     size[live] = log_of(sigma[live])
-    around(size, live, nearby, how)
-    off = size - nearby
+    off = size - around(size, live)
     bad |= live & (off > 6 * max(0.025, spread(off[live])))
     bad |= np.count_nonzero(cells, axis=0) > most * len(cells)
     cells[:, bad] = False
 
 
-@njit(**JIT)
-def group_sizes(power, cells, edges, size):
-    """``size[p, j]`` gets the root of the sum of ``power`` over the channels of group ``j`` that are not in cells."""
-    for p in range(len(cells)):
-        for j in range(len(edges) - 1):
-            s = 0.0
-            for c in range(edges[j], edges[j + 1]):
-                s += 0.0 if cells[p, c] else power[c]
-            size[p, j] = math.sqrt(s)
+def group_sizes(power, cells, edges):
+    """By piece and group, the root of the sum of ``power`` over the channels of the group that are not in cells."""
+    some = cells if cells.any() else cells[:1]  # all pieces have the same
+    values = np.zeros((len(some), len(power) + 1))  # the last one is for groups of fewer channels than others
+    values[:, :-1] = np.where(some, 0.0, power)
+    at = edges[:-1] + np.arange(np.diff(edges).max())[:, None]
+    sizes = np.sqrt(in_turn(values[:, np.where(at < edges[1:], at, len(power))].transpose(1, 0, 2)))
+    return sizes if some is cells else np.repeat(sizes, len(cells), axis=0)
 
 
 @njit(**JIT)
@@ -554,7 +472,7 @@ def piece_means(rows, first, piece, out):
 def level_beside(rows, first, piece, a, out):
     """Median of each channel's means of the ``len(a)`` pieces from sample ``first`` on; ``a`` is scratch memory."""
     piece_means(rows, first, piece, a)
-    medians(a, sorting_network(len(a)), out)
+    out[:] = medians(a)
 
 
 @njit(**JIT)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from skysieve.dedispersion.data.delays import delay_seconds
-from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
+from skysieve.dedispersion.data.observation import Observation
 
 from .masks import Mask
 
@@ -92,6 +92,8 @@ KEPT = 2
 """Blocks that a reader holds: an engine reads a few samples again when it moves on."""
 MOMENT_STEPS, DETECT_STEPS, JUDGE_STEPS = 5.0, 2.0, 500.0
 """Steps of Python's interpreter for a sample, for a sample of a band, and for a group of an impulse."""
+WORTH = {"remove": 4.0, "find_step": 8.0}
+"""Time of compiling functions that few data need, in `jit.INTERPRETED_SECONDS`."""
 FEW = 2**20
 """Values (samples times channels) up to which data are few: the interpreter cleans them before code is compiled."""
 
@@ -296,9 +298,11 @@ class Cleaner:
         These arguments.
     few : bool
         Whether a first answer need not wait for compiled code: the data are few, and the interpreter is done sooner.
+    waits : bool
+        Whether nothing arrives meanwhile, so that the interpreter may do what few blocks need.
     """
 
-    few = False
+    few = waits = False
 
     def __init__(
         self, obs: Observation, dtype: np.dtype[Any], maximum: int, steps: Sequence[str], ignore: Iterable[int],
@@ -331,21 +335,6 @@ class Cleaner:
         self._limit = max(LIMIT, BRIGHT / math.sqrt(obs.nchan))
         self._widths = 2 + int(math.log2(self.piece))
         self.reset()
-
-    def compile_beside(self) -> None:
-        """Start to compile the search for impulses and steps of the gain in another process, where it is not stored.
-
-        This process compiles the statistics of channels meanwhile.
-        """
-        from skysieve.core.cpu import jit
-
-        from . import cpu_impulses as kernels
-
-        if {"gain", "impulses"} <= set(self.steps) and not self.few:
-            jit.compile_beside(
-                f"from {__name__} import examine_few; examine_few()",
-                kernels.changes, kernels.detect, kernels.remove, kernels.find_step,
-            )  # fmt: skip
 
     @property
     def groups(self) -> int:
@@ -462,15 +451,15 @@ class Cleaner:
         total, square, lag = (np.zeros((P, C), kind) for _ in range(3))
         how = self._how
         how(cpu_receiver.moments, MOMENT_STEPS * n)(rows, q, self.wide, total, square, lag)
-        mean, var, cells = np.empty((P, C)), np.empty((P, C)), np.zeros((P, C), bool)
-        level, sigma, rho, slow, burst = (np.zeros(C) for _ in range(5))
-        cpu_receiver.level_of(total, square, lag, counts, mean, var, rho, level, sigma, how)
+        mean, var, level, sigma, rho = cpu_receiver.level_of(total, square, lag, counts)
         dead = ~(sigma > 0) & self._use
-        live, bad = self._use & ~dead, np.zeros(C, bool)
+        live, bad, cells = self._use & ~dead, np.zeros(C, bool), np.zeros((P, C), bool)
         if {"channels", "cells"} & set(self.steps):
-            cpu_receiver.judge_cells(mean, var, counts, level, sigma, live, self._limit, cells, slow, burst, how)
-        if "channels" in self.steps:
-            cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, bad, how)
+            slow, burst = cpu_receiver.judge_cells(
+                mean, var, counts, level, sigma, live, self._limit, cells, self._rarely
+            )  # fmt: skip
+            if "channels" in self.steps:
+                cpu_receiver.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, bad)
         if "cells" not in self.steps:
             cells[:] = False
         alive: NDArray[np.bool_] = np.asarray((var > 0).all(axis=0))
@@ -482,14 +471,17 @@ class Cleaner:
         still: NDArray[np.bool_] = np.asarray((total == rows[0] * counts[:, None]).all(axis=0) & (var == 0).all(axis=0))
         return _Channels(level, sigma, good, bad, still, alive, cells)
 
-    @property
-    def _how(self) -> Callable[[Any, float], Callable[..., Any]]:
-        """What runs a kernel of so many steps."""
+    def _how(self, kernel: Any, steps: float) -> Callable[..., Any]:
+        """What runs a kernel of so many steps, which each block needs."""
         from skysieve.core.cpu.jit import interpreted_if_small
 
-        from .cpu_receiver import compiled
+        return interpreted_if_small(kernel, steps) if self.few else kernel
 
-        return interpreted_if_small if self.few else compiled
+    def _rarely(self, kernel: Any, steps: float) -> Callable[..., Any]:
+        """What runs a kernel of so many steps, which few blocks need."""
+        from skysieve.core.cpu.jit import interpreted_if_small
+
+        return interpreted_if_small(kernel, steps, WORTH.get(kernel.__name__, 1.0)) if self.waits else kernel
 
     def _changed(self) -> bool:
         """Whether the gain of any channel is not what it was at the beginning."""
@@ -522,13 +514,11 @@ class Cleaner:
         P = len(found.cells)
         cells = np.concatenate([found.cells, np.zeros((max(0, (ahead + n) // self.piece - P), self.nchan), bool)])
         power = (weights * sigma) ** 2
-        size = np.empty((len(cells), len(self._used)))
-        how = self._how
-        how(cpu_receiver.group_sizes, cells.size)(power, cells, self._edges, size)
+        size = cpu_receiver.group_sizes(power, cells, self._edges)
         self._used = np.add.reduceat(good.astype(np.float64), self._edges[:-1])
         context = 0 if self._plain is None else self._plain[0].shape[1]
         series = np.empty((len(self._used), context + len(rows)), np.float32)
-        how(cpu_receiver.group_series, cpu_receiver.SERIES_STEPS * series.size + cells.size)(
+        self._how(cpu_receiver.group_series, cpu_receiver.SERIES_STEPS * series.size + cells.size)(
             rows, self.piece, self.wide, weights, cells, found.level, self._edges, size, context, series
         )
         self._join(series, context, found.level, weights, power)
@@ -706,13 +696,13 @@ class Cleaner:
         some = self._bands[:STEP_BANDS]
         groups, n_all = series.shape
         whole = (n_all - context % self.piece) // self.piece
-        each, means = np.zeros((groups + 1, whole)), np.empty(whole)
+        each = np.zeros((groups + 1, whole))
         sought = (self.piece, context, n, STEP_ERROR)
-        steps = cpu_receiver.SERIES_STEPS * series.size
-        if not self._how(cpu_impulses.changes, steps)(series, self._used, some, *sought, means, each):
+        if not cpu_impulses.changes(series, self._used, some, *sought, each):
             return None
-        work = means, np.empty(whole), np.empty(n_all), np.empty(n_all), np.empty(16), np.empty(groups)
-        if not cpu_impulses.find_step(series, self._used, some, each, *sought, STEEP, work, out):
+        work = np.empty(whole), np.empty(whole), np.empty(n_all), np.empty(n_all), np.empty(16), np.empty(groups)
+        find = self._rarely(cpu_impulses.find_step, 2 * cpu_receiver.SERIES_STEPS * series.size)
+        if not find(series, self._used, some, each, *sought, STEEP, work, out):
             return None
         return int(out[0]), int(out[1])
 
@@ -757,7 +747,7 @@ class Cleaner:
             if not count:
                 break
             order = np.argsort(-found[:count, 0], kind="stable")  # the strongest first
-            cut, _ = self._how(cpu_impulses.remove, steps + JUDGE_STEPS * count * len(used))(
+            cut, _ = self._rarely(cpu_impulses.remove, steps + JUDGE_STEPS * count * len(used))(
                 series, used, self._bands, found, order, context, context + n, self._phase, self._unit, WHOLE_DM,
                 PART_DM, MARGIN, prefix, done, place, cut_room, left_room,
             )  # fmt: skip
@@ -928,19 +918,6 @@ class CleanReader:
                 self._blocks.pop(next(iter(self._blocks)))
             self._blocks[at // size] = rows
         return self._blocks[number]
-
-
-def examine_few() -> None:
-    """Look for an impulse and for a step of the gain in a few samples."""
-    few = Observation(np.linspace(1500.0, 1200.0, 2 * LEAST_GROUP), 1e-3)
-    cleaner = Cleaner(few, np.dtype(np.uint8), 0, ("gain", "impulses"), (), DM_CONSTANT)
-    cleaner._used[:] = LEAST_GROUP
-    n = cleaner.block
-    impulse, step = np.zeros((2, cleaner.groups, n), np.float32)
-    impulse[:, n // 2] = step[:, n // 2 :] = 100.0
-    cleaner._find_step(np.zeros_like(step), 0, n)  # in the order in which they are needed
-    cleaner._examine(impulse, n)
-    cleaner._find_step(step, 0, n)
 
 
 def bands_of(groups: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

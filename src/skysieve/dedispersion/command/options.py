@@ -183,6 +183,8 @@ class DataOptions:
                 path = Path(stack.enter_context(TemporaryDirectory(prefix="skysieve-"))) / "stdin.fil"
                 with open(path, "wb") as file:
                     shutil.copyfileobj(sys.stdin.buffer, file)
+                    if not file.tell():
+                        raise ValueError("stdin: is empty")
                 files = [path]
             with warnings_as_notes():
                 fb = Filterbank.open(

@@ -24,7 +24,7 @@ import math
 
 import numpy as np
 
-from skysieve.core.cpu.jit import ZERO, njit
+from skysieve.core.cpu.jit import ZERO, in_interpreter, njit
 from skysieve.dedispersion.contract import KINDS
 
 JIT = {"nogil": True, "error_model": "numpy"}
@@ -151,19 +151,19 @@ def scatter_of_noise(m, low, high, work, lanes):
 
 
 @njit(**JIT)
-def find_baseline(m, low, high, parts, fit, work, level):
-    """The baseline of a block from the means of the parts of three blocks, of which ``m[low:high]`` are known.
+def find_level(m, low, high, parts, fit, work, level):
+    """Write the level of a block that does not drift to ``level[0]``, from the means of the parts of three blocks.
 
-    The block itself is ``m[parts : 2 * parts]``.  Returns 0 and writes its level to ``level[0]``; or returns ``d``, and
-    ``fit[j]`` is the baseline in the middle of parts ``j d : (j + 1) d``.
+    The block itself is ``m[parts : 2 * parts]``; ``m[low:high]`` are known.  Returns the standard deviation of white
+    noise in the means if the level drifts; else -1.
     """
-    lanes, space = np.empty(LANES), np.empty(2 * parts)
+    lanes, space = np.empty(LANES), np.empty(3 * GROUPS)
     n = high - low
     group = parts // GROUPS
     groups = n // group
     if groups < GROUPS:
         level[0] = strided_sum(m, low, n, lanes) / np.float64(n)
-        return 0
+        return -1.0
     sigma = scatter_of_noise(m, low, high, work, lanes)
     for g in range(groups):
         total = 0.0
@@ -174,18 +174,27 @@ def find_baseline(m, low, high, parts, fit, work, level):
     for g in range(groups):
         fit[g] = abs(fit[g] - middle)
     spread = TO_SIGMA * median(fit, groups, space)
-    if not spread > DRIFTS * sigma / math.sqrt(np.float64(group)):
-        for _ in range(2):
-            kept = 0
-            for i in range(n):
-                near = abs(m[low + i] - middle) <= OUTLIER * sigma
-                work[i] = m[low + i] if near else 0.0
-                kept += 1 if near else 0
-            if kept == 0:
-                break
-            middle = strided_sum(work, ZERO, n, lanes) / np.float64(kept)
-        level[0] = middle
-        return 0
+    drifts = spread > DRIFTS * sigma / math.sqrt(np.float64(group))
+    for _ in range(0 if drifts else 2):
+        kept = 0
+        for i in range(n):
+            near = abs(m[low + i] - middle) <= OUTLIER * sigma
+            work[i] = m[low + i] if near else 0.0
+            kept += 1 if near else 0
+        if kept == 0:
+            break
+        middle = strided_sum(work, ZERO, n, lanes) / np.float64(kept)
+    level[0] = middle
+    return sigma if drifts else -1.0
+
+
+@njit(**JIT)
+def fit_baseline(m, low, high, parts, sigma, fit, work):
+    """Fit a line to the means of the parts of three blocks; arguments are those of `find_level`, and what it returned.
+
+    Returns ``d``; ``fit[j]`` is the baseline in the middle of parts ``j d : (j + 1) d``.  0 if there are too few.
+    """
+    space = np.empty(2 * parts)
     found = 0
     for d in STEPS:
         if LEAST_STEPS * d > parts:
@@ -214,8 +223,6 @@ def find_baseline(m, low, high, parts, fit, work, level):
             x[j - a] = abs(q[j] - fit[j])
         if b > a and not TO_SIGMA * median(x, b - a, space) > DRIFTS * (sigma / math.sqrt(np.float64(d))):
             break
-    if found == 0:
-        level[0] = middle
     return found
 
 
@@ -231,6 +238,21 @@ def take_line(y, first, start, stop, at, value, step, kind, out):
         fraction = np.float64((np.uint64(i) * GOLDEN) & MASK) * FRACTION
         line = np.int64(np.floor((value + step * ((i + 0.5) - at)) + fraction))
         out[first + i] = np.int64(y[first + i]) - line + flat
+
+
+@in_interpreter(take_line)
+def take_line_at_once(y, first, start, stop, at, value, step, kind, out):
+    """`take_line` without compiled code: all samples at once."""
+    i = np.arange(start, stop)
+    line = value + step * ((i + 0.5) - at)
+    if kind == REAL:
+        out[first + start : first + stop] = y[first + start : first + stop].astype(np.float64) - line
+        return
+    fraction = ((i.astype(np.uint64) * GOLDEN) & MASK).astype(np.float64) * FRACTION
+    flat = int(FLAT) if kind == UNSIGNED else 0
+    out[first + start : first + stop] = (
+        y[first + start : first + stop].astype(np.int64) - np.floor(line + fraction).astype(np.int64) + flat
+    )
 
 
 @njit(**JIT)
@@ -250,16 +272,67 @@ def subtract_line(y, first, n, block, parts, low, high, d, fit, kind, out):
 
 @njit(**JIT)
 def level_block(y, first, n, block, parts, m, low, high, kind, fit, work, level, out):
-    """Write the level of a block to ``level[0]``; returns whether it drifts.
+    """Write the level of a block to ``level[0]``.
 
-    Then the samples less the line go to the same place of ``out``, which may be ``y``, and have that level.
+    If it drifts, the samples less a line go to the same place of ``out``, which may be ``y``, and have that level.
     ``y[first : first + n]`` are the samples of the block, ``m[low:high]`` the known means of parts of three blocks.
     """
     if high <= low:
         level[0] = strided_sum(y, first, n, np.empty(LANES)) / np.float64(n)
-        return False
-    d = find_baseline(m, low, high, parts, fit, work, level)
-    if d:
-        subtract_line(y, first, n, block, parts, low, high, d, fit, kind, out)
-        level[0] = FLAT if kind == UNSIGNED else 0.0
-    return d != 0
+        return
+    sigma = find_level(m, low, high, parts, fit, work, level)
+    if sigma >= 0:
+        d = fit_baseline(m, low, high, parts, sigma, fit, work)
+        if d:
+            subtract_line(y, first, n, block, parts, low, high, d, fit, kind, out)
+            level[0] = FLAT if kind == UNSIGNED else 0.0
+
+
+@njit(**JIT)
+def known_means(b, whole, parts):
+    """First, and last + 1, of the known means of the parts of block ``b`` of a row and of the blocks beside it."""
+    return parts if b == 0 else 0, min(3 * parts, whole - (b - 1) * parts)
+
+
+@njit(**JIT)
+def find_levels(y, count, block, parts, means, fit, work, lanes, drifts, levels):
+    """Write the levels of the blocks of a row that begins with a block to ``levels[:, 0]``; how many of them drift.
+
+    ``means[(b + 1) * parts :]`` gets the means of the parts of block ``b``, ``drifts[b]`` what `find_level` returns.
+    """
+    blocks = (count + block - 1) // block
+    whole = found = ZERO
+    for b in range(blocks):
+        whole += part_means(y, b * block, min(block, count - b * block), block, parts, means[(b + 1) * parts :], lanes)
+    for b in range(blocks):
+        low, high = known_means(b, whole, parts)
+        if high <= low:
+            drifts[b] = -1.0
+            levels[b, 0] = strided_sum(y, b * block, count - b * block, lanes) / np.float64(count - b * block)
+        else:
+            drifts[b] = find_level(means[b * parts : (b + 3) * parts], low, high, parts, fit, work, levels[b])
+            found += drifts[b] >= 0
+    return found
+
+
+@njit(**JIT)
+def subtract_baselines(y, count, block, parts, kind, means, fit, work, drifts, levels, out):
+    """Copy the blocks of a row whose level drifts to ``out``, less a line, and set their levels; after `find_levels`.
+
+    ``drifts[b]`` becomes -1 for blocks to which no line can be fitted.
+    """
+    blocks = (count + block - 1) // block
+    whole = (count // block) * parts
+    for k in range(parts):
+        whole += (k + 1) * block // parts <= count % block
+    for b in range(blocks):
+        if drifts[b] < 0:
+            continue
+        low, high = known_means(b, whole, parts)
+        d = fit_baseline(means[b * parts : (b + 3) * parts], low, high, parts, drifts[b], fit, work)
+        if d:
+            n = min(block, count - b * block)
+            subtract_line(y, b * block, n, block, parts, low, high, d, fit, kind, out)
+            levels[b, 0] = FLAT if kind == UNSIGNED else 0.0
+        else:
+            drifts[b] = -1.0

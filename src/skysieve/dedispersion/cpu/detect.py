@@ -17,7 +17,6 @@ import numpy as np
 from skysieve.core.cpu.jit import njit
 from skysieve.dedispersion.contract import CLIP, NOISE, UNIT
 
-from .baseline import LANES, level_block, part_means
 from .simd import WIDE, any_window
 
 JIT = {"nogil": True, "error_model": "numpy"}
@@ -25,7 +24,7 @@ BINS = 8192
 """Bins of a histogram of a block."""
 SEGMENT = 2048
 """Samples in which windows are examined together."""
-ROBUST, CLIPPED = NOISE["robust"].code, NOISE["clipped"].code
+CLIPPED = NOISE["clipped"].code
 IQR = 1.3489795003921634
 """Distance of the quartiles of a normal distribution, in sigma."""
 CLIPS, CLIP_AT, CLIPPED_SIGMA = 5, 3.0, 0.98657826
@@ -177,8 +176,11 @@ def moments(y, first, n, level, most, out):
 
 @njit(**JIT)
 def block_noise(y, first, n, noise, counts, spare, out):
-    """Write level and sigma of one block to ``out[:2]``; ``spare`` is scratch memory for floats, None for integers."""
-    if noise == ROBUST:
+    """Write level and sigma of one block to ``out[:2]``.
+
+    ``noise`` is that of `Detection.noise_kind`; ``spare`` is scratch memory for floats, None for integers.
+    """
+    if noise is None:  # known when this is compiled
         if spare is not None:  # known when this is compiled
             float_ranks(y, first, n, (n // 4, n // 2, (3 * n) // 4), counts, spare, out)
             middle = out[1]
@@ -214,34 +216,21 @@ def fixed_points(y, first, n, level, sigma, total, prefix, at):
 
 
 @njit(**JIT)
-def normalise(y, count, block, noise, parts, kind, counts, spare, flat, levels, prefix):
+def normalise(y, count, block, noise, parts, counts, spare, flat, drifts, levels, prefix):
     """Prefix sums of the fixed-point samples of a row that begins with a block.
 
-    With a baseline (``parts``), blocks whose level drifts are copied to ``flat`` without it.  A last block of less than
-    a quarter takes the noise of the block before it.
+    With a baseline (``parts``), `find_levels` has written ``levels[:, 0]``, and blocks whose level drifts
+    (``drifts[b] >= 0``) are taken from ``flat``, see `subtract_baselines`.  A last block of less than a quarter takes
+    the noise of the block before it.
     """
     out = np.empty(3)
     prefix[0] = 0
     total = np.int32(0)
-    blocks = (count + block - 1) // block
-    means = np.empty((blocks + 2) * parts)
-    fit, work, lanes = np.empty(3 * parts), np.empty(10 * parts), np.empty(LANES)
-    whole = 0
-    if parts:
-        for b in range(blocks):
-            whole += part_means(
-                y, b * block, min(block, count - b * block), block, parts, means[(b + 1) * parts :], lanes
-            )
-    for b in range(blocks):
+    for b in range((count + block - 1) // block):
         first = b * block
         n = min(block, count - first)
         level = levels[b]
-        drifts = False
-        if parts:
-            m = means[b * parts : (b + 3) * parts]
-            low, high = parts if b == 0 else 0, min(3 * parts, whole - (b - 1) * parts)
-            drifts = level_block(y, first, n, block, parts, m, low, high, kind, fit, work, level, flat)
-        x = flat if drifts else y
+        x = flat if parts and drifts[b] >= 0 else y
         if b == 0 or 4 * n >= block:
             block_noise(x, first, n, noise, counts, spare, out)
             level[1] = out[1]

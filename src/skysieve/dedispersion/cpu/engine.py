@@ -16,6 +16,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.contract import (
     KINDS,
+    LEAST_PARTS,
     UNIT,
     Detection,
     Source,
@@ -26,7 +27,7 @@ from skysieve.dedispersion.contract import (
     sum_dtype,
 )
 
-from . import detect, load, program
+from . import baseline, detect, load, program
 from .simd import LANES
 
 if TYPE_CHECKING:
@@ -61,6 +62,14 @@ ROOM = 4096
 """Events of a tile for which there is memory at first."""
 DIRECT = 1.1
 """Cost of adding the samples of a channel directly, relative to adding two rows."""
+ADD_SECONDS = 5e-11
+"""Time of an addition of the direct sum."""
+FIRST_SECONDS = 1.5
+"""Time of direct sums, in one process, while programs are not compiled: compiling `program.make_program` and
+`program.run_program` takes longer."""
+first_answers = jit.FirstAnswers(FIRST_SECONDS)
+BASELINE_STEPS, BASELINE_WORTH = 5e3, 4.0
+"""Steps of Python's interpreter for a block whose level drifts, and what compiling it takes, as in `jit`."""
 
 
 @dataclass
@@ -155,6 +164,7 @@ class Engine:
         self._series: NDArray[Any] = np.empty(0, self.dtype)
         stored = np.float32 if kind == "f" else np.uint16 if self.maximum > 255 else np.uint8
         self._x = np.zeros((self.nchan + 1, capacity + T + LANES), stored)
+        self._direct = method == "exact-subband" and bool(self.maximum) and span is None and self._is_first(0.0)
         self._shapes = [self._shape(t) for t in self.tables]
 
     def close(self) -> None:
@@ -164,13 +174,27 @@ class Engine:
     def rebind(self, source: Source) -> None:
         """See `contract.Engine.rebind`."""
         self.source = source
+        if self._direct and not self._is_first():
+            self._direct = False
+            self._shapes = [self._shape(t) for t in self.tables]
         self.start = self.stop = 0
         self._planes.clear()
 
+    def _is_first(self, part: float = 1.0) -> bool:
+        """Whether the sums of the data are formed directly, because programs are not compiled and the data are few.
+
+        The bits are the same.  ``part`` of their time is counted.
+        """
+        adds = self.nchan * sum(len(t.delays) * (self.source.nsamp // t.downsamp) for t in self.tables)
+        if jit.is_ready(program.make_program) or ADD_SECONDS * adds > FIRST_SECONDS:
+            return False
+        return first_answers.take(part * ADD_SECONDS * adds)
+
     def describe(self) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
+        method = "brute" if self._direct else self.method
         return {
-            "device": "cpu", "threads": self.pool.workers, "method": self.method, "bytes": self.bytes,
+            "device": "cpu", "threads": self.pool.workers, "method": method, "bytes": self.bytes,
             "held": self.bytes + self._kept,
             "costs": [s.cost for s in self._shapes], "tiles": [(s.D, s.G, s.T) for s in self._shapes],
         }  # fmt: skip
@@ -285,7 +309,7 @@ class Engine:
             return self._try(table, min(trial[0], ndm), trial[1], self._time(table, T), room)
         D = min(64, ndm)
         direct = Shape(D, 1, _fitting(self.nchan, 1, room, 8), self._time(table, T), DIRECT + STREAM / D)
-        if self.method == "brute":
+        if self.method == "brute" or self._direct:
             return direct
         found = [direct]
         for D, G, samples in (*CANDIDATES, *DEEP) if self.method == "tree" else CANDIDATES:
@@ -510,7 +534,8 @@ def bytes_needed(source: Source, tables: Sequence[Table], capacity: int) -> int:
 class _Rows:
     """The search of the rows of a tile, one after the other, in the same scratch memory.
 
-    Its two functions are compiled one by one, so that two processes may do it.
+    Its functions are compiled one by one, so that two processes may do it, and those that only some data need when they
+    are needed.
     """
 
     def __init__(self, sums: NDArray[Any], what: Detection) -> None:
@@ -518,18 +543,33 @@ class _Rows:
         self.widths = np.array(what.widths, np.int64)
         self.scales = (1 / (UNIT * np.sqrt(self.widths))).astype(np.float32)
         self.kind, self.spare = KINDS.index(sums.dtype.kind), what.scratch(sums.dtype)
-        self.counts, self.levels = np.zeros(detect.BINS + 1, np.int64), np.empty((-(-count // what.block), 2))
-        self.prefix, self.flat = np.zeros(count + 1, np.int32), np.empty(count if what.parts else 0, sums.dtype)
+        blocks, parts = -(-count // what.block), what.parts
+        self.counts, self.levels = np.zeros(detect.BINS + 1, np.int64), np.empty((blocks, 2))
+        self.prefix, self.flat = np.zeros(count + 1, np.int32), np.empty(0, sums.dtype)
+        self.means, self.drifts = np.empty((blocks + 2) * parts), np.full(blocks, -1.0)
+        self.fit, self.work, self.lanes = np.empty(3 * parts), np.empty(10 * parts), np.empty(baseline.LANES)
         room = detect.SEGMENT + 2 * what.widths[-1]
         self.best, self.which = np.zeros(room, np.float32), np.zeros(room, np.int32)
         self.threshold, self.dip = np.float32(what.threshold), np.float32(what.dip)
+
+    def find_levels(self, row: int, count: int) -> None:
+        """Find the levels of the blocks of a row, and subtract their drifts."""
+        y, block, parts = self.sums[row], self.what.block, self.what.parts
+        work = self.means, self.fit, self.work
+        if found := baseline.find_levels(y, count, block, parts, *work, self.lanes, self.drifts, self.levels):
+            if not self.flat.size:
+                self.flat = np.empty_like(y)
+            subtract = jit.interpreted_if_small(
+                baseline.subtract_baselines, BASELINE_STEPS * found, BASELINE_WORTH
+            )  # fmt: skip
+            subtract(y, count, block, parts, self.kind, *work, self.drifts, self.levels, self.flat)
 
     def normalise(self, row: int, count: int) -> None:
         """Set the prefix sums of the first ``count`` samples of a row."""
         what = self.what
         detect.normalise(
-            self.sums[row], count, what.block, what.noise_code, what.parts, self.kind, self.counts, self.spare,
-            self.flat, self.levels, self.prefix,
+            self.sums[row], count, what.block, what.noise_kind, what.parts, self.counts, self.spare, self.flat,
+            self.drifts, self.levels, self.prefix,
         )  # fmt: skip
 
     def find(self, row: int, count: int, low: int, high: int, found: NDArray[np.float64], n: int) -> int:
@@ -551,25 +591,31 @@ def _search_rows(
     rows, n = _Rows(sums, what), 0
     for i, count in enumerate(valid.tolist()):
         if count > 1:
+            if what.parts:
+                rows.find_levels(i, count)
             rows.normalise(i, count)
             n = rows.find(i, count, low, high, found, n)
     return n
 
 
+USES = {"find_levels": baseline.find_levels, "normalise": detect.normalise, "find_events": detect.find_events}
+"""What `compile_search` calls, in the order in which a search does."""
+
+
 def compile_beside(dtype: np.dtype[Any]) -> None:
     """Start to compile the search of sums of a type in other processes, where it is not stored.
 
-    It takes longest by far; this process compiles the sums meanwhile.
+    This process compiles the sums meanwhile.
     """
-    for kernel in (detect.normalise, detect.find_events):
-        use = f"compile_search({dtype.name!r}, {kernel.__name__!r})"
-        jit.compile_beside(f"from {__name__} import compile_search; {use}", kernel)
+    for name, kernel in USES.items():
+        jit.compile_beside(f"from {__name__} import compile_search; compile_search({dtype.name!r}, {name!r})", kernel)
 
 
 def compile_search(dtype: str, function: str) -> None:
     """Call a function of a search of sums of a type, on two samples without events."""
-    rows = _Rows(np.zeros((1, 2), dtype), Detection(2, (1,), 1.0, "robust", False, np.full(1, 2)))
-    if function == "normalise":
-        rows.normalise(0, 2)
-    else:
+    parts = LEAST_PARTS if function == "find_levels" else 0
+    rows = _Rows(np.zeros((1, 2), dtype), Detection(2, (1,), 1.0, "robust", False, np.full(1, 2), parts=parts))
+    if function == "find_events":
         rows.find(0, 2, 0, 2, np.empty((1, 4)), 0)
+    else:
+        getattr(rows, function)(0, 2)

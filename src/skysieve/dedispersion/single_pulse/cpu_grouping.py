@@ -284,16 +284,9 @@ def add_up(heads, row, dms, time, width, wide, snr, band, excess, safe, known, p
             parent[heads[n]] = found[n]
 
 
-@njit(**JIT)
-def heads_of(parent, out):
+def heads_of(parent):
     """Follow the parents of each event to its head; ``parent`` is -1 for heads."""
-    for i in range(len(parent)):
-        j = i
-        while parent[j] >= 0:
-            j = parent[j]
-        out[i] = j
-        k = i  # shorten the path
-        while parent[k] >= 0 and parent[k] != j:
-            after = parent[k]
-            parent[k] = j
-            k = after
+    head = np.where(parent < 0, np.arange(len(parent)), parent)
+    while not np.array_equal(further := head[head], head):  # each round doubles the steps
+        head = further
+    return head

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.errors import install_hint
-from skysieve.core.files import save_figure, written
+from skysieve.core.files import hdf5_file, save_figure, written
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.result import Result
 from skysieve.dedispersion.api import dedisperse
@@ -128,12 +127,7 @@ class Cutout(Result):
 
         Both are 256 x 256, as FETCH expects; fewer channels are repeated.
         """
-        try:
-            import h5py
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(f"HDF5 files need h5py: {install_hint('h5py')}") from error
-
-        with written(path) as part, h5py.File(part, "w") as file:
+        with written(path) as part, hdf5_file(part) as file:
             o = self.observation
             facts = {
                 "cand_id": self.name, "tcand": self.time, "dm": self.dm, "dm_opt": -1.0, "snr": self.snr,

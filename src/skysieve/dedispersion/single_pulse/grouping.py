@@ -37,8 +37,7 @@ def compile_beside() -> None:
 
     from . import cpu_grouping
 
-    kernels = cpu_grouping.explain, cpu_grouping.add_up, cpu_grouping.heads_of
-    jit.compile_beside(f"from {__name__} import group_one; group_one()", *kernels, later=True)
+    jit.compile_beside(f"from {__name__} import group_one; group_one()", cpu_grouping.explain)
 
 
 def group_one() -> None:
@@ -168,13 +167,9 @@ class Response:
         from . import cpu_grouping
 
         n, ndm = len(time), len(self.dms)
-        steps = EVENT_STEPS * n if first else math.inf
-        explain, add_up, heads_of = (
-            interpreted_if_small(kernel, steps, WORTH)
-            for kernel in (cpu_grouping.explain, cpu_grouping.add_up, cpu_grouping.heads_of)
-        )
+        explain = interpreted_if_small(cpu_grouping.explain, EVENT_STEPS * n if first else math.inf, WORTH)
         done = np.zeros(n, bool) if known is None else known.done
-        parent, head, waits = np.full(n, -1), np.empty(n, np.int64), np.zeros(n, np.uint8)
+        parent, waits = np.full(n, -1), np.zeros(n, np.uint8)
         starts = np.searchsorted(row, np.arange(ndm + 1))
         widest = np.zeros(ndm)
         np.maximum.at(widest, row, width)
@@ -191,9 +186,9 @@ class Response:
         own = parent < 0 if known is None else np.where(done, known.own, parent < 0)
         heads = np.flatnonzero(own)
         heads = heads[np.argsort(time[heads], kind="stable")]
+        add_up = interpreted_if_small(cpu_grouping.add_up, EVENT_STEPS * len(heads) if known is None else math.inf)
         add_up(heads, row, self.dms, time, width, wide, snr, self.band, self.excess, safe, done, parent, waits)
-        heads_of(parent, head)
-        return Groups(head, own, ~safe | (waits > 0))
+        return Groups(cpu_grouping.heads_of(parent), own, ~safe | (waits > 0))
 
     def _safe(
         self, row: NDArray[np.int64], time: NDArray[np.float64], width: NDArray[np.float64], wide: NDArray[np.bool_],

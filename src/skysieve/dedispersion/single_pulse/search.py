@@ -310,14 +310,10 @@ class SearchPlan(EnginePlan):
             workers = usable_cores() if threads is None else max(1, threads)
             tables = [t.table for t in job.made]
             cleaner = self._cleaner(fb, ())
-            cleaner.compile_beside()
             if self._target.gpu:
                 source = Cleaned(fb, None, job.length, kernels=_cleaning_kernels(fb.dtype) if cleaner.steps else ())
             else:
                 source = Cleaned(self._cleaned(fb, cleaner, 0, None), None, job.length)
-                series = fb.nsamp * sum(len(table.delays) for table in tables)
-                if series >= MANY:  # with a GPU, when events are found
-                    compile_beside()
             step = _chunk_blocks(source, tables, job, self._target, workers, cleaner) * job.length
 
             def make(step: int) -> Engine:
@@ -328,6 +324,8 @@ class SearchPlan(EnginePlan):
                 )  # fmt: skip
 
             self._engine, self._step = engine_that_fits(make, step, job.length, job.length, self._target)
+            if not self._target.gpu and fb.nsamp * sum(len(table.delays) for table in tables) >= MANY:
+                compile_beside()  # with a GPU, when events are found
 
     def execute(
         self,
@@ -459,7 +457,7 @@ class SearchPlan(EnginePlan):
     def _cleaner(self, fb: Filterbank, ignore: Sequence[int]) -> Cleaner:
         """What cleans data as ``clean`` asks for."""
         cleaner = Cleaner(fb.observation, fb.dtype, fb.maximum, self._steps, ignore, self._job.dm_constant)
-        cleaner.few = fb.nsamp * fb.nchan <= FEW
+        cleaner.few, cleaner.waits = fb.nsamp * fb.nchan <= FEW, True
         return cleaner
 
     def _cleaned(self, fb: Filterbank, cleaner: Cleaner, begin: int, watch: Watch | None) -> Filterbank:

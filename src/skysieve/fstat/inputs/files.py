@@ -13,7 +13,7 @@ import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.core.errors import install_hint
-from skysieve.core.files import expand, written
+from skysieve.core.files import expand, hdf5_file, written
 
 from .atoms import FIELDS, Atoms
 
@@ -218,7 +218,10 @@ def _write_npz(path: Path, atoms: Sequence[Atoms]) -> None:
 
 
 def _read_hdf5(path: PathLike) -> list[Atoms]:
-    h5py = _h5py()
+    try:
+        import h5py
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"HDF5 files need h5py: {install_hint('h5py')}") from error
     with h5py.File(path, "r") as file:
         found: dict[str, Any] = {}
         file.visititems(lambda name, item: found.__setitem__(name, item[()]) if hasattr(item, "dtype") else None)
@@ -226,17 +229,9 @@ def _read_hdf5(path: PathLike) -> list[Atoms]:
 
 
 def _write_hdf5(path: Path, atoms: Sequence[Atoms]) -> None:
-    with _h5py().File(path, "w") as file:
+    with hdf5_file(path) as file:
         for name, value in _pack(atoms).items():
             file[name] = value
-
-
-def _h5py() -> Any:
-    try:
-        import h5py
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"HDF5 files need h5py: {install_hint('h5py')}") from error
-    return h5py
 
 
 # ---------------------------------------------------------------- all formats

@@ -112,7 +112,7 @@ class DeviceCleaner(Cleaner):
         self.lane = make_lane(runtime)
         self._arrays: dict[str, Any] = {}
         super().__init__(*like.given)
-        self.few = like.few
+        self.few, self.waits = like.few, like.waits
         if not self.steps:
             return
         self.pitch = series_pitch(self)

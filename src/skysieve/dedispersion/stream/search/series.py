@@ -252,7 +252,7 @@ class RunningSeries:
         spare = what.scratch(sums.dtype)
         for number in range(k.newest + 1, newest + 1):
             cpu_series.noise_of_block(
-                sums, valid[row:stop], k.origin, number, k.block, k.begin, what.noise_code, what.parts,
+                sums, valid[row:stop], k.origin, number, k.block, k.begin, what.noise_kind, what.parts,
                 KINDS.index(sums.dtype.kind), spare, k.means[row:stop], levels,
             )  # fmt: skip
         begin = max(k.begin * k.block, low - 2 * k.reach)
