@@ -483,6 +483,19 @@ def test_files_of_few_bits_have_the_injected_signal_to_noise(nbits):
     assert np.median(t["snr_found"] / 14) == pytest.approx(1, abs=0.15)
 
 
+def test_a_series_gets_pulses_of_its_own_dm(test_data):
+    """A pulsar's series of 21 s: pulses are added at the DM at which it was de-dispersed, and counted there."""
+    fb = Filterbank.open(test_data / "dedispersion" / "GBT_J1807-0847.dat")
+    found = completeness(fb, [0.0], n=16, snr=(50,), dm=[0.0], width=(2e-3, 8e-3), seed=1, threads=1)
+    np.testing.assert_allclose(found.trials["dm"], 112.3802)
+    assert found.trials["found"].all()
+    assert (found.trials["dm_error"] == 0).all()
+    # pulses of the pulsar, S/N up to 63 and a tenth of the time, add to some
+    assert np.median(found.trials["snr_found"]) == pytest.approx(50, rel=0.1)
+    one = completeness(Noise(nchan=1, tsamp=1e-3, duration=20), [0.0], n=8, snr=(20,), dm=[0.0], threads=1)
+    assert one.trials["found"].all()
+
+
 def test_saturated_samples_are_counted():
     fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, nbits=2)
     found = completeness(fb, DMS, n=6, snr=(8, 300), dm=(60, 340), width=(4e-3, 5e-3), threads=1)

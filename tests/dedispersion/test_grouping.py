@@ -85,6 +85,20 @@ def test_two_resolved_bursts_are_two_candidates(snr, width, separation):
         assert len(found_at(found, 300, t, 0.8 * width)) == 1
 
 
+@pytest.mark.parametrize(("strong", "weak", "widths"), [(60, 15, 5), (60, 15, 10), (40, 20, 5), (20, 40, -5), (100, 30, 5)])
+def test_a_weak_burst_beside_a_strong_one_is_a_candidate(strong, weak, widths):
+    """A window that holds both has a higher S/N than the weak one alone, up to (1 + strong / weak)^2 / 2 widths away."""
+    width = 4e-3
+    effective = 1.2 * width  # of the ideal boxcar of a Gaussian
+    other = 2.0 + widths * effective
+    fb = observe([Pulse(300.0, 2.0, width, strong), Pulse(300.0, other, width, weak)], 4, seed=100)
+    found = search(fb, plan(fb, 600), threads=1)
+    assert len(found) == 2
+    for t, snr in ((2.0, strong), (other, weak)):
+        (i,) = found_at(found, 300, t, 0.75 * effective)
+        assert found.snr[i] == pytest.approx(snr, rel=0.1, abs=2.5)
+
+
 @pytest.mark.parametrize("difference", [60.0, 90.0, 250.0])
 def test_two_bursts_of_different_dm_are_two_candidates(difference):
     fb = observe([Pulse(300.0, 2.0, 4e-3, 40.0), Pulse(300.0 + difference, 2.0, 4e-3, 25.0)], 4, seed=2)
