@@ -41,6 +41,8 @@ __all__ = ["completeness"]
 
 AHEAD = 6
 """Segments, without and with pulses, that may be in memory at the same time."""
+SAME = 0.05
+"""Candidates at the same place are the same if their S/N differ by at most this part."""
 
 
 def completeness(
@@ -150,7 +152,10 @@ def completeness(
             found.append(part)
         if n:
             _check_dms(grid, plan.job.stages)
-        own = None if noise is not None else execute(plan, first)
+        own = None
+        if noise is None:  # also what noise may raise over the threshold
+            with SearchPlan(first, dms, **{**options, "threshold": (1 - SAME) * plan.job.threshold}) as faint:
+                own = execute(faint, first)
         lost = np.empty((0, 4), np.int64) if own is None else own.dropped
         job = plan.job
         known = levels(first, noise)
@@ -268,7 +273,7 @@ def _times(found: Candidates) -> NDArray[np.float64]:
 
 
 def _already_there(found: Candidates, data: Candidates | None) -> NDArray[np.bool_]:
-    """Which candidates the data have without pulses: the same time and DM, and an S/N within 5%."""
+    """Which candidates the data have without pulses: the same time and DM, and an S/N within `SAME`."""
     out = np.zeros(len(found), bool)
     if data is None:
         return out
@@ -276,7 +281,7 @@ def _already_there(found: Candidates, data: Candidates | None) -> NDArray[np.boo
     for i in range(len(data)):
         same = np.abs(now - before[i]) <= data.width[i]
         same &= (found.dm_low <= data.dm[i]) & (data.dm[i] <= found.dm_high)
-        out |= same & (np.abs(found.snr / data.snr[i] - 1) <= 0.05)
+        out |= same & (np.abs(found.snr / data.snr[i] - 1) <= SAME)
     return out
 
 
