@@ -85,9 +85,11 @@ def test_two_resolved_bursts_are_two_candidates(snr, width, separation):
         assert len(found_at(found, 300, t, 0.8 * width)) == 1
 
 
-@pytest.mark.parametrize(("strong", "weak", "widths"), [(60, 15, 5), (60, 15, 10), (40, 20, 5), (20, 40, -5), (100, 30, 5)])
+@pytest.mark.parametrize(
+    ("strong", "weak", "widths"), [(60, 15, 5), (60, 15, 10), (40, 20, 5), (40, 20, -5), (100, 30, 5)]
+)
 def test_a_weak_burst_beside_a_strong_one_is_a_candidate(strong, weak, widths):
-    """A window that holds both has a higher S/N than the weak one alone, up to (1 + strong / weak)^2 / 2 widths away."""
+    """A window that holds both outdoes the weak one up to (1 + strong / weak)^2 / 2 widths away."""
     width = 4e-3
     effective = 1.2 * width  # of the ideal boxcar of a Gaussian
     other = 2.0 + widths * effective
