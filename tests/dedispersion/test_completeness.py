@@ -387,6 +387,18 @@ def test_a_grid_has_every_combination_equally_often():
         PulseGrid.parse("dm=300:100")
 
 
+def test_fewer_pulses_than_combinations_are_drawn_evenly():
+    """Live injections draw one pulse at a time."""
+    grid = PulseGrid(snr=[8, 10, 15, 30])
+    rng = np.random.default_rng(3)
+    drawn = np.array([grid.draw(1, rng)[0]["snr"] for _ in range(400)])
+    counts = [(drawn == snr).sum() for snr in (8, 10, 15, 30)]
+    assert min(counts) > 100 - 5 * math.sqrt(75)  # binomial: five sigma
+    three = [tuple(sorted(one["snr"] for one in grid.draw(3, rng))) for _ in range(50)]
+    assert len(set(three)) == 4
+    assert all(len(set(some)) == 3 for some in three)
+
+
 def test_a_campaign_over_a_grid():
     found = completeness(
         RECEIVER, DMS, n=16, snr=(25,), dm=[100.0, 300.0], width=[5e-3, 8e-3], index=[-2.0, 0.0],
