@@ -1,12 +1,14 @@
 """What a search of single pulses finds: in noise, and where the level drifts.
 
-Four parts, through the public functions:
+Five parts, through the public functions:
 
 - ``drift``: pulses on drifts of the level in all channels, with and without the baseline: recall, recovered S/N,
   candidates that are no pulse;
 - ``recall``: injected pulses of S/N 7 to 10 in noise of 256 or 1,024 channels, beside a detector that knows DM, time
   and width on the same noise;
 - ``false``: candidates in noise at the default threshold, and by threshold, with the Poisson interval;
+- ``recordings``: injections into real recordings (``--data``, by default the folder of the test data), with and without
+  the cleaning: recall, recovered S/N, candidates that neither a pulse nor the recording itself explains;
 - ``speed``: the search with and without the baseline, in noise and on a drift.
 
 Run it as ``python -m benchmarks.dedispersion_sensitivity [--only drift ...]``.
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -50,7 +53,18 @@ WIDTHS = {
     "from 50": (50e-3, math.inf),
 }  # fmt: skip
 """Ranges of effective widths, s, by what they are in ms."""
-PARTS = ("drift", "recall", "false", "speed")
+RECORDINGS = {
+    "parkes_1bit": (["parkes_1bit.fil"], 60.0, (5.0, 50.0)),
+    "parkes_2bit": (["parkes_2bit.fil"], 60.0, (5.0, 50.0)),
+    "parkes_4bit": (["parkes_4bit.fil"], 60.0, (5.0, 50.0)),
+    "parkes_8bit_1": (["parkes_8bit_1.fil"], 60.0, (5.0, 50.0)),
+    "parkes_8bit_2": (["parkes_8bit_2.fil"], 60.0, (5.0, 50.0)),
+    "parkes_8bit, joined": (["parkes_8bit_1.fil", "parkes_8bit_2.fil"], 120.0, (5.0, 110.0)),
+    "tutorial": (["tutorial.fil"], 300.0, (20.0, 270.0)),
+    "GBT_J1807-0847": (["GBT_J1807-0847.dat"], 0.0, (0.0, 0.0)),
+}
+"""Real recordings: files, the highest DM of the search (0: that of a series alone), and the DMs of the pulses."""
+PARTS = ("drift", "recall", "false", "recordings", "speed")
 
 
 def drifting(seed: int, period: float, amplitude: float, width: float, snrs: tuple[float, ...]) -> tuple[Any, Any]:
@@ -175,6 +189,27 @@ def false(hours: float, seed: int, device: str, clean: bool, saved: Path | None)
             }  # fmt: skip
 
 
+def recordings(folder: Path, n: int, seeds: int, device: str) -> Iterator[dict[str, Any]]:
+    """Rows of the part ``recordings``."""
+    for name, (files, highest, dm) in RECORDINGS.items():
+        with Filterbank.open([folder / one for one in files]) as fb:
+            dms = plan(fb, highest) if highest else [0.0]
+            for clean in (True, False):
+                own = search(fb, dms, clean=clean, device=device)
+                found = Completeness.join([
+                    completeness(fb, dms, n=n, snr=(8, 10, 15, 25, 50), dm=dm, width=(1e-3, 3e-2), seed=1 + seed,
+                                 clean=clean, device=device) for seed in range(seeds)
+                ])  # fmt: skip
+                rate, least, most = found.false_rate()
+                yield {
+                    "recording": name, "cleaning": clean, "own": len(own),
+                    "own, highest": float(own.snr[0]) if len(own) else math.nan, "pulses": len(found),
+                    **{f"recall {row['snr']:g}": float(row["recall"]) for row in found.recall()},
+                    **{f"S/N {row['snr']:g}": float(row["window_ratio"]) for row in found.recall() if row["snr"] > 8},
+                    "false": len(found.false), "hours": found.hours, "an hour": rate, "from": least, "to": most,
+                }  # fmt: skip
+
+
 def speed(repetitions: int) -> Iterator[dict[str, Any]]:
     """Rows of the part ``speed``: processor seconds, the two searches in turn."""
     for period in (math.inf, 10.0, 1.7):
@@ -214,6 +249,7 @@ def main() -> int:
     parser.add_argument("--channels", type=int, nargs="+", choices=RECALL, default=list(RECALL), help="of recall")
     parser.add_argument("--device", default="auto", help="of recall and false")
     parser.add_argument("--no-clean", action="store_true", help="search without cleaning, in recall and false")
+    parser.add_argument("--data", type=Path, help="folder of the recordings")
     parser.add_argument("--hours", type=float, default=24.0, help="noise of false")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--saved", type=Path, help="where recall and false keep what is done, to continue after it")
@@ -221,10 +257,14 @@ def main() -> int:
     args = parser.parse_args()
     print(f"threshold {THRESHOLD} by default")
     how = args.device, not args.no_clean, args.saved
+    root = Path(__file__).resolve().parents[1]
+    shared = Path(os.environ.get("SKYSIEVE_TEST_DATA", root.parent / "shared" / "data"))
+    data = shared / "dedispersion" if args.data is None else args.data
     parts = {
         "drift": lambda: drifts(args.segments, args.seed),
         "recall": lambda: chain.from_iterable(recall(args.pulses, args.seed, n, *how) for n in args.channels),
         "false": lambda: false(args.hours, args.seed, *how),
+        "recordings": lambda: recordings(data, 40, 3, args.device),
         "speed": lambda: speed(5),
     }
     found = {name: show(name, parts[name]()) for name in args.only}

@@ -84,6 +84,33 @@ def test_two_resolved_bursts_are_two_candidates(snr, width, separation):
         assert len(found_at(found, 300, t, 0.8 * width)) == 1
 
 
+@pytest.mark.parametrize(
+    ("strong", "weak", "widths"), [(60, 15, 5), (60, 15, 10), (40, 20, 5), (40, 20, -5), (100, 30, 5)]
+)
+def test_a_weak_burst_beside_a_strong_one_is_a_candidate(strong, weak, widths):
+    """A window that holds both outdoes the weak one up to (1 + strong / weak)^2 / 2 widths away."""
+    width = 4e-3
+    effective = 1.2 * width  # of the ideal boxcar of a Gaussian
+    other = 2.0 + widths * effective
+    fb = observe([Pulse(300.0, 2.0, width, strong), Pulse(300.0, other, width, weak)], 4, seed=100)
+    found = search(fb, plan(fb, 600), threads=1)
+    assert len(found) == 2
+    for t, snr in ((2.0, strong), (other, weak)):
+        (i,) = found_at(found, 300, t, 0.75 * effective)
+        assert found.snr[i] == pytest.approx(snr, rel=0.1, abs=2.5)
+
+
+@pytest.mark.parametrize(("width", "count", "snr", "seed"), [(4e-3, 20, 20, 1), (5e-3, 30, 25, 2)])
+def test_the_pulses_of_a_train_explain_what_they_add_up_to(width, count, snr, seed):
+    """At a wrong DM the pulses of a short period overlap to one wide event of a higher S/N than each of them."""
+    times = 1.5 + 6 * width * np.arange(count)
+    fb = observe([Pulse(300.0, t, width, snr) for t in times], times[-1] + 2, seed=seed)
+    found = search(fb, plan(fb, 700), threads=1, veto=False)
+    assert (np.abs(found.dm - 300) < 25).all()
+    assert len(found) == count
+    assert np.abs(np.sort(found.time) - times).max() < width
+
+
 @pytest.mark.parametrize("difference", [60.0, 90.0, 250.0])
 def test_two_bursts_of_different_dm_are_two_candidates(difference):
     fb = observe([Pulse(300.0, 2.0, 4e-3, 40.0), Pulse(300.0 + difference, 2.0, 4e-3, 25.0)], 4, seed=2)

@@ -385,6 +385,8 @@ def test_windows_with_several_peaks_are_divided_as_on_the_cpu(runtime, kind):
     x[:, 4000:4150] += 12  # a wide pulse without peaks
     x[:, 6300:6500] += 8  # a narrow pulse upon a wide one
     x[:, 6400:6404] += 60
+    for at, height in ((6900, 60), (6930, 14), (7040, 12), (8300, 60), (8330, 45)):  # weak ones beside a loud one
+        x[:, at : at + width] += height
     fb = Filterbank.from_array(np.rint(x).astype({"u1": np.uint8, "i1": np.int8, "f4": np.float32}[kind]),
                                freqs=np.linspace(400, 399, 4), tsamp=1e-3)  # fmt: skip
     t = Table(np.array([[0, 0, 0, 0], [0, 1, 2, 3]], np.int32))
@@ -403,8 +405,9 @@ def test_windows_with_several_peaks_are_divided_as_on_the_cpu(runtime, kind):
         found[dip] = parts[0][parts[0][:, 0] == 0]
     centres = found[7.0][:, 1]
     assert all(np.abs(centres - at - width / 2).min() <= 2 for at in places)
-    assert np.abs(centres - 6402).min() <= 1
-    assert len(centres) <= len(places) + 5
+    for weak in (6402, 6933, 7043, 8333):
+        assert np.abs(centres - weak).min() <= 1
+    assert len(centres) <= len(places) + 10
     assert len(found[np.inf]) < len(centres)
 
 

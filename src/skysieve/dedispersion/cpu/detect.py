@@ -351,7 +351,17 @@ def pointed(prefix, begin, k, widths, scales, threshold, dip, row, found, n_foun
 
 
 @njit(**JIT)
-def split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_found):
+def hidden(w, snr, threshold):
+    """Samples beside a window of ``w`` samples where a wider one, which holds it, outdoes a burst of S/N ``threshold``.
+
+    It holds both bursts, which are ``d`` samples apart, in ``2 d``, so that ``d < w / 2 (1 + snr / threshold)**2``.
+    """
+    more = np.float32(1) + snr / threshold
+    return np.int64(min(np.float32(0.5) * np.float32(w) * (more * more), np.float32(1e6)))
+
+
+@njit(**JIT)
+def split(prefix, count, t, k, f, widths, scales, threshold, dip, row, found, n_found):
     """Events of the window of width number ``k`` around sample ``t``, if it holds peaks that are resolved.
 
     Peaks are resolved if the S/N of shorter windows falls by more than ``dip`` between them.  Windows from a sixteenth
@@ -359,16 +369,24 @@ def split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_fou
     count, of equals the longest.  The data are divided at the dips, and the best window of each part is an event, in
     place of the whole.  Narrow pulses upon wide ones are events too, see `pointed`.
 
-    Returns the new number of events: at least two more if the whole is divided, or else up to one more.
+    A loud window, of S/N ``f``, hides weaker bursts beside it.  Around it windows up to its own width are tried, as far
+    as it hides any (`hidden`).  It stays an event, unless it is divided itself; parts beside it are events if they are
+    weaker.
+
+    Returns the new number of events: at least two more if the data are divided, or else up to one more.
     """
     w = widths[k]
-    first = max(0, t - w // 2 - w // 4)
-    stop = min(count, t - w // 2 + w + w // 4)
+    start = t - w // 2
+    beside = w // 4
+    loud = f >= threshold + dip
+    if loud:
+        beside = max(beside, min(hidden(w, f, threshold), widths[-1] // 2 + widths[-1] // 4 - (w - w // 2)))
+    first, stop = max(0, start - beside), min(count, start + w + beside)
     out = np.empty(2, np.int64)
     most, which = 1, 0
-    for j in range(k - 1, -1, -1):
+    for j in range(k, -1, -1):
         v = widths[j]
-        if 3 * v > w:
+        if 3 * v > w and not loud:
             continue
         if 16 * v < w:
             break
@@ -379,7 +397,7 @@ def split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_fou
         if n > most:
             most, which = n, j
     if most < 2:
-        return pointed(prefix, t - w // 2, k, widths, scales, threshold, dip, row, found, n_found)
+        return pointed(prefix, start, k, widths, scales, threshold, dip, row, found, n_found)
     v, s, begin, n = widths[which], first, first, 0
     for turn in range(2):  # are there two events?  Then write them
         s, begin = first, first
@@ -387,18 +405,25 @@ def split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_fou
             crest = next_crest(prefix, s, stop, v, scales[which], threshold, dip, out)
             end, s = out[0], out[1]
             if crest:
-                f = best_within(prefix, begin, end, widths, scales, np.float32(0), out)
-                if f >= threshold and turn == 0:
+                own = loud and begin <= start and end >= start + w
+                away = loud and (end <= start or begin >= start + w)
+                g = f
+                if own:
+                    out[0], out[1] = t, k
+                else:
+                    g = best_within(prefix, begin, end, widths, scales, np.float32(0), out)
+                wanted = g >= threshold and not (away and g > f)
+                if wanted and turn == 0:
                     n += 1
-                elif f >= threshold:
-                    n_found = add_event(row, out[0], out[1], f, found, n_found)
+                elif wanted:
+                    n_found = add_event(row, out[0], out[1], g, found, n_found)
                     n_found = pointed(
                         prefix, out[0] - widths[out[1]] // 2, out[1], widths, scales, threshold, dip, row, found,
                         n_found,
                     )  # fmt: skip
             begin = end
         if n < 2:
-            return pointed(prefix, t - w // 2, k, widths, scales, threshold, dip, row, found, n_found)
+            return pointed(prefix, start, k, widths, scales, threshold, dip, row, found, n_found)
     return n_found
 
 
@@ -429,9 +454,9 @@ def peaks(
                     if best[u - start] > f:
                         top = False
                         break
-        if top and not every and widths[k] > 2:
+        if top and not every and (widths[k] > 2 or f >= threshold + dip):
             before = n_found
-            n_found = split(prefix, count, t, k, widths, scales, threshold, dip, row, found, n_found)
+            n_found = split(prefix, count, t, k, f, widths, scales, threshold, dip, row, found, n_found)
             top = n_found < before + 2
         if top:
             n_found = add_event(row, t, k, f, found, n_found)

@@ -270,16 +270,25 @@ __device__ __noinline__ void pointed(const int* p, int origin, int row, int begi
   if (above > j.dip && e.snr >= j.threshold) put(e, found, number, j);
 }
 
-// Events of the window of width k around sample t, if it holds peaks that are resolved: `split` in cpu/detect.py.  Returns
-// whether they take the place of the window.
-__device__ __noinline__ bool split(const int* p, int origin, int count, int row, int t, int k, const int* widths,
-                                   const float* scales, Event* found, u32* number, const Job& j) {
-  const int w = widths[k], first = max(0, t - w / 2 - w / 4) - origin;
-  const int stop = min(count, t - w / 2 + w + w / 4) - origin;
+// Samples beside a window of w samples where a wider one, which holds it, outdoes a weak burst: `hidden` in cpu/detect.py.
+__device__ __forceinline__ int hidden(int w, float snr, float threshold) {
+  const float more = __fadd_rn(1.0f, __fdiv_rn(snr, threshold));
+  return (int)fminf(__fmul_rn(__fmul_rn(0.5f, (float)w), __fmul_rn(more, more)), 1e6f);
+}
+
+// Events of the window of width k and S/N f around sample t, if it holds peaks that are resolved, or hides weaker bursts
+// beside it: `split` in cpu/detect.py.  Returns whether they take the place of the window.
+__device__ __noinline__ bool split(const int* p, int origin, int count, int row, int t, int k, float f,
+                                   const int* widths, const float* scales, Event* found, u32* number, const Job& j) {
+  const int w = widths[k], start = t - w / 2;
+  const bool loud = f >= __fadd_rn(j.threshold, j.dip);
+  int beside = w / 4;
+  if (loud) beside = max(beside, min(hidden(w, f, j.threshold), j.widest / 2 + j.widest / 4 - (w - w / 2)));
+  const int first = max(0, start - beside) - origin, stop = min(count, start + w + beside) - origin;
   int most = 1, which = 0, end, next;
-  for (int i = k - 1; i >= 0 && 16 * widths[i] >= w; i--) {
+  for (int i = k; i >= 0 && 16 * widths[i] >= w; i--) {
     const int v = widths[i];
-    if (3 * v > w) continue;
+    if (3 * v > w && !loud) continue;
     int n = 0;
     for (int s = first; s + v <= stop; s = next)
       n += next_crest(p, s, stop, v, scales[i], j.threshold, j.dip, &end, &next);
@@ -288,16 +297,21 @@ __device__ __noinline__ bool split(const int* p, int origin, int count, int row,
       which = i;
     }
   }
+  const int low = start - origin;
   int n = 0;
   for (int turn = 0; most > 1 && (turn == 0 || (turn == 1 && n > 1)); turn++) {  // two events?  Then write them
     int begin = first;
     for (int s = first; s + widths[which] <= stop; s = next) {
       if (next_crest(p, s, stop, widths[which], scales[which], j.threshold, j.dip, &end, &next)) {
+        const bool own = loud && begin <= low && end >= low + w;
+        const bool away = loud && (end <= low || begin >= low + w);
         float best;
-        const Event e = best_within(p, origin, row, begin, end, j.widths, widths, scales, 0.0f, &best);
-        if (best >= j.threshold && turn == 0) {
+        Event e = {row, t, k, f};
+        if (!own) e = best_within(p, origin, row, begin, end, j.widths, widths, scales, 0.0f, &best);
+        const bool wanted = e.snr >= j.threshold && !(away && e.snr > f);
+        if (wanted && turn == 0) {
           n++;
-        } else if (best >= j.threshold) {
+        } else if (wanted) {
           put(e, found, number, j);
           pointed(p, origin, row, e.column - widths[e.width] / 2 - origin, e.width, widths, scales, found, number, j);
         }
@@ -305,7 +319,7 @@ __device__ __noinline__ bool split(const int* p, int origin, int count, int row,
       begin = end;
     }
   }
-  if (n < 2) pointed(p, origin, row, t - w / 2 - origin, k, widths, scales, found, number, j);
+  if (n < 2) pointed(p, origin, row, low, k, widths, scales, found, number, j);
   return n > 1;
 }
 
@@ -439,8 +453,8 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
       for (int u = max(a, t - r); peak && u < t; u++) peak = best[u - a] < f;
       for (int u = t + 1; peak && u < min(b, t + r + 1); u++) peak = best[u - a] <= f;
     }
-    if (peak && !j.every && widths[which] > 2)
-      peak = !split(p, origin, count, row, t, which, widths, scales, found, number, j);
+    if (peak && !j.every && (widths[which] > 2 || f >= __fadd_rn(j.threshold, j.dip)))
+      peak = !split(p, origin, count, row, t, which, f, widths, scales, found, number, j);
     if (peak) {
       const u32 at = atomicAdd(number, 1u);
       if (at < (u32)j.room) found[at] = Event{row, t, which, f};

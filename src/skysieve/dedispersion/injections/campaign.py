@@ -21,7 +21,7 @@ from skysieve.dedispersion.single_pulse.search import SearchPlan
 
 from .grid import Axis, PulseGrid
 from .noise import Noise, levels
-from .pulses import Pulse
+from .pulses import Pulse, spread_per_dm
 from .result import TRIALS, Completeness
 from .segments import Maker, Placed, Segment, place
 
@@ -41,6 +41,8 @@ __all__ = ["completeness"]
 
 AHEAD = 6
 """Segments, without and with pulses, that may be in memory at the same time."""
+SAME = 0.05
+"""Candidates at the same place are the same if their S/N differ by at most this part."""
 
 
 def completeness(
@@ -150,7 +152,10 @@ def completeness(
             found.append(part)
         if n:
             _check_dms(grid, plan.job.stages)
-        own = None if noise is not None else execute(plan, first)
+        own = None
+        if noise is None:  # also what noise may raise over the threshold
+            with SearchPlan(first, dms, **{**options, "threshold": (1 - SAME) * plan.job.threshold}) as faint:
+                own = execute(faint, first)
         lost = np.empty((0, 4), np.int64) if own is None else own.dropped
         job = plan.job
         known = levels(first, noise)
@@ -255,7 +260,8 @@ def _reach(pulse: Pulse, wide: float, found: Candidates, per_dm: float) -> float
     and moves it by half of that.  Noise adds up to 2.5.
     """
     smeared = (pulse.snr / max(1.0, found.threshold - 2.5)) ** 2 * wide
-    searched = per_dm * max(pulse.dm - float(found.dms[0]), float(found.dms[-1]) - pulse.dm, 0.0)
+    dm = (found.observation.dm or 0.0) + pulse.dm
+    searched = per_dm * max(dm - float(found.dms[0]), float(found.dms[-1]) - dm, 0.0)
     return min(smeared, searched) / 2 + wide
 
 
@@ -267,7 +273,7 @@ def _times(found: Candidates) -> NDArray[np.float64]:
 
 
 def _already_there(found: Candidates, data: Candidates | None) -> NDArray[np.bool_]:
-    """Which candidates the data have without pulses: the same time and DM, and an S/N within 5%."""
+    """Which candidates the data have without pulses: the same time and DM, and an S/N within `SAME`."""
     out = np.zeros(len(found), bool)
     if data is None:
         return out
@@ -275,7 +281,7 @@ def _already_there(found: Candidates, data: Candidates | None) -> NDArray[np.boo
     for i in range(len(data)):
         same = np.abs(now - before[i]) <= data.width[i]
         same &= (found.dm_low <= data.dm[i]) & (data.dm[i] <= found.dm_high)
-        out |= same & (np.abs(found.snr / data.snr[i] - 1) <= 0.05)
+        out |= same & (np.abs(found.snr / data.snr[i] - 1) <= SAME)
     return out
 
 
@@ -292,24 +298,24 @@ def _match(
     ``known`` candidates, which the data have without pulses, belong to no pulse and are not false.  ``window`` is
     their `window_snr`.
     """
-    per_dm = constant * (float(obs.freqs.min()) ** -2 - obs.top**-2)
+    per_dm, base = spread_per_dm(obs, constant), obs.dm or 0.0  # DMs of a series are relative to its own
     times, taken = _times(found), known.copy()
     rows, near = [], 0.0
     for one in placed:
         wide = one.made.length * obs.tsamp
         middle = (one.made.begin + one.made.length / 2) * obs.tsamp
         own = ~known & (np.abs(times - middle) <= 2 * wide)
-        own &= np.abs(found.dm - one.pulse.dm) <= wide / per_dm
+        own &= np.abs(found.dm - base - one.pulse.dm) <= wide / per_dm
         reach = wide + _reach(one.pulse, wide, found, per_dm)
         close = ~known & (np.abs(times - middle) <= reach)
         near += 2 * reach
         best = int(np.flatnonzero(own)[np.argmax(found.snr[own])]) if own.any() else -1
         rows.append((
-            one.pulse.snr, one.pulse.dm, middle, one.pulse.width, wide, one.pulse.scatter, one.pulse.index,
+            one.pulse.snr, base + one.pulse.dm, middle, one.pulse.width, wide, one.pulse.scatter, one.pulse.index,
             *one.pulse.band, one.left, one.snr_left, one.clipped, one.known, one.near, best >= 0,
             found.snr[best] if best >= 0 else math.nan,
             window[best] if best >= 0 and window is not None else math.nan,
-            found.dm[best] - one.pulse.dm if best >= 0 else math.nan,
+            found.dm[best] - base - one.pulse.dm if best >= 0 else math.nan,
             times[best] - middle if best >= 0 else math.nan, found.width[best] if best >= 0 else math.nan,
             int((own | close).sum()),
         ))  # fmt: skip

@@ -6,10 +6,9 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 __all__ = ["PulseGrid"]
 
@@ -156,9 +155,15 @@ class PulseGrid:
         return [dict(zip(listed, some, strict=True)) for some in itertools.product(*listed.values())]
 
     def draw(self, n: int, rng: np.random.Generator) -> list[dict[str, Any]]:
-        """Parameters of ``n`` pulses in random order, each combination as often as any other, or once more."""
+        """Parameters of ``n`` pulses in random order, each combination as often as any other, or once more.
+
+        Which ones come once more is random.
+        """
         combinations = self._combinations()
-        chosen = rng.permutation([i % len(combinations) for i in range(n)])
+        count = len(combinations)
+        each = np.arange(n - n % count) % count
+        rest = rng.permutation(count)[: n % count] if n % count else each[:0]
+        chosen = rng.permutation(np.concatenate([each, rest]))
         found = []
         for i in chosen:
             one = dict(combinations[i])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from skysieve.dedispersion.data.observation import Observation
 
-__all__ = ["Pulse", "Recorded", "record", "whole_counts"]
+__all__ = ["Pulse", "Recorded", "record", "spread_per_dm", "whole_counts"]
 
 FWHM = math.sqrt(8 * math.log(2))
 _SIGMAS = 5.0
@@ -92,6 +92,11 @@ class Recorded:
     delays: NDArray[np.int64]
     begin: int
     length: int
+
+
+def spread_per_dm(obs: Observation, dm_constant: float) -> float:
+    """Seconds over which a DM error of 1 spreads a pulse; almost 0 for one channel, in which no DM can be wrong."""
+    return max(dm_constant * (float(obs.freqs.min()) ** -2 - obs.top**-2), 1e-12)
 
 
 def _times(

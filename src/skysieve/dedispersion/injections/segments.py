@@ -20,7 +20,7 @@ from skysieve.dedispersion.single_pulse.refine import window_snr_of
 
 from .interference import InterferenceReader
 from .noise import LEAST_ROOM, Levels, level_near
-from .pulses import Pulse, Recorded, extent, record, whole_counts
+from .pulses import Pulse, Recorded, extent, record, spread_per_dm, whole_counts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -249,7 +249,7 @@ class Maker:
 
         obs, made, pulse = searched.observation, one.made, one.pulse
         squares = obs.freqs**-2 - obs.top**-2
-        half = made.length * obs.tsamp / (self.constant * float(squares.max()))
+        half = made.length * obs.tsamp / spread_per_dm(obs, self.constant)
         before = math.ceil((LATE + WIDEST / 2 + 1) * made.length)  # DM errors shift the lowest channel by a width
         begin = made.begin + made.delays - before
         low = max(0, int(begin.min()))

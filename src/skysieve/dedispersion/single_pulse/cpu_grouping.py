@@ -27,8 +27,9 @@ BROAD = 1.5
 """Greatest width of the events of a ridge, relative to those at its ends."""
 NEAR, EACH = 4, 16
 """DMs on each side of an event that are looked at first; events that take as long, one by one, as a DM further away."""
-NARROW, SHARE = 0.7, 0.25
-"""Of events that add up to a wider one: largest width, and least part of its S/N, relative to those of the wide one."""
+NARROW, SHARE, FAINT = 0.7, 0.25, 0.02
+"""Of events that add up to a wider one: largest width, least part of its S/N of those that `SLACK` is granted to, and
+of all, relative to those of the wide one."""
 
 
 @njit(**JIT)
@@ -234,6 +235,9 @@ def explain(
 def add_up(heads, row, dms, time, width, wide, snr, band, excess, safe, known, parent, waits):
     """Give a head that narrower heads explain together the one that contributes most as its parent.
 
+    They explain it if those that contribute much reach `SLACK` of it, or all of them, as the pulses of a train, what is
+    left without ``excess``.
+
     Parameters
     ----------
     heads : int64
@@ -256,7 +260,7 @@ def add_up(heads, row, dms, time, width, wide, snr, band, excess, safe, known, p
         if known[i]:
             continue
         reach = REACH * width[i] * max(1.0, far) + (1 + SOFT) * width[i]
-        total, most, count, firm = 0.0, 0.0, 0, True
+        total, every, most, count, firm = 0.0, 0.0, 0.0, 0, True
         for m in range(first_after(when, 0, len(heads), time[i] - reach), len(heads)):
             j = heads[m]
             if time[j] > time[i] + reach:
@@ -265,9 +269,11 @@ def add_up(heads, row, dms, time, width, wide, snr, band, excess, safe, known, p
             if width[j] > NARROW * width[i] or abs(d) * span > REACH * width[i]:
                 continue
             part = response(snr[j], width[j], wide[j], width[i], time[i] - time[j], d, band)
-            if part < SHARE * snr[i]:
+            if part < FAINT * snr[i]:
                 continue
-            total += part
+            every += part
+            if part >= SHARE * snr[i]:
+                total += part
             count += 1
             firm = firm and safe[j]
             if not safe[i]:
@@ -275,7 +281,7 @@ def add_up(heads, row, dms, time, width, wide, snr, band, excess, safe, known, p
             if part > most:
                 most = part
                 found[n] = j
-        if count < 2 or snr[i] > SLACK * total + excess:
+        if count < 2 or snr[i] > max(every, SLACK * total) + excess:
             found[n] = -1
         elif not firm:
             waits[i] = 1

@@ -650,11 +650,11 @@ def search(
     The S/N of a window of w samples is ``sum(y - level) / (sigma sqrt(w))``, with level and sigma of the block of each
     sample, so that w binned samples have the S/N of the window that is not binned.  Normalised samples are rounded to
     1/64 sigma and limited to 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest
-    among those that are centred within half its width, or one of several peaks in such a window (``dip``).  A pulse has
-    events at many DMs: they fill a bow tie around it.  The strongest event is a candidate; a weaker one belongs to a
-    stronger one if its S/N is at most 1.4 times the response of a pulse (Cordes & McLaughlin 2003) plus ``excess``; see
-    `grouping.Response`.  At each DM the series ends where its lowest channel does, so
-    that a pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative
+    among those that are centred within half its width, or one of several peaks in such a window, or beside a loud one
+    (``dip``).  A pulse has events at many DMs: they fill a bow tie around it.  The strongest event is a candidate; a
+    weaker one belongs to a stronger one if its S/N is at most 1.4 times the response of a pulse (Cordes & McLaughlin
+    2003) plus ``excess``; see `grouping.Response`.  At each DM the series ends where its lowest channel does, so that a
+    pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative
     to the DM that it has.  Masked channels add no noise: sigma is that of the other channels.  The result does not
     depend on chunks or threads, nor on the length of the data, except that a last block of less than a quarter takes
     the noise of the one before it.  An event is final two blocks after its own, plus the delay of its DM.

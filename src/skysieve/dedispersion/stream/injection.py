@@ -17,7 +17,7 @@ from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.injections.grid import PulseGrid
 from skysieve.dedispersion.injections.noise import LEAST_ROOM, measured
-from skysieve.dedispersion.injections.pulses import Pulse, Recorded, record, whole_counts
+from skysieve.dedispersion.injections.pulses import Pulse, Recorded, record, spread_per_dm, whole_counts
 from skysieve.dedispersion.stream.records import Injection
 
 if TYPE_CHECKING:
@@ -272,8 +272,7 @@ class LiveInjector:
 
     @property
     def _per_dm(self) -> float:
-        o = self.observation
-        return max(self.dm_constant * (float(o.freqs.min()) ** -2 - o.top**-2), 1e-12)
+        return spread_per_dm(self.observation, self.dm_constant)
 
 
 def _inside(rects: NDArray[np.int64], low: int, high: int) -> int:
