@@ -500,7 +500,6 @@ extern "C" __global__ void __launch_bounds__(256) ls_cycles(const Cycles A) {
   const int o = blockIdx.x * 256 + threadIdx.x;
   if (o >= A.n) return;
   const double first = A.t[A.offsets[o]], last = A.t[A.offsets[o + 1] - 1];
-  const double cycles =
-      bounded_cycles(A.df[o * A.grid_stride], last - first, spacing(fmax(fabs(first), fabs(last))));
+  const double cycles = bounded_cycles(A.df[o * A.grid_stride], last - first, spacing(fmax(fabs(first), fabs(last))));
   A.cycles[o] = cycles > 0 && cycles < __longlong_as_double(0x7ff0000000000000ll) ? cycles : 0;
 }
