@@ -233,6 +233,7 @@ def _local(workers: int | None, job: Job, stack: ExitStack) -> tuple[SpecCluster
     A worker has one task at a time: Dask would count the death of a worker against every task that it has.
     """
     import dask
+    import distributed.utils
     from distributed import LocalCluster, Nanny, Scheduler, SpecCluster
     from distributed.system import MEMORY_LIMIT
 
@@ -249,6 +250,7 @@ def _local(workers: int | None, job: Job, stack: ExitStack) -> tuple[SpecCluster
     }
     if on_cpu and sys.platform.startswith("linux"):
         start_ahead(job.command)
+        distributed.utils._forkserver_preload_set = True  # else Dask imports all packages that it knows, as pandas
         given["distributed.worker.multiprocessing-method"] = "forkserver"
     stack.enter_context(dask.config.set(given))
     if on_cpu:

@@ -115,14 +115,14 @@ class PeriodWork:
         held: LightCurves | CurveStream
         if rows is None:
             held = self.run.treated(read_light_curves(file, chosen.wanted, band=treatment.band))
-            if treatment.multiband not in (None, "none") and not len(held.bands):
-                raise BadFile(f"--multiband {treatment.multiband}: found no band column")
         else:
             stream = open_stream(file, chosen.wanted, band=treatment.band, fewest=0, rows=rows)
             if stream is None:
                 raise BadFile(f"rows {rows[0] + 1:,} to {rows[1]:,} cannot be read")
             stream.treat = self.run.treated
             held = stream
+        if treatment.multiband not in (None, "none") and not len(held.bands):
+            raise BadFile(f"--multiband {treatment.multiband}: found no band column")
         banded = chosen.request.banded(held) if banded is None else banded
         with held.pieces() as pieces:
             answers = list(

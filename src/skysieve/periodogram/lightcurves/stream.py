@@ -501,7 +501,7 @@ def _opened(
 
     metadata = opened.metadata
     repeated = any(metadata.schema.column(i).max_repetition_level for i in range(len(metadata.schema)))
-    if metadata.num_rows < fewest and not repeated:
+    if not metadata.num_rows or (metadata.num_rows < fewest and not repeated):
         raise _Whole
     names, columns, lists, notes = chosen_columns(opened, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}
