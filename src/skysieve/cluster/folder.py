@@ -305,16 +305,16 @@ class RunFolder:
     def finish(self, outcome: Outcome) -> None:
         """Write the output and the last manifest; remove the folder where it is complete and not the output."""
         done = [n for n in range(outcome.partitions) if n not in outcome.failed]
-        if self.folder != outcome.output and outcome.tables:
-            try:
+        try:
+            if self.folder != outcome.output and outcome.tables:
                 self.job.kind.finish(self.job, Parts([_part(self.folder, n) for n in done]), outcome.output)
-            except OSError as error:
-                raise _unwritten(error, outcome.output) from error
-        self.write_manifest(
-            "failed" if outcome.failed else "finished", rows=outcome.rows, counts=outcome.counts,
-            failed=outcome.failed, n_faults=outcome.n_faults, faults=outcome.faults,
-            environments=outcome.environments, partitions=[_part(self.folder, n).name for n in done],
-        )  # fmt: skip
+            self.write_manifest(
+                "failed" if outcome.failed else "finished", rows=outcome.rows, counts=outcome.counts,
+                failed=outcome.failed, n_faults=outcome.n_faults, faults=outcome.faults,
+                environments=outcome.environments, partitions=[_part(self.folder, n).name for n in done],
+            )  # fmt: skip
+        except OSError as error:
+            raise _unwritten(error, outcome.output) from error
         if self.folder != outcome.output and outcome.tables and not outcome.failed:
             self._clear()
             self.close()
