@@ -264,7 +264,7 @@ def test_a_topic_that_is_made_anew(broker, tmp_path):
     try:
         other.send("alerts", messages(8, 4), partition=0)
         text = run(*arguments(other, store, "--stop-at-end"))
-        assert "but not the next, 9: the topic was made anew or lost its end; going on at 0" in text
+        assert "but not the next, 9: the topic was made anew or lost its end; continuing at 0" in text
         assert objects(store) == list(range(1, 12))
         assert total(store) == 13
         assert total(store, "rows_repeated") == 50
