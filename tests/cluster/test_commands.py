@@ -117,6 +117,15 @@ def test_ids_of_several_types_lose_no_digit(form, tmp_path, monkeypatch):
         assert ids == [str(kinds[name][1] + k) for name in names for k in range(2)]
 
 
+def test_small_files_between_large_ones_stay_in_order(tmp_path):
+    for name, n in (("a", 9), ("b", 2), ("c", 3), ("d", 9), ("e", 2)):
+        curves(tmp_path / f"{name}.parquet", n)
+    files = sorted(tmp_path.glob("?.parquet"))
+    run("period", *files, *RANGE, "-o", tmp_path / "one.csv", "-q")
+    run("period", *files, *RANGE, "-o", tmp_path / "two.csv", "--cluster", "serial", "--partition", "4")
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+
+
 def test_partitions_of_a_file_without_bands_are_refused_as_the_file_is(tmp_path):
     curves(tmp_path / "a.parquet", 4)
     words = (

@@ -69,6 +69,9 @@ class PeriodWork:
                     )
             edges = [] if stream is None else stream.edges(objects, ROWS)
             if stream is not None and len(edges) > 2:
+                if together:  # rows of the table are in the order of the files
+                    partitions.append(together)
+                    together, size = [], 0
                 banded = chosen.request.banded(stream)
                 partitions += [[number, [low, high], banded] for low, high in pairwise(edges)]
                 continue
