@@ -117,6 +117,20 @@ def test_ids_of_several_types_lose_no_digit(form, tmp_path, monkeypatch):
         assert ids == [str(kinds[name][1] + k) for name in names for k in range(2)]
 
 
+def test_partitions_without_a_row_of_the_band_have_no_objects(tmp_path):
+    curves(tmp_path / "a.parquet", 9, bands=True)
+    table = pq.read_table(tmp_path / "a.parquet")
+    bands = pa.array(np.repeat(["g", "r", "g"], 90))
+    pq.write_table(table.set_column(4, "band", bands), tmp_path / "a.parquet", row_group_size=50)
+    words = ("period", tmp_path / "a.parquet", *RANGE, "--band", "r")
+    run(*words, "-o", tmp_path / "one.parquet", "-q")
+    for form in ("parquet", "csv"):
+        run(*words, "-o", tmp_path / f"two.{form}", "--cluster", "serial", "--partition", "2")
+    assert pq.read_table(tmp_path / "one.parquet").equals(pq.read_table(tmp_path / "two.parquet"))
+    assert pq.read_table(tmp_path / "two.parquet")["id"].to_pylist() == [3, 4, 5]
+    assert len((tmp_path / "two.csv").read_text().splitlines()) == 4
+
+
 def test_small_files_between_large_ones_stay_in_order(tmp_path):
     for name, n in (("a", 9), ("b", 2), ("c", 3), ("d", 9), ("e", 2)):
         curves(tmp_path / f"{name}.parquet", n)

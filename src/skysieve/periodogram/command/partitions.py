@@ -102,8 +102,9 @@ class PeriodWork:
             except OSError as error:
                 faults.append(f"{self.files[number]}: {error.strerror or error}")
             else:
-                found.append(some)
-                owners += [number] * len(some)
+                if some is not None:
+                    found.append(some)
+                    owners += [number] * len(some)
         if not found:
             return Part({}, faults=faults)
         whole = join(found)
@@ -112,8 +113,10 @@ class PeriodWork:
         counts = {"objects": len(whole), "with a period": int(np.isfinite(whole.frequency[:, 0]).sum())}
         return Part(columns, units, counts, faults)
 
-    def _searched(self, file: Path, rows: tuple[int, int] | None, banded: bool | None, faults: list[str]) -> Found:
-        """The results for the objects of a file, or of a range of its rows."""
+    def _searched(
+        self, file: Path, rows: tuple[int, int] | None, banded: bool | None, faults: list[str]
+    ) -> Found | None:
+        """The results for the objects of a file, or of a range of its rows; None if the range has none to search."""
         chosen, treatment = self.chosen, self.chosen.treatment
         held: LightCurves | CurveStream
         if rows is None:
@@ -133,9 +136,9 @@ class PeriodWork:
             )
         if isinstance(held, CurveStream):
             faults += [f"{file}: {line}" for line in held.lost]
-        if not answers:
+        if not answers and rows is None:
             raise BadFile("has no rows")
-        return join(answers)
+        return join(answers) if answers else None
 
     @classmethod
     def finish(cls, job: Job, parts: Parts, path: Path) -> None:
