@@ -34,6 +34,7 @@ from tests.gpu.batches import (
 )
 from tests.kernels.devices import launched, on_gpu, one_order
 from tests.kernels.shim import run_sanitized, shim_runtime
+from tests.marks import slow
 
 F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
 STEP = 1 / 1200
@@ -376,8 +377,12 @@ def test_peaks_are_the_same_without_room_for_candidates(runtime, monkeypatch):
 
 
 @one_order
-@pytest.mark.parametrize("few", [0, worker.FEW_OBJECTS])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("dtype", "few"),
+    [
+        (np.float64, 0), (np.float32, worker.FEW_OBJECTS), slow(np.float64, worker.FEW_OBJECTS), slow(np.float32, 0),
+    ],
+)  # fmt: skip
 def test_peaks_of_many_candidates(runtime, dtype, few, monkeypatch):
     monkeypatch.setattr(worker, "FEW_OBJECTS", few)
     check_peaks_of_many_candidates(partial(engine, runtime), dtype)

@@ -148,7 +148,7 @@ FORMS = {
     "missing errors": lambda t: t | {"magerr": np.where(np.arange(len(t["mag"])) % 9 == 4, 99.99, t["magerr"])},
 }
 QUICK_FORMS = (
-    "rows", "nulls", "text ids", "numbered bands", "flux beside", "struct of lists", "uneven lists", "lists beside",
+    "rows", "text ids", "flux beside", "struct of lists", "uneven lists",
 )  # fmt: skip
 
 
