@@ -23,6 +23,7 @@ __all__ = [
     "cache_folder",
     "expand",
     "is_pattern",
+    "is_special",
     "parquet_rows",
     "remove_leftovers",
     "save_figure",
@@ -32,6 +33,14 @@ __all__ = [
 
 _PART = re.compile(r"\..+-[0-9a-f]{8}(\.\w+)?")
 """Names of unfinished files."""
+
+
+SPECIAL = "this is a device or a pipe, which a file would replace; expected the name of a file"
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path is a device, a pipe or a socket, also through a link."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 @contextmanager
@@ -47,8 +56,8 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
     Raises
     ------
     OSError
-        The folder does not exist, `path` is a folder, or the file cannot be written; the error names `path`, not the
-        temporary file.
+        The folder does not exist, `path` is a folder, a device or a pipe, or the file cannot be written; the error
+        names `path`, not the temporary file.
 
     Examples
     --------
@@ -64,6 +73,8 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
         raise FileNotFoundError(errno.ENOENT, "the folder does not exist", str(target.parent))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "this is a folder, expected the name of a file", str(target))
+    if is_special(target):
+        raise OSError(errno.EINVAL, SPECIAL, str(target))
     part = target.with_name(f".{target.stem}-{uuid4().hex[:8]}{target.suffix}")
     try:
         yield part
