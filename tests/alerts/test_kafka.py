@@ -8,10 +8,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,6 +184,50 @@ def test_brokers_that_go_away(broker, tmp_path, processes):
     assert total(store) == 8
 
 
+class Unanswered:
+    """A consumer whose first questions for committed offsets fail, as a whole or for a partition."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer, self.asked = consumer, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
+        from confluent_kafka import KafkaError, KafkaException
+
+        self.asked += 1
+        if self.asked == 1:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        found: list[Any] = self._consumer.committed(partitions, timeout=timeout)
+        if self.asked == 2:
+            return [SimpleNamespace(error=KafkaError(KafkaError.NOT_COORDINATOR), partition=0, offset=-1001)]
+        return found
+
+
+def test_committed_offsets_that_the_broker_does_not_tell_at_once(broker):
+    """The group's offsets are asked for again: to begin at the beginning instead would read old packets again."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    from skysieve.alerts import kafka
+    from skysieve.alerts.packets import Decoder
+
+    broker.send("alerts", messages(1, 6), partition=2)
+    before = Consumer({"bootstrap.servers": broker.address, "group.id": "skysieve", "enable.auto.commit": False})
+    before.commit(offsets=[TopicPartition("alerts", 2, 4)], asynchronous=False)
+    before.close()
+    said: list[str] = []
+    options = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}
+    source = kafka.KafkaSource(
+        broker.address, "alerts", "skysieve", Decoder(), said.append, stop_at_end=True, options=options
+    )
+    source._consumer = consumer = Unanswered(source._consumer)
+    units = list(source.units(dict, threading.Event()))
+    assert consumer.asked == 3
+    assert [unit.at for unit in units] == [4, 5]
+    assert source.counts()["broker_errors"] >= 2
+
+
 def test_brokers_and_topics_that_do_not_exist(broker, tmp_path, monkeypatch):
     monkeypatch.setattr("skysieve.alerts.kafka.START_SECONDS", 1.0)
     given = ("--topic", "alerts", "--store", tmp_path / "a.db", *QUICK)
@@ -218,7 +264,7 @@ def test_a_topic_that_is_made_anew(broker, tmp_path):
     try:
         other.send("alerts", messages(8, 4), partition=0)
         text = run(*arguments(other, store, "--stop-at-end"))
-        assert "but not the next, 9: the topic was made anew or lost its end; going on at 0" in text
+        assert "but not the next, 9: the topic was made anew or lost its end; continuing at 0" in text
         assert objects(store) == list(range(1, 12))
         assert total(store) == 13
         assert total(store, "rows_repeated") == 50

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tests.alerts.packets import (
     ztf_schema,
 )
 
-from skysieve.alerts.packets import BadPacket, Decoder, read_header
+from skysieve.alerts.packets import BadPacket, Decoder, read_header, read_long
 from skysieve.alerts.schemas import SchemaError, compile_schema, read_schema
 from skysieve.alerts.surveys import DETECTION, FORCED, band_name
 
@@ -57,6 +58,38 @@ def test_lsst_packets_are_read_as_fastavro_reads_them(codec):
     assert found.objects == [p["diaObject"]["diaObjectId"] for p in expected]
     assert ours(found) == [row for p in expected for row in lsst_rows(p)]
     assert found.counts == [len(lsst_rows(p)) for p in expected]
+
+
+def packed_again(data: bytes, codec: str) -> bytes:
+    """A container of one block without a codec, with one of Arrow's."""
+    pyarrow = pytest.importorskip("pyarrow")
+    header = read_header(data, Decoder())
+    count, at = read_long(data, header.size)
+    size, at = read_long(data, at)
+    block = data[at : at + size]
+    packed = pyarrow.compress(block, {"zstandard": "zstd"}.get(codec, codec), asbytes=True)
+    packed += zlib.crc32(block).to_bytes(4, "big") if codec == "snappy" else b""
+    numbers = io.BytesIO()
+    for number in (count, len(packed)):
+        fastavro.schemaless_writer(numbers, "long", number)
+    name = bytes([2 * len(codec)]) + codec.encode()
+    return data[: header.size].replace(b"\x08null", name) + numbers.getvalue() + packed + header.sync
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zstandard"])
+def test_blocks_that_arrow_unpacks(codec, monkeypatch):
+    plain = container([lsst_packet(star(k, n=10 + k), cutout=50) for k in range(3)], lsst_schema(), block=10**7)
+    data = packed_again(plain, codec)
+    assert ours(Decoder().message(data)) == ours(Decoder().message(plain))
+    size = len(read_header(data, Decoder()).sync)
+    rng = np.random.default_rng(1)
+    for at in rng.integers(len(data) - 5000, len(data) - size, 50):
+        bad = bytearray(data)
+        bad[at] ^= 1 + int(rng.integers(0, 255))
+        found = Decoder().message(bytes(bad))
+        assert found.bad or codec == "zstandard"  # zstandard has no checksum unless its writer adds one
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert f"{codec!r}, which needs pyarrow: pip install" in Decoder().message(data).bad[0][0]
 
 
 def test_packets_that_the_benchmark_makes():
@@ -294,5 +327,7 @@ def test_schema_files_in_parts(tmp_path):
 
 def test_a_codec_that_is_not_known():
     data = container([lsst_packet(star(1, n=3), cutout=0)], lsst_schema()).replace(b"\x08null", b"\x08zips")
-    with pytest.raises(BadPacket, match="is compressed with 'zips': expected one of null, deflate, bzip2, xz"):
+    with pytest.raises(
+        BadPacket, match="is compressed with 'zips': expected one of null, deflate, bzip2, xz, snappy, zstandard"
+    ):
         read_header(data, Decoder())

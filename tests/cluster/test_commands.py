@@ -92,6 +92,81 @@ def test_bad_rows_are_left_out(tmp_path):
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
 
 
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_ids_of_several_types_lose_no_digit(form, tmp_path, monkeypatch):
+    monkeypatch.setattr(period_partitions, "MOST_FILES", 1)
+    kinds = {"a": (np.int32, 0), "b": (np.int64, 2**62 + 1), "c": (np.uint64, 2**63 + 1)}
+    for name, (kind, first) in kinds.items():
+        curves(tmp_path / f"{name}.parquet", 2)
+        table = pq.read_table(tmp_path / f"{name}.parquet")
+        ids = table["id"].to_numpy().astype(kind) + kind(first)
+        pq.write_table(table.set_column(0, "id", pa.array(ids)), tmp_path / f"{name}.parquet")
+    for names, text in (("ab", False), ("abc", True)):
+        files = [tmp_path / f"{name}.parquet" for name in names]
+        one, two = (tmp_path / f"{n}-{names}.{form}" for n in ("one", "two"))
+        run("period", *files, *RANGE, "-o", one, "-q")
+        run("period", *files, *RANGE, "-o", two, "--cluster", "serial")
+        if form == "csv":
+            assert one.read_bytes() == two.read_bytes()
+            ids = [line.split(",")[1] for line in two.read_text().splitlines()[1:]]
+        else:
+            found = pq.read_table(two)
+            assert found.equals(pq.read_table(one))
+            assert found.schema.field("id").type == (pa.string() if text else pa.int64())
+            ids = list(map(str, found["id"].to_pylist()))
+        assert ids == [str(kinds[name][1] + k) for name in names for k in range(2)]
+
+
+def test_partitions_without_a_row_of_the_band_have_no_objects(tmp_path):
+    curves(tmp_path / "a.parquet", 9, bands=True)
+    table = pq.read_table(tmp_path / "a.parquet")
+    bands = pa.array(np.repeat(["g", "r", "g"], 90))
+    pq.write_table(table.set_column(4, "band", bands), tmp_path / "a.parquet", row_group_size=50)
+    words = ("period", tmp_path / "a.parquet", *RANGE, "--band", "r")
+    run(*words, "-o", tmp_path / "one.parquet", "-q")
+    for form in ("parquet", "csv"):
+        run(*words, "-o", tmp_path / f"two.{form}", "--cluster", "serial", "--partition", "2")
+    assert pq.read_table(tmp_path / "one.parquet").equals(pq.read_table(tmp_path / "two.parquet"))
+    assert pq.read_table(tmp_path / "two.parquet")["id"].to_pylist() == [3, 4, 5]
+    assert len((tmp_path / "two.csv").read_text().splitlines()) == 4
+
+
+def test_small_files_between_large_ones_stay_in_order(tmp_path):
+    for name, n in (("a", 9), ("b", 2), ("c", 3), ("d", 9), ("e", 2)):
+        curves(tmp_path / f"{name}.parquet", n)
+    files = sorted(tmp_path.glob("?.parquet"))
+    run("period", *files, *RANGE, "-o", tmp_path / "one.csv", "-q")
+    run("period", *files, *RANGE, "-o", tmp_path / "two.csv", "--cluster", "serial", "--partition", "4")
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+
+
+def test_partitions_of_a_file_without_bands_are_refused_as_the_file_is(tmp_path):
+    curves(tmp_path / "a.parquet", 4)
+    words = (
+        "period",
+        tmp_path / "a.parquet",
+        *RANGE,
+        "--multiband",
+        "offsets",
+        "-o",
+        tmp_path / "p.csv",
+        "--overwrite",
+    )
+    for more in ((), ("--cluster", "serial"), ("--cluster", "serial", "--partition", "2")):
+        said = run(*words, *more, code=2)
+        assert f"{tmp_path / 'a.parquet'}: --multiband offsets: found no band column" in said
+        assert not (tmp_path / "p.csv").exists()
+
+
+def test_a_file_without_rows_is_left_out(tmp_path):
+    curves(tmp_path / "a.parquet", 4)
+    pq.write_table(pq.read_table(tmp_path / "a.parquet")[:0], tmp_path / "b.parquet")
+    files = (tmp_path / "a.parquet", tmp_path / "b.parquet")
+    said = run("period", *files, *RANGE, "-o", tmp_path / "p", "--cluster", "serial", "--partition", "3", code=1)
+    assert f"{tmp_path / 'b.parquet'}: has no rows" in said
+    assert json.loads((tmp_path / "p" / "manifest.json").read_text())["rows"] == 4
+
+
 @pytest.mark.parametrize("other", [{"error": "other"}, {"text": True}], ids=["column", "type"])
 def test_schema_drift_is_an_error_before_the_search(other, tmp_path):
     curves(tmp_path / "a.parquet", 6)
@@ -111,6 +186,8 @@ def test_schema_drift_is_an_error_before_the_search(other, tmp_path):
         (("--cluster", "serial", "-o", "a.xyz"), "expected one of csv, parquet"),
         (("--cluster", "dask:nowhere", "-o", "a.csv"), "the Dask scheduler at nowhere cannot be reached"),
         (("--cluster", "slurm", "-o", "a.csv", "--device", "auto"), "--device auto: slurm needs"),
+        (("--cluster", "serial", "-o", "a.parquet", "--overwrite"), "a.parquet is one of the files to read"),
+        (("--cluster", "serial", "-o", "."), "a.parquet lies in the folder of the output, .: expected another output"),
     ],
 )
 def test_wrong_options_of_period(words, message, tmp_path, monkeypatch):
@@ -173,6 +250,23 @@ def test_many_maps_are_smoothed_as_one_is_and_resume_makes_a_lost_one(tmp_path):
     assert (out / "0.fits").stat().st_mtime_ns == before
     assert "exists; use --overwrite" in run("smooth", *files, "-o", out, *how, code=2)
     assert "two files are called" in run("smooth", files[0], files[0], "-o", tmp_path / "x", *how, code=2)
+
+
+def test_small_maps_are_smoothed_together(tmp_path, monkeypatch):
+    fits = pytest.importorskip("astropy.io.fits")
+    monkeypatch.setattr("skysieve.sphere.command.partitions.SHARE", 2)
+    for k in range(5):
+        table = fits.BinTableHDU.from_columns([fits.Column("I", "E", array=np.full(12 * 4**2, k, np.float32))])
+        table.header.update({"PIXTYPE": "HEALPIX", "ORDERING": "RING", "NSIDE": 4})
+        table.writeto(tmp_path / f"{k}.fits")
+    (tmp_path / "1.fits").write_text("x")
+    out, how = tmp_path / "out", ("--fwhm", "60deg", "--device", "cpu", "--cluster", "serial")
+    said = run("smooth", *(tmp_path / f"{k}.fits" for k in range(6)), "-o", out, *how, code=1)
+    assert "1.fits: is not a FITS file" in said
+    assert f"{tmp_path / '5.fits'}: No such file" in said
+    assert sorted(path.name for path in out.glob("*.fits")) == ["0.fits", "2.fits", "3.fits", "4.fits"]
+    tables = [pq.read_table(path) for path in sorted(out.glob("part-*.parquet"))]
+    assert [table["output"].to_pylist() for table in tables] == [["0.fits", "2.fits"], ["3.fits", "4.fits"]]
 
 
 def test_filterbank_files_are_searched_one_by_one(tmp_path, monkeypatch):

@@ -216,7 +216,14 @@ def test_a_scheduler_that_ends_stops_the_run_and_resume_continues(tmp_path):
     paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=paths)
     address = process.stdout.readline().strip()
-    threading.Timer(2.5, process.send_signal, (signal.SIGKILL,)).start()
+
+    def end() -> None:
+        while not (tmp_path / "a.parquet.parts" / "part-000000.parquet").exists():
+            time.sleep(0.05)
+        process.kill()
+
+    ending = threading.Thread(target=end, daemon=True)
+    ending.start()
     started = time.monotonic()
     with pytest.raises((ConnectionError, OSError)):
         cluster.run(toy(tmp_path / "a.parquet", seconds=1), f"dask:{address}")
@@ -233,11 +240,12 @@ def test_an_interrupted_launcher_ends_its_workers_and_resume_continues(sent, tmp
     cluster.run(toy(tmp_path / "one.parquet"))
     script = tmp_path / "run.py"
     script.write_text(
-        "import sys\n"
+        "import signal, sys\n"
         "from pathlib import Path\n"
         "from skysieve.cluster.command import launch\n"
         "from skysieve.core.command import Messages, report_errors\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background
         "    options = dict(output=Path(sys.argv[1]), resume=False, overwrite=False, threads=None, memory=None)\n"
         "    with report_errors('interrupted'):\n"
         f"        launch({TOY!r}, 'local:2', options | dict(n=12, seconds=1, device='cpu'), Messages())\n"

@@ -11,8 +11,8 @@ from tests.cluster.toy import TOY
 
 from skysieve import cluster
 from skysieve.cluster.command import launch
-from skysieve.cluster.description import OutputError
-from skysieve.cluster.folder import RunFolder, folder_of
+from skysieve.cluster.description import OutputError, folder_of
+from skysieve.cluster.folder import RunFolder
 from skysieve.cluster.launchers import launcher
 from skysieve.core.command import Messages
 from skysieve.core.errors import DeviceLost

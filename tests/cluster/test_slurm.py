@@ -118,6 +118,23 @@ def test_a_preempted_task_stops_and_a_second_array_continues(slurm, tmp_path):
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
 
 
+def test_an_array_without_its_second_job_is_cancelled(tmp_path, monkeypatch):
+    """The first sbatch succeeds, the second one finds a limit reached."""
+    programs = {
+        "sbatch": "[ -e first ] && { printf 'sbatch: error: %s\\n' a b; exit 1; } >&2; touch first; echo 17",
+        "scancel": "echo $@ > cancelled",
+        "squeue": "",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(OSError, match=r"^sbatch: error: a; error: b$"):
+        cluster.submit(toy(tmp_path / "a.parquet"))
+    assert (tmp_path / "cancelled").read_text() == "17\n"
+    assert cluster.run(toy(tmp_path / "a.parquet")).rows == 21
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, slow(signal.SIGUSR2)])
 def test_a_task_that_is_asked_to_stop_ends_with_the_code_for_checkpoints(tmp_path, sent):
     """The task is started as the scripts start it, without SLURM."""

@@ -258,6 +258,21 @@ def test_options_that_have_no_model_are_named():
     assert "no rate of these options" in done.output
 
 
+def test_masks_and_filters_have_no_model_and_cleaning_has_one():
+    words = pulses()
+    assert "not predicted" not in dry_run(words).splitlines()[0]
+    assert dry_run([*words, "--zero-dm"]).splitlines()[0].endswith("(masks and filters are not predicted)")
+
+
+def test_a_dry_run_of_smooth_needs_no_output_and_may_have_an_old_one():
+    words = maps()
+    text = dry_run([words[0], words[1], *words[3:]])
+    Path(words[2]).write_text("old")
+    done = CliRunner().invoke(application("smooth"), [*words, "--device", "cpu", "--threads", "2", "--dry-run"])
+    assert (done.exit_code, done.output) == (0, text)
+    assert Path(words[2]).read_text() == "old"
+
+
 def test_a_bad_file_is_an_error_of_a_dry_run():
     Path("bad.csv").write_text("nothing here\n")
     words = light_curves()

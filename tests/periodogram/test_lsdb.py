@@ -152,6 +152,13 @@ def test_a_list_of_another_length_loses_its_object():
     assert found["status"].iloc[1] == "empty"
 
 
+def test_a_partition_without_a_row_of_the_band_gives_statuses():
+    found = skysieve.lsdb.periods(frame(), band="Y", n_peaks=2, **GRID)
+    assert set(found["status"]) == {"empty"}
+    assert found["period_2"].isna().all()
+    assert found.dtypes.equals(skysieve.lsdb.periods(frame(), band="g", n_peaks=2, **GRID).dtypes)
+
+
 def test_one_band_and_flags_and_chosen_columns():
     t, y, dy, band, offsets = curves()
     one = skysieve.lsdb.periods(frame(), band="g", columns=[], prefix="g_", **GRID)

@@ -189,10 +189,7 @@ class KafkaSource:
 
         def assign(_consumer: Any, partitions: list[Any]) -> None:
             stored = places()
-            unknown = [p for p in partitions if (self._topic, p.partition) not in stored]
-            committed = {}
-            if unknown:
-                committed = {p.partition: p.offset for p in consumer.committed(unknown, timeout=START_SECONDS)}
+            committed = self._committed([p for p in partitions if (self._topic, p.partition) not in stored], stop)
             for p in partitions:
                 known = stored.get((self._topic, p.partition))
                 group = committed.get(p.partition, -1)
@@ -246,6 +243,21 @@ class KafkaSource:
                     return
         finally:
             consumer.close()
+
+    def _committed(self, partitions: list[Any], stop: threading.Event) -> dict[int, int]:
+        """The offsets that the group has committed of partitions which the store does not know; asks until `stop`."""
+        while partitions and not stop.is_set():
+            try:
+                found = self._consumer.committed(partitions, timeout=START_SECONDS)
+            except self._kafka.KafkaException as error:
+                self._failed(error.args[0])
+            else:
+                wrong = [p.error for p in found if p.error is not None]
+                if not wrong:
+                    return {p.partition: p.offset for p in found}
+                self._failed(wrong[0])
+            stop.wait(POLL_SECONDS)
+        return {}
 
     def _ask(self) -> None:
         """Ask whether a broker answers again: without new messages, nothing else would show it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import importlib.util
 import json
 import lzma
 import zlib
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from skysieve.core.errors import install_hint
 
 from .schemas import Program, SchemaError, compile_schema
 from .surveys import ROW
@@ -35,17 +38,48 @@ MAGIC = b"Obj\x01"
 """The first bytes of an object container file."""
 SYNC = 16
 """Bytes of the marker behind each block of a file."""
+
+
+class BadPacket(ValueError):
+    """Bytes that are no packet of a survey."""
+
+
+def _snappy(data: bytes) -> bytes:
+    """Snappy as Avro has it: its own bytes, which begin with the size of the records, and their CRC-32."""
+    import pyarrow
+
+    packed, size, shift = data[:-4], 0, 0
+    for byte in packed[:5]:
+        size |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    if size > 64 * len(packed):  # at most 64 bytes are copied by two
+        raise BadPacket(f"{size} bytes cannot be packed into {len(packed)}")
+    records: bytes = pyarrow.decompress(packed, size, "snappy", asbytes=True)
+    if zlib.crc32(records).to_bytes(4, "big") != data[-4:]:
+        raise BadPacket("the checksum differs")
+    return records
+
+
+def _zstandard(data: bytes) -> bytes:
+    import pyarrow
+
+    with pyarrow.input_stream(pyarrow.BufferReader(data), compression="zstd") as stream:
+        records: bytes = stream.read()
+    return records
+
+
 CODECS: dict[str, Callable[[bytes], bytes]] = {
     "null": bytes,
     "deflate": lambda data: zlib.decompress(data, -15),
     "bzip2": bz2.decompress,
     "xz": lzma.decompress,
+    "snappy": _snappy,
+    "zstandard": _zstandard,
 }
 """How the blocks of a file are unpacked, by the name of their codec."""
-
-
-class BadPacket(ValueError):
-    """Bytes that are no packet of a survey."""
+BY_PYARROW = ("snappy", "zstandard")
 
 
 class EndsEarly(ValueError):
@@ -266,6 +300,8 @@ def read_header(data: bytes | memoryview, decoder: Decoder) -> Header:
     codec = facts.get(b"avro.codec", b"null").decode("utf-8", "backslashreplace")
     if codec not in CODECS:
         raise BadPacket(f"is compressed with {codec!r}: expected one of {', '.join(CODECS)}")
+    if codec in BY_PYARROW and importlib.util.find_spec("pyarrow") is None:
+        raise BadPacket(f"is compressed with {codec!r}, which needs pyarrow: {install_hint('pyarrow')}")
     if b"avro.schema" not in facts:
         raise BadPacket("has no schema in its header")
     return Header(decoder.program(facts[b"avro.schema"]), codec, bytes(data[at : at + SYNC]), at + SYNC)

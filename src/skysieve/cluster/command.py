@@ -11,8 +11,8 @@ import typer
 from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages
 from skysieve.core.errors import DeviceLost
 
-from .description import OutputError, job
-from .folder import Outcome, check_place, folder_of
+from .description import OutputError, folder_of, job
+from .folder import Outcome, check_place
 from .launchers import launcher, run, start_ahead
 from .slurm import submit
 

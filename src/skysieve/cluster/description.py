@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from skysieve import __version__
 from skysieve.core.command import flat_options
+from skysieve.core.parts import parts_folder
 
 if TYPE_CHECKING:
     from .folder import Parts
 
-__all__ = ["KINDS", "Job", "OutputError", "Part", "Prepared", "Resources", "Work", "job"]
+__all__ = ["KINDS", "Job", "OutputError", "Part", "Prepared", "Resources", "Work", "folder_of", "job"]
 
 KINDS = {
     "period": ("skysieve.periodogram.command.partitions:PeriodWork", "skysieve.periodogram.command.cli:period"),
@@ -38,10 +39,10 @@ KINDS = {
 """Commands that can be divided: the class that does the work, and the function with the options and their defaults."""
 
 CODE = {
-    command: (place.partition(":")[0], f"{place[: place.index('.command')]}.cpu.engine", "pyarrow.parquet", "pandas")
+    command: (place.partition(":")[0], f"{place[: place.index('.command')]}.cpu.engine", "pyarrow.parquet")
     for command, (place, _) in KINDS.items()
 }
-"""Modules that a worker of a command imports on a CPU, sooner or later; PyArrow imports pandas."""
+"""Modules that a worker of a command imports on a CPU, sooner or later."""
 
 NO_MATTER = {
     "cluster", "dry_run", "each", "memory", "output", "overwrite", "progress", "quiet", "resume", "threads", "verbose",
@@ -203,6 +204,22 @@ def _load(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def folder_of(output: str | PathLike[str]) -> Path:
+    """The folder of a job: the output itself where its name has no ending, else ``OUT.parts`` beside it."""
+    path = Path(output)
+    return path if path.is_dir() or not path.suffix else parts_folder(path)
+
+
+def _check_inputs(prepared: Prepared, output: Path) -> None:
+    """Refuse an output that would replace an input, and a folder of partitions, which is emptied, with inputs."""
+    folder = folder_of(output).resolve()
+    for name, *_ in prepared.inputs:
+        if Path(name) == output.resolve():
+            raise ValueError(f"{output} is one of the files to read")
+        if Path(name).parent == folder:
+            raise ValueError(f"{name} lies in the folder of the output, {folder_of(output)}: expected another output")
+
+
 def job(command: str, output: str | PathLike[str], **options: Any) -> Job:
     """Divide a command into partitions.
 
@@ -253,6 +270,7 @@ def job(command: str, output: str | PathLike[str], **options: Any) -> Job:
     prepared = kind.prepare(given, fspath(output))
     if not prepared.partitions:
         raise ValueError(f"{command}: there is no input to divide")
+    _check_inputs(prepared, Path(output))
     return Job(
         command, given, fspath(output), prepared.partitions, prepared.inputs, prepared.plan,
         given.get("device") or "auto", notes=tuple(prepared.notes),

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skysieve import __version__
-from skysieve.core.arrays import from_arrow
+from skysieve.core.arrays import from_arrow, joined, to_arrow
 from skysieve.core.command import check_output
 from skysieve.core.files import remove_leftovers, write_parquet, written
-from skysieve.core.parts import InUse, Lock, parts_folder, read_json
+from skysieve.core.parts import InUse, Lock, read_json
 
-from .description import Job, OutputError, Part
+from .description import Job, OutputError, Part, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,6 @@ __all__ = [
     "check_place",
     "environment",
     "fail",
-    "folder_of",
     "read_manifest",
     "store",
     "stored",
@@ -68,12 +67,6 @@ def environment() -> dict[str, str]:
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
     )
     return found
-
-
-def folder_of(output: str | os.PathLike[str]) -> Path:
-    """The folder of a job: the output itself where its name has no ending, else ``OUT.parts`` beside it."""
-    path = Path(output)
-    return path if path.is_dir() or not path.suffix else parts_folder(path)
 
 
 def check_place(output: Path, resume: bool, overwrite: bool) -> None:
@@ -312,16 +305,16 @@ class RunFolder:
     def finish(self, outcome: Outcome) -> None:
         """Write the output and the last manifest; remove the folder where it is complete and not the output."""
         done = [n for n in range(outcome.partitions) if n not in outcome.failed]
-        if self.folder != outcome.output and outcome.tables:
-            try:
+        try:
+            if self.folder != outcome.output and outcome.tables:
                 self.job.kind.finish(self.job, Parts([_part(self.folder, n) for n in done]), outcome.output)
-            except OSError as error:
-                raise _unwritten(error, outcome.output) from error
-        self.write_manifest(
-            "failed" if outcome.failed else "finished", rows=outcome.rows, counts=outcome.counts,
-            failed=outcome.failed, n_faults=outcome.n_faults, faults=outcome.faults,
-            environments=outcome.environments, partitions=[_part(self.folder, n).name for n in done],
-        )  # fmt: skip
+            self.write_manifest(
+                "failed" if outcome.failed else "finished", rows=outcome.rows, counts=outcome.counts,
+                failed=outcome.failed, n_faults=outcome.n_faults, faults=outcome.faults,
+                environments=outcome.environments, partitions=[_part(self.folder, n).name for n in done],
+            )  # fmt: skip
+        except OSError as error:
+            raise _unwritten(error, outcome.output) from error
         if self.folder != outcome.output and outcome.tables and not outcome.failed:
             self._clear()
             self.close()
@@ -350,7 +343,8 @@ class Parts:
 
         for path in self.paths:
             try:
-                table = parquet.read_table(path, page_checksum_verification=True)
+                with parquet.ParquetFile(path, page_checksum_verification=True) as file:  # read_table imports pandas
+                    table = file.read()
             except (OSError, pyarrow.ArrowException) as error:
                 path.unlink(missing_ok=True)
                 raise ValueError(f"{path} is damaged ({error}); --resume computes it again") from error
@@ -358,20 +352,17 @@ class Parts:
 
     def columns(self) -> tuple[dict[str, Any], dict[str, str]]:
         """All rows as NumPy arrays, and the units of columns."""
-        import numpy as np
-
         columns: dict[str, list[Any]] = {}
         units: dict[str, str] = {}
         for table, _ in self:
             for one in table.schema:
-                values = from_arrow(table.column(one.name))
-                columns.setdefault(one.name, []).append(values.astype(str) if values.dtype == object else values)
+                columns.setdefault(one.name, []).append(from_arrow(table.column(one.name)))
                 if one.metadata and b"unit" in one.metadata:
                     units[one.name] = one.metadata[b"unit"].decode()
-        return {name: np.concatenate(values) for name, values in columns.items()}, units
+        return {name: joined(values) for name, values in columns.items()}, units
 
     def schema(self) -> pyarrow.Schema:
-        """The schema of all rows: columns that are numbers here and text there are text."""
+        """The schema of all rows: columns of several types have the type that `skysieve.core.arrays.joined` gives."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -380,9 +371,8 @@ class Parts:
             for one in parquet.read_schema(path):
                 before = fields.setdefault(one.name, one)
                 if before.type != one.type:
-                    text = pa.types.is_string(before.type) or pa.types.is_string(one.type)
-                    kind = pa.string() if text else pa.float64()
-                    fields[one.name] = before.with_type(kind)
+                    both = [from_arrow(pa.nulls(0, kind)) for kind in (before.type, one.type)]
+                    fields[one.name] = before.with_type(to_arrow(joined(both)).type)
         return pa.schema(list(fields.values()))
 
     def copy(self, path: Path) -> None:

@@ -36,6 +36,8 @@ AHEAD = 4
 """Tasks that the scheduler has for each thread of a worker."""
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Variables of a worker, as Dask sets them: its own threads are those of the search."""
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+"""Variables by which glibc keeps the memory of large arrays: otherwise the pages of each map are new to its worker."""
 LOST_GPU = 75
 """Exit code of a worker whose GPU does not respond; Dask's nanny starts another."""
 
@@ -215,8 +217,9 @@ def start_ahead(command: str) -> None:
     if not sys.platform.startswith("linux"):
         return
     multiprocessing.get_context("forkserver").set_forkserver_preload(["distributed.nanny", *CODE.get(command, ())])
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    given = dict.fromkeys(ONE_THREAD, "1") | KEPT_MEMORY
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
     try:
         forkserver.ensure_running()
     finally:
@@ -233,6 +236,7 @@ def _local(workers: int | None, job: Job, stack: ExitStack) -> tuple[SpecCluster
     A worker has one task at a time: Dask would count the death of a worker against every task that it has.
     """
     import dask
+    import distributed.utils
     from distributed import LocalCluster, Nanny, Scheduler, SpecCluster
     from distributed.system import MEMORY_LIMIT
 
@@ -249,6 +253,7 @@ def _local(workers: int | None, job: Job, stack: ExitStack) -> tuple[SpecCluster
     }
     if on_cpu and sys.platform.startswith("linux"):
         start_ahead(job.command)
+        distributed.utils._forkserver_preload_set = True  # else Dask imports all packages that it knows, as pandas
         given["distributed.worker.multiprocessing-method"] = "forkserver"
     stack.enter_context(dask.config.set(given))
     if on_cpu:

@@ -155,7 +155,11 @@ def submit(
         for path, template in zip(paths, (SCRIPT, LAST), strict=True):
             _write(path, _filled(template, folder.folder, job, count, resources))
         first = _sbatch([str(paths[0])])
-        last = _sbatch([f"--dependency=afterany:{first}", str(paths[1])])
+        try:
+            last = _sbatch([f"--dependency=afterany:{first}", str(paths[1])])
+        except OSError:  # for example a limit on jobs
+            subprocess.run(["scancel", first], check=False)
+            raise
         folder.write_manifest("submitted", slurm=[first, last], tasks=count)
     finally:
         folder.close()
@@ -175,7 +179,8 @@ def _write(path: Path, text: str) -> None:
 def _sbatch(arguments: list[str]) -> str:
     done = subprocess.run(["sbatch", "--parsable", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise OSError(f"sbatch: {done.stderr.strip() or f'exit code {done.returncode}'}")
+        said = "; ".join(line.removeprefix("sbatch: ") for line in done.stderr.strip().splitlines())
+        raise OSError(f"sbatch: {said or f'exit code {done.returncode}'}")
     return done.stdout.strip().partition(";")[0]
 
 

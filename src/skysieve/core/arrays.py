@@ -7,6 +7,7 @@ conversions import.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "Words", "array_module", "as_array", "as_float64", "from_arrow", "is_device_array", "to_arrow", "to_host",
+    "Words", "array_module", "as_array", "as_float64", "from_arrow", "is_device_array", "joined", "to_arrow", "to_host",
 ]  # fmt: skip
 
 _HOST = (np.ndarray, list, tuple, int, float, type(None))
@@ -145,6 +146,20 @@ class Words:
         """All values as one array."""
         values: NDArray[Any] = self.words[self.codes]
         return values
+
+
+def joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Arrays one after another; as text if some are text, or whole numbers of which no type of NumPy holds all.
+
+    >>> joined([np.array([1]), np.array(["a"])]).tolist()
+    ['1', 'a']
+    >>> joined([np.array([-1]), np.array([2**63 + 1], np.uint64)]).tolist()  # float64 would lose digits
+    ['-1', '9223372036854775809']
+    """
+    kind = np.result_type(*parts)
+    if kind.kind in "USO" or (kind.kind == "f" and all(part.dtype.kind in "iu" for part in parts)):
+        parts = [part if part.dtype.kind in "US" else part.astype(str) for part in parts]
+    return np.concatenate(parts)
 
 
 def from_arrow(values: Any) -> NDArray[Any]:

@@ -489,7 +489,7 @@ class _BandsPlan(LombScarglePlan):
             codes = source.bands(first, last)  # type: ignore[attr-defined]
             owner = np.repeat(np.arange(last - first), n_rows[first:last])
             rows = np.bincount(owner * m.n_bands + codes, minlength=(last - first) * m.n_bands)
-            out[first:last] = (rows.reshape(-1, m.n_bands) >= self._fewest).sum(axis=1)
+            out[first:last] = (rows.reshape(last - first, m.n_bands) >= self._fewest).sum(axis=1)
         return out * (m.band_constant + 2 * m.band_terms) + 2 * max(0, m.terms - m.band_terms)
 
 

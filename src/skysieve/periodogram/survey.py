@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.arrays import Words
+from skysieve.core.arrays import Words, joined
 from skysieve.core.errors import format_bytes
 from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.analysis import fap
@@ -190,7 +190,7 @@ class Found:
 
 def join(parts: list[Found]) -> Found:
     """Join answers, one after another."""
-    return Found(*(np.concatenate([getattr(p, name) for p in parts]) for name in Found.__dataclass_fields__))
+    return Found(*(joined([getattr(p, name) for p in parts]) for name in Found.__dataclass_fields__))
 
 
 @dataclass(frozen=True)

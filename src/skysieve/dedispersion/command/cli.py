@@ -396,7 +396,7 @@ def search(
         if dry_run:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())
-            predict(fb, made, cleaning.given() or requantise, computation, clean=steps, **searching.arguments)
+            predict(fb, made, computation, cleaning.given() or requantise, clean=steps, **searching.arguments)
             return
         searched, found, every = find(fb)
         if output != STDIO and not messages.quiet:
@@ -433,8 +433,8 @@ def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
     raise typer.Exit(code)
 
 
-def predict(fb: Filterbank, made: DMPlan, cleaned: bool, computation: Computation, **how: Any) -> None:
-    """Print what a search would take, as ``--dry-run`` does; cleaning is not predicted."""
+def predict(fb: Filterbank, made: DMPlan, computation: Computation, filtered: bool, **how: Any) -> None:
+    """Print what a search would take, as ``--dry-run`` does, but for masks and filters if the data are `filtered`."""
     from skysieve.core.command import show_prediction
     from skysieve.core.machine.rates import missing
     from skysieve.dedispersion.single_pulse.search import SearchPlan
@@ -443,11 +443,10 @@ def predict(fb: Filterbank, made: DMPlan, cleaned: bool, computation: Computatio
         fb, made, device=computation.device, threads=computation.threads, memory=computation.memory, **how
     ) as plan:
         facts = plan.describe()
-        cleaned = cleaned or plan.cleans
         unknown = missing("dedispersion", plan.device, facts["work"])
     what = f"{fb.nsamp:,} samples of {fb.nchan} channels, {facts['dms']:,} DMs"
     show_prediction(
-        {**facts, "missing": unknown}, what + (" (cleaning, masks and filters are not predicted)" if cleaned else "")
+        {**facts, "missing": unknown}, what + (" (masks and filters are not predicted)" if filtered else "")
     )
 
 

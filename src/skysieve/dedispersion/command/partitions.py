@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from skysieve.cluster.description import Job, Part, Prepared, Resources
+from skysieve.cluster.task import in_words
 from skysieve.core.arrays import Words
 from skysieve.core.command import STDIO, Messages, table_format
 from skysieve.core.files import written
@@ -74,7 +75,7 @@ class DedispWork:
                 clean, mask, _ = self.cleaning.prepared(fb, quiet, self.options["requantise"])
                 found = search(clean, plan, mask=mask, **self.given)
         except (ValueError, OSError, ArithmeticError) as error:
-            text = str(error).splitlines()[0] if str(error) else type(error).__name__
+            text = in_words(error)
             return Part({}, faults=[text if str(file) in text else f"{file}: {text}"])
         name = Words(np.zeros(len(found), np.int64), np.array([self.job.plan["labels"][partition]]))
         units = {c.name: c.unit for c in found.COLUMNS if c.unit}

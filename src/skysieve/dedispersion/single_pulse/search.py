@@ -356,11 +356,6 @@ class SearchPlan(EnginePlan):
             found = self._execute(fb, mask, losses, progress)
         return replace(found, seconds=time.perf_counter() - began)
 
-    @property
-    def cleans(self) -> bool:
-        """Whether data are cleaned before they are searched."""
-        return bool(self._steps)
-
     def _looked(self, fb: Filterbank) -> list[Detection]:
         """What each table's series of some data are searched for; an error if the delay of a DM is too long."""
         found = [replace(what, most=self._most) for what in self._job.detections(fb.nsamp)]

@@ -69,6 +69,9 @@ class PeriodWork:
                     )
             edges = [] if stream is None else stream.edges(objects, ROWS)
             if stream is not None and len(edges) > 2:
+                if together:  # rows of the table are in the order of the files
+                    partitions.append(together)
+                    together, size = [], 0
                 banded = chosen.request.banded(stream)
                 partitions += [[number, [low, high], banded] for low, high in pairwise(edges)]
                 continue
@@ -99,8 +102,9 @@ class PeriodWork:
             except OSError as error:
                 faults.append(f"{self.files[number]}: {error.strerror or error}")
             else:
-                found.append(some)
-                owners += [number] * len(some)
+                if some is not None:
+                    found.append(some)
+                    owners += [number] * len(some)
         if not found:
             return Part({}, faults=faults)
         whole = join(found)
@@ -109,20 +113,22 @@ class PeriodWork:
         counts = {"objects": len(whole), "with a period": int(np.isfinite(whole.frequency[:, 0]).sum())}
         return Part(columns, units, counts, faults)
 
-    def _searched(self, file: Path, rows: tuple[int, int] | None, banded: bool | None, faults: list[str]) -> Found:
-        """The results for the objects of a file, or of a range of its rows."""
+    def _searched(
+        self, file: Path, rows: tuple[int, int] | None, banded: bool | None, faults: list[str]
+    ) -> Found | None:
+        """The results for the objects of a file, or of a range of its rows; None if the range has none to search."""
         chosen, treatment = self.chosen, self.chosen.treatment
         held: LightCurves | CurveStream
         if rows is None:
             held = self.run.treated(read_light_curves(file, chosen.wanted, band=treatment.band))
-            if treatment.multiband not in (None, "none") and not len(held.bands):
-                raise BadFile(f"--multiband {treatment.multiband}: found no band column")
         else:
             stream = open_stream(file, chosen.wanted, band=treatment.band, fewest=0, rows=rows)
             if stream is None:
                 raise BadFile(f"rows {rows[0] + 1:,} to {rows[1]:,} cannot be read")
             stream.treat = self.run.treated
             held = stream
+        if treatment.multiband not in (None, "none") and not len(held.bands):
+            raise BadFile(f"--multiband {treatment.multiband}: found no band column")
         banded = chosen.request.banded(held) if banded is None else banded
         with held.pieces() as pieces:
             answers = list(
@@ -130,9 +136,9 @@ class PeriodWork:
             )
         if isinstance(held, CurveStream):
             faults += [f"{file}: {line}" for line in held.lost]
-        if not answers:
+        if not answers and rows is None:
             raise BadFile("has no rows")
-        return join(answers)
+        return join(answers) if answers else None
 
     @classmethod
     def finish(cls, job: Job, parts: Parts, path: Path) -> None:

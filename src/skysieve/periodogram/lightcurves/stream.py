@@ -33,6 +33,8 @@ PIECE_ROWS = 2**20
 """Rows of a piece, and of a batch that is decoded at a time."""
 READERS = 4
 """Row groups that are decoded at a time."""
+NO_BAND = -1
+"""The number of a band of which a range of rows has none."""
 BUFFER = 2**22
 """Bytes of a large row group that are read at a time."""
 Objects = tuple["NDArray[Any]", "NDArray[np.int64]", "dict[str, NDArray[Any]]"]
@@ -501,13 +503,14 @@ def _opened(
 
     metadata = opened.metadata
     repeated = any(metadata.schema.column(i).max_repetition_level for i in range(len(metadata.schema)))
-    if metadata.num_rows < fewest and not repeated:
+    if not metadata.num_rows or (metadata.num_rows < fewest and not repeated):
         raise _Whole
     names, columns, lists, notes = chosen_columns(opened, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}
     numeric = [name for role, name in roles.items() if role in NUMERIC]
     if any(map(unit_in_name, numeric)) or any(units_of(path, numeric)):
         raise _Whole  # `io` converts units
+    divided = rows is not None
     rows = rows or (0, metadata.num_rows)
     file = _File(path, wanted, metadata, names, columns, roles, lists, 1.0, mission(names), rows)
     n_rows = rows[1] - rows[0]
@@ -539,9 +542,9 @@ def _opened(
     only = None
     if band is not None:
         named = np.flatnonzero(bands.astype(str) == band)
-        if not named.size:
+        if not named.size and not divided:
             raise _Whole
-        only, bands = int(named[0]), bands[named]
+        only, bands = (int(named[0]), bands[named]) if named.size else (NO_BAND, np.array([band]))
     return CurveStream(
         path, ids, n_rows, columns.taken(names), names[columns.mag], notes, bands,
         file, None if lists else offsets, only,

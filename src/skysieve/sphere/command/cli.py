@@ -228,7 +228,7 @@ def smooth(
     divided = cluster is not None or (output is not None and (len(files) > 1 or output.is_dir()))
     with report_errors("interrupted; nothing was written" if not divided else "interrupted; --resume continues"):
         messages = Messages(quiet, verbose, progress)
-        if output is None and len(files) != 2 and not divided:
+        if output is None and len(files) != 2 and not divided and not (dry_run and len(files) == 1):
             raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
         o = flat_options(given)
         read_kernel(kernels_of(o))
@@ -247,9 +247,10 @@ def smooth(
                 check_output(output / file.name, overwrite)
             code = launch("smooth", cluster or "serial", given, messages)
         else:
-            target = output or files[1]
-            check_output(target, overwrite)
-            check_picture(plot, overwrite)
+            target = output or files[-1]
+            if not dry_run:
+                check_output(target, overwrite)
+                check_picture(plot, overwrite)
             smooth_one(files[0], target, o, messages, overwrite, plot)
     raise typer.Exit(code)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from skysieve.cluster.description import Job, OutputError, Part, Prepared, Resources
 from skysieve.core.command import STDIO, Messages, check_output
+from skysieve.core.errors import one_line
 from skysieve.core.parts import files_of
 
 from .cli import smooth_one
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts
 
 
+SHARE, TOGETHER = 100, 2**26
+"""Small files are smoothed together: at most so many partitions are made of them, unless one has more bytes."""
+
+
 class SmoothWork:
-    """See `skysieve.cluster.description.Work`.  A partition is the number of a file of maps."""
+    """See `skysieve.cluster.description.Work`.  A partition is a list of numbers of files of maps."""
 
     def __init__(self, job: Job, resources: Resources) -> None:
         self.job = job
@@ -38,27 +43,45 @@ class SmoothWork:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two files are called {twice}: the smoothed maps would have one name")
         check_output(folder, folder=True)
-        if same := next((file for file in files if file.resolve().parent == folder.resolve()), None):
-            raise ValueError(f"{same} lies in the folder of the output, which would replace it")
         folder.mkdir(exist_ok=True)
-        return Prepared(list(range(len(files))), files_of(files), {"names": names})
+        return Prepared(_partitions(files), files_of(files), {"names": names})
 
-    def compute(self, partition: int) -> Part:
-        """Smooth the maps of a file."""
-        file = self.job.at(self.options["files"][partition])
-        output = self.job.at(self.job.output) / file.name
-        try:
-            found = smooth_one(file, output, self.options, Messages(quiet=True), overwrite=True)
-        except (ValueError, OSError) as error:
-            if isinstance(error, OSError) and error.filename == str(output):
-                raise OutputError(error.errno, error.strerror or str(error), str(output)) from error
-            return Part({}, faults=[str(error) if str(file) in str(error) else f"{file}: {error}"])
-        columns = {
-            "file": np.array([self.options["files"][partition]]), "output": np.array([output.name]),
-            "nside": np.array([found.nside]), "columns": np.array([",".join(found.names)]),
-        }  # fmt: skip
-        return Part(columns, counts={"maps": len(found.names)}, files=[str(output)])
+    def compute(self, partition: list[int]) -> Part:
+        """Smooth the maps of some files."""
+        rows: list[tuple[str, str, int, str]] = []
+        faults, outputs, maps = list[str](), list[str](), 0
+        for name in (self.options["files"][number] for number in partition):
+            file = self.job.at(name)
+            output = self.job.at(self.job.output) / file.name
+            try:
+                found = smooth_one(file, output, self.options, Messages(quiet=True), overwrite=True)
+            except (ValueError, OSError) as error:
+                if isinstance(error, OSError) and error.filename == str(output):
+                    raise OutputError(error.errno, error.strerror or str(error), str(output)) from error
+                text = one_line(error)
+                faults.append(text if str(file) in text else f"{file}: {text}")
+            else:
+                rows.append((name, output.name, found.nside, ",".join(found.names)))
+                outputs.append(str(output))
+                maps += len(found.names)
+        names = ("file", "output", "nside", "columns")
+        columns = {name: np.array([row[k] for row in rows]) for k, name in enumerate(names)} if rows else {}
+        return Part(columns, counts={"maps": maps} if rows else {}, faults=faults, files=outputs)
 
     @classmethod
     def finish(cls, job: Job, parts: Parts, path: Path) -> None:
         """The folder of the maps holds the partitions, too: there is nothing to join."""
+
+
+def _partitions(files: list[Path]) -> list[list[int]]:
+    """Files that are smoothed together, by their numbers."""
+    made: list[list[int]] = []
+    size = TOGETHER
+    for number, file in enumerate(files):
+        more = file.stat().st_size if file.exists() else 0
+        if size + more > TOGETHER or len(made[-1]) >= len(files) / SHARE:
+            made.append([])
+            size = 0
+        made[-1].append(number)
+        size += more
+    return made
