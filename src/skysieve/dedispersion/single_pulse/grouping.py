@@ -32,13 +32,17 @@ WORTH = 4.0
 
 
 def compile_beside() -> None:
-    """Start to compile the grouping of events in another process, if it is not stored."""
+    """Start to compile the grouping of events and the second look in another process, if they are not stored."""
     from skysieve.core.cpu import jit
 
-    from . import cpu_grouping
+    from . import cpu_grouping, cpu_vetting
 
-    kernels = cpu_grouping.explain, cpu_grouping.add_up, cpu_grouping.heads_of
-    jit.compile_beside(f"from {__name__} import group_one; group_one()", *kernels, later=True)
+    kernels = (
+        cpu_grouping.explain, cpu_grouping.add_up, cpu_grouping.heads_of, cpu_vetting.channel_sums,
+        cpu_vetting.band_series,
+    )  # fmt: skip
+    use = f"from {__name__} import group_one; group_one(); from {__package__}.vetting import look_at_one; look_at_one()"
+    jit.compile_beside(use, *kernels, later=True)
 
 
 def group_one() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.data.delays import delay_seconds
 
 from .candidates import Events
@@ -71,7 +74,9 @@ SLICE = 2**21
 """Samples that are read at a time."""
 LEAST_KNOWN = 32
 """Samples of a channel beside a candidate, from which its level and sigma are known."""
-Slice = tuple[int, "NDArray[np.int64]", "NDArray[np.float64]", "NDArray[np.float64]"]
+ROW_STEPS = 40.0
+"""Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us)."""
+Slice = tuple[int, "NDArray[np.float32]", "NDArray[np.bool_]"]
 
 
 class Samples(Protocol):
@@ -146,7 +151,7 @@ class Vetting:
 
     def reasons(
         self, columns: dict[str, NDArray[Any]], samples: Samples, impulses: Callable[[int, int], int],
-        limits: tuple[int, int],
+        limits: tuple[int, int], threads: int = 1,
     ) -> NDArray[np.str_]:  # fmt: skip
         """Why each candidate is vetoed: a name of `REASONS`, or "".
 
@@ -159,20 +164,41 @@ class Vetting:
             ``impulses(start, stop)`` is the number of impulses, and of steps of the gain, removed between two samples.
         limits : (int, int)
             The first sample of the data, and the last + 1.
+        threads : int
+            Threads that look at candidates; one of them reads samples at a time.
         """
+        reading = Lock()
+
+        def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+            with reading:
+                return samples(start, stop)
+
+        def reason(i: int) -> str:
+            snr, dm, time, width = (float(columns[name][i]) for name in ("snr", "dm", "time", "width"))
+            top = time + float(delay_seconds(self.obs.top, dm, self.ref_freq, self.dm_constant)) - width / 2
+            size = max(1, round(width / self.obs.tsamp))
+            at = round(top / self.obs.tsamp)
+            look = self.look(read, dm, at, size)
+            if look is None:
+                return ""
+            return "edge" if self._cut(dm, at, size, limits) else self._reason(look, snr, dm, at, size, impulses)
+
         found = np.zeros(len(columns["snr"]), f"U{max(map(len, REASONS))}")
-        if self.usable:
-            for i in range(len(found)):
-                snr, dm, time, width = (float(columns[name][i]) for name in ("snr", "dm", "time", "width"))
-                top = time + float(delay_seconds(self.obs.top, dm, self.ref_freq, self.dm_constant)) - width / 2
-                size = max(1, round(width / self.obs.tsamp))
-                at = round(top / self.obs.tsamp)
-                look = self.look(samples, dm, at, size)
-                if look is not None:
-                    found[i] = (
-                        "edge" if self._cut(dm, at, size, limits) else self._reason(look, snr, dm, at, size, impulses)
-                    )
+        if self.usable and len(found):
+            with TaskPool(max(1, min(threads, len(found)))) as pool:
+                found[:] = pool.run([partial(reason, i) for i in range(len(found))])
         return found
+
+    def _kernels(self, samples: int) -> tuple[Callable[..., None], Callable[..., None]]:
+        """`cpu_vetting.channel_sums` and `.band_series`, interpreted for a first small cut-out of so many samples."""
+        from skysieve.core.cpu.jit import interpreted_if_small
+
+        from . import cpu_vetting
+
+        steps = ROW_STEPS * samples
+        return interpreted_if_small(cpu_vetting.channel_sums, steps), interpreted_if_small(
+            cpu_vetting.band_series, steps
+        )
 
     def _cut(self, dm: float, at: int, width: int, limits: tuple[int, int]) -> bool:
         """Whether the data end within half a width of the window, in half of the channels."""
@@ -214,32 +240,23 @@ class Vetting:
         length = 2 * side + w
         count = length + int(delays.max())
         guard = w // 2 + 1
-        read = _Binned(samples, at - side * bin_, count, bin_, obs.nchan)
-        known, mean, square = np.zeros((3, obs.nchan))
-        for first, number, total, squares in read.slices():
-            rel = np.arange(first, first + len(number))[:, None] - (side + delays)
-            off = (rel < -guard) | (rel >= w + guard)
-            for sums, values in ((known, number), (mean, total), (square, squares)):
-                sums += np.einsum("ij,ij->j", values, off)
+        sum_channels, add_bands = self._kernels(count * bin_)
+        read = _Cut(samples, at - side * bin_, count, bin_, obs.nchan)
+        sums = np.zeros((5, obs.nchan))
+        for first, rows, counts in read.slices():
+            sum_channels(rows, counts, first, bin_, side + delays, w, guard, sums)
         if read.gone:
             return None
+        known, mean, square = sums[:3]
         with np.errstate(divide="ignore", invalid="ignore"):
             mean /= known
             var = square / known - mean**2
         good = (known >= LEAST_KNOWN) & (var > 1e-9 * mean**2)
         mean, var = np.where(good, mean, 0.0), np.where(good, var, 0.0)
         bands = len(self._edges) - 1
-        band = np.repeat(np.arange(bands), np.diff(self._edges))
         flat, lined = np.zeros((2, bands, count)), np.zeros((2, bands, length))
-        for first, number, total, _ in read.slices():
-            last = first + len(number)
-            for i, values in enumerate(((total - mean * number) * good, var * number)):
-                flat[i, :, first:last] = np.add.reduceat(values, self._edges[:-1], axis=1).T
-                rows = np.ascontiguousarray(values.T)
-                for c, late in enumerate(delays.tolist()):
-                    low, high = max(first, late), min(last, late + length)
-                    if low < high:
-                        lined[i, band[c], low - late : high - late] += rows[c, low - first : high - first]
+        for first, rows, counts in read.slices():
+            add_bands(rows, counts, first, bin_, delays, self._edges, good, mean, var, flat, lined)
         (s, q), (s0, q0) = _running(lined), _running(flat)
 
         on, on_v = s[:, side + w] - s[:, side], q[:, side + w] - q[:, side]
@@ -263,8 +280,8 @@ class Vetting:
         )
 
 
-class _Binned:
-    """A cut-out, binned and in slices of time; it is read again for each pass, unless it is one slice.
+class _Cut:
+    """A cut-out in slices of time; it is read again for each pass, unless it is one slice.
 
     ``gone`` says whether its samples are not held any more.
     """
@@ -275,7 +292,7 @@ class _Binned:
         self._held: list[Slice] = []
 
     def slices(self) -> Iterator[Slice]:
-        """First bin; number, sum, and sum of squares of the samples of each bin and channel."""
+        """First bin, samples, and which of them count."""
         if self._held:
             yield from self._held
             return
@@ -286,21 +303,23 @@ class _Binned:
                 self.gone = True
                 return
             rows, gone = read
+            counts = ~gone
             if rows.dtype.kind == "f":
-                gone = gone | ~np.isfinite(rows)
-            x = np.where(
-                gone, 0.0, rows.astype(np.float64, copy=False)
-            )  # squares of a high level lose the noise in float32
-            shape = (last - first, self.bin, rows.shape[1])
-            one = (
-                first,
-                (~gone).reshape(shape).sum(axis=1),
-                x.reshape(shape).sum(axis=1),
-                (x * x).reshape(shape).sum(axis=1),
-            )
+                counts &= np.isfinite(rows)
+            one = first, np.ascontiguousarray(rows, np.float32), counts
             if last - first == self.count:
                 self._held = [one]
             yield one
+
+
+def look_at_one() -> None:
+    """Compile the sums of cut-outs."""
+    from . import cpu_vetting
+
+    rows, counts, start = np.zeros((2, 8), np.float32), np.ones((2, 8), np.bool_), np.zeros(8, np.int64)
+    cpu_vetting.channel_sums(rows, counts, 0, 1, start, 1, 1, np.zeros((5, 8)))
+    zeros, out = np.zeros(8), np.zeros((2, 1, 2))
+    cpu_vetting.band_series(rows, counts, 0, 1, start, np.array([0, 8]), counts[0], zeros, zeros, out, out.copy())
 
 
 def _running(x: NDArray[np.float64]) -> NDArray[np.float64]:
