@@ -436,7 +436,7 @@ class SearchPlan(EnginePlan):
         columns, group = columns_of(events, head, dms_all, fb.observation, ref, job.dm_constant)
         vetoed: dict[str, int] = {}
         if self._veto:
-            vetting = Vetting(fb.observation, ref, job.dm_constant, float(dms_all[-1]), length)
+            vetting = Vetting(fb.observation, ref, job.dm_constant, float(dms_all[-1]), length, job.threshold)
             again = _Again(plain, cleaner, lost, whole)
             threads = usable_cores() if self._threads is None else max(1, self._threads)
             reasons = vetting.reasons(columns, again, cleaner.impulses, (lost.start, fb.nsamp), threads)
