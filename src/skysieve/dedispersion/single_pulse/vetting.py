@@ -61,8 +61,10 @@ RESOLVED = 2.0
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on a pulse is always `dispersed`."""
 IMPULSES, SECONDS = 3, 32.0
 """Impulses and steps that were removed in so many seconds before a candidate, from which on `AMONG` counts, and a
-candidate has to be `Look.dispersed` and to reach the threshold against the samples beside it.  After fewer seconds of
-data, as many fewer are enough."""
+candidate has to be `Look.dispersed` and not `WEAK`.  After fewer seconds of data, as many fewer are enough."""
+WEAK = 0.92
+"""Part of the threshold of the search that the S/N against the samples beside a candidate has to reach there: bursts
+that reach the threshold had 0.96 of it and more, residues of steps up to 0.90 (measured in all kinds of interference)."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
@@ -241,7 +243,7 @@ class Vetting:
             return "undispersed"
         if (look.red > RED and look.snr < SURE * look.red) or not EVEN[0] <= look.snr / snr <= EVEN[1]:
             return "red noise"
-        return "red noise" if among and look.snr < self.threshold else ""
+        return "red noise" if among and look.snr < WEAK * self.threshold else ""
 
     def look(self, samples: Samples, dm: float, at: int, width: int) -> Look | None:
         """What the cut-out of a window shows, whose first sample at the top of the band is ``at``.
