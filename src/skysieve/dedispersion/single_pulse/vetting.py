@@ -58,13 +58,13 @@ MARGIN = 9.0, 0.05
 """A candidate is dispersed if its power exceeds that of the best window without dispersion by so much, and by this part
 of it."""
 RESOLVED = 2.0
-"""Widths by which the arrival of a candidate differs over its sub-bands, from which on a pulse is always `dispersed`."""
+"""Widths by which the arrival of a candidate differs over its sub-bands, from which on a pulse is `dispersed`."""
 IMPULSES, SECONDS = 3, 32.0
 """Impulses and steps that were removed in so many seconds before a candidate, from which on `AMONG` counts, and a
 candidate has to be `Look.dispersed` and not `WEAK`.  After fewer seconds of data, as many fewer are enough."""
 WEAK = 0.92
-"""Part of the threshold of the search that the S/N against the samples beside a candidate has to reach there: bursts
-that reach the threshold had 0.96 of it and more, residues of steps up to 0.90 (measured in all kinds of interference)."""
+"""Part of the threshold of the search that the S/N against the samples beside a candidate has to reach there (of 5,000
+bursts none had less; residues of steps that are dispersed had up to 0.90)."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
