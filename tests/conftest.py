@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import gc
 import hashlib
 import importlib
 import json
@@ -79,9 +80,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
     wanted = [item for item in items if item.get_closest_marker("gpu")]
     problem = cuda_problem() if wanted else None
-    if problem is not None:
+    if problem is None:
+        return
+    if asks_for_gpu(config):
         for item in wanted:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {problem.missing}"))
+    else:
+        config.hook.pytest_deselected(items=wanted)
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+
+
+def asks_for_gpu(config: pytest.Config) -> bool:
+    """Whether tests that need a GPU are named: by ``-m``, or by their folder."""
+    return "gpu" in config.option.markexpr or any("gpu" in arg for arg in config.args)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say why the tests that need a GPU were left out."""
+    problem = cuda_problem()
+    if problem is not None and not asks_for_gpu(config):
+        terminalreporter.write_line(f"tests that need a GPU were left out: {problem.missing}")
 
 
 def slow_cases(names: list[str]) -> set[str]:
@@ -102,6 +120,12 @@ def slow_cases(names: list[str]) -> set[str]:
                 slow.add(name)
             count[test] += 1
     return slow
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, millions of objects that stay, out of what Python's collection of garbage looks at."""
+    gc.collect()
+    gc.freeze()
 
 
 def _no_such_method(item: pytest.Item) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import doctest
-import importlib
+import importlib.util
 import pkgutil
 import re
 import runpy
@@ -23,7 +23,8 @@ NEEDS = {"lsdb_catalogue.py": "lsdb"}
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 WITH_BLOCKS = [p for p in PAGES if BLOCK.search(p.read_text(encoding="utf-8"))]
 NAMES = [m.name for m in pkgutil.walk_packages(skysieve.__path__, "skysieve.")]
-MODULES = sorted(name for name in NAMES if not name.rpartition(".")[2].startswith("cuda"))
+FILES = {name: importlib.util.find_spec(name) for name in NAMES if not name.rpartition(".")[2].startswith("cuda")}
+MODULES = sorted(name for name, spec in FILES.items() if spec and ">>> " in Path(spec.origin or "").read_text("utf-8"))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -83,6 +84,21 @@ def test_help_states_what_the_registries_hold() -> None:
         if ("dedisp completeness", f"--{name}") in text:
             shown = float(re.findall(r"default is ([-\d.e]+)\.", text["dedisp completeness", f"--{name}"])[0])
             assert shown == value, name
+
+
+def test_the_defaults_of_alerts_are_those_of_its_search() -> None:
+    """The command line and the classes behind it state them, because importing these would slow every help screen."""
+    from skysieve.alerts.search import PeriodSearch
+    from skysieve.alerts.service import Service
+
+    given = {p.name: p.default for p in dict(commands())["alerts"].params}
+    found = {}
+    for kind in (PeriodSearch, Service):
+        for name, parameter in inspect.signature(kind).parameters.items():
+            if name in given and isinstance(parameter.default, int | float) and not isinstance(parameter.default, bool):
+                found[name] = parameter.default
+    assert {"min_period", "max_period", "samples_per_peak", "min_rows", "every", "table_every"} <= set(found)
+    assert {name: given[name] for name in found} == found
 
 
 NOT_RUN = re.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import subprocess
@@ -47,6 +48,22 @@ def test_public_names_resolve(name):
         assert public in dir(module)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = module.nothing
+
+
+PACKAGES = sorted(p for p in (ROOT / "src").rglob("__init__.py") if "_HOMES = {" in p.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=lambda p: p.parent.name)
+def test_a_public_name_is_listed_three_times(path):
+    """For readers and ``import *`` (``__all__``), for the first use (``_HOMES``) and for type checkers."""
+    tree, listed, homes = ast.parse(path.read_text(encoding="utf-8")), [], {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("__all__", "_HOMES"):
+            value = ast.literal_eval(node.value)
+            listed, homes = (value, homes) if isinstance(value, list) else (listed, value)
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    typed = {a.name for node in ast.walk(checked) if isinstance(node, ast.ImportFrom) for a in node.names}
+    assert set(homes) == set(listed) - {"__version__"} == typed
 
 
 def test_version_is_kept_in_one_place():

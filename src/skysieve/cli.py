@@ -101,7 +101,7 @@ def info(
     """
     if measure:
         with report_errors("interrupted; the rates that were measured so far are stored"):
-            from skysieve.core.machine.measured import cache_folder
+            from skysieve.core.files import cache_folder
             from skysieve.first_use import measure_rates
 
             failed = 0

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from skysieve.core.device import cuda_problem, resolve
 from skysieve.core.errors import one_line
-from skysieve.core.machine.measured import cache_folder
+from skysieve.core.files import cache_folder
 from skysieve.core.tasks import usable_cores
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from tests.conftest import ROOT, GpuRecord, changed_files, gpu_hashes, is_whole_gpu_run, slow_cases
+from tests.conftest import ROOT, GpuRecord, asks_for_gpu, changed_files, gpu_hashes, is_whole_gpu_run, slow_cases
 
 
 def test_hashes_cover_kernels_and_launchers(tmp_path):
@@ -77,3 +77,12 @@ def test_a_third_of_the_cases_in_both_orders_runs_backwards_in_make_test():
     cases = [f"t[{i}-{order}]" for order in ("forwards", "backwards") for i in range(5)]
     others = ["t[9-backwards]", "u[backwards-1]", "u[forwards-1]", "u[forwards]"]
     assert slow_cases([*cases, *others]) == {"t[1-backwards]", "t[2-backwards]", "t[4-backwards]"}
+
+
+@pytest.mark.parametrize(
+    ("markexpr", "args", "asked"),
+    [("gpu", [], True), ("not slow", [], False), ("", ["tests/gpu/test_x.py"], True), ("", ["tests/kernels"], False)],
+)
+def test_tests_that_need_a_gpu_are_asked_for_by_mark_or_folder(markexpr, args, asked):
+    """Without a GPU they are skipped then, each with the reason; else they are left out."""
+    assert asks_for_gpu(SimpleNamespace(option=SimpleNamespace(markexpr=markexpr), args=args)) is asked

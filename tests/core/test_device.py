@@ -51,8 +51,10 @@ def fake_cupy(monkeypatch, built=13000, gpus=2):
 def fresh():
     device._log_fallback.cache_clear()
     device._cuda.cache_clear()
+    device._gpus.cache_clear()
     yield
     device._cuda.cache_clear()
+    device._gpus.cache_clear()
 
 
 @pytest.fixture

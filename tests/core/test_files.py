@@ -9,6 +9,7 @@ import stat
 import numpy as np
 import pytest
 
+from skysieve.core.command import check_output
 from skysieve.core.files import parquet_rows, remove_leftovers, save_figure, write_parquet, written
 
 
@@ -50,6 +51,19 @@ def test_paths_that_cannot_be_files(tmp_path):
         pass
     with pytest.raises(FileNotFoundError, match="nowhere"), written(tmp_path / "nowhere" / "a.txt"):
         pass
+
+
+def test_devices_and_pipes_are_not_replaced(tmp_path):
+    """As root, ``-o /dev/null --overwrite`` made an ordinary file of the device."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.csv").symlink_to("/dev/null")
+    for path in (tmp_path / "pipe", tmp_path / "link.csv"):
+        with pytest.raises(OSError, match="is a device or a pipe"), written(path) as part:
+            part.write_text("x")
+        with pytest.raises(OSError, match="is a device or a pipe, expected the name of a file, or - for standard"):
+            check_output(path, overwrite=True)
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link.csv").is_symlink()
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path):

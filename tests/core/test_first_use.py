@@ -150,6 +150,7 @@ def test_warm_up_refuses_a_folder_that_cannot_be_written(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_code_in_a_folder_that_cannot_be_written_is_loaded(warm):
     """After its use in `warm_up`, the command compiles nothing.  It gives no warning and writes no file, not even as
     root, who may write anywhere."""

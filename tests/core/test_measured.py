@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from skysieve.core.files import cache_folder
 from skysieve.core.machine import measured
 
 LIKE = {"a": 1.0, "b": 2.0}
@@ -38,7 +39,7 @@ def test_measured_once_and_stored(monkeypatch):
     assert measured.path_of("a card: 1").name == "a-card-1.json"
     another_process(monkeypatch)
     assert measured.figures("a card: 1", never, LIKE) == {"a": 3.0, "b": 4.0}
-    assert [p.name for p in measured.cache_folder().iterdir()] == ["a-card-1.json"]  # no temporary file is left
+    assert [p.name for p in cache_folder().iterdir()] == ["a-card-1.json"]  # no temporary file is left
 
 
 def test_a_process_keeps_what_it_used_first():
@@ -107,7 +108,7 @@ def test_a_file_system_without_links(monkeypatch):
     assert measured.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
     measured.path_of("other").write_text(json.dumps({"a": 5.0, "b": 6.0}))
     assert measured._keep(measured.path_of("other"), {"a": 7.0, "b": 8.0}, LIKE) == {"a": 5.0, "b": 6.0}
-    assert sorted(p.name for p in measured.cache_folder().iterdir()) == ["card.json", "other.json"]
+    assert sorted(p.name for p in cache_folder().iterdir()) == ["card.json", "other.json"]
 
 
 def test_a_full_disk_leaves_no_temporary_files(monkeypatch):
@@ -117,7 +118,7 @@ def test_a_full_disk_leaves_no_temporary_files(monkeypatch):
 
     monkeypatch.setattr(Path, "write_text", full)
     assert measured.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
-    assert list(measured.cache_folder().iterdir()) == []
+    assert list(cache_folder().iterdir()) == []
 
 
 @pytest.mark.parametrize("named", [None, ""])
@@ -133,7 +134,7 @@ def test_a_user_without_a_home(monkeypatch, named):
 
     monkeypatch.setattr(Path, "home", homeless)
     assert measured.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
-    assert measured.cache_folder().is_absolute()
+    assert cache_folder().is_absolute()
 
 
 def test_threads_measure_once():

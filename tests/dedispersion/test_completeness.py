@@ -11,6 +11,7 @@ from astropy.table import Table
 from scipy.signal import fftconvolve
 from scipy.special import ndtr, ndtri
 from scipy.stats import kstest
+from tests.marks import slow
 from typer.testing import CliRunner
 
 from skysieve.cli import app
@@ -471,7 +472,7 @@ def test_files_that_are_too_short_are_named():
         inject_pulses(fb, [Pulse(300, 0.1, 5e-3, 10)])
 
 
-@pytest.mark.parametrize("nbits", [1, 2, 4, 8])
+@pytest.mark.parametrize("nbits", [1, slow(2), slow(4), 8])
 def test_files_of_few_bits_have_the_injected_signal_to_noise(nbits):
     """Quartiles of 2 bits would give a sigma that is half as large again."""
     fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, nbits=nbits, seed=nbits)

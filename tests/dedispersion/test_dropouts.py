@@ -9,6 +9,7 @@ import pytest
 from tests.dedispersion.test_cli import run
 from tests.dedispersion.test_formats import psrfits
 from tests.kernels.shim import shim_runtime
+from tests.marks import slow
 
 from skysieve.dedispersion import (
     Filterbank,
@@ -75,7 +76,9 @@ def rectangles(rects, shape):
 KINDS = ("1", "2", "4", "8", "int8", "uint16", "float32", "skew")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["1", slow("2"), slow("4"), "8", slow("int8"), slow("uint16"), "float32", slow("skew")]
+)
 @pytest.mark.parametrize("pulses", ["", " pulses"])
 def test_noise_and_pulses_are_no_dropouts(kind, pulses):
     """Short runs of equal samples are natural in few bits; all samples are searched as they are."""
@@ -99,7 +102,7 @@ WHERE = {
     "some at the start": (slice(0, 2500), slice(20, 75), 0),
 }
 CASES = [(kind, name) for name in WHERE for kind in ("1", "8", "float32")]
-CASES += [(kind, name) for name in ("held", "some channels") for kind in KINDS if (kind, name) not in CASES]
+CASES += [slow(kind, name) for name in ("held", "some channels") for kind in KINDS if (kind, name) not in CASES]
 """All places with the narrowest, the usual and the widest type; two of them with the other types."""
 
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.marks import slow
 from tests.truth import dedispersion as reference
 
 from skysieve.core.errors import MemoryBudgetError
@@ -105,7 +106,7 @@ def test_files_give_what_arrays_give(pulses, tmp_path):
         same(search(fb, [90.0, 100.0, 110.0]), search(pulses, [90.0, 100.0, 110.0]))
 
 
-@pytest.mark.parametrize("kind", ["float32", "int8", "uint16"])
+@pytest.mark.parametrize("kind", ["float32", slow("int8"), "uint16"])
 def test_other_types_find_the_same_pulses(pulses, kind):
     x = pulses.read()
     y = {
@@ -159,7 +160,7 @@ def test_pulses_on_a_drift_have_their_signal_to_noise(period, amplitude, width):
     assert found.snr.max() < 1.2 * before.snr.max()
 
 
-@pytest.mark.parametrize("kind", ["uint8", "int8", "float32"])
+@pytest.mark.parametrize("kind", ["uint8", slow("int8"), "float32"])
 def test_drifts_are_removed_as_the_slow_search_does(kind):
     fb = drifting(1.7, 0.5, kind=kind)
     widths = (1, 2, 5, 13, 100)

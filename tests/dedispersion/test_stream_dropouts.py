@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.marks import slow
 
 from skysieve.dedispersion import Filterbank, Losses, fake, find_dropped, inject, plan, search
 from skysieve.dedispersion.clean import lookout
@@ -92,7 +93,7 @@ WHERE = {
     "end": (slice(11000, NSAMP), EVERY, 0),
 }  # fmt: skip
 CASES = [(kind, name) for name in WHERE for kind in ("1", "8", "float32")]
-CASES += [(kind, name) for name in ("held", "few") for kind in ("2", "int8", "uint16")]
+CASES += [slow(kind, name) for name in ("held", "few") for kind in ("2", "int8", "uint16")]
 """All places with the narrowest, the usual and the widest type; two of them with the other types."""
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.marks import slow
 
 from skysieve.dedispersion import Filterbank, Mask, fake, plan, search
 from skysieve.dedispersion.clean.missing import LEAST_LIVE, Losses
@@ -87,7 +88,7 @@ def test_channels_left_out(fb):
     same(found, search(fb, DMS, mask=Mask.channels(NCHAN, [3, 40]), **OPTIONS))
 
 
-@pytest.mark.parametrize("dtype", ["uint16", "int8", "float32"])
+@pytest.mark.parametrize("dtype", ["uint16", slow("int8"), "float32"])
 def test_types(fb, dtype):
     x = fb.read().astype(np.float32) - (96 if dtype == "int8" else 0)
     y = x.astype(dtype)
@@ -140,7 +141,7 @@ def live_candidates(x, first, dms, block, *, gulp=160, rects=()):
     return [tuple(float(f.columns[n][i]) for n in ("snr", "dm", "time")) for f in found for i in range(len(f))]
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "float32"])
+@pytest.mark.parametrize("dtype", ["uint8", slow("int8"), "uint16", "float32"])
 @pytest.mark.parametrize("after", [0, 1, 7, 200, 1099])
 def test_noise_has_no_candidates_wherever_a_stream_begins(after, dtype):
     """A receiver joins ``after`` samples before the end of a noise block, for a moment or for seconds."""

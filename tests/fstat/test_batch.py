@@ -9,7 +9,7 @@ from tests.truth import fstat as reference
 from skysieve.fstat import Atoms, AtomsBatch, Grid, Injection, WindowSum, synth_atoms
 from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.inputs.bins import Bins, bin_atoms
-from skysieve.fstat.inputs.files import expand
+from skysieve.fstat.inputs.files import atom_files
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import bin_batch, groups
 
@@ -168,4 +168,4 @@ def test_hidden_files_of_a_folder_are_left_out(tmp_path):
     """Such as those that another process is writing at the moment."""
     for name in ("b.npz", "a.dat", ".b-0123abcd.npz", "notes.md"):
         (tmp_path / name).touch()
-    assert expand([tmp_path]) == [tmp_path / "a.dat", tmp_path / "b.npz"]
+    assert atom_files([tmp_path]) == [tmp_path / "a.dat", tmp_path / "b.npz"]

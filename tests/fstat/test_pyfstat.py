@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.marks import slow
 
 from skysieve.fstat import (
     Atoms,
@@ -217,7 +218,7 @@ def test_cells_without_two_sfts_have_no_f(pyfstat):
 
 
 @pytest.mark.parametrize(
-    ("window", "statistic"), [("rect", {}), ("exp", {"BtSG": True}), ("rect", {"BSGL": True})]
+    ("window", "statistic"), [slow("rect", {}), ("exp", {"BtSG": True}), ("rect", {"BSGL": True})]
 )  # fmt: skip
 def test_transient_grid_search(pyfstat, sfts, tmp_path, window, statistic):
     found = {}
@@ -249,7 +250,7 @@ def test_transient_grid_search(pyfstat, sfts, tmp_path, window, statistic):
     assert texts[0] == texts[1] != []
 
 
-@pytest.mark.parametrize("window", ["rect", "exp"])
+@pytest.mark.parametrize("window", ["rect", slow("exp")])
 def test_our_search_of_the_same_files_finds_the_same_candidate(pyfstat, sfts, tmp_path, window):
     """From SFTs written by lalpulsar_Makefakedata_v5: PyFstat's search with LALPulsar alone, and `search_sfts`."""
     step, grid = 1e-6, Grid(t0=T0, t0_band=DAY2 - 2 * T, dt0=T, tau=2 * T, tau_band=DAY2 - 2 * T, dtau=T)

@@ -285,7 +285,7 @@ def test_templates_of_other_times_are_left_out():
     ("options", "error", "message"),
     [
         ({"windows": "gauss"}, ValueError, "window='gauss'"),
-        ({"windows": ()}, ValueError, "windows is empty"),
+        ({"windows": ()}, ValueError, "expected at least one window"),
         ({"windows": ("exp", "exp")}, ValueError, "is given twice"),
         ({"grid": 3}, TypeError, "grid is a int"),
         ({"topk": 0}, ValueError, "topk=0"),

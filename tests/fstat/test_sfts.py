@@ -25,6 +25,12 @@ def made(
     return SFTs(detector, start + tsft * np.arange(n), tsft, first_bin, data, taper or Taper())
 
 
+def same(a, b):
+    """Whether two sets hold the same values."""
+    facts = [(s.detector, s.tsft, s.first_bin, s.taper) for s in (a, b)]
+    return facts[0] == facts[1] and np.array_equal(a.t, b.t) and np.array_equal(a.data, b.data)
+
+
 def plain_crc(data):
     """The checksum bit by bit."""
     crc = (1 << 64) - 1
@@ -52,7 +58,7 @@ def test_files_are_read_as_they_were_written(tmp_path, version, merged, taper):
         expected = (
             one if version == 3 else SFTs(one.detector, one.t, one.tsft, one.first_bin, one.data, Taper("unknown"))
         )
-        assert found.same_as(expected)
+        assert same(found, expected)
     (second,) = read_sfts(files, detectors=["L1"])
     assert second.detector == "L1"
 
@@ -83,7 +89,7 @@ def test_we_read_what_lalpulsar_writes(tmp_path):
     (tmp_path / "lal").mkdir()
     lalpulsar.WriteSFTVector2NamedFile(theirs, str(tmp_path / "lal" / "a.sft"), "tukey", 0.5, "comment")
     (found,) = read_sfts(tmp_path / "lal")
-    assert found.same_as(one)
+    assert same(found, one)
 
 
 def test_other_byte_order(tmp_path):
@@ -95,14 +101,14 @@ def test_other_byte_order(tmp_path):
     header["crc64"] = crc64(header.tobytes(), data)
     path = tmp_path / "big.sft"
     path.write_bytes(header.tobytes() + data)
-    assert read_sfts(path)[0].same_as(one)
+    assert same(read_sfts(path)[0], one)
 
 
 def test_a_band_is_cut_out(tmp_path):
     write_sfts(tmp_path, made())
     (part,) = read_sfts(tmp_path, band=(99.905, 99.92))
     whole = read_sfts(tmp_path)[0]
-    assert part.same_as(whole.part(99.905, 99.92))
+    assert same(part, whole.part(99.905, 99.92))
     assert part.frequencies[0] <= 99.905 < part.frequencies[1]
     assert part.frequencies[-2] < 99.92 <= part.frequencies[-1]
     with pytest.raises(ValueError, match=r"SFT 0: SFTs hold 99\.9 to .* too narrow by 0\.4 Hz below"):

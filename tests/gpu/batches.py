@@ -122,8 +122,8 @@ def only_samples(monkeypatch):
     def among_samples(known, nf, cycles):
         return choose(samples_of(known), nf, cycles)
 
-    def of_samples(known, costs, cycles, first=0):
-        return cheapest(samples_of(known), costs, cycles, first)
+    def of_samples(numbered, nf):
+        return cheapest([(i, method) for i, method in numbered if isinstance(method, sinusoid.Samples)], nf)
 
     monkeypatch.setattr(methods, "choose_among", among_samples)
     monkeypatch.setattr(sinusoid, "cheapest", of_samples)
@@ -132,15 +132,19 @@ def only_samples(monkeypatch):
 def no_room_for_candidates(monkeypatch):
     """Let chunks have room for few candidates, so that all their objects are searched again."""
     from skysieve.periodogram.cuda.methods import Methods
+    from skysieve.periodogram.cuda.sinusoid.methods import SinusoidMethods
 
-    make = Methods._part
+    def tight(deal):
+        def dealt(self, objects, lengths, cycles, all_candidates=False):
+            parts, limits = deal(self, objects, lengths, cycles, all_candidates)
+            for part in parts:
+                object.__setattr__(part, "cap", part.cap if all_candidates else 5)
+            return parts, limits
 
-    def tight(self, method, chosen, nf, lengths, cycles, all_candidates):
-        part = make(self, method, chosen, nf, lengths, cycles, all_candidates)
-        object.__setattr__(part, "cap", part.cap if all_candidates else 5)
-        return part
+        return dealt
 
-    monkeypatch.setattr(Methods, "_part", tight)
+    for methods in (Methods, SinusoidMethods):
+        monkeypatch.setattr(methods, "deal", tight(methods.deal))
 
 
 def default_spec(**changes):

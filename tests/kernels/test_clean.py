@@ -18,6 +18,7 @@ from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.data.simulate import fake
 from skysieve.dedispersion.injections.interference import interference
 from tests.kernels.devices import one_order
+from tests.marks import slow
 
 KINDS = {"u1": np.uint8, "i1": np.int8, "u2": np.uint16, "i2": np.int16, "f4": np.float32}
 
@@ -95,7 +96,7 @@ def test_cells_on_the_track_of_a_bright_pulse_stay(runtime, dm):
 
 
 @one_order
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["u1", slow("i1"), "u2", slow("i2"), "f4"])
 def test_every_type_of_samples(runtime, kind):
     removed, _ = compare(runtime, recording("all", kind, 3.0, 64, snr=20))
     assert sum(removed.parts.values()) > 0
@@ -126,7 +127,7 @@ def test_narrow_band_signals_and_impulses_in_any_batches(runtime, monkeypatch):
 
 
 @one_order
-@pytest.mark.parametrize(("kind", "sigma"), [("u1", 16), ("u1", 3), ("i1", 3), ("u2", 16), ("f4", 16)])
+@pytest.mark.parametrize(("kind", "sigma"), [("u1", 16), ("u1", 3), slow("i1", 3), ("u2", 16), ("f4", 16)])
 def test_steps_of_the_gain_are_undone(runtime, kind, sigma):
     """Up and not quite down again, with channels of few levels, which are rounded at random; an impulse after it."""
     x = np.random.default_rng(0).normal(96, sigma, (7000, 40))
@@ -154,7 +155,7 @@ def test_data_that_begin_late_die_and_end_early(runtime):
 
 
 @one_order
-@pytest.mark.parametrize("kind", ["u1", "f4"])
+@pytest.mark.parametrize("kind", ["u1", slow("f4")])
 def test_an_engine_cleans_what_it_loads_in_chunks(runtime, kind):
     """Chunks overlap, and end within blocks; the last ones load nothing new."""
     x = recording("all", kind, 4.0, 40)

@@ -76,7 +76,7 @@ def table(fb, dms, downsamp=1):
     return Table(sample_delays(fb.freqs, np.asarray(dms, float), fb.tsamp * downsamp), downsamp)
 
 
-@pytest.mark.parametrize("kind", ["u1", "i1", "u2", "i2", "f4"])
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2", slow("i2"), "f4"])
 def test_every_type_in_chunks(runtime, kind):
     fb = bank(kind, 9, 420)
     tables = [table(fb, np.linspace(0, 2, 5)), table(fb, [1.0, 3.0], 3)]

@@ -21,6 +21,7 @@ from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
 from tests.kernels.devices import launched, on_gpu
 from tests.kernels.shim import shim_runtime
+from tests.marks import slow
 from tests.truth import fstat as reference
 
 T = 1800
@@ -140,7 +141,7 @@ def test_maps(runtime, grid, window):
 
 @pytest.mark.parametrize("sky", [False, True])
 @pytest.mark.parametrize("window", ["rect", "exp"])
-@pytest.mark.parametrize("grid", ["full", "long tau", "off the bins"])
+@pytest.mark.parametrize("grid", ["full", slow("long tau"), "off the bins"])
 def test_batches(runtime, grid, window, sky):
     """Templates of one point of the sky share their antenna factors, others must not."""
     n = bins_of(runtime)
@@ -283,7 +284,7 @@ LINES = Lines(3.0, (-1.0, -1.3))
 
 
 @pytest.mark.parametrize("window", ["rect", "exp"])
-@pytest.mark.parametrize("grid", ["full", "off the bins", "lists", "before the data"])
+@pytest.mark.parametrize("grid", ["full", "off the bins", slow("lists"), "before the data"])
 def test_lines_against_the_truth(runtime, grid, window):
     """Two detectors; a glitch in the first template, which is a line where it is."""
     made = [

@@ -65,6 +65,23 @@ def test_a_poor_detector_through_the_gap_of_another(runtime, weight):
         check(runtime, atoms, Grid.full(atoms, dtau=5 * T), window)
 
 
+@one_order
+def test_a_glitch_among_faint_sfts_and_one_beside_a_gap(runtime):
+    """See the tests of these names in tests/conformance."""
+    atoms = synth_atoms(T0, 70 * T, detectors=["H1", "L1"], seed=4, dtype="float64")
+    faint = [weighed(a, 10 ** np.linspace(0, -6, len(a)), "float64") for a in atoms]
+    for a in faint:
+        for x in (a.Fa, a.Fb):
+            x[60] *= 1e7
+    check(runtime, faint, Grid(t0=T0, t0_band=68 * T, dt0=T, tau=2 * T, tau_band=20 * T, dtau=2 * T), "exp", 1.5)
+    factor = np.ones(70)
+    factor[30] = 1e-60
+    alone = [some_sfts(weighed(a, factor, "float64"), np.r_[0:22, 30:70]) for a in atoms]
+    grid = Grid(t0=T0 - 6 * T, t0_band=68 * T, dt0=T, tau=3 * T, tau_band=24 * T, dtau=4 * T)
+    for window in WINDOWS.values():
+        check(runtime, alone, grid, window, 0.8)
+
+
 @pytest.mark.parametrize("off", [0, 700])
 def test_windows_that_start_in_a_long_gap(runtime, off):
     """Few SFTs at the far end of a window, after hundreds have left it; the kernels of every bin and of any grid."""

@@ -17,6 +17,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram.contract import Grids, Output, Status
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.cuda import worker
+from skysieve.periodogram.cuda.chunks import bounded_cycles
 from skysieve.periodogram.cuda.sinusoid.methods import Samples
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 from tests.gpu.batches import (
@@ -34,6 +35,7 @@ from tests.gpu.batches import (
 )
 from tests.kernels.devices import launched, on_gpu, one_order
 from tests.kernels.shim import run_sanitized, shim_runtime
+from tests.marks import slow
 
 F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
 STEP = 1 / 1200
@@ -376,8 +378,12 @@ def test_peaks_are_the_same_without_room_for_candidates(runtime, monkeypatch):
 
 
 @one_order
-@pytest.mark.parametrize("few", [0, worker.FEW_OBJECTS])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("dtype", "few"),
+    [
+        (np.float64, 0), (np.float32, worker.FEW_OBJECTS), slow(np.float64, worker.FEW_OBJECTS), slow(np.float32, 0),
+    ],
+)  # fmt: skip
 def test_peaks_of_many_candidates(runtime, dtype, few, monkeypatch):
     monkeypatch.setattr(worker, "FEW_OBJECTS", few)
     check_peaks_of_many_candidates(partial(engine, runtime), dtype)
@@ -522,17 +528,21 @@ def test_sanitized():
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
 
-def test_first_and_last_times(runtime):
-    """Of more objects than a block has threads, also of one row; again with fewer, whose buffers are there."""
+def test_cycles_of_rows_on_a_gpu(runtime):
+    """Bit for bit those of the host; of more objects than a block has threads, also of one row; then of fewer, whose
+    buffers are there."""
     rng = np.random.default_rng(2)
     found = SinusoidWorker(runtime, default_spec())
     try:
         for lengths in (rng.integers(1, 9, 300), np.array([1]), np.array([4, 1, 700])):
             offsets = np.append(0, np.cumsum(lengths))
-            t = rng.random(offsets[-1])
-            first, last = found.ends(runtime.xp.asarray(t), offsets)
-            assert np.array_equal(first, t[offsets[:-1]])
-            assert np.array_equal(last, t[offsets[1:] - 1])
+            t = rng.normal(0, 1e4, offsets[-1])
+            t[0], t[-1] = np.inf, np.nan
+            for df in (np.array([1e-3]), rng.uniform(1e-4, 1e-2, len(lengths))):
+                cycles = found.cycles(runtime.xp.asarray(t), offsets, df)()
+                expected = bounded_cycles(t[offsets[:-1]], t[offsets[1:] - 1], df)
+                assert np.array_equal(cycles, expected)
+                assert (expected > 0).any() or len(lengths) == 1
     finally:
         found.close()
 

@@ -25,6 +25,7 @@ from skysieve.periodogram.cuda import worker as cuda_worker
 from skysieve.periodogram.lightcurves.sources import ListSource
 from tests.gpu.batches import batch, default_spec, only_samples, run, shared_grid
 from tests.kernels.shim import ShimRuntime, shim_runtime
+from tests.marks import slow
 
 GRID = shared_grid(0.2, 1 / 1200, 300)
 LENGTHS = [40, 60, 33, 31] * 4
@@ -119,8 +120,11 @@ def same(out: Any, expected: Any) -> None:
     assert np.array_equal(out.peak_frequency, expected.peak_frequency)
 
 
-@pytest.mark.parametrize("straight", [1 << 20, 0])
-@pytest.mark.parametrize("rows", [3000, 150])
+ROWS_AND_STRAIGHT = [(3000, 0), (150, 1 << 20), slow(3000, 1 << 20), slow(150, 0)]
+"""Rows of a chunk, and bytes that are copied straight from the user's arrays."""
+
+
+@pytest.mark.parametrize(("rows", "straight"), ROWS_AND_STRAIGHT)
 def test_lists_are_put_together_in_page_locked_memory(graphs, monkeypatch, straight, rows):
     """Several chunks of a run, and arrays of every size: each answer is that of the joined arrays."""
     monkeypatch.setattr(cuda_worker, "STRAIGHT", straight)
@@ -143,8 +147,7 @@ def test_lists_are_put_together_in_page_locked_memory(graphs, monkeypatch, strai
     assert all(locked)
 
 
-@pytest.mark.parametrize("straight", [1 << 20, 0])
-@pytest.mark.parametrize("rows", [3000, 150])
+@pytest.mark.parametrize(("rows", "straight"), ROWS_AND_STRAIGHT)
 def test_every_run_searches_its_own_rows(graphs, monkeypatch, straight, rows):
     """Rows copied straight from the user's arrays, and through the pinned buffer; several chunks of a run in a lane."""
     monkeypatch.setattr(cuda_worker, "STRAIGHT", straight)

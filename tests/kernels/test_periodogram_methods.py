@@ -13,7 +13,7 @@ from skysieve.periodogram.cuda.bands.methods import BandsMethods
 from skysieve.periodogram.cuda.cost import DEFAULTS
 from skysieve.periodogram.cuda.fourier.methods import SeriesMethods
 from skysieve.periodogram.cuda.methods import SMALLEST_NUFFT, Methods, choose_among
-from skysieve.periodogram.cuda.parts import longest_first
+from skysieve.periodogram.cuda.parts import dealt
 from skysieve.periodogram.cuda.samples.layout import SampleLayout
 from skysieve.periodogram.cuda.samples.stretches import cut, stretches
 from skysieve.periodogram.cuda.sinusoid.methods import LONG, Samples, SinusoidMethods, nufft_methods
@@ -188,11 +188,13 @@ def test_samples_of_one_grid_lie_as_those_of_many():
 
 
 def test_longest_objects_come_first():
-    """A stable order, for numbers of points below and above 16 bits."""
+    """A stable order in each part, for numbers of points below and above 16 bits; a kind may be empty."""
     rng = np.random.default_rng(8)
-    for most in (3, 1000, 65_535, 65_536, 10**7):
-        lengths = np.append(rng.integers(0, most, 200), most)
-        chosen = np.flatnonzero(rng.random(201) < 0.6)
-        for some in (None, chosen, chosen[:1]):
-            of = np.arange(201) if some is None else some
-            assert longest_first(lengths, some).tolist() == sorted(of.tolist(), key=lambda i: -lengths[i])
+    for most in (0, 3, 1000, 65_535, 65_536, 10**7):
+        lengths = np.append(rng.integers(0, most + 1, 200), most)
+        for kind, parts in ((np.zeros(201, np.int64), [0]), (rng.choice([0, 2, 3], 201), [1, 0, 0, 1])):
+            orders = dealt(lengths, kind, np.bincount(kind).tolist(), parts)
+            assert len(orders) == max(parts) + 1
+            for i, order in enumerate(orders):
+                some = np.flatnonzero(np.array(parts)[kind] == i).tolist()
+                assert order.tolist() == sorted(some, key=lambda j: -lengths[j])

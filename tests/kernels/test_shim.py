@@ -247,7 +247,7 @@ def test_planted_fault(fault):
     ("fault", "report"),
     [
         ("heap", "heap-buffer-overflow"),
-        ("shared", "out of bounds"),
+        slow("shared", "out of bounds"),
         slow("dynamic", "use-after-poison"),
         slow("undefined", "signed integer overflow"),
         ("fine", "1 passed"),

@@ -17,7 +17,7 @@ PERIODOGRAM = "skysieve.periodogram.cuda"
 STRUCTS = [  # package, kernel file, build, struct of the source, module of the launcher, name there
     *((PERIODOGRAM, "prepare.cu", build, *pair) for build in ("f64", "f32") for pair in (
         ("Info", "structs", "INFO"), ("Limit", "structs", "LIMIT"), ("Prepare", "structs", "PREPARE"),
-        ("Weights", "structs", "WEIGHTS"), ("Ends", "structs", "ENDS"),
+        ("Weights", "structs", "WEIGHTS"), ("Cycles", "structs", "CYCLES"),
     )),
     (PERIODOGRAM, "sinusoid/spread.cu", None, "Spread", "structs", "SPREAD"),
     (PERIODOGRAM, "sinusoid/comb.cu", None, "Comb", "structs", "COMB"),

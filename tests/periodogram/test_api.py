@@ -14,6 +14,7 @@ from astropy.time import Time
 from astropy.timeseries import LombScargle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.marks import slow
 from tests.periodogram.standin import StandIn
 from tests.truth import periodogram as reference
 
@@ -537,7 +538,7 @@ def arrow_columns(kind):
     return columns, lists
 
 
-@pytest.mark.parametrize("kind", ["plain", "large", "chunks", "float32", "pandas", "objects"])
+@pytest.mark.parametrize("kind", ["plain", slow("large"), "chunks", "float32", slow("pandas"), "objects"])
 def test_columns_of_lists_are_searched_as_lists(kind, standin):
     columns, lists = arrow_columns(kind)
     for error in (columns[2], 0.1, None) if kind == "plain" else (columns[2],):  # the others hold no column

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from skysieve.core.files import cache_folder
 from skysieve.core.machine import measured as kept
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import calibrate as cuda_calibrate
@@ -167,4 +168,4 @@ def test_engines_of_one_process_agree(gpu):
     assert close(costs_of(first, single), first.costs)
     first.runtime.device.name = "Another"
     assert close(costs_of(first, single), first.costs)
-    assert len(list(kept.cache_folder().iterdir())) == 2
+    assert len(list(cache_folder().iterdir())) == 2

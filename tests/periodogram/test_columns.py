@@ -69,8 +69,20 @@ def taken(names: str) -> dict[str, str]:
         ("oid hjd mag magerr catflags filtercode", "id=oid time=hjd mag=mag err=magerr band=filtercode flag=catflags"),
         ("jd filter forcediffimflux forcediffimfluxunc infobitssci",
          "time=jd mag=forcediffimflux err=forcediffimfluxunc band=filter flag=infobitssci"),
-        ("source_id mjd w1mpro w1sigmpro qual_frame cc_flags",
-         "id=source_id time=mjd mag=w1mpro err=w1sigmpro flag=qual_frame+cc_flags"),
+        ("source_id mjd w1mpro w1sigmpro qual_frame cc_flags",  # NEOWISE: source_id names one detection
+         "time=mjd mag=w1mpro err=w1sigmpro flag=qual_frame+cc_flags"),
+        ("source_id allwise_cntr mjd w2mpro w2sigmpro", "id=allwise_cntr time=mjd mag=w2mpro err=w2sigmpro"),
+        ("source_id_mf mjd w1mpro_ep w1sigmpro_ep", "id=source_id_mf time=mjd mag=w1mpro_ep err=w1sigmpro_ep"),
+        ("oid mjd fid isdiffpos magpsf sigmapsf magpsf_corr sigmapsf_corr sigmapsf_corr_ext",  # ALeRCE
+         "id=oid time=mjd mag=magpsf_corr err=sigmapsf_corr band=fid"),
+        ("oid mjd fid isdiffpos mag e_mag mag_corr e_mag_corr", "id=oid time=mjd mag=mag_corr err=e_mag_corr band=fid"),
+        ("mjd fid dc_mag dc_sigmag magpsf isdiffpos", "time=mjd mag=dc_mag err=dc_sigmag band=fid"),  # Lasair
+        ("obsmjd mag_autocorr magerr_auto oid fid goodflag",
+         "id=oid time=obsmjd mag=mag_autocorr err=magerr_auto band=fid flag=goodflag"),  # PTF
+        ("HIP Time Hp e_Hp", "id=HIP time=Time mag=Hp err=e_Hp"),
+        ("DATEJD WHITEFLUX WHITEFLUXDEV", "time=DATEJD mag=WHITEFLUX err=WHITEFLUXDEV"),  # CoRoT
+        ("date jd magcal_magdep magcal_local_rms", "time=jd mag=magcal_magdep err=magcal_local_rms"),  # DASCH
+        ("TIME X Y APFLUX2", "time=TIME mag=APFLUX2"),  # places on a detector
         ("objectId band psfFlux psfFluxErr psfFlux_flag expMidptMJD pixelFlags_bad diff_PixelFlags_nodataCenter",
          "id=objectId time=expMidptMJD mag=psfFlux err=psfFluxErr band=band flag=psfFlux_flag"),
         ("objectId psfDiffFlux psfDiffFluxErr psfDiffFlux_flag expMidptMJD invalidPsfFlag diff_PixelFlags_nodataCenter",
@@ -134,6 +146,49 @@ def test_errors_of_magnitudes_from_those_of_fluxes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.y, MAG)
     brighter = -2.5 * np.log10(flux * 1.01) + 25
     np.testing.assert_allclose(found.dy, MAG - brighter, rtol=0.01)  # the first term of a series in 0.01
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "fits"])
+def test_numbers_of_rows_are_no_identifiers(kind: str, tmp_path: Path) -> None:
+    """An ``id`` that differs in each row, as databases and SExtractor write, made N objects of one row."""
+    path = save(tmp_path, {"NUMBER": np.arange(N) + 1, "mjd": T, "mag": MAG, "magerr": ERR}, kind)
+    found = read_light_curves(path)
+    assert len(found) == 1
+    assert not found.has_ids
+    assert found.notes == ["column NUMBER has another value in each row, and is not used; --id takes it"]
+    assert "id = " not in found.taken
+    assert len(read_light_curves(path, Wanted(id="NUMBER"))) == N
+    table = {"objectId": np.arange(N) + 1, "mjd": T, "mag": MAG, "magerr": ERR}
+    assert len(read_light_curves(save(tmp_path, table, kind))) == N  # a name that objects alone have
+
+
+DIFFERENCE = "is the magnitude of the difference to a reference image, without its sign"
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_magnitudes_of_differences_are_reported(kind: str, tmp_path: Path) -> None:
+    """Half the period of a variable star was found in them, without a word."""
+    flux = 10 ** (-0.4 * (MAG - 25)) - 10**4
+    table = {"jd": T, "fid": np.ones(N, int), "magpsf": 25 - 2.5 * np.log10(np.abs(flux)), "sigmapsf": ERR}
+    signed = table | {"isdiffpos": np.where(flux > 0, "t", "f")}
+    for columns in (table, signed):
+        notes = read_light_curves(save(tmp_path, columns, kind)).notes
+        assert [n for n in notes if DIFFERENCE in n] == notes[:1] != []
+    star = signed | {"magpsf_corr": MAG, "sigmapsf_corr": ERR}
+    found = read_light_curves(save(tmp_path, star, kind))
+    assert not any(DIFFERENCE in n for n in found.notes)
+    np.testing.assert_array_equal(found.y, MAG)
+    plain = {"mjd": T, "MAG_PSF": MAG, "MAGERR_PSF": ERR}  # of others this name is the star's magnitude
+    assert read_light_curves(save(tmp_path, plain, "csv")).notes == []
+
+
+def test_lists_of_differences_are_reported(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    lists = {"objectId": ["a", "b"], "cjd": [list(T)] * 2, "cmagpsf": [list(MAG)] * 2, "csigmapsf": [list(ERR)] * 2}
+    parquet.write_table(pa.table(lists), tmp_path / "a.parquet")
+    assert any(DIFFERENCE in n for n in read_light_curves(tmp_path / "a.parquet").notes)
 
 
 # ---------------------------------------------------------------- doubled names
@@ -240,6 +295,7 @@ CASES: dict[str, tuple[dict[str, Any], int, Any, str]] = {
     "Validation Flag": ({}, 7, ("V", "T"), "AAVSO"),
     "TESS_flags": ({}, 7, (64, 128), "TESS"),
     "qual_frame": ({}, 7, (10, 0), "WISE"),
+    "goodflag": ({}, 7, (1, 0), "not good"),
     "cc_flags": ({"w1mpro": MAG, "w1sigmpro": ERR}, 7, ("0D00", "h000"), "WISE"),
     "mag_flag": ({}, 7, (0, 3), "not 0"),
     "flags": ({}, 7, (0, 3), "not 0"),
@@ -414,6 +470,38 @@ def test_limits_dates_and_sentinels(tmp_path: Path) -> None:
     path.write_text("\n".join(["obsTime\tmag\trmsMag", *rows, "59000.5\t15\t0.1"]))
     with pytest.raises(BadFile, match="'obsTime' holds dates and numbers"):
         read_light_curves(path)
+
+
+def test_zeros_for_missing_values(tmp_path: Path) -> None:
+    """Magnitudes of 0 and fluxes of -999 far from all others, dates of 0 or below."""
+    zero = np.where(np.arange(N) % 40 == 7, 0.0, MAG)
+    found = read_light_curves(save(tmp_path, {"mjd": T, "mag": zero, "magerr": ERR}))
+    assert flagged(found) == list(range(7, N, 40))
+    assert found.left_out == {"with 0 for a magnitude": 6}
+    near = read_light_curves(save(tmp_path, {"mjd": T, "mag": np.where(zero > 0, MAG - 15, 0), "magerr": ERR}))
+    assert near.left_out == {}  # differential magnitudes
+    flux = np.where(zero > 0, 10 ** (-0.4 * (MAG - 22)), -999.0)
+    found = read_light_curves(save(tmp_path, {"mjd": T, "flux": flux, "flux_err": ERR}))
+    assert found.left_out == {"with -999 for a flux": 6}
+    assert flagged(found) == list(range(7, N, 40))
+    inside = read_light_curves(save(tmp_path, {"mjd": T, "flux": np.where(zero > 0, 4e3 * (MAG - 15), -999.0)}))
+    assert inside.left_out == {}  # fluxes of differences
+    for missing in (0, -999):
+        times = np.where(np.arange(N) == 5, missing, T)
+        found = read_light_curves(save(tmp_path, {"mjd": times, "mag": MAG, "magerr": ERR}))
+        assert found.left_out == {f"with {missing} for a time": 1}
+        assert flagged(found) == [5]
+    early = read_light_curves(save(tmp_path, {"time": T - T[0], "mag": MAG, "magerr": ERR}))
+    assert early.left_out == {}
+
+
+def test_two_kinds_of_dates_are_refused(tmp_path: Path) -> None:
+    times = np.where(np.arange(N) < N // 2, T, T + 2400000.5)
+    table = {"mjd": times, "mag": MAG, "magerr": ERR}
+    with pytest.raises(BadFile, match="column 'mjd' holds Julian Dates and Modified Julian Dates, such as 24591"):
+        read_light_curves(save(tmp_path, table))
+    star = np.where(np.arange(N) < N // 2, "a", "b")  # two stars of two surveys
+    assert len(read_light_curves(save(tmp_path, {"star": star} | table))) == 2
 
 
 def test_empty_columns_are_passed_over(tmp_path: Path) -> None:

@@ -226,6 +226,7 @@ def test_json(tmp_path: Path) -> None:
         "columns": json.dumps(frame.to_dict("list")),
         "of pandas": frame.to_json(double_precision=15),
         "wrapped": json.dumps({"name": "x", "data": records}),
+        "wrapped beside an empty list": json.dumps({"data": records, "forced": []}),
         "a curve a line": "\n".join(map(json.dumps, curves)),
     }
     for name, text in forms.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
+from tests.marks import slow
 from tests.truth import periodogram as reference
 
 import skysieve
@@ -190,8 +191,9 @@ def test_peak_at_an_end_of_the_grid(method: str, end: str, device: str) -> None:
     assert found.period == 1 / found.peaks.frequency[0]
 
 
-@pytest.mark.parametrize("step", [500, pytest.param(83, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("dtype", "step"), [("float64", 500), slow("float32", 500), slow("float64", 83), slow("float32", 83)]
+)
 def test_k_peaks_are_those_of_the_full_power(
     simulated: SimulatedLightCurves, dtype: str, step: int, device: str
 ) -> None:

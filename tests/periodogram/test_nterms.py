@@ -195,7 +195,9 @@ def test_errors_are_in_proportion_to_the_limit_of_trust(monkeypatch):
             assert np.nanmax(np.abs(found - exact)) <= 1e-9 * limit
 
 
+@pytest.mark.slow
 def test_float32_stores_what_float64_computes():
+    """Slow, because the fits are compiled once more for this type of powers; `tests/kernels` tests those of a GPU."""
     t, y, dy = curve()
     wide, narrow = (lombscargle(t, y, dy, **GRID, nterms=3, dtype=d) for d in ("float64", "float32"))
     assert narrow.power.dtype == np.float32

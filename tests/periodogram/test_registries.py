@@ -64,10 +64,15 @@ def test_every_normalisation_is_a_function_of_the_standard_power():
         )
 
 
+ALL_COLUMNS = (
+    columns.OBJECT_COLUMNS + columns.PEAK_COLUMNS + columns.CHANCE_COLUMNS + columns.ROTATION_COLUMNS
+)  # fmt: skip
+
+
 def test_tables_of_the_docs_have_every_entry():
     for name, kind in NORMALIZATIONS.items():
         assert f'| `"{name}"` | {kind.formula.replace("|", "")} | {kind.help} |' in DOCS
-    for column in columns.ALL_COLUMNS:
+    for column in ALL_COLUMNS:
         assert f"| `{column.name}` | {column.help} |" in DOCS
     for name, text in contract.METHOD_HELP.items():
         assert f'| `"{name}"` | {text} |' in DOCS
@@ -91,4 +96,4 @@ def test_tables_have_the_columns_of_the_registry(tmp_path):
     assert done.exit_code == 0, done.stderr
     header = done.stdout.splitlines()[0].split(",")
     names = [re.sub("_h(?=_|$)", "", name).replace("rotation_", "") for name in header]
-    assert names == [c.name for c in columns.ALL_COLUMNS if c.name != "span"]
+    assert names == [c.name for c in ALL_COLUMNS if c.name != "span"]

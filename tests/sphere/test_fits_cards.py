@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 import skysieve
 from skysieve.cli import app
 from skysieve.sphere.maps.fits_cards import STRUCTURE, is_auxiliary
+from skysieve.sphere.maps.io import read_maps
 
 fits = pytest.importorskip("astropy.io.fits")
 healpy = pytest.importorskip("healpy")
@@ -136,6 +137,28 @@ def test_part_of_the_sky_and_another_nside(tmp_path, more):
         else:
             assert np.array_equal(table.data["HITS"], maps[1, :900])
             assert table.columns.names == ["PIXEL", "TEMPERATURE", "HITS"]
+
+
+@pytest.mark.parametrize("scale", [None, (0.5, 10.0)])
+@pytest.mark.parametrize(("form", "null"), [("I", -32768), ("J", -1), ("B", 255), ("256I", 0)])
+def test_null_pixels_of_whole_numbers_are_bad(tmp_path, form, null, scale):
+    """TNULL marks pixels without data, before TSCAL and TZERO; they were smoothed as numbers, such as -16,374."""
+    values = np.random.default_rng(3).integers(1, 200, NPIX)
+    stored = values.astype({"I": np.int16, "J": np.int32, "B": np.uint8}[form[-1]])
+    stored[5:50] = null
+    rows = stored.reshape(-1, 256) if form[0] == "2" else stored
+    table = fits.BinTableHDU.from_columns([fits.Column("T", form, array=rows, null=null)])
+    table.header.update({"PIXTYPE": "HEALPIX", "ORDERING": "RING", "NSIDE": NSIDE})
+    expected = values.astype(np.float64)
+    if scale is not None:
+        table.header["TSCAL1"], table.header["TZERO1"] = scale
+        expected = expected * scale[0] + scale[1]
+    table.writeto(tmp_path / "in.fits")
+    expected[5:50] = healpy.UNSEEN
+    assert np.array_equal(read_maps(tmp_path / "in.fits").maps[0], expected)
+    run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "20deg")
+    found = fits.getdata(tmp_path / "out.fits", 1)["T"].ravel()
+    assert np.array_equal(found, skysieve.smoothing(expected, 20 * RAD))
 
 
 def test_positive_and_the_options_in_history(tmp_path):

@@ -20,12 +20,13 @@ __all__ = [
 ]  # fmt: skip
 
 _HOST = (np.ndarray, list, tuple, int, float, type(None))
+_PLAIN = frozenset(_HOST)
 _DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
 def is_device_array(x: Any) -> bool:
     """Return whether `x` is an array in the memory of a GPU (of CuPy, Torch, Numba, JAX, ...)."""
-    if isinstance(x, _HOST):
+    if type(x) in _PLAIN or isinstance(x, _HOST):  # the first question takes a third of the time of the second
         return False
     array = getattr(sys.modules.get("cupy"), "ndarray", None)
     if array is not None and isinstance(x, array):  # its interface is a dictionary, made anew at each access

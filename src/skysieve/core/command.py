@@ -297,8 +297,10 @@ def check_output(path: Path | None, overwrite: bool = False, folder: bool = Fals
     ------
     OSError
         The parent folder does not exist or cannot be written to, a folder was given for a file or a file for a folder,
-        or the file exists.
+        the file exists, or it is a device or a pipe.
     """
+    from .files import is_special
+
     if path is None or (path == STDIO and not folder):
         return
     if not path.absolute().parent.is_dir():
@@ -310,6 +312,8 @@ def check_output(path: Path | None, overwrite: bool = False, folder: bool = Fals
             raise NotADirectoryError(f"{path}: is a file, expected the name of a folder")
     elif path.is_dir():
         raise IsADirectoryError(f"{path}: is a folder, expected the name of a file")
+    elif is_special(path):
+        raise OSError(f"{path}: is a device or a pipe, expected the name of a file, or - for standard output")
     elif path.exists() and not overwrite:
         raise FileExistsError(f"{path}: exists; use --overwrite to replace it, or another name")
 

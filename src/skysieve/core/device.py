@@ -111,18 +111,27 @@ def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
         raise ValueError(f"device={device!r}: {_EXPECTED}")
     if device == "cpu":
         return (_cpu(),)
+    try:
+        return _gpus(match[1])
+    except DeviceUnavailable as problem:
+        if device != "auto":
+            raise
+        _log_fallback(str(problem))
+        return (_cpu(),)
+
+
+@functools.cache
+def _gpus(which: str | None) -> tuple[Device, ...]:
+    """The GPU of a number, the first one for None, or all; what is found once is not asked for again."""
     problem = cuda_problem()
     if problem is not None:
-        if device == "auto":
-            _log_fallback(str(problem))
-            return (_cpu(),)
         raise problem
     count = _device_count()
-    if match[1] == "all":
+    if which == "all":
         return tuple(_cuda(i) for i in range(count))
-    index = int(match[1] or 0)
+    index = int(which or 0)
     if index >= count:
-        raise DeviceUnavailable(f"device={device!r}: no such GPU", f"{count} found: cuda:0 to cuda:{count - 1}")
+        raise DeviceUnavailable(f"device='cuda:{index}': no such GPU", f"{count} found: cuda:0 to cuda:{count - 1}")
     return (_cuda(index),)
 
 

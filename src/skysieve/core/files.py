@@ -1,13 +1,15 @@
-"""Files that appear complete or not at all."""
+"""Files: those that appear complete or not at all, those that a user's names select, the folder of cached files."""
 
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,10 +19,28 @@ from uuid import uuid4
 from .arrays import to_arrow
 from .errors import install_hint
 
-__all__ = ["parquet_rows", "remove_leftovers", "save_figure", "write_parquet", "written"]
+__all__ = [
+    "cache_folder",
+    "expand",
+    "is_pattern",
+    "is_special",
+    "parquet_rows",
+    "remove_leftovers",
+    "save_figure",
+    "write_parquet",
+    "written",
+]
 
 _PART = re.compile(r"\..+-[0-9a-f]{8}(\.\w+)?")
 """Names of unfinished files."""
+
+
+SPECIAL = "this is a device or a pipe, which a file would replace; expected the name of a file"
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path is a device, a pipe or a socket, also through a link."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 @contextmanager
@@ -36,8 +56,8 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
     Raises
     ------
     OSError
-        The folder does not exist, `path` is a folder, or the file cannot be written; the error names `path`, not the
-        temporary file.
+        The folder does not exist, `path` is a folder, a device or a pipe, or the file cannot be written; the error
+        names `path`, not the temporary file.
 
     Examples
     --------
@@ -53,6 +73,8 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
         raise FileNotFoundError(errno.ENOENT, "the folder does not exist", str(target.parent))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "this is a folder, expected the name of a file", str(target))
+    if is_special(target):
+        raise OSError(errno.EINVAL, SPECIAL, str(target))
     part = target.with_name(f".{target.stem}-{uuid4().hex[:8]}{target.suffix}")
     try:
         yield part
@@ -191,3 +213,68 @@ def _arrow_table(
     ]
     texts = [field.name for field in fields if pyarrow.types.is_string(field.type)]
     return pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=facts)), texts
+
+
+def cache_folder() -> Path:
+    """Return ``$SKYSIEVE_CACHE_DIR``; without it ``skysieve`` in the folder for cached files that is usual here."""
+    if own := os.environ.get("SKYSIEVE_CACHE_DIR"):
+        return Path(own)
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
+    return base / "skysieve"
+
+
+def _home() -> Path:
+    """Return the user's folder; without one, as in some containers, a path where no file can be written."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path(os.devnull)
+
+
+def is_pattern(name: str | os.PathLike[str]) -> bool:
+    """Whether a name is a pattern with ``*``, ``?`` or ``[`` and not a file."""
+    return glob.has_magic(os.fspath(name)) and not Path(name).exists()
+
+
+def expand(names: Iterable[str | os.PathLike[str]], endings: Collection[str]) -> list[Path]:
+    """The files that the user's names, folders and patterns select, each once.
+
+    Parameters
+    ----------
+    names : iterable of path
+        Files; folders, of which all files with one of `endings` are taken except hidden ones; and patterns with
+        ``*``, ``?``, ``[`` or ``**``.
+    endings : collection of str
+        Endings of file names, in lower case.
+
+    Raises
+    ------
+    FileNotFoundError
+        A folder holds no such file, or no file matches a pattern.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("b.dat", "a.DAT", "c.txt"):
+    ...         _ = Path(folder, name).write_text("")
+    ...     [path.name for path in expand([folder, f"{folder}/c*"], {".dat"})]
+    ['a.DAT', 'b.dat', 'c.txt']
+    """
+    out: list[Path] = []
+    for path in map(Path, names):
+        if path.is_dir():
+            seen = (one for one in path.iterdir() if not one.name.startswith("."))  # not files that are being written
+            found = sorted(one for one in seen if one.suffix.lower() in endings)
+        elif is_pattern(path):
+            found = sorted(one for one in map(Path, glob.glob(os.fspath(path), recursive=True)) if not one.is_dir())
+        else:
+            found = [path]
+        if not found:
+            what = f"no file in it ends in {', '.join(sorted(endings))}" if path.is_dir() else "no file matches"
+            raise FileNotFoundError(f"{path}: {what}")
+        out += found
+    return list(dict.fromkeys(out))

@@ -362,7 +362,10 @@ def prepared(banks: Sequence[Bank], dtype: Any) -> list[Bank]:
         if i == 0:
             power = powers(span[0])
         given = Bank(b.antenna, b.data, occupied, span)
-        found = scaled(given, power if len(b.antenna) == len(power) else power[:1])
+        wide = given
+        if np.result_type(dtype, b.antenna.dtype) != b.antenna.dtype:  # first, so that tiny numbers keep their digits
+            wide = replace(given, antenna=b.antenna.astype(dtype), data=b.data.astype(dtype))
+        found = scaled(wide, power if len(b.antenna) == len(power) else power[:1])
         antenna, data = (x.astype(dtype, copy=False) for x in (found.antenna, found.data))
         same = antenna is b.antenna and data is b.data
         out.append(given if same else Bank(antenna, data, occupied, span, given))
@@ -381,17 +384,19 @@ def weights_of_bins(antenna: Any) -> Any:
 def span_of(weight: Any, occupied: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Compute `Bank.span` from the weights of the bins, shape (S, n)."""
     if len(weight) == 1 and occupied.all() and weight.shape[1] > 1:  # a fast path for the usual case
-        least = min(float((weight[0, :-1] + weight[0, 1:]).min()), float(weight[0, -1]))
+        least = min(float((weight[0, :-1] + weight[0, 1:]).min()), float(weight[0, 0]), float(weight[0, -1]))
         return np.array([[float(weight.max())], [least]])
     if not occupied.any():
         return np.zeros((2, len(weight)))
     xp = array_module(weight)
-    pairs = weight.copy()
-    pairs[:, :-1] += weight[:, 1:]
+    # a window may end at any bin and start at any: beside a gap, and at both ends of the data, it may hold one alone
+    pairs = xp.stack([weight, weight])
+    pairs[0, :, :-1] += weight[:, 1:]
+    pairs[1, :, 1:] += weight[:, :-1]
     if not occupied.all():
         some = xp.asarray(np.flatnonzero(occupied))
-        weight, pairs = weight[:, some], pairs[:, some]
-    smallest = pairs.min(axis=1)
+        weight, pairs = weight[:, some], pairs[:, :, some]
+    smallest = pairs.min(axis=(0, 2))
     if len(weight) > 1:  # in a single row all occupied bins have weight
         smallest = xp.where(weight.min(axis=1) > 0, smallest, 0)
     span = np.empty((2, len(weight)))

@@ -196,7 +196,7 @@ def lombscargle(
         "auto" takes the one that is fastest by measured cost; ``result.method`` says which.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"}
         "auto" is a GPU if a usable one is found, but the CPU for one light curve of less than 1,000 rows at less than
-        5,000 frequencies; "cuda:all" deals the objects of a batch over all GPUs.
+        5,000 frequencies; "cuda:all" distributes the objects of a batch over all GPUs.
     dtype : {"float64", "float32"}
         Arithmetic and powers; phases are reduced in float64 either way.
     offsets : array_like of int, shape (n + 1,), optional

@@ -101,6 +101,10 @@ class Engine(Protocol):
         dtype of the `Spec`, and in the device's memory; ``maps`` is not changed.
         """
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the engine holds on its device, of several GPUs on one."""
+
     def describe(self) -> dict[str, Any]:
         """Method, device, bytes of the plan; ``work`` of one map for `core.machine.rates` (seconds of the model of
         methods), and the ``threads`` or GPUs that share it."""

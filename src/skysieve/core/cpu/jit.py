@@ -4,7 +4,7 @@ numba optimises and translates a function again in every function that calls it,
 a function that compiled code calls is only lowered to LLVM's language (a *part*); the function that Python calls (an
 *entry*) is optimised and translated once, with all its parts.  The first compilation takes about half the time.
 
-Compiled entries are stored in `core.machine.measured.cache_folder`, in a folder for the present sources, versions and
+Compiled entries are stored in `core.files.cache_folder`, in a folder for the present sources, versions and
 Python, one file for each function, types of arguments and processor.  A file that is damaged counts as absent.
 
 A first answer need not wait for all of it: `interpreted_if_small` runs the source of a function that is called for few
@@ -47,8 +47,7 @@ from numba.core.runtime import rtsys
 from numba.core.typed_passes import NativeLowering
 
 import skysieve
-from skysieve.core.files import written
-from skysieve.core.machine.measured import cache_folder
+from skysieve.core.files import cache_folder, written
 from skysieve.core.tasks import usable_cores
 
 __all__ = [

@@ -260,6 +260,9 @@ class CudaModule:
 
 def check_launch(kernel: str, grid: Sequence[int], block: Sequence[int], args: Sequence[Any]) -> bool:
     """Refuse a launch that no device accepts; return False if the grid is empty and there is nothing to do."""
+    usual = len(args) == 1 and type(args[0]) is np.void and len(grid) == 1 == len(block)
+    if usual and 1 <= grid[0] <= _MAX_GRID[0] and 1 <= block[0] <= _MAX_THREADS:
+        return True
     if not 1 <= len(grid) <= 3 or not 1 <= len(block) <= 3:
         raise KernelError(f"{kernel}: grid {tuple(grid)} and block {tuple(block)} have one to three numbers each")
     if min(block) < 1 or math.prod(block) > _MAX_THREADS:

@@ -26,6 +26,13 @@ class Place:
     pointer: int
     size: int
     itemsize: int
+    held: Any = None
+    """An array that stays in memory as long as this place."""
+
+    @classmethod
+    def of(cls, array: Any) -> Place:
+        """Return the place of an array, and hold the array."""
+        return cls(address(array), array.size, array.itemsize, array)
 
     def __len__(self) -> int:
         return self.size

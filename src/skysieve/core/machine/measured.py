@@ -11,14 +11,15 @@ import json
 import logging
 import os
 import re
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["Figures", "cache_folder", "figures", "in_memory", "path_of", "store", "stored"]
+from skysieve.core.files import cache_folder
+
+__all__ = ["Figures", "figures", "in_memory", "path_of", "store", "stored"]
 
 logger = logging.getLogger("skysieve")
 
@@ -39,25 +40,6 @@ def in_memory() -> Iterator[None]:
         yield
     finally:
         _unsaved = None
-
-
-def cache_folder() -> Path:
-    """Return ``$SKYSIEVE_CACHE_DIR``; without it ``skysieve`` in the folder for cached files that is usual here."""
-    if own := os.environ.get("SKYSIEVE_CACHE_DIR"):
-        return Path(own)
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
-    return base / "skysieve"
-
-
-def _home() -> Path:
-    """Return the user's folder; without one, as in some containers, a path where no file can be written."""
-    try:
-        return Path.home()
-    except RuntimeError:
-        return Path(os.devnull)
 
 
 def path_of(name: str) -> Path:

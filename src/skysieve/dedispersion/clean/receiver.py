@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -44,7 +44,8 @@ class Step:
     usual: bool = True
 
 
-CLEANING = {
+StepName = Literal["gain", "channels", "cells", "impulses"]
+CLEANING: dict[StepName, Step] = {
     "gain": Step("steps of the gain, of the band or of parts of it, are undone"),
     "channels": Step("bad channels are left out, by autocorrelation, slow or intermittent changes, and sigma"),
     "cells": Step("narrow-band signals are replaced by noise, channel by channel in pieces of about 16 ms"),
@@ -95,11 +96,11 @@ FEW = 2**20
 """Values (samples times channels) up to which data are few: the interpreter cleans them before code is compiled."""
 
 
-Clean = bool | str | Sequence[str] | None
+Clean = bool | StepName | Sequence[StepName] | None
 """What `cleaning_steps` takes."""
 
 
-def cleaning_steps(clean: Clean) -> tuple[str, ...]:
+def cleaning_steps(clean: Clean) -> tuple[StepName, ...]:
     """The names of the steps that are asked for, in their order.
 
     Parameters
@@ -140,7 +141,7 @@ VETO_HELP = (
 """Help of the option ``--veto``."""
 
 
-def parse_steps(text: str | None, name: str) -> tuple[str, ...] | None:
+def parse_steps(text: str | None, name: str) -> tuple[StepName, ...] | None:
     """Read ``all``, ``none``, or a list of steps; None, where no option is given, stays None.
 
     >>> parse_steps("channels,impulses", "--clean")
@@ -150,7 +151,7 @@ def parse_steps(text: str | None, name: str) -> tuple[str, ...] | None:
         return None
     if text in ("all", "none"):
         return cleaning_steps(text == "all")
-    given = [part.strip() for part in text.split(",")]
+    given: Any = [part.strip() for part in text.split(",")]
     if any(part not in CLEANING for part in given):
         raise ValueError(f"{name} {text}: expected all, none, or some of {','.join(CLEANING)}")
     return cleaning_steps(given)

@@ -321,7 +321,7 @@ def search(
     from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
     from skysieve.dedispersion.single_pulse.grouping import compile_beside
 
-    from .several import Outputs, expand, search_each, stands_for_files
+    from .several import Outputs, filterbanks, search_each, stands_for_files
 
     interrupted = "interrupted; the same command continues after the files that are done" if resume else "interrupted"
     with report_errors(interrupted), ExitStack() as stack:
@@ -359,7 +359,7 @@ def search(
                 )
             if STDIO in files or plan_file == STDIO:
                 raise ValueError("'-' (standard input) is read once: expected names of files when each is searched")
-            listed = expand(files)
+            listed = filterbanks(files)
             folder = output is not None and output != STDIO and (output.is_dir() or not output.suffix)
             chosen = "" if output is None else table_format(STDIO if folder else output, form, TABLE_FORMATS)
             if output is not None and not folder and TABLE_FORMATS[chosen].several is None:
@@ -702,7 +702,7 @@ def completeness(
     from skysieve.dedispersion.injections.campaign import completeness as campaign
     from skysieve.dedispersion.injections.result import TRIALS, Completeness
 
-    from .several import expand, stands_for_files
+    from .several import filterbanks, stands_for_files
 
     interrupted = (
         "interrupted; the same command continues after the segments that are done" if resume else "interrupted"
@@ -720,7 +720,7 @@ def completeness(
         steps = parse_steps(clean, "--clean")
         made_noise = receiver.noise(files)
         kinds, count = injected.kinds, 1000 if injected.pulses is None else injected.pulses
-        each = [[f] for f in expand(files)] if files and any(map(stands_for_files, files)) else [files]
+        each = [[f] for f in filterbanks(files)] if files and any(map(stands_for_files, files)) else [files]
         shares = [count // len(each) + (i < count % len(each)) for i in range(len(each))]
         store = None
         if resume and output is not None:

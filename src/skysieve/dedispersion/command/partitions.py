@@ -19,7 +19,7 @@ from skysieve.dedispersion.single_pulse.candidates import Candidates
 from skysieve.dedispersion.single_pulse.search import search
 
 from .options import Cleaning, DataOptions, DmOptions
-from .several import expand, labels
+from .several import filterbanks, labels
 
 if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts
@@ -56,7 +56,7 @@ class DedispWork:
             raise ValueError("--cluster needs files, not standard input")
         if Path(output).suffix:
             table_format(Path(output), options["form"], FORMATS)
-        files = expand(files)
+        files = filterbanks(files)
         listed = [Path(options[name]) for name in FILES if options[name]]
         return Prepared(
             list(range(len(files))),

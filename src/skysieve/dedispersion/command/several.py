@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ import typer
 
 from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, check_output
 from skysieve.core.errors import one_line
-from skysieve.core.files import save_figure
+from skysieve.core.files import expand, is_pattern, save_figure
 from skysieve.core.parts import PartsFolder, fingerprint, parts_folder
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 
@@ -34,37 +33,12 @@ SERIES = (".dat", ".tim")
 
 def stands_for_files(path: Path) -> bool:
     """Whether a name is a folder, or a pattern and no file."""
-    return path.is_dir() or (glob.has_magic(os.fspath(path)) and not path.exists())
+    return path.is_dir() or is_pattern(path)
 
 
-def expand(names: Iterable[Path]) -> list[Path]:
-    """The files that the user's names, folders and patterns select, each once.
-
-    Parameters
-    ----------
-    names : iterable of Path
-        Files; folders, of which all filterbank and PSRFITS files are taken except hidden ones; and patterns with
-        ``*``, ``?``, ``[`` or ``**``.
-
-    Raises
-    ------
-    FileNotFoundError
-        A folder holds no such file, or no file matches a pattern.
-    """
-    endings = {suffix for form in FILE_FORMATS for suffix in form.suffixes} - set(SERIES)
-    out: list[Path] = []
-    for path in names:
-        if path.is_dir():
-            found = sorted(p for p in path.iterdir() if p.suffix.lower() in endings and not p.name.startswith("."))
-        elif stands_for_files(path):
-            found = sorted(p for p in map(Path, glob.glob(os.fspath(path), recursive=True)) if not p.is_dir())
-        else:
-            found = [path]
-        if not found:
-            what = f"no file in it ends in {', '.join(sorted(endings))}" if path.is_dir() else "no file matches"
-            raise FileNotFoundError(f"{path}: {what}")
-        out += found
-    return list(dict.fromkeys(out))
+def filterbanks(names: Iterable[Path]) -> list[Path]:
+    """The filterbank and PSRFITS files that the user's names, folders and patterns select; see `core.files.expand`."""
+    return expand(names, {suffix for form in FILE_FORMATS for suffix in form.suffixes} - set(SERIES))
 
 
 def labels(files: list[Path]) -> list[str]:

@@ -603,7 +603,7 @@ def shapes_of(o: Mapping[str, Any]) -> list[str]:
 
 def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
     """Open what the options of a search name; ``at`` gives the path of a name."""
-    from skysieve.fstat.inputs.files import expand
+    from skysieve.fstat.inputs.files import atom_files
 
     names = [Path(name) for name in o["files"] or []]
     if o["sfts"]:
@@ -626,7 +626,7 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
     if o["templates"] is not None or o["inject"]:
         raise ValueError("--templates and --inject need --sfts")
     listed = None if o["files_from"] is None else Path(o["files_from"])
-    names = expand([*names, *listed_names(listed)])
+    names = atom_files([*names, *listed_names(listed)])
     if not names:
         raise ValueError("no files of atoms: expected names, --files-from, or --sfts")
     return Source(_first(names, o["tatom"], o["detectors"]), len(names), names, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.core.errors import install_hint
-from skysieve.core.files import written
+from skysieve.core.files import expand, written
 
 from .atoms import FIELDS, Atoms
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "FORMATS", "AtomsLike", "PathLike", "as_list", "doppler_of", "expand", "load_atoms", "read_any", "read_atoms",
+    "FORMATS", "AtomsLike", "PathLike", "as_list", "atom_files", "doppler_of", "load_atoms", "read_any", "read_atoms",
     "save_atoms", "write_any", "write_atoms",
 ]  # fmt: skip
 
@@ -335,38 +334,9 @@ def write_any(path: PathLike, atoms: AtomsLike) -> None:
         chosen.write(part, found)
 
 
-def expand(names: Iterable[PathLike], endings: Sequence[str] | None = None) -> list[Path]:
-    """The files that the user's names, folders and patterns select.
-
-    Parameters
-    ----------
-    names : iterable of path
-        Files; folders, of which all files with one of `endings` are taken except hidden ones; and patterns with
-        ``*``, ``?`` or ``[``.
-    endings : sequence of str, optional
-        Endings of file names; by default those of files of atoms.
-
-    Raises
-    ------
-    FileNotFoundError
-        A folder holds no such file, or no file matches a pattern.
-    """
-    wanted = {e for f in FORMATS.values() for e in f.endings} if endings is None else set(endings)
-    out: list[Path] = []
-    for name in names:
-        path, text = Path(name), os.fspath(name)
-        if path.is_dir():
-            seen = (one for one in path.iterdir() if not one.name.startswith("."))  # not files that are being written
-            found = sorted(one for one in seen if one.suffix.lower() in wanted)
-        elif glob.has_magic(text) and not path.exists():
-            found = sorted(map(Path, glob.glob(text)))
-        else:
-            found = [path]
-        if not found:
-            what = f"no file in it ends in {', '.join(sorted(wanted))}" if path.is_dir() else "no file matches"
-            raise FileNotFoundError(f"{text}: {what}")
-        out += found
-    return out
+def atom_files(names: Iterable[PathLike]) -> list[Path]:
+    """The files of atoms that the user's names, folders and patterns select; see `core.files.expand`."""
+    return expand(names, {ending for form in FORMATS.values() for ending in form.endings})
 
 
 NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?"

@@ -162,7 +162,7 @@ def synth_atoms(
         raise ValueError(f"duty={duty!r}: expected above 0, at most 1")
     names = [detectors] if isinstance(detectors, str) else list(detectors)
     if not names:
-        raise ValueError("detectors is empty")
+        raise ValueError(f"detectors={detectors!r}: expected at least one name")
     delays = [0] * len(names) if offsets is None else [whole_seconds(o, "offsets") for o in offsets]
     if len(delays) != len(names):
         raise ValueError(f"offsets has {len(delays)} entries for {len(names)} detectors")

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from skysieve.core.files import written
-from skysieve.fstat.inputs.files import expand
+from skysieve.core.files import expand, written
 
 from .sfts import SFTs, Taper, bins_of, refuse_narrow
 

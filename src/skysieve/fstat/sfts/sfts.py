@@ -126,15 +126,6 @@ class SFTs:
         refuse_narrow(first, last, self.first_bin, self.data.shape[1], self.tsft, self.detector)
         return SFTs(self.detector, self.t, self.tsft, first, self.data[:, start:stop], self.taper)
 
-    def same_as(self, other: SFTs) -> bool:
-        """Whether two sets hold the same values."""
-        mine = (self.detector, self.tsft, self.first_bin, self.taper)
-        return (
-            mine == (other.detector, other.tsft, other.first_bin, other.taper)
-            and np.array_equal(self.t, other.t)
-            and np.array_equal(self.data, other.data)
-        )
-
 
 def bins_of(low: float, high: float, tsft: float) -> tuple[int, int]:
     """First and last bin of a band, so that it lies between their frequencies."""

@@ -384,7 +384,7 @@ class SearchPlan(Plan):
 
 
 class Run:
-    """One execution of a plan: deals chunks to the devices and enters their reports in order."""
+    """One execution of a plan: distributes chunks to the devices and enters their reports in order."""
 
     def __init__(self, plan: SearchPlan, workers: list[SearchWorker], state: State) -> None:
         self.plan, self.options, self.workers, self.state = plan, plan.options, workers, state
@@ -548,7 +548,7 @@ def _windows(windows: Windows, efold: float) -> dict[str, Window]:
                 raise ValueError(f"windows={windows!r}: {name!r} is given twice")
             found[name] = resolve_window(w, efold)
     if not found:
-        raise ValueError("windows is empty")
+        raise ValueError(f"windows={windows!r}: expected at least one window")
     return found
 
 

@@ -41,11 +41,6 @@ def _plan(nf: int, transforms: int, dtype: np.dtype[Any]) -> Any:
     return plans[key]
 
 
-def close_plans() -> None:
-    """Free the plans of this thread."""
-    _local.__dict__.pop("plans", None)
-
-
 def finufft_object(
     i: int,
     curves: Curves,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,18 +23,30 @@ from .structs import UNLIKE
 class Cycles:
     """``df * span`` of every object of a source whose rows are in one piece, computed when they are first asked for.
 
-    ``ends`` returns the first and last times of objects whose rows are on a GPU.
+    ``on_gpu`` computes them where the rows are on a GPU; `begin` lets it start while the caller does other work.
     """
 
-    def __init__(self, source: Source, grids: Grids, ends: Ends | None = None) -> None:
-        self._source, self._df, self._ends = source, grids.df, ends
+    def __init__(self, source: Source, grids: Grids, on_gpu: CyclesOnGPU | None = None) -> None:
+        self._source, self._df, self._on_gpu = source, grids.df, on_gpu
         self._every: NDArray[np.float64] | None = None
+        self._coming: Callable[[], NDArray[np.float64]] | None = None
+
+    def begin(self) -> None:
+        """Compute those of rows on a GPU, without waiting for them."""
+        t, _, _, offsets = self._source.read(0, self._source.n_objects)
+        if self._on_gpu is not None and is_device_array(t) and lengths_of(offsets).min(initial=1) > 0:
+            self._coming = self._on_gpu(t, offsets, self._df)
 
     def every(self) -> NDArray[np.float64]:
         """Of all objects, as `cycles_of`."""
         if self._every is None:
-            t = self._source.read(0, self._source.n_objects)[0]
-            self._every = cycles_of(t, self._source.offsets, self._df, self._ends)
+            if self._coming is None:
+                self.begin()
+            if self._coming is not None:
+                self._every = self._coming()
+            else:
+                t = self._source.read(0, self._source.n_objects)[0]
+                self._every = cycles_of(t, self._source.offsets, self._df)
         return self._every
 
 
@@ -88,8 +101,6 @@ class ChunkJob:
     limits: NDArray[Any]
     cap: int
     edges: int
-    codes: NDArray[np.uint8]
-    """Number of the method of each object."""
     values: NDArray[np.float64] | None = None
     start: NDArray[np.int64] | None = None
     n_powers: int = 0
@@ -114,6 +125,19 @@ class ChunkJob:
     def n_objects(self) -> int:
         return len(self.offsets) - 1
 
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Rows of each object."""
+        return lengths_of(self.offsets)
+
+    @cached_property
+    def codes(self) -> NDArray[np.uint8]:
+        """Number of the method of each object."""
+        codes = np.empty(self.n_objects, np.uint8)
+        for part in self.parts:
+            codes[part.order] = part.method.code
+        return codes
+
     @property
     def n_rows(self) -> int:
         return int(self.offsets[-1])
@@ -135,26 +159,22 @@ def gather(objects: list[int]) -> list[Chunk]:
     return [Chunk(int(p[0]), int(p[-1]) + 1, True) for p in np.split(numbers, cuts)]
 
 
-Ends = Callable[[Any, NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+CyclesOnGPU = Callable[[Any, NDArray[np.int64], NDArray[np.float64]], Callable[[], NDArray[np.float64]]]
 
 
-def cycles_of(
-    t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64], on_gpu: Ends | None = None
-) -> NDArray[np.float64]:
+def cycles_of(t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]) -> NDArray[np.float64]:
     """``df * span`` of each object from its first and last row (exact for sorted, clean rows); 0 where unusable."""
     lo, hi = offsets[:-1], offsets[1:] - 1
     if len(t) and not (hi < lo).any():
         if isinstance(t, np.ndarray):
             return bounded_cycles(t[lo], t[hi], df)
-        if on_gpu is not None:
-            return bounded_cycles(*on_gpu(t, offsets), df)
         ends = to_host(t[array_module(t).asarray(np.concatenate([lo, hi]))])
         return bounded_cycles(ends[: len(lo)], ends[len(lo) :], df)
     cycles = np.zeros(len(lo))
     filled = np.flatnonzero(hi >= lo)
     if len(filled):
         some = np.append(lo[filled], offsets[-1])  # no rows lie between neighbours of empty objects
-        cycles[filled] = cycles_of(t, some, df if len(df) == 1 else df[filled], on_gpu)
+        cycles[filled] = cycles_of(t, some, df if len(df) == 1 else df[filled])
     return cycles
 
 
@@ -163,7 +183,7 @@ def bounded_cycles(
 ) -> NDArray[np.float64]:
     """``df`` times the span and two units in the last place: the origin of times may lie one before the first.
 
-    Bit for bit what ``ls_prepare`` computes; 0 where it is not finite.
+    Bit for bit what ``ls_prepare`` and ``ls_cycles`` compute; 0 where it is not finite.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         cycles = df * ((last - first) + 2 * np.spacing(np.maximum(np.abs(first), np.abs(last))))
@@ -173,6 +193,12 @@ def bounded_cycles(
 def _same_grids(a: Grids, b: Grids) -> bool:
     """Are these certainly the same frequencies?  (Long arrays are not compared.)"""
     return a is b or (a.shared and b.shared and a.values is None and b.values is None and a.of(0) == b.of(0))
+
+
+def lengths_of(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows of each object (`numpy.diff` takes three times as long)."""
+    lengths: NDArray[np.int64] = offsets[1:] - offsets[:-1]
+    return lengths
 
 
 def same_cuts(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
@@ -347,7 +373,7 @@ def _plain_job(
     if job is None:
         every = settings.cycles
         cycles = cycles_of(t, offsets, df) if every is None else every.every()[objects]
-        lengths = offsets[1:] - offsets[:-1]
+        lengths = lengths_of(offsets)
         job = job_of(settings, t, y, dy, offsets, objects, output, cycles, lengths, all_candidates)
         if cache is not None:
             cache.put(settings, chunk, job)
@@ -369,13 +395,11 @@ def job_of(
     """The input for the given rows.  ``objects``: their rows of the output; ``cycles``, ``lengths``: ``df * span`` and
     number of points of each object, as far as they are known."""
     parts, limits = settings.methods.deal(objects, lengths, cycles, all_candidates)
-    grids, codes = settings.grids, np.zeros(len(limits), np.uint8)
+    grids = settings.grids
     own = slice(None) if grids.shared else objects
-    for part in parts:
-        codes[part.order] = part.method.code
     job = ChunkJob(
         t, y, dy, offsets, objects, grids.f0[own], grids.df[own], grids.nf[own], grids.shared, parts, limits,
-        max(part.cap for part in parts), max(part.edges for part in parts), codes, grids.values,
+        max(part.cap for part in parts), max(part.edges for part in parts), grids.values,
     )  # fmt: skip
     if settings.methods.stores_powers:
         sizes = np.broadcast_to(job.nf, (job.n_objects,))

@@ -33,7 +33,7 @@ from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 
 from .calibrate import costs_of
-from .chunks import Chunk, Cycles, Ends, JobCache, RunSettings, bounded_cycles, staged
+from .chunks import Chunk, Cycles, CyclesOnGPU, JobCache, RunSettings, bounded_cycles, staged
 from .cost import DEFAULTS, Costs
 from .run import Run
 from .worker import Worker
@@ -174,7 +174,7 @@ class Engine:
         first = self._worker_of(rows, output.power)
         if self._costs is None:
             self._compile_ahead(first, source, grids, output)
-        settings = self._settings(source, grids, output, ends=first.ends)
+        settings = self._settings(source, grids, output, on_gpu=first.cycles)
 
         def cut(again: bool) -> list[tuple[int, int]]:
             return self.cut(source, settings, first, again, on_device)
@@ -183,6 +183,8 @@ class Engine:
         few = source.n_objects <= MOST_CACHED
         on_device = not settings.to_host and any(map(is_device_array, rows))  # there are no copies to overlap
         known = few and self._cache.knows(source.offsets, on_device)
+        if settings.cycles is not None and not known:
+            settings.cycles.begin()
         on_host = not any(map(is_device_array, (*rows, output.power)))
         workers, given, copies = [first], source, list[Future[None]]()
         if len(self.workers) > 1 and on_host:
@@ -299,7 +301,12 @@ class Engine:
         worker.compile_ahead([(method, output.power is not None, per_block) for method, per_block in wanted])
 
     def _settings(
-        self, source: Source, grids: Grids, output: Output, costs: Costs | None = None, ends: Ends | None = None
+        self,
+        source: Source,
+        grids: Grids,
+        output: Output,
+        costs: Costs | None = None,
+        on_gpu: CyclesOnGPU | None = None,
     ) -> RunSettings:
         start = grids.offsets(source.n_objects) if output.power is not None else None
         worker, to_host = self.workers[0], output.power is not None and not is_device_array(output.power)
@@ -308,7 +315,7 @@ class Engine:
             output.power is not None,
         )  # fmt: skip
         some = source.flat and 0 < source.n_objects <= MOST_CACHED
-        return RunSettings(methods, start, to_host, Cycles(source, grids, ends) if some else None)
+        return RunSettings(methods, start, to_host, Cycles(source, grids, on_gpu) if some else None)
 
     def _most_cycles(self, source: Source, grids: Grids, known: Cycles | None = None) -> float:
         """The largest ``df * span`` of the objects, or of up to `LOOKED_AT` of them where they are not ``known``."""

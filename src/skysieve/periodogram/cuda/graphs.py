@@ -38,11 +38,12 @@ class Recorded(Recording):
 
     def place(self, lane: Lane, host: dict[str, Any]) -> None:
         """Note where rows of the host are expected; the launch before has uploaded the small arrays."""
-        places, total = places_of(host)
+        total, start = room_of(host), 0
         device, pinned = lane.array(self.data, total, np.uint8), lane.pinned(self.data, total, np.uint8)
-        for name, p in places.items():
-            at = slice(p, p + host[name].nbytes)
+        for name, a in host.items():
+            at = slice(start, start + a.nbytes)
             self.rows[name] = device[at], pinned[at]
+            start += padded(a.nbytes)
         self.whole = device, pinned
 
 
@@ -73,13 +74,14 @@ def place_of(rows: Any) -> int:
     return 1 if gathered(rows) else address(rows)
 
 
-def places_of(arrays: dict[str, Any]) -> tuple[dict[str, int], int]:
-    """First byte of each array in a common buffer, and the buffer's size."""
-    places, total, end = {}, 0, 0
-    for name, a in arrays.items():
-        places[name], end = total, total + a.nbytes
-        total += -(-a.nbytes // 256) * 256
-    return places, end
+def padded(nbytes: int) -> int:
+    """Bytes from an array in a common buffer to the next one."""
+    return -(-nbytes // 256) * 256
+
+
+def room_of(arrays: dict[str, Any]) -> int:
+    """Size of a common buffer of arrays."""
+    return sum([padded(a.nbytes) for a in arrays.values()])
 
 
 def bytes_of(a: NDArray[Any]) -> NDArray[np.uint8]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from skysieve.periodogram.contract import METHODS, Grids, Spec
 
 from . import structs as cs
 from .cost import Costs
-from .parts import MethodPart, longest_first
+from .parts import MethodPart, dealt
 
 if TYPE_CHECKING:
     from skysieve.core.gpu.staging import Lane
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 MANY = np.iinfo(np.int32).max
 SMALLEST_NUFFT = 64
 """Grids of fewer frequencies are summed directly."""
+LONG = 1024
+"""Series of more points are spread by a block for each 16 cells, shorter ones by a warp (``sinusoid/spread.cu``)."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Method(ABC):
         """Where the samples of part ``i`` lie, if it has any, and its arrays that are uploaded with the rows."""
         return None, {}
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
         """Launch what computes cells and weights of every row (see `rows`)."""
         return {}
 
@@ -91,30 +94,27 @@ class Method(ABC):
 class Objects:
     """Objects of a chunk that one method serves.
 
-    ``order`` are their numbers in the chunk, longest first.  ``lengths`` (points) and ``cycles`` (``df * span``) are of
-    all objects of the chunk, as is ``nf``, of length 1 where the grid is shared.
+    ``order`` are their numbers in the chunk, longest first; ``nf`` is of all objects of the chunk, of length 1 where
+    the grid is shared.  No ``df * span`` is above ``largest_cycles``; ``spanless``: one of them is 0.  ``long``: some
+    object has many points.
     """
 
     order: NDArray[np.int32]
-    lengths: NDArray[np.int64]
-    cycles: NDArray[np.float64]
     nf: NDArray[np.int64]
     shared_grid: bool
+    largest_cycles: float
+    spanless: bool = False
+    long: bool = False
     all_candidates: bool = False
 
     @classmethod
     def one(cls, nf: int, cycles: float, shared_grid: bool) -> Objects:
         """A single object."""
-        one = np.ones(1, np.int64)
-        return cls(np.zeros(1, np.int32), one, np.array([cycles]), nf * one, shared_grid)
+        return cls(np.zeros(1, np.int32), np.array([nf]), shared_grid, cycles, not cycles > 0)
 
     @property
     def largest_grid(self) -> int:
         return int(self.nf[0]) if self.shared_grid else int(self.nf[self.order].max())
-
-    @property
-    def largest_cycles(self) -> float:
-        return float(self.cycles[self.order].max())
 
 
 @dataclass
@@ -122,9 +122,8 @@ class DeviceChunk:
     """A chunk on its way through a lane: its arrays on the device.
 
     ``data`` are the uploaded arrays, ``work`` the clean rows, ``peaks`` the room for candidates, ``values`` a list of
-    frequencies.  ``cuts`` and ``early`` have an entry for each part: where its samples lie, and the launches made
-    before the rows were clean.  ``largest`` is the number of the part with most objects.  ``rows`` holds what
-    `Method.prepare_rows` made, by `Method.rows`.
+    frequencies.  ``cuts`` has an entry for each part: where its samples lie.  ``largest`` is the number of the part
+    with most objects.  ``rows`` holds what `Method.prepare_rows` made, by `Method.rows`.
     """
 
     lane: Lane
@@ -137,7 +136,6 @@ class DeviceChunk:
     bins: Any = None
     work: dict[str, Any] = field(default_factory=dict)
     cuts: list[Cut | None] = field(default_factory=list)
-    early: list[dict[str, Any]] = field(default_factory=list)
     largest: int = 0
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -151,11 +149,10 @@ class DeviceChunk:
         """What kernels read of the grids."""
         return {"f0": self.data["f0"], "df": self.data["df"], "grid_stride": self.stride}
 
-    def prepare_rows(self, worker: Any) -> None:
-        """Let every method prepare rows; methods that need the same arrays share them."""
-        for part in self.job.parts:
-            if part.method.rows and part.method.rows not in self.rows:
-                self.rows[part.method.rows] = part.method.prepare_rows(worker, self)
+    def prepare_rows(self, worker: Any, method: Method, stream: Any) -> None:
+        """Let a method prepare rows; methods that need the same arrays share them."""
+        if method.rows and method.rows not in self.rows:
+            self.rows[method.rows] = method.prepare_rows(worker, self, stream)
 
 
 @dataclass(frozen=True)
@@ -222,8 +219,8 @@ class Methods(ABC):
             return np.where(nf < SMALLEST_NUFFT, -1, choose_among(some, nf, cycles))
         if nf[0] < SMALLEST_NUFFT:
             return np.full(len(cycles), -1)
-        first, classes = classes_of(self.ends, cycles)
-        each = choose_among(some, nf, self.ends[first : first + 1 + classes.max(initial=0)])
+        first, classes, n = classes_of(self.ends, cycles)
+        each = choose_among(some, nf, self.ends[first : first + n])
         return each[classes]
 
     def candidates(self, nf: int, cycles: float) -> list[Method]:
@@ -253,22 +250,21 @@ class Methods(ABC):
         limits["least"], limits["most"] = class_bounds(self.ends, cycles)
         limits["many"] = MANY
         numbers = self.assign(nf, lengths, cycles, limits)
-        parts = []
-        for i in (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist():
-            chosen = np.flatnonzero(numbers == i)
-            part = self._part(self.method(i), chosen, nf, lengths, cycles, all_candidates)
-            for name, value in part.method.limits(part).items():
-                limits[name][chosen] = value
+        counts = np.bincount(numbers + 1).tolist()
+        present = [i for i, count in enumerate(counts) if count]
+        place = [present.index(i) if count else 0 for i, count in enumerate(counts)]
+        parts, most = [], float(cycles.max(initial=0))
+        for i, order in zip(present, dealt(lengths, numbers + 1, counts, place), strict=True):
+            method = self.method(i - 1)
+            some = Objects(
+                order, nf, self.grids.shared, min(most, method.cycles), not cycles[order].min() > 0,
+                bool(lengths[order].max() > LONG), all_candidates,
+            )  # fmt: skip
+            part = method.part(self, some)
+            for name, value in method.limits(part).items():
+                limits[name][order] = value
             parts.append(part)
         return parts, limits
-
-    def _part(
-        self, method: Method, chosen: NDArray[np.intp], nf: NDArray[np.int64], lengths: NDArray[np.int64],
-        cycles: NDArray[np.float64], all_candidates: bool,
-    ) -> MethodPart:  # fmt: skip
-        """The part of a chunk with the chosen objects."""
-        order = longest_first(lengths, chosen)
-        return method.part(self, Objects(order, lengths, cycles, nf, self.grids.shared, all_candidates))
 
     def typical(self, nf: int, cycles: float, mean_points: float) -> Method:
         """The method of an object of ``mean_points`` points."""
@@ -288,8 +284,8 @@ def choose_among(known: tuple[Method, ...], nf: NDArray[np.int64], cycles: NDArr
     if not known:
         return np.full(len(cycles), -1)
     if len(nf) == 1 and len(cycles) <= FEW_CYCLES:
-        each = [method.cost(int(nf[0])) for method in known]
-        return np.array([cheapest(known, each, one) for one in cycles.tolist()], np.intp)
+        numbered = list(enumerate(known))
+        return np.array([cheapest(numbered, int(nf[0]), one) for one in cycles.tolist()], np.intp)
     costs = np.stack([np.where(cycles <= a.cycles, a.cost(nf), np.inf) for a in known])
     best = np.argmin(costs, axis=0)
     return np.where(np.isfinite(costs.min(axis=0)), best, -1)
@@ -299,30 +295,33 @@ FEW_CYCLES = 8
 """So many values of ``df * span`` are looked at one by one; NumPy takes longer."""
 
 
-def cheapest(known: tuple[Method, ...], costs: list[float], cycles: float, first: int = 0) -> int:
-    """The number, from ``first`` on, of the cheapest method of one object; of equal ones the first; -1 where none
-    serves it."""
+def cheapest(numbered: Iterable[tuple[int, Method]], nf: int, cycles: float = -math.inf) -> int:
+    """The number of the cheapest of some methods on a grid of ``nf`` frequencies; of equal ones the first; -1 where
+    none serves ``cycles``."""
     best, least = -1, math.inf
-    for i in range(first, len(known)):
-        if costs[i] < least and cycles <= known[i].cycles:
-            best, least = i, costs[i]
+    for number, method in numbered:
+        if cycles <= method.cycles and (cost := method.cost(nf)) < least:
+            best, least = number, cost
     return best
 
 
-def classes_of(ends: NDArray[np.float64], cycles: NDArray[np.float64]) -> tuple[int, NDArray[np.intp]]:
-    """The first class of ``df * span`` that occurs, and the class of each object, counted from that one.
+def classes_of(ends: NDArray[np.float64], cycles: NDArray[np.float64]) -> tuple[int, NDArray[np.intp], int]:
+    """The first class of ``df * span`` that occurs, the class of each object, counted from that one, and the number of
+    classes up to the last that occurs.
 
     ``ends`` are those of `class_ends`.
     """
     if not cycles.size:
-        return 0, np.zeros(0, np.intp)
+        return 0, np.zeros(0, np.intp), 1
     first, last = ends.searchsorted((cycles.min(), cycles.max())).tolist()
     if first == last:
-        return first, np.zeros(len(cycles), np.intp)
-    return first, ends.searchsorted(cycles) - first
+        return first, np.zeros(len(cycles), np.intp), 1
+    classes = (cycles > ends[first]).astype(np.intp)
+    for end in ends[first + 1 : last]:  # few: to search for each object's takes longer
+        classes += cycles > end
+    return first, classes, last - first + 1
 
 
-@lru_cache(maxsize=64)
 def class_ends(known: tuple[Method, ...]) -> NDArray[np.float64]:
     """Values of ``df * span`` up to each of which the choice of a method is the same; the last is infinite."""
     return np.unique([*(a.cycles for a in known), np.inf])
@@ -335,5 +334,5 @@ def class_bounds(
 
     ``ends`` are those of `class_ends`.
     """
-    first, classes = classes_of(ends, cycles)
+    first, classes, _ = classes_of(ends, cycles)
     return np.append(-np.inf, ends)[first:][classes], ends[first:][classes]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ CANDIDATE_BYTES = {4: 20, 8: 32}
 """Bytes of a candidate for a peak (``struct Candidate`` of ``common.cuh``), by the bytes of a power."""
 _PER_WARP = 4
 """Candidates that a warp may give beyond the number of peaks before its floor rises."""
+
+MOST_SORTED = 20_000
+"""Most objects of a chunk that are put in order of their numbers of points."""
 
 Blocks = tuple[NDArray[np.int32] | None, int]
 """(object, stretch) of every block where grids differ, and the number of stretches of the longest grid."""
@@ -74,10 +78,21 @@ def smooth_candidates(nf: int, cycles: float, terms: int = 1) -> int:
     return int(1.5 * nf * cycles * terms) + 256
 
 
-def longest_first(lengths: NDArray[np.int64], chosen: NDArray[np.intp] | None = None) -> NDArray[np.int32]:
-    """Object numbers, longest first; as they come where lengths hardly differ or there are very many."""
-    objects, own = (np.arange(len(lengths)), lengths) if chosen is None else (chosen, lengths[chosen])
-    if 0 < len(objects) <= 20_000 and (most := int(own.max())) > own.min():
-        rank = most - own  # of 16 bits it is sorted in linear time
-        objects = objects[np.argsort(rank.astype(np.uint16) if most < 1 << 16 else rank, kind="stable")]
-    return objects.astype(np.int32)
+def dealt(
+    lengths: NDArray[np.int64], kind: NDArray[np.integer[Any]], counts: list[int], parts: list[int]
+) -> list[NDArray[np.int32]]:
+    """The object numbers of each part, longest first; as they come where there are very many.
+
+    ``kind`` is that of each object, ``counts`` how many objects are of each kind, ``parts`` which part each kind is in.
+    """
+    longest = int(lengths.max()) if 0 < len(lengths) <= MOST_SORTED else 0
+    ranks = np.array([part * (longest + 1) + longest for part in parts])[kind]
+    if longest:
+        ranks -= lengths
+    if (max(parts, default=0) + 1) * (longest + 1) <= 1 << 16:
+        ranks = ranks.astype(np.uint16)  # sorted in linear time
+    order, sizes = ranks.argsort(kind="stable").astype(np.int32), [0] * (max(parts, default=-1) + 1)
+    for part, count in zip(parts, counts, strict=True):
+        sizes[part] += count
+    ends = list(accumulate(sizes))
+    return [order[end - size : end] for end, size in zip(ends, sizes, strict=True)]

@@ -9,8 +9,8 @@
 // ls_weights: one thread = one tap of 16 and four rows. Two polynomials of degree 15 a row, 16 bytes
 // (float64) written: limited by the stores. Where sums are interpolated the weights are divided by the
 // window's transform, another polynomial.
-// ls_ends: one thread = one object. First and last time to the host, which chooses methods by them: 16 bytes each way, over
-// the bus: limited by its latency.
+// ls_cycles: one thread = one object. df T of its first and last time to the host, which chooses methods by it: 16 bytes read and
+// 8 written over the bus: limited by its latency.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -19,8 +19,8 @@
 // budget: f32 kernel=ls_prepare regs<=64 smem<=18432 spills<=224
 // budget: f64 kernel=ls_weights regs<=96
 // budget: f32 kernel=ls_weights regs<=96
-// budget: f64 kernel=ls_ends regs<=32 smem<=0
-// budget: f32 kernel=ls_ends regs<=32 smem<=0
+// budget: f64 kernel=ls_cycles regs<=32 smem<=0
+// budget: f32 kernel=ls_cycles regs<=32 smem<=0
 #include "common.cuh"
 #include "fourier/order.cuh"
 
@@ -65,6 +65,12 @@ struct Prepare {
   int centre, scale_kind, grid_stride, harmonics, scan_only,
       fewest;  // harmonics: highest multiple of the frequency in the model
 };
+
+// From a number to the next larger one.
+__device__ __forceinline__ double spacing(double x) { return __longlong_as_double(__double_as_longlong(x) + 1) - x; }
+
+// df times the span and two units in the last place: the origin of times may lie one before the first.
+__device__ __forceinline__ double bounded_cycles(double df, double span, double step) { return df * (span + 2 * step); }
 
 // Two sums over a warp at once: the first is left in lanes 0 to 15, the second in the others.
 __device__ __forceinline__ double warp_sums(double a, double b) {
@@ -282,10 +288,9 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   if (!o && !tid) *A.tried = 0;
   if (A.bins && tid < 32) A.bins[o * 32 + tid] = 0;
   // The origin of times is the first one rounded down to the spacing of the largest: t - origin is then exact for times of one sign.
-  const double largest = fmax(fabs(tmin), fabs(tmax)),
-               step = __longlong_as_double(__double_as_longlong(largest) + 1) - largest;
+  const double step = spacing(fmax(fabs(tmin), fabs(tmax)));
   if (info.status == 0) {
-    const double cycles = df * (span + 2 * step);
+    const double cycles = bounded_cycles(df, span, step);
     if (!(cycles > limit.least && cycles <= limit.most) || m < limit.few || m > limit.many) info.status = 100;
     if (!warp) {
       const double exclusion = ceil(1 / (span * df) - 1e-9);
@@ -484,16 +489,18 @@ extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
   }
 }
 
-struct Ends {
+struct Cycles {
   const double* t;
   const long long* offsets;
-  double* first;
-  double* last;  // all but t: in host memory
-  int n;
+  const double* df;
+  double* cycles;  // all but t: in host memory
+  int n, grid_stride;
 };
-extern "C" __global__ void __launch_bounds__(256) ls_ends(const Ends A) {
+extern "C" __global__ void __launch_bounds__(256) ls_cycles(const Cycles A) {
   const int o = blockIdx.x * 256 + threadIdx.x;
   if (o >= A.n) return;
-  A.first[o] = A.t[A.offsets[o]];
-  A.last[o] = A.t[A.offsets[o + 1] - 1];
+  const double first = A.t[A.offsets[o]], last = A.t[A.offsets[o + 1] - 1];
+  const double cycles =
+      bounded_cycles(A.df[o * A.grid_stride], last - first, spacing(fmax(fabs(first), fabs(last))));
+  A.cycles[o] = cycles > 0 && cycles < __longlong_as_double(0x7ff0000000000000ll) ? cycles : 0;
 }

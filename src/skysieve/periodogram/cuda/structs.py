@@ -50,7 +50,7 @@ PREPARE = struct(
     "t*", "y*", "dy*", "offsets*", "df*", "limit*", "tp*", "wv*", "owner*", "row*", "info*", "count*", "floor*",
     "bins*", "share*", "tried*", "centre", "scale_kind", "grid_stride", "harmonics", "scan_only", "fewest",
 )  # fmt: skip
-ENDS = struct("t*", "offsets*", "first*", "last*", "n")
+CYCLES = struct("t*", "offsets*", "df*", "cycles*", "n", "grid_stride")
 WEIGHTS = struct(
     "tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "correction*", "rows", "grid_stride",
 )  # fmt: skip

@@ -17,7 +17,7 @@ from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane, make_lane
 from skysieve.core.gpu.structs import Place, address, fill
 from skysieve.periodogram.contract import Scan, Spec
-from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, lengths_of, longer_objects, refine, tries
+from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, longer_objects, refine, tries
 from skysieve.periodogram.cuda.samples.layout import SampleLayout
 from skysieve.periodogram.cuda.samples.samples import Sampler
 from skysieve.periodogram.cuda.sinusoid.tables import corrections, spreading_kernel
@@ -26,11 +26,12 @@ from skysieve.periodogram.numerics.peaks import FEW, MORE_TRIES
 
 from . import structs as cs
 from .chunks import ChunkJob
-from .graphs import Launches, Recorded, bytes_of, gathered, place_of, places_of
+from .graphs import Launches, Recorded, bytes_of, gathered, padded, place_of, room_of
 from .methods import DeviceChunk, Method, Methods
 from .parts import CANDIDATE_BYTES
 
 PACKAGE = "skysieve.periodogram.cuda"
+I32, I64, F64 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float64)
 SCALE_KIND = {name: kind.scale for name, kind in NORMALIZATIONS.items()}
 NORM = {name: kind.form for name, kind in NORMALIZATIONS.items()}
 WIDE, NARROW = 512, 128
@@ -63,6 +64,7 @@ class Worker(ABC):
         self.itemsize = spec.dtype.itemsize
         self.build = "f64" if spec.dtype == np.float64 else "f32"
         self.norm, self.scaled = NORM[spec.normalization], spec.normalization != "standard"
+        self.tries, self.harmonics, self.columns = tries(spec), harmonics(spec), columns(spec)
         self.copier = copier or Copier()
         self.lanes = [make_lane(runtime) for _ in range(lanes)]
         self._tables: dict[Hashable, dict[str, Any]] = {}
@@ -139,38 +141,46 @@ class Worker(ABC):
 
     # ------------------------------------------------------------------ upload
 
-    def _upload(self, lane: Lane, arrays: dict[str, Any]) -> dict[str, Any]:
-        """Copy host arrays to the device, small ones in one transfer; arrays of the device are used in place."""
-        out: dict[str, Any] = {}
-        host: dict[str, NDArray[Any]] = {}
-        for name, a in arrays.items():
-            if isinstance(a, np.ndarray):
-                host[name] = np.ascontiguousarray(a)
-            else:
-                out[name] = a
+    def _upload(self, lane: Lane, arrays: dict[str, Any], more: str = "") -> dict[str, Any]:
+        """Copy host arrays to the device, small ones in one transfer; arrays of the device are used in place.
+
+        ``more`` tells the buffer of further arrays of a launch from that of its rows.
+        """
+        host = {name: np.ascontiguousarray(a) for name, a in arrays.items() if isinstance(a, np.ndarray)}
         if self.runtime.xp is np:
-            return {**out, **host}
-        places, total = places_of(host)
-        start = lane.place(self.data_buffer, total, np.uint8).pointer
+            return arrays | host
+        total, buffer = room_of(host), self.data_buffer + more
+        start, at = lane.place(buffer, total, np.uint8).pointer, 0
         if not lane.recording:
-            ends = {k: p + host[k].nbytes for k, p in places.items()}
-            large = {k: a for k, a in host.items() if a.nbytes > STAGED}
-            straight = [k for k, a in large.items() if a.nbytes <= STRAIGHT or lane.has_pinned(a)]
-            others = [k for k in host if k not in straight]
-            pinned = lane.pinned(self.data_buffer, total, np.uint8)  # a recorded launch reads all of it
-            if others:
-                self.copier.copy([(pinned[places[k] : ends[k]], bytes_of(host[k])) for k in others if k in large])
-                room = pinned.data  # NumPy takes five times as long for short arrays
-                for k in others:
-                    if k not in large and host[k].size:
-                        room[places[k] : ends[k]] = host[k].data.cast("B")
-                first, last = places[others[0]], ends[others[-1]]
-                lane.to_device(Place(start + first, last - first, 1), pinned[first:last])
-            for k in straight:  # after the others, whose range may lie around them
-                lane.to_device(Place(start + places[k], ends[k] - places[k], 1), host[k])
-        for name, p in places.items():
-            out[name] = Place(start + p, host[name].size, host[name].itemsize)
+            self._send(lane, host, start, lane.pinned(buffer, total, np.uint8))  # a recorded launch reads all of it
+        out = dict(arrays)
+        for name, a in host.items():
+            out[name] = Place(start + at, a.size, a.itemsize)
+            at += padded(a.nbytes)
         return out
+
+    def _send(self, lane: Lane, host: dict[str, NDArray[Any]], start: int, pinned: NDArray[np.uint8]) -> None:
+        """Copy arrays to the device, one after another from ``start`` on: small ones together, through ``pinned``."""
+        room, at, together, straight, long = pinned.data, 0, list[int](), [], []
+        for a in host.values():
+            end = at + a.nbytes
+            if a.nbytes <= STAGED:
+                if a.nbytes:
+                    room[at:end] = a.data.cast("B")  # NumPy takes five times as long for short arrays
+                together += at, end
+            elif a.nbytes <= STRAIGHT or lane.has_pinned(a):
+                straight.append((Place(start + at, a.nbytes, 1), a))
+            else:
+                long.append((pinned[at:end], bytes_of(a)))
+                together += at, end
+            at += padded(a.nbytes)
+        if long:
+            self.copier.copy(long)
+        if together:
+            first, last = together[0], together[-1]
+            lane.to_device(Place(start + first, last - first, 1), pinned[first:last])
+        for place, a in straight:  # after the others, whose range may lie around them
+            lane.to_device(place, a)
 
     def _device_values(self, lane: Lane, values: NDArray[np.float64] | None) -> Any:
         """The list of frequencies on the device; the same for all chunks."""
@@ -187,7 +197,7 @@ class Worker(ABC):
         if key not in self._tables:
             made = make()
             with lane:
-                self._tables[key] = {name: self.runtime.xp.asarray(a) for name, a in made.items()}
+                self._tables[key] = {name: Place.of(self.runtime.xp.asarray(a)) for name, a in made.items()}
                 lane.synchronize()
         return self._tables[key]
 
@@ -208,21 +218,26 @@ class Worker(ABC):
         lane.synchronize()
         return cs.scan_of(host)
 
-    def ends(self, t: Any, offsets: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """First and last time of objects none of which is empty; ``t`` is on the device.
+    def cycles(self, t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]) -> Callable[[], NDArray[np.float64]]:
+        """Begin to compute `chunks.bounded_cycles` of objects none of which is empty, whose times are on the device;
+        return a function that waits for them.
 
-        The kernel writes them to host memory: CuPy's way, which copies numbers of rows, gathers and copies back, takes
+        The kernel writes to host memory: CuPy's way, which copies numbers of rows, gathers and copies back, takes
         five times as long.
         """
         lane, n = self.spare, len(offsets) - 1
-        rows = lane.pinned("ends.offsets", n + 1, np.int64)
-        first, last = lane.pinned("ends", 2 * n, np.float64).reshape(2, n)
-        rows[...] = offsets
+        kinds = {"offsets": (n + 1, I64), "df": (len(df), F64), "cycles": (n, F64)}
+        host, places = lane.pinned_arrays("cycles", kinds)
+        host["offsets"][...], host["df"][...] = offsets, df
         lane.after_caller()
-        args = fill(cs.ENDS, t=t, offsets=rows, first=first, last=last, n=n)
-        self.module("prepare.cu").launch("ls_ends", (-(-n // 256),), (256,), (args,), stream=lane.stream)
-        lane.synchronize()
-        return first, last
+        args = fill(cs.CYCLES, t=t, n=n, grid_stride=int(len(df) > 1), **places)
+        self.module("prepare.cu").launch("ls_cycles", (-(-n // 256),), (256,), (args,), stream=lane.stream)
+
+        def found() -> NDArray[np.float64]:
+            lane.synchronize()
+            return host["cycles"]
+
+        return found
 
     def _prepare(self, lane: Lane, data: dict[str, Any], n: int, info: Any, **more: Any) -> None:
         given: dict[str, Any] = {
@@ -232,7 +247,7 @@ class Worker(ABC):
         kind = SCALE_KIND.get(self.spec.normalization, 0)
         args = fill(
             cs.PREPARE, t=data["t"], y=data["y"], dy=data["dy"], offsets=data["offsets"], info=info,
-            centre=self.spec.centred, scale_kind=kind, harmonics=harmonics(self.spec), fewest=self.spec.min_points,
+            centre=self.spec.centred, scale_kind=kind, harmonics=self.harmonics, fewest=self.spec.min_points,
             **given,
         )  # fmt: skip
         threads = WIDE if n <= 2 * self.runtime.device.sm_count else NARROW
@@ -329,7 +344,7 @@ class Worker(ABC):
         """The small arrays that kernels read of every object; ``start``: where its powers begin."""
         return {
             "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
-            "start": start, "limit": job.limits.view(np.uint8), **longer_objects(job.offsets),
+            "start": start, "limit": job.limits.view(np.uint8),
         }  # fmt: skip
 
     def _clean(self, chunk: DeviceChunk, other: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -337,7 +352,8 @@ class Worker(ABC):
 
         ``other``: rows that take the place of those uploaded.
         """
-        lane, job, data, peaks = chunk.lane, chunk.job, chunk.data | (other or {}), chunk.peaks
+        lane, job, peaks = chunk.lane, chunk.job, chunk.peaks
+        data = chunk.data | other if other else chunk.data
         rows = job.n_rows
         work = {
             "tp": lane.place("tp", rows, np.float64), "wv": lane.place("wv", 2 * rows, np.float64),
@@ -363,25 +379,26 @@ class Worker(ABC):
     def _peaks(self, chunk: DeviceChunk) -> None:
         """The best candidates of every object, refined: the answers, which kernels write to the host."""
         lane, job, data, info, values = chunk.lane, chunk.job, chunk.data, chunk.info, chunk.values
-        n, k, m = job.n_objects, self.spec.n_peaks, tries(self.spec)
-        about = {"host_info": lane.pinned("host_info", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
-        kinds = {"index": np.int32, "frequency": np.float64, "best": np.float64, "curvature": np.float64}
-        answers = {name: lane.pinned(name, n * k, dtype) for name, dtype in kinds.items()}
+        n, k, m = job.n_objects, self.spec.n_peaks, self.tries
+        kinds = {"index": I32, "frequency": F64, "best": F64, "curvature": F64}
+        answers = {"host_info": (n, cs.INFO), "flags": (n, I32)} | {name: (n * k, kind) for name, kind in kinds.items()}
+        job.results, on_host = lane.pinned_arrays("answers", answers)
         found = {
             "index": lane.place("picked", n * m, np.int32), "here": lane.place("picked_power", n * m, np.float64),
             "vertex": lane.place("picked_vertex", n * m, np.float64), "found": lane.place("found", n, np.int32),
         }  # fmt: skip
         to = {
-            "left": lane.place("left", n, np.uint32),
-            **{"answer_index" if name == "index" else name: a for name, a in answers.items()},
-        }
+            "left": lane.place("left", n, np.uint32), "answer_index": on_host["index"],
+            **{name: on_host[name] for name in ("frequency", "best", "curvature")},
+        }  # fmt: skip
         tried = {"tried": lane.place("tried", 1, np.uint32), "tries_list": lane.place("tries", n * m, np.int32)}
         search = SEARCH_MANY if k > FLOORED else self.search
         if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
             search = SEARCH_FEW
         threads, held, stride = search[0], min(job.cap, search[1]), 0 if job.shared else 1
         args = fill(
-            cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **chunk.peaks, **about, **found, **to, **tried,
+            cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **chunk.peaks, **found, **to, **tried,
+            host_info=on_host["host_info"], flags=on_host["flags"],
             frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
         )  # fmt: skip
         self.module("peaks/peaks.cu").launch(
@@ -390,11 +407,10 @@ class Worker(ABC):
         picks = {
             "info": info, **{name: data[name] for name in ("f0", "df", "nf")}, "frequencies": values, **found,
             "refined": lane.place("refined", 3 * n * m, np.float64), "tries": m, "wanted": k,
-            "grid_stride": stride, "harmonics": harmonics(self.spec), "columns": columns(self.spec),
+            "grid_stride": stride, "harmonics": self.harmonics, "columns": self.columns,
         }  # fmt: skip
         ranks = {"rank": lane.place("rank", n * m, np.int32), **to}
         self._refine(chunk, picks, ranks, tried)
-        job.results = about | answers
 
     @property
     def refiner(self) -> Module:
@@ -405,14 +421,17 @@ class Worker(ABC):
         self, chunk: DeviceChunk, picks: dict[str, Any], ranks: dict[str, Any], tried: dict[str, Any]
     ) -> None:  # fmt: skip
         """Move picked peaks to the maxima of the exact periodogram."""
+        # now that the GPU has work for some time
+        longer = self._upload(chunk.lane, longer_objects(chunk.job.lengths), ".longer")
         refine(
-            self.refiner, chunk.lane, chunk.data, lengths_of(chunk.job.offsets), self.spec,
+            self.refiner, chunk.lane, longer, chunk.job.lengths, self.spec,
             self.runtime.device.sm_count, picks, **ranks, **tried, tp=chunk.work["tp"], wv=chunk.work["wv"],
             offsets=chunk.data["offsets"],
         )  # fmt: skip
 
-    def weights(self, lane: Lane, data: dict[str, Any], work: dict[str, Any], rows: int, stride: int) -> dict[str, Any]:
+    def weights(self, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
         """Cells and weights of every point for the combs of one sinusoid."""
+        lane, work, rows = chunk.lane, chunk.work, chunk.job.n_rows
         t = self.spec.dtype
 
         def tables() -> dict[str, Any]:
@@ -425,8 +444,8 @@ class Worker(ABC):
             "at_2f": lane.place("at_2f", 16 * (rows + WEIGHT_PAD), t, zero=True),
         }
         args = fill(
-            cs.WEIGHTS, tp=work["tp"], owner=work["owner"], df=data["df"], limit=data["limit"], rows=rows,
-            grid_stride=stride, **self.on_device(lane, "weights", tables), **out,
+            cs.WEIGHTS, tp=work["tp"], owner=work["owner"], df=chunk.data["df"], limit=chunk.data["limit"], rows=rows,
+            grid_stride=chunk.stride, **self.on_device(lane, "weights", tables), **out,
         )  # fmt: skip
-        self.module("prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=lane.stream)
+        self.module("prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=stream)
         return out

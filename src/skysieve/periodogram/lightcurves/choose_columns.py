@@ -18,11 +18,14 @@ from .column_names import (
     MOVING,
     NOT_VALUES,
     OBJECT_WORDS,
+    OF_STARS,
     OPTIONS,
     ROLES,
     ROW_IDS,
+    SIGN,
     TIME_NAMES,
     VALUE_NAMES,
+    WISE_IDS,
     Columns,
     MissingColumn,
     Wanted,
@@ -72,7 +75,8 @@ def _error_of(names: Sequence[str], value: int, used: set[int], alone: bool = Fa
     """The column of errors of the chosen brightness; by default, else one with a general name (not with ``alone``)."""
     own: list[str] = []
     for v in forms(names[value]):
-        own += [f"{v}{s}" for s in ("err", "error", "sigma", "unc", "uncertainty", "std", "sig", "rms", "e", "stderr")]
+        after = ("err", "error", "sigma", "unc", "uncertainty", "std", "sig", "rms", "e", "stderr", "dev")
+        own += [f"{v}{s}" for s in after]
         own += [f"{s}{v}" for s in ("err", "error", "e", "d", "sig", "sigma", "unc", "delta", "s", "rms", "std")]
         for part in ("magnitude", "mag", "flux", "mpro"):
             if part in v:  # mag_0 and mer_0, w1mpro and w1sigmpro
@@ -82,6 +86,7 @@ def _error_of(names: Sequence[str], value: int, used: set[int], alone: bool = Fa
                     f"err{part}",
                     f"error{part}",
                     f"sigma{part}",
+                    "sigma",
                     f"{part}sig",
                     f"{part}unc",
                     f"unc{part}",
@@ -162,6 +167,7 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
     from .flags import find
 
     asked = {role: _position(names, name, role) for role, name in wanted.named().items()}
+    have = {form for name in names for form in forms(name)}
     flags = None if wanted.flags is None else tuple(_position(names, name, "flag") for name in wanted.flags)
     used = set(asked.values()) | set(flags or ())
     empty = set() if sample is None else {i for i in range(len(names)) if nothing_in(sample(i))}
@@ -189,13 +195,18 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
         return None
 
     time = needed("time", TIME_NAMES, _is_time, "times")
-    mag = needed("mag", VALUE_NAMES, _is_value, "magnitudes or fluxes")
+    values = [*OF_STARS, *VALUE_NAMES] if SIGN in have else VALUE_NAMES
+    if {"x", "y"} <= have:  # places on a detector
+        values = [name for name in values if name != "y"]
+    mag = needed("mag", values, _is_value, "magnitudes or fluxes")
     err = asked["err"] if "err" in asked else _error_of(names, mag, used | empty)
     flux = flux_err = None
     if err is None and "mag" in plain(names[mag]):
         flux, flux_err = _flux_beside(names, mag, used | empty)
     used |= {i for i in (err, flux, flux_err) if i is not None}
-    ids = [MOVING, *ID_NAMES] if wanted.moving else ID_NAMES
+    ids: Sequence[str] = [MOVING, *ID_NAMES] if wanted.moving else ID_NAMES
+    if have & {"w1mpro", "w2mpro", "w1mproep", "w2mproep"}:
+        ids = [*WISE_IDS, *(name for name in ids if name != "sourceid")]
     object_id = asked["id"] if "id" in asked else _first(names, ids, used | empty, "id")
     if object_id is None:
         object_id = _first(names, ids, used, "id")

@@ -22,7 +22,7 @@ TIME_NAMES = (
     "obstime", "timeobs", "observationtime", "timebtjd", "timebkjd", "timemjd", "timejd", "timehjd", "timebjd", "days",
     "jdb", "rjd", "tjd", "mbjd", "jdtdb", "bjdutc", "bjdtt", "hjdtt", "mjdtdb", "mjdmid", "midjd", "jdmid", "tmid",
     "midtime", "mjdstart", "startmjd", "mjdavg", "meanmjd", "epochmjd", "gtransittime", "gobstime", "timetcb",
-    "date", "dates", "dateobs", "utdate", "datetime", "epoch",
+    "juliandate", "date", "dates", "dateobs", "obsdate", "utdate", "datetime", "epoch",
 )  # fmt: skip
 VALUE_NAMES = (
     "mag", "magnitude", "mags", "psfmag", "magpsf", "magauto", "magaper", "calmag", "vmag", "gmag", "rmag", "imag",
@@ -34,14 +34,15 @@ VALUE_NAMES = (
     "forcedmag", "appmag", "obsmag", "meanmag", "magmean", "instmag", "tessmag", "gtransitmag", "bmag", "umag", "zmag",
     "ymag", "jmag", "hmag", "kmag", "wmag", "mag0", "mag1", "mag2", "w1mpro", "w2mpro", "w1mag", "w2mag",
     "fluxpsf", "fcor", "fluxcor", "corrflux", "fluxcorr", "apflux", "fluxap", "forcediffimflux", "gtransitflux",
-    "calibratedflux", "detrendedflux", "w1flux", "w2flux",
+    "calibratedflux", "detrendedflux", "w1flux", "w2flux", "w1mproep", "w2mproep", "dcmag", "magautocorr",
+    "hp", "hpmag",
 )  # fmt: skip
 ERROR_NAMES = (
     "err", "error", "dy", "yerr", "e", "sigma", "sig", "uncertainty", "unc", "std", "valueerr", "magerr", "dmag",
     "magerror", "magnitudeerror", "fluxerr", "dflux", "fluxerror",
     "merr", "ferr", "errors", "errmag", "errflux", "emag", "eflux", "sigmag", "sigmamag", "sigmaflux", "rmsmag",
     "maguncertainty", "fluxuncertainty", "magunc", "fluxunc", "magsigma", "fluxsigma", "magrms", "uncert", "stderr",
-    "photerr", "rms", "hquncertainty",
+    "photerr", "rms", "hquncertainty", "magcallocalrms", "magerrauto",
 )  # fmt: skip
 ID_NAMES = (
     "id", "objid", "objectid", "diaobjectid", "ssobjectid", "sourceid", "oid", "object", "obj", "objname",
@@ -56,6 +57,10 @@ ID_NAMES = (
     "starnum", "objno", "objnum", "objectnumber", "permid", "provid", "trksub", "mpcdesignation", "identifier",
 )  # fmt: skip
 ID_ENDS = ("objectid", "objid", "sourceid", "starid", "targetid", "masterid", "starname", "objectname", "sourcename")
+SIGN, OF_STARS = "isdiffpos", ("magpsfcorr", "magcorr", "dcmag")
+"""The column that says whether the flux of a difference image is positive, and magnitudes of the star beside it."""
+WISE_IDS = ("sourceidmf", "allwisecntr", "cntrmf")
+"""Identifiers of objects in WISE's tables of single exposures, where ``source_id`` is that of one detection."""
 ROW_IDS = ("diasourceid", "forcedsourceid", "diaforcedsourceid", "parentobjectid", "parentsourceid", "parentid")
 """Identifiers of rows or of other things that are no objects."""
 BAND_NAMES = (
@@ -80,7 +85,7 @@ FLAG = "flag "
 OPTIONS = {"band": "band-column", "flag": "flag-column"}
 """Options of those roles whose option has another name."""
 NOT_VALUES = re.compile(
-    r"err|sig|unc|lim|zp|zero|rms|std|over|ref|bkg|back|flag|diff|num|nobs|snr|chi|mean|min|max|bias|corr$|^d|^e|5sig"
+    r"err|sig|unc|lim|zp|zero|rms|std|dev$|over|ref|bkg|back|flag|diff|num|nobs|snr|chi|mean|min|max|bias|corr$|^d|^e|5sig"
 )
 """Words in names with "mag" or "flux" that are not the brightness itself."""
 OBJECT_WORDS = re.compile(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .column_names import ID_NAMES, Columns, forms
+from .column_names import ID_NAMES, OF_STARS, SIGN, Columns, forms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -135,6 +135,25 @@ def _mixed_in_time(values: NDArray[Any], times: NDArray[Any]) -> bool:
     return int(np.count_nonzero(np.diff(codes))) >= 2 * (int(codes.max(initial=0)) + 1)
 
 
+def of_difference(names: Sequence[str], columns: Columns) -> list[str]:
+    """A note where the values are magnitudes of ZTF's difference images, which have lost the sign of the flux.
+
+    >>> of_difference(["mjd", "mag_psf"], Columns(0, 1)), len(of_difference(["i:jd", "i:magpsf"], Columns(0, 1)))
+    ([], 1)
+    """
+    bare = [name.rpartition(":")[2].rpartition(".")[2] for name in names]  # without the struct of a list
+    name = bare[columns.mag]
+    if "mag" not in name.casefold() or any(form in OF_STARS for form in forms(name)):
+        return []
+    if not any(SIGN in forms(other) for other in bare) and name not in ("magpsf", "cmagpsf"):
+        return []
+    return [
+        f"{names[columns.mag]} is the magnitude of the difference to a reference image, without its sign: of a "
+        "variable star it gives half the period or none; a magnitude of the star, such as magpsf_corr, or a signed "
+        "flux is needed (--mag)"
+    ]
+
+
 def hints(names: Sequence[str], columns: Columns, sample: Sample, flags: bool = True) -> list[str]:
     """A note for each kind of column that is not used though some column looks like it.
 
@@ -164,7 +183,7 @@ def hints(names: Sequence[str], columns: Columns, sample: Sample, flags: bool = 
                 found["id"].append(name)
         elif kind and lacking.get(kind, True):
             found[kind].append(name)
-    lines = []
+    lines = of_difference(names, columns)
     for kind, what, option in (
         ("id", "an identifier", "id"),
         ("either", "a band or an identifier", "band-column"),

@@ -70,6 +70,7 @@ KNOWN = {
     "grade": Rule("D: the worst data of ASAS", words=("d",)),
     "validationflag": Rule("T or D: discrepant observations of AAVSO", words=("t", "d")),
     "valflag": Rule("T or D: discrepant observations of AAVSO", words=("t", "d")),
+    "goodflag": Rule("0: not good", zero=True),
     "qualframe": Rule("0: bad frames of WISE", zero=True),
     "qifact": Rule("0: bad frames of WISE", zero=True),
     "ccflags": Rule("not 0: artefacts of WISE", places=True),

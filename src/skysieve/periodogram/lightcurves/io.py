@@ -436,13 +436,19 @@ def _named_twice(names: Sequence[str]) -> str | None:
 
 
 SENTINELS = np.array(
-    [s * v for v in (99, 999, 9999) for s in (1, -1)]
+    [s * v for v in (99, 100, 999, 9999) for s in (1, -1)]
     + [s * v for v in (99.9, 99.99, 99.999, 99.9999, 999.9, 999.99, 999.999) for s in (1, -1)]
     + [29.999]
 )
 """Magnitudes that surveys write for missing values."""
 LEAST_SENTINEL = 29.99
 LEAST_ERROR = 9.9
+BRIGHTEST = 5.0
+"""A magnitude of exactly 0 is a missing one if no other is brighter than this."""
+LEAST_DATE = 10_000.0
+"""Times whose median is later than this are dates: one of 0 or a negative one of `SENTINELS` is a missing one."""
+MODIFIED, JULIAN = 1e5, 2.2e6
+"""Modified or otherwise reduced Julian Dates are below the first number, Julian Dates are above the second."""
 
 
 def marked(
@@ -457,7 +463,7 @@ def marked(
     used: list[int] = []
     value = names[columns.mag]
     present = np.isfinite(data["mag"])
-    bad = np.zeros(len(present), bool)
+    bad = _no_time(data["time"], present, left_out)
     for k, at in enumerate(columns.flags):
         found = judge(
             names[at], data.pop(f"{FLAG}{k}"), wanted.quality_mask, satellite, value, wanted.flags is not None
@@ -475,15 +481,56 @@ def marked(
     if "mag" in plain(value) or len(value) == 1:
         known = np.abs(data["mag"]) > LEAST_SENTINEL  # few, if any
         known[known] = np.isin(np.round(data["mag"][known], 4), SENTINELS)
+        zero = data["mag"] == 0
+        if zero.any() and np.nanmin(np.where(zero | known, np.inf, data["mag"]), initial=np.inf) > BRIGHTEST:
+            known |= zero
         known &= present & ~bad
         if known.any():
             example = float(data["mag"][known][0])
             left_out[f"with {example:.7g} for a magnitude"] = int(known.sum())
             bad |= known
         bad |= _no_error(data.get("err"), present & ~bad, left_out)
+    else:
+        bad |= _no_flux(data["mag"], present & ~bad, left_out)
     if bad.any():
         data["mag"] = np.where(bad, np.nan, data["mag"])
     return left_out, tuple(used)
+
+
+def _no_time(time: NDArray[np.float64], present: NDArray[np.bool_], left_out: dict[str, int]) -> NDArray[np.bool_]:
+    """Rows whose time is a number that is written for a missing date."""
+    known = present & (time <= 0)
+    known[known] = np.isin(np.round(time[known], 4), [0.0, -1.0, *SENTINELS])
+    if not known.any() or not np.nanmedian(time) > LEAST_DATE:
+        return np.zeros(len(time), bool)
+    left_out[f"with {float(time[known][0]):.7g} for a time"] = int(known.sum())
+    return known
+
+
+def refuse_two_dates(name: str, time: NDArray[np.float64], ids: NDArray[Any] | None) -> None:
+    """Raise `BadFile` where the times of an object are Julian Dates in some rows, Modified Julian Dates in others."""
+    low, high = (time > LEAST_DATE) & (time < MODIFIED), time > JULIAN
+    if not low.any() or not high.any() or not (low | high | ~(time > LEAST_DATE)).all():
+        return
+    if ids is None or np.isin(ids[low], ids[high]).any():
+        raise BadFile(
+            f"column {name!r} holds Julian Dates and Modified Julian Dates, such as {time[high][0]:.10g} and "
+            f"{time[low][0]:.7g}; one of them is expected"
+        )
+
+
+def _no_flux(flux: NDArray[np.float64], present: NDArray[np.bool_], left_out: dict[str, int]) -> NDArray[np.bool_]:
+    """Rows whose flux is a negative number that surveys write for a missing one, and is far from all others."""
+    known = present & (flux < -LEAST_ERROR)
+    known[known] = np.isin(np.round(flux[known], 4), SENTINELS)
+    others = flux[present & ~known] if known.any() else flux[:0]
+    if not others.size:
+        return np.zeros(len(flux), bool)
+    low, high = float(others.min()), float(others.max())
+    known &= flux < low - (high - low)
+    if known.any():
+        left_out[f"with {float(flux[known][0]):.7g} for a flux"] = int(known.sum())
+    return known
 
 
 def _no_error(
@@ -525,7 +572,12 @@ def _group(
     left_out, flags = marked(names, columns, data, wanted, satellite, notes)
     columns = replace(columns, flags=flags)
     error_of_flux(data)
+    refuse_two_dates(names[columns.time], data["time"], data.get("id"))
     same_times(columns, data, notes)
+    if columns.id is not None and wanted.id is None and _numbers_rows(names[columns.id], data.get("id")):
+        notes.append(f"column {names[columns.id]} has another value in each row, and is not used; --id takes it")
+        columns = replace(columns, id=None)
+        del data["id"]
     if "id" in data:
         ids, offsets, order = group_rows(data["id"])
         if order is not None:
@@ -547,6 +599,18 @@ def error_of_flux(data: dict[str, NDArray[Any]]) -> None:
         flux, error = data.pop("flux"), data.pop("flux_err")
         with np.errstate(divide="ignore", invalid="ignore"):
             data["err"] = np.where(flux > 0, 2.5 / math.log(10) * error / flux, np.nan)
+
+
+ROW_NUMBERS = ("id", "number", "uid", "catid", "identifier")
+"""Names of identifiers that may also be those of rows."""
+FEWEST_NUMBERED = 8
+
+
+def _numbers_rows(name: str, ids: NDArray[Any] | None) -> bool:
+    """Whether identifiers are those of rows, by their name and because all differ."""
+    if ids is None or plain(name) not in ROW_NUMBERS or len(ids) < FEWEST_NUMBERED:
+        return False
+    return len(np.unique(ids)) == len(ids)
 
 
 REPEATED = 0.1

@@ -14,7 +14,7 @@ import numpy as np
 
 from .choose_columns import choose, hints_of
 from .column_names import FLAG, LABELS, BadFile, Columns, MissingColumn, Wanted
-from .column_notes import sampled
+from .column_notes import of_difference, sampled
 from .table_columns import BadCell, as_text, left_out_note, mixed_dates, text_numbers, tidy_labels
 from .textfile import TextTable, encoding_of, open_text, unpacked
 
@@ -52,8 +52,7 @@ def read_json(path: Path, wanted: Wanted) -> TextTable:
 
     columns = choose(names, wanted, sample)
     data, limits, dates, notes = _values(table, names, columns, nested)
-    if not nested:
-        notes = hints_of(names, columns, sample, wanted)
+    notes += of_difference(names, columns) if nested else hints_of(names, columns, sample, wanted)
     return TextTable(names, columns, data, limits, "dates" if dates else "", tuple(notes))
 
 
@@ -68,8 +67,8 @@ def _columns(text: str) -> dict[str, list[Any]]:
     if isinstance(whole, dict) and not any(isinstance(value, list | dict) for value in whole.values()):
         whole = [whole]  # one line
     if isinstance(whole, dict):
-        lists = [v for v in whole.values() if isinstance(v, list)]
-        if len(lists) == 1 and lists[0] and all(isinstance(r, dict) for r in lists[0]):  # {"data": [records]}
+        lists = [v for v in whole.values() if isinstance(v, list) and v]
+        if len(lists) == 1 and all(isinstance(r, dict) for r in lists[0]):  # {"data": [records]}
             whole = lists[0]
     if isinstance(whole, list):
         return _of_records(whole)

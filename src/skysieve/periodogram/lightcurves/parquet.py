@@ -28,6 +28,7 @@ from skysieve.periodogram.lightcurves.column_names import (
     plain,
 )
 
+from .column_notes import of_difference
 from .table_columns import count_limits, holds_dates, labels, numbers
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         file = pq.ParquetFile(path)
         names, columns, lists, notes = chosen_columns(file, wanted)
         if lists:
-            return _nested(file, names, columns, lists)
+            return _nested(file, names, columns, lists, notes)
         needed = list(dict.fromkeys(names[i] for i in columns.parts().values()))
         table = file.read(columns=needed)
     except (OSError, pa.ArrowException) as e:
@@ -118,7 +119,8 @@ def chosen_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, Lists
     names, lists = fields_of(file.schema_arrow)
     if lists:
         try:
-            return *choose_nested(names, lists, wanted), lists, []
+            names_of_all, columns = choose_nested(names, lists, wanted)
+            return names_of_all, columns, lists, of_difference(names_of_all, columns)
         except MissingColumn as nested:
             try:
                 choose(names, wanted)  # lists beside the columns of a flat table
@@ -232,7 +234,7 @@ def is_list(kind: Any) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def _nested(file: Any, names: list[str], columns: Columns, lists: Lists) -> Read:
+def _nested(file: Any, names: list[str], columns: Columns, lists: Lists, notes: list[str]) -> Read:
     """Read a file with one row for each object."""
     roles = {role: names[i] for role, i in columns.parts().items()}
     table = file.read(columns=sorted({lists[n][0] if n in lists else n for n in roles.values()}))
@@ -245,7 +247,8 @@ def _nested(file: Any, names: list[str], columns: Columns, lists: Lists) -> Read
             data[role] = np.repeat(column_values(table.column(name), name, role), rows.counts)
     if "id" not in data:
         data["id"] = np.repeat(np.arange(len(rows.counts)), rows.counts)
-    return names, columns, data, notes_on_rows(rows.uneven.values(), rows.n_empty), _dates(rows.values["time"]), 0
+    notes = [*notes, *notes_on_rows(rows.uneven.values(), rows.n_empty)]
+    return names, columns, data, notes, _dates(rows.values["time"]), 0
 
 
 class Uneven(NamedTuple):

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +104,7 @@ class FlatSource:
     def has_dy(self) -> bool:
         return self.dy is not None
 
-    @property
+    @cached_property
     def flat(self) -> bool:
         columns = (x for x in (self.t, self.y, self.dy) if x is not None)
         return self.order is None and all(_is_plain(x) and x.flags.c_contiguous for x in columns)
@@ -116,6 +116,8 @@ class FlatSource:
         first, last = int(self.offsets[start]), int(self.offsets[stop])
         offsets = self.offsets[start : stop + 1] - first
         if self.order is None and last - first == len(self.t):  # a slice of CuPy's takes as long as a launch
+            if self.flat:
+                return self.t, self.y, self.dy, offsets
             return _native(self.t), _native(self.y), None if self.dy is None else _native(self.dy), offsets
         rows: Any = slice(first, last) if self.order is None else self.order[first:last]
         dy = None if self.dy is None else _native(self.dy[rows])
@@ -482,9 +484,8 @@ def _checked_offsets(offsets: Any, n_rows: int) -> NDArray[np.int64]:
         raise ValueError(
             f"offsets go from {bounds[0]} to {bounds[-1]}; from 0 to the number of rows, {n_rows}, expected"
         )
-    falls = bounds[1:] < bounds[:-1]
-    if falls.any():
-        j = int(np.argmax(falls))
+    if bounds.size > 1 and (steps := bounds[1:] - bounds[:-1]).min() < 0:
+        j = int(np.argmax(steps < 0))
         raise ValueError(
             f"offsets[{j + 1}] = {bounds[j + 1]} is below offsets[{j}] = {bounds[j]}; offsets must not decrease"
         )

@@ -204,8 +204,8 @@ class CurveStream:
         return ids[filled], np.append(0, np.cumsum(counts[filled])), data
 
     def _renamed(self, counts: dict[str, int]) -> dict[str, int]:
-        """Reasons as earlier pieces named them: for missing magnitudes or errors, the first one found."""
-        for end in (" for a magnitude", " for an error"):
+        """Reasons as earlier pieces named them: for missing times, values or errors, the first one found."""
+        for end in (" for a time", " for a flux", " for a magnitude", " for an error"):
             known = next((why for why in self.left_out if why.endswith(end)), None)
             if known is not None:
                 counts = {known if why.endswith(end) else why: n for why, n in counts.items()}

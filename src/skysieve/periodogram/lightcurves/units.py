@@ -246,7 +246,7 @@ def strip_times(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
 
 def strip_frequency(value: Any, name: str, units: Units) -> Any:
     """``frequency``, ``fmin`` or ``fmax`` as plain numbers in 1/unit(t); None and text unchanged."""
-    if value is None or isinstance(value, str):
+    if value is None or isinstance(value, str) or (units.time is None and type(value) in _WITHOUT_UNIT):
         return value
     own = unit_of(value)
     if units.time is None:
@@ -258,8 +258,13 @@ def strip_frequency(value: Any, name: str, units: Units) -> Any:
     return strip(value, name, units.frequency)[0]
 
 
+_WITHOUT_UNIT = frozenset({type(None), int, float, str})
+
+
 def one_time_unit(bounds: dict[str, Any]) -> Any:
     """Unit of time in which `bounds` (frequencies by argument name, or None) are given; None without units."""
+    if all(type(x) in _WITHOUT_UNIT for x in bounds.values()):
+        return None
     units = {name: unit_of(x) for name, x in bounds.items() if x is not None and not isinstance(x, str)}
     having = [name for name, unit in units.items() if unit is not None]
     if not having:

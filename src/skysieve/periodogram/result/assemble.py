@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 OK = int(Status.OK)
+NAMES = np.array(METHODS)
 
 
 def settle(output: Output, grids: Grids, scan: Scan | None) -> None:
@@ -78,10 +79,11 @@ def assemble(
         attach(power[pick], unit),
         partial(_errors, about, parameters, has_dy, output.peak_frequency, pick, units),
     )
-    used = np.bincount(output.method[output.status == OK]).nonzero()[0]
+    searched = output.method[output.status == OK] if output.status.any() else output.method
+    used = np.bincount(searched).nonzero()[0]
     method: Any = "none"
     if used.size:
-        method = METHODS[int(used[0])] if used.size == 1 else np.array(METHODS)[output.method]
+        method = METHODS[int(used[0])] if used.size == 1 else NAMES.take(output.method)
     samples = output.power
     if samples is not None:
         if not grids.shared:

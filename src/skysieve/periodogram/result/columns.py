@@ -51,7 +51,6 @@ ROTATION_COLUMNS = (
     Column("delta_chi2", "", "Chi-square at the period less chi-square at twice the period."),
 )
 """One value for each object, of asteroids that are fitted by several terms."""
-ALL_COLUMNS = OBJECT_COLUMNS + PEAK_COLUMNS + CHANCE_COLUMNS + ROTATION_COLUMNS
 
 
 def peak_names() -> tuple[str, ...]:

@@ -91,6 +91,11 @@ class MultiGpuEngine:
             engine.close()
         self._pieces.clear()
 
+    @property
+    def nbytes(self) -> int:
+        """See `contract.Engine.nbytes`."""
+        return max(e.nbytes for e in self.engines)
+
     def describe(self) -> dict[str, Any]:
         """See `contract.Engine.describe`; ``bytes`` are those of one GPU, ``gpus`` and ``limit`` those of many maps in
         host memory."""
@@ -100,7 +105,7 @@ class MultiGpuEngine:
         return {
             **first,
             "device": ", ".join(str(e.runtime.device) for e in self.engines),
-            "bytes": max(e.nbytes for e in self.engines),
+            "bytes": self.nbytes,
             "threads": shared,
             "gpus": batch.gpus,
             "limit": batch.limit,

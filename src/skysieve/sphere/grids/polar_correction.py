@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from skysieve.core.files import written
-from skysieve.core.machine.measured import cache_folder
+from skysieve.core.files import cache_folder, written
 from skysieve.sphere.kernels.legendre import heat_kernel
 from skysieve.sphere.kernels.shapes import FWHM
 

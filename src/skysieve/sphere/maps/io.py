@@ -220,6 +220,9 @@ def _read_column(table: Any, column: str, name: str, pixels: NDArray[np.int64] |
     found = np.asarray(table.data.field(column))
     if found.dtype.kind not in "buif":
         raise ValueError(f"{name}: column {column} has dtype {found.dtype}, expected numbers")
+    null = table.columns[column].null
+    if isinstance(null, int):  # the stored number of pixels without data, before TSCAL and TZERO
+        found = np.where(_stored(table, column) == null, UNSEEN, found)
     if pixels is not None:
         if found.size != pixels.size:
             raise ValueError(f"{name}: column {column} has {found.size} values for {pixels.size} pixels")
@@ -239,6 +242,12 @@ def _read_column(table: Any, column: str, name: str, pixels: NDArray[np.int64] |
     if str(card).strip() != str(nside):
         raise ValueError(f"{name}: NSIDE is {card}, and column {column} has the {found.size} pixels of nside {nside}")
     return found
+
+
+def _stored(table: Any, column: str) -> NDArray[Any]:
+    """The whole numbers of a column as the file holds them."""
+    at = table.columns.names.index(column)
+    return np.asarray(np.asarray(table.data.view(np.ndarray))[table.data.dtype.names[at]])
 
 
 def write_maps(path: str | os.PathLike[str], sky: SkyMaps, overwrite: bool = False) -> None:

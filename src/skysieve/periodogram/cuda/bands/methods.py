@@ -135,7 +135,7 @@ class BandsCombs(BandsMethod):
     def cost(self, nf: Any) -> Any:
         return self.price
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
         lane, data, rows = chunk.lane, chunk.data, chunk.job.n_rows
         padded, top = rows + PAD, int(harmonics(worker.model).max())
         out = {
@@ -147,7 +147,7 @@ class BandsCombs(BandsMethod):
             WEIGHTS, tp=chunk.work["tp"], owner=chunk.work["owner"], df=data["df"], limit=data["limit"], rows=rows,
             stride=padded, grid_stride=chunk.stride, **taps, **out,
         )  # fmt: skip
-        worker.bands("bands/comb.cu").launch("bands_weights", (-(-rows // 16),), (256,), (args,), stream=lane.stream)
+        worker.bands("bands/comb.cu").launch("bands_weights", (-(-rows // 16),), (256,), (args,), stream=stream)
         return {**out, "stride": padded}
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
@@ -176,10 +176,8 @@ class OffsetCombs(BandsCombs):
 
     fold: int = 1
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
-        found: dict[str, Any] = worker.weights(
-            chunk.lane, chunk.data, chunk.work, chunk.job.n_rows, chunk.stride
-        )  # fmt: skip
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
+        found: dict[str, Any] = worker.weights(chunk, stream)
         return found
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:

@@ -113,7 +113,8 @@ class BandsWorker(SeriesWorker):
             "bands_centre", (n,), (32 * WARPS,), (args,), shared_mem=CENTRE_BYTES * bands, stream=lane.stream
         )
         chunk.work = {**work, "odd": odd, "rows": fill(BANDS, **by)}
-        chunk.prepare_rows(self)
+        for part in chunk.job.parts:
+            chunk.prepare_rows(self, part.method, chunk.lane.stream)
 
     def arguments(self, chunk: DeviceChunk) -> dict[str, Any]:
         """Fields that the structs of all methods have."""

@@ -91,7 +91,7 @@ class SeriesMethod(Method):
         nf, every = objects.largest_grid, objects.largest_grid // 2 + 1
         # nearly every maximum may be given: hardly more than one for each 1/T and term
         smooth = smooth_candidates(nf, objects.largest_cycles, max(1, methods.terms))
-        few = objects.cycles[objects.order].min() > 0 and not objects.all_candidates  # 0 for a list of frequencies
+        few = not (objects.spanless or objects.all_candidates)  # a list of frequencies has no step
         cap = min(every, max(pruned_candidates(find[1], 8, methods.spec.n_peaks), smooth)) if few else every
         return SeriesPart(self, objects.order, stretches, tasks, cap, find[1], exact=exact, find=find)
 
@@ -182,11 +182,8 @@ class SampledSeries(SeriesMethod):
         made = cut(self.layout, job.f0[own], job.df[own], job.nf[own], len(order), job.shared, multiprocessors)
         return made, small_arrays(made, i)
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
-        found: dict[str, Any] = worker.sampler.points(
-            chunk.lane, chunk.data, chunk.info, chunk.work, chunk.work["owner"], chunk.job.n_rows, chunk.stride,
-            chunk.work["counts"],
-        )  # fmt: skip
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
+        found: dict[str, Any] = worker.sampler.points(chunk, stream, chunk.work["counts"])
         return found
 
     def tops(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:

@@ -103,7 +103,8 @@ class SeriesWorker(Worker):
         """Clean rows; cells and weights of every point where a method needs them."""
         chunk.work = self._clean(chunk)
         chunk.work["counts"] = chunk.lane.array("chi2_counts", 2 * len(chunk.job.parts), np.uint32)
-        chunk.prepare_rows(self)
+        for part in chunk.job.parts:
+            chunk.prepare_rows(self, part.method, chunk.lane.stream)
 
     def _deliver_power(self, lane: Lane, job: ChunkJob, power: Any) -> None:
         """Powers to where they are wanted, in the type that they are stored as."""

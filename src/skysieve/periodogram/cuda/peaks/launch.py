@@ -50,12 +50,12 @@ def columns(spec: Spec) -> int:
     return 0 if spec.model.regularised else spec.model.columns
 
 
-def longer_objects(offsets: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | None]:
+def longer_objects(lengths: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | None]:
     """Numbers of the objects whose peaks take a warp or a block each, and of those whose peaks take several blocks.
 
     The longest come first, so that no long climb begins when all others end.
     """
-    lengths, most = (found := lengths_of(offsets)), int(found.max(initial=0))
+    most = int(lengths.max(initial=0))
 
     def above(n: int) -> NDArray[np.int32] | None:
         if most <= n:
@@ -66,18 +66,12 @@ def longer_objects(offsets: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | 
     return {"longer": above(SHORT), "longest": above(VERY_LONG)}
 
 
-def lengths_of(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows of each object (`numpy.diff` takes three times as long)."""
-    lengths: NDArray[np.int64] = offsets[1:] - offsets[:-1]
-    return lengths
-
-
 def refine(
-    module: Module, lane: Lane, data: dict[str, Any], lengths: NDArray[np.int64], spec: Spec, multiprocessors: int,
+    module: Module, lane: Lane, objects: dict[str, Any], lengths: NDArray[np.int64], spec: Spec, multiprocessors: int,
     picks: dict[str, Any], **rows: Any,
 ) -> None:  # fmt: skip
-    """Peaks of one sinusoid; ``data`` has the arrays of `longer_objects`."""
-    longer, longest = data["longer"], data["longest"]
+    """Peaks of one sinusoid; ``objects`` has the arrays of `longer_objects`."""
+    longer, longest = objects["longer"], objects["longest"]
     first = 0 if longer is None else longer.size * spec.n_peaks
     common: dict[str, Any] = {
         **picks, **rows, "mean": spec.fit_mean, "few": SHORT, "middle": LONG, "many": VERY_LONG, "climbs": None,

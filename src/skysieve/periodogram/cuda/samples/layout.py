@@ -6,7 +6,7 @@ One layout serves fits of one sinusoid and of several terms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ class SampleLayout:
     def sample_bytes(self) -> int:
         return 8 if self.halves else 16
 
-    @property
+    @cached_property
     def beta(self) -> float:
         """Shape parameter of the Kaiser-Bessel window that interpolates."""
         if self.halves:
@@ -81,20 +81,20 @@ class SampleLayout:
         """Frequencies that a block computes at a time."""
         return self.rows * 8 * self.octets
 
-    @property
+    @cached_property
     def matrix_steps(self) -> NDArray[np.int64]:
         """Groups of four samples that each harmonic's frequencies are made of: ``steps_of`` of ``fourier/grid.cu``."""
         h = np.arange(1, 2 * self.terms + 1)
         return -(-(self.reach * self.combs + 7 * h) // (4 * self.combs))
 
-    @property
+    @cached_property
     def room(self) -> int:
         """Samples of all channels in a buffer."""
         h = np.arange(1, 2 * self.terms + 1)
         each = (self.rows - 1) * h * self.stride + (h + 1) * (self.octets > 1) + 4 * self.matrix_steps
         return int(each.sum() + each[: self.terms].sum())
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
         passed = 3 * self.terms * 32 * self.tiles * through_shared(self.terms)

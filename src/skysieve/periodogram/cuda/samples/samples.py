@@ -7,17 +7,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Lane
-from skysieve.core.gpu.structs import fill, from_place, struct
+from skysieve.core.gpu.structs import Place, fill, from_place, struct
 
 from .half_window import shape_in_time
 from .layout import SampleLayout, bessel_i0, comb_tables, sampler
 from .stretches import SAMPLE_WARPS, Cut
+
+if TYPE_CHECKING:
+    from skysieve.periodogram.cuda.methods import DeviceChunk
 
 SPARE = 16
 """Samples that may be read past the last one."""
@@ -108,15 +111,13 @@ class Sampler:
                 if self._layout.halves:  # how strengths are divided follows the spreading polynomials
                     taps = np.concatenate([taps.ravel(), shape_in_time()])
                 made = comb_tables(1, kernel) | {"taps": np.ascontiguousarray(taps)}
-                self._tables = {name: self.runtime.xp.asarray(a) for name, a in made.items()}
+                self._tables = {name: Place.of(self.runtime.xp.asarray(a)) for name, a in made.items()}
                 lane.synchronize()
         return self._tables
 
-    def points(
-        self, lane: Lane, data: dict[str, Any], info: Any, work: dict[str, Any], owner: Any, rows: int, stride: int,
-        counts: Any = None,
-    ) -> dict[str, Any]:  # fmt: skip
+    def points(self, chunk: DeviceChunk, stream: Any, counts: Any = None) -> dict[str, Any]:
         """Cell, weights and strength of every point; ``counts`` are set to 0."""
+        lane, data, work, rows = chunk.lane, chunk.data, chunk.work, chunk.job.n_rows
         padded, beta = rows + PAD, self._layout.beta
         out = {
             "cell": lane.place("chi2_cell", padded, np.int32),
@@ -125,11 +126,12 @@ class Sampler:
             "spin": lane.place("chi2_spin", 2 * padded, np.float64),
         }
         args = fill(
-            POINTS, owner=owner, info=info, taps=self._device_tables(lane)["taps"], df=data["df"], limit=data["limit"],
-            beta=beta, scale=bessel_i0(beta) / self._layout.reach, rows=rows, padded=padded, grid_stride=stride,
-            counts=counts, counters=0 if counts is None else len(counts), tp=work["tp"], wv=work["wv"], **out,
+            POINTS, owner=work["owner"], info=chunk.info, taps=self._device_tables(lane)["taps"], df=data["df"],
+            limit=data["limit"], beta=beta, scale=bessel_i0(beta) / self._layout.reach, rows=rows, padded=padded,
+            grid_stride=chunk.stride, counts=counts,
+            counters=0 if counts is None else len(counts), tp=work["tp"], wv=work["wv"], **out,
         )  # fmt: skip
-        self.module.launch("chi2_points", (-(-padded // 128),), (128,), (args,), stream=lane.stream)
+        self.module.launch("chi2_points", (-(-padded // 128),), (128,), (args,), stream=stream)
         return out | {"tp": work["tp"]}
 
     def groups(

@@ -19,6 +19,7 @@ from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.cost import Costs
 from skysieve.periodogram.cuda.methods import (  # fmt: skip
+    LONG,
     MANY,
     SMALLEST_NUFFT,
     DeviceChunk,
@@ -26,6 +27,7 @@ from skysieve.periodogram.cuda.methods import (  # fmt: skip
     Methods,
     Objects,
     cheapest,
+    class_ends,
     classes_of,
 )
 from skysieve.periodogram.cuda.parts import (  # fmt: skip
@@ -35,6 +37,7 @@ from skysieve.periodogram.cuda.parts import (  # fmt: skip
     SEARCH_SPAN,
     MethodPart,
     blocks_of,
+    dealt,
     pruned_candidates,
     smooth_candidates,
 )
@@ -89,8 +92,6 @@ def has_matrix_units(device: Device) -> bool:
     return device.compute_capability >= MATRIX_UNITS and device.fast_doubles
 
 
-LONG = 1024
-"""Series of more points are spread by a block for each 16 cells, shorter ones by a warp (``sinusoid/spread.cu``)."""
 SPREAD_CELLS = 2 * 1024
 """Complex cells of a pair of bands."""
 GROUP = 256
@@ -114,8 +115,6 @@ class SinusoidMethod(Method):
     """The guard by the bytes of a power."""
     window: ClassVar[int] = 0
     """The window that sums are interpolated by between frequencies: 0 none, -1 from samples."""
-    early: ClassVar[bool] = False
-    """Does it need no prepared rows but the clean ones, so that it is launched before those are prepared?"""
 
     @property
     def circle(self) -> float:
@@ -146,10 +145,6 @@ class SinusoidMethod(Method):
         """Nanoseconds of an object of ``nf`` frequencies: without points, and of each point."""
         return costs.direct_line(nf)
 
-    def early_arrays(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
-        """Launch what depends on the grids of part ``i`` alone, and return the arrays that it fills."""
-        return {}
-
     def arguments(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
         """Fields that the structs of all methods have."""
         guard, few = self.guards[worker.itemsize]
@@ -166,7 +161,6 @@ class DirectSums(SinusoidMethod):
     """Sums over all points for every frequency of a grid (``sinusoid/direct.cu``)."""
 
     direct: ClassVar[bool] = True
-    early: ClassVar[bool] = True
     guards: ClassVar[dict[int, Guard]] = {8: (1e-3, 0), 4: (0.02, 0)}
 
     @property
@@ -253,7 +247,7 @@ class NufftMethod(SinusoidMethod):
     def line(self, costs: Costs, nf: Any) -> tuple[Any, Any]:
         return costs.comb_line(self, nf)
 
-    @property
+    @cached_property
     def span(self) -> int:
         """Frequencies of a pair of bands."""
         return 2 * self.modes * self.combs
@@ -290,7 +284,7 @@ class NufftMethod(SinusoidMethod):
         stretch = self.stretch(per_block)
         return MethodPart(
             self, objects.order, stretches, tasks, every if objects.all_candidates else min(every, max(pruned, most)),
-            -(-nf // stretch) if stretch else 0, per_block, bool(objects.lengths[objects.order].max() > LONG),
+            -(-nf // stretch) if stretch else 0, per_block, objects.long,
         )  # fmt: skip
 
 
@@ -310,7 +304,7 @@ class Comb(NufftMethod):
     def kind(self) -> str:
         return "flat" if self.fold == 1 else f"x{self.fold}"
 
-    @property
+    @cached_property
     def cycles(self) -> float:
         """Largest ``df * span`` for which every tap of every point falls on a cell."""
         return ((M * self.fold - COMB_TAPS) / M - 1e-9) / self.combs
@@ -350,10 +344,8 @@ class Comb(NufftMethod):
         """What the kernel reads of each comb."""
         return make_tables(self.combs, dtype)
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
-        found: dict[str, Any] = worker.weights(
-            chunk.lane, chunk.data, chunk.work, chunk.job.n_rows, chunk.stride
-        )  # fmt: skip
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
+        found: dict[str, Any] = worker.weights(chunk, stream)
         return found
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
@@ -511,13 +503,13 @@ class Samples(NufftMethod):
     warps: ClassVar[int] = 8
     partly: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def layout(self) -> SampleLayout:
         """The layout of the samples, for blocks of ``ls_powers``."""
         tiles = POWERS_SPAN // (64 * max(1, self.combs // 8))
         return SampleLayout(1, self.combs, tiles, self.modes, self.reach, self.halves)
 
-    @property
+    @cached_property
     def cycles(self) -> float:
         """Largest ``df * span`` for which samples are close enough."""
         return FULLEST / self.combs
@@ -526,7 +518,7 @@ class Samples(NufftMethod):
     def circle(self) -> float:
         return M * self.combs
 
-    @property
+    @cached_property
     def taps(self) -> int:
         """Interpolation coefficients of one grid: pairs."""
         return self.parts * sum(self.steps) * 32
@@ -536,7 +528,7 @@ class Samples(NufftMethod):
         """Rows of 16 frequencies after which samples lie at the same places between frequencies again."""
         return self.combs // 8 if self.halves else max(1, self.combs // 16)
 
-    @property
+    @cached_property
     def steps(self) -> tuple[int, int]:
         """Groups of four samples, of eight halves, that a row of 16 frequencies is made of, at f and at 2f."""
         if self.halves:
@@ -586,8 +578,9 @@ class Samples(NufftMethod):
         made = cut(self.layout, job.f0[own], job.df[own], job.nf[own], len(order), job.shared, 1, turns=1)
         return made, small_arrays(made, i)
 
-    def early_arrays(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
-        """The coefficients that ``ls_powers`` interpolates with: of each grid of the part, or of the one of all.
+    def _taps(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> dict[str, Any]:
+        """Launch the computation of the coefficients that ``ls_powers`` interpolates with: of each grid of the part,
+        or of the one of all.
 
         Those of one grid are computed by the launch before the recorded one, in buffers of that launch.  Those of many
         grids take too much room for each launch to keep its own: recorded launches compute them.
@@ -609,18 +602,16 @@ class Samples(NufftMethod):
             blocks=blocks, member=0, order=data[f"order{i}"], **chunk.grids, **window, **taps,
         )  # fmt: skip
         module = worker.runtime.module(*self._kernel(worker.spec))
-        module.launch("ls_taps", (n * blocks,), (256,), (args,), stream=lane.stream)
+        module.launch("ls_taps", (n * blocks,), (256,), (args,), stream=stream)
         return taps
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
-        found: dict[str, Any] = worker.sampler.points(
-            chunk.lane, chunk.data, chunk.info, chunk.work, chunk.work["owner"], chunk.job.n_rows, chunk.stride
-        )
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
+        found: dict[str, Any] = worker.sampler.points(chunk, stream)
         return found
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
         """Samples, then powers, of a group of the part's objects after the other."""
-        more, taps, cut_of_part = self.arguments(worker, chunk, i), chunk.early[i], chunk.cuts[i]
+        more, taps, cut_of_part = self.arguments(worker, chunk, i), self._taps(worker, chunk, i, stream), chunk.cuts[i]
         assert cut_of_part is not None
         order, grids = more["order"], {k: more[k] for k in ("offsets", "df", "f0", "grid_stride")}
         own = {k: v for k, v in more.items() if k not in ("tasks", "order", "grid_stride")}
@@ -669,20 +660,35 @@ def nufft_methods(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tu
     return tuple(out)
 
 
-@lru_cache(maxsize=64)
-def _divided(
-    known: tuple[NufftMethod, ...],
-) -> tuple[tuple[NufftMethod, ...], tuple[NufftMethod, ...], NDArray[np.bool_], NDArray[np.bool_]]:
-    """The methods for short series, which come first; the combs; which combs to prefer to samples, and which to prefer
-    to any method, for long series.
+_NO_LIMIT: tuple[float, ...] = (0.0, 0.0, 0.0, 0, 0, 0, 0)
 
-    The last entries are for direct sums, number -1.
+
+class Choice:
+    """Methods to choose from, and what follows from them alone.
+
+    Attributes
+    ----------
+    short, combs : tuple of NufftMethod
+        Those for short series, which come first, and the combs, which come last.
+    samples : int
+        Number of the first comb.
+    serving : list of tuple
+        For each class of ``df * span`` the numbered methods for short series that serve it, and the numbered combs.
     """
-    short = tuple(a for a in known if not a.long_alone)
-    assert short == known[: len(short)]
-    combs = tuple(a for a in known if not isinstance(a, Samples))
-    over_samples = np.array([a.for_long_series or a.long_alone for a in combs] + [False])
-    return short, combs, over_samples, np.array([a.long_alone for a in combs] + [False])
+
+    def __init__(self, known: tuple[NufftMethod, ...]) -> None:
+        self.known, self.ends = known, class_ends(known)
+        self.short = tuple(a for a in known if not a.long_alone)
+        assert self.short == known[: len(self.short)]
+        self.combs = tuple(a for a in known if not isinstance(a, Samples))
+        self.samples = len(known) - len(self.combs)
+        numbered = [[(i, a) for i, a in enumerate(known) if a in some] for some in (self.short, self.combs)]
+        self.serving = [tuple([m for m in some if end <= m[1].cycles] for some in numbered) for end in self.ends]
+
+
+@lru_cache(maxsize=8)
+def _choice(dtype: np.dtype[Any], shared: int, matrix: bool, direct_only: bool) -> Choice:
+    return Choice(() if direct_only else nufft_methods(dtype, shared, matrix))
 
 
 def sample_layout(dtype: np.dtype[Any]) -> SampleLayout:
@@ -695,8 +701,17 @@ class SinusoidMethods(Methods):
     """The methods of one sinusoid."""
 
     @cached_property
+    def choice(self) -> Choice:
+        """The methods to choose from."""
+        return _choice(self.spec.dtype, self.shared, self.matrix, self.direct_only)
+
+    @property
     def known(self) -> tuple[NufftMethod, ...]:
-        return () if self.direct_only else nufft_methods(self.spec.dtype, self.shared, self.matrix)
+        return self.choice.known
+
+    @property
+    def ends(self) -> NDArray[np.float64]:  # type: ignore[override]
+        return self.choice.ends
 
     @property
     def direct(self) -> DirectSums:
@@ -729,39 +744,25 @@ class SinusoidMethods(Methods):
         """The numbers that `choose` gives each object if it has up to `LONG` points, and if it has more."""
         if len(nf) > 1:
             return self._short_and_long(nf, cycles)
-        first, classes = classes_of(self.ends, cycles)
-        last = first + int(classes.max(initial=0))
-        short, long = zip(*(self._of_class(int(nf[0]), number) for number in range(first, last + 1)), strict=True)
+        first, classes, n = classes_of(self.ends, cycles)
+        short, long = zip(*(self._of_class(int(nf[0]), first + k) for k in range(n)), strict=True)
         chosen = np.array(short)[classes]
         return chosen, chosen if short == long else np.array(long)[classes]
 
     def _of_class(self, nf: int, number: int) -> tuple[int, int]:
         """The same for a class of ``df * span`` on a grid that all objects share."""
         if (nf, number) not in self._of_classes:
-            self._of_classes[nf, number] = self._find_of_class(nf, float(self.ends[number]))
+            self._of_classes[nf, number] = self._find_of_class(nf, number)
         return self._of_classes[nf, number]
 
-    def _find_of_class(self, nf: int, cycles: float) -> tuple[int, int]:
-        known = self.known
+    def _find_of_class(self, nf: int, number: int) -> tuple[int, int]:
         if nf < SMALLEST_NUFFT:
             return -1, -1
-        some, combs, over_samples, over_all = _divided(known)
-        samples = len(known) - len(combs)  # they come first
-        short = cheapest(some, self._costs_of(nf), cycles)
-        other = cheapest(known, self._costs_of(nf), cycles, samples)
-        better = other >= 0 and (over_all[other - samples] or (0 <= short < samples and over_samples[other - samples]))
-        return short, other if better else short
-
-    def _costs_of(self, nf: int) -> list[float]:
-        """What each method costs on a grid of so many frequencies."""
-        if nf not in self._costs_of_grid:
-            self._costs_of_grid[nf] = [method.cost(nf) for method in self.known]
-        return self._costs_of_grid[nf]
-
-    @cached_property
-    def _costs_of_grid(self) -> dict[int, list[float]]:
-        """What `_costs_of` has found."""
-        return {}
+        short, other = (cheapest(some, nf) for some in self.choice.serving[number])
+        if other < 0:
+            return short, short
+        comb, sampled = self.known[other], 0 <= short < self.choice.samples
+        return short, other if comb.long_alone or (sampled and comb.for_long_series) else short
 
     @cached_property
     def _of_classes(self) -> dict[tuple[int, int], tuple[int, int]]:
@@ -771,12 +772,12 @@ class SinusoidMethods(Methods):
     def _short_and_long(
         self, nf: NDArray[np.int64], cycles: NDArray[np.float64]
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        known = self.known
-        some, combs, over_samples, over_all = _divided(known)
-        short, other = self.choose_of(some, nf, cycles), self.choose_of(combs, nf, cycles)
-        samples = len(known) - len(combs)  # they come first
-        better = over_all[other] | (over_samples[other] & (short >= 0) & (short < samples))
-        return short, np.where(better, other + samples, short)
+        choice = self.choice
+        short, other = self.choose_of(choice.short, nf, cycles), self.choose_of(choice.combs, nf, cycles)
+        alone = np.array([a.long_alone for a in choice.combs] + [False])  # the last entry is that of direct sums
+        shared = np.array([a.for_long_series for a in choice.combs] + [False])
+        better = alone[other] | (shared[other] & (short >= 0) & (short < choice.samples))
+        return short, np.where(better, other + choice.samples, short)
 
     def few(self, nf: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.int64]:
         """Most points of objects summed directly though another method serves them; 0 unless the method is "auto".
@@ -801,30 +802,46 @@ class SinusoidMethods(Methods):
         if not self.grids.shared or not len(lengths):
             return super().deal(objects, lengths, cycles, all_candidates)
         nf = int(self.grids.nf[0])
-        first, classes = classes_of(self.ends, cycles)
-        ends = [-np.inf, *self.ends.tolist()][first : first + int(classes.max()) + 2]
-        both = [self._of_class(nf, first + k) for k in range(len(ends) - 1)]
+        first, classes, n = classes_of(self.ends, cycles)
+        both = [self._of_class(nf, first + k) for k in range(n)]
         fews = {number: self._few_of(nf, number) for number in {number for each in both for number in each}}
-        few = [[fews[number] for number in each] for each in both]
+        few = np.array([fews[number] for each in both for number in each])
         kind = 2 * classes + (lengths > LONG)
-        direct = lengths <= np.array(few).ravel()[kind]
-        kind = 2 * kind + direct
-        numbers = np.array([number for each in both for one in each for number in (one, -1)])
-        given, parts, known = numbers[kind], [], dict[int, dict[str, float]]()
-        present = np.bincount(kind, minlength=len(numbers)).nonzero()[0].tolist()
-        for i in sorted({int(numbers[j]) for j in present}):
-            part = self._part(self.method(i), (given == i).nonzero()[0], self.grids.nf, lengths, cycles, all_candidates)
-            known[i] = part.method.limits(part)
+        kind = 2 * kind + (lengths <= few[kind])
+        numbers = [number for each in both for one in each for number in (one, -1)]
+        counts = np.bincount(kind, minlength=len(numbers)).tolist()
+        present = [j for j, count in enumerate(counts) if count]
+        chosen = sorted({numbers[j] for j in present})
+        place = [chosen.index(number) if count else 0 for number, count in zip(numbers, counts, strict=True)]
+        most, long = float(cycles.max()), {numbers[j] for j in present if j & 2}
+        parts, known = [], dict[int, dict[str, float]]()
+        for number, order in zip(chosen, dealt(lengths, kind, counts, place), strict=True):
+            method = self.method(number)
+            some = Objects(
+                order, self.grids.nf, True, min(most, method.cycles), long=number in long, all_candidates=all_candidates
+            )
+            part = method.part(self, some)
+            known[number] = method.limits(part)
             parts.append(part)
-        limits = np.zeros(len(numbers), cs.LIMIT)
+        rows = [_NO_LIMIT] * len(counts)
         for j in present:
-            k, long, summed = j // 4, j // 2 % 2, j % 2
-            fewest, most = (0, few[k][long]) if summed else (few[k][long] + 1, MANY)
-            if both[k][0] != both[k][1]:  # another number of points may want another method
-                fewest, most = (max(fewest, LONG + 1), most) if long else (fewest, most if summed else LONG)
-            about = known[int(numbers[j])]
-            limits[j] = ends[k], ends[k + 1], about["circle"], fewest, most, about["stretch"], about["window"]
-        return parts, limits[kind]
+            rows[j] = self._limit(first, j, both[j // 4], fews, known)
+        table = np.array(rows, cs.LIMIT).view(np.int64).reshape(len(rows), -1)
+        return parts, table.take(kind, 0).view(cs.LIMIT).ravel()  # records by themselves take 30 times as long
+
+    def _limit(
+        self, first: int, kind: int, both: tuple[int, int], fews: dict[int, int], known: dict[int, dict[str, float]]
+    ) -> tuple[float, ...]:
+        """What an object of a kind must be for its part (``structs.LIMIT``); ``both``: the numbers of its class."""
+        number, long, summed = both[kind // 2 % 2], kind // 2 % 2, kind % 2
+        fewest, most = (0, fews[number]) if summed else (fews[number] + 1, MANY)
+        if both[0] != both[1]:  # another number of points may want another method
+            fewest, most = (max(fewest, LONG + 1), most) if long else (fewest, most if summed else LONG)
+        about, end = known[-1 if summed else number], first + kind // 4
+        least = float(self.ends[end - 1]) if end else -np.inf
+        return (
+            least, float(self.ends[end]), about["circle"], fewest, most, about["stretch"], about["window"]
+        )  # fmt: skip
 
     def _few_of(self, nf: int, number: int) -> int:
         """As `few`, of one grid and one number."""

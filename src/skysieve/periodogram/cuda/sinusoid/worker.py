@@ -45,22 +45,18 @@ class SinusoidWorker(Worker):
         chunk = DeviceChunk(lane, job, data, info, peaks, power, values, bins, cuts=cuts)
         methods: list[Any] = [part.method for part in parts]
         assert all(isinstance(method, SinusoidMethod) for method in methods)
-        early = [i for i, method in enumerate(methods) if method.early]
-        late = [i for i, method in enumerate(methods) if not method.early]
-        chunk.largest = max(late or early, key=lambda i: len(parts[i].order))
+        chunk.largest = max(range(len(parts)), key=lambda i: (not methods[i].direct, len(parts[i].order)))
+        others = [i for i in range(len(parts)) if i != chunk.largest]
         with lane:
-            chunk.early = [method.early_arrays(self, chunk, i) for i, method in enumerate(methods)]
             chunk.work = self._clean(chunk)
-            # small parts do not fill the GPU: they run beside the largest one
-            side = lane.fork() if len(parts) > 1 else None
-            for i in early:
-                methods[i].launch(self, chunk, i, lane.stream if i == chunk.largest else side)
-            chunk.prepare_rows(self)
-            if len(late) > 1:
-                lane.fork()
-            for i in sorted(late, key=lambda i: i == chunk.largest):
-                methods[i].launch(self, chunk, i, lane.stream if i == chunk.largest else side)
-            if len(parts) > 1:
+            chunk.prepare_rows(self, methods[chunk.largest], lane.stream)
+            # small parts do not fill the GPU: they run beside the largest one, which is launched first
+            side = lane.fork() if others else None
+            methods[chunk.largest].launch(self, chunk, chunk.largest, lane.stream)
+            for i in others:
+                chunk.prepare_rows(self, methods[i], side)
+                methods[i].launch(self, chunk, i, side)
+            if others:
                 lane.join()
             self._peaks(chunk)
             if job.host_power is not None and job.n_powers:
