@@ -63,8 +63,8 @@ IMPULSES, SECONDS = 3, 32.0
 """Impulses and steps that were removed in so many seconds before a candidate, from which on `AMONG` counts, and a
 candidate has to be `Look.dispersed` and not `WEAK`.  After fewer seconds of data, as many fewer are enough."""
 WEAK = 0.92
-"""Part of the threshold of the search that the S/N against the samples beside a candidate has to reach there (of 5,000
-bursts none had less; residues of steps that are dispersed had up to 0.90)."""
+"""Part of the threshold of the search that the S/N against the samples beside a candidate has to reach there (the
+bursts of a campaign had about 0.92 and more, other candidates that are dispersed 0.90 and less)."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
