@@ -8,7 +8,7 @@ import pytest
 from skysieve.dedispersion import Candidates, Filterbank, fake, inject_pulses, plan, search
 from skysieve.dedispersion.injections.interference import with_interference
 from skysieve.dedispersion.injections.pulses import Pulse
-from skysieve.dedispersion.single_pulse.vetting import REASONS, Vetting
+from skysieve.dedispersion.single_pulse.vetting import REASONS, Look, Vetting
 from skysieve.dedispersion.stream import StreamSearch
 
 BAND = {"nchan": 128, "tsamp": 1e-3, "fch1": 1500.0, "foff": -2.34375}
@@ -105,3 +105,19 @@ def test_bumps_of_the_baseline_are_vetoed(test_data, name):
         found = search(fb, plan(fb, 200.0), threads=1)
         assert len(found) == 0
         assert sum(found.vetoed.values()) >= 1
+
+
+@pytest.mark.parametrize(
+    ("snr", "power", "broad", "flat", "sweep", "among", "why"),
+    [
+        (46.0, 2478.0, 2133.0, 1829.0, 0.66, True, ""),  # a bright burst of a short sweep, which was vetoed
+        (9.3, 107.0, 86.0, 109.0, 0.9, True, "undispersed"),  # the residue of a step, which was not
+        (9.3, 107.0, 86.0, 109.0, 0.9, False, ""),
+        (6.0, 60.0, 50.0, 0.0, 20.0, True, "red noise"),
+        (6.0, 60.0, 50.0, 0.0, 20.0, False, ""),
+    ],
+)
+def test_among_steps_a_candidate_has_to_be_dispersed(snr, power, broad, flat, sweep, among, why):
+    obs = noise(1.0).observation
+    look = Look(snr, 0.85 * snr, power, 0.76 * power, broad, flat, sweep, 1.0)
+    assert Vetting(obs, obs.top, 4148.8, 300.0, 2000)._reason(look, snr + 0.7, 30.0, 60, among) == why

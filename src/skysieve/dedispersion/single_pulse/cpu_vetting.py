@@ -54,38 +54,59 @@ def channel_sums(rows, known, first, size, start, width, guard, sums):
         add_sample(rows[i], known[i], first + i // size, start, width, guard, sums)
 
 
+@njit(**JIT)
+def centre(x, known, used, mean, var, v, w):
+    """Set ``v`` to one sample of each channel less its mean, and ``w`` to its variance; 0 where it does not count."""
+    for c in range(len(x)):
+        counts = known[c] & used[c]
+        v[c] = np.float64(x[c]) - mean[c] if counts else 0.0
+        w[c] = var[c] if counts else 0.0
+
+
+@in_interpreter(centre)
+def _centre(x, known, used, mean, var, v, w):
+    counts = known & used
+    v[:] = np.where(counts, x.astype(np.float64) - mean, 0.0)
+    w[:] = np.where(counts, var, 0.0)
+
+
 @njit(**ANY_ORDER)
-def add_bands(x, known, edges, mean, var, s, q):
-    """Add one sample of each channel, less its mean, and its variance, to the sub-bands."""
+def add_bands(v, w, edges, flat, at):
+    """Add the values of all channels to their sub-bands in bin ``at``."""
     for b in range(len(edges) - 1):
-        total = variance = 0.0
+        s = q = 0.0
         for c in range(edges[b], edges[b + 1]):
-            total += np.float64(x[c]) - mean[c] if known[c] else 0.0
-            variance += var[c] if known[c] else 0.0
-        s[b] += total
-        q[b] += variance
+            s += v[c]
+            q += w[c]
+        flat[0, b, at] += s
+        flat[1, b, at] += q
 
 
 @in_interpreter(add_bands)
-def _add_bands(x, known, edges, mean, var, s, q):
-    s += np.add.reduceat(np.where(known, x.astype(np.float64) - mean, 0.0), edges[:-1])
-    q += np.add.reduceat(np.where(known, var, 0.0), edges[:-1])
+def _add_bands(v, w, edges, flat, at):
+    flat[0, :, at] += np.add.reduceat(v, edges[:-1])
+    flat[1, :, at] += np.add.reduceat(w, edges[:-1])
 
 
 @njit(**JIT)
-def add_channel(x, known, first, size, mean, var, s, q):
-    """Add samples of one channel, less its mean, and its variance, to the bins from ``first`` on."""
-    for i in range(len(x)):
-        if known[i]:
-            s[first + i // size] += np.float64(x[i]) - mean
-            q[first + i // size] += var
+def line_up(v, w, edges, start, lined, at):
+    """Add the values of all channels to their sub-bands in the bins after their ``start``."""
+    length = lined.shape[2]
+    for b in range(len(edges) - 1):
+        for c in range(edges[b], edges[b + 1]):
+            place = at - start[c]
+            if 0 <= place < length:
+                lined[0, b, place] += v[c]
+                lined[1, b, place] += w[c]
 
 
-@in_interpreter(add_channel)
-def _add_channel(x, known, first, size, mean, var, s, q):
-    bins = first + np.arange(len(x)) // size
-    np.add.at(s, bins, np.where(known, x.astype(np.float64) - mean, 0.0))
-    np.add.at(q, bins, np.where(known, var, 0.0))
+@in_interpreter(line_up)
+def _line_up(v, w, edges, start, lined, at):
+    place = at - start
+    [some] = np.nonzero((place >= 0) & (place < lined.shape[2]))
+    where = np.searchsorted(edges, some, "right") - 1, place[some]
+    np.add.at(lined[0], where, v[some])
+    np.add.at(lined[1], where, w[some])
 
 
 @njit(**JIT)
@@ -105,13 +126,9 @@ def band_series(rows, known, first, size, start, edges, used, mean, var, flat, l
     lined : float64 (2, bands, bins)
         The same, de-dispersed: bin 0 of a channel is ``start``.
     """
-    n, length = len(rows), lined.shape[2]
-    for i in range(n):
+    v, w = np.empty(rows.shape[1]), np.empty(rows.shape[1])
+    for i in range(len(rows)):
         at = first + i // size
-        add_bands(rows[i], known[i] & used, edges, mean, var, flat[0, :, at], flat[1, :, at])
-    for b in range(len(edges) - 1):
-        for c in range(edges[b], edges[b + 1]):
-            low, high = max(0, (start[c] - first) * size), min(n, (start[c] + length - first) * size)
-            if used[c] and low < high:
-                at = first + low // size - start[c]
-                add_channel(rows[low:high, c], known[low:high, c], at, size, mean[c], var[c], lined[0, b], lined[1, b])
+        centre(rows[i], known[i], used, mean, var, v, w)
+        add_bands(v, w, edges, flat, at)
+        line_up(v, w, edges, start, lined, at)

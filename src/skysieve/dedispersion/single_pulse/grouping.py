@@ -32,12 +32,13 @@ WORTH = 4.0
 
 
 def compile_beside() -> None:
-    """Start to compile the grouping of events in another process, if it is not stored."""
+    """Start to compile the grouping of events and the second look in another process, if they are not stored."""
     from skysieve.core.cpu import jit
 
-    from . import cpu_grouping
+    from . import cpu_grouping, cpu_vetting
 
-    jit.compile_beside(f"from {__name__} import group_one; group_one()", cpu_grouping.explain)
+    use = f"from {__name__} import group_one; group_one(); from {__package__}.vetting import look_at_one; look_at_one()"
+    jit.compile_beside(use, cpu_grouping.explain, cpu_vetting.channel_sums, cpu_vetting.band_series)
 
 
 def group_one() -> None:

@@ -429,9 +429,10 @@ class SearchPlan(EnginePlan):
         columns, group = columns_of(events, head, dms_all, fb.observation, ref, job.dm_constant)
         vetoed: dict[str, int] = {}
         if self._veto:
-            vetting = Vetting(fb.observation, ref, job.dm_constant, float(dms_all[-1]), length)
+            vetting = Vetting(fb.observation, ref, job.dm_constant, float(dms_all[-1]), length, job.threshold)
             again = _Again(plain, cleaner, lost, whole)
-            reasons = vetting.reasons(columns, again, cleaner.impulses, (lost.start, fb.nsamp))
+            threads = usable_cores() if self._threads is None else max(1, self._threads)
+            reasons = vetting.reasons(columns, again, cleaner.impulses, (lost.start, fb.nsamp), threads)
             vetoed = counted(reasons)
             columns, events, group = kept(columns, events, group, reasons == "")
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from skysieve.core.tasks import TaskPool
+from skysieve.dedispersion.contract import THRESHOLD
 from skysieve.dedispersion.data.delays import delay_seconds
 
 from .candidates import Events
@@ -42,21 +46,25 @@ the best window without dispersion lacks less than the second one of its power, 
 sub-bands by widths between the other two."""
 AMONG = (*NARROW, (0.4, 0.2, 0.0, math.inf), (0.48, 0.25, 2.0, math.inf))
 """The same where impulses or steps of the gain were removed."""
-WEAK = 0.72, 6.7
-"""Where impulses or steps of the gain were removed, a candidate is also vetoed if its S/N against the samples beside it
-is below the first number times the S/N of the search, and below the second number."""
-LOW_DM, FLAT, UNRESOLVED = 3.0, 0.75, 0.25
-"""A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM; and where
-impulses or steps of the gain are removed, if its arrival differs by fewer widths over its sub-bands."""
+LOW_DM, UNRESOLVED = 3.0, 0.25
+"""A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM."""
+BROAD = 8
+"""Parts of the band in which the power of a candidate is compared with that of windows without dispersion: few, since
+noise adds to each."""
 BETTER = 1.4, 20.0
 """A candidate of any DM is vetoed if the best window without dispersion has more than so many times its power, and so
 much more."""
-RESOLVED, NONE = 2.0, 0.05
-"""Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion has
-nearly its power; and the part that such a window may lack."""
+MARGIN = 9.0, 0.05
+"""A candidate is dispersed if its power exceeds that of the best window without dispersion by so much, and by this part
+of it."""
+RESOLVED = 2.0
+"""Widths by which the arrival of a candidate differs over its sub-bands, from which on a pulse is `dispersed`."""
 IMPULSES, SECONDS = 3, 32.0
-"""Impulses and steps that were removed in so many seconds before a candidate, from which on `AMONG`, `FLAT` and `WEAK`
-count."""
+"""Impulses and steps that were removed in so many seconds before a candidate, from which on `AMONG` counts, and a
+candidate has to be `Look.dispersed` and not `WEAK`.  After fewer seconds of data, as many fewer are enough."""
+WEAK = 0.92
+"""Part of the threshold of the search that the S/N against the samples beside a candidate has to reach there (the
+bursts of a campaign had about 0.92 and more, other candidates that are dispersed 0.90 and less)."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
@@ -71,7 +79,9 @@ SLICE = 2**21
 """Samples that are read at a time."""
 LEAST_KNOWN = 32
 """Samples of a channel beside a candidate, from which its level and sigma are known."""
-Slice = tuple[int, "NDArray[np.int64]", "NDArray[np.float64]", "NDArray[np.float64]"]
+ROW_STEPS = 40.0
+"""Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us)."""
+Slice = tuple[int, "NDArray[np.float32]", "NDArray[np.bool_]"]
 
 
 class Samples(Protocol):
@@ -97,6 +107,8 @@ class Look:
     power, undispersed : float
         Sum over sub-bands of the squares of their S/N: of the window, and of the best window without dispersion that
         covers it there.
+    broad, broad_undispersed : float
+        The same for `BROAD` parts of the band.
     sweep : float
         Widths by which the arrival differs over the sub-bands that carry its power.
     red : float
@@ -107,12 +119,19 @@ class Look:
     rest: float
     power: float
     undispersed: float
+    broad: float
+    broad_undispersed: float
     sweep: float
     red: float
 
     def lacks(self, part: float) -> bool:
         """Whether the best window without dispersion lacks less than a part of the power."""
         return self.power - self.undispersed < part * self.power
+
+    @property
+    def dispersed(self) -> bool:
+        """Whether it is stronger than any window without dispersion."""
+        return self.broad - self.broad_undispersed > max(MARGIN[0], MARGIN[1] * self.broad)
 
 
 class Vetting:
@@ -126,10 +145,16 @@ class Vetting:
         The highest DM that is searched.
     block : int
         Samples after the block of a candidate that are known when it is complete, in a stream.
+    threshold : float
+        S/N of the search.
     """
 
-    def __init__(self, obs: Observation, ref_freq: float, dm_constant: float, highest: float, block: int) -> None:
+    def __init__(
+        self, obs: Observation, ref_freq: float, dm_constant: float, highest: float, block: int,
+        threshold: float = THRESHOLD,
+    ) -> None:  # fmt: skip
         self.obs, self.ref_freq, self.dm_constant, self.block = obs, ref_freq, dm_constant, block
+        self.threshold = threshold
         self.low = LOW_DM if highest > LOW_DM else -math.inf
         self.usable = obs.nchan >= LEAST_CHANNELS and obs.dm is None
         bands = max(4, min(MOST_BANDS, obs.nchan // LEAST_BAND))
@@ -146,7 +171,7 @@ class Vetting:
 
     def reasons(
         self, columns: dict[str, NDArray[Any]], samples: Samples, impulses: Callable[[int, int], int],
-        limits: tuple[int, int],
+        limits: tuple[int, int], threads: int = 1,
     ) -> NDArray[np.str_]:  # fmt: skip
         """Why each candidate is vetoed: a name of `REASONS`, or "".
 
@@ -159,20 +184,45 @@ class Vetting:
             ``impulses(start, stop)`` is the number of impulses, and of steps of the gain, removed between two samples.
         limits : (int, int)
             The first sample of the data, and the last + 1.
+        threads : int
+            Threads that look at candidates; one of them reads samples at a time.
         """
+        reading = Lock()
+
+        def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+            with reading:
+                return samples(start, stop)
+
+        def reason(i: int) -> str:
+            snr, dm, time, width = (float(columns[name][i]) for name in ("snr", "dm", "time", "width"))
+            top = time + float(delay_seconds(self.obs.top, dm, self.ref_freq, self.dm_constant)) - width / 2
+            size = max(1, round(width / self.obs.tsamp))
+            at = round(top / self.obs.tsamp)
+            look = self.look(read, dm, at, size)
+            if look is None:
+                return ""
+            if self._cut(dm, at, size, limits):
+                return "edge"
+            before = max(limits[0], at - round(SECONDS / self.obs.tsamp))
+            needed = IMPULSES * (at + size - before) * self.obs.tsamp / SECONDS
+            return self._reason(look, snr, dm, size, impulses(before, at + size) >= max(1.0, min(IMPULSES, needed)))
+
         found = np.zeros(len(columns["snr"]), f"U{max(map(len, REASONS))}")
-        if self.usable:
-            for i in range(len(found)):
-                snr, dm, time, width = (float(columns[name][i]) for name in ("snr", "dm", "time", "width"))
-                top = time + float(delay_seconds(self.obs.top, dm, self.ref_freq, self.dm_constant)) - width / 2
-                size = max(1, round(width / self.obs.tsamp))
-                at = round(top / self.obs.tsamp)
-                look = self.look(samples, dm, at, size)
-                if look is not None:
-                    found[i] = (
-                        "edge" if self._cut(dm, at, size, limits) else self._reason(look, snr, dm, at, size, impulses)
-                    )
+        if self.usable and len(found):
+            with TaskPool(max(1, min(threads, len(found)))) as pool:
+                found[:] = pool.run([partial(reason, i) for i in range(len(found))])
         return found
+
+    def _kernels(self, samples: int) -> tuple[Callable[..., None], Callable[..., None]]:
+        """`cpu_vetting.channel_sums` and `.band_series`, interpreted for a first small cut-out of so many samples."""
+        from skysieve.core.cpu.jit import interpreted_if_small
+
+        from . import cpu_vetting
+
+        steps = ROW_STEPS * samples
+        return interpreted_if_small(cpu_vetting.channel_sums, steps), interpreted_if_small(
+            cpu_vetting.band_series, steps
+        )
 
     def _cut(self, dm: float, at: int, width: int, limits: tuple[int, int]) -> bool:
         """Whether the data end within half a width of the window, in half of the channels."""
@@ -180,26 +230,20 @@ class Vetting:
         half = width // 2
         return at + late < limits[0] + half or at + late + width > limits[1] - half
 
-    def _reason(
-        self, look: Look, snr: float, dm: float, at: int, width: int, impulses: Callable[[int, int], int]
-    ) -> str:
-        before = at - round(SECONDS / self.obs.tsamp)
-        among = impulses(before, at + width) >= IMPULSES
+    def _reason(self, look: Look, snr: float, dm: float, width: int, among: bool) -> str:
+        """Why a candidate is vetoed; ``among`` says whether impulses or steps of the gain were removed before it."""
         if any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
                for rest, part, low, high in (AMONG if among else NARROW)):  # fmt: skip
             return "narrow"
-        if look.undispersed > BETTER[0] * look.power + BETTER[1] or (look.sweep > RESOLVED and look.lacks(NONE)):
+        if look.undispersed > BETTER[0] * look.power + BETTER[1]:
             return "undispersed"
-        if look.lacks(UNRESOLVED):
-            if dm < self.low and width * self.obs.tsamp <= LONGEST:
-                return "undispersed"
-            if look.sweep < FLAT and self.low > 0 and among:
-                return "undispersed"
+        if not look.dispersed and (look.sweep > RESOLVED or (among and self.low > 0)):
+            return "undispersed"
+        if look.lacks(UNRESOLVED) and dm < self.low and width * self.obs.tsamp <= LONGEST:
+            return "undispersed"
         if (look.red > RED and look.snr < SURE * look.red) or not EVEN[0] <= look.snr / snr <= EVEN[1]:
             return "red noise"
-        if among and look.snr < min(WEAK[0] * snr, WEAK[1]):
-            return "red noise"
-        return ""
+        return "red noise" if among and look.snr < WEAK * self.threshold else ""
 
     def look(self, samples: Samples, dm: float, at: int, width: int) -> Look | None:
         """What the cut-out of a window shows, whose first sample at the top of the band is ``at``.
@@ -214,36 +258,27 @@ class Vetting:
         length = 2 * side + w
         count = length + int(delays.max())
         guard = w // 2 + 1
-        read = _Binned(samples, at - side * bin_, count, bin_, obs.nchan)
-        known, mean, square = np.zeros((3, obs.nchan))
-        for first, number, total, squares in read.slices():
-            rel = np.arange(first, first + len(number))[:, None] - (side + delays)
-            off = (rel < -guard) | (rel >= w + guard)
-            for sums, values in ((known, number), (mean, total), (square, squares)):
-                sums += np.einsum("ij,ij->j", values, off)
+        sum_channels, add_bands = self._kernels(count * bin_)
+        read = _Cut(samples, at - side * bin_, count, bin_, obs.nchan)
+        sums = np.zeros((5, obs.nchan))
+        for first, rows, counts in read.slices():
+            sum_channels(rows, counts, first, bin_, side + delays, w, guard, sums)
         if read.gone:
             return None
+        known, mean, square = sums[:3]
         with np.errstate(divide="ignore", invalid="ignore"):
             mean /= known
             var = square / known - mean**2
         good = (known >= LEAST_KNOWN) & (var > 1e-9 * mean**2)
         mean, var = np.where(good, mean, 0.0), np.where(good, var, 0.0)
         bands = len(self._edges) - 1
-        band = np.repeat(np.arange(bands), np.diff(self._edges))
         flat, lined = np.zeros((2, bands, count)), np.zeros((2, bands, length))
-        for first, number, total, _ in read.slices():
-            last = first + len(number)
-            for i, values in enumerate(((total - mean * number) * good, var * number)):
-                flat[i, :, first:last] = np.add.reduceat(values, self._edges[:-1], axis=1).T
-                rows = np.ascontiguousarray(values.T)
-                for c, late in enumerate(delays.tolist()):
-                    low, high = max(first, late), min(last, late + length)
-                    if low < high:
-                        lined[i, band[c], low - late : high - late] += rows[c, low - first : high - first]
+        for first, rows, counts in read.slices():
+            add_bands(rows, counts, first, bin_, delays, self._edges, good, mean, var, flat, lined)
         (s, q), (s0, q0) = _running(lined), _running(flat)
 
         on, on_v = s[:, side + w] - s[:, side], q[:, side + w] - q[:, side]
-        near = max(1, min(max(2 * w, 16), side - guard))
+        near = max(1, min(_beside(w), side - guard))
         low, high = side - guard + 1, side + w + guard - 1
         beside = s[:, low] - s[:, low - near] + s[:, high + near] - s[:, high]
         beside_v = q[:, low] - q[:, low - near] + q[:, high + near] - q[:, high]
@@ -258,13 +293,24 @@ class Vetting:
             float(_over(excess[rest].sum(), math.sqrt(on_v[rest].sum()))),
             float(power.sum()),
             _undispersed(s0, q0, power, middle, w, side),
+            *self._broad(excess, on_v, s0, q0, middle, w, side),
             math.sqrt(12 * spread) / w,
             _redness(s.sum(axis=0), q.sum(axis=0), w, side, guard, float(var.sum()) * bin_),
         )
 
+    def _broad(
+        self, excess: NDArray[np.float64], variance: NDArray[np.float64], s: NDArray[np.float64],
+        q: NDArray[np.float64], middle: NDArray[np.float64], w: int, side: int,
+    ) -> tuple[float, float]:  # fmt: skip
+        """`Look.broad` and `Look.broad_undispersed`, from sums of sub-bands and their first samples, ``middle``."""
+        edges = np.linspace(0, len(excess), min(BROAD, len(excess)) + 1).round().astype(np.int64)
+        power = np.maximum(_over(_joined(excess, edges), np.sqrt(_joined(variance, edges))), 0) ** 2
+        first = _joined(middle, edges) / np.diff(edges)
+        return float(power.sum()), _undispersed(_joined(s, edges), _joined(q, edges), power, first, w, side)
 
-class _Binned:
-    """A cut-out, binned and in slices of time; it is read again for each pass, unless it is one slice.
+
+class _Cut:
+    """A cut-out in slices of time; it is read again for each pass, unless it is one slice.
 
     ``gone`` says whether its samples are not held any more.
     """
@@ -275,7 +321,7 @@ class _Binned:
         self._held: list[Slice] = []
 
     def slices(self) -> Iterator[Slice]:
-        """First bin; number, sum, and sum of squares of the samples of each bin and channel."""
+        """First bin, samples, and which of them count."""
         if self._held:
             yield from self._held
             return
@@ -286,21 +332,23 @@ class _Binned:
                 self.gone = True
                 return
             rows, gone = read
+            counts = ~gone
             if rows.dtype.kind == "f":
-                gone = gone | ~np.isfinite(rows)
-            x = np.where(
-                gone, 0.0, rows.astype(np.float64, copy=False)
-            )  # squares of a high level lose the noise in float32
-            shape = (last - first, self.bin, rows.shape[1])
-            one = (
-                first,
-                (~gone).reshape(shape).sum(axis=1),
-                x.reshape(shape).sum(axis=1),
-                (x * x).reshape(shape).sum(axis=1),
-            )
+                counts &= np.isfinite(rows)
+            one = first, np.ascontiguousarray(rows, np.float32), counts
             if last - first == self.count:
                 self._held = [one]
             yield one
+
+
+def look_at_one() -> None:
+    """Compile the sums of cut-outs."""
+    from . import cpu_vetting
+
+    rows, counts, start = np.zeros((2, 8), np.float32), np.ones((2, 8), np.bool_), np.zeros(8, np.int64)
+    cpu_vetting.channel_sums(rows, counts, 0, 1, start, 1, 1, np.zeros((5, 8)))
+    zeros, out = np.zeros(8), np.zeros((2, 1, 2))
+    cpu_vetting.band_series(rows, counts, 0, 1, start, np.array([0, 8]), counts[0], zeros, zeros, out, out.copy())
 
 
 def _running(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -343,6 +391,16 @@ def _over(a: Any, b: Any) -> Any:
     return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape), where=b > 0)
 
 
+def _beside(width: int) -> int:
+    """Samples on each side of a window from which its level is taken."""
+    return max(2 * width, 16)
+
+
+def _joined(x: NDArray[np.float64], edges: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Sums of sub-bands in parts of the band."""
+    return np.add.reduceat(x, edges[:-1], axis=0)
+
+
 def _undispersed(
     s: NDArray[np.float64], q: NDArray[np.float64], power: NDArray[np.float64], middle: NDArray[np.float64], w: int,
     side: int,
@@ -362,7 +420,9 @@ def _undispersed(
     """
     best, count = 0.0, s.shape[1] - 1
     for size in sorted({max(1, round(w * part)) for part in (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)}):
-        low, high = max(size, side - size), min(count - 2 * size, math.ceil(middle.max()) + w)
+        gap = size // 2
+        near = max(size, min(_beside(size), side - size - gap))
+        low, high = max(near + gap, side - size), min(count - near - size - gap, math.ceil(middle.max()) + w)
         at = np.arange(low, high + 1, max(1, size // 8))
         covered = np.minimum(at + size, middle[:, None] + w) - np.maximum(at, middle[:, None])
         inside = covered >= 0.5 * min(w, size)
@@ -371,8 +431,9 @@ def _undispersed(
         if not len(at):
             continue
         on, on_v = s[:, at + size] - s[:, at], q[:, at + size] - q[:, at]
-        beside = s[:, at] - s[:, at - size] + s[:, at + 2 * size] - s[:, at + size]
-        beside_v = q[:, at] - q[:, at - size] + q[:, at + 2 * size] - q[:, at + size]
+        before, after = at - gap, at + size + gap
+        beside = s[:, before] - s[:, before - near] + s[:, after + near] - s[:, after]
+        beside_v = q[:, before] - q[:, before - near] + q[:, after + near] - q[:, after]
         z = _over(on - beside * _over(on_v, beside_v), np.sqrt(on_v))
         best = max(best, float((np.where(inside, np.maximum(z, 0), 0) ** 2).sum(axis=0).max()))
     return best

@@ -187,7 +187,9 @@ class StreamSearch(Plan):
         self._vetting = None
         if (steps if veto is None else veto) and not self.job.every:
             highest = float(self.dms[-1])
-            made = Vetting(observation, self.ref_freq, self.job.dm_constant, highest, self.length)
+            made = Vetting(
+                observation, self.ref_freq, self.job.dm_constant, highest, self.length, self.job.threshold
+            )  # fmt: skip
             self._vetting = made if made.usable else None
             wide = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1]
             again = made.reach(wide, highest) + 2 * wide + self.job.overlap + delay
