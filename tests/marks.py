@@ -1,10 +1,18 @@
-"""Marks that tests share."""
+"""Marks and conditions that tests share."""
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 import pytest
+
+OLD_TYPER = tuple(map(int, version("typer").split(".")[:2])) < (0, 26)
+
+
+def loses_help(parameter: Any) -> bool:
+    """Return whether typer drops the text of an argument: releases before 0.26 do with click 8.5."""
+    return OLD_TYPER and parameter.param_type_name == "argument"
 
 
 def slow(*values: Any) -> Any:

@@ -273,7 +273,7 @@ def test_synthetic_atoms():
     ("options", "message"),
     [
         ({"detectors": ["X9"]}, "X9"),
-        ({"detectors": []}, "empty"),
+        ({"detectors": []}, "at least one name"),
         ({"duty": 0}, "duty=0"),
         ({"duty": 1e-9}, "no SFT"),
         ({"offsets": [1]}, "offsets"),
