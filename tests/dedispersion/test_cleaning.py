@@ -77,6 +77,19 @@ def test_steps_of_the_gain_are_undone():
     assert abs(out[6100:].mean() - before) < 0.02 * 96 / 2
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_changes_of_the_level_alone_are_no_steps_of_the_gain(bits):
+    """A level that rises for 0.4 s or for good, while the noise stays: such bumps are in recordings of Parkes."""
+    unit = 1.3 if bits == 4 else 20.0
+    x = np.random.default_rng(2).normal(7.5 if bits == 4 else 128, unit, (8192, 64))
+    x[3000:3400] += 0.6 * unit
+    x[5000:] += 0.6 * unit
+    rows = np.rint(x).clip(0, 2**bits - 1).astype(np.uint8)
+    out, cleaner = cleaned(Filterbank.from_array(rows.T, fch1=1500, foff=-4, tsamp=1e-3), "gain")
+    assert cleaner.jumps == []
+    assert np.array_equal(out, rows)
+
+
 @pytest.mark.parametrize(("slope", "second"), [(0.6, None), (-0.6, None), (0.0, 3150)], ids=str)
 def test_steps_are_measured_beside_drifts_and_other_steps(slope, second):
     """A drift of 0.6 sigma a second in all channels; or a step of the upper half of the band 0.15 s after the first."""
@@ -87,7 +100,7 @@ def test_steps_are_measured_beside_drifts_and_other_steps(slope, second):
     if second is not None:
         gain[second:, :32] *= 1.1
     wanted = x.copy()
-    x = 96 + (x - 96) + 96 * (gain - 1)
+    x *= gain
     fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
     out, cleaner = cleaned(fb, "gain")
     assert [at for at, _ in cleaner.jumps] == [pytest.approx(at, abs=3) for at in (3000, second) if at]

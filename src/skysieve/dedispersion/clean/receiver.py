@@ -81,6 +81,9 @@ STEP_BANDS = 1 + 3 + 7
 """Bands in which steps are sought: the widest ones."""
 LEAST_FIT = 4
 """Pieces on each side of a step, from which a drift is fitted: a line, or a cubic from twice as many."""
+NOISE_SHARE, NOISE_ERROR = 2.0, 2.5
+"""The logarithms of the changes of noise and level at a step of the gain differ by less than this factor, and that of
+the noise is more than this many times its error."""
 DRIFTED = 2.0
 """Standard errors from which on a drift counts."""
 SAME = 0.02
@@ -630,6 +633,14 @@ class Cleaner:
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio = before / after
             which &= (ratio > 0.5) & (ratio < 2)
+            if held:
+                noise, counts = (self._sigma, found.sigma), (len(rows), len(rows))
+            else:
+                counts = min(first, first - begin + context, self.block // 2), min(len(rows), end - context) - first
+                counts = counts[0], min(counts[1], self.block // 2)
+                noise = _noise(rows[first - counts[0] : first]), _noise(rows[first : first + counts[1]])
+            if not which.any() or not _is_gain(ratio[which], noise[0][which], noise[1][which], counts):
+                return None
             factor[which] = ratio[which]
             new = self._factor[which] * ratio[which]
             if which.any() and abs(np.mean((new - 1) * before[which] / found.sigma[which])) < SAME:
@@ -918,6 +929,38 @@ class CleanReader:
                 self._blocks.pop(next(iter(self._blocks)))
             self._blocks[at // size] = rows
         return self._blocks[number]
+
+
+def _noise(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Sigma of each channel, from differences of neighbouring samples, which a slow change of the level leaves alone."""
+    difference = np.diff(rows.astype(np.float64), axis=0)
+    sigma: NDArray[np.float64] = np.sqrt(np.mean(difference**2, axis=0) / 2)
+    return sigma
+
+
+def _is_gain(
+    ratio: NDArray[np.float64], before: NDArray[np.float64], after: NDArray[np.float64], counts: tuple[int, int]
+) -> bool:
+    """Whether the noise changes with the level, as it does with the gain; a pulse or a bump adds to the level alone.
+
+    Parameters
+    ----------
+    ratio : numpy.ndarray
+        Level before over that after the step, by channel.
+    before, after : numpy.ndarray
+        Sigma before and after it.
+    counts : (int, int)
+        Samples from which they are known.
+    """
+    good = (before > 0) & (after > 0)
+    if not good.any() or min(counts) < 2:
+        return False
+    level, noise = np.median(np.log(ratio[good])), np.median(np.log(before[good] / after[good]))
+    # The variance of the logarithm of a sigma from differences of n samples is 3/(4n); that of a median is 1.57 times
+    # that of a mean.
+    error = math.sqrt(1.57 * 0.75 * (1 / counts[0] + 1 / counts[1]) / good.sum())
+    share = noise / level if level else math.inf
+    return bool(1 / NOISE_SHARE < share < NOISE_SHARE and abs(noise) > NOISE_ERROR * error)
 
 
 def bands_of(groups: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
