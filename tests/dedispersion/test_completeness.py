@@ -569,6 +569,7 @@ def test_injections_that_cannot_be_are_named():
     ("name", "highest", "dm", "least"),
     [
         ("parkes_1bit.fil", 60.0, (5.0, 50.0), 0.8),
+        ("parkes_4bit.fil", 60.0, (5.0, 50.0), 0.8),
         ("parkes_8bit_2.fil", 60.0, (5.0, 50.0), 0.8),
         ("tutorial.fil", 300.0, (20.0, 270.0), 0.9),
         ("GBT_J1807-0847.dat", 0.0, (0.0, 0.0), 0.9),

@@ -119,5 +119,5 @@ def test_bumps_of_the_baseline_are_vetoed(test_data, name):
 )
 def test_among_steps_a_candidate_has_to_be_dispersed(snr, power, broad, flat, sweep, among, why):
     obs = noise(1.0).observation
-    look = Look(snr, 0.85 * snr, power, 0.76 * power, broad, flat, sweep, 1.0)
+    look = Look(snr, 0.85 * snr, 0.1, power, 0.76 * power, broad, flat, sweep, 1.0)
     assert Vetting(obs, obs.top, 4148.8, 300.0, 2000)._reason(look, snr + 0.7, 30.0, 60, among) == why

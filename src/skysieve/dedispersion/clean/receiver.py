@@ -932,7 +932,7 @@ class CleanReader:
 
 
 def _noise(rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Sigma of each channel, from differences of neighbouring samples, which a slow change of the level leaves alone."""
+    """Sigma of each channel, from differences of neighbouring samples: slow changes of the level do not matter."""
     difference = np.diff(rows.astype(np.float64), axis=0)
     sigma: NDArray[np.float64] = np.sqrt(np.mean(difference**2, axis=0) / 2)
     return sigma

@@ -57,6 +57,8 @@ much more."""
 MARGIN = 9.0, 0.05
 """A candidate is dispersed if its power exceeds that of the best window without dispersion by so much, and by this part
 of it."""
+SINGLE = 0.6
+"""Part of the power in one of the sub-bands, from which on a candidate is narrow: bursts fill several."""
 RESOLVED = 2.0
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on a pulse is `dispersed`."""
 IMPULSES, SECONDS = 3, 32.0
@@ -104,6 +106,8 @@ class Look:
         S/N of the window against samples beside it.
     rest : float
         The same without the strongest fifth of the sub-bands.
+    single : float
+        Part of its power that one sub-band has.
     power, undispersed : float
         Sum over sub-bands of the squares of their S/N: of the window, and of the best window without dispersion that
         covers it there.
@@ -117,6 +121,7 @@ class Look:
 
     snr: float
     rest: float
+    single: float
     power: float
     undispersed: float
     broad: float
@@ -232,7 +237,7 @@ class Vetting:
 
     def _reason(self, look: Look, snr: float, dm: float, width: int, among: bool) -> str:
         """Why a candidate is vetoed; ``among`` says whether impulses or steps of the gain were removed before it."""
-        if any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
+        if look.single > SINGLE or any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
                for rest, part, low, high in (AMONG if among else NARROW)):  # fmt: skip
             return "narrow"
         if look.undispersed > BETTER[0] * look.power + BETTER[1]:
@@ -291,6 +296,7 @@ class Vetting:
         return Look(
             float(_over(excess.sum(), math.sqrt(on_v.sum()))),
             float(_over(excess[rest].sum(), math.sqrt(on_v[rest].sum()))),
+            float(_over(power.max(), power.sum())),
             float(power.sum()),
             _undispersed(s0, q0, power, middle, w, side),
             *self._broad(excess, on_v, s0, q0, middle, w, side),
