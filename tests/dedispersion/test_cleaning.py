@@ -77,6 +77,27 @@ def test_steps_of_the_gain_are_undone():
     assert abs(out[6100:].mean() - before) < 0.02 * 96 / 2
 
 
+@pytest.mark.parametrize("impulses", [0, 27])
+def test_steps_among_impulses_are_undone(impulses):
+    """The noise beside a step is that without impulses, which are removed only later.
+
+    With 64 channels and 250 samples on each side its change, 0.049, is known to 0.010, so that the rule leaves a step
+    now and then: 1 of these 12, measured.  Where impulses count as noise, it leaves 8, and where the median of the channels
+    is taken, 3 without impulses.
+    """
+    undone = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(96, 8, (8192, 64))
+        x[4500:] *= 1.05
+        for at in rng.permutation(8192)[:impulses]:
+            x[at : at + 3] += 32
+        fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
+        _, cleaner = cleaned(fb, "gain")
+        undone += any(abs(at - 4500) < 40 for at, _ in cleaner.jumps)
+    assert undone >= 10
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_changes_of_the_level_alone_are_no_steps_of_the_gain(bits):
     """A level that rises for 0.4 s or for good, while the noise stays: such bumps are in recordings of Parkes."""

@@ -84,6 +84,8 @@ LEAST_FIT = 4
 NOISE_SHARE, NOISE_ERROR = 2.0, 2.5
 """The logarithms of the changes of noise and level at a step of the gain differ by less than this factor, and that of
 the noise is more than this many times its error."""
+IMPULSIVE = 4.0
+"""Standard deviations of the sum of the band's differences, from which on they are no noise."""
 DRIFTED = 2.0
 """Standard errors from which on a drift counts."""
 SAME = 0.02
@@ -932,9 +934,18 @@ class CleanReader:
 
 
 def _noise(rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Sigma of each channel, from differences of neighbouring samples: slow changes of the level do not matter."""
-    difference = np.diff(rows.astype(np.float64), axis=0)
-    sigma: NDArray[np.float64] = np.sqrt(np.mean(difference**2, axis=0) / 2)
+    """Sigma of each channel, from differences of neighbouring samples: slow changes of the level do not matter.
+
+    Samples at which the differences of the band are large are left out: those of impulses, which are removed later.
+    """
+    power = np.diff(rows.astype(np.float64), axis=0) ** 2
+    if not len(power):
+        return np.zeros(rows.shape[1])
+    mean = power.mean(axis=0)
+    band = (power[:, mean > 0] / mean[mean > 0]).sum(axis=1)
+    above = band - np.median(band)
+    kept = above <= IMPULSIVE * 1.4826 * np.median(np.abs(above))
+    sigma: NDArray[np.float64] = np.sqrt(power[kept].mean(axis=0) / 2)
     return sigma
 
 
@@ -955,10 +966,11 @@ def _is_gain(
     good = (before > 0) & (after > 0)
     if not good.any() or min(counts) < 2:
         return False
-    level, noise = np.median(np.log(ratio[good])), np.median(np.log(before[good] / after[good]))
-    # The variance of the logarithm of a sigma from differences of n samples is 3/(4n); that of a median is 1.57 times
-    # that of a mean.
-    error = math.sqrt(1.57 * 0.75 * (1 / counts[0] + 1 / counts[1]) / good.sum())
+    level, changes = np.median(np.log(ratio[good])), np.sort(np.log(before[good] / after[good]))
+    noise = changes[len(changes) // 4 : len(changes) - len(changes) // 4].mean()
+    # The variance of the logarithm of a sigma from differences of n samples is 3/(4n); that of the mean of the middle
+    # half is 1.2 times that of a mean.
+    error = math.sqrt(1.2 * 0.75 * (1 / counts[0] + 1 / counts[1]) / good.sum())
     share = noise / level if level else math.inf
     return bool(1 / NOISE_SHARE < share < NOISE_SHARE and abs(noise) > NOISE_ERROR * error)
 
