@@ -82,8 +82,8 @@ def test_steps_among_impulses_are_undone(impulses):
     """The noise beside a step is that without impulses, which are removed only later.
 
     With 64 channels and 250 samples on each side its change, 0.049, is known to 0.010, so that the rule leaves a step
-    now and then: 1 of these 12, measured.  Where impulses count as noise, it leaves 8, and where the median of the channels
-    is taken, 3 without impulses.
+    now and then: 1 of these 12, measured.  Where impulses count as noise and the median
+    of the channels is taken, it leaves 8 among impulses and 3 without them.
     """
     undone = 0
     for seed in range(12):
