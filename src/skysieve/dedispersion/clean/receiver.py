@@ -79,6 +79,8 @@ STEP_ERROR, STEEP, MOST_STEPS = 10.0, 0.6, 4
 """A step of the gain in standard errors, and the part of it that happens at once, at least; most steps in a block."""
 STEP_BANDS = 1 + 3 + 7
 """Bands in which steps are sought: the widest ones."""
+WIDE_BANDS = 1 + 3
+"""Bands of these that have half of the channels or more."""
 LEAST_FIT = 4
 """Pieces on each side of a step, from which a drift is fitted: a line, or a cubic from twice as many."""
 NOISE_SHARE, NOISE_ERROR = 2.0, 2.5
@@ -602,8 +604,9 @@ class Cleaner:
         jumps, error = np.zeros(len(series)), np.zeros(1)
         low, high = self._bands[band]
         groups: NDArray[np.bool_] = np.zeros(len(series), bool)
+        seen = np.ascontiguousarray((series if band < WIDE_BANDS else self._against_rest(series, context))[:, begin:end])
         for far in (LEAST_FIT * q, self.block // 2):
-            cpu_impulses.group_jumps(np.ascontiguousarray(series[:, begin:end]), at - begin, far, jumps, error)
+            cpu_impulses.group_jumps(seen, at - begin, far, jumps, error)
             groups |= jumps * np.sign(jumps[low:high].sum()) > 4 * error[0]
         groups &= self._used > 0
         which = found.good & groups[self._group]
@@ -702,22 +705,39 @@ class Cleaner:
         return (before, after) if abs(after - before) > DRIFTED * spread else (0.0, 0.0)
 
     def _find_step(self, series: NDArray[np.float32], context: int, n: int) -> tuple[int, int] | None:
-        """The sample of the series at which the strongest step of the gain is, and the number of its band."""
+        """The sample of the series at which the strongest step of the gain is, and the number of its band.
+
+        Where the level drifts, a step of a part of the band is seen against the rest of the band.
+        """
         from . import cpu_impulses, cpu_receiver
 
         out = np.zeros(2, np.int64)
-        some = self._bands[:STEP_BANDS]
         groups, n_all = series.shape
         whole = (n_all - context % self.piece) // self.piece
         each = np.zeros((groups + 1, whole))
         sought = (self.piece, context, n, STEP_ERROR)
-        if not cpu_impulses.changes(series, self._used, some, *sought, each):
-            return None
         work = np.empty(whole), np.empty(whole), np.empty(n_all), np.empty(n_all), np.empty(16), np.empty(groups)
         find = self._rarely(cpu_impulses.find_step, 2 * cpu_receiver.SERIES_STEPS * series.size)
-        if not find(series, self._used, some, each, *sought, STEEP, work, out):
-            return None
-        return int(out[0]), int(out[1])
+        for first in (0, WIDE_BANDS):
+            some = self._bands[first:STEP_BANDS]
+            if first:
+                series = self._against_rest(series, context)
+            if not len(some) or not cpu_impulses.changes(series, self._used, some, *sought, each):
+                return None
+            if find(series, self._used, some, each, *sought, STEEP, work, out):
+                return int(out[0]), first + int(out[1])
+        return None
+
+    def _against_rest(self, series: NDArray[np.float32], context: int) -> NDArray[np.float32]:
+        """Series less what most groups have in common: the median of their means, joined by straight lines."""
+        q, used = self.piece, self._used > 0
+        skip = context % q
+        root = np.sqrt(self._used)[:, None]
+        means = series[used, skip : skip + (series.shape[1] - skip) // q * q].reshape(used.sum(), -1, q).mean(axis=2)
+        common = np.median(means / root[used], axis=0)
+        at = skip + q * (np.arange(len(common)) + 0.5)
+        line = np.interp(np.arange(series.shape[1]) + 0.5, at, common)
+        return (series - root * line).astype(np.float32)
 
     def _impulses(
         self, series: NDArray[np.float32], n: int, pieces: int
@@ -844,6 +864,16 @@ class Cleaner:
                 first, wide = block.start + block.windows[:, 0], block.windows[:, 3] - block.windows[:, 2]
                 count += int(((first >= start) & (first < stop) & (2 * wide >= self.nchan)).sum())
         return count
+
+    def pulses(self, start: int, stop: int) -> NDArray[np.int64]:
+        """How many impulses of less than half of the band were removed between two samples, by channel."""
+        counts = np.zeros(self.nchan, np.int64)
+        for block in self._touched(start, stop):
+            if block.windows is not None:
+                for first, _, low, high in (block.windows + [[block.start, 0, 0, 0]]).tolist():
+                    if start <= first < stop and 2 * (high - low) < self.nchan:
+                        counts[low:high] += 1
+        return counts
 
     def forget(self, before: int) -> None:
         """Forget what was done to blocks that end before a sample."""

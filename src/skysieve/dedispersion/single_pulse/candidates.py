@@ -59,6 +59,10 @@ class Events:
     def __len__(self) -> int:
         return len(self.snr)
 
+    def select(self, which: NDArray[Any]) -> Events:
+        """Those of a mask, or of indices."""
+        return Events(*(getattr(self, f.name)[which] for f in fields(Events)))
+
 
 @dataclass(frozen=True)
 class Column:

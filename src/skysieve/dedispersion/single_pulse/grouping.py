@@ -221,6 +221,18 @@ class Response:
             safe &= np.minimum.accumulate(frontiers + late)[last] > time + late[row] + near
         return safe
 
+    def most(self, events: Events, head: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The highest S/N that a pulse gives to events, of those at which it peaks: ``head`` for each event."""
+        dm, k, _, top, bottom, _, dense = self.dms[events.dm_index], *self.band
+        error, width, other = dm - dm[head], events.width, events.width[head]
+        narrow, wide = np.minimum(width, other), np.maximum(width, other)
+        smear = k * (bottom - top) * np.abs(error)
+        snr = events.snr[head] * np.sqrt(narrow / wide) * np.minimum(1, dense * wide / np.maximum(smear, 1e-300))
+        far = (width + other) / 2
+        late = [arrival - arrival[head] for arrival in self.arrivals(events)]
+        inside = (np.minimum(*late) <= far) & (np.maximum(*late) >= -far)
+        return np.where(inside, snr, 0.0)
+
     def reach(self, width: NDArray[np.float64], widest: NDArray[np.float64] | float) -> NDArray[np.float64]:
         """Seconds between the middles of a window and of the farthest one that it explains, or that explains it."""
         from .cpu_grouping import SOFT, WIDE

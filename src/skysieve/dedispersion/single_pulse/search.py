@@ -62,7 +62,7 @@ from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
 
 from .candidates import Candidates, Events, columns_of, event_order
 from .grouping import Response, compile_beside
-from .vetting import Vetting, counted, gone_in, kept
+from .vetting import Vetting, gone_in
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -425,16 +425,16 @@ class SearchPlan(EnginePlan):
             raw = kept_events(made, raw, job.boxes, lost, length, joins, looked)
         events, dms_all = job.events(raw, fb.observation)
         ref = reference_frequency(fb.freqs, self._ref_freq)
-        head = job.response(fb.observation, ref).group(events).head
-        columns, group = columns_of(events, head, dms_all, fb.observation, ref, job.dm_constant)
+        response = job.response(fb.observation, ref)
+        head = response.group(events).head
         vetoed: dict[str, int] = {}
         if self._veto:
             vetting = Vetting(fb.observation, ref, job.dm_constant, float(dms_all[-1]), length, job.threshold)
             again = _Again(plain, cleaner, lost, whole)
             threads = usable_cores() if self._threads is None else max(1, self._threads)
-            reasons = vetting.reasons(columns, again, cleaner.impulses, (lost.start, fb.nsamp), threads)
-            vetoed = counted(reasons)
-            columns, events, group = kept(columns, events, group, reasons == "")
+            limits = lost.start, fb.nsamp
+            events, head, vetoed = vetting.vetted(events, head, dms_all, response, again, cleaner, limits, threads)
+        columns, group = columns_of(events, head, dms_all, fb.observation, ref, job.dm_constant)
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
         removed = cleaner.removed() if cleaner.steps else None

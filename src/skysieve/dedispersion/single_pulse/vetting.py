@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,12 +15,15 @@ from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.contract import THRESHOLD
 from skysieve.dedispersion.data.delays import delay_seconds
 
-from .candidates import Events
+from .candidates import Events, columns_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.dedispersion.clean.receiver import Cleaner
     from skysieve.dedispersion.data.observation import Observation
+
+    from .grouping import Response
 
 __all__ = ["REASONS", "Vetting"]
 
@@ -34,7 +37,7 @@ REASONS = {
 
 LEAST_CHANNELS = 32
 """Data of fewer channels are not looked at: there are too few sub-bands to compare."""
-MOST_BANDS, LEAST_BAND = 32, 8
+MOST_BANDS, LEAST_BAND = 32, 4
 """Most sub-bands, and channels of a sub-band, at least."""
 STRONGEST = 0.19
 """Part of the sub-bands that interference of a narrow band fills."""
@@ -57,8 +60,9 @@ much more."""
 MARGIN = 9.0, 0.05
 """A candidate is dispersed if its power exceeds that of the best window without dispersion by so much, and by this part
 of it."""
-SINGLE = 0.6
-"""Part of the power in one of the sub-bands, from which on a candidate is narrow: bursts fill several."""
+FEW = 16, 0.6
+"""If one of so many parts of the sub-bands, the strongest, has more than so much of the power, it is left out: bursts
+fill more of them."""
 RESOLVED = 2.0
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on a pulse is `dispersed`."""
 IMPULSES, SECONDS = 3, 32.0
@@ -67,6 +71,10 @@ candidate has to be `Look.dispersed` and not `WEAK`.  After fewer seconds of dat
 WEAK = 0.92
 """Part of the threshold of the search that the S/N against the samples beside a candidate has to reach there (the
 bursts of a campaign had about 0.92 and more, other candidates that are dispersed 0.90 and less)."""
+FREE = 0.86
+"""Part of the threshold that the S/N without sub-bands of known interference has to reach."""
+CHANCES, LOUDER = 4, 2.0
+"""Times that the events of vetoed candidates are grouped, and the S/N by which they are stronger than these explain."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
@@ -81,6 +89,8 @@ SLICE = 2**21
 """Samples that are read at a time."""
 LEAST_KNOWN = 32
 """Samples of a channel beside a candidate, from which its level and sigma are known."""
+KNOTS, KNOT_SECONDS = 6.0, 0.25
+"""Distance of the knots of the line that slow changes of the level follow: widths, and seconds at least."""
 ROW_STEPS = 40.0
 """Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us)."""
 Slice = tuple[int, "NDArray[np.float32]", "NDArray[np.bool_]"]
@@ -106,8 +116,8 @@ class Look:
         S/N of the window against samples beside it.
     rest : float
         The same without the strongest fifth of the sub-bands.
-    single : float
-        Part of its power that one sub-band has.
+    free : float
+        S/N in the sub-bands without known interference; NaN if there is none.
     power, undispersed : float
         Sum over sub-bands of the squares of their S/N: of the window, and of the best window without dispersion that
         covers it there.
@@ -121,7 +131,7 @@ class Look:
 
     snr: float
     rest: float
-    single: float
+    free: float
     power: float
     undispersed: float
     broad: float
@@ -175,8 +185,8 @@ class Vetting:
         return 2 * self.side(width) + 4 * width + math.ceil(late / self.obs.tsamp)
 
     def reasons(
-        self, columns: dict[str, NDArray[Any]], samples: Samples, impulses: Callable[[int, int], int],
-        limits: tuple[int, int], threads: int = 1,
+        self, columns: dict[str, NDArray[Any]], samples: Samples, cleaner: Cleaner, limits: tuple[int, int],
+        threads: int = 1,
     ) -> NDArray[np.str_]:  # fmt: skip
         """Why each candidate is vetoed: a name of `REASONS`, or "".
 
@@ -185,8 +195,8 @@ class Vetting:
         columns : dict of numpy.ndarray
             Columns of the candidates.
         samples : Samples
-        impulses : callable
-            ``impulses(start, stop)`` is the number of impulses, and of steps of the gain, removed between two samples.
+        cleaner : Cleaner
+            What removed impulses and steps of the gain.
         limits : (int, int)
             The first sample of the data, and the last + 1.
         threads : int
@@ -203,20 +213,56 @@ class Vetting:
             top = time + float(delay_seconds(self.obs.top, dm, self.ref_freq, self.dm_constant)) - width / 2
             size = max(1, round(width / self.obs.tsamp))
             at = round(top / self.obs.tsamp)
-            look = self.look(read, dm, at, size)
+            before = max(limits[0], at - round(SECONDS / self.obs.tsamp))
+            needed = max(1.0, min(IMPULSES, IMPULSES * (at + size - before) * self.obs.tsamp / SECONDS))
+            look = self.look(read, dm, at, size, cleaner.pulses(before, at + size) >= needed)
             if look is None:
                 return ""
             if self._cut(dm, at, size, limits):
                 return "edge"
-            before = max(limits[0], at - round(SECONDS / self.obs.tsamp))
-            needed = IMPULSES * (at + size - before) * self.obs.tsamp / SECONDS
-            return self._reason(look, snr, dm, size, impulses(before, at + size) >= max(1.0, min(IMPULSES, needed)))
+            return self._reason(look, snr, dm, size, cleaner.impulses(before, at + size) >= needed)
 
         found = np.zeros(len(columns["snr"]), f"U{max(map(len, REASONS))}")
         if self.usable and len(found):
             with TaskPool(max(1, min(threads, len(found)))) as pool:
                 found[:] = pool.run([partial(reason, i) for i in range(len(found))])
         return found
+
+    def vetted(
+        self, events: Events, head: NDArray[np.int64], dms: NDArray[np.float64], response: Response, samples: Samples,
+        cleaner: Cleaner, limits: tuple[int, int], threads: int = 1,
+    ) -> tuple[Events, NDArray[np.int64], dict[str, int]]:  # fmt: skip
+        """The events of candidates that are not vetoed, the event at which each peaks, and how many were vetoed for what.
+
+        Interference may have been taken for a burst that explains the events of others: events that are stronger than
+        it explains are grouped again without the rest.
+
+        Parameters
+        ----------
+        events, head, dms
+            As for `columns_of`.
+        response : Response
+            What groups events.
+        samples, cleaner, limits, threads
+            As for `reasons`.
+        """
+        peak, keep = head.copy(), np.zeros(len(events), bool)
+        some, vetoed = np.arange(len(events)), dict[str, int]()
+        for turn in range(CHANCES):
+            part, own = events.select(some), np.searchsorted(some, peak[some])
+            columns, number = columns_of(part, own, dms, self.obs, self.ref_freq, self.dm_constant)
+            reasons = self.reasons(columns, samples, cleaner, limits, threads)
+            vetoed = vetoed if turn else counted(reasons)
+            good = (reasons == "")[number]
+            keep[some[good]] = True
+            left = ~good & (part.snr > response.most(part, own) + LOUDER)
+            order = np.flatnonzero(left)[np.argsort(own[left], kind="stable")]
+            for mine in np.split(order, np.flatnonzero(np.diff(own[order])) + 1):
+                peak[some[mine]] = some[mine][response.group(part.select(mine)).head]
+            some = some[left]
+            if not len(some):
+                break
+        return events.select(keep), (np.cumsum(keep) - 1)[peak[keep]], vetoed
 
     def _kernels(self, samples: int) -> tuple[Callable[..., None], Callable[..., None]]:
         """`cpu_vetting.channel_sums` and `.band_series`, interpreted for a first small cut-out of so many samples."""
@@ -237,7 +283,7 @@ class Vetting:
 
     def _reason(self, look: Look, snr: float, dm: float, width: int, among: bool) -> str:
         """Why a candidate is vetoed; ``among`` says whether impulses or steps of the gain were removed before it."""
-        if look.single > SINGLE or any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
+        if look.free < FREE * self.threshold or any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
                for rest, part, low, high in (AMONG if among else NARROW)):  # fmt: skip
             return "narrow"
         if look.undispersed > BETTER[0] * look.power + BETTER[1]:
@@ -250,10 +296,12 @@ class Vetting:
             return "red noise"
         return "red noise" if among and look.snr < WEAK * self.threshold else ""
 
-    def look(self, samples: Samples, dm: float, at: int, width: int) -> Look | None:
+    def look(
+        self, samples: Samples, dm: float, at: int, width: int, pulsed: NDArray[np.bool_] | None = None
+    ) -> Look | None:
         """What the cut-out of a window shows, whose first sample at the top of the band is ``at``.
 
-        None if its samples are gone.
+        ``pulsed`` are the channels in which pulses were removed before it.  None if its samples are gone.
         """
         obs = self.obs
         bin_ = max(1, width // PARTS)
@@ -280,29 +328,42 @@ class Vetting:
         flat, lined = np.zeros((2, bands, count)), np.zeros((2, bands, length))
         for first, rows, counts in read.slices():
             add_bands(rows, counts, first, bin_, delays, self._edges, good, mean, var, flat, lined)
+        spacing = max(KNOTS * w, KNOT_SECONDS / (obs.tsamp * bin_))
+        _flatten(flat, lined, delays, self._edges, side - guard, side + w + guard, spacing)
+        few, free = self._few(*_excess(*_running(lined), side, w, guard), pulsed)
+        flat, lined = flat[:, ~few], lined[:, ~few]
         (s, q), (s0, q0) = _running(lined), _running(flat)
 
-        on, on_v = s[:, side + w] - s[:, side], q[:, side + w] - q[:, side]
-        near = max(1, min(_beside(w), side - guard))
-        low, high = side - guard + 1, side + w + guard - 1
-        beside = s[:, low] - s[:, low - near] + s[:, high + near] - s[:, high]
-        beside_v = q[:, low] - q[:, low - near] + q[:, high + near] - q[:, high]
-        excess = on - beside * _over(on_v, beside_v)
+        excess, on_v = _excess(s, q, side, w, guard)
         z = _over(excess, np.sqrt(on_v))
         rest = np.argsort(-excess, kind="stable")[max(1, round(STRONGEST * len(z))) :]
         middle = np.array([delays[a:b].mean() for a, b in zip(self._edges[:-1], self._edges[1:], strict=True)]) + side
+        middle = middle[~few]
         power = np.maximum(z, 0) ** 2
         spread = np.average((middle - np.average(middle, weights=power)) ** 2, weights=power) if power.any() else 0.0
         return Look(
             float(_over(excess.sum(), math.sqrt(on_v.sum()))),
             float(_over(excess[rest].sum(), math.sqrt(on_v[rest].sum()))),
-            float(_over(power.max(), power.sum())),
+            free,
             float(power.sum()),
             _undispersed(s0, q0, power, middle, w, side),
             *self._broad(excess, on_v, s0, q0, middle, w, side),
             math.sqrt(12 * spread) / w,
             _redness(s.sum(axis=0), q.sum(axis=0), w, side, guard, float(var.sum()) * bin_),
         )
+
+    def _few(
+        self, excess: NDArray[np.float64], variance: NDArray[np.float64], pulsed: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.bool_], float]:
+        """The sub-bands that are left out since few have most of the power, and `Look.free`."""
+        power = np.maximum(_over(excess, np.sqrt(variance)), 0) ** 2
+        few: NDArray[np.bool_] = np.zeros(len(power), bool)
+        few[np.argsort(-power, kind="stable")[: max(1, len(power) // FEW[0])]] = True
+        few &= bool(power[few].sum() > FEW[1] * power.sum())
+        known = few if pulsed is None else few | np.logical_or.reduceat(pulsed, self._edges[:-1])
+        if not known.any() or known.all():
+            return few, math.nan
+        return few, float(_over(excess[~known].sum(), math.sqrt(variance[~known].sum())))
 
     def _broad(
         self, excess: NDArray[np.float64], variance: NDArray[np.float64], s: NDArray[np.float64],
@@ -373,18 +434,6 @@ def counted(reasons: NDArray[np.str_]) -> dict[str, int]:
     return {name: int(count) for name in REASONS if (count := np.count_nonzero(reasons == name))}
 
 
-def kept(
-    columns: dict[str, NDArray[Any]], events: Events, group: NDArray[np.int64], keep: NDArray[np.bool_]
-) -> tuple[dict[str, NDArray[Any]], Events, NDArray[np.int64]]:
-    """The candidates for which ``keep`` is True: columns, events, and the candidate of each event."""
-    if keep.all():
-        return columns, events, group
-    some = keep[group]
-    number = np.cumsum(keep) - 1
-    left = Events(*(getattr(events, one.name)[some] for one in fields(Events)))
-    return {name: column[keep] for name, column in columns.items()}, left, number[group[some]]
-
-
 def gone_in(rects: NDArray[np.int64], start: int, gone: NDArray[np.bool_]) -> None:
     """Mark samples in rectangles (first sample, last + 1, first channel, last + 1); ``gone`` begins at ``start``."""
     for first, last, low, high in rects.tolist():
@@ -395,6 +444,54 @@ def _over(a: Any, b: Any) -> Any:
     """``a / b``, 0 where ``b`` is 0."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape), where=b > 0)
+
+
+def _flatten(
+    flat: NDArray[np.float64], lined: NDArray[np.float64], delays: NDArray[np.int64], edges: NDArray[np.int64],
+    first: int, last: int, spacing: float,
+) -> None:  # fmt: skip
+    """Subtract slow changes of the level from series of sub-bands: a cubic spline, fitted without the candidate.
+
+    Parameters
+    ----------
+    flat, lined : numpy.ndarray, shape (2, bands, bins)
+        As of `cpu_vetting.band_series`.
+    delays, edges : numpy.ndarray
+        Delays of the channels, in bins, and the first channel of each sub-band.
+    first, last : int
+        Bins of the candidate at the top of the band, and last + 1.
+    spacing : float
+        Bins between the knots.
+    """
+    bins, bands = flat.shape[2], flat.shape[1]
+    early, late = np.minimum.reduceat(delays, edges[:-1]), np.maximum.reduceat(delays, edges[:-1])
+    knots = np.linspace(0, bins, max(1, round(bins / spacing)) + 1)
+    step = knots[1]
+    knots = np.concatenate([[-step], knots, [bins + step]])
+    place = np.arange(bins)
+    u = np.abs(place - knots[:, None] + 0.5) / step
+    spline = np.where(u < 1, 4 - 6 * u**2 + 3 * u**3, np.maximum(2 - u, 0) ** 3)
+    inside = (place >= first + early[:, None]) & (place < last + late[:, None])
+    weight = np.where(inside, 0.0, flat[1])
+    squares = (spline * weight[:, None]) @ spline.T
+    squares += 1e-9 * (np.trace(squares, axis1=1, axis2=2) + 1)[:, None, None] * np.eye(len(knots))
+    level = np.linalg.solve(squares, (spline @ np.where(inside, 0.0, flat[0]).T).T[..., None])[..., 0] @ spline
+    flat[0] -= level * flat[1]
+    middle = np.add.reduceat(delays, edges[:-1]) // np.diff(edges)
+    for b in range(bands):
+        lined[0, b] -= level[b, middle[b] : middle[b] + lined.shape[2]] * lined[1, b]
+
+
+def _excess(
+    s: NDArray[np.float64], q: NDArray[np.float64], side: int, w: int, guard: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """Sums of sub-bands in a window less the level beside it, and their variances, from running sums."""
+    on, variance = s[:, side + w] - s[:, side], q[:, side + w] - q[:, side]
+    near = max(1, min(_beside(w), side - guard))
+    low, high = side - guard + 1, side + w + guard - 1
+    beside = s[:, low] - s[:, low - near] + s[:, high + near] - s[:, high]
+    beside_v = q[:, low] - q[:, low - near] + q[:, high + near] - q[:, high]
+    return on - beside * _over(variance, beside_v), variance
 
 
 def _beside(width: int) -> int:

@@ -132,8 +132,3 @@ class StreamCandidates(Result):
 
 _NAMES = tuple(n for n in _COLUMNS if n not in ("beam", "segment", "beams", "flagged", "injected", "latency"))
 """Columns that a search makes; the other ones come from the stages around it."""
-
-
-def select_events(events: Events, mask: NDArray[np.bool_]) -> Events:
-    """The events for which `mask` is True."""
-    return Events(*(getattr(events, f.name)[mask] for f in fields(Events)))

@@ -27,7 +27,7 @@ from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.dispatch import find_target, make_engine
 from skysieve.dedispersion.single_pulse.candidates import columns_of
 from skysieve.dedispersion.single_pulse.search import prepare
-from skysieve.dedispersion.single_pulse.vetting import REASONS, SECONDS, Vetting, counted, gone_in, kept
+from skysieve.dedispersion.single_pulse.vetting import REASONS, SECONDS, Vetting, gone_in
 
 from .history import ENDLESS, History, LiveSource
 from .result import StreamCandidates
@@ -615,21 +615,21 @@ class StreamSearch(Plan):
         self.forced += ready.forced
         if not len(ready.events):
             return []
-        columns, number = columns_of(
-            ready.events, ready.head, self.dms + (self.observation.dm or 0.0), self.observation, self.ref_freq,
-            self.job.dm_constant,
-        )  # fmt: skip
-        peak = np.empty(len(columns["snr"]), np.int64)
-        peak[number] = ready.head
-        columns["live"] = self._live(columns, ready.events.dm[peak])
-        events = ready.events
+        events, head, dms = ready.events, ready.head, self.dms + (self.observation.dm or 0.0)
         if self._vetting is not None:
             limits = max(0, self.start), self._held.stop
-            reasons = self._vetting.reasons(columns, self._again, self._cleaner.impulses, limits)
-            for reason, count in counted(reasons).items():
+            events, head, vetoed = self._vetting.vetted(
+                events, head, dms, self._response, self._again, self._cleaner, limits
+            )
+            for reason, count in vetoed.items():
                 self.vetoed[reason] += count
-            columns, events, number = kept(columns, events, number, reasons == "")
-        return [StreamCandidates(columns, events, number)] if len(events) else []
+            if not len(events):
+                return []
+        columns, number = columns_of(events, head, dms, self.observation, self.ref_freq, self.job.dm_constant)
+        peak = np.empty(len(columns["snr"]), np.int64)
+        peak[number] = head
+        columns["live"] = self._live(columns, events.dm[peak])
+        return [StreamCandidates(columns, events, number)]
 
     def _again(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         """Samples for the second look at a candidate (`vetting.Samples`): None if they are not held any more."""

@@ -10,7 +10,6 @@ import numpy as np
 from skysieve.dedispersion.single_pulse.candidates import Events, event_order
 from skysieve.dedispersion.single_pulse.grouping import Known, Response
 
-from .result import select_events
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +62,7 @@ class Waiting:
 
     def select(self, mask: NDArray[np.bool_]) -> Waiting:
         """Those for which `mask` is True."""
-        return Waiting(select_events(self.events, mask), self.done[mask], self.own[mask])
+        return Waiting(self.events.select(mask), self.done[mask], self.own[mask])
 
     def merge(self, events: Events) -> Waiting:
         """These and new ones, in the order of DM, time and width, each once."""
@@ -116,5 +115,5 @@ class Waiting:
             keep |= arrival + response.reach(events.width, widest) >= earliest
         keep &= ~done | (events.time >= frontier - LONGEST)
         place = np.cumsum(out) - 1
-        ready = Complete(select_events(events, out), place[groups.head[out]], forced)
+        ready = Complete(events.select(out), place[groups.head[out]], forced)
         return Waiting(events, done, groups.own).select(keep), ready
