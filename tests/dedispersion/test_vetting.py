@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from skysieve.dedispersion import Candidates, Filterbank, fake, inject_pulses, plan, search
+from skysieve.dedispersion.clean.receiver import Cleaner
 from skysieve.dedispersion.injections.interference import with_interference
 from skysieve.dedispersion.injections.pulses import Pulse
 from skysieve.dedispersion.single_pulse.vetting import REASONS, Look, Vetting
@@ -95,7 +98,8 @@ def test_samples_that_are_gone_veto_nothing():
     obs = noise(1.0).observation
     columns = {"snr": np.array([9.0]), "dm": np.array([0.0]), "time": np.array([0.5]), "width": np.array([5e-3])}
     vetting = Vetting(obs, obs.top, 4148.8, 300.0, 2000)
-    assert vetting.reasons(columns, lambda *_: None, lambda *_: 9, (0, 1000)).tolist() == [""]
+    cleaner = Cleaner(obs, np.dtype(np.uint8), 255, (), (), 4148.8)
+    assert vetting.reasons(columns, lambda *_: None, cleaner, (0, 1000), beside=True).tolist() == [""]
 
 
 @pytest.mark.parametrize("name", ["1bit", "2bit", "4bit", "8bit_1", "8bit_2"])
@@ -119,5 +123,71 @@ def test_bumps_of_the_baseline_are_vetoed(test_data, name):
 )
 def test_among_steps_a_candidate_has_to_be_dispersed(snr, power, broad, flat, sweep, among, why):
     obs = noise(1.0).observation
-    look = Look(snr, 0.85 * snr, 0.1, power, 0.76 * power, broad, flat, sweep, 1.0)
+    look = Look(snr, 0.85 * snr, math.nan, power, 0.76 * power, broad, flat, sweep, 1.0)
     assert Vetting(obs, obs.top, 4148.8, 300.0, 2000)._reason(look, snr + 0.7, 30.0, 60, among) == why
+
+
+def drifting(x):
+    """The level of all channels drifts by 0.2 sigma of 16, with a period of 1.7 s."""
+    x += 0.2 * 16 * np.sin(2 * np.pi * np.arange(x.shape[1]) * 1e-3 / 1.7)
+
+
+def test_wide_pulses_on_a_drift_are_not_vetoed():
+    """Windows without dispersion beside them are as strong, since the level changes."""
+    pulses = [Pulse(dm=dm, time=t, width=0.05, snr=14.0) for t, dm in ((2.1, 120), (5.3, 200), (8.6, 250))]
+
+    def change(x):
+        drifting(x)
+        for at in (1000, 4000, 7000, 9500):  # impulses, which are removed: there is interference in these data
+            x[:, at : at + 5] += 12
+
+    found = search(changed(with_pulses(noise(seed=3), *pulses), change), DMS, threads=1)
+    near = [np.abs(found.time - (p.time or 0)).min() < 0.05 for p in pulses]
+    assert near == [True, True, True]
+
+
+def test_a_narrow_signal_on_a_pulse_is_left_out():
+    """A channel with as much power as the pulse, while the pulse crosses it."""
+
+    def change(x):
+        x[100, 5000:5400] += 60
+
+    pulse = Pulse(dm=150, time=5.0, width=0.02, snr=14.0)
+    found = search(changed(with_pulses(noise(), pulse), change), DMS, clean=False, veto=True, threads=1)
+    assert [round(float(t), 1) for t in found.time[np.abs(found.dm - 150) < 20]] == [5.0]
+    found = search(changed(noise(), change), DMS, clean=False, veto=True, threads=1)
+    assert len(found) == 0
+    assert found.vetoed
+
+
+def test_channels_with_radar_do_not_make_a_candidate():
+    """The S/N of the other sub-bands counts where these do not show the same."""
+    obs = noise(1.0).observation
+    vetting = Vetting(obs, obs.top, 4148.8, 300.0, 2000)
+    pulsed = np.zeros(128, bool)
+    pulsed[:16] = True
+    excess, variance = np.full(32, 0.8), np.ones(32)
+    excess[:4] = 4.0
+    few, free = vetting._few(excess, variance, pulsed)
+    assert not few.any()
+    assert free == pytest.approx(0.8 * math.sqrt(28))
+    assert vetting._reason(Look(7.3, 4.0, free, 120.0, 40.0, 90.0, 20.0, 8.0, 1.0), 7.3, 50.0, 4, False) == "narrow"
+    excess[:4] = 1.3
+    assert math.isnan(vetting._few(excess, variance, pulsed)[1])  # a pulse shows in all sub-bands
+    assert math.isnan(vetting._few(excess, variance, None)[1])
+
+
+def test_interference_does_not_take_a_pulse_with_it():
+    """A bump of the level explains the events of a pulse beside it, and is vetoed."""
+
+    def change(x):
+        x[:, 5000:5100] += 4.2
+
+    pulse = Pulse(dm=150, time=4.97, width=8e-3, snr=16.0)
+    data = changed(with_pulses(noise(), pulse), change)
+    every = search(data, DMS, clean=False, threads=1)
+    assert len(every) == 1
+    assert abs(every.dm[0] - 150) > 20
+    found = search(data, DMS, clean=False, veto=True, threads=1)
+    assert sum(found.vetoed.values()) == 1
+    assert [round(float(dm), -1) for dm in found.dm] == [150]

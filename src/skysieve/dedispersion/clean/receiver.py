@@ -66,7 +66,9 @@ LIMIT, BRIGHT = 7.0, 90.0
 MOST_CELLS = 0.3
 """Fraction of bad cells from which a channel is bad."""
 MOST_GROUPS, LEAST_GROUP = 32, 16
-"""Most groups of channels, and fewest channels of a group."""
+"""Most groups of channels, and fewest channels of a group of more than `FEW_GROUPS`."""
+FEW_GROUPS, SMALL_GROUP = 8, 4
+"""Data of few channels have so many groups if these have so many channels: radar fills a small part of the band."""
 LEAST_SNR, HARM = 5.5, 4.5
 """Least S/N of an impulse in its own band, and in the whole band."""
 WHOLE_DM, PART_DM = 3.0, 10.0
@@ -331,7 +333,7 @@ class Cleaner:
         self.high = 2.0 ** (bits - 1) - 1 if dtype.kind == "i" else float(maximum or 2**bits - 1)
         self._use = np.ones(obs.nchan, bool)
         self._use[list(self.given[4])] = False
-        G = max(1, min(MOST_GROUPS, obs.nchan // LEAST_GROUP))
+        G = max(1, min(MOST_GROUPS, max(obs.nchan // LEAST_GROUP, min(FEW_GROUPS, obs.nchan // SMALL_GROUP))))
         self._edges = np.linspace(0, obs.nchan, G + 1).round().astype(np.int64)
         self._group = np.repeat(np.arange(G), np.diff(self._edges))
         sweep = delay_seconds(obs.freqs, 1.0, obs.top, dm_constant) / obs.tsamp
@@ -604,7 +606,12 @@ class Cleaner:
         jumps, error = np.zeros(len(series)), np.zeros(1)
         low, high = self._bands[band]
         groups: NDArray[np.bool_] = np.zeros(len(series), bool)
-        seen = np.ascontiguousarray((series if band < WIDE_BANDS else self._against_rest(series, context))[:, begin:end])
+        seen = np.ascontiguousarray(series[:, begin:end])
+        if band >= WIDE_BANDS:  # of this part of the band alone?
+            other, own = np.ascontiguousarray(self._against_rest(series, context)[:, begin:end]), np.zeros(len(series))
+            cpu_impulses.group_jumps(seen, at - begin, LEAST_FIT * q, jumps, error)
+            cpu_impulses.group_jumps(other, at - begin, LEAST_FIT * q, own, error)
+            seen = other if abs(own[low:high].sum()) > 0.5 * abs(jumps[low:high].sum()) else seen
         for far in (LEAST_FIT * q, self.block // 2):
             cpu_impulses.group_jumps(seen, at - begin, far, jumps, error)
             groups |= jumps * np.sign(jumps[low:high].sum()) > 4 * error[0]

@@ -41,22 +41,17 @@ MOST_BANDS, LEAST_BAND = 32, 4
 """Most sub-bands, and channels of a sub-band, at least."""
 STRONGEST = 0.19
 """Part of the sub-bands that interference of a narrow band fills."""
-NARROW = (
-    (0.32, 0.35, 0.0, math.inf), (0.38, 0.1, 0.0, math.inf), (0.45, 0.25, 2.0, math.inf), (0.55, 0.05, 0.0, 0.3),
-)  # fmt: skip
-"""A candidate is narrow if in any of these its S/N in the other sub-bands, over that in all, is below the first number,
-the best window without dispersion lacks less than the second one of its power, and its arrival differs over its
-sub-bands by widths between the other two."""
-AMONG = (*NARROW, (0.4, 0.2, 0.0, math.inf), (0.48, 0.25, 2.0, math.inf))
-"""The same where impulses or steps of the gain were removed."""
+NARROW = 0.4, 0.25
+"""A candidate is narrow if its S/N in the other sub-bands, over that in all, is below the first number, and the best
+window without dispersion lacks less than the second one of its power."""
 LOW_DM, UNRESOLVED = 3.0, 0.25
 """A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM."""
 BROAD = 8
 """Parts of the band in which the power of a candidate is compared with that of windows without dispersion: few, since
 noise adds to each."""
 BETTER = 1.4, 20.0
-"""A candidate of any DM is vetoed if the best window without dispersion has more than so many times its power, and so
-much more."""
+"""A candidate of any DM is vetoed if the best window without dispersion has more than so many times its power there,
+and so much more."""
 MARGIN = 9.0, 0.05
 """A candidate is dispersed if its power exceeds that of the best window without dispersion by so much, and by this part
 of it."""
@@ -66,13 +61,14 @@ fill more of them."""
 RESOLVED = 2.0
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on a pulse is `dispersed`."""
 IMPULSES, SECONDS = 3, 32.0
-"""Impulses and steps that were removed in so many seconds before a candidate, from which on `AMONG` counts, and a
-candidate has to be `Look.dispersed` and not `WEAK`.  After fewer seconds of data, as many fewer are enough."""
+"""Impulses and steps that were removed in so many seconds before a candidate, from which on it has to be
+`Look.dispersed` and not `WEAK`; and impulses in a channel, from which on there is known interference in it.  After
+fewer seconds of data, as many fewer are enough."""
 WEAK = 0.92
 """Part of the threshold of the search that the S/N against the samples beside a candidate has to reach there (the
 bursts of a campaign had about 0.92 and more, other candidates that are dispersed 0.90 and less)."""
-FREE = 0.86
-"""Part of the threshold that the S/N without sub-bands of known interference has to reach."""
+BRIGHTER = 2.0
+"""S/N by which sub-bands of known interference exceed what the others suggest, from which on the others alone count."""
 CHANCES, LOUDER = 4, 2.0
 """Times that the events of vetoed candidates are grouped, and the S/N by which they are stronger than these explain."""
 LONGEST = 0.04
@@ -117,7 +113,7 @@ class Look:
     rest : float
         The same without the strongest fifth of the sub-bands.
     free : float
-        S/N in the sub-bands without known interference; NaN if there is none.
+        S/N in the sub-bands without known interference, if the others are brighter than these suggest; NaN otherwise.
     power, undispersed : float
         Sum over sub-bands of the squares of their S/N: of the window, and of the best window without dispersion that
         covers it there.
@@ -186,7 +182,7 @@ class Vetting:
 
     def reasons(
         self, columns: dict[str, NDArray[Any]], samples: Samples, cleaner: Cleaner, limits: tuple[int, int],
-        threads: int = 1,
+        threads: int = 1, beside: bool = False,
     ) -> NDArray[np.str_]:  # fmt: skip
         """Why each candidate is vetoed: a name of `REASONS`, or "".
 
@@ -201,6 +197,8 @@ class Vetting:
             The first sample of the data, and the last + 1.
         threads : int
             Threads that look at candidates; one of them reads samples at a time.
+        beside : bool
+            Whether the candidates lie beside interference.
         """
         reading = Lock()
 
@@ -220,7 +218,7 @@ class Vetting:
                 return ""
             if self._cut(dm, at, size, limits):
                 return "edge"
-            return self._reason(look, snr, dm, size, cleaner.impulses(before, at + size) >= needed)
+            return self._reason(look, snr, dm, size, beside or cleaner.impulses(before, at + size) >= needed)
 
         found = np.zeros(len(columns["snr"]), f"U{max(map(len, REASONS))}")
         if self.usable and len(found):
@@ -251,7 +249,7 @@ class Vetting:
         for turn in range(CHANCES):
             part, own = events.select(some), np.searchsorted(some, peak[some])
             columns, number = columns_of(part, own, dms, self.obs, self.ref_freq, self.dm_constant)
-            reasons = self.reasons(columns, samples, cleaner, limits, threads)
+            reasons = self.reasons(columns, samples, cleaner, limits, threads, beside=turn > 0)
             vetoed = vetoed if turn else counted(reasons)
             good = (reasons == "")[number]
             keep[some[good]] = True
@@ -283,10 +281,9 @@ class Vetting:
 
     def _reason(self, look: Look, snr: float, dm: float, width: int, among: bool) -> str:
         """Why a candidate is vetoed; ``among`` says whether impulses or steps of the gain were removed before it."""
-        if look.free < FREE * self.threshold or any(look.rest < rest * look.snr and look.lacks(part) and low <= look.sweep <= high
-               for rest, part, low, high in (AMONG if among else NARROW)):  # fmt: skip
+        if look.free < WEAK * self.threshold or (look.rest < NARROW[0] * look.snr and look.lacks(NARROW[1])):
             return "narrow"
-        if look.undispersed > BETTER[0] * look.power + BETTER[1]:
+        if look.broad_undispersed > BETTER[0] * look.broad + BETTER[1]:
             return "undispersed"
         if not look.dispersed and (look.sweep > RESOLVED or (among and self.low > 0)):
             return "undispersed"
@@ -363,7 +360,9 @@ class Vetting:
         known = few if pulsed is None else few | np.logical_or.reduceat(pulsed, self._edges[:-1])
         if not known.any() or known.all():
             return few, math.nan
-        return few, float(_over(excess[~known].sum(), math.sqrt(variance[~known].sum())))
+        root, other = math.sqrt(variance[known].sum()), math.sqrt(variance[~known].sum())
+        snr, free = float(_over(excess[known].sum(), root)), float(_over(excess[~known].sum(), other))
+        return few, free if snr > free * _over(root, other) + BRIGHTER else math.nan
 
     def _broad(
         self, excess: NDArray[np.float64], variance: NDArray[np.float64], s: NDArray[np.float64],
