@@ -177,17 +177,29 @@ def test_channels_with_radar_do_not_make_a_candidate():
     assert math.isnan(vetting._few(excess, variance, None)[1])
 
 
-def test_interference_does_not_take_a_pulse_with_it():
-    """A bump of the level explains the events of a pulse beside it, and is vetoed."""
+def test_interference_does_not_take_a_pulse_with_it(monkeypatch):
+    """A bump of the level explains the events of a pulse beside it; it is vetoed, and these are grouped again."""
 
     def change(x):
         x[:, 5000:5100] += 4.2
 
-    pulse = Pulse(dm=150, time=4.97, width=8e-3, snr=16.0)
+    def reasons(self, columns, samples, cleaner, limits, threads=1, beside=False):
+        asked.append((len(columns["snr"]), beside))
+        return np.where(columns["width"] > 0.05, "undispersed", "")
+
+    asked: list[tuple[int, bool]] = []
+    pulse = Pulse(dm=60, time=5.12, width=12e-3, snr=10.0)
     data = changed(with_pulses(noise(), pulse), change)
     every = search(data, DMS, clean=False, threads=1)
     assert len(every) == 1
-    assert abs(every.dm[0] - 150) > 20
+    assert every.width[0] > 0.05
+    monkeypatch.setattr(Vetting, "reasons", reasons)
     found = search(data, DMS, clean=False, veto=True, threads=1)
-    assert sum(found.vetoed.values()) == 1
-    assert [round(float(dm), -1) for dm in found.dm] == [150]
+    assert found.vetoed == {"undispersed": 1}
+    assert len(found) == 1
+    assert abs(found.dm[0] - 60) < 10
+    assert abs(found.time[0] - 5.12) < 0.012
+    assert asked[0] == (1, False)
+    assert all(beside for _, beside in asked[1:])
+    assert (found.group == 0).all()
+    assert found.members[0] == len(found.events) < len(every.events)
