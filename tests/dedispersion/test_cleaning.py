@@ -113,23 +113,27 @@ def test_changes_of_the_level_alone_are_no_steps_of_the_gain(bits):
 
 @pytest.mark.parametrize(("slope", "second"), [(0.6, None), (-0.6, None), (0.0, 3150)], ids=str)
 def test_steps_are_measured_beside_drifts_and_other_steps(slope, second):
-    """A drift of 0.6 sigma a second in all channels; or a step of the upper half of the band 0.15 s after the first."""
+    """A drift of 0.6 sigma a second in all channels; or a step of the upper half of the band 0.15 s after the first.
+
+    What is left of a step scatters by 1.2 (measured: 0.2 to 2.0), so that the mean of three counts.
+    """
     t = np.arange(8192) * 1e-3
-    x = np.random.default_rng(1).normal(96, 16, (8192, 64)) + (16 * slope * (t - 3))[:, None]
-    gain = np.ones((8192, 64))
-    gain[3000:] *= 1.1
-    if second is not None:
-        gain[second:, :32] *= 1.1
-    wanted = x.copy()
-    x *= gain
-    fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
-    out, cleaner = cleaned(fb, "gain")
-    assert [at for at, _ in cleaner.jumps] == [pytest.approx(at, abs=3) for at in (3000, second) if at]
-    rest = (out - wanted)[:, :32].mean(axis=1)
-    far, near = rest[2850:2990].mean(), rest[3010:3140].mean()
-    assert abs(near - far) < 0.07 * 16  # the step is 0.6 sigma
-    if second is not None:
-        assert abs(rest[3160:3290].mean() - near) < 0.07 * 16
+    left = []
+    for seed in (1, 2, 3):
+        x = np.random.default_rng(seed).normal(96, 16, (8192, 64)) + (16 * slope * (t - 3))[:, None]
+        gain = np.ones((8192, 64))
+        gain[3000:] *= 1.1
+        if second is not None:
+            gain[second:, :32] *= 1.1
+        wanted = x.copy()
+        x *= gain
+        fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
+        out, cleaner = cleaned(fb, "gain")
+        assert [at for at, _ in cleaner.jumps] == [pytest.approx(at, abs=3) for at in (3000, second) if at]
+        rest = (out - wanted)[:, :32].mean(axis=1)
+        far, near = rest[2850:2990].mean(), rest[3010:3140].mean()
+        left.append((near - far, 0.0 if second is None else rest[3160:3290].mean() - near))
+    assert (np.abs(np.mean(left, axis=0)) < 0.07 * 16).all()  # the step is 0.6 sigma
 
 
 @pytest.mark.parametrize("snr", [40, 80])
@@ -312,3 +316,37 @@ def test_what_was_removed_is_saved_with_the_candidates(tmp_path):
     assert again.removed.steps == found.removed.steps == cleaning_steps(True)
     assert np.array_equal(again.removed.cells, found.removed.cells)
     assert again.removed.parts == found.removed.parts
+
+
+def test_steps_of_a_part_of_the_band_are_undone_on_a_drift():
+    """The level of all channels drifts by 0.2 sigma in 1.7 s; the gain of a quarter of the band steps by 5%.
+
+    A step is seen against the rest of the band.  9 of these 12 are found, and 5 in the sums of the quarter alone.
+    """
+    t = np.arange(24000) * 1e-3
+    x = np.random.default_rng(4).normal(96, 16, (len(t), 256)) + 3.2 * np.sin(2 * np.pi * t / 1.7)[:, None]
+    wanted = [1500 + 1830 * i for i in range(12)]
+    for first, last in zip(wanted[::2], wanted[1::2], strict=True):
+        x[first:last, 64:128] *= 1.05
+    fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-1, tsamp=1e-3)
+    _, cleaner = cleaned(fb, "gain")
+    found = np.array([at for at, _ in cleaner.jumps], np.float64)
+    assert sum(np.abs(found - at).min(initial=np.inf) < 20 for at in wanted) >= 8
+    assert len(found) <= 13
+    assert all(count <= 96 for _, count in cleaner.jumps)
+
+
+def test_radar_in_data_of_few_channels_is_removed_without_the_rest_of_the_band():
+    """8 of 64 channels, across the middle of a quarter: three in eight channels are replaced at most."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(96, 16, (8192, 64))
+    for at in range(100, 8192, 120):
+        x[at : at + 4, 12:20] += 64
+    fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
+    _, cleaner = cleaned(fb, "impulses")
+    windows = cleaner.removed().windows
+    assert len(windows) >= 60
+    assert np.median(windows[:, 3] - windows[:, 2]) <= 24
+    assert cleaner.pulses(0, 8192)[12:20].min() >= 60
+    assert cleaner.pulses(0, 8192)[32:].max() <= 3
+    assert cleaner.impulses(0, 8192) == 0
