@@ -132,6 +132,8 @@ class Lane(ABC):
     ----------
     generation : int
         Changes whenever a buffer moves; recorded work of an earlier generation is useless.
+    moves : int
+        Counts the buffers that have moved, but for those whose addresses are asked for each time (``followed``).
     recording : bool
         Whether work is being recorded instead of run.
     """
@@ -142,6 +144,7 @@ class Lane(ABC):
         self.runtime = runtime
         self.xp = runtime.xp
         self.generation = 0
+        self.moves = 0
         self.recording = False
         self._device: dict[str, Any] = {}
         self._addresses: dict[str, int] = {}
@@ -164,15 +167,16 @@ class Lane(ABC):
         nbytes = _claim(self._device_kinds, name, size, dtype)
         return self._grow(name, nbytes, zero)[:nbytes].view(dtype)[: int(size)]
 
-    def place(self, name: str, size: int, dtype: Any, zero: bool = False) -> Place:
+    def place(self, name: str, size: int, dtype: Any, zero: bool = False, followed: bool = False) -> Place:
         """As `array`, but return only what a kernel needs of it, which takes a tenth of the time on a GPU.
 
-        It is valid until the buffer grows or is freed.
+        It is valid until the buffer grows or is freed.  ``followed``: nobody uses the address another time.
         """
         kind, itemsize, most, start = self._places.get(name, _NOWHERE)
         if kind is not dtype or size > most:
-            nbytes = _claim(self._device_kinds, name, size, dtype)
+            nbytes, moves = _claim(self._device_kinds, name, size, dtype), self.moves
             held = self._grow(name, nbytes, zero)
+            self.moves = moves if followed else self.moves
             itemsize, start = self._device_kinds[name].itemsize, self._addresses[name]
             self._places[name] = dtype, itemsize, held.nbytes // itemsize, start
         return Place(start, size, itemsize)
@@ -188,6 +192,7 @@ class Lane(ABC):
             self._places.pop(name, None)
             self._total -= 0 if held is None else int(held.nbytes)
             self.generation += 1
+            self.moves += held is not None
             held = None
             self.synchronize()
             grown = -(-int(GROWTH * nbytes) // ALIGN) * ALIGN
@@ -197,13 +202,14 @@ class Lane(ABC):
             self._total += int(held.nbytes)
         return held
 
-    def pinned(self, name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
-        """Return a page-locked host array of `size` elements in the lane's buffer `name`; see `array`."""
+    def pinned(self, name: str, size: int, dtype: Any, followed: bool = False) -> np.ndarray[Any, Any]:
+        """Return a page-locked host array of `size` elements in the lane's buffer `name`; see `array` and `place`."""
         nbytes = _claim(self._host_kinds, name, size, dtype)
         held = self._host.get(name)
         if held is None or held.nbytes < nbytes:
             self._host.pop(name, None)
             self.generation += 1
+            self.moves += held is not None and not followed
             held = self._host[name] = self._allocate(int(GROWTH * nbytes))
         view: np.ndarray[Any, Any] = held[:nbytes].view(dtype)[: int(size)]
         return view
@@ -240,6 +246,7 @@ class Lane(ABC):
         """Wait for all work, then free every buffer."""
         self.settle()
         self.generation += 1
+        self.moves += 1
         self._device.clear()
         self._addresses.clear()
         self._places.clear()

@@ -104,6 +104,8 @@ class Engine:
             runtimes = tuple(runtime) if isinstance(runtime, Sequence) else (runtime,)
         make = BandsWorker if spec.model is not None else SinusoidWorker if spec.sinusoid else SeriesWorker
         self.workers: list[Worker] = [make(r, spec, LANES, self._copier) for r in runtimes]
+        for worker in self.workers:
+            worker.rooms = memory is None
         self._left: list[Worker] = []
         self._shared = min(r.device.shared_per_block for r in runtimes)  # chunks must suit every GPU
         self._matrix = all(has_matrix_units(r.device) for r in runtimes)

@@ -44,7 +44,7 @@ from skysieve.periodogram.cuda.parts import (  # fmt: skip
 from skysieve.periodogram.cuda.peaks.launch import PEAK_BYTES, tries
 from skysieve.periodogram.cuda.samples.half_window import HALVES, HALVES_REACH
 from skysieve.periodogram.cuda.samples.layout import FULLEST, POWERS_SPAN, SampleLayout, bessel_i0
-from skysieve.periodogram.cuda.samples.samples import HALVES_TAPS, NAMES, TAPS, WINDOW, sampler_kernels, small_arrays
+from skysieve.periodogram.cuda.samples.samples import HALVES_TAPS, TAPS, WINDOW, sampler_kernels, small_arrays
 from skysieve.periodogram.cuda.samples.stretches import Cut, cut, sample_bytes
 from skysieve.periodogram.cuda.worker import PACKAGE
 from skysieve.periodogram.numerics.nufft import TAPS as COMB_TAPS
@@ -146,13 +146,13 @@ class SinusoidMethod(Method):
         return costs.direct_line(nf)
 
     def arguments(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
-        """Fields that the structs of all methods have."""
+        """Fields that the structs of all methods have, beside `DeviceChunk.of_part`."""
         guard, few = self.guards[worker.itemsize]
         return {
             "tp": chunk.work["tp"], "wv": chunk.work["wv"], "offsets": chunk.data["offsets"], "info": chunk.info,
-            "nf": chunk.data["nf"], "order": chunk.data[f"order{i}"], "tasks": chunk.data[f"tasks{i}"],
-            "start": chunk.data["start"], "power": chunk.power, "norm": worker.norm, "scaled": worker.scaled,
-            "edges": chunk.job.edges, "guard": guard, "few": few, **chunk.peaks, **chunk.grids,
+            "nf": chunk.data["nf"], "tasks": chunk.data[f"tasks{i}"], "start": chunk.data["start"],
+            "power": chunk.power, "norm": worker.norm, "scaled": worker.scaled, "guard": guard, "few": few,
+            **chunk.peaks, **chunk.grids,
         }  # fmt: skip
 
 
@@ -186,9 +186,14 @@ class DirectSums(SinusoidMethod):
         worker.module("sinusoid/direct.cu").launch("ls_direct", (part.launches,), (256,), (args,), stream=stream)
 
     def _arguments(self, worker: Any, chunk: DeviceChunk, i: int) -> np.void:
-        return fill(
-            cs.DIRECT, frequencies=chunk.values, blocks=chunk.job.parts[i].stretches, fit_mean=worker.spec.fit_mean,
-            each=0 if i == chunk.largest else BESIDE, **self.arguments(worker, chunk, i),
+        def fixed() -> dict[str, Any]:
+            return {
+                "frequencies": chunk.values, "fit_mean": worker.spec.fit_mean, **self.arguments(worker, chunk, i)
+            }  # fmt: skip
+
+        return chunk.struct(
+            "direct", cs.DIRECT, fixed, blocks=chunk.job.parts[i].stretches,
+            each=0 if i == chunk.largest else BESIDE, **chunk.of_part(i),
         )  # fmt: skip
 
 
@@ -208,13 +213,12 @@ class ListSums(DirectSums):
         args = self._arguments(worker, chunk, i)
         module.launch("ls_list", (part.launches,), (LIST_SPAN,), (args,), stream=stream)
         blocks = -(-(part.stretches * LIST_SPAN) // SEARCH_SPAN)
-        more = {k: v for k, v in self.arguments(worker, chunk, i).items() if k in (cs.SEARCH.names or ())}
-        args = fill(cs.SEARCH, blocks=blocks, **more)
+        given = {**self.arguments(worker, chunk, i), **chunk.of_part(i)}
+        args = fill(cs.SEARCH, blocks=blocks, **{k: v for k, v in given.items() if k in (cs.SEARCH.names or ())})
         grid, peaks = (len(part.order) * blocks,), worker.module("peaks/peaks.cu")
         peaks.launch("ls_candidates", grid, (SEARCH_SPAN,), (args,), stream=stream)
         if worker.scaled:
-            more = {k: v for k, v in self.arguments(worker, chunk, i).items() if k in (cs.SCALE.names or ())}
-            args = fill(cs.SCALE, blocks=blocks, **more)
+            args = fill(cs.SCALE, blocks=blocks, **{k: v for k, v in given.items() if k in (cs.SCALE.names or ())})
             peaks.launch("ls_scale", grid, (SEARCH_SPAN,), (args,), stream=stream)
 
 
@@ -344,26 +348,33 @@ class Comb(NufftMethod):
         """What the kernel reads of each comb."""
         return make_tables(self.combs, dtype)
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
-        found: dict[str, Any] = worker.weights(chunk, stream)
-        return found
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> None:
+        worker.weights(chunk, stream)
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
-        part, more = chunk.job.parts[i], self._comb_arguments(worker, chunk, i)
-        form = self.form(chunk.power is not None, part.per_block)
-        args = fill(cs.COMB, S=part.per_block, zero=0, spread=self._long_cells(worker, chunk, i, stream), **more)
+        part, form = chunk.job.parts[i], self.form(chunk.power is not None, chunk.job.parts[i].per_block)
+        args = chunk.struct(
+            ("comb", self), cs.COMB, lambda: {"zero": 0, **self._comb_arguments(worker, chunk, i)}, S=part.per_block,
+            spread=self._long_cells(worker, chunk, i, stream), **self._comb_of_part(chunk, i),
+        )  # fmt: skip
         worker.module(self.file(), form).launch(
             "ls_comb", (part.launches * self.blocks(part.per_block),), (128,), (args,),
             shared_mem=self.shared_bytes(worker.itemsize, chunk.power is not None, part.per_block), stream=stream,
         )  # fmt: skip
 
     def _comb_arguments(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
-        part, dtype = chunk.job.parts[i], worker.spec.dtype
-        tables = worker.on_device(chunk.lane, (type(self), self.combs), lambda: self.tables(dtype))
+        tables = worker.on_device(chunk.lane, (type(self), self.combs), lambda: self.tables(worker.spec.dtype))
         return {
-            "modes": self.modes, "P": self.combs, "pairs": part.stretches, "members": len(part.order), "group": GROUP,
-            "blocks": self.blocks(part.per_block), "mean": float(worker.spec.fit_mean), **tables,
-            **chunk.rows[self.rows], **self.arguments(worker, chunk, i),
+            "modes": self.modes, "P": self.combs, "group": GROUP, "mean": float(worker.spec.fit_mean), **tables,
+            **chunk.buffers[self.rows], **self.arguments(worker, chunk, i),
+        }  # fmt: skip
+
+    def _comb_of_part(self, chunk: DeviceChunk, i: int) -> dict[str, Any]:
+        """What changes of it from chunk to chunk."""
+        part = chunk.job.parts[i]
+        return {
+            "pairs": part.stretches, "members": len(part.order), "blocks": self.blocks(part.per_block),
+            **chunk.of_part(i),
         }  # fmt: skip
 
     def _long_cells(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> Any:
@@ -371,9 +382,9 @@ class Comb(NufftMethod):
         part, names = chunk.job.parts[i], cs.SPREAD.names or ()
         if not self.for_long_series or not part.long:
             return None
-        cells = chunk.lane.place(f"cells{i}", part.launches * SPREAD_CELLS * 2, worker.spec.dtype)
-        more = {k: v for k, v in self._comb_arguments(worker, chunk, i).items() if k in names}
-        args = fill(cs.SPREAD, out=cells, **more)
+        cells = chunk.lane.place(f"cells{i}", part.launches * SPREAD_CELLS * 2, worker.spec.dtype, followed=True)
+        given = {**self._comb_arguments(worker, chunk, i), **self._comb_of_part(chunk, i)}
+        args = fill(cs.SPREAD, out=cells, **{k: v for k, v in given.items() if k in names})
         module = worker.module("sinusoid/spread.cu")
         module.launch("ls_spread", (part.launches * 48,), (256,), (args,), stream=stream)
         return cells
@@ -481,8 +492,11 @@ class FineComb(Comb):
         return make_coarse_tables(self.combs, self.modes)
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
-        part, more = chunk.job.parts[i], self._comb_arguments(worker, chunk, i)
-        args = fill(cs.COARSE, tiles=part.per_block, spread=self._long_cells(worker, chunk, i, stream), **more)
+        part = chunk.job.parts[i]
+        args = chunk.struct(
+            ("fine", self), cs.COARSE, lambda: self._comb_arguments(worker, chunk, i), tiles=part.per_block,
+            spread=self._long_cells(worker, chunk, i, stream), **self._comb_of_part(chunk, i),
+        )  # fmt: skip
         worker.module(self.file()).launch(
             "ls_fine", (part.launches * self.blocks(part.per_block),), (256,), (args,),
             shared_mem=self.shared_bytes(worker.itemsize, False, part.per_block), stream=stream,
@@ -588,44 +602,53 @@ class Samples(NufftMethod):
         lane, data, stride, layout = chunk.lane, chunk.data, chunk.stride, self.layout
         n = len(chunk.job.parts[i].order) if stride else 1
         name = f"own_{i}" if stride else f"{worker.data_buffer}_{i}"
-        taps = {
-            "taps": lane.place(f"{name}_taps", 2 * n * self.taps, np.float64),
-            "origin": lane.place(f"{name}_origin", 2 * n, np.int32),
-            "shift": lane.place(f"{name}_shift", 2 * n * self.parts, np.int32),
-        }
+
+        def places() -> dict[str, Any]:
+            return {
+                "taps": lane.place(f"{name}_taps", 2 * n * self.taps, np.float64),
+                "origin": lane.place(f"{name}_origin", 2 * n, np.int32),
+                "shift": lane.place(f"{name}_shift", 2 * n * self.parts, np.int32),
+            }
+
+        taps = chunk.once(f"taps{i} {self.combs}", places)
         if lane.recording and not stride:
             return taps
         blocks = 1 if stride else -(-self.taps // 256)
-        window = dict(zip(WINDOW, HALVES, strict=True)) if self.halves else {"inverse": 1 / bessel_i0(layout.beta)}
-        args = fill(
-            HALVES_TAPS if self.halves else TAPS, lead=data[f"lead{i}"], at=data[f"at{i}"], beta=layout.beta,
-            blocks=blocks, member=0, order=data[f"order{i}"], **chunk.grids, **window, **taps,
-        )  # fmt: skip
+
+        def fixed() -> dict[str, Any]:
+            window = dict(zip(WINDOW, HALVES, strict=True)) if self.halves else {"inverse": 1 / bessel_i0(layout.beta)}
+            return {
+                "lead": data[f"lead{i}"], "at": data[f"at{i}"], "beta": layout.beta, "blocks": blocks, "member": 0,
+                **chunk.grids, **window, **taps,
+            }  # fmt: skip
+
+        kind = HALVES_TAPS if self.halves else TAPS
+        args = chunk.struct(("taps", self.combs, i), kind, fixed, order=data[f"order{i}"])
         module = worker.runtime.module(*self._kernel(worker.spec))
         module.launch("ls_taps", (n * blocks,), (256,), (args,), stream=stream)
         return taps
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
-        found: dict[str, Any] = worker.sampler.points(chunk, stream)
-        return found
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> None:
+        worker.sampler.points(chunk, stream)
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
         """Samples, then powers, of a group of the part's objects after the other."""
-        more, taps, cut_of_part = self.arguments(worker, chunk, i), self._taps(worker, chunk, i, stream), chunk.cuts[i]
-        assert cut_of_part is not None
-        order, grids = more["order"], {k: more[k] for k in ("offsets", "df", "f0", "grid_stride")}
-        own = {k: v for k, v in more.items() if k not in ("tasks", "order", "grid_stride")}
-        module, stride = worker.runtime.module(*self._kernel(worker.spec)), chunk.stride
+        taps, module = self._taps(worker, chunk, i, stream), worker.runtime.module(*self._kernel(worker.spec))
+
+        def fixed() -> dict[str, Any]:
+            own = {k: v for k, v in self.arguments(worker, chunk, i).items() if k != "tasks"}
+            return {
+                **own, "bands": chunk.data[f"bands{i}"], "mean": float(worker.spec.fit_mean), "modes": self.modes,
+                "group": GROUP, "bins": chunk.bins,
+            }  # fmt: skip
+
         each = {"taps": 2 * self.taps, "origin": 2, "shift": 2 * self.parts}
-        found = {name: chunk.data[f"{name}{i}"] for name in NAMES}
-        for made in worker.sampler.groups(
-            chunk.lane, stream, i, self.layout, cut_of_part, order, found, chunk.rows[self.rows], chunk.info, grids
-        ):
-            first = made.arguments["member"] if stride else 0
-            args = fill(
-                cs.SAMPLED, **made.arguments, **{k: from_place(a, first * each[k]) for k, a in taps.items()}, **own,
-                tasks=made.tasks, mean=float(worker.spec.fit_mean), modes=self.modes, members=made.members,
-                group=GROUP, blocks=made.blocks // made.members, bins=chunk.bins,
+        for made in worker.sampler.groups(chunk, stream, i, i, self.layout):
+            first = made.arguments["member"]
+            own = {k: from_place(a, first * each[k]) for k, a in taps.items()} if chunk.stride and first else taps
+            args = chunk.struct(
+                ("powers", self.combs, i), cs.SAMPLED, fixed, **made.arguments, **own, tasks=made.tasks,
+                members=made.members, blocks=made.blocks // made.members, cap=chunk.job.cap, edges=chunk.job.edges,
             )  # fmt: skip
             grid: tuple[int, ...] = (made.blocks,)
             if self.halves and made.tasks is None and 1 < made.blocks // made.members < 1 << 16:
