@@ -72,8 +72,7 @@ class BorrowedEngine:
 
     def _borrow(self) -> None:
         self._error: BaseException | None = None
-        self._loan = ENGINES.borrow(self._key, self._make, self._device, lambda engine: engine.idle_bytes)
-        self._engine = self._loan.__enter__()
+        self._engine = ENGINES.lend(self._key, self._make, self._device)
 
     def scan(self, source: Source) -> Scan:
         """See `contract.Engine.scan`."""
@@ -114,11 +113,14 @@ class BorrowedEngine:
 
     def close(self) -> None:
         """Give the engine back; after an error it is closed."""
-        error = self._error
-        if error is None:
-            self._loan.__exit__(None, None, None)
+        if self._error is None:
+            ENGINES.take_back(self._key, self._engine, self._device, _idle_bytes)
         else:
-            self._loan.__exit__(type(error), error, error.__traceback__)
+            ENGINES.discard(self._engine, self._device, self._error)
+
+
+def _idle_bytes(engine: Engine) -> int:
+    return engine.idle_bytes
 
 
 def lombscargle(
@@ -673,7 +675,7 @@ def _failure(curves: CurveSet, output: Output, min_points: int) -> Exception:
 
 
 def _warn(rule: GridRule, grids: Grids, seen: Scan | Output, stacklevel: int) -> None:
-    if not stacklevel or (not seen.status.any() and nothing_to_warn_of(rule, grids, seen.span)):
+    if not stacklevel or (not np.count_nonzero(seen.status) and nothing_to_warn_of(rule, grids, seen.span)):
         return
     span = np.where(seen.status == Status.OK, seen.span, np.nan)
     for message in grid_warnings(rule, grids, span, seen.n_used):

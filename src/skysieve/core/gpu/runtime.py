@@ -227,7 +227,7 @@ class CudaModule:
         self, kernel: str, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], shared_mem: int, stream: Any
     ) -> None:
         """Start a kernel on the current device, which is this module's."""
-        function = self._kernel(kernel)
+        function = self._kernels.get(kernel) or self._kernel(kernel)
         if shared_mem > self._dynamic.get(kernel, 0):
             # CuPy shares a loaded kernel between modules with the same text: never lower another one's limit
             function.max_dynamic_shared_size_bytes = max(shared_mem, function.max_dynamic_shared_size_bytes)

@@ -215,9 +215,15 @@ def staged(source: Source, empty: Callable[[str, int], Any], copier: Copier) -> 
     return (StagedSource(source, *places) if copies else source), copies
 
 
+def joined(source: Source, empty: Callable[[str, int], Any]) -> Source:
+    """A source whose rows, in pieces so far, are joined in memory of ``empty`` where it reads them so."""
+    t, y, dy, _ = source.read(0, source.n_objects, empty)
+    return StagedSource(source, t, y, dy)
+
+
 @dataclass(frozen=True)
 class StagedSource:
-    """A source whose rows are one after another in page-locked memory."""
+    """A source whose rows are one after another, mostly in page-locked memory."""
 
     source: Any
     t: Any
@@ -425,7 +431,7 @@ def deliver(job: ChunkJob, settings: RunSettings, output: Output, again: Again) 
     status, method = info["status"], job.codes
     index = job.results["index"].reshape(-1, settings.spec.n_peaks)
     over, none = job.results["flags"] != 0, index[:, 0] < 0
-    if status.any() or none.any() or over.any():
+    if np.count_nonzero(status) or np.count_nonzero(none) or np.count_nonzero(over):
         beyond = status == UNLIKE
         again.unlike += (objects.start + np.flatnonzero(beyond)).tolist()
         again.overflow += (objects.start + np.flatnonzero(over & ~beyond)).tolist()

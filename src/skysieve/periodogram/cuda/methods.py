@@ -247,6 +247,10 @@ class Methods(ABC):
         """`class_ends` of the methods to choose from."""
         return class_ends(self.known)
 
+    def end_of(self, cycles: float) -> float:
+        """The largest ``df * span`` of the class of this one."""
+        return float(self.ends[self.ends.searchsorted(cycles)])
+
     @cached_property
     def alone(self) -> Self:
         """The same for a GPU of one multiprocessor: for what an object needs whatever the others are."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 MOST_PARTS = 6
 """Parts of a chunk that a room has places for."""
-MOST_ROWS = 1 << 18
-"""Rows of a chunk for which the host's work counts."""
 _SLOT = 256
 """Bytes of an array of one grid."""
 
@@ -51,8 +49,9 @@ class Room:
         small = {"lead": np.float64, "at": np.int32, "bands": np.int32}
         kinds |= {f"{k}{i}": (_SLOT // 8, kind) for i in range(MOST_PARTS) for k, kind in small.items()}
         total = sum(padded(size * np.dtype(kind).itemsize) for size, kind in kinds.values())
-        self._whole, self._device = lane.pinned(name, total, np.uint8), lane.array(name, total, np.uint8)
-        start, at = lane.place(name, total, np.uint8).pointer, 0
+        self._whole, place, at = lane.pinned(name, total, np.uint8), lane.place(name, total, np.uint8), 0
+        self._device: Any = lane.array(name, total, np.uint8) if lane.xp is np else place
+        start = place.pointer
         self._host: dict[str, NDArray[Any]] = {}
         data: dict[str, Any] = {"start": None}
         for field, (size, kind) in kinds.items():
@@ -92,4 +91,4 @@ class Room:
             chunk.cuts.append(cut)
             first = stop
         if send:
-            self.lane.to_device(self._device[: len(self._whole)], self._whole)
+            self.lane.to_device(self._device, self._whole)

@@ -26,7 +26,7 @@ from skysieve.periodogram.numerics.peaks import FEW, MORE_TRIES
 
 from . import structs as cs
 from .chunks import ChunkJob
-from .graphs import Launches, Recorded, bytes_of, gathered, padded, place_of, room_of
+from .graphs import MOST_ROWS, Launches, Recorded, bytes_of, gathered, padded, place_of, room_of
 from .methods import DeviceChunk, Method, Methods, Sizes
 from .parts import CANDIDATE_BYTES
 
@@ -68,6 +68,7 @@ class Worker(ABC):
         self.copier = copier or Copier()
         self.lanes = [make_lane(runtime) for _ in range(lanes)]
         self._tables: dict[Hashable, dict[str, Any]] = {}
+        self._modules: dict[tuple[str, str | None], Module] = {}
         self.sampler = Sampler(runtime, PACKAGE, layout)
         self._spare: Lane | None = None
         self.launches = Launches()
@@ -78,7 +79,11 @@ class Worker(ABC):
         """Whether buffers may be an eighth larger than a chunk needs (see `rooms`)."""
 
     def module(self, name: str, build: str | None = None) -> Module:
-        return self.runtime.module(PACKAGE, name, build or self.build)
+        """The kernels of a file, by default in the build of the precision."""
+        key = name, build
+        if key not in self._modules:
+            self._modules[key] = self.runtime.module(PACKAGE, name, build or self.build)
+        return self._modules[key]
 
     def compile_ahead(self, wanted: Iterable[tuple[Method, bool, int]]) -> None:
         """Begin to compile what objects of these methods need, all at once.
@@ -326,7 +331,7 @@ class Worker(ABC):
     def _placed(self, lane: Lane, job: ChunkJob) -> dict[str, Any]:
         """The rows of a chunk; those that are `gathered` are copied to the buffer that a recorded launch reads."""
         rows = self._rows(job)
-        for name, a in rows.items():
+        for name, a in rows.items() if job.n_rows > MOST_ROWS else ():
             if gathered(a):
                 rows[name] = lane.array(f"{self.data_buffer}.{name}", a.nbytes, np.uint8).view(a.dtype)
                 if not lane.recording:

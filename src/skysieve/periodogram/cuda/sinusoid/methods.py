@@ -641,7 +641,7 @@ class Samples(NufftMethod):
 
         kind = HALVES_TAPS if self.halves else TAPS
         args = chunk.struct(("taps", self.combs, i), kind, fixed, order=data[f"order{i}"])
-        module = worker.runtime.module(*self._kernel(worker.spec))
+        module = worker.module(*self._kernel(worker.spec)[1:])
         module.launch("ls_taps", (n * blocks,), (256,), (args,), stream=stream)
         return taps
 
@@ -650,7 +650,7 @@ class Samples(NufftMethod):
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
         """Samples, then powers, of a group of the part's objects after the other."""
-        taps, module = self._taps(worker, chunk, i, stream), worker.runtime.module(*self._kernel(worker.spec))
+        taps, module = self._taps(worker, chunk, i, stream), worker.module(*self._kernel(worker.spec)[1:])
 
         def fixed() -> dict[str, Any]:
             own = {k: v for k, v in self.arguments(worker, chunk, i).items() if k != "tasks"}
@@ -673,6 +673,9 @@ class Samples(NufftMethod):
                 grid = (-(-made.members // groups), made.blocks // made.members, groups)
             shared = self.shared_bytes(worker.itemsize)
             module.launch("ls_powers", grid, (128,), (args,), shared_mem=shared, stream=stream)
+
+
+_DIRECT, _LISTED = DirectSums(), ListSums()
 
 
 @lru_cache(maxsize=8)
@@ -769,9 +772,12 @@ class SinusoidMethods(Methods):
     def ends(self) -> NDArray[np.float64]:  # type: ignore[override]
         return self.choice.ends
 
+    def end_of(self, cycles: float) -> float:
+        return self.choice.end_list[bisect_left(self.choice.end_list, cycles)]
+
     @property
     def direct(self) -> DirectSums:
-        return DirectSums() if self.grids.values is None else ListSums()
+        return _DIRECT if self.grids.values is None else _LISTED
 
     @property
     def stores_powers(self) -> bool:
@@ -861,7 +867,7 @@ class SinusoidMethods(Methods):
         most = float(np.maximum.reduce(cycles))
         first, last = bisect_left(ends, float(np.minimum.reduce(cycles))), bisect_left(ends, most)
         both = [self._of_class(nf, k) for k in range(first, last + 1)]
-        fews = {number: self._few_of(nf, number) for each in set(both) for number in each}
+        fews = {number: self._few_of(nf, number) for number in {number for each in both for number in each}}
         kind = (lengths > LONG).view(np.int8)
         for end in ends[first:last]:  # few: to search for each object's takes longer
             kind += (cycles > end).view(np.int8) << 1

@@ -6,14 +6,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.runtime import Runtime
 from skysieve.core.gpu.staging import Copier, Lane
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.chunks import ChunkJob
 from skysieve.periodogram.cuda.methods import DeviceChunk, Methods, Sizes
-from skysieve.periodogram.cuda.rooms import MOST_PARTS, MOST_ROWS, Room
+from skysieve.periodogram.cuda.graphs import MOST_ROWS
+from skysieve.periodogram.cuda.rooms import MOST_PARTS, Room
 from skysieve.periodogram.cuda.samples.samples import BINS
 from skysieve.periodogram.cuda.worker import PACKAGE, Worker
 
@@ -67,7 +67,7 @@ class SinusoidWorker(Worker):
         """Buffers of a lane that serve other chunks too, with the small arrays of this one."""
         key = lane, self.data_buffer
         rows = self._placed(lane, job)
-        if not all(a is None or is_device_array(a) for a in rows.values()):
+        if np.ndarray in map(type, rows.values()):
             rows = self._upload(lane, rows)
         room = self._rooms.get(key)
         new = room is None or not room.fits(job)
