@@ -403,7 +403,8 @@ class Engine:
         if need * GROWTH < self._small and offsets[-1] <= fewest and not halved and n:
             return [(0, n)]
         target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), fewest, MOST_ROWS))
-        budget = (self._small if need < self._small else parse_budget(self._memory, worker.free_memory)) / (LANES * GROWTH)
+        free = self._small if need < self._small else parse_budget(self._memory, worker.free_memory)
+        budget = free / (LANES * GROWTH)
 
         def bytes_before(i: int) -> float:
             return row_bytes * float(offsets[i]) + object_bytes * i

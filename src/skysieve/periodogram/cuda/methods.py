@@ -85,6 +85,7 @@ class Method(ABC):
 
     def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> None:
         """Launch what computes cells and weights of every row, in buffers of the name `rows`."""
+        return
 
     @abstractmethod
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
@@ -188,8 +189,8 @@ class DeviceChunk:
     def struct(
         self, key: Hashable, kind: np.dtype[Any], make: Callable[[], dict[str, Any]], **changing: Any
     ) -> np.void:
-        """A kernel's struct: of what ``make`` returns, which is the same for all chunks that have these buffers and this
-        ``key``, and of what changes from chunk to chunk."""
+        """A kernel's struct: of what ``make`` returns, the same for all chunks with these buffers and this ``key``, and of
+        what changes from chunk to chunk."""
         if self.structs is None:
             return fill(kind, **make(), **changing)
         known = self.structs.get(key)
@@ -210,7 +211,7 @@ class DeviceChunk:
             self.prepared.add(method.rows)
 
     def once(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The buffers of a name, for as many objects and rows as `sizes` says, which ``make`` returns the first time."""
+        """The buffers of a name, for as many objects and rows as `sizes` says; ``make`` returns them the first time."""
         if name not in self.buffers:
             self.buffers[name] = make()
         return self.buffers[name]

@@ -11,8 +11,8 @@ from skysieve.core.gpu.staging import Copier, Lane
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.chunks import ChunkJob
-from skysieve.periodogram.cuda.methods import DeviceChunk, Methods, Sizes
 from skysieve.periodogram.cuda.graphs import MOST_ROWS
+from skysieve.periodogram.cuda.methods import DeviceChunk, Methods, Sizes
 from skysieve.periodogram.cuda.rooms import MOST_PARTS, Room
 from skysieve.periodogram.cuda.samples.samples import BINS
 from skysieve.periodogram.cuda.worker import PACKAGE, Worker
