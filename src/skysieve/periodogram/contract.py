@@ -7,6 +7,7 @@ them with a :class:`Source` (the light curves) and fill the output.  Nothing her
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -214,6 +215,9 @@ class Source(Protocol):
         """
 
 
+_MAKING = threading.Lock()
+
+
 @dataclass
 class Output:
     """Arrays that a backend fills; row ``i`` belongs to object ``i``.
@@ -251,7 +255,27 @@ class Output:
 
     @classmethod
     def allocate(cls, n_objects: int, n_peaks: int, power: Any = None) -> Output:
-        """New arrays on the host, in which every answer is missing."""
+        """New arrays on the host, in which every answer is missing.
+
+        They are made when one of them is first asked for: a GPU has begun its work by then.
+        """
+        output = object.__new__(cls)
+        output.__dict__.update(power=power, _sizes=(n_objects, n_peaks))
+        return output
+
+    def __getattr__(self, name: str) -> Any:
+        """Make the arrays, unless another thread has made them meanwhile."""
+        with _MAKING:
+            sizes = self.__dict__.pop("_sizes", None)
+            if sizes is not None:
+                self.__dict__.update(vars(self._missing(*sizes, self.power)))
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
+
+    @classmethod
+    def _missing(cls, n_objects: int, n_peaks: int, power: Any) -> Output:
         n, k = n_objects, (n_objects, n_peaks)
         numbers = np.empty(n * (4 + 3 * n_peaks))  # one array for all is made in a fifth of the time of seven
         numbers.fill(np.nan)

@@ -60,7 +60,7 @@ MOST_CACHED = 1 << 16
 """Most objects of an `execute` whose chunks are remembered for the next one."""
 LOOKED_AT = 16
 """Objects whose time spans are computed before chunks are cut."""
-SMALL_BYTES, SMALL_SHARE = 1 << 29, 1 / 64
+SMALL_BYTES, SMALL_SHARE = 1 << 29, 1 / 16
 """Below this size, or share of a GPU's memory, skip the query of free memory, which takes longer than most chunks."""
 
 
@@ -358,7 +358,7 @@ class Engine:
         cycles, nf = self._most_cycles(source, grids, settings.cycles), int(grids.nf.max())
         most = methods.end_of(cycles)
         if self.spec.sinusoid and grids.shared and grids.values is None and most < np.inf:
-            step = 1 << max(0, nf.bit_length() - 4)
+            step = 1 << max(0, nf.bit_length() - 2)
             longer = -(-nf // step) * step
             key = (longer, most, methods.writes)
             if key not in self._bytes:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.runtime import Module, Runtime
-from skysieve.core.gpu.staging import Copier, Lane, make_lane
-from skysieve.core.gpu.structs import Place, address, fill
+from skysieve.core.gpu.staging import GROWTH, Copier, Lane, make_lane
+from skysieve.core.gpu.structs import Place, Prepared, address, fill
 from skysieve.periodogram.contract import Scan, Spec
 from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, longer_objects, refine, tries
 from skysieve.periodogram.cuda.samples.layout import SampleLayout
@@ -68,6 +68,7 @@ class Worker(ABC):
         self.copier = copier or Copier()
         self.lanes = [make_lane(runtime) for _ in range(lanes)]
         self._tables: dict[Hashable, dict[str, Any]] = {}
+        self._cycling: tuple[int, int, dict[str, NDArray[Any]], Prepared] | None = None
         self._modules: dict[tuple[str, str | None], Module] = {}
         self.sampler = Sampler(runtime, PACKAGE, layout)
         self._spare: Lane | None = None
@@ -241,16 +242,21 @@ class Worker(ABC):
         five times as long.
         """
         lane, n = self.spare, len(offsets) - 1
-        kinds = {"offsets": (n + 1, I64), "df": (len(df), F64), "cycles": (n, F64)}
-        host, places = lane.pinned_arrays("cycles", kinds)
-        host["offsets"][...], host["df"][...] = offsets, df
+        if self._cycling is None or self._cycling[0] < n or self._cycling[1] != lane.moves:
+            most = int(GROWTH * n) + 1
+            kinds = {"offsets": (most + 1, I64), "df": (most, F64), "cycles": (most, F64)}
+            host, places = lane.pinned_arrays("cycles", kinds)
+            struct = Prepared(cs.CYCLES, {"t": t, "n": n, "grid_stride": 0, **places})
+            self._cycling = most, lane.moves, host, struct
+        _, _, host, struct = self._cycling
+        host["offsets"][: n + 1], host["df"][: len(df)] = offsets, df
+        struct.change({"t": t, "n": n, "grid_stride": int(len(df) > 1)})
         lane.after_caller()
-        args = fill(cs.CYCLES, t=t, n=n, grid_stride=int(len(df) > 1), **places)
-        self.module("prepare.cu").launch("ls_cycles", (-(-n // 256),), (256,), (args,), stream=lane.stream)
+        self.module("prepare.cu").launch("ls_cycles", (-(-n // 256),), (256,), (struct.value,), stream=lane.stream)
 
         def found() -> NDArray[np.float64]:
             lane.synchronize()
-            return host["cycles"]
+            return host["cycles"][:n]
 
         return found
 
