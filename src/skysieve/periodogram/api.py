@@ -119,6 +119,9 @@ class BorrowedEngine:
             ENGINES.discard(self._engine, self._device, self._error)
 
 
+_NO_UNITS = Units()
+
+
 def _idle_bytes(engine: Engine) -> int:
     return engine.idle_bytes
 
@@ -356,7 +359,8 @@ class LombScarglePlan(Plan):
         self._bounds = {"frequency": frequency, "fmin": fmin, "fmax": fmax}
         self._rule_options = (nf, samples_per_peak, nyquist_factor, grid)
         self._rules: dict[str, GridRule] = {}
-        self._rule(Units(time=one_time_unit(self._bounds)))  # errors now rather than at the first batch
+        unit = one_time_unit(self._bounds)  # errors now rather than at the first batch
+        self._rule(_NO_UNITS if unit is None else Units(time=unit))
         self._engine: Engine | None
         self._engine, self._device = self._make_engine(device, memory, thread_count(threads))
 
@@ -496,10 +500,11 @@ class LombScarglePlan(Plan):
     def _rule(self, units: Units) -> GridRule:
         """The grid in the unit of these times; kept for the next batch."""
         key = "" if units.time is None else str(units.time)
-        if key not in self._rules:
-            bounds = {name: strip_frequency(value, name, units) for name, value in self._bounds.items()}
-            self._rules[key] = remembered(make_rule, *bounds.values(), *self._rule_options)
-        return self._rules[key]
+        rule = self._rules.get(key)
+        if rule is None:
+            bounds = [strip_frequency(value, name, units) for name, value in self._bounds.items()]
+            rule = self._rules[key] = remembered(make_rule, *bounds, *self._rule_options)
+        return rule
 
     def _scans(self, curves: CurveSet, out: Any = None) -> bool:
         """Whether the light curves are read once before the search: where grids or errors depend on them."""

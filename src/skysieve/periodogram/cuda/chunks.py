@@ -186,7 +186,11 @@ def bounded_cycles(
     Bit for bit what ``ls_prepare`` and ``ls_cycles`` compute; 0 where it is not finite.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        cycles = df * ((last - first) + 2 * np.spacing(np.maximum(np.abs(first), np.abs(last))))
+        cycles = 2 * np.spacing(np.maximum(np.abs(first), np.abs(last)))
+        cycles += last - first
+        cycles = df * cycles
+        if cycles.size and np.minimum.reduce(cycles) > 0 and np.maximum.reduce(cycles) < np.inf:
+            return cycles
         return np.where((cycles > 0) & (cycles < np.inf), cycles, 0.0)
 
 

@@ -869,8 +869,11 @@ class SinusoidMethods(Methods):
         both = [self._of_class(nf, k) for k in range(first, last + 1)]
         fews = {number: self._few_of(nf, number) for number in {number for each in both for number in each}}
         kind = (lengths > LONG).view(np.int8)
-        for end in ends[first:last]:  # few: to search for each object's takes longer
-            kind += (cycles > end).view(np.int8) << 1
+        if first < last:
+            classes = (cycles > ends[first]).view(np.int8)
+            for end in ends[first + 1 : last]:  # few: to search for each object's takes longer
+                classes += (cycles > end).view(np.int8)
+            kind += classes << 1
         few = np.array([fews[number] for each in both for number in each])
         kind = (kind << 1) + (lengths <= few.take(kind))
         numbers = [number for each in both for one in each for number in (one, -1)]
