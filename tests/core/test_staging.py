@@ -167,6 +167,24 @@ def test_reserved_bytes_serve_any_dtype():
     assert lane.generation == generation
 
 
+def test_moves_of_buffers_are_counted():
+    """But for those whose addresses are asked for each time: nobody holds the old one."""
+    lane = HostLane(SimpleNamespace(xp=np))
+    lane.place("rows", 10, np.float64)
+    lane.place("other", 10, np.float64)
+    assert lane.moves == 0
+    lane.place("rows", 1000, np.float64)
+    assert lane.moves == 1
+    lane.place("other", 1000, np.float64, followed=True)
+    lane.pinned("host", 10, np.uint8)
+    lane.pinned("host", 1000, np.uint8, followed=True)
+    assert lane.moves == 1
+    lane.pinned("host", 10_000, np.uint8)
+    assert lane.moves == 2
+    lane.free()
+    assert lane.moves == 3
+
+
 def test_a_thread_leaves_lost_devices():
     """It makes another device current where the present one is lost; by default only then."""
     used, current = [], [0]
