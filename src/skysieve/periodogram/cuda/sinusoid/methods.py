@@ -553,7 +553,7 @@ class Samples(NufftMethod):
         """Interpolation coefficients of one grid: pairs."""
         return self.parts * sum(self.steps) * 32
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Rows of 16 frequencies after which samples lie at the same places between frequencies again."""
         return self.combs // 8 if self.halves else max(1, self.combs // 16)
