@@ -71,7 +71,7 @@ def place_of(rows: Any) -> int:
     """Where a launch reads rows: their address if it reads them in place, otherwise 0 (host) or 1 (`gathered`)."""
     if not is_device_array(rows):
         return 0
-    return 1 if rows.size > MOST_ROWS else address(rows)
+    return 1 if gathered(rows) else address(rows)
 
 
 def padded(nbytes: int) -> int:

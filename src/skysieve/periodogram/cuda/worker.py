@@ -26,7 +26,7 @@ from skysieve.periodogram.numerics.peaks import FEW, MORE_TRIES
 
 from . import structs as cs
 from .chunks import ChunkJob
-from .graphs import MOST_ROWS, Launches, Recorded, bytes_of, gathered, padded, place_of, room_of
+from .graphs import Launches, Recorded, bytes_of, gathered, padded, place_of, room_of
 from .methods import DeviceChunk, Method, Methods, Sizes
 from .parts import CANDIDATE_BYTES
 
@@ -337,7 +337,7 @@ class Worker(ABC):
     def _placed(self, lane: Lane, job: ChunkJob) -> dict[str, Any]:
         """The rows of a chunk; those that are `gathered` are copied to the buffer that a recorded launch reads."""
         rows = self._rows(job)
-        for name, a in rows.items() if job.n_rows > MOST_ROWS else ():
+        for name, a in rows.items():
             if gathered(a):
                 rows[name] = lane.array(f"{self.data_buffer}.{name}", a.nbytes, np.uint8).view(a.dtype)
                 if not lane.recording:
