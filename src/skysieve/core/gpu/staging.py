@@ -88,10 +88,11 @@ class Copier:
         return work
 
     def behind(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> list[Future[None]]:
-        """Let other threads copy while the caller works; return what to wait for when they have begun.
+        """Copy the first source, and let other threads copy the others while the caller works; return what to wait for
+        when they have begun.
 
-        A thread begins when it gets the interpreter, which the caller would otherwise hold until it waits itself.
-        Without other threads, nothing is copied, and the list is empty.
+        A thread begins when it gets the interpreter, which the caller leaves to it while it copies itself, and otherwise
+        holds until it waits.  Without other threads, nothing is copied, and the list is empty.
         """
         if self.threads == 1:
             return []
@@ -101,7 +102,8 @@ class Copier:
             begun.release()
             np.copyto(destination, source)
 
-        work = [self._threaded().submit(copy, *pair) for pair in pairs]
+        work = [self._threaded().submit(copy, *pair) for pair in pairs[1:]]
+        np.copyto(*pairs[0])
         for _ in work[: self.threads]:
             begun.acquire()
         return work
