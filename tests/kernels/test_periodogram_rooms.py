@@ -1,4 +1,4 @@
-"""Chunks of a GPU that share buffers and kernels' structs, whatever objects come: each answer is that of a new engine."""
+"""Chunks of a GPU that share buffers and structs, whatever objects come: each answer is that of a new engine."""
 
 from __future__ import annotations
 
