@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skysieve.core.gpu.structs import Prepared
+from skysieve.core.gpu.structs import Place, Prepared, address
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.lightcurves.sources import ListSource
-from tests.gpu.batches import batch, default_spec, run, same_peaks, shared_grid
-from tests.kernels.devices import one_order
+from tests.gpu.batches import batch, default_spec, only_samples, run, same_peaks, shared_grid
+from tests.kernels.devices import one_order, only_shim
 
 LENGTHS = [[40, 60, 33, 31], [90, 20, 14], [7, 8, 9], [300, 1200, 40], [50] * 6, [1100, 1300], [9] * 20, [60, 41, 8]]
 GRIDS = [shared_grid(0.2, 1 / 1200, nf) for nf in (300, 401, 520)]
@@ -48,6 +48,28 @@ def test_unlike_chunks_in_the_same_buffers(runtime, dtype, monkeypatch):
             same_peaks(found, expected)
             fresh.close()
     assert any("held" in names for names in changed)  # structs were used again
+    engine.close()
+
+
+@only_shim
+def test_buffers_of_a_room_are_where_it_looks_for_them(runtime, monkeypatch):
+    """Also after others, of other methods and sizes, have asked for theirs."""
+    only_samples(monkeypatch)
+    engine = cuda.Engine(default_spec(method="nufft", n_peaks=2, return_power=False), runtime=runtime)
+    worker, seen = engine.workers[0], set()
+    grids = shared_grid(0.2, 1 / 1200, 20_480)  # so long that samples lie as far apart as the spans allow
+    for k, span in enumerate((120.0, 60.0, 25.0, 120.0, 25.0, 120.0, 60.0, 60.0, 120.0)):
+        run(engine, batch([20, 31 + k], span=span, seed=k), grids, power=False)
+        for (lane, _), room in worker._rooms.items():
+            held = {address(a) for a in lane._device.values()}
+            own = [a for a in (*room.chunk.work.values(), *room.chunk.peaks.values()) if isinstance(a, Place)]
+            for name, places in room.chunk.buffers.items():
+                if name.startswith("taps"):
+                    seen.add(name)
+                if name != "answers":
+                    own += [a for a in places.values() if isinstance(a, Place)]
+            assert room.moves != lane.moves or {a.pointer for a in own} <= held
+    assert len({name.split()[1] for name in seen}) == 3  # distances of samples
     engine.close()
 
 

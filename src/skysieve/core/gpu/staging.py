@@ -91,7 +91,8 @@ class Copier:
         """Copy the first source, and let other threads copy the others while the caller works; return what to wait for
         when they have begun.
 
-        A thread begins when it gets the interpreter, which the caller leaves to it while it copies itself.  Without other threads, nothing is copied, and the list is empty.
+        A thread begins when it gets the interpreter, which the caller leaves to it while it copies itself.  Without
+        other threads, nothing is copied, and the list is empty.
         """
         if self.threads == 1:
             return []

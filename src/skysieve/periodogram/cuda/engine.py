@@ -185,6 +185,8 @@ class Engine:
         few = source.n_objects <= MOST_CACHED
         on_device = not settings.to_host and any(map(is_device_array, rows))  # there are no copies to overlap
         known = few and self._cache.knows(source.offsets, on_device)
+        if settings.cycles is not None and not known:
+            settings.cycles.begin()
         on_host = not any(map(is_device_array, (*rows, output.power)))
         workers, given, copies = [first], source, list[Future[None]]()
         if len(self.workers) > 1 and on_host:
@@ -196,8 +198,6 @@ class Engine:
                 settings = replace(settings, cycles=Cycles(given, grids))
             elif source.offsets[-1] > FEWEST_STAGED:
                 given, copies = staged(source, empty, self._copier)
-        if settings.cycles is not None and not known:
-            settings.cycles.begin()
         try:
             chunks = self._cache.cut(source.offsets, on_device, known, cut) if few else cut(True)
             reporter = Reporter(progress, source.n_objects)

@@ -189,8 +189,8 @@ class DeviceChunk:
     def struct(
         self, key: Hashable, kind: np.dtype[Any], make: Callable[[], dict[str, Any]], **changing: Any
     ) -> np.void:
-        """A kernel's struct: of what ``make`` returns, the same for all chunks with these buffers and this ``key``, and
-        of what changes from chunk to chunk."""
+        """A kernel's struct: of what ``make`` returns, the same for all chunks with these buffers and this ``key``,
+        and of what changes from chunk to chunk."""
         if self.structs is None:
             return fill(kind, **make(), **changing)
         known = self.structs.get(key)

@@ -87,10 +87,10 @@ def dealt(
     """
     longest = int(np.maximum.reduce(lengths)) if 0 < len(lengths) <= MOST_SORTED else 0
     few = (max(parts, default=0) + 1) * (longest + 1) <= 1 << 16
-    dtype = np.uint16 if few else np.int64  # the former are sorted in linear time
+    dtype: Any = np.uint16 if few else np.int64  # the former are sorted in linear time
     ranks = np.array([part * (longest + 1) + longest for part in parts], dtype).take(kind)
     if longest:
-        ranks -= lengths.astype(dtype)
+        ranks = ranks - lengths.astype(dtype)
     order, sizes = ranks.argsort(kind="stable").astype(np.int32), [0] * (max(parts, default=-1) + 1)
     for part, count in zip(parts, counts, strict=True):
         sizes[part] += count

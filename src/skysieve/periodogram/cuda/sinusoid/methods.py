@@ -618,7 +618,7 @@ class Samples(NufftMethod):
         """
         lane, data, stride, layout = chunk.lane, chunk.data, chunk.stride, self.layout
         n = len(chunk.job.parts[i].order) if stride else 1
-        name = f"own_{i}" if stride else f"{worker.data_buffer}_{i}"
+        name = f"own_{i}" if stride else f"{worker.data_buffer}_{i}_{self.combs}"  # of one size: it never moves
 
         def places() -> dict[str, Any]:
             return {

@@ -55,7 +55,7 @@ class SinusoidWorker(Worker):
             self._peaks(chunk)
             if job.host_power is not None and job.n_powers:
                 lane.to_host(job.host_power, chunk.power[: job.n_powers])
-        if room is not None:
+        if room is not None:  # what has moved was not this room's: it asks for each buffer once
             room.moves = lane.moves
 
     def forget(self, lane: Lane) -> None:
@@ -72,7 +72,9 @@ class SinusoidWorker(Worker):
         room = self._rooms.get(key)
         new = room is None or not room.fits(job)
         if room is None or new:
-            sizes = self._sizes[lane] = Sizes.of(job).grown(self._sizes.get(lane))
+            own, sizes = Sizes.of(job), self._sizes.get(lane)
+            if sizes is None or not sizes.hold(own):
+                sizes = self._sizes[lane] = own.grown(sizes)
             room = self._rooms[key] = Room(lane, f"{self.data_buffer}.small", job, sizes)
             chunk, n = room.chunk, sizes.objects
             chunk.info, chunk.peaks = lane.place("info", n, cs.INFO), self._candidates(lane, chunk.sizes)
