@@ -102,9 +102,9 @@ ResumeOption = Annotated[
     bool,
     option(
         "--resume",
-        help="With --cluster: continue an interrupted run from its finished partitions. By default a run starts from "
-        "the beginning.",
-        panel=CLUSTER,
+        help="Store finished parts beside the output, and continue an interrupted run from them. By default a run "
+        "starts from the beginning.",
+        panel=OUTPUT,
     ),
 ]
 FormatOption = Annotated[

@@ -134,7 +134,7 @@ class PeriodRun:
 
         ``run`` is all that was asked, as JSON holds it.
         """
-        from .resume import CUT, InUse, OtherRun, Parts, files_of, parts_folder
+        from .resume import CUT, InUse, OtherRun, Parts, continues, files_of
 
         self.request, self.treatment = request, treatment
         self.output, self.plot = outputs.table, outputs.plot
@@ -146,14 +146,17 @@ class PeriodRun:
         if self.output is not None:
             if any(self.output.resolve() == f.resolve() for f in files if f != STDIO):
                 raise UserError(f"{self.output} is one of the files to read")
-            continues = outputs.resume and parts_folder(self.output).exists()
-            self._check_table(self.output, outputs.format, outputs.overwrite or continues)
+        try:
+            replaces = outputs.overwrite or continues(self.output, outputs.resume)
+        except ValueError as e:
+            raise UserError(str(e)) from None
+        if self.output is not None:
+            self._check_table(self.output, outputs.format, replaces)
         if self.plot is not None:
             self._check_plot(self.plot, outputs.overwrite)
         self.partition = outputs.partition
         if outputs.resume:
-            if self.output is None or self.output == STDIO:
-                raise UserError("--resume needs -o: the finished parts are kept beside the table")
+            assert self.output is not None
             if STDIO in files:
                 raise UserError("--resume needs files, not standard input")
             if self.plot is not None:
