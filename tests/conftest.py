@@ -70,6 +70,7 @@ def runtime(request: pytest.FixtureRequest) -> Any:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path)
     left_out = {item for item in items if _no_such_method(item)}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
@@ -231,8 +232,21 @@ def _names_a_test(config: pytest.Config) -> bool:
     return any("::" in arg for arg in config.args) or not all(p in (ROOT, ROOT / "tests") for p in named)
 
 
+def _begin_elsewhere(config: pytest.Config, number: int, count: int) -> None:
+    """Let each process of pytest-xdist begin at another file, so that they do not all rewrite the asserts of each file.
+
+    `pytest_collection_modifyitems` brings the tests into one order.
+    """
+    files = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py"))
+    start = number * len(files) // count
+    config.args[:] = files[start:] + files[:start]
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # a process of pytest-xdist: the main one keeps the record
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:  # a process of pytest-xdist: the main one keeps the record
+        if all(Path(arg).resolve() in (ROOT, ROOT / "tests") for arg in config.args):
+            _begin_elsewhere(config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
         return
     if is_whole_gpu_run(config) and cuda_problem() is None:
         config.pluginmanager.register(GpuRecord(), "skysieve-gpu-record")

@@ -148,7 +148,7 @@ def test_search(file, tmp_path, monkeypatch):
 
 
 def test_a_search_continues_from_its_parts(file, tmp_path, monkeypatch):
-    """The disk is full when the table is written: the second time no template is searched, and the table is the same."""
+    """The disk is full when the table is written; the second time no template is searched, for the same table."""
     monkeypatch.chdir(tmp_path)
     save_atoms("b.npz", synth_atoms(T0, 20 * T, seed=2))
     command = ("search", file.name, "b.npz", "-w", "rect", "--device", "cpu")

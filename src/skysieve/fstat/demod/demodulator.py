@@ -23,9 +23,8 @@ from skysieve.fstat.sfts.sfts import SFTs, missing_bins
 from skysieve.fstat.template_search.batch import AtomsBatch
 
 from .bank import NAMES, TemplateBank
-from .barycentre import EphemerisName
+from .barycentre import EphemerisName, sky_position
 from .barycentre import barycentre as barycentric_times
-from .barycentre import sky_position
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,9 +13,8 @@ from skysieve.fstat.inputs.simulate import sft_times
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.sfts.sfts import SFTs, bins_of
 
-from .barycentre import EphemerisName
+from .barycentre import EphemerisName, sky_position
 from .barycentre import barycentre as barycentric_times
-from .barycentre import sky_position
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -143,9 +143,8 @@ class PeriodRun:
             raise UserError("- is given twice: standard input can be read once")
         if outputs.format is not None and self.output is None:
             raise UserError("--format needs -o, the table that has this format")
-        if self.output is not None:
-            if any(self.output.resolve() == f.resolve() for f in files if f != STDIO):
-                raise UserError(f"{self.output} is one of the files to read")
+        if self.output is not None and any(self.output.resolve() == f.resolve() for f in files if f != STDIO):
+            raise UserError(f"{self.output} is one of the files to read")
         try:
             replaces = outputs.overwrite or continues(self.output, outputs.resume)
         except ValueError as e:
