@@ -313,7 +313,7 @@ def search(
     from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
-    from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
+    from skysieve.dedispersion.single_pulse.files import SEVERAL, TABLE_FORMATS, write_candidates
     from skysieve.dedispersion.single_pulse.grouping import compile_beside
 
     from .several import Outputs, filterbanks, search_each, stands_for_files
@@ -357,7 +357,7 @@ def search(
             listed = filterbanks(files)
             folder = output is not None and output != STDIO and (output.is_dir() or not output.suffix)
             chosen = "" if output is None else table_format(STDIO if folder else output, form, TABLE_FORMATS)
-            if output is not None and not folder and TABLE_FORMATS[chosen].several is None:
+            if output is not None and not folder and chosen not in SEVERAL:
                 raise ValueError(f"--output {output}: {chosen} has no column for files; expected the name of a folder")
             if cutouts is not None:
                 importlib.import_module("h5py")

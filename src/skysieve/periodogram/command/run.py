@@ -172,7 +172,7 @@ class PeriodRun:
             raise UserError("--partition goes with --resume")
 
     def _check_table(self, path: Path, wanted: str | None, overwrite: bool) -> None:
-        from skysieve.periodogram.result.table_files import FORMATS, check_format
+        from skysieve.core.table_files import FORMATS, check_format
 
         try:
             self.format = table_format(path, wanted, FORMATS)
@@ -575,7 +575,7 @@ class PeriodRun:
             raise UserError(f"cannot write {path}: {e.strerror or e}") from None
 
     def _write(self, path: Path) -> None:
-        from skysieve.periodogram.result.table_files import table_bytes, write_table
+        from skysieve.core.table_files import table_bytes, write_table
 
         columns, units = self._columns(self.format == "parquet" and path != STDIO)
         try:
@@ -611,7 +611,7 @@ class PeriodRun:
             return f"{why}; nothing was written"
         import tempfile
 
-        from skysieve.periodogram.result.table_files import table_bytes
+        from skysieve.core.table_files import table_bytes
 
         from .report import show_periods
 
