@@ -39,6 +39,8 @@ from skysieve.core.device import cuda_problem, driver_version, resolve
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src" / "skysieve"
 RECORD = Path(__file__).with_name("gpu_record.json")
+GIVEN = pytest.StashKey[list[str]]()
+"""What pytest was asked to run, in a process of pytest-xdist that collects in another order."""
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def asks_for_gpu(config: pytest.Config) -> bool:
     """Whether tests that need a GPU are named: by ``-m``, or by their folder."""
-    return "gpu" in config.option.markexpr or any("gpu" in arg for arg in config.args)
+    return "gpu" in config.option.markexpr or any("gpu" in arg for arg in config.stash.get(GIVEN, config.args))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -239,6 +241,7 @@ def _begin_elsewhere(config: pytest.Config, number: int, count: int) -> None:
     """
     files = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py"))
     start = number * len(files) // count
+    config.stash[GIVEN] = list(config.args)
     config.args[:] = files[start:] + files[:start]
 
 
