@@ -877,8 +877,8 @@ class Cleaner:
         counts = np.zeros(self.nchan, np.int64)
         for block in self._touched(start, stop):
             if block.windows is not None:
-                for first, _, low, high in (block.windows + [[block.start, 0, 0, 0]]).tolist():
-                    if start <= first < stop and 2 * (high - low) < self.nchan:
+                for first, _, low, high in block.windows.tolist():
+                    if start <= block.start + first < stop and 2 * (high - low) < self.nchan:
                         counts[low:high] += 1
         return counts
 

@@ -230,7 +230,7 @@ class Vetting:
         self, events: Events, head: NDArray[np.int64], dms: NDArray[np.float64], response: Response, samples: Samples,
         cleaner: Cleaner, limits: tuple[int, int], threads: int = 1,
     ) -> tuple[Events, NDArray[np.int64], dict[str, int]]:  # fmt: skip
-        """The events of candidates that are not vetoed, the event at which each peaks, and how many were vetoed for what.
+        """The events of candidates that are not vetoed, the event at which each peaks, and how many were vetoed and why.
 
         Interference may have been taken for a burst that explains the events of others: events that are stronger than
         it explains are grouped again without the rest.
@@ -327,7 +327,8 @@ class Vetting:
             add_bands(rows, counts, first, bin_, delays, self._edges, good, mean, var, flat, lined)
         spacing = max(KNOTS * w, KNOT_SECONDS / (obs.tsamp * bin_))
         _flatten(flat, lined, delays, self._edges, side - guard, side + w + guard, spacing)
-        few, free = self._few(*_excess(*_running(lined), side, w, guard), pulsed)
+        s, q = _running(lined)
+        few, free = self._few(*_excess(s, q, side, w, guard), pulsed)
         flat, lined = flat[:, ~few], lined[:, ~few]
         (s, q), (s0, q0) = _running(lined), _running(flat)
 

@@ -10,7 +10,6 @@ import numpy as np
 from skysieve.dedispersion.single_pulse.candidates import Events, event_order
 from skysieve.dedispersion.single_pulse.grouping import Known, Response
 
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
