@@ -230,7 +230,7 @@ class Vetting:
         self, events: Events, head: NDArray[np.int64], dms: NDArray[np.float64], response: Response, samples: Samples,
         cleaner: Cleaner, limits: tuple[int, int], threads: int = 1,
     ) -> tuple[Events, NDArray[np.int64], dict[str, int]]:  # fmt: skip
-        """The events of candidates that are not vetoed, the event at which each peaks, and how many were vetoed and why.
+        """The events of candidates that are not vetoed, the event at which each peaks, and the numbers of those vetoed.
 
         Interference may have been taken for a burst that explains the events of others: events that are stronger than
         it explains are grouped again without the rest.
