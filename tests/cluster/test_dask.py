@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import psutil
@@ -26,6 +26,7 @@ from skysieve.cluster.folder import environment
 
 pq = pytest.importorskip("pyarrow.parquet")
 distributed = pytest.importorskip("distributed")
+dask = pytest.importorskip("dask")
 LONGEST = 600
 """Seconds after which a test is ended: far longer than any takes, on a busy machine too."""
 
@@ -51,8 +52,10 @@ def toy(path, **options):
 
 @pytest.fixture(scope="module")
 def client():
-    """One worker process, whose memory is limited."""
+    """One worker process, whose memory is limited; it has one task at a time and may die often, as with "local:1"."""
+    given = {"distributed.scheduler.worker-saturation": 1.0, "distributed.deploy.lost-worker-timeout": "1 day"}
     with (
+        dask.config.set(given),
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0", memory_limit="700MiB",
             silence_logs=50,
@@ -188,6 +191,27 @@ def test_a_worker_out_of_memory_is_named_and_the_rest_is_done(client, tmp_path):
     assert list(done.failed) == [6]
     assert "its worker died each time, perhaps for want of memory" in done.failed[6]
     assert done.rows == 33
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_starting_15_seconds_after_a_death_stays(tmp_path):
+    """Dask's default closes it for good then; the second death comes just before that."""
+    with ExitStack() as stack:
+        local, _ = launchers._local(1, toy(tmp_path / "a.parquet"), stack)
+        stack.enter_context(local)
+
+        def kill() -> None:
+            local.wait_for_workers(1, timeout=120)
+            os.kill(local.workers[0].pid, signal.SIGKILL)
+            while local.scheduler_info["workers"]:
+                time.sleep(0.01)
+
+        kill()
+        time.sleep(14.8)
+        kill()
+        time.sleep(5)
+        local.wait_for_workers(1, timeout=120)
+        assert list(local.workers) == [0]
 
 
 @pytest.mark.slow

@@ -249,6 +249,8 @@ def _local(workers: int | None, job: Job, stack: ExitStack) -> tuple[SpecCluster
         "distributed.worker.profile.enabled": False,  # of each worker's stack, a hundred times a second
         "distributed.admin.tick.interval": "500ms",  # of each process's loop, by default fifty times a second
         "distributed.admin.system-monitor.interval": "5s",
+        # By default Dask closes a worker for good that is starting again 15 seconds after one of its deaths.
+        "distributed.deploy.lost-worker-timeout": "1 day",
         "distributed.nanny.pre-spawn-environ": environ,
     }
     if on_cpu and sys.platform.startswith("linux"):
