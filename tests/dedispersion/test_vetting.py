@@ -8,7 +8,7 @@ import pytest
 from skysieve.dedispersion import Candidates, Filterbank, fake, inject_pulses, plan, search
 from skysieve.dedispersion.injections.interference import with_interference
 from skysieve.dedispersion.injections.pulses import Pulse
-from skysieve.dedispersion.single_pulse.vetting import REASONS, Look, Vetting
+from skysieve.dedispersion.single_pulse.vetting import REASONS, RED, SURE, Look, Vetting, _redness
 from skysieve.dedispersion.stream import StreamSearch
 
 BAND = {"nchan": 128, "tsamp": 1e-3, "fch1": 1500.0, "foff": -2.34375}
@@ -96,6 +96,33 @@ def test_samples_that_are_gone_veto_nothing():
     columns = {"snr": np.array([9.0]), "dm": np.array([0.0]), "time": np.array([0.5]), "width": np.array([5e-3])}
     vetting = Vetting(obs, obs.top, 4148.8, 300.0, 2000)
     assert vetting.reasons(columns, lambda *_: None, lambda *_: 9, (0, 1000)).tolist() == [""]
+
+
+def test_trains_of_pulses_are_not_vetoed():
+    """Most windows beside a pulse touch another one; those between are quiet."""
+    times = 1.5 + np.arange(15) * 30e-3
+    found = search(fake(duration=4, times=times, dm=150, width=6e-3, snr=30, seed=3, **BAND), DMS, threads=1)
+    assert found.vetoed == {}
+    assert len(found) == 15
+
+
+@pytest.mark.parametrize("period", [None, 3.7, 4.0, 5.0, 6.0, 8.0])
+def test_the_scatter_beside_a_candidate(period):
+    """Pulses of S/N 20 whose period is so many widths are sure, but not in a random walk; 40 of each."""
+    w, side = 8, 128
+    counts = np.arange(2.0 * side + w + 1)
+    red = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=2 * side + w)
+        if period is None:
+            x += np.cumsum(rng.normal(0, 2, len(x)))
+        else:
+            place = ((np.arange(len(x)) - side - w / 2 + 0.5) / w + period / 2) % period - period / 2
+            x += 20 / np.sqrt(w) * (np.abs(place) < 0.5)
+        found = _redness(np.append(0, np.cumsum(x)), counts, w, side, w // 2 + 1, 1.0)
+        red += found > RED and SURE * found > 20
+    assert red >= 38 if period is None else red <= 2
 
 
 @pytest.mark.parametrize("name", ["1bit", "2bit", "4bit", "8bit_1", "8bit_2"])
