@@ -59,8 +59,9 @@ MARGIN = 9.0, 0.05
 of it."""
 SINGLE = 0.6
 """Part of the power in one of the sub-bands, from which on a candidate is narrow: bursts fill several."""
-RESOLVED = 2.0
-"""Widths by which the arrival of a candidate differs over its sub-bands, from which on a pulse is `dispersed`."""
+RESOLVED, SURELY = 2.0, 4.0
+"""Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion is
+stronger than a pulse, and from which on a pulse is `dispersed`, too."""
 IMPULSES, SECONDS = 3, 32.0
 """Impulses and steps that were removed in so many seconds before a candidate, from which on `AMONG` counts, and a
 candidate has to be `Look.dispersed` and not `WEAK`.  After fewer seconds of data, as many fewer are enough."""
@@ -140,6 +141,11 @@ class Look:
     def dispersed(self) -> bool:
         """Whether it is stronger than any window without dispersion."""
         return self.broad - self.broad_undispersed > max(MARGIN[0], MARGIN[1] * self.broad)
+
+    @property
+    def flat(self) -> bool:
+        """Whether a window without dispersion is stronger than it."""
+        return self.broad_undispersed - self.broad > MARGIN[0]
 
 
 class Vetting:
@@ -245,7 +251,9 @@ class Vetting:
             return "narrow"
         if look.undispersed > BETTER[0] * look.power + BETTER[1]:
             return "undispersed"
-        if not look.dispersed and (look.sweep > RESOLVED or (among and self.low > 0)):
+        if not look.dispersed and (look.sweep > SURELY or (among and self.low > 0)):
+            return "undispersed"
+        if look.flat and look.sweep > RESOLVED:
             return "undispersed"
         if look.lacks(UNRESOLVED) and dm < self.low and width * self.obs.tsamp <= LONGEST:
             return "undispersed"
