@@ -277,4 +277,4 @@ def run_sanitized(*pytest_args: str) -> subprocess.CompletedProcess[str]:
         "no:xdist",
         *pytest_args,
     ]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=600)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=3600)
