@@ -8,7 +8,9 @@ JOBS   := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo 
 CUDA   := find src -name '*.cu' -o -name '*.cuh'
 # One worker more than cores: a sixth of the time of the tests is waiting for other processes, sockets and disks.
 WORKERS := $(shell echo $$(( $(JOBS) + 1 )))
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=15
+# Bytecode is written also where the environment says otherwise: else each worker, each time, rewrites the asserts of all
+# tests, in 10 s of processor time.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=15
 
 .PHONY: help demo test test-all test-lowest test-gpu soak lint types unit format wheel clean
 

@@ -39,6 +39,8 @@ from skysieve.core.device import cuda_problem, driver_version, resolve
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src" / "skysieve"
 RECORD = Path(__file__).with_name("gpu_record.json")
+GIVEN = pytest.StashKey[list[str]]()
+"""What pytest was asked to run, in a process of pytest-xdist that collects in another order."""
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +72,7 @@ def runtime(request: pytest.FixtureRequest) -> Any:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path)
     left_out = {item for item in items if _no_such_method(item)}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
@@ -92,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def asks_for_gpu(config: pytest.Config) -> bool:
     """Whether tests that need a GPU are named: by ``-m``, or by their folder."""
-    return "gpu" in config.option.markexpr or any("gpu" in arg for arg in config.args)
+    return "gpu" in config.option.markexpr or any("gpu" in arg for arg in config.stash.get(GIVEN, config.args))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -231,8 +234,22 @@ def _names_a_test(config: pytest.Config) -> bool:
     return any("::" in arg for arg in config.args) or not all(p in (ROOT, ROOT / "tests") for p in named)
 
 
+def _begin_elsewhere(config: pytest.Config, number: int, count: int) -> None:
+    """Let each process of pytest-xdist begin at another file, so that they do not all rewrite the asserts of each file.
+
+    `pytest_collection_modifyitems` brings the tests into one order.
+    """
+    files = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py"))
+    start = number * len(files) // count
+    config.stash[GIVEN] = list(config.args)
+    config.args[:] = files[start:] + files[:start]
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # a process of pytest-xdist: the main one keeps the record
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:  # a process of pytest-xdist: the main one keeps the record
+        if all(Path(arg).resolve() in (ROOT, ROOT / "tests") for arg in config.args):
+            _begin_elsewhere(config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
         return
     if is_whole_gpu_run(config) and cuda_problem() is None:
         config.pluginmanager.register(GpuRecord(), "skysieve-gpu-record")

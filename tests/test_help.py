@@ -17,7 +17,8 @@ from tests.test_docs import commands
 
 SHARED = {
     "--cluster", "--clean", "--dip", "--dry-run", "--excess", "--ifs", "--ignore", "--json", "--max-width", "--memory",
-    "--metrics", "--no-baseline", "--overwrite", "--peaks", "--progress", "--quiet", "--veto", "--verbose", "--zero-dm",
+    "--metrics", "--no-baseline", "--overwrite", "--peaks", "--progress", "--quiet", "--resume", "--veto", "--verbose",
+    "--zero-dm",
 }  # fmt: skip
 """Options that mean the same in every command."""
 

@@ -85,7 +85,7 @@ def imports(tree: ast.AST, package: str, top_only: bool = False) -> set[str]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             waiting += node.orelse
             continue
-        if top_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if top_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -93,7 +93,9 @@ def imports(tree: ast.AST, package: str, top_only: bool = False) -> set[str]:
             base = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             found |= {_source(module, alias.name) for alias in node.names}
-        waiting += ast.iter_child_nodes(node)
+        waiting += [
+            n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt | ast.excepthandler | ast.match_case)
+        ]
     return found
 
 

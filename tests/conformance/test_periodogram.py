@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 from tests.conformance.tolerances import DET_FLOOR, LOMB_SCARGLE, STANDARD_EXCESS
+from tests.marks import slow
 from tests.truth import periodogram as reference
 
 import skysieve
@@ -214,7 +215,7 @@ def test_few_points(device: str, dtype: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", slow("float32")])
 def test_irregular_frequencies(device: str, dtype: str) -> None:
     """A list of frequencies in no order, some twice, is answered in its own order."""
     rng = np.random.default_rng(4)

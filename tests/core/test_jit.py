@@ -1,5 +1,6 @@
 """Kernels that are compiled in two ways, and the folder of their compiled code."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -117,20 +118,39 @@ def test_a_folder_that_cannot_be_made_is_replaced_with_one_warning(path, tmp_pat
 
 
 @pytest.mark.parametrize("number", [2, slow(24)])
-def test_many_processes_share_a_folder(path, tmp_path, number):
+def test_of_many_processes_one_compiles(path, tmp_path, number):
     folder = tmp_path / "cache"
     env = {**os.environ, "SKYSIEVE_CACHE_DIR": str(folder)}
     started = [
         subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
         for _ in range(number)
     ]
+    loaded = []
     for process in started:
         out, err = process.communicate()
         assert process.returncode == 0, err
         assert out.split()[0] == b"14.0"
         assert err == b""
+        loaded.append(int(out.split()[1]))
+    assert sorted(loaded) == [0] + [1] * (number - 1)
     assert len(files(folder)) == 1
     assert run(path, folder) == ("14.0 1\n", "")
+
+
+@pytest.mark.parametrize("error", [errno.ENOLCK, errno.EACCES])
+def test_a_function_is_compiled_where_locks_fail_or_are_held_for_too_long(error, tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def fail(*_):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(fcntl, "lockf", fail)
+    monkeypatch.setattr(jit, "WAIT_SECONDS", 0.1)
+    kernel = njit(nogil=True)(doubled_sum.py_func)
+    assert kernel(np.arange(4.0)) == 12.0
+    assert sum(kernel.stats.cache_misses.values()) == 1
+    assert len(files(tmp_path)) == 1
 
 
 def test_another_source_file_means_another_folder(tmp_path, monkeypatch):

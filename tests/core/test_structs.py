@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.core.gpu.structs import Place, address, fill, from_place, struct
+from skysieve.core.gpu.structs import Place, Prepared, address, fill, from_place, struct
 
 POINT = struct("x*", "count", "scale.", "stride#")
 
@@ -38,6 +38,20 @@ def test_fields_and_values_must_match(change, message):
     values = {"x": None, "count": 1, "scale": 1.0, "stride": 1} | change
     with pytest.raises(TypeError, match=message):
         fill(POINT, **{name: value for name, value in values.items() if value is not ...})
+
+
+def test_a_prepared_struct_is_what_fill_returns():
+    x = np.arange(4.0)
+    values = {"x": x, "count": 1, "scale": 0.5, "stride": 7}
+    prepared = Prepared(POINT, values)
+    assert prepared.value == fill(POINT, **values)
+    changed = {"x": Place(x.ctypes.data + 16, 2, 8), "count": np.int32(5), "scale": 2.5}
+    prepared.change(changed)
+    assert prepared.value.tobytes() == fill(POINT, **values | changed).tobytes()
+    prepared.change({"x": None})
+    assert prepared.value["x"] == 0
+    with pytest.raises(KeyError, match="other"):
+        prepared.change({"other": 1})
 
 
 def test_places():

@@ -64,8 +64,8 @@ def test_series_of_a_second_call():
 
 
 def test_other_data_have_other_plans():
-    short, signed = night(1, duration=2), night(1).read().astype(np.int16)
-    other = Filterbank.from_array(signed, fch1=1400, foff=-8, tsamp=1e-3)
+    short, wide = night(1, duration=2), night(1).read().astype(np.uint16)
+    other = Filterbank.from_array(wide, fch1=1400, foff=-8, tsamp=1e-3)
     for number, fb in enumerate((night(1), short, other), start=1):
         search(fb, DMS, device="cpu", threads=1)
         assert len(ENGINES) == number

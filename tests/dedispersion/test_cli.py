@@ -18,7 +18,7 @@ from astropy.io import fits
 from rich.console import Console
 from tests.dedispersion.test_formats import fil, psrfits
 from tests.dedispersion.test_outputs import mask_bytes
-from tests.marks import loses_help
+from tests.marks import loses_help, slow
 from typer.testing import CliRunner
 
 from skysieve.cli import app
@@ -402,7 +402,7 @@ def test_data_come_from_standard_input_and_go_to_standard_output(path, tmp_path)
     ("words", "names"),
     [
         (("search", "DATA", "--dm-max", 60, "--dm-step", 20, "-o", "c.csv"), ["c.csv"]),
-        (("search", "DATA", "--dm-max", 60, "--dm-step", 20, "--plot", "c.png"), ["c.png"]),
+        slow(("search", "DATA", "--dm-max", 60, "--dm-step", 20, "--plot", "c.png"), ["c.png"]),
         (("search", "DATA", "--dm-max", 60, "--dm-step", 20, "--cutouts", "cuts", "--most", 1), ["cuts"]),
         (("plan", "DATA", "--dm-max", 60, "-o", "p.json"), ["p.json"]),
         (("plan", "DATA", "--dm-max", 60, "--plot", "p.png"), ["p.png"]),

@@ -61,7 +61,7 @@ def test_tables_hold_every_column(found, tmp_path):
     assert str(ecsv["dm"].unit) == "pc / cm3"
     assert ecsv.meta["dm_constant"] == found.dm_constant
     assert set(csv["dm_constant"]) == {found.dm_constant}
-    with pytest.raises(ValueError, match=r"expected a name that ends in \.csv"):
+    with pytest.raises(ValueError, match=r"ends in one of \.csv"):
         found.write(tmp_path / "c.txt")
     assert not (tmp_path / "c.txt").exists()
 

@@ -19,7 +19,8 @@ DMS = np.arange(0, 301, 10.0)
 BLOCK = 1500
 TIMES = (1.7, 4.0, 10.2)
 OPTIONS = {"threshold": 6.5, "block": BLOCK * TSAMP, "threads": 1}
-KINDS = ("1", "2", "8", "int8", "uint16", "float32")
+QUICK_KINDS = ("1", "2", "8", "float32")
+KINDS = (*QUICK_KINDS, "int8", "uint16")
 EVERY = slice(0, NCHAN)
 
 
@@ -159,14 +160,16 @@ def test_the_bits_are_those_of_a_file_with_these_losses(kind):
         assert np.array_equal(cells(dropped, x.shape), cells(find_dropped(bank(x.T)), x.shape))
 
 
+@pytest.mark.parametrize("kinds", [QUICK_KINDS, slow(KINDS)])
 @settings(max_examples=12, deadline=None)
 @given(
-    gulps=st.lists(st.integers(1, 3500), min_size=1, max_size=4), kind=st.sampled_from(KINDS),
+    data=st.data(),
+    gulps=st.lists(st.integers(1, 3500), min_size=1, max_size=4),
     first=st.sampled_from([0, 1, 1400, 2999]), a=st.integers(0, 5000), n=st.integers(2, 4000),
     low=st.integers(0, NCHAN - 1), lost=st.booleans(),
 )  # fmt: skip
-def test_any_pieces_give_the_same_bits(gulps, kind, first, a, n, low, lost):
-    x, most = noise(kind, 4)
+def test_any_pieces_give_the_same_bits(kinds, data, gulps, first, a, n, low, lost):
+    x, most = noise(data.draw(st.sampled_from(kinds)), 4)
     x = x[: 9000 if sum(gulps) > 300 else 6000]
     x[a : a + n, low:] = 1
     x[5500:5800] = 0
@@ -181,7 +184,7 @@ def test_any_pieces_give_the_same_bits(gulps, kind, first, a, n, low, lost):
         assert np.array_equal(one[name], other[name]), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*QUICK_KINDS, *(slow(kind) for kind in KINDS if kind not in QUICK_KINDS)])
 def test_clean_streams_lose_nothing(kind):
     x, most = noise(kind, 5)
     found, dropped, _ = stream(x, most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tests.dedispersion.test_stream_sink import wait_for
 
 from skysieve.dedispersion import fake
 from skysieve.dedispersion.stream.command.emulate import emulate
+from skysieve.dedispersion.stream.intake import Feed
 from skysieve.dedispersion.stream.receive.file_source import source_geometry
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
 
@@ -130,3 +132,14 @@ def test_systems_without_real_time_priority(monkeypatch):
     monkeypatch.setattr("os.sched_setscheduler", unknown)
     with UdpReceiver("127.0.0.1", 0) as receiver:
         assert not receiver.real_time
+
+
+def test_an_exit_of_a_parser_is_no_end_of_the_data():
+    class Leaving(Feed):
+        def feed(self):
+            raise SystemExit("no such packet")
+
+    feed = Leaving(SimpleNamespace(end=lambda: None))
+    feed.start()
+    feed.join(60)
+    assert isinstance(feed.error, SystemExit)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
 import typer
@@ -13,6 +15,7 @@ from skysieve.cli import app
 from skysieve.fstat import (
     Grid,
     Injection,
+    SearchResult,
     TransientResult,
     load_atoms,
     save_atoms,
@@ -21,6 +24,7 @@ from skysieve.fstat import (
     write_atoms,
 )
 from skysieve.fstat.inputs.files import doppler_of
+from skysieve.fstat.template_search import batch
 
 T = 1800
 T0 = 1_000_000_000
@@ -134,18 +138,39 @@ def test_search(file, tmp_path, monkeypatch):
     save_atoms("b.h5" if has_h5py() else "b.npz", synth_atoms(T0, 20 * T, seed=2, inject=signal))
     (tmp_path / "c.dat").write_text("bad")
     names = [file.name, "c.dat", "b.h5" if has_h5py() else "b.npz"]
-    text = run(
-        "search", *names, "-w", "exp", "--bsgl", 5, "-o", "t.csv", "--checkpoint", "k.npz", "--device", "cpu", code=1
-    )
+    text = run("search", *names, "-w", "exp", "--bsgl", 5, "-o", "t.csv", "--device", "cpu", code=1)
     assert "3 templates, 1 of them left out; ranked by log10BSGL" in text
     assert "skysieve: c.dat, line 1" in text
     head, first, second = (tmp_path / "t.csv").read_text().splitlines()
     assert head.startswith("template,window,file,max2F,t0_ml,tau_ml")
     assert first.startswith(f"2,exp,{names[2]},")
     assert second.startswith(f"0,exp,{names[0]},")
-    again = run("search", *names, "-w", "exp", "--bsgl", 5, "--checkpoint", "k.npz", "--device", "cpu", code=1)
-    assert again == text.replace("wrote t.csv: 2 rows\n", "")
-    assert "belongs to a search" in run("search", *names, "--checkpoint", "k.npz", code=2)
+
+
+def test_a_search_continues_from_its_parts(file, tmp_path, monkeypatch):
+    """The disk is full when the table is written; the second time no template is searched, for the same table."""
+    monkeypatch.chdir(tmp_path)
+    save_atoms("b.npz", synth_atoms(T0, 20 * T, seed=2))
+    command = ("search", file.name, "b.npz", "-w", "rect", "--device", "cpu")
+    run(*command, "-o", "whole.csv")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchResult, "save", full)
+        assert "No space left" in run(*command, "-o", "t.csv", "--resume", code=2)
+    assert sorted(p.name for p in (tmp_path / "t.csv.parts").iterdir()) == ["00000.npz", "run.json"]
+    assert "holds parts of a run with other options" in run(*command, "-o", "t.csv", "--resume", "--topk", 9, code=2)
+    (tmp_path / "t.csv").write_text("of an earlier run, which this one may replace")
+    asked = []
+    with monkeypatch.context() as patch:
+        patch.setattr(batch, "read_files", lambda files, _: asked.append(files) or iter(files))
+        run(*command, "-o", "t.csv", "--resume")
+    assert asked in ([], [[]])
+    assert (tmp_path / "t.csv").read_text() == (tmp_path / "whole.csv").read_text()
+    assert not (tmp_path / "t.csv.parts").exists()
+    assert "--resume needs -o" in run(*command, "--resume", code=2)
 
 
 def test_standard_input_and_output(file):

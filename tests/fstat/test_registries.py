@@ -16,6 +16,7 @@ from skysieve.core.machine import rates
 from skysieve.fstat import AtomsBatch, Grid, SearchPlan, SearchResult, search, synth_atoms, timing, transient_map
 from skysieve.fstat.archive import JSON, pack, unpack
 from skysieve.fstat.contract import COMPAT, Compat
+from skysieve.fstat.demod.barycentre import EPHEMERIDES, EphemerisName
 from skysieve.fstat.inputs import window_kinds, windows
 from skysieve.fstat.inputs.detectors import DETECTORS
 from skysieve.fstat.inputs.files import FORMATS, as_list, read_any, save_atoms, write_any
@@ -34,8 +35,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "fstat.md").read_text(encoding="utf
 
 @pytest.mark.parametrize(
     ("alias", "names"),
-    [(WindowName, NAMED), (StatisticName, STATISTICS), (Style, STYLES), (Compat, COMPAT)],
-    ids=["windows", "statistics", "styles", "compat"],
+    [(WindowName, NAMED), (StatisticName, STATISTICS), (Style, STYLES), (Compat, COMPAT), (EphemerisName, EPHEMERIDES)],
+    ids=["windows", "statistics", "styles", "compat", "ephemerides"],
 )
 def test_types_name_what_the_registries_hold(alias, names):
     assert sorted(get_args(alias)) == sorted(names)

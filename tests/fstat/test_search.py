@@ -448,7 +448,7 @@ def test_files(whole, tmp_path):
         assert len(file["BANDS_RECT"].data) == len(whole.bands("rect")["band"])
     with pytest.raises(ValueError, match="ends in one of"):
         whole.save(tmp_path / "a.txt")
-    with pytest.raises(ValueError, match="no folder"):
+    with pytest.raises(FileNotFoundError, match="folder does not exist"):
         whole.save(tmp_path / "none" / "a.csv")
     with pytest.raises(ValueError, match="window='sine'"):
         whole.columns("sine")

@@ -20,6 +20,7 @@ from skysieve.fstat.template_search.batch import AtomsBatch
 from tests.kernels.devices import launched, on_gpu, one_order
 from tests.kernels.shim import shim_runtime
 from tests.kernels.test_fstat import CELL, GRIDS, LEAN, T0, T, bins_of, check, check_lines, grids, templates
+from tests.marks import slow
 from tests.truth import fstat as reference
 
 
@@ -143,17 +144,19 @@ LINE_GRIDS = (
 """The last two are large for the shim."""
 
 
+LINE_WINDOWS = ("rect", "exp", "two rates", "function")
+
+
 @pytest.mark.parametrize(
-    ("runtime", "detectors"),
+    ("window", "runtime", "detectors"),
     [
-        ("forwards", 2),
-        ("backwards", 2),
-        ("forwards", 5),
-        *(pytest.param("gpu", n, marks=pytest.mark.gpu) for n in (1, 2, 3, 5)),
+        *((window, order, 2) for window in LINE_WINDOWS for order in ("forwards", "backwards")),
+        ("rect", "forwards", 5),
+        *(slow(window, "forwards", 5) for window in LINE_WINDOWS[1:]),
+        *(pytest.param(window, "gpu", n, marks=pytest.mark.gpu) for window in LINE_WINDOWS for n in (1, 2, 3, 5)),
     ],
     indirect=["runtime"],
 )
-@pytest.mark.parametrize("window", ["rect", "exp", "two rates", "function"])
 def test_lines(runtime, window, detectors):
     """One detector to five; a glitch in the first template of the first."""
     w = resolve_window(WINDOWS.get(window, window), 3)

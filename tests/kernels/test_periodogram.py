@@ -88,8 +88,9 @@ def test_comb(runtime, build):
     check(e, source, grids, 1e-9)
 
 
-@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
-@pytest.mark.parametrize("step", SAMPLES)
+@pytest.mark.parametrize(
+    ("step", "dtype"), [*((s, F64) for s in SAMPLES), (8, F32), slow(16, F32), slow(32, F32)], ids=str
+)
 def test_samples(runtime, step, dtype, monkeypatch):
     """Interpolation from samples, L frequencies apart, the last block half empty."""
     only_samples(monkeypatch)

@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
+from skysieve.core.table_files import write_table
 from skysieve.periodogram.command.report import clock
 from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
-from skysieve.periodogram.result.table_files import write_table
 
 PERIODS = np.array([0.31, 0.77, 1.9])
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000")

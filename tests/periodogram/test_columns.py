@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from skysieve.cli import app
+from skysieve.core.table_files import write_table
 from skysieve.periodogram.lightcurves.choose_columns import choose
 from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted
 from skysieve.periodogram.lightcurves.flags import KEPLER, TESS
 from skysieve.periodogram.lightcurves.io import BadFile, LightCurves, read_light_curves
 from skysieve.periodogram.lightcurves.stream import open_stream
-from skysieve.periodogram.result.table_files import write_table
 
 RNG = np.random.default_rng(3)
 N = 240

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from skysieve.core.table_files import write_table
 from skysieve.periodogram.command.demo import star_file
 from skysieve.periodogram.lightcurves.choose_columns import choose
 from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted
 from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves
-from skysieve.periodogram.result.table_files import write_table
 
 T = np.array([1.5, 2.25, 3.0, 4.75])
 Y = np.array([15.1, 15.2, 15.3, 15.4])

@@ -11,10 +11,10 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
+from skysieve.core.table_files import write_table
 from skysieve.periodogram.analysis.fap import Noise, series_probability
 from skysieve.periodogram.command.plot_files import on_one_level
 from skysieve.periodogram.lightcurves.io import read_light_curves
-from skysieve.periodogram.result.table_files import write_table
 
 GRID = ("--fmin", "0.2", "--fmax", "3", "--nf", "1500", "--device", "cpu")
 PERIODS = (0.7, 1.7, 2.9)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import skysieve
+from skysieve.core.table_files import write_table
 from skysieve.periodogram import LombScarglePlan, MultibandPlan
-from skysieve.periodogram.result.table_files import write_table
 
 GRID = {"fmin": 0.1, "fmax": 2.0, "nf": 400, "device": "cpu"}
 RNG = np.random.default_rng(5)

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 import skysieve
 from skysieve.cli import app
 from skysieve.core.checks import DTYPES
+from skysieve.core.table_files import FORMATS
 from skysieve.periodogram import contract
 from skysieve.periodogram.analysis.phase_function import PHASE_FUNCTIONS, PhaseFunctionName
 from skysieve.periodogram.numerics import grid, normalization
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 from skysieve.periodogram.result import columns, plot
-from skysieve.periodogram.result.table_files import FORMATS
 
 DOCS = (Path(__file__).parents[2] / "docs" / "periodogram.md").read_text(encoding="utf-8")
 CHOICES = {

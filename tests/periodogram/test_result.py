@@ -12,7 +12,7 @@ from astropy import units as u
 from astropy.table import Table
 
 from skysieve.periodogram.api import lombscargle
-from skysieve.periodogram.contract import Status
+from skysieve.periodogram.contract import Output, Status
 from skysieve.periodogram.result import assemble, plot
 from skysieve.periodogram.result.peaks import Ragged
 from skysieve.periodogram.result.result import LombScargleResult
@@ -361,3 +361,15 @@ def test_errors_are_computed_when_they_are_asked_for(monkeypatch):
     assert np.array_equal(peaks[0].frequency_error, expected[0], equal_nan=True)
     with pytest.raises(AttributeError, match="no attribute 'errors'"):
         _ = peaks.errors
+
+
+def test_arrays_of_an_output_are_made_when_they_are_first_asked_for():
+    output = Output.allocate(3, 2, power="given")
+    assert "status" not in vars(output)
+    output.status[1] = Status.OK
+    assert output.status.tolist() == [Status.FAILED, Status.OK, Status.FAILED]
+    assert output.power == "given"
+    assert output.peak_index.tolist() == [[-1, -1]] * 3
+    assert np.isnan(output.peak_frequency).all()
+    with pytest.raises(AttributeError, match="'Output' object has no attribute 'other'"):
+        output.other  # noqa: B018

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import skysieve
 from skysieve.cli import app
+from skysieve.core.table_files import write_table
 from skysieve.periodogram.analysis.sampling import HIGHEST, highest_frequency
 from skysieve.periodogram.numerics.grid import MOST
-from skysieve.periodogram.result.table_files import write_table
 
 KEPLER, TESS, MINUTE = 0.0204335, 120 / 86400, 1 / 1440
 

@@ -20,10 +20,10 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
+from skysieve.core.table_files import write_table
 from skysieve.periodogram import survey as search
 from skysieve.periodogram.lightcurves.io import read_light_curves
 from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
-from skysieve.periodogram.result.table_files import write_table
 
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "2000", "--device", "cpu")
 
@@ -184,7 +184,7 @@ def test_a_full_disk_loses_nothing(suffix: str, survey: Path, tmp_path: Path) ->
 
 def test_a_full_disk_beside_the_output(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table is written to the folder of temporary files, if it has room."""
-    from skysieve.periodogram.result import table_files as files
+    from skysieve.core import table_files as files
 
     elsewhere = tmp_path / "tmp"
     elsewhere.mkdir()

@@ -18,10 +18,10 @@ from typer.testing import CliRunner, Result
 import skysieve
 from skysieve.cli import app
 from skysieve.core.errors import SkysieveError
+from skysieve.core.table_files import write_table
 from skysieve.periodogram.analysis.phase_function import basis
 from skysieve.periodogram.command.resume import Parts
 from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
-from skysieve.periodogram.result.table_files import write_table
 from skysieve.periodogram.survey import Found
 
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000", "--device", "cpu")

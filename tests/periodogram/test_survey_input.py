@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import skysieve
+from skysieve.core.table_files import write_table
 from skysieve.periodogram.analysis.phase_function import basis, fit_hg1g2, fit_linear
 from skysieve.periodogram.analysis.solar_system import LIGHT_TIME, reduced
 from skysieve.periodogram.lightcurves.arrays import pieces
 from skysieve.periodogram.lightcurves.io import BadFile, LightCurves, MissingColumn, Wanted, read_light_curves
-from skysieve.periodogram.result.table_files import write_table
 
 N = 30
 RNG = np.random.default_rng(0)

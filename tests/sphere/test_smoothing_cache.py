@@ -110,3 +110,22 @@ def test_every_value_of_the_result_is_written(method):
         out = np.full(MAP.size, np.nan)
         np.testing.assert_array_equal(plan.execute(MAP, out), plan.execute(MAP))
         assert np.isfinite(out).all()
+
+
+def test_the_part_of_a_kernel_in_its_central_pixel_is_computed_once(monkeypatch):
+    """And the warning comes with each call."""
+    asked = []
+    profile = Gaussian.profile
+
+    def noted(self, theta):
+        asked.append(theta)
+        return profile(self, theta)
+
+    narrow = 0.0421  # of no other test
+    with pytest.warns(UserWarning, match="hardly wider"):
+        first = smoothed(Gaussian(fwhm=narrow))
+    monkeypatch.setattr(Gaussian, "profile", noted)
+    with pytest.warns(UserWarning, match="hardly wider"):
+        again = smoothed(Gaussian(fwhm=narrow))
+    assert asked == []
+    np.testing.assert_array_equal(first, again)

@@ -211,7 +211,7 @@ def alerts(
     - skysieve alerts --kafka broker:9092 --topic lsst-alerts --schema 10=lsst.v10_0.alert.avsc --metrics 9100
     """
     from skysieve.core.metrics.server import PageServer, format_address, metrics_page, parse_address
-    from skysieve.periodogram.result.table_files import FORMATS, check_format
+    from skysieve.core.table_files import FORMATS, check_format
 
     from .files import FileSource
     from .intake import Intake, Source

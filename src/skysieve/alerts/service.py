@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from skysieve.periodogram.result.table_files import write_table
+from skysieve.core.table_files import write_table
 
 from .history import merge
 from .intake import Unit

@@ -102,9 +102,9 @@ ResumeOption = Annotated[
     bool,
     option(
         "--resume",
-        help="With --cluster: continue an interrupted run from its finished partitions. By default a run starts from "
-        "the beginning.",
-        panel=CLUSTER,
+        help="Store finished parts beside the output, and continue an interrupted run from them. By default a run "
+        "starts from the beginning.",
+        panel=OUTPUT,
     ),
 ]
 FormatOption = Annotated[
@@ -338,7 +338,7 @@ def check_picture(path: Path | None, overwrite: bool = False) -> None:
         raise ValueError(f"--plot {path}: expected a name that ends in {', '.join('.' + kind for kind in kinds)}")
 
 
-def table_format(path: Path, wanted: str | None, formats: Iterable[str]) -> str:
+def table_format(path: Path, wanted: str | None, formats: Mapping[str, Any] | Iterable[str]) -> str:
     """The format of an output: the option ``--format``, or the ending of the file's name.
 
     Parameters
@@ -347,20 +347,27 @@ def table_format(path: Path, wanted: str | None, formats: Iterable[str]) -> str:
         The output; ``-`` is standard output, as csv unless `wanted` says otherwise.
     wanted : str or None
         The option.
-    formats : iterable of str
+    formats : mapping of str, as to TableFormat, or iterable of str
         Formats that the command writes, named by their endings without the dot.
 
     Raises
     ------
     ValueError
         The format is none of `formats`.
+    ModuleNotFoundError
+        It needs a package that is not installed.
     """
+    from .table_files import TableFormat, needs_package
+
     known = list(formats)
     chosen = wanted or ("csv" if path == STDIO else path.suffix.lower().lstrip("."))
     if chosen not in known:
         name = f"--format {wanted}" if wanted else f"--output {path}"
         ending = "" if wanted else " (or use --format)"
         raise ValueError(f"{name}: expected one of {', '.join(known)}{ending}")
+    kind = formats[chosen] if isinstance(formats, Mapping) else None
+    if isinstance(kind, TableFormat):
+        needs_package(kind)
     return chosen
 
 

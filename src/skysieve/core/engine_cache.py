@@ -90,22 +90,33 @@ class EngineCache:
         size : callable
             ``size(engine)`` returns the bytes that the idle engine holds on the device.
         """
-        engine: E | None = self._take(key)
-        if engine is None:
-            engine = self._make(make, device)
+        engine = self.lend(key, make, device)
         try:
             yield engine
         except BaseException as error:
-            self._close([_Idle(key, engine, device, 0)])
-            if isinstance(error, (RuntimeError, MemoryError)):  # a lost GPU takes its other engines with it
-                self.clear(device)
+            self.discard(engine, device, error)
             raise
+        self.take_back(key, engine, device, size)
+
+    def lend(self, key: Hashable, make: Callable[[], E], device: Device) -> E:
+        """Return what `borrow` lends; the caller ends the loan by `take_back` or `discard`."""
+        engine: E | None = self._take(key)
+        return self._make(make, device) if engine is None else engine
+
+    def take_back(self, key: Hashable, engine: E, device: Device, size: Callable[[E], int]) -> None:
+        """End a loan: the engine is idle again."""
         try:
             held = size(engine)
         except BaseException:
             self._close([_Idle(key, engine, device, 0)])
             raise
         self._give_back(_Idle(key, engine, device, held))
+
+    def discard(self, engine: Closable, device: Device, error: BaseException) -> None:
+        """End a loan after an error: the engine is closed."""
+        self._close([_Idle(None, engine, device, 0)])
+        if isinstance(error, (RuntimeError, MemoryError)):  # a lost GPU takes its other engines with it
+            self.clear(device)
 
     def retried(self, device: Device, work: Callable[[], R]) -> R:
         """Return ``work()``, which borrows engines; once more if it raises MemoryError while the device has idle ones.
@@ -160,7 +171,8 @@ class EngineCache:
                 self._registered = True
             self._idle.append(new)
             closed = self._surplus(new.device)
-            self._idle = [one for one in self._idle if one not in closed]
+            if closed:
+                self._idle = [one for one in self._idle if one not in closed]
         self._close(closed)
 
     def _surplus(self, device: Device) -> list[_Idle]:

@@ -21,7 +21,7 @@ from .files import written
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["InUse", "Lock", "OtherRun", "PartsFolder", "files_of", "parts_folder", "read_json"]
+__all__ = ["InUse", "Lock", "OtherRun", "PartsFolder", "continues", "files_of", "parts_folder", "read_json"]
 
 MANIFEST, LOCK = "run.json", "lock"
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
@@ -31,6 +31,19 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 def parts_folder(output: Path) -> Path:
     """Where the parts of an output are kept."""
     return output.with_name(output.name + ".parts")
+
+
+def continues(output: Path | None, resume: bool) -> bool:
+    """Whether a run with ``--resume`` finds parts of an earlier one, whose outputs it may then replace.
+
+    Raises
+    ------
+    ValueError
+        There is no file beside which parts can be stored.
+    """
+    if resume and (output is None or output == Path("-")):
+        raise ValueError("--resume needs -o: finished parts are stored beside the output")
+    return resume and output is not None and parts_folder(output).exists()
 
 
 class OtherRun(ValueError):

@@ -72,8 +72,7 @@ class BorrowedEngine:
 
     def _borrow(self) -> None:
         self._error: BaseException | None = None
-        self._loan = ENGINES.borrow(self._key, self._make, self._device, lambda engine: engine.idle_bytes)
-        self._engine = self._loan.__enter__()
+        self._engine = ENGINES.lend(self._key, self._make, self._device)
 
     def scan(self, source: Source) -> Scan:
         """See `contract.Engine.scan`."""
@@ -114,11 +113,17 @@ class BorrowedEngine:
 
     def close(self) -> None:
         """Give the engine back; after an error it is closed."""
-        error = self._error
-        if error is None:
-            self._loan.__exit__(None, None, None)
+        if self._error is None:
+            ENGINES.take_back(self._key, self._engine, self._device, _idle_bytes)
         else:
-            self._loan.__exit__(type(error), error, error.__traceback__)
+            ENGINES.discard(self._engine, self._device, self._error)
+
+
+_NO_UNITS = Units()
+
+
+def _idle_bytes(engine: Engine) -> int:
+    return engine.idle_bytes
 
 
 def lombscargle(
@@ -354,7 +359,8 @@ class LombScarglePlan(Plan):
         self._bounds = {"frequency": frequency, "fmin": fmin, "fmax": fmax}
         self._rule_options = (nf, samples_per_peak, nyquist_factor, grid)
         self._rules: dict[str, GridRule] = {}
-        self._rule(Units(time=one_time_unit(self._bounds)))  # errors now rather than at the first batch
+        unit = one_time_unit(self._bounds)  # errors now rather than at the first batch
+        self._rule(_NO_UNITS if unit is None else Units(time=unit))
         self._engine: Engine | None
         self._engine, self._device = self._make_engine(device, memory, thread_count(threads))
 
@@ -494,10 +500,11 @@ class LombScarglePlan(Plan):
     def _rule(self, units: Units) -> GridRule:
         """The grid in the unit of these times; kept for the next batch."""
         key = "" if units.time is None else str(units.time)
-        if key not in self._rules:
-            bounds = {name: strip_frequency(value, name, units) for name, value in self._bounds.items()}
-            self._rules[key] = remembered(make_rule, *bounds.values(), *self._rule_options)
-        return self._rules[key]
+        rule = self._rules.get(key)
+        if rule is None:
+            bounds = [strip_frequency(value, name, units) for name, value in self._bounds.items()]
+            rule = self._rules[key] = remembered(make_rule, *bounds, *self._rule_options)
+        return rule
 
     def _scans(self, curves: CurveSet, out: Any = None) -> bool:
         """Whether the light curves are read once before the search: where grids or errors depend on them."""
@@ -673,7 +680,7 @@ def _failure(curves: CurveSet, output: Output, min_points: int) -> Exception:
 
 
 def _warn(rule: GridRule, grids: Grids, seen: Scan | Output, stacklevel: int) -> None:
-    if not stacklevel or (not seen.status.any() and nothing_to_warn_of(rule, grids, seen.span)):
+    if not stacklevel or (not np.count_nonzero(seen.status) and nothing_to_warn_of(rule, grids, seen.span)):
         return
     span = np.where(seen.status == Status.OK, seen.span, np.nan)
     for message in grid_warnings(rule, grids, span, seen.n_used):

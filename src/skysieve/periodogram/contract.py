@@ -7,6 +7,7 @@ them with a :class:`Source` (the light curves) and fill the output.  Nothing her
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -214,6 +215,9 @@ class Source(Protocol):
         """
 
 
+_MAKING = threading.Lock()
+
+
 @dataclass
 class Output:
     """Arrays that a backend fills; row ``i`` belongs to object ``i``.
@@ -251,31 +255,51 @@ class Output:
 
     @classmethod
     def allocate(cls, n_objects: int, n_peaks: int, power: Any = None) -> Output:
-        """New arrays on the host, in which every answer is missing."""
-        n, k = n_objects, (n_objects, n_peaks)
-        numbers = np.empty(n * (4 + 3 * n_peaks))  # one array for all is made in a fifth of the time of seven
-        numbers.fill(np.nan)
-        t_min, span, mean_square, weight = numbers[: 4 * n].reshape(4, n)
-        frequency, height, curvature = numbers[4 * n :].reshape(3, *k)
-        counts = np.zeros((2 + n_peaks, n), np.int64)
-        counts[2:] = -1
-        codes = np.zeros((2, n), np.uint8)
-        codes[0] = Status.FAILED
-        return cls(
-            status=codes[0],
-            n_used=counts[0],
-            n_dropped=counts[1],
-            t_min=t_min,
-            span=span,
-            method=codes[1],
-            peak_index=counts[2:].reshape(k),
-            peak_frequency=frequency,
-            peak_power=height,
-            peak_curvature=curvature,
-            mean_square=mean_square,
-            weight=weight,
-            power=power,
-        )
+        """New arrays on the host, in which every answer is missing.
+
+        They are made when one of them is first asked for: a GPU has begun its work by then.
+        """
+        output = object.__new__(cls)
+        output.__dict__.update(power=power, _sizes=(n_objects, n_peaks))
+        return output
+
+    def __getattr__(self, name: str) -> Any:
+        """Make the arrays, unless another thread has made them meanwhile."""
+        with _MAKING:
+            sizes = self.__dict__.pop("_sizes", None)
+            if sizes is not None:
+                self.__dict__.update(_missing(*sizes))
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
+
+
+def _missing(n_objects: int, n_peaks: int) -> dict[str, NDArray[Any]]:
+    """Arrays of an `Output` in which every answer is missing."""
+    n, k = n_objects, (n_objects, n_peaks)
+    numbers = np.empty(n * (4 + 3 * n_peaks))  # one array for all is made in a fifth of the time of seven
+    numbers.fill(np.nan)
+    t_min, span, mean_square, weight = numbers[: 4 * n].reshape(4, n)
+    frequency, height, curvature = numbers[4 * n :].reshape(3, *k)
+    counts = np.zeros((2 + n_peaks, n), np.int64)
+    counts[2:] = -1
+    codes = np.zeros((2, n), np.uint8)
+    codes[0] = Status.FAILED
+    return {
+        "status": codes[0],
+        "n_used": counts[0],
+        "n_dropped": counts[1],
+        "t_min": t_min,
+        "span": span,
+        "method": codes[1],
+        "peak_index": counts[2:].reshape(k),
+        "peak_frequency": frequency,
+        "peak_power": height,
+        "peak_curvature": curvature,
+        "mean_square": mean_square,
+        "weight": weight,
+    }
 
 
 @dataclass(frozen=True)

@@ -578,7 +578,7 @@ def borrowed_plan(
 
     Kernels that hold a Python function have plans of their own: a function may change between calls.
     """
-    key = _key(kernel, grid, options)
+    key = key_of(kernel, grid, options)
     if key is None:
         with kind(kernel, grid, **options) as plan:
             yield plan
@@ -589,7 +589,7 @@ def borrowed_plan(
         yield plan
 
 
-def _key(kernel: Kernel, grid: Healpix, options: dict[str, Any]) -> Hashable | None:
+def key_of(kernel: Kernel, grid: Healpix, options: dict[str, Any]) -> Hashable | None:
     """Everything that a plan depends on; None where a value cannot be compared."""
     values: list[Hashable] = []
     for name, value in sorted(vars(kernel).items()):

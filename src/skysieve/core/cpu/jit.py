@@ -5,7 +5,8 @@ a function that compiled code calls is only lowered to LLVM's language (a *part*
 *entry*) is optimised and translated once, with all its parts.  The first compilation takes about half the time.
 
 Compiled entries are stored in `core.files.cache_folder`, in a folder for the present sources, versions and
-Python, one file for each function, types of arguments and processor.  A file that is damaged counts as absent.
+Python, one file for each function, types of arguments and processor.  A file that is damaged counts as absent.  A
+process that needs a function which another process compiles waits for it.
 
 A first answer need not wait for all of it: `interpreted_if_small` runs the source of a function that is called for few
 rows by Python's interpreter, and `compile_together` compiles several functions at the same time, in processes of their
@@ -42,6 +43,7 @@ from numba.core import config, serialize
 from numba.core.caching import NullCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder, Flags, _LowerResult
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import register_pass
 from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
@@ -236,8 +238,11 @@ class _Kernel(CPUDispatcher):  # type: ignore[misc]
 
     def compile(self, sig: Any) -> Any:
         """Compile for these types, or load what is stored."""
-        with _no_collection():
-            return super().compile(sig)
+        with _no_collection(), global_compiler_lock:
+            try:
+                return super().compile(sig)
+            finally:
+                self._cache.release()
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """What compiled code calls."""
@@ -545,6 +550,7 @@ class _Cache(NullCache):  # type: ignore[misc]
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._enabled = True
+        self._claimed: int | None = None
 
     @property
     def cache_path(self) -> str:
@@ -588,6 +594,9 @@ class _Cache(NullCache):  # type: ignore[misc]
                 time.sleep(POLL_SECONDS)
                 data = self._stored(name)
             data = self._stored(name) if data is None else data
+        if data is None:
+            self._claim(name)
+            data = self._stored(name)
         if data is not None:
             rtsys.initialize(target_context)  # `refresh` would load what compiling needs, which takes 0.3 s
             return CompileResult._rebuild(target_context, *pickle.loads(data))
@@ -597,6 +606,40 @@ class _Cache(NullCache):  # type: ignore[misc]
             with suppress(OSError):  # the process that wanted to know has ended
                 print(_name(self._function), flush=True)
         return None
+
+    def _claim(self, name: str) -> None:
+        """Claim the compilation of a function; while another process has it, wait instead.
+
+        Many processes that start together would all compile the same.  The claim is a lock on one byte of a file, which
+        the system releases when a process ends, however it ends.  Without such locks nothing is waited for.
+        """
+        try:
+            import fcntl
+        except ModuleNotFoundError:
+            return
+        folder, end = Path(self.cache_path), time.monotonic() + WAIT_SECONDS
+        byte = int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)
+        waited = False
+        try:
+            _make(folder)
+            self._claimed = os.open(folder / "claims", os.O_RDWR | os.O_CREAT, 0o666)
+            while time.monotonic() < end:
+                try:
+                    fcntl.lockf(self._claimed, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+                    break
+                except (BlockingIOError, PermissionError):
+                    waited = True
+                    time.sleep(POLL_SECONDS)
+        except OSError as error:  # the folder cannot be written to, or its file system has no locks
+            logger.debug("%s: %s", folder, error)
+        if waited:  # the code is stored now, or cannot be stored: the next process need not wait as well
+            self.release()
+
+    def release(self) -> None:
+        """End the claim of a compilation, if there is one."""
+        if self._claimed is not None:
+            os.close(self._claimed)
+            self._claimed = None
 
     def _stored(self, name: str) -> bytes | None:
         """Return the content of a file of the cache; None if there is none, or only a damaged one."""

@@ -45,6 +45,10 @@ class _Arguments(threading.local):
 
     def put(self, args: Sequence[Any]) -> int:
         """Store arguments as `Module.launch` takes them; return the address of their addresses."""
+        if len(args) == 1 and type(args[0]) is np.void:  # a struct, as most kernels take
+            data = args[0].tobytes()
+            self.room[: len(data)] = data
+            return self.address
         start = 0
         for a in args:
             data = a.tobytes() if isinstance(a, np.generic) else address(a).to_bytes(8, "little")
@@ -192,6 +196,8 @@ class CudaModule:
         self._name = name
         self._kernels: dict[str, Any] = {}
         self._dynamic: dict[str, int] = {}
+        self._pointers: dict[str, tuple[int, int]] = {}
+        self._launch_kernel = cupy.cuda.driver.launchKernel
         self._raw = cupy.RawModule(code=code, options=COMPILE_OPTIONS, backend="nvrtc")
         try:
             with cupy.cuda.Device(self._index):
@@ -227,16 +233,24 @@ class CudaModule:
         self, kernel: str, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], shared_mem: int, stream: Any
     ) -> None:
         """Start a kernel on the current device, which is this module's."""
+        known = self._pointers.get(kernel)
+        if known is None or shared_mem > known[1]:
+            known = self._ready(kernel, shared_mem)
+        queue = (self._cupy.cuda.get_current_stream() if stream is None else stream).ptr
+        x, y, z = grid if len(grid) == 3 else (*grid, 1, 1)[:3]
+        u, v, w = block if len(block) == 3 else (*block, 1, 1)[:3]
+        # a third of the time of CuPy's own call, which converts each argument
+        self._launch_kernel(known[0], x, y, z, u, v, w, shared_mem, queue, _arguments.put(args), 0)
+
+    def _ready(self, kernel: str, shared_mem: int) -> tuple[int, int]:
+        """A kernel's address, and the dynamic shared memory that it may have: at least ``shared_mem``."""
         function = self._kernel(kernel)
         if shared_mem > self._dynamic.get(kernel, 0):
             # CuPy shares a loaded kernel between modules with the same text: never lower another one's limit
             function.max_dynamic_shared_size_bytes = max(shared_mem, function.max_dynamic_shared_size_bytes)
             self._dynamic[kernel] = shared_mem
-        queue = (self._cupy.cuda.get_current_stream() if stream is None else stream).ptr
-        # a third of the time of CuPy's own call, which converts each argument
-        self._cupy.cuda.driver.launchKernel(
-            function.kernel.ptr, *(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], shared_mem, queue, _arguments.put(args), 0
-        )
+        found = self._pointers[kernel] = function.kernel.ptr, self._dynamic.get(kernel, 0)
+        return found
 
     def attributes(self, kernel: str) -> dict[str, int]:
         """See `Module.attributes`."""

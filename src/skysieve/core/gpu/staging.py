@@ -88,10 +88,11 @@ class Copier:
         return work
 
     def behind(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> list[Future[None]]:
-        """Let other threads copy while the caller works; return what to wait for when they have begun.
+        """Copy the first source, and let other threads copy the others while the caller works; return what to wait for
+        when they have begun.
 
-        A thread begins when it gets the interpreter, which the caller would otherwise hold until it waits itself.
-        Without other threads, nothing is copied, and the list is empty.
+        A thread begins when it gets the interpreter, which the caller leaves to it while it copies itself.  Without
+        other threads, nothing is copied, and the list is empty.
         """
         if self.threads == 1:
             return []
@@ -101,7 +102,8 @@ class Copier:
             begun.release()
             np.copyto(destination, source)
 
-        work = [self._threaded().submit(copy, *pair) for pair in pairs]
+        work = [self._threaded().submit(copy, *pair) for pair in pairs[1:]]
+        np.copyto(*pairs[0])
         for _ in work[: self.threads]:
             begun.acquire()
         return work
@@ -132,6 +134,8 @@ class Lane(ABC):
     ----------
     generation : int
         Changes whenever a buffer moves; recorded work of an earlier generation is useless.
+    moves : int
+        Counts the buffers that have moved, but for those whose addresses are asked for each time (``followed``).
     recording : bool
         Whether work is being recorded instead of run.
     """
@@ -142,6 +146,7 @@ class Lane(ABC):
         self.runtime = runtime
         self.xp = runtime.xp
         self.generation = 0
+        self.moves = 0
         self.recording = False
         self._device: dict[str, Any] = {}
         self._addresses: dict[str, int] = {}
@@ -164,15 +169,16 @@ class Lane(ABC):
         nbytes = _claim(self._device_kinds, name, size, dtype)
         return self._grow(name, nbytes, zero)[:nbytes].view(dtype)[: int(size)]
 
-    def place(self, name: str, size: int, dtype: Any, zero: bool = False) -> Place:
+    def place(self, name: str, size: int, dtype: Any, zero: bool = False, followed: bool = False) -> Place:
         """As `array`, but return only what a kernel needs of it, which takes a tenth of the time on a GPU.
 
-        It is valid until the buffer grows or is freed.
+        It is valid until the buffer grows or is freed.  ``followed``: nobody uses the address another time.
         """
         kind, itemsize, most, start = self._places.get(name, _NOWHERE)
         if kind is not dtype or size > most:
-            nbytes = _claim(self._device_kinds, name, size, dtype)
+            nbytes, moves = _claim(self._device_kinds, name, size, dtype), self.moves
             held = self._grow(name, nbytes, zero)
+            self.moves = moves if followed else self.moves
             itemsize, start = self._device_kinds[name].itemsize, self._addresses[name]
             self._places[name] = dtype, itemsize, held.nbytes // itemsize, start
         return Place(start, size, itemsize)
@@ -188,6 +194,7 @@ class Lane(ABC):
             self._places.pop(name, None)
             self._total -= 0 if held is None else int(held.nbytes)
             self.generation += 1
+            self.moves += held is not None
             held = None
             self.synchronize()
             grown = -(-int(GROWTH * nbytes) // ALIGN) * ALIGN
@@ -197,13 +204,14 @@ class Lane(ABC):
             self._total += int(held.nbytes)
         return held
 
-    def pinned(self, name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
-        """Return a page-locked host array of `size` elements in the lane's buffer `name`; see `array`."""
+    def pinned(self, name: str, size: int, dtype: Any, followed: bool = False) -> np.ndarray[Any, Any]:
+        """Return a page-locked host array of `size` elements in the lane's buffer `name`; see `array` and `place`."""
         nbytes = _claim(self._host_kinds, name, size, dtype)
         held = self._host.get(name)
         if held is None or held.nbytes < nbytes:
             self._host.pop(name, None)
             self.generation += 1
+            self.moves += held is not None and not followed
             held = self._host[name] = self._allocate(int(GROWTH * nbytes))
         view: np.ndarray[Any, Any] = held[:nbytes].view(dtype)[: int(size)]
         return view
@@ -240,6 +248,7 @@ class Lane(ABC):
         """Wait for all work, then free every buffer."""
         self.settle()
         self.generation += 1
+        self.moves += 1
         self._device.clear()
         self._addresses.clear()
         self._places.clear()
@@ -411,10 +420,13 @@ class CudaLane(Lane):
             self.stream.wait_event(event)
 
     def after_caller(self) -> None:
-        with self.xp.cuda.Device(self._index):
-            event = self._of_caller = self._of_caller or self.xp.cuda.Event(disable_timing=True)
-            event.record(self.xp.cuda.get_current_stream())
-            self.stream.wait_event(event)
+        if self.xp.cuda.runtime.getDevice() != self._index:  # a context takes as long as a launch
+            with self.xp.cuda.Device(self._index):
+                self.after_caller()
+            return
+        event = self._of_caller = self._of_caller or self.xp.cuda.Event(disable_timing=True)
+        event.record(self.xp.cuda.get_current_stream())
+        self.stream.wait_event(event)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
         with recording, self:

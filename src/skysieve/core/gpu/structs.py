@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Place", "address", "fill", "from_place", "struct"]
+__all__ = ["Place", "Prepared", "address", "fill", "from_place", "struct"]
 
 _KINDS = {"*": np.dtype(np.uint64), ".": np.dtype(np.float64), "#": np.dtype(np.int64)}
 _INT = np.dtype(np.int32)
@@ -80,18 +80,61 @@ def fill(kind: np.dtype[Any], **values: Any) -> np.void:
     TypeError
         A field has no value, or a value has no field.
     """
+    scalar: np.void = np.frombuffer(_filled(kind, values), kind)[0]
+    return scalar
+
+
+def _filled(kind: np.dtype[Any], values: dict[str, Any]) -> bytearray:
+    """The bytes of a struct."""
     known, in_order, packer = _packer(kind)
     if len(values) != len(known) or values.keys() != known:
         missing, unknown = sorted(known - values.keys()), sorted(values.keys() - known)
         raise TypeError(f"fields without a value: {missing}; values without a field: {unknown}")
-    data = packer.pack(
-        *[
-            v.pointer if type(v) is Place else v if type(v) in _NUMBERS else 0 if v is None else _packed(v)
-            for v in in_order(values)
-        ]
+    return bytearray(
+        packer.pack(
+            *[
+                v.pointer if type(v) is Place else v if type(v) in _NUMBERS else 0 if v is None else _packed(v)
+                for v in in_order(values)
+            ]
+        )
     )
-    scalar: np.void = np.frombuffer(bytearray(data), kind)[0]
-    return scalar
+
+
+class Prepared:
+    """A struct that is filled once, and of which some fields are changed for each launch.
+
+    Parameters
+    ----------
+    kind : numpy.dtype
+    values : dict
+        A value for every field, as `fill` takes them.
+
+    Attributes
+    ----------
+    value : numpy.void
+        The struct, whose bytes `change` changes.
+    """
+
+    __slots__ = ("_bytes", "_fields", "value")
+
+    def __init__(self, kind: np.dtype[Any], values: dict[str, Any]) -> None:
+        self._bytes, self._fields = _filled(kind, values), _fields(kind)
+        self.value: np.void = np.frombuffer(self._bytes, kind)[0]
+
+    def change(self, values: dict[str, Any]) -> None:
+        """Set some fields."""
+        for name, v in values.items():
+            write, start = self._fields[name]
+            v = v.pointer if type(v) is Place else v if type(v) in _NUMBERS else 0 if v is None else _packed(v)
+            write(self._bytes, start, v)
+
+
+@cache
+def _fields(kind: np.dtype[Any]) -> dict[str, tuple[Callable[..., None], int]]:
+    """What writes each field of a struct that is a number or an address, and where."""
+    assert kind.fields is not None
+    plain = {name: (field[0], field[1]) for name, field in kind.fields.items() if field[0] in _CODES}
+    return {name: (Struct(f"={_CODES[field]}").pack_into, start) for name, (field, start) in plain.items()}
 
 
 def _packed(value: Any) -> Any:

@@ -26,6 +26,7 @@ from skysieve.core.command import (
     Messages,
     OverwriteOption,
     QuietOption,
+    ResumeOption,
     check_output,
     check_picture,
     option,
@@ -290,13 +291,7 @@ def search(
                                    panel=OUTPUT, metavar="N", min=1)
     ] = 10,
     cluster: ClusterOption = None,
-    resume: Annotated[
-        bool,
-        option(
-            "--resume", help="With --each or --cluster: continue an interrupted run after its finished files.",
-                             panel=OUTPUT,
-        ),
-    ] = False,
+    resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
     reports: Reports,
 ) -> None:  # fmt: skip
@@ -318,7 +313,7 @@ def search(
     from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
-    from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
+    from skysieve.dedispersion.single_pulse.files import SEVERAL, TABLE_FORMATS, write_candidates
     from skysieve.dedispersion.single_pulse.grouping import compile_beside
 
     from .several import Outputs, filterbanks, search_each, stands_for_files
@@ -362,7 +357,7 @@ def search(
             listed = filterbanks(files)
             folder = output is not None and output != STDIO and (output.is_dir() or not output.suffix)
             chosen = "" if output is None else table_format(STDIO if folder else output, form, TABLE_FORMATS)
-            if output is not None and not folder and TABLE_FORMATS[chosen].several is None:
+            if output is not None and not folder and chosen not in SEVERAL:
                 raise ValueError(f"--output {output}: {chosen} has no column for files; expected the name of a folder")
             if cutouts is not None:
                 importlib.import_module("h5py")
@@ -377,7 +372,7 @@ def search(
                 raise typer.Exit(code)
             return
         if resume:
-            raise ValueError("--resume needs --each, a folder or a pattern")
+            raise ValueError("--resume needs --each, a folder or a pattern: its parts are whole files")
         chosen = "" if output is None else table_format(output, form, TABLE_FORMATS)
         check_output(output, overwrite)
         check_output(save_mask, overwrite)
@@ -680,11 +675,7 @@ def completeness(
     ] = None,
     form: FormatOption = None,
     plot: PlotFile = None,
-    resume: Annotated[
-        bool,
-        option("--resume", help="Continue an interrupted run after its finished segments.",
-               panel=OUTPUT),
-    ] = False,
+    resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
     reports: Reports,
 ) -> None:  # fmt: skip
@@ -696,7 +687,7 @@ def completeness(
     - skysieve dedisp completeness night --dm-max 500 --grid "snr=8,10,20;dm=100:400;width=0.001:0.03"
     - skysieve dedisp completeness --dm-max 3000 --max-width 0.4 --pulses 10000 -o recall.csv --resume
     """
-    from skysieve.core.parts import PartsFolder, files_of, parts_folder
+    from skysieve.core.parts import PartsFolder, continues, files_of
     from skysieve.dedispersion.clean.receiver import parse_steps
     from skysieve.dedispersion.injections.campaign import completeness as campaign
     from skysieve.dedispersion.injections.result import TRIALS, Completeness
@@ -710,11 +701,9 @@ def completeness(
         messages = reports.messages()
         dms.check()
         chosen = "" if output is None else table_format(output, form, ("csv", "ecsv"))
-        if resume and (output is None or output == STDIO):
-            raise ValueError("--resume needs -o: the finished segments are recorded beside it")
-        continues = resume and output is not None and parts_folder(output).exists()
-        check_output(output, overwrite or continues)
-        check_picture(plot, overwrite or continues)
+        replaces = overwrite or continues(output, resume)
+        check_output(output, replaces)
+        check_picture(plot, replaces)
         one_of("--by", by, TRIALS.names or ())
         steps = parse_steps(clean, "--clean")
         made_noise = receiver.noise(files)

@@ -17,7 +17,7 @@ import typer
 from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, check_output
 from skysieve.core.errors import one_line
 from skysieve.core.files import expand, is_pattern, save_figure
-from skysieve.core.parts import PartsFolder, fingerprint, parts_folder
+from skysieve.core.parts import PartsFolder, continues, fingerprint
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 
 from .options import output_file
@@ -82,10 +82,7 @@ class Outputs:
 
     def check(self, names: list[str]) -> None:
         """Refuse, before any work, what could not be written at its end."""
-        continues = self.resume and self.table is not None and parts_folder(self.table).exists()
-        replaces = self.overwrite or continues
-        if self.resume and (self.table is None or self.table == STDIO):
-            raise ValueError("--resume needs -o: the finished files are recorded beside it")
+        replaces = self.overwrite or continues(self.table, self.resume)
         check_output(self.table, replaces, folder=self.folder)
         for name, folder in (("--plot", self.plots), ("--cutouts", self.cutouts)):
             check_output(folder, folder=True)

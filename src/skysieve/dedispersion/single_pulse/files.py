@@ -6,58 +6,37 @@ import csv
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.arrays import Words
+from skysieve.core.checks import one_of
 from skysieve.core.files import write_parquet, written
+from skysieve.core.table_files import FORMATS, Table, TableFormat, check_format
 from skysieve.dedispersion.data.write import delay_note
 
 if TYPE_CHECKING:
     from .candidates import Candidates, Column
 
 
-@dataclass(frozen=True)
-class TableFormat:
-    """A format of tables of candidates.
-
-    Attributes
-    ----------
-    help : str
-    write : callable
-        ``write(candidates, path)``.
-    several : callable, optional
-        ``several([(name, candidates), ...], path)`` writes a table with a column ``file``.
-    """
-
-    help: str
-    write: Callable[[Candidates, Path], None]
-    several: Callable[[Sequence[tuple[str, Candidates]], Path], None] | None = None
-
-
-def format_of(path: str | os.PathLike[str]) -> str:
-    """The format of an output that can be written, from its suffix.
+def write_candidates(found: Candidates, path: str | os.PathLike[str], format: str | None = None) -> None:
+    """Write candidates in one of `TABLE_FORMATS`, by default the one that the suffix names.
 
     Raises
     ------
     ValueError
-        The suffix is none of `TABLE_FORMATS`.
+        There is no such format.
+    ModuleNotFoundError
+        It needs a package that is not installed.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix.removeprefix(".") not in TABLE_FORMATS or not suffix:
-        raise ValueError(f"{path}: expected a name that ends in {', '.join('.' + name for name in TABLE_FORMATS)}")
-    return suffix.removeprefix(".")
-
-
-def write_candidates(found: Candidates, path: str | os.PathLike[str], format: str | None = None) -> None:
-    """Write candidates in one of `TABLE_FORMATS`, by default the one that the suffix names."""
-    chosen = TABLE_FORMATS[format or format_of(path)]
+    chosen = check_format(path, format, TABLE_FORMATS)
+    units = {c.name: c.unit for c in found.COLUMNS if c.unit}
     with written(path) as part:
-        chosen.write(found, part)
+        chosen.write(Table(found.columns(), units, found.facts(), found), part)
 
 
 def write_several(found: Sequence[tuple[str, Candidates]], path: str | os.PathLike[str], format: str) -> None:
@@ -68,12 +47,9 @@ def write_several(found: Sequence[tuple[str, Candidates]], path: str | os.PathLi
     ValueError
         The format has no room for such a column.
     """
-    write = TABLE_FORMATS[format].several
-    if write is None:
-        known = [name for name, form in TABLE_FORMATS.items() if form.several is not None]
-        raise ValueError(f"format={format!r}: has no column for files, expected one of {', '.join(known)}")
+    one_of("format", format, SEVERAL)
     with written(path) as part:
-        write(found, part)
+        SEVERAL[format](found, part)
 
 
 def _cell(column: Column, value: Any) -> str:
@@ -94,7 +70,8 @@ def _rows(found: Candidates) -> list[dict[str, Any]]:
     ]
 
 
-def _csv(found: Candidates, path: Path) -> None:
+def _csv(table: Table, path: Path) -> None:
+    found: Candidates = table.source
     lines = [[*(c.name for c in found.COLUMNS), "dm_constant"], *_cells(found)]
     path.write_text("".join(",".join(cells) + "\n" for cells in lines), encoding="utf-8")
 
@@ -107,8 +84,8 @@ def _csv_several(found: Sequence[tuple[str, Candidates]], path: Path) -> None:
             rows.writerows([name, *cells] for cells in _cells(one))
 
 
-def _ecsv(found: Candidates, path: Path) -> None:
-    found.to_table().write(path, format="ascii.ecsv", overwrite=True)
+def _ecsv(table: Table, path: Path) -> None:
+    table.source.to_table().write(path, format="ascii.ecsv", overwrite=True)
 
 
 def _ecsv_several(found: Sequence[tuple[str, Candidates]], path: Path) -> None:
@@ -132,8 +109,8 @@ def _json_object(found: Candidates) -> dict[str, Any]:
     return {**facts, "candidates": _rows(found)}
 
 
-def _json(found: Candidates, path: Path) -> None:
-    path.write_text(json.dumps(_json_object(found), indent=1) + "\n", encoding="utf-8")
+def _json(table: Table, path: Path) -> None:
+    path.write_text(json.dumps(_json_object(table.source), indent=1) + "\n", encoding="utf-8")
 
 
 def _json_several(found: Sequence[tuple[str, Candidates]], path: Path) -> None:
@@ -151,13 +128,9 @@ def _parquet_several(found: Sequence[tuple[str, Candidates]], path: Path) -> Non
     write_parquet(columns, path, units=units, facts={"files": facts})
 
 
-def _parquet(found: Candidates, path: Path) -> None:
-    units = {c.name: c.unit for c in found.COLUMNS if c.unit}
-    write_parquet(found.columns(), path, units=units, facts={k: str(v) for k, v in found.facts().items()})
-
-
-def _singlepulse(found: Candidates, path: Path) -> None:
+def _singlepulse(table: Table, path: Path) -> None:
     """A row for each event: DM, S/N, seconds, sample of the middle, width in samples."""
+    found: Candidates = table.source
     e = found.events
     lines = [
         "# DM      Sigma      Time (s)     Sample    Downfact",
@@ -169,8 +142,9 @@ def _singlepulse(found: Candidates, path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _cand(found: Candidates, path: Path) -> None:
+def _cand(table: Table, path: Path) -> None:
     """A row for each candidate: S/N, sample, seconds, log2 width, DM number, DM, members, first and last sample."""
+    found: Candidates = table.source
     lines = []
     tsamp = found.observation.tsamp
     for i in range(len(found)):
@@ -185,13 +159,21 @@ def _cand(found: Candidates, path: Path) -> None:
     path.write_text("\n".join(lines) + ("\n" if lines else ""), encoding="utf-8")
 
 
-TABLE_FORMATS = {
-    "csv": TableFormat("a row for each candidate, and the dispersion constant", _csv, _csv_several),
-    "ecsv": TableFormat("the same with units, descriptions and facts of the search (astropy)", _ecsv, _ecsv_several),
-    "json": TableFormat("the same as an object with a list of candidates", _json, _json_several),
-    "parquet": TableFormat("the same with units and facts of the search; needs pyarrow", _parquet, _parquet_several),
-    "singlepulse": TableFormat("a row for each event, with PRESTO's columns", _singlepulse),
-    "cand": TableFormat("a row for each candidate, with Heimdall's columns", _cand),
+TABLE_FORMATS: dict[str, TableFormat] = {
+    kind.name: kind
+    for kind in (
+        replace(FORMATS["csv"], help="a row for each candidate, and the dispersion constant", write=_csv),
+        replace(
+            FORMATS["ecsv"], help="the same with units, descriptions and facts of the search (astropy)", write=_ecsv
+        ),
+        replace(FORMATS["json"], help="the same as an object with a list of candidates", write=_json),
+        replace(FORMATS["parquet"], help="the same with units and facts of the search; needs pyarrow"),
+        TableFormat("singlepulse", "a row for each event, with PRESTO's columns", _singlepulse),
+        TableFormat("cand", "a row for each candidate, with Heimdall's columns", _cand),
+    )
 }
-"""Formats of tables of candidates, by the suffix without its dot.  All but ``cand``, which has no room for it, state
-the dispersion constant."""
+"""Formats of tables of candidates: those of `core.table_files`, and of other programs.  All but ``cand``, which has no
+room for it, state the dispersion constant."""
+
+SEVERAL = {"csv": _csv_several, "ecsv": _ecsv_several, "json": _json_several, "parquet": _parquet_several}
+"""What writes the candidates of several searches, in the formats that have room for a column ``file``."""

@@ -384,13 +384,14 @@ class Feed(threading.Thread, ABC):
         super().__init__(name="intake", daemon=True)
         self.intake = intake
         self.stop = threading.Event()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def run(self) -> None:
         """See `threading.Thread.run`."""
         try:
             self.feed()
-        except Exception as error:  # noqa: BLE001 - the main thread raises it
+        # Any error, also SystemExit of a user's parser: a thread that ends without one means the end of the data.
+        except BaseException as error:  # noqa: BLE001 - the pipeline raises it in the main thread
             self.error = error
         finally:
             self.intake.end()

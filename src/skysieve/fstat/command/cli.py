@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,7 @@ from . import sfts as sft_options
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from skysieve.core.parts import PartsFolder
     from skysieve.fstat.contract import Compat
     from skysieve.fstat.demod.bank import TemplateBank
     from skysieve.fstat.demod.demodulator import Demodulator
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 DATA, INPUT, GRID, STATISTIC = "Data", "Input", "Grid", "Statistic"
 """Panels of the help screens."""
 ROWS_PRINTED = 10
+CHECKPOINT = "00000.npz"
+"""The part of a search that is stored by ``--resume``."""
 
 fstat = typer.Typer(
     help="Search for transient gravitational waves: maps of the F-statistic over start time and duration.\n\n"
@@ -446,14 +449,6 @@ def search(
     ] = Dtype.float32,
     device: DeviceOption = "auto", threads: ThreadsOption = None, memory: MemoryOption = None,
     dry_run: DryRunOption = False,
-    checkpoint: Annotated[
-        Path | None,
-        option(
-            "--checkpoint", help="File (.npz) from which an interrupted search continues. By default no file is "
-                                 "written.",
-            panel=OUTPUT, metavar="FILE",
-        ),
-    ] = None,
     cluster: ClusterOption = None, resume: ResumeOption = False,
     partition: Annotated[
         int | None,
@@ -503,21 +498,22 @@ def search(
         with report_errors("interrupted; --resume continues from the finished partitions"):
             from skysieve.cluster.command import launch
 
-            if checkpoint is not None or plot is not None or dry_run:
-                raise ValueError(
-                    "--cluster cannot be combined with any of --checkpoint (use --resume), --plot and --dry-run"
-                )
+            if plot is not None or dry_run:
+                raise ValueError("--cluster cannot be combined with --plot or --dry-run")
             code = launch("fstat search", cluster, given, Messages(quiet, verbose, progress))
         raise typer.Exit(code)
-    with report_errors():
+    interrupted = "interrupted; the same command continues after the finished templates" if resume else "interrupted"
+    with report_errors(interrupted), ExitStack() as outer:
         messages = Messages(quiet, verbose, progress)
+        from skysieve.core.parts import continues
         from skysieve.fstat.template_search.result import FORMATS
 
         kind = None if output is None else table_format(output, format, FORMATS)
-        if resume or partition is not None:
-            raise ValueError("--resume and --partition need --cluster; without it, use --checkpoint")
-        check_output(output, overwrite)
-        check_picture(plot, overwrite)
+        if partition is not None:
+            raise ValueError("--partition needs --cluster")
+        replaces = overwrite or continues(output, resume)
+        check_output(output, replaces)
+        check_picture(plot, replaces)
         o = flat_options(given)
         prior_of(o)
         source = source_of(o)
@@ -525,6 +521,7 @@ def search(
             typer.echo(f"skysieve: {text}", err=True)
         if source.host is not None:
             messages.say(f"{source.total:,} templates, {', '.join(map(repr, source.host.sfts))}")
+        parts = None
         with ExitStack() as stack:
             plan = stack.enter_context(plan_of(o, source.grid(o), source.total))
             if dry_run:
@@ -536,9 +533,14 @@ def search(
             if verbose:
                 describe(messages, plan.describe(source.first))
             batches = source.batches(stack, plan, lambda path: read(path, tatom, detectors))
+            if resume and output is not None:
+                parts = outer.enter_context(closing(_parts(output, o, source)))
+                if parts.lock.note:
+                    messages.say(f"note: {parts.lock.note}")
             result = plan.execute(
-                batches, checkpoint=checkpoint, total=source.total, facts=source.facts(), progress=messages.progress
-            )
+                batches, checkpoint=None if parts is None else parts.folder / CHECKPOINT, total=source.total,
+                facts=source.facts(), progress=messages.progress,
+            )  # fmt: skip
         for number, text in result.faults.items():
             name = f"template {number}" if sfts else str(source.names[number])
             typer.echo(f"skysieve: {text if name in text else f'{name}: {text}'}", err=True)
@@ -549,9 +551,22 @@ def search(
         if plot is not None:
             save_figure(result.plot(), plot, dpi=150)
             messages.wrote(plot)
+        if parts is not None:
+            parts.remove()
         if not quiet:
             _print_search(result, summary_console(output))
     raise typer.Exit(code)
+
+
+def _parts(output: Path, o: Mapping[str, Any], source: Source) -> PartsFolder:
+    """The folder of the checkpoint of a search, which continues with the same options, files and data only."""
+    from skysieve import __version__
+    from skysieve.cluster.description import NO_MATTER
+    from skysieve.core.parts import PartsFolder, files_of
+
+    options = {name: value for name, value in o.items() if name not in (*NO_MATTER, "format", "plot")}
+    run = {"options": [options, __version__], "files": files_of(source.names), "data": source.facts()}
+    return PartsFolder(output, json.loads(json.dumps(run, default=str)))
 
 
 @dataclass

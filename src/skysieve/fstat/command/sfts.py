@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -23,6 +23,7 @@ from skysieve.core.command import (
 if TYPE_CHECKING:
     from skysieve.fstat.contract import Dtype
     from skysieve.fstat.demod.bank import TemplateBank
+    from skysieve.fstat.demod.barycentre import EphemerisName
     from skysieve.fstat.demod.demodulator import Demodulator
     from skysieve.fstat.demod.simulate import Signal
 
@@ -146,12 +147,13 @@ def opened(
         grid = [(start or 0.0, (start or 0.0) + width, step or usual) for (start, width, step), usual in zip(
             axes, steps, strict=True)]  # fmt: skip
         bank = TemplateBank.grid(*grid)
+    source = cast("EphemerisName", ephemeris)
     made = read_sfts(patterns, detectors=names, band=_band(whole, bank, grid is None), faults=faults)
     if signals:
         middle = 0.5 * (min(one.t[0] for one in made) + max(one.t[-1] for one in made) + made[0].tsft)
         at = round(middle) if tref is None else tref
-        made = inject(made, [_signal("--inject", text, at) for text in signals], ephemeris)
-    return Demodulator(made, ra, dec, tref, barycentre=ephemeris, dtype=dtype), bank
+        made = inject(made, [_signal("--inject", text, at) for text in signals], source)
+    return Demodulator(made, ra, dec, tref, barycentre=source, dtype=dtype), bank
 
 
 def _list_of(path: Path) -> TemplateBank:
@@ -258,7 +260,7 @@ def simulate(
         made = simulate_sfts(
             (freq, freq + freq_band), start, round(days * 86400), detectors=detectors.split(","), tsft=tsft,
             noise=noise, signals=[_signal("--signal", text, start) for text in signal or ()], seed=seed,
-            ephemeris=ephemeris,
+            ephemeris=cast("EphemerisName", ephemeris),
         )  # fmt: skip
         for one in made:
             check_output(folder / file_name(one, range(len(one)), "skysieve") if folder.is_dir() else None, overwrite)

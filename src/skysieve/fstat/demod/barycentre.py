@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from skysieve.fstat.inputs.detectors import GPS_EPOCH, Detector, detector_of, gp
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["EPHEMERIDES", "barycentre"]
+__all__ = ["EPHEMERIDES", "EphemerisName", "barycentre"]
 
-EPHEMERIDES = ("auto", "lal", "de405", "builtin")
+EphemerisName = Literal["auto", "lal", "de405", "builtin"]
+EPHEMERIDES: tuple[EphemerisName, ...] = get_args(EphemerisName)
 SPANS = {
     "lal": (630_720_100, 1_893_024_000), "de405": (630_720_100, 1_893_024_000),
     "builtin": (-2_524_953_600, 3_786_480_000),
@@ -51,7 +52,7 @@ def sky_position(ra: Any, dec: Any) -> tuple[float, float]:
 
 
 def barycentre(
-    t: Any, detector: str, ra: float, dec: float, ephemeris: str = "auto"
+    t: Any, detector: str, ra: float, dec: float, ephemeris: EphemerisName = "auto"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Time at the solar-system barycentre of plane waves that reach a detector.
 
@@ -96,7 +97,7 @@ def barycentre(
     if ephemeris not in EPHEMERIDES:
         raise ValueError(f"ephemeris={ephemeris!r}: expected one of {', '.join(EPHEMERIDES)}")
     if ephemeris == "auto":
-        packages = {"lal": "lalpulsar", "de405": "solar_system_ephemerides"}
+        packages: dict[EphemerisName, str] = {"lal": "lalpulsar", "de405": "solar_system_ephemerides"}
         ephemeris = next((name for name, package in packages.items() if find_spec(package)), "builtin")
     site, times = detector_of(detector), np.atleast_1d(np.asarray(t, np.float64))
     first, last = SPANS[ephemeris]
@@ -111,7 +112,7 @@ def barycentre(
 
 
 def _delays(
-    t: NDArray[np.float64], site: Detector, direction: NDArray[np.float64], ephemeris: str
+    t: NDArray[np.float64], site: Detector, direction: NDArray[np.float64], ephemeris: EphemerisName
 ) -> list[NDArray[np.float64]]:
     """Delays at `STEP` before the times, at the times, and after them."""
     import erfa

@@ -23,8 +23,8 @@ from skysieve.fstat.sfts.sfts import SFTs, missing_bins
 from skysieve.fstat.template_search.batch import AtomsBatch
 
 from .bank import NAMES, TemplateBank
+from .barycentre import EphemerisName, sky_position
 from .barycentre import barycentre as barycentric_times
-from .barycentre import sky_position
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -94,7 +94,7 @@ class Demodulator:
 
     def __init__(
         self, sfts: SFTs | Sequence[SFTs], ra: float, dec: float, tref: float | None = None, *,
-        barycentre: str | dict[str, tuple[Any, Any]] = "auto", window: int = 101, dtype: Dtype = "float32",
+        barycentre: EphemerisName | dict[str, tuple[Any, Any]] = "auto", window: int = 101, dtype: Dtype = "float32",
         device: str | Device = "cpu", threads: int | None = None,
     ) -> None:  # fmt: skip
         many = [sfts] if isinstance(sfts, SFTs) else list(sfts)

@@ -12,6 +12,7 @@ from skysieve.fstat.template_search.compile_ahead import compile_exponential
 from skysieve.fstat.template_search.search import Devices, devices_of, search
 
 from .bank import TemplateBank
+from .barycentre import EphemerisName
 from .demodulator import Demodulator, stream
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def search_sfts(
     bank: TemplateBank,
     tref: float | None = None,
     *,
-    barycentre: str | dict[str, tuple[Any, Any]] = "auto",
+    barycentre: EphemerisName | dict[str, tuple[Any, Any]] = "auto",
     dtype: Dtype = "float32",
     device: Devices = "auto",
     **options: Any,
@@ -45,7 +46,7 @@ def search_sfts(
         Frequencies and their derivatives at `tref`.
     tref : float, optional
         Reference time of the bank, GPS seconds; by default the middle of the data.
-    barycentre : str or dict
+    barycentre : {"auto", "lal", "de405", "builtin"} or dict
         As for `Demodulator`.
     dtype : {"float32", "float64"}
         Precision of the demodulation and of the search.

@@ -13,8 +13,8 @@ from skysieve.fstat.inputs.simulate import sft_times
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.sfts.sfts import SFTs, bins_of
 
+from .barycentre import EphemerisName, sky_position
 from .barycentre import barycentre as barycentric_times
-from .barycentre import sky_position
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,7 +99,7 @@ def simulate_sfts(
     gaps: Sequence[tuple[int, int]] | Mapping[str, Sequence[tuple[int, int]]] = (),
     duty: float = 1.0,
     seed: int | np.random.Generator | None = 0,
-    ephemeris: str = "auto",
+    ephemeris: EphemerisName = "auto",
 ) -> list[SFTs]:
     """Make SFTs of Gaussian noise and signals.
 
@@ -122,7 +122,7 @@ def simulate_sfts(
     duty : float
         Part of the SFTs that is kept, at random.
     seed : int or numpy.random.Generator
-    ephemeris : str
+    ephemeris : {"auto", "lal", "de405", "builtin"}
         See `barycentre`.
 
     Returns
@@ -163,7 +163,7 @@ def simulate_sfts(
     return made
 
 
-def inject(sfts: Sequence[SFTs], signals: Signal | Sequence[Signal], ephemeris: str = "auto") -> list[SFTs]:
+def inject(sfts: Sequence[SFTs], signals: Signal | Sequence[Signal], ephemeris: EphemerisName = "auto") -> list[SFTs]:
     """Add signals to SFTs.
 
     Parameters
@@ -171,7 +171,7 @@ def inject(sfts: Sequence[SFTs], signals: Signal | Sequence[Signal], ephemeris: 
     sfts : sequence of SFTs
         Of rectangular or unknown windows.
     signals : Signal or sequence of Signal
-    ephemeris : str
+    ephemeris : {"auto", "lal", "de405", "builtin"}
         See `barycentre`.
 
     Returns
@@ -205,7 +205,7 @@ def _add(
     tsft: float,
     first: int,
     signal: Signal,
-    ephemeris: str,
+    ephemeris: EphemerisName,
 ) -> None:
     """Add a signal to the SFTs of a detector."""
     middle = t + 0.5 * tsft

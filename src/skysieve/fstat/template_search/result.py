@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,9 @@ import numpy as np
 from skysieve.core.checks import one_of
 from skysieve.core.files import write_parquet, written
 from skysieve.core.result import Result
+from skysieve.core.table_files import FORMATS as TABLE_FORMATS
+from skysieve.core.table_files import Table as FileTable
+from skysieve.core.table_files import TableFormat, check_format
 from skysieve.fstat.archive import GRID, JSON, pack, read_archive, unpack
 from skysieve.fstat.inputs.grid import Grid
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-__all__ = ["FORMATS", "SearchResult", "check_path"]
+__all__ = ["FORMATS", "SearchResult"]
 
 CONTENT = "skysieve.fstat.SearchResult 2"
 """Mark of the ``.npz`` files that `SearchResult.save` writes."""
@@ -181,11 +183,15 @@ class SearchResult(Result):
         Raises
         ------
         ValueError
-            There is no such format, or no such folder.
+            There is no such format.
+        OSError
+            The file cannot be written.
         """
-        write = FORMATS[check_path(path) if format is None else one_of("format", format, FORMATS)]
+        kind = check_format(path, format, FORMATS)
+        columns = self.columns()
+        units = {name: found for name in columns if (found := unit(name)) is not None}
         with written(path) as part:
-            write(self, part)
+            kind.write(FileTable(columns, units, self.settings | self._counts(), self), part)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SearchResult:
@@ -223,38 +229,31 @@ class SearchResult(Result):
         return search_figure(self, **options)
 
 
-def _write_npz(result: SearchResult, path: Path) -> None:
+def _write_npz(table: FileTable, path: Path) -> None:
     with open(path, "wb") as file:
-        np.savez(file, content=CONTENT, **pack(result))
+        np.savez(file, content=CONTENT, **pack(table.source))
 
 
-def _write_parquet(result: SearchResult, path: Path) -> None:
-    write_parquet(result.columns(), path, facts={"skysieve": json.dumps(result._facts())})
+def _write_parquet(table: FileTable, path: Path) -> None:
+    write_parquet(table.columns, path, units=table.units, facts={"skysieve": json.dumps(table.source._facts())})
 
 
-def _write_json(result: SearchResult, path: Path) -> None:
-    columns = {name: column.tolist() for name, column in result.columns().items()}
+def _write_json(table: FileTable, path: Path) -> None:
+    columns = {name: column.tolist() for name, column in table.columns.items()}
     for column in columns.values():
         column[:] = [None if value != value else value for value in column]  # JSON has no NaN
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    path.write_text(json.dumps(result._facts() | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(table.source._facts() | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
-def _write_csv(result: SearchResult, path: Path) -> None:
-    result.to_table().write(path, format="ascii.csv", overwrite=True)
-
-
-def _write_ecsv(result: SearchResult, path: Path) -> None:
-    result.to_table().write(path, format="ascii.ecsv", overwrite=True)
-
-
-def _write_fits(result: SearchResult, path: Path) -> None:
+def _write_fits(table: FileTable, path: Path) -> None:
     from astropy.io import fits
     from astropy.table import Table
 
-    table = result.to_table()
-    table.meta = {}
-    hdus = [fits.PrimaryHDU(), fits.table_to_hdu(table)]
+    result: SearchResult = table.source
+    best = result.to_table()
+    best.meta = {}
+    hdus = [fits.PrimaryHDU(), fits.table_to_hdu(best)]
     hdus[1].name = "BEST"
     for key, value in (result.settings | result._counts()).items():
         hdus[1].header.add_history(f"{key}: {value}")
@@ -277,24 +276,12 @@ def _write_fits(result: SearchResult, path: Path) -> None:
     fits.HDUList(hdus).writeto(path, overwrite=True)
 
 
-FORMATS: dict[str, Callable[[SearchResult, Path], None]] = {
-    "npz": _write_npz,
-    "parquet": _write_parquet,
-    "fits": _write_fits,
-    "csv": _write_csv,
-    "ecsv": _write_ecsv,
-    "json": _write_json,
+FORMATS: dict[str, TableFormat] = {
+    "npz": TableFormat("npz", "all of the result, for `SearchResult.load`", _write_npz),
+    "parquet": replace(TABLE_FORMATS["parquet"], write=_write_parquet),
+    "fits": replace(TABLE_FORMATS["fits"], write=_write_fits),
+    "csv": TABLE_FORMATS["csv"],
+    "ecsv": TABLE_FORMATS["ecsv"],
+    "json": replace(TABLE_FORMATS["json"], write=_write_json),
 }
-"""Writers of the files of a result, by the ending of the name."""
-
-
-def check_path(path: str | os.PathLike[str]) -> str:
-    """The format of a file of results, by its name; an error if there is no such format or no such folder."""
-    target = Path(path)
-    ending = target.suffix.lower().removeprefix(".")
-    if ending not in FORMATS:
-        endings = ", ".join(f".{name}" for name in FORMATS)
-        raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in one of {endings}")
-    if not target.parent.is_dir():
-        raise ValueError(f"path={os.fspath(path)!r}: there is no folder {target.parent}")
-    return ending
+"""Formats of the files of a result, by the ending of the name; those of `core.table_files`, some of which hold more."""

@@ -22,6 +22,7 @@ from skysieve.core.command import (
     OverwriteOption,
     ProgressOption,
     QuietOption,
+    ResumeOption,
     ThreadsOption,
     VerboseOption,
     flat_options,
@@ -322,15 +323,7 @@ def period(
         bool,
         option("--plot-all", help=f"Draw every object. By default the first {MAX_PLOTS} are drawn.", panel=OUTPUT),
     ] = False,
-    resume: Annotated[
-        bool,
-        option(
-            "--resume",
-            help="Keep finished parts in a folder beside OUT, and continue an interrupted run from them. By default a "
-            "run starts from the beginning.",
-            panel=OUTPUT,
-        ),
-    ] = False,
+    resume: ResumeOption = False,
     partition: Annotated[
         int | None,
         option(

@@ -143,7 +143,7 @@ class PeriodWork:
     @classmethod
     def finish(cls, job: Job, parts: Parts, path: Path) -> None:
         """Write the table of all objects."""
-        from skysieve.periodogram.result.table_files import check_format, write_table
+        from skysieve.core.table_files import check_format, write_table
 
         kind = job.options["format"]
         if check_format(path, kind).name == "parquet":

@@ -134,7 +134,7 @@ class PeriodRun:
 
         ``run`` is all that was asked, as JSON holds it.
         """
-        from .resume import CUT, InUse, OtherRun, Parts, files_of, parts_folder
+        from .resume import CUT, InUse, OtherRun, Parts, continues, files_of
 
         self.request, self.treatment = request, treatment
         self.output, self.plot = outputs.table, outputs.plot
@@ -143,17 +143,19 @@ class PeriodRun:
             raise UserError("- is given twice: standard input can be read once")
         if outputs.format is not None and self.output is None:
             raise UserError("--format needs -o, the table that has this format")
+        if self.output is not None and any(self.output.resolve() == f.resolve() for f in files if f != STDIO):
+            raise UserError(f"{self.output} is one of the files to read")
+        try:
+            replaces = outputs.overwrite or continues(self.output, outputs.resume)
+        except ValueError as e:
+            raise UserError(str(e)) from None
         if self.output is not None:
-            if any(self.output.resolve() == f.resolve() for f in files if f != STDIO):
-                raise UserError(f"{self.output} is one of the files to read")
-            continues = outputs.resume and parts_folder(self.output).exists()
-            self._check_table(self.output, outputs.format, outputs.overwrite or continues)
+            self._check_table(self.output, outputs.format, replaces)
         if self.plot is not None:
             self._check_plot(self.plot, outputs.overwrite)
         self.partition = outputs.partition
         if outputs.resume:
-            if self.output is None or self.output == STDIO:
-                raise UserError("--resume needs -o: the finished parts are kept beside the table")
+            assert self.output is not None
             if STDIO in files:
                 raise UserError("--resume needs files, not standard input")
             if self.plot is not None:
@@ -170,7 +172,7 @@ class PeriodRun:
             raise UserError("--partition goes with --resume")
 
     def _check_table(self, path: Path, wanted: str | None, overwrite: bool) -> None:
-        from skysieve.periodogram.result.table_files import FORMATS, check_format
+        from skysieve.core.table_files import FORMATS, check_format
 
         try:
             self.format = table_format(path, wanted, FORMATS)
@@ -573,7 +575,7 @@ class PeriodRun:
             raise UserError(f"cannot write {path}: {e.strerror or e}") from None
 
     def _write(self, path: Path) -> None:
-        from skysieve.periodogram.result.table_files import table_bytes, write_table
+        from skysieve.core.table_files import table_bytes, write_table
 
         columns, units = self._columns(self.format == "parquet" and path != STDIO)
         try:
@@ -609,7 +611,7 @@ class PeriodRun:
             return f"{why}; nothing was written"
         import tempfile
 
-        from skysieve.periodogram.result.table_files import table_bytes
+        from skysieve.core.table_files import table_bytes
 
         from .report import show_periods
 

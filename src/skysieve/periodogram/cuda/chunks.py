@@ -186,7 +186,11 @@ def bounded_cycles(
     Bit for bit what ``ls_prepare`` and ``ls_cycles`` compute; 0 where it is not finite.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        cycles = df * ((last - first) + 2 * np.spacing(np.maximum(np.abs(first), np.abs(last))))
+        cycles = 2 * np.spacing(np.maximum(np.abs(first), np.abs(last)))
+        cycles += last - first
+        cycles = df * cycles
+        if cycles.size and np.minimum.reduce(cycles) > 0 and np.maximum.reduce(cycles) < np.inf:
+            return cycles
         return np.where((cycles > 0) & (cycles < np.inf), cycles, 0.0)
 
 
@@ -215,9 +219,15 @@ def staged(source: Source, empty: Callable[[str, int], Any], copier: Copier) -> 
     return (StagedSource(source, *places) if copies else source), copies
 
 
+def joined(source: Source, empty: Callable[[str, int], Any]) -> Source:
+    """A source whose rows, in pieces so far, are joined in memory of ``empty`` where it reads them so."""
+    t, y, dy, _ = source.read(0, source.n_objects, empty)
+    return StagedSource(source, t, y, dy)
+
+
 @dataclass(frozen=True)
 class StagedSource:
-    """A source whose rows are one after another in page-locked memory."""
+    """A source whose rows are one after another, mostly in page-locked memory."""
 
     source: Any
     t: Any
@@ -425,7 +435,7 @@ def deliver(job: ChunkJob, settings: RunSettings, output: Output, again: Again) 
     status, method = info["status"], job.codes
     index = job.results["index"].reshape(-1, settings.spec.n_peaks)
     over, none = job.results["flags"] != 0, index[:, 0] < 0
-    if status.any() or none.any() or over.any():
+    if np.count_nonzero(status) or np.count_nonzero(none) or np.count_nonzero(over):
         beyond = status == UNLIKE
         again.unlike += (objects.start + np.flatnonzero(beyond)).tolist()
         again.overflow += (objects.start + np.flatnonzero(over & ~beyond)).tolist()

@@ -88,7 +88,8 @@ class Costs:
 
         ``nf`` is a number, or an array of numbers.
         """
-        (comb, spread), (tile, pair) = self.comb_line(method, nf), (BESIDE * x for x in self.direct_line(nf))
+        (comb, spread), (tile, pair) = self.comb_line(method, nf), self.direct_line(nf)
+        tile, pair = BESIDE * tile, BESIDE * pair
         slope = pair - spread
         if isinstance(nf, int):
             return _few_of_one(comb, tile, tile * (1 + self.shares.refill), slope)

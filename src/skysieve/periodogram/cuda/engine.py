@@ -33,7 +33,7 @@ from skysieve.periodogram.cuda.sinusoid.methods import has_matrix_units
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 
 from .calibrate import costs_of
-from .chunks import Chunk, Cycles, CyclesOnGPU, JobCache, RunSettings, bounded_cycles, staged
+from .chunks import Chunk, Cycles, CyclesOnGPU, JobCache, RunSettings, bounded_cycles, joined, staged
 from .cost import DEFAULTS, Costs
 from .run import Run
 from .worker import Worker
@@ -60,7 +60,7 @@ MOST_CACHED = 1 << 16
 """Most objects of an `execute` whose chunks are remembered for the next one."""
 LOOKED_AT = 16
 """Objects whose time spans are computed before chunks are cut."""
-SMALL_BYTES, SMALL_SHARE = 1 << 29, 1 / 64
+SMALL_BYTES, SMALL_SHARE = 1 << 29, 1 / 16
 """Below this size, or share of a GPU's memory, skip the query of free memory, which takes longer than most chunks."""
 
 
@@ -104,6 +104,8 @@ class Engine:
             runtimes = tuple(runtime) if isinstance(runtime, Sequence) else (runtime,)
         make = BandsWorker if spec.model is not None else SinusoidWorker if spec.sinusoid else SeriesWorker
         self.workers: list[Worker] = [make(r, spec, LANES, self._copier) for r in runtimes]
+        for worker in self.workers:
+            worker.rooms = memory is None
         self._left: list[Worker] = []
         self._shared = min(r.device.shared_per_block for r in runtimes)  # chunks must suit every GPU
         self._matrix = all(has_matrix_units(r.device) for r in runtimes)
@@ -177,7 +179,7 @@ class Engine:
         settings = self._settings(source, grids, output, on_gpu=first.cycles)
 
         def cut(again: bool) -> list[tuple[int, int]]:
-            return self.cut(source, settings, first, again, on_device)
+            return self.cut(given, settings, first, again, on_device)
 
         self._cache.renew(settings)
         few = source.n_objects <= MOST_CACHED
@@ -189,9 +191,13 @@ class Engine:
         workers, given, copies = [first], source, list[Future[None]]()
         if len(self.workers) > 1 and on_host:
             workers += [worker for worker in self.workers if worker is not first]
-        new = few and not known and on_host and source.flat and len(workers) == 1
-        if new and FEWEST_STAGED < source.offsets[-1] <= FEWEST_NEW:
-            given, copies = staged(source, partial(first.row_memory, first.lanes[0]), self._copier)
+        if few and not known and on_host and len(workers) == 1 and source.offsets[-1] <= FEWEST_NEW:
+            empty = partial(first.row_memory, first.lanes[0])
+            if not source.flat:
+                given = joined(source, empty)
+                settings = replace(settings, cycles=Cycles(given, grids))
+            elif source.offsets[-1] > FEWEST_STAGED:
+                given, copies = staged(source, empty, self._copier)
         try:
             chunks = self._cache.cut(source.offsets, on_device, known, cut) if few else cut(True)
             reporter = Reporter(progress, source.n_objects)
@@ -350,9 +356,9 @@ class Engine:
         """
         methods, grids = settings.methods, settings.grids
         cycles, nf = self._most_cycles(source, grids, settings.cycles), int(grids.nf.max())
-        most = float(methods.ends[methods.ends.searchsorted(cycles)])
+        most = methods.end_of(cycles)
         if self.spec.sinusoid and grids.shared and grids.values is None and most < np.inf:
-            step = 1 << max(0, nf.bit_length() - 4)
+            step = 1 << max(0, nf.bit_length() - 2)
             longer = -(-nf // step) * step
             key = (longer, most, methods.writes)
             if key not in self._bytes:
@@ -393,9 +399,12 @@ class Engine:
         With `halved` the first one is half as long: its copies overlap nothing.
         """
         n, fewest = len(offsets) - 1, FEWEST_ROWS if fewest is None else fewest
+        need = self._need(object_bytes, row_bytes, offsets) if self._memory is None else np.inf
+        if need * GROWTH < self._small and offsets[-1] <= fewest and not halved and n:
+            return [(0, n)]
         target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), fewest, MOST_ROWS))
-        small = self._memory is None and self._need(object_bytes, row_bytes, offsets) < self._small
-        budget = (self._small if small else parse_budget(self._memory, worker.free_memory)) / (LANES * GROWTH)
+        free = self._small if need < self._small else parse_budget(self._memory, worker.free_memory)
+        budget = free / (LANES * GROWTH)
 
         def bytes_before(i: int) -> float:
             return row_bytes * float(offsets[i]) + object_bytes * i

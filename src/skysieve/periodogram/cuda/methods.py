@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from skysieve.core.gpu.staging import GROWTH
+from skysieve.core.gpu.structs import Prepared, fill
 from skysieve.periodogram.contract import METHODS, Grids, Spec
 
 from . import structs as cs
@@ -81,9 +83,9 @@ class Method(ABC):
         """Where the samples of part ``i`` lie, if it has any, and its arrays that are uploaded with the rows."""
         return None, {}
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
-        """Launch what computes cells and weights of every row (see `rows`)."""
-        return {}
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> None:
+        """Launch what computes cells and weights of every row, in buffers of the name `rows`."""
+        return
 
     @abstractmethod
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
@@ -117,13 +119,45 @@ class Objects:
         return int(self.nf[0]) if self.shared_grid else int(self.nf[self.order].max())
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """How many objects, rows, candidates and pairs of edge values a chunk has, or its buffers have room for."""
+
+    objects: int
+    rows: int
+    listed: int
+    edged: int
+
+    @classmethod
+    def of(cls, job: ChunkJob) -> Self:
+        """Those of a job."""
+        n = job.n_objects
+        return cls(n, job.n_rows, n * job.cap, n * job.edges)
+
+    def grown(self, other: Sizes | None) -> Sizes:
+        """Numbers larger by `GROWTH`, and at least the other ones."""
+        mine = [int(GROWTH * size) + 1 for size in (self.objects, self.rows, self.listed, self.edged)]
+        if other is None:
+            return Sizes(*mine)
+        return Sizes(*map(max, mine, (other.objects, other.rows, other.listed, other.edged)))
+
+    def hold(self, other: Sizes) -> bool:
+        """Is none of the other numbers larger?"""
+        return (
+            other.objects <= self.objects and other.rows <= self.rows and other.listed <= self.listed
+            and other.edged <= self.edged
+        )  # fmt: skip
+
+
 @dataclass
 class DeviceChunk:
     """A chunk on its way through a lane: its arrays on the device.
 
     ``data`` are the uploaded arrays, ``work`` the clean rows, ``peaks`` the room for candidates, ``values`` a list of
     frequencies.  ``cuts`` has an entry for each part: where its samples lie.  ``largest`` is the number of the part
-    with most objects.  ``rows`` holds what `Method.prepare_rows` made, by `Method.rows`.
+    with most objects.  ``prepared`` are the `Method.rows` that are launched already, ``buffers`` what `once` made.
+    ``sizes``: what its buffers have room for.  ``structs`` holds the structs of kernels, where its buffers serve other
+    chunks too (see `rooms`).
     """
 
     lane: Lane
@@ -137,7 +171,10 @@ class DeviceChunk:
     work: dict[str, Any] = field(default_factory=dict)
     cuts: list[Cut | None] = field(default_factory=list)
     largest: int = 0
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    prepared: set[str] = field(default_factory=set)
+    buffers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sizes: Sizes = field(kw_only=True)
+    structs: dict[Hashable, Prepared] | None = None
 
     @property
     def stride(self) -> int:
@@ -149,10 +186,35 @@ class DeviceChunk:
         """What kernels read of the grids."""
         return {"f0": self.data["f0"], "df": self.data["df"], "grid_stride": self.stride}
 
+    def struct(
+        self, key: Hashable, kind: np.dtype[Any], make: Callable[[], dict[str, Any]], **changing: Any
+    ) -> np.void:
+        """A kernel's struct: of what ``make`` returns, the same for all chunks with these buffers and this ``key``,
+        and of what changes from chunk to chunk."""
+        if self.structs is None:
+            return fill(kind, **make(), **changing)
+        known = self.structs.get(key)
+        if known is None:
+            known = self.structs[key] = Prepared(kind, make() | changing)
+        else:
+            known.change(changing)
+        return known.value
+
+    def of_part(self, i: int) -> dict[str, Any]:
+        """What changes in the structs of all methods."""
+        return {"order": self.data[f"order{i}"], "cap": self.job.cap, "edges": self.job.edges}
+
     def prepare_rows(self, worker: Any, method: Method, stream: Any) -> None:
         """Let a method prepare rows; methods that need the same arrays share them."""
-        if method.rows and method.rows not in self.rows:
-            self.rows[method.rows] = method.prepare_rows(worker, self, stream)
+        if method.rows and method.rows not in self.prepared:
+            method.prepare_rows(worker, self, stream)
+            self.prepared.add(method.rows)
+
+    def once(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The buffers of a name, for as many objects and rows as `sizes` says; ``make`` returns them the first time."""
+        if name not in self.buffers:
+            self.buffers[name] = make()
+        return self.buffers[name]
 
 
 @dataclass(frozen=True)
@@ -185,6 +247,10 @@ class Methods(ABC):
     def ends(self) -> NDArray[np.float64]:
         """`class_ends` of the methods to choose from."""
         return class_ends(self.known)
+
+    def end_of(self, cycles: float) -> float:
+        """The largest ``df * span`` of the class of this one."""
+        return float(self.ends[self.ends.searchsorted(cycles)])
 
     @cached_property
     def alone(self) -> Self:

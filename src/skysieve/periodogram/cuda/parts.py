@@ -85,12 +85,12 @@ def dealt(
 
     ``kind`` is that of each object, ``counts`` how many objects are of each kind, ``parts`` which part each kind is in.
     """
-    longest = int(lengths.max()) if 0 < len(lengths) <= MOST_SORTED else 0
-    ranks = np.array([part * (longest + 1) + longest for part in parts])[kind]
+    longest = int(np.maximum.reduce(lengths)) if 0 < len(lengths) <= MOST_SORTED else 0
+    few = (max(parts, default=0) + 1) * (longest + 1) <= 1 << 16
+    dtype: Any = np.uint16 if few else np.int64  # the former are sorted in linear time
+    ranks = np.array([part * (longest + 1) + longest for part in parts], dtype).take(kind)
     if longest:
-        ranks -= lengths
-    if (max(parts, default=0) + 1) * (longest + 1) <= 1 << 16:
-        ranks = ranks.astype(np.uint16)  # sorted in linear time
+        ranks = ranks - lengths.astype(dtype)
     order, sizes = ranks.argsort(kind="stable").astype(np.int32), [0] * (max(parts, default=-1) + 1)
     for part, count in zip(parts, counts, strict=True):
         sizes[part] += count

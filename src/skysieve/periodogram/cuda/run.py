@@ -364,7 +364,7 @@ class Run:
         return self.output.power[a : a + job.n_powers]
 
     def _finish(self, worker: Worker, lane: Any, job: ChunkJob, chunk: Chunk | None) -> None:
-        _ = job.codes  # found while the GPU works
+        _ = job.codes, self.output.status  # found and made while the GPU works
         lane.synchronize()
         if job.host_power is not None:
             target = self._target(job)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.runtime import Module, Runtime
-from skysieve.core.gpu.staging import Copier, Lane, make_lane
-from skysieve.core.gpu.structs import Place, address, fill
+from skysieve.core.gpu.staging import GROWTH, Copier, Lane, make_lane
+from skysieve.core.gpu.structs import Place, Prepared, address, fill
 from skysieve.periodogram.contract import Scan, Spec
 from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, longer_objects, refine, tries
 from skysieve.periodogram.cuda.samples.layout import SampleLayout
@@ -27,7 +27,7 @@ from skysieve.periodogram.numerics.peaks import FEW, MORE_TRIES
 from . import structs as cs
 from .chunks import ChunkJob
 from .graphs import Launches, Recorded, bytes_of, gathered, padded, place_of, room_of
-from .methods import DeviceChunk, Method, Methods
+from .methods import DeviceChunk, Method, Methods, Sizes
 from .parts import CANDIDATE_BYTES
 
 PACKAGE = "skysieve.periodogram.cuda"
@@ -68,15 +68,23 @@ class Worker(ABC):
         self.copier = copier or Copier()
         self.lanes = [make_lane(runtime) for _ in range(lanes)]
         self._tables: dict[Hashable, dict[str, Any]] = {}
+        self._cycling: tuple[int, int, dict[str, NDArray[Any]], Prepared] | None = None
+        self._modules: dict[tuple[str, str | None], Module] = {}
         self.sampler = Sampler(runtime, PACKAGE, layout)
         self._spare: Lane | None = None
         self.launches = Launches()
         self.data_buffer = "data"
         """Name of the lane's buffer for the rows and small arrays of the launch that is being made."""
         self._values: tuple[NDArray[np.float64] | None, Any] = (None, None)
+        self.rooms = True
+        """Whether buffers may be an eighth larger than a chunk needs (see `rooms`)."""
 
     def module(self, name: str, build: str | None = None) -> Module:
-        return self.runtime.module(PACKAGE, name, build or self.build)
+        """The kernels of a file, by default in the build of the precision."""
+        key = name, build
+        if key not in self._modules:
+            self._modules[key] = self.runtime.module(PACKAGE, name, build or self.build)
+        return self._modules[key]
 
     def compile_ahead(self, wanted: Iterable[tuple[Method, bool, int]]) -> None:
         """Begin to compile what objects of these methods need, all at once.
@@ -150,9 +158,10 @@ class Worker(ABC):
         if self.runtime.xp is np:
             return arrays | host
         total, buffer = room_of(host), self.data_buffer + more
-        start, at = lane.place(buffer, total, np.uint8).pointer, 0
+        start, at = lane.place(buffer, total, np.uint8, followed=True).pointer, 0
         if not lane.recording:
-            self._send(lane, host, start, lane.pinned(buffer, total, np.uint8))  # a recorded launch reads all of it
+            pinned = lane.pinned(buffer, total, np.uint8, followed=True)  # a recorded launch reads all of it
+            self._send(lane, host, start, pinned)
         out = dict(arrays)
         for name, a in host.items():
             out[name] = Place(start + at, a.size, a.itemsize)
@@ -212,7 +221,14 @@ class Worker(ABC):
         data = self._upload(lane, {"t": t, "y": y, "dy": dy, "offsets": offsets.astype(np.int32)})
         info = lane.array("info", n, cs.INFO)
         with lane:
-            self._prepare(lane, data, n, info, scan_only=True)
+            none = dict.fromkeys(
+                ("df", "limit", "tp", "wv", "owner", "row", "count", "floor", "bins", "share", "tried")
+            )  # fmt: skip
+            args = fill(
+                cs.PREPARE, **{k: data[k] for k in ("t", "y", "dy", "offsets")}, info=info, grid_stride=0,
+                scan_only=True, **none, **self._prepared,
+            )  # fmt: skip
+            self._prepare(lane, args, n)
             host = lane.pinned("info", n, cs.INFO)
             lane.to_host(host, info)
         lane.synchronize()
@@ -226,30 +242,33 @@ class Worker(ABC):
         five times as long.
         """
         lane, n = self.spare, len(offsets) - 1
-        kinds = {"offsets": (n + 1, I64), "df": (len(df), F64), "cycles": (n, F64)}
-        host, places = lane.pinned_arrays("cycles", kinds)
-        host["offsets"][...], host["df"][...] = offsets, df
+        if self._cycling is None or self._cycling[0] < n or self._cycling[1] != lane.moves:
+            most = int(GROWTH * n) + 1
+            kinds = {"offsets": (most + 1, I64), "df": (most, F64), "cycles": (most, F64)}
+            host, places = lane.pinned_arrays("cycles", kinds)
+            struct = Prepared(cs.CYCLES, {"t": t, "n": n, "grid_stride": 0, **places})
+            self._cycling = most, lane.moves, host, struct
+        _, _, host, struct = self._cycling
+        host["offsets"][: n + 1], host["df"][: len(df)] = offsets, df
+        struct.change({"t": t, "n": n, "grid_stride": int(len(df) > 1)})
         lane.after_caller()
-        args = fill(cs.CYCLES, t=t, n=n, grid_stride=int(len(df) > 1), **places)
-        self.module("prepare.cu").launch("ls_cycles", (-(-n // 256),), (256,), (args,), stream=lane.stream)
+        self.module("prepare.cu").launch("ls_cycles", (-(-n // 256),), (256,), (struct.value,), stream=lane.stream)
 
         def found() -> NDArray[np.float64]:
             lane.synchronize()
-            return host["cycles"]
+            return host["cycles"][:n]
 
         return found
 
-    def _prepare(self, lane: Lane, data: dict[str, Any], n: int, info: Any, **more: Any) -> None:
-        given: dict[str, Any] = {
-            "df": None, "limit": None, "tp": None, "wv": None, "owner": None, "row": None, "count": None, "floor": None,
-            "bins": None, "share": None, "tried": None, "grid_stride": 0, "scan_only": False,
-        } | more  # fmt: skip
-        kind = SCALE_KIND.get(self.spec.normalization, 0)
-        args = fill(
-            cs.PREPARE, t=data["t"], y=data["y"], dy=data["dy"], offsets=data["offsets"], info=info,
-            centre=self.spec.centred, scale_kind=kind, harmonics=self.harmonics, fewest=self.spec.min_points,
-            **given,
-        )  # fmt: skip
+    @property
+    def _prepared(self) -> dict[str, Any]:
+        """What ``ls_prepare`` is told of every chunk."""
+        return {
+            "centre": self.spec.centred, "scale_kind": SCALE_KIND.get(self.spec.normalization, 0),
+            "harmonics": self.harmonics, "fewest": self.spec.min_points,
+        }  # fmt: skip
+
+    def _prepare(self, lane: Lane, args: np.void, n: int) -> None:
         threads = WIDE if n <= 2 * self.runtime.device.sm_count else NARROW
         self.module("prepare.cu").launch("ls_prepare", (n,), (threads,), (args,), stream=lane.stream)
 
@@ -352,37 +371,72 @@ class Worker(ABC):
 
         ``other``: rows that take the place of those uploaded.
         """
-        lane, job, peaks = chunk.lane, chunk.job, chunk.peaks
+        lane = chunk.lane
         data = chunk.data | other if other else chunk.data
-        rows = job.n_rows
-        work = {
-            "tp": lane.place("tp", rows, np.float64), "wv": lane.place("wv", 2 * rows, np.float64),
-            "owner": lane.place("owner", rows, np.int32),
-        }  # fmt: skip
-        self._prepare(
-            lane, data, job.n_objects, chunk.info, df=data["df"], limit=data["limit"], grid_stride=chunk.stride,
-            row=lane.place("row", rows, np.int32), count=peaks["count"], floor=peaks["floor"], share=peaks["share"],
-            tried=lane.place("tried", 1, np.uint32), bins=chunk.bins, **work,
+        rows = chunk.sizes.rows
+        work = chunk.once(
+            "work",
+            lambda: {
+                "tp": lane.place("tp", rows, np.float64), "wv": lane.place("wv", 2 * rows, np.float64),
+                "owner": lane.place("owner", rows, np.int32),
+            },
         )  # fmt: skip
+
+        def fixed() -> dict[str, Any]:
+            return {
+                "offsets": data["offsets"], "info": chunk.info, "df": data["df"], "limit": data["limit"],
+                "grid_stride": chunk.stride, "row": lane.place("row", rows, np.int32), "scan_only": False,
+                "tried": lane.place("tried", 1, np.uint32), **work, **self._prepared,
+                **{name: chunk.peaks[name] for name in ("count", "floor", "share")},
+            }  # fmt: skip
+
+        args = chunk.struct("prepare", cs.PREPARE, fixed, t=data["t"], y=data["y"], dy=data["dy"], bins=chunk.bins)
+        self._prepare(lane, args, chunk.job.n_objects)
         return work
 
-    def _candidates(self, lane: Lane, job: ChunkJob) -> dict[str, Any]:
+    def _candidates(self, lane: Lane, sizes: Sizes) -> dict[str, Any]:
         """Buffers for the candidates of every object, from which `_peaks` takes the best."""
-        n, t = job.n_objects, self.spec.dtype
+        n, t = sizes.objects, self.spec.dtype
         return {
-            "list": lane.place("list", n * job.cap * CANDIDATE_BYTES[t.itemsize], np.uint8),
+            "list": lane.place("list", sizes.listed * CANDIDATE_BYTES[t.itemsize], np.uint8),
             "count": lane.place("count", n, np.uint32), "floor": lane.place("floor", n, np.uint32),
-            "edge": lane.place("edge", n * job.edges * 2, t), "share": lane.place("peak_share", n, np.float64),
-            "cap": job.cap, "wanted": self.spec.n_peaks,
+            "edge": lane.place("edge", sizes.edged * 2, t), "share": lane.place("peak_share", n, np.float64),
+            "wanted": self.spec.n_peaks,
         }  # fmt: skip
 
     def _peaks(self, chunk: DeviceChunk) -> None:
         """The best candidates of every object, refined: the answers, which kernels write to the host."""
-        lane, job, data, info, values = chunk.lane, chunk.job, chunk.data, chunk.info, chunk.values
-        n, k, m = job.n_objects, self.spec.n_peaks, self.tries
+        job, most, n, k = chunk.job, chunk.sizes.objects, chunk.job.n_objects, self.spec.n_peaks
+        places = chunk.once("answers", lambda: self._places_of_peaks(chunk, most))
+        held_by_host = places["on_host"]
+        job.results = {
+            name: a[: n if name in ("host_info", "flags") else n * k] for name, a in places["host"].items()
+        }  # fmt: skip
+        search = SEARCH_MANY if k > FLOORED else self.search
+        if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
+            search = SEARCH_FEW
+        threads, held = search[0], min(job.cap, search[1])
+
+        def fixed() -> dict[str, Any]:
+            return {
+                "info": chunk.info, "limit": chunk.data["limit"], "nf": chunk.data["nf"], **chunk.peaks,
+                **places["found"], **places["to"], **places["tried"], "host_info": held_by_host["host_info"],
+                "flags": held_by_host["flags"], "frequencies": chunk.values, "tries": self.tries,
+                "fewer": k + MORE_TRIES, "few": FEW, "grid_stride": chunk.stride,
+            }  # fmt: skip
+
+        args = chunk.struct("best", cs.BEST, fixed, cap=job.cap, edges=job.edges, held=held)
+        self.module("peaks/peaks.cu").launch(
+            "ls_peaks", (n,), (threads,), (args,), shared_mem=held * (self.itemsize + 4), stream=chunk.lane.stream
+        )
+        self._refine(chunk, places["picks"], places["ranks"], places["tried"])
+
+    def _places_of_peaks(self, chunk: DeviceChunk, n: int) -> dict[str, Any]:
+        """Where the peaks of ``n`` objects and the answers lie."""
+        lane, k, m = chunk.lane, self.spec.n_peaks, self.tries
         kinds = {"index": I32, "frequency": F64, "best": F64, "curvature": F64}
         answers = {"host_info": (n, cs.INFO), "flags": (n, I32)} | {name: (n * k, kind) for name, kind in kinds.items()}
-        job.results, on_host = lane.pinned_arrays("answers", answers)
+        host, on_host = lane.pinned_arrays("answers", answers)
         found = {
             "index": lane.place("picked", n * m, np.int32), "here": lane.place("picked_power", n * m, np.float64),
             "vertex": lane.place("picked_vertex", n * m, np.float64), "found": lane.place("found", n, np.int32),
@@ -392,25 +446,15 @@ class Worker(ABC):
             **{name: on_host[name] for name in ("frequency", "best", "curvature")},
         }  # fmt: skip
         tried = {"tried": lane.place("tried", 1, np.uint32), "tries_list": lane.place("tries", n * m, np.int32)}
-        search = SEARCH_MANY if k > FLOORED else self.search
-        if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
-            search = SEARCH_FEW
-        threads, held, stride = search[0], min(job.cap, search[1]), 0 if job.shared else 1
-        args = fill(
-            cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **chunk.peaks, **found, **to, **tried,
-            host_info=on_host["host_info"], flags=on_host["flags"],
-            frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
-        )  # fmt: skip
-        self.module("peaks/peaks.cu").launch(
-            "ls_peaks", (n,), (threads,), (args,), shared_mem=held * (self.itemsize + 4), stream=lane.stream
-        )
         picks = {
-            "info": info, **{name: data[name] for name in ("f0", "df", "nf")}, "frequencies": values, **found,
-            "refined": lane.place("refined", 3 * n * m, np.float64), "tries": m, "wanted": k,
-            "grid_stride": stride, "harmonics": self.harmonics, "columns": self.columns,
+            "info": chunk.info, **{name: chunk.data[name] for name in ("f0", "df", "nf")},
+            "frequencies": chunk.values, **found, "refined": lane.place("refined", 3 * n * m, np.float64), "tries": m,
+            "wanted": k, "grid_stride": chunk.stride, "harmonics": self.harmonics, "columns": self.columns,
         }  # fmt: skip
         ranks = {"rank": lane.place("rank", n * m, np.int32), **to}
-        self._refine(chunk, picks, ranks, tried)
+        return {
+            "host": host, "on_host": on_host, "found": found, "to": to, "tried": tried, "picks": picks, "ranks": ranks
+        }  # fmt: skip
 
     @property
     def refiner(self) -> Module:
@@ -423,29 +467,35 @@ class Worker(ABC):
         """Move picked peaks to the maxima of the exact periodogram."""
         # now that the GPU has work for some time
         longer = self._upload(chunk.lane, longer_objects(chunk.job.lengths), ".longer")
-        refine(
-            self.refiner, chunk.lane, longer, chunk.job.lengths, self.spec,
-            self.runtime.device.sm_count, picks, **ranks, **tried, tp=chunk.work["tp"], wv=chunk.work["wv"],
-            offsets=chunk.data["offsets"],
-        )  # fmt: skip
+        rows = {"tp": chunk.work["tp"], "wv": chunk.work["wv"], "offsets": chunk.data["offsets"]}
+        fixed = picks | ranks | tried | rows
+        refine(self.refiner, chunk, longer, self.spec, self.runtime.device.sm_count, fixed)
 
-    def weights(self, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
+    def weights(self, chunk: DeviceChunk, stream: Any) -> None:
         """Cells and weights of every point for the combs of one sinusoid."""
-        lane, work, rows = chunk.lane, chunk.work, chunk.job.n_rows
-        t = self.spec.dtype
+        lane, t = chunk.lane, self.spec.dtype
 
         def tables() -> dict[str, Any]:
             taps = np.ascontiguousarray(spreading_kernel(t).coefficients())
             return {"taps": taps, "correction": corrections()}
 
-        out = {
-            "cell": lane.place("cell", 2 * (rows + WEIGHT_PAD), np.int32, zero=True),
-            "at_f": lane.place("at_f", 16 * (rows + WEIGHT_PAD), t, zero=True),
-            "at_2f": lane.place("at_2f", 16 * (rows + WEIGHT_PAD), t, zero=True),
-        }
-        args = fill(
-            cs.WEIGHTS, tp=work["tp"], owner=work["owner"], df=chunk.data["df"], limit=chunk.data["limit"], rows=rows,
-            grid_stride=chunk.stride, **self.on_device(lane, "weights", tables), **out,
-        )  # fmt: skip
+        def out() -> dict[str, Any]:
+            rows = chunk.sizes.rows + WEIGHT_PAD
+            return {
+                "cell": lane.place("cell", 2 * rows, np.int32, zero=True),
+                "at_f": lane.place("at_f", 16 * rows, t, zero=True),
+                "at_2f": lane.place("at_2f", 16 * rows, t, zero=True),
+            }  # fmt: skip
+
+        made = chunk.once("weights", out)
+
+        def fixed() -> dict[str, Any]:
+            return {
+                "tp": chunk.work["tp"], "owner": chunk.work["owner"], "df": chunk.data["df"],
+                "limit": chunk.data["limit"], "grid_stride": chunk.stride, **self.on_device(lane, "weights", tables),
+                **made,
+            }  # fmt: skip
+
+        rows = chunk.job.n_rows
+        args = chunk.struct("weights", cs.WEIGHTS, fixed, rows=rows)
         self.module("prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=stream)
-        return out

@@ -254,7 +254,7 @@ def light_curves(
     if data is not None:
         t, y, dy = pick(data, t, "t"), pick(data, y, "y"), pick(data, dy, "dy")
         id, bands = pick(data, id, "id"), pick(data, bands, "bands")
-    elif is_table(t) and not isinstance(t, np.ndarray):
+    elif not isinstance(t, np.ndarray) and not _is_plain(t) and is_table(t):
         raise TypeError(
             "t is a table; pass it as data= and name its columns: "
             "lombscargle('time', 'mag', 'err', data=table, id='star')"

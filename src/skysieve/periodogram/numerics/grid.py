@@ -346,7 +346,7 @@ def nothing_to_warn_of(rule: GridRule, grids: Grids, span: NDArray[np.float64]) 
     """
     if rule.auto_max or rule.frequencies is not None or not grids.shared or not span.size or grids.nf[0] == 0:
         return False
-    shortest, longest = float(span.min()), float(span.max())
+    shortest, longest = float(np.minimum.reduce(span)), float(np.maximum.reduce(span))
     seen = rule.fmin is None or rule.fmin * shortest >= 1 - 1e-9
     return bool(shortest > 0 and longest < math.inf and seen and float(grids.df[0]) * longest <= 1)
 

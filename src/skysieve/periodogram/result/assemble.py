@@ -79,7 +79,7 @@ def assemble(
         attach(power[pick], unit),
         partial(_errors, about, parameters, has_dy, output.peak_frequency, pick, units),
     )
-    searched = output.method[output.status == OK] if output.status.any() else output.method
+    searched = output.method[output.status == OK] if np.count_nonzero(output.status) else output.method
     used = np.bincount(searched).nonzero()[0]
     method: Any = "none"
     if used.size:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.files import written
+from skysieve.core.table_files import FORMATS, write_table
 from skysieve.periodogram.lightcurves.units import is_date
-
-from .table_files import FORMATS, write_table
 
 if TYPE_CHECKING:
     from astropy.table import Table

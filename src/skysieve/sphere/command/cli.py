@@ -247,6 +247,8 @@ def smooth(
                 check_output(output / file.name, overwrite)
             code = launch("smooth", cluster or "serial", given, messages)
         else:
+            if resume:
+                raise ValueError("--resume needs --cluster or several files of maps: its parts are whole files")
             target = output or files[-1]
             if not dry_run:
                 check_output(target, overwrite)

@@ -262,7 +262,7 @@ class Engine:
                     x = following() if callable(following) else following
                     following = self._upload(maps, b + 1) if self._ahead else None
                     y = self._buffer("result", (len(self.spec.radials), *maps.shape[1:]))
-                    some(x[None], y[None], *options)
+                    some([x], [y], *options)
                     self.runtime.xp.cuda.get_current_stream().synchronize()
                     down.down(out[b].reshape(-1), y.reshape(-1))
                     if not self._ahead:
@@ -428,12 +428,13 @@ class Engine:
         """
         xp, dtype = self.runtime.xp, self.spec.dtype
         found = xp.zeros(len(maps), np.int32)
-        for x, y, bad in zip(maps, out, found[:, None], strict=True):
+        for i, (x, y) in enumerate(zip(maps, out, strict=True)):
+            bad = found[i : i + 1]
             x = xp.ascontiguousarray(x, dtype)
             cleaned = self._buffer("cleaned", x.shape)
             size, grid = np.int64(x.size), (min(FEW_BLOCKS, -(-x.size // 256)),)
             self._maps.launch("clean", grid, (256,), (x, cleaned, bad, size))
-            self._on_device_maps(cleaned[None], y[None], *options)
+            self._on_device_maps([cleaned], [y], *options)
             target = y if y.dtype == dtype and y.flags.c_contiguous else xp.ascontiguousarray(y, dtype)
             self._maps.launch("restore_bad", grid, (256,), (x, target, bad, size))
             if target is not y:
@@ -443,7 +444,7 @@ class Engine:
         self, maps: Any, out: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, offset: float,
         transposed: bool,
     ) -> None:  # fmt: skip
-        """Convolve maps on the device.
+        """Convolve maps on the device: arrays, or lists of one map each, which CuPy need not make views of.
 
         The host reads the sums for their means and the flags once.  A single map is convolved before its mean is known,
         and again in the rare case that the mean is large.
@@ -461,19 +462,19 @@ class Engine:
             for x, found in zip(maps, sums, strict=True):
                 self._look(x, found)
             if count > 1:
-                means = self._means(self._host(sums), maps.shape[-1], offset)
+                means = self._means(self._host(sums), maps[0].shape[-1], offset)
         for x, y, mean, flag in zip(maps, out, means, flags, strict=True):
             self._whole(x, y, weights, nest, good, steady, mean, flag, transposed)
         sums_on_host, marked = parts(self._host(state))
         if steady is not None and count == 1:
-            (mean,) = self._means(sums_on_host, maps.shape[-1], offset)
+            (mean,) = self._means(sums_on_host, maps[0].shape[-1], offset)
             if mean:
                 flags[...] = 0
                 self._whole(maps[0], out[0], weights, nest, good, steady, mean, flags[0], transposed)
                 marked = self._host(flags)
         for b in np.flatnonzero(marked.any(axis=1)):
             if not bool(self.runtime.xp.isfinite(maps[b] if good is None else self._clean(maps[b], nest, good)).all()):
-                out[b] = np.nan
+                out[b][...] = np.nan
 
     def _host(self, a: Any) -> NDArray[Any]:
         return np.asarray(a if self.runtime.xp is np else a.get())

@@ -109,7 +109,7 @@ class Sink:
         )  # fmt: skip
         self._over = threading.Event()
         self._refusing = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._thread = EndingThread(self._run, "sink")
         self._sender = EndingThread(self._send_triggers, "triggers")
 
@@ -181,7 +181,8 @@ class Sink:
     def _run(self) -> None:
         try:
             self._take_all()
-        except Exception as error:  # noqa: BLE001 - the pipeline raises it: without this thread nothing is written
+        # Any error: without this thread nothing is written, so that the run must end.
+        except BaseException as error:  # noqa: BLE001 - the pipeline raises it in the main thread
             self.error = error
 
     def _take_all(self) -> None:

@@ -135,7 +135,7 @@ class BandsCombs(BandsMethod):
     def cost(self, nf: Any) -> Any:
         return self.price
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> None:
         lane, data, rows = chunk.lane, chunk.data, chunk.job.n_rows
         padded, top = rows + PAD, int(harmonics(worker.model).max())
         out = {
@@ -148,7 +148,7 @@ class BandsCombs(BandsMethod):
             stride=padded, grid_stride=chunk.stride, **taps, **out,
         )  # fmt: skip
         worker.bands("bands/comb.cu").launch("bands_weights", (-(-rows // 16),), (256,), (args,), stream=stream)
-        return {**out, "stride": padded}
+        chunk.once(self.rows, lambda: {**out, "stride": padded})
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
         model, part = worker.model, chunk.job.parts[i]
@@ -165,7 +165,7 @@ class BandsCombs(BandsMethod):
     def _arguments(self, worker: Any, chunk: DeviceChunk, i: int) -> dict[str, Any]:
         return {
             "order": chunk.data[f"order{i}"], "tasks": chunk.data[f"tasks{i}"], "limit": LIMIT, "P": self.combs,
-            "stretches": chunk.job.parts[i].stretches, **chunk.rows[self.rows], **worker.arguments(chunk),
+            "stretches": chunk.job.parts[i].stretches, **chunk.buffers[self.rows], **worker.arguments(chunk),
         }  # fmt: skip
 
 
@@ -176,9 +176,8 @@ class OffsetCombs(BandsCombs):
 
     fold: int = 1
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
-        found: dict[str, Any] = worker.weights(chunk, stream)
-        return found
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> None:
+        worker.weights(chunk, stream)
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
         part = chunk.job.parts[i]

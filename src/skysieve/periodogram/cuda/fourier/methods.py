@@ -182,9 +182,8 @@ class SampledSeries(SeriesMethod):
         made = cut(self.layout, job.f0[own], job.df[own], job.nf[own], len(order), job.shared, multiprocessors)
         return made, small_arrays(made, i)
 
-    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> dict[str, Any]:
-        found: dict[str, Any] = worker.sampler.points(chunk, stream, chunk.work["counts"])
-        return found
+    def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> None:
+        worker.sampler.points(chunk, stream, chunk.work["counts"])
 
     def tops(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
         spec, job = worker.spec, chunk.job
@@ -204,15 +203,13 @@ class SampledSeries(SeriesMethod):
         counts, room = chunk.work["counts"][2 * i : 2 * i + 2], chunk.job.n_powers // 8 + 65_536
         doubts = {name: lane.array(f"chi2_{name}", 2 * room, np.int32) for name in ("doubts", "left")}
         doubts |= {"doubted": counts[:1], "n_left": counts[1:]}
-        for made in worker.sampler.groups(
-            lane, stream, 0, self.layout, cut_of_part, chunk.data[f"order{i}"], found, chunk.rows[self.rows],
-            chunk.info, grids,
-        ):  # fmt: skip
+        for made in worker.sampler.groups(chunk, stream, i, 0, self.layout):
             taps = worker.sampler.taps(lane, stream, self.layout, cut_of_part, made, found, grids)
             args = fill(
                 POWERS, tasks=made.tasks, limit=TRUST, mean=mean, stride=self.layout.stride, tiles=self.layout.tiles,
                 turns=cut_of_part.turns, room=self.layout.room, blocks=made.blocks // made.members,
                 doubts=doubts["doubts"], doubted=doubts["doubted"], room_doubts=room, nf=chunk.data["nf"],
+                bands=found["bands"], grid_stride=chunk.stride,
                 **made.arguments, **taps, **to,
             )  # fmt: skip
             worker.sampler.module.launch(

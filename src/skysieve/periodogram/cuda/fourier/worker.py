@@ -17,7 +17,7 @@ from skysieve.core.gpu.structs import fill, struct
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.cuda.chunks import ChunkJob
-from skysieve.periodogram.cuda.methods import DeviceChunk, Method, Methods
+from skysieve.periodogram.cuda.methods import DeviceChunk, Method, Methods, Sizes
 from skysieve.periodogram.cuda.peaks.launch import probe, tries
 from skysieve.periodogram.cuda.samples.layout import SampleLayout
 from skysieve.periodogram.cuda.samples.samples import BINS
@@ -82,11 +82,12 @@ class SeriesWorker(Worker):
             small |= arrays
             cuts.append(cut)
         data = self._upload(lane, {**self._placed(lane, job), **small})
-        info, peaks = lane.array("info", n, cs.INFO), self._candidates(lane, job)
+        info, sizes = lane.array("info", n, cs.INFO), Sizes.of(job)
         values = self._device_values(lane, job.values)
         power = job.device_power if direct_out else lane.array("power64", job.n_powers, np.float64)
         bins = lane.array("bins", n * BINS, np.uint32)
-        chunk = DeviceChunk(lane, job, data, info, peaks, power, values, bins, cuts=cuts)
+        peaks = self._candidates(lane, sizes)
+        chunk = DeviceChunk(lane, job, data, info, peaks, power, values, bins, cuts=cuts, sizes=sizes)
         with lane:
             self._prepare_rows(chunk)
             for i, part in enumerate(job.parts):
@@ -177,7 +178,7 @@ class SeriesWorker(Worker):
         args = fill(
             FIND, order=data[f"order{i}"], tasks=tasks, members=len(part.order), many=many, norm=self.norm,
             scaled=int(self.scaled), edges=chunk.job.edges, grid_stride=chunk.stride, info=chunk.info, nf=data["nf"],
-            start=data["start"], power=chunk.power, **chunk.peaks, **tops,
+            start=data["start"], power=chunk.power, cap=chunk.job.cap, **chunk.peaks, **tops,
         )  # fmt: skip
         blocks = part.count(part.find) if tasks is not None else len(part.order) * -(-part.find[1] // many)
         self.fits.launch("chi2_find", (blocks,), (256,), (args,), stream=chunk.lane.stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from skysieve.core.gpu.structs import fill
 from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.numerics.peaks import MORE_TRIES, MOST_TRIES
+
+if TYPE_CHECKING:
+    from skysieve.periodogram.cuda.methods import DeviceChunk
 
 SHORT, LONG, VERY_LONG, SLICE = 256, 1024, 16_384, 4096
 """Points up to which some lanes, a warp and a block refine a peak, and points of a block of a longer series, as in the
@@ -67,29 +70,32 @@ def longer_objects(lengths: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | 
 
 
 def refine(
-    module: Module, lane: Lane, objects: dict[str, Any], lengths: NDArray[np.int64], spec: Spec, multiprocessors: int,
-    picks: dict[str, Any], **rows: Any,
+    module: Module, chunk: DeviceChunk, objects: dict[str, Any], spec: Spec, multiprocessors: int,
+    picks: dict[str, Any],
 ) -> None:  # fmt: skip
     """Peaks of one sinusoid; ``objects`` has the arrays of `longer_objects`."""
-    longer, longest = objects["longer"], objects["longest"]
+    lane, lengths, longer, longest = chunk.lane, chunk.job.lengths, objects["longer"], objects["longest"]
     first = 0 if longer is None else longer.size * spec.n_peaks
-    common: dict[str, Any] = {
-        **picks, **rows, "mean": spec.fit_mean, "few": SHORT, "middle": LONG, "many": VERY_LONG, "climbs": None,
-        "sums": None, "counters": None, "slices": 0, "turns": 0,
-    }  # fmt: skip
-    args = fill(cs.REFINE, **common, order=longer, longer=first, each=spec.n_peaks)
+
+    def fixed() -> dict[str, Any]:
+        return {
+            **picks, "mean": spec.fit_mean, "few": SHORT, "middle": LONG, "many": VERY_LONG, "climbs": None,
+            "sums": None, "counters": None, "slices": 0, "turns": 0, "each": spec.n_peaks,
+        }  # fmt: skip
+
+    args = chunk.struct("refine", cs.REFINE, fixed, order=longer, longer=first)
     blocks = first + min(-(-len(lengths) * (spec.n_peaks + MORE_TRIES) // PEAKS_AT_ONCE), 16 * multiprocessors)
     module.launch("ls_refine", (blocks,), (THREADS,), (args,), stream=lane.stream)
     if longest is None:
         return
     each, slices = spec.n_peaks + MORE_TRIES, -(-int(lengths.max()) // SLICE)
     slots = longest.size * each
-    common |= {
-        "slices": slices, "turns": TURNS, "climbs": lane.array("climbs", slots * CLIMB_BYTES, np.uint8),
+    common = fixed() | {
+        "each": each, "slices": slices, "turns": TURNS, "climbs": lane.array("climbs", slots * CLIMB_BYTES, np.uint8),
         "sums": lane.array("climb_sums", slots * slices * SUMS, np.float64),
         "counters": lane.array("climb_counters", slots, np.uint32, zero=True),
     }  # fmt: skip
-    args = fill(cs.REFINE, **common, order=longest, longer=0, each=each)
+    args = fill(cs.REFINE, **common, order=longest, longer=0)
     for turn in range(TURNS):
         module.launch("ls_refine_long", (slots * slices,), (256,), (args, np.int32(turn)), stream=lane.stream)
 

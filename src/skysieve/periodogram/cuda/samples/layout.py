@@ -63,20 +63,20 @@ class SampleLayout:
     def cycles(self) -> float:
         return FULLEST / self.combs
 
-    @property
+    @cached_property
     def octets(self) -> int:
         return max(1, self.combs // 8)
 
-    @property
+    @cached_property
     def stride(self) -> int:
         """Samples from one row of frequencies to the next, at f."""
         return max(1, 8 // self.combs)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         return 8 * self.tiles
 
-    @property
+    @cached_property
     def span(self) -> int:
         """Frequencies that a block computes at a time."""
         return self.rows * 8 * self.octets

@@ -115,32 +115,49 @@ class Sampler:
                 lane.synchronize()
         return self._tables
 
-    def points(self, chunk: DeviceChunk, stream: Any, counts: Any = None) -> dict[str, Any]:
+    def points(self, chunk: DeviceChunk, stream: Any, counts: Any = None) -> None:
         """Cell, weights and strength of every point; ``counts`` are set to 0."""
-        lane, data, work, rows = chunk.lane, chunk.data, chunk.work, chunk.job.n_rows
-        padded, beta = rows + PAD, self._layout.beta
-        out = {
-            "cell": lane.place("chi2_cell", padded, np.int32),
-            "weight": lane.place("chi2_weight", 16 * padded, np.float64),
-            "strength": lane.place("chi2_strength", 2 * padded, np.float64),
-            "spin": lane.place("chi2_spin", 2 * padded, np.float64),
-        }
-        args = fill(
-            POINTS, owner=work["owner"], info=chunk.info, taps=self._device_tables(lane)["taps"], df=data["df"],
-            limit=data["limit"], beta=beta, scale=bessel_i0(beta) / self._layout.reach, rows=rows, padded=padded,
-            grid_stride=chunk.stride, counts=counts,
-            counters=0 if counts is None else len(counts), tp=work["tp"], wv=work["wv"], **out,
-        )  # fmt: skip
-        self.module.launch("chi2_points", (-(-padded // 128),), (128,), (args,), stream=stream)
-        return out | {"tp": work["tp"]}
+        lane, padded, beta = chunk.lane, chunk.job.n_rows + PAD, self._layout.beta
+        out = chunk.once("samples", lambda: self._places_of_points(lane, chunk.sizes.rows + PAD))
 
-    def groups(
-        self, lane: Lane, stream: Any, i: int, fit: SampleLayout, cut: Cut, order: Any, found: dict[str, Any],
-        points: dict[str, Any], info: Any, grids: dict[str, Any],
-    ) -> Iterator[Sampled]:  # fmt: skip
-        """Launch what makes the samples of part ``i``, a group of objects after the other, for the caller to use."""
-        tables = {k: v for k, v in self._device_tables(lane).items() if k in ("first", "second", "deconvolve")}
-        samples = lane.place(f"chi2_samples{i}", (cut.most_samples + SPARE) * fit.sample_bytes, np.uint8)
+        def fixed() -> dict[str, Any]:
+            return {
+                "info": chunk.info, "taps": self._device_tables(lane)["taps"], "df": chunk.data["df"],
+                "limit": chunk.data["limit"], "beta": beta, "scale": bessel_i0(beta) / self._layout.reach,
+                "grid_stride": chunk.stride, "counts": counts, "counters": 0 if counts is None else len(counts),
+                **{name: chunk.work[name] for name in ("owner", "tp", "wv")}, **out,
+            }  # fmt: skip
+
+        args = chunk.struct("points", POINTS, fixed, rows=chunk.job.n_rows, padded=padded)
+        self.module.launch("chi2_points", (-(-padded // 128),), (128,), (args,), stream=stream)
+
+    def _places_of_points(self, lane: Lane, rows: int) -> dict[str, Any]:
+        return {
+            "cell": lane.place("chi2_cell", rows, np.int32),
+            "weight": lane.place("chi2_weight", 16 * rows, np.float64),
+            "strength": lane.place("chi2_strength", 2 * rows, np.float64),
+            "spin": lane.place("chi2_spin", 2 * rows, np.float64),
+        }
+
+    def groups(self, chunk: DeviceChunk, stream: Any, i: int, buffer: int, fit: SampleLayout) -> Iterator[Sampled]:
+        """Launch what makes the samples of part ``i``, a group of objects after the other, for the caller to use.
+
+        ``buffer``: the number of the samples' buffer.
+        """
+        lane, data, cut = chunk.lane, chunk.data, chunk.cuts[i]
+        assert cut is not None
+        found, order = {name: data[f"{name}{i}"] for name in NAMES}, data[f"order{i}"]
+        nbytes = (cut.most_samples + SPARE) * fit.sample_bytes
+        samples = lane.place(f"chi2_samples{buffer}", nbytes, np.uint8, followed=True)
+
+        def fixed() -> dict[str, Any]:
+            tables = {k: v for k, v in self._device_tables(lane).items() if k in ("first", "second", "deconvolve")}
+            return {
+                "tp": chunk.work["tp"], **chunk.buffers["samples"], **tables, "step": float(fit.combs),
+                "offsets": data["offsets"], "df": data["df"], "info": chunk.info, "grid_stride": chunk.stride,
+                **{k: found[k] for k in ("lead", "at", "bands")},
+            }  # fmt: skip
+
         done = [0, 0]
         for g in cut.groups:
             n = g.stop - g.first
@@ -150,16 +167,13 @@ class Sampler:
                 for name, d in zip(("sample_tasks", "power_tasks"), done, strict=True)
             ]
             done = [d + b for d, b in zip(done, blocks, strict=True)]
-            where = {"order": order, "grid_stride": grids["grid_stride"], "member": g.first}
-            args = fill(
-                SAMPLES, **points, tasks=tasks[0], out=samples, **tables,
-                step=float(fit.combs), blocks=blocks[0] // n, offsets=grids["offsets"], df=grids["df"], info=info,
-                **{k: found[k] for k in ("lead", "at", "bands", "place")}, **where,
-            )  # fmt: skip
+            where = {"order": order, "place": found["place"], "member": g.first}
+            args = chunk.struct(
+                ("samples", fit.combs, i), SAMPLES, fixed, tasks=tasks[0], out=samples, blocks=blocks[0] // n, **where
+            )
             threads = 32 * SAMPLE_WARPS
             self.module.launch("chi2_samples", (blocks[0],), (threads,), (args,), shared_mem=SHARED, stream=stream)
-            given = {"samples": samples, "place": found["place"], "bands": found["bands"], **where}
-            yield Sampled(n, blocks[1], tasks[1], given)
+            yield Sampled(n, blocks[1], tasks[1], {"samples": samples, **where})
 
     def taps(
         self, lane: Lane, stream: Any, fit: SampleLayout, cut: Cut, made: Sampled, found: dict[str, Any],
@@ -179,7 +193,7 @@ class Sampler:
             args = fill(
                 CHI2_TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"], beta=fit.beta,
                 inverse=1 / bessel_i0(fit.beta), blocks=blocks, **known,
-                **{k: made.arguments[k] for k in ("order", "grid_stride", "member")},
+                grid_stride=stride, **{k: made.arguments[k] for k in ("order", "member")},
             )  # fmt: skip
             grid = made.members if stride else blocks
             self.module.launch("chi2_taps", (grid,), (256,), (args,), stream=stream)

@@ -47,13 +47,13 @@ def stretches(
 ) -> Stretches:
     """Where the samples of grids of one layout begin and end."""
     if len(f0) == 1:
-        return _of_one(layout, float(f0[0]), float(df[0]), int(nf[0]))
+        return _of_one(layout, float(f0[0]), float(df[0]), int(nf[0]))[0]
     return _of_many(layout, f0, df, nf)
 
 
 @lru_cache(maxsize=16)
-def _of_one(layout: SampleLayout, f0: float, df: float, nf: int) -> Stretches:
-    """As `stretches`, of one grid, for which NumPy would take five times as long.
+def _of_one(layout: SampleLayout, f0: float, df: float, nf: int) -> tuple[Stretches, int, int]:
+    """As `stretches`, of one grid, for which NumPy would take five times as long; and its numbers of bands.
 
     Memory and launches of a chunk both ask for it.
     """
@@ -75,9 +75,9 @@ def _of_one(layout: SampleLayout, f0: float, df: float, nf: int) -> Stretches:
         at.append(place)
         if h == layout.terms:
             first_half = place + end - before
-    used = np.array([[place + end - before, first_half]])
-    bands = -(-used // layout.modes)
-    return Stretches(np.array([lead], float), np.array([at], np.int32), bands.astype(np.int32), layout.modes)
+    of_w, of_both = (-(-used // layout.modes) for used in (place + end - before, first_half))
+    bands = np.array([[of_w, of_both]], np.int32)
+    return Stretches(np.array([lead], float), np.array([at], np.int32), bands, layout.modes), of_w, of_both
 
 
 def _margin(layout: SampleLayout) -> int:
@@ -153,9 +153,10 @@ def cut(
 
     ``turns``: of a block of the kernel of powers, chosen to fill the GPU where they are not given.
     """
-    found = stretches(layout, f0, df, nf)
     if shared and turns is not None:
-        return _cut_of_one(layout, found, int(nf[0]), members, group_bytes, turns)
+        one = _of_one(layout, float(f0[0]), float(df[0]), int(nf[0]))
+        return _cut_of_one(layout, *one, int(nf[0]), members, group_bytes, turns)
+    found = stretches(layout, f0, df, nf)
     each = np.broadcast_to(found.samples, (members,))
     spans = -(-nf // layout.span)
     if turns is None:
@@ -186,11 +187,12 @@ def _sample_blocks(of_w: Any, of_both: Any) -> Any:
     return -(-(twos + -(-(rest * (rest > 0)) // 4)) // SAMPLE_WARPS)
 
 
-def _cut_of_one(layout: SampleLayout, found: Stretches, nf: int, members: int, group_bytes: int, turns: int) -> Cut:
+def _cut_of_one(
+    layout: SampleLayout, found: Stretches, of_w: int, of_both: int, nf: int, members: int, group_bytes: int, turns: int
+) -> Cut:  # fmt: skip
     """As `cut`, of objects that share a grid."""
-    each = int(found.samples[0])
+    each = layout.modes * (of_w + of_both)
     most = max(1, group_bytes // layout.sample_bytes // each)
-    of_w, of_both = found.bands[0].tolist()
     spans = -(-nf // layout.span)
     blocks = _sample_blocks(of_w, of_both), -(-spans // turns)
     groups = []

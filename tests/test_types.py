@@ -15,9 +15,11 @@ import skysieve
 plan = skysieve.LombScarglePlan(normalization="{0}", method="{1}", grid="{2}")
 result: skysieve.periodogram.LombScargleResult = plan.execute([1.0], [2.0])
 skysieve.lombscargle_multiband([1.0], [2.0], ["g"], model="{3}", nan_policy="{4}")
+bank = skysieve.fstat.TemplateBank.grid((1.0, 1.0, 1.0))
+skysieve.fstat.search_sfts([], 0.0, 0.0, bank, barycentre="{5}")
 """
-GOOD = ("standard", "direct", "shared", "offsets", "raise")
-BAD = ("standrad", "fats", "shard", "offset", "rise")
+GOOD = ("standard", "direct", "shared", "offsets", "raise", "de405")
+BAD = ("standrad", "fats", "shard", "offset", "rise", "de504")
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""Files of tables: the formats, and how each is written."""
+"""Files of tables: the formats, what each needs, and how it is written.
+
+A domain gives its columns; a format that holds more there has a writer of the domain (`dataclasses.replace`).
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,46 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from skysieve.core.errors import install_hint
-from skysieve.core.files import write_parquet, written
+from .errors import install_hint
+from .files import write_parquet, written
 
 if TYPE_CHECKING:
+    from astropy.table import Table as AstropyTable
     from numpy.typing import NDArray
 
+__all__ = ["FORMATS", "Table", "TableFormat", "check_format", "needs_package", "table_bytes", "write_table"]
+
 Columns = Mapping[str, "NDArray[Any]"]
-Writer = Callable[[Columns, Path, Mapping[str, str], Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is written to a file.
+
+    Attributes
+    ----------
+    columns : mapping of str to numpy.ndarray
+        Of equal length.
+    units : mapping of str to str
+        Units of some of the columns; CSV and JSON have no place for them.
+    facts : mapping of str to str, bool or int
+        Metadata of the table; likewise.
+    source : object, optional
+        The result, for formats that hold more of it than these.
+    """
+
+    columns: Columns
+    units: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    source: Any = None
+
+
+Writer = Callable[[Table, Path], None]
 
 
 @dataclass(frozen=True)
@@ -35,7 +65,7 @@ class TableFormat:
     help : str
         What it is, in a few words.
     write : callable
-        ``write(columns, path, units, facts)``.
+        ``write(table, path)``; the file may have any name that ends in `name`.
     package : str
         The optional package that it needs, or "".
     print_to : callable, optional
@@ -64,9 +94,9 @@ def _print_json(columns: Columns, file: TextIO) -> None:
 def _text_file(print_to: Callable[[Columns, TextIO], None]) -> Writer:
     """The writer of a format of text, which has no place for units and metadata."""
 
-    def write(columns: Columns, path: Path, units: Mapping[str, str], facts: Mapping[str, Any]) -> None:
+    def write(table: Table, path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
-            print_to(columns, file)
+            print_to(table.columns, file)
 
     return write
 
@@ -75,28 +105,41 @@ def _cells(columns: Columns, missing: Any, keep_infinity: bool = False) -> dict[
     """Values of each column as Python objects, `missing` in place of NaN (and of infinity)."""
     gone = math.isnan if keep_infinity else lambda x: not math.isfinite(x)
     return {
-        name: [missing if gone(x) else x for x in c.tolist()] if c.dtype.kind == "f" else c.tolist()
+        name: [missing if gone(x) else x for x in _numbers(c)] if c.dtype.kind == "f" else c.tolist()
         for name, c in columns.items()
     }
 
 
-def _write_parquet(columns: Columns, path: Path, units: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-    write_parquet(columns, path, units=units, facts={name: str(value) for name, value in facts.items()} or None)
+def _numbers(column: NDArray[Any]) -> list[float]:
+    """Values of a column, of which those of float32 have no more digits than they need."""
+    return column.tolist() if column.dtype.itemsize == 8 else [float(str(x)) for x in column]
 
 
-def _write_astropy(columns: Columns, path: Path, units: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-    from astropy.table import Table
+def _write_parquet(table: Table, path: Path) -> None:
+    facts = {name: str(value) for name, value in table.facts.items()}
+    write_parquet(table.columns, path, units=table.units, facts=facts or None)
 
-    table = Table({name: (c.astype(str) if c.dtype.kind == "O" else c) for name, c in columns.items()})
-    for name, unit in units.items():
-        table[name].unit = unit
-    if path.suffix.lower() == ".fits":
-        table.convert_unicode_to_bytestring()  # astropy writes text as ASCII; bytes keep UTF-8
-        table.meta.update({name[:8].upper(): value for name, value in facts.items()})  # the width of a FITS keyword
-        table.write(path, format="fits", overwrite=True)
-    else:
-        table.meta.update(facts)
-        table.write(path, format="ascii.ecsv", overwrite=True)
+
+def _astropy(table: Table) -> AstropyTable:
+    from astropy.table import Table as AstropyTable
+
+    made = AstropyTable({name: (c.astype(str) if c.dtype.kind == "O" else c) for name, c in table.columns.items()})
+    for name, unit in table.units.items():
+        made[name].unit = unit
+    return made
+
+
+def _write_fits(table: Table, path: Path) -> None:
+    made = _astropy(table)
+    made.convert_unicode_to_bytestring()  # astropy writes text as ASCII; bytes keep UTF-8
+    made.meta.update({name[:8].upper(): value for name, value in table.facts.items()})  # the width of a FITS keyword
+    made.write(path, format="fits", overwrite=True)
+
+
+def _write_ecsv(table: Table, path: Path) -> None:
+    made = _astropy(table)
+    made.meta.update(table.facts)
+    made.write(path, format="ascii.ecsv", overwrite=True)
 
 
 FORMATS: dict[str, TableFormat] = {
@@ -104,14 +147,22 @@ FORMATS: dict[str, TableFormat] = {
     for kind in (
         TableFormat("csv", "comma-separated values, without units", _text_file(_print_csv), "", _print_csv),
         TableFormat("parquet", "Apache Parquet", _write_parquet, "pyarrow"),
-        TableFormat("fits", "FITS binary table", _write_astropy),
-        TableFormat("ecsv", "astropy's enhanced CSV", _write_astropy),
+        TableFormat("fits", "FITS binary table", _write_fits),
+        TableFormat("ecsv", "astropy's enhanced CSV", _write_ecsv),
         TableFormat("json", "a list of rows, each an object, without units", _text_file(_print_json), "", _print_json),
     )
 }
 
 
-def check_format(path: str | os.PathLike[str], wanted: str | None = None) -> TableFormat:
+def needs_package(kind: TableFormat) -> None:
+    """Raise ModuleNotFoundError if a format needs a package that is not installed: before the work, not after it."""
+    if kind.package and find_spec(kind.package) is None:
+        raise ModuleNotFoundError(f"writing .{kind.name} needs {kind.package}: {install_hint(kind.package)}")
+
+
+def check_format(
+    path: str | os.PathLike[str], wanted: str | None = None, formats: Mapping[str, TableFormat] = FORMATS
+) -> TableFormat:
     """The format of a file: the one that is named, or that of the file's ending.
 
     Raises
@@ -122,13 +173,13 @@ def check_format(path: str | os.PathLike[str], wanted: str | None = None) -> Tab
         The format needs a package that is not installed.
     """
     name = Path(path).suffix.lower().removeprefix(".") if wanted is None else wanted
-    if name not in FORMATS:
-        endings = ", ".join(f".{known}" for known in FORMATS)
+    if name not in formats and wanted is not None:
+        raise ValueError(f"format={wanted!r}: expected one of {', '.join(map(repr, formats))}")
+    if name not in formats:
+        endings = ", ".join(f".{known}" for known in formats)
         raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in one of {endings}")
-    kind = FORMATS[name]
-    if kind.package and find_spec(kind.package) is None:
-        raise ModuleNotFoundError(f"writing .{name} needs {kind.package}: {install_hint(kind.package)}")
-    return kind
+    needs_package(formats[name])
+    return formats[name]
 
 
 def write_table(
@@ -161,7 +212,7 @@ def write_table(
     """
     kind = check_format(path, format)
     with written(path) as part:
-        kind.write(columns, part, units or {}, facts or {})
+        kind.write(Table(columns, units or {}, facts or {}), part)
 
 
 def table_bytes(columns: Columns, format: str, *, units: Mapping[str, str] | None = None) -> bytes:

@@ -1,0 +1,94 @@
+"""Buffers and kernels' structs that serve one chunk of a lane after another, whatever objects come.
+
+A chunk of objects that come for the first time is limited by the host, which works for as long as the GPU on it.  Where
+buffers have room for the next chunk, addresses stay what they are, so that kernels' structs need not be filled again: a
+few numbers of each are changed (`DeviceChunk.struct`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.core.gpu.staging import Lane
+from skysieve.core.gpu.structs import Place
+
+from . import structs as cs
+from .graphs import padded
+from .methods import DeviceChunk, Sizes
+
+if TYPE_CHECKING:
+    from .chunks import ChunkJob
+
+MOST_PARTS = 6
+"""Parts of a chunk that a room has places for."""
+_SLOT = 256
+"""Bytes of an array of one grid."""
+
+
+class Room:
+    """Buffers of a lane for chunks of up to so many objects, rows and candidates that share a grid.
+
+    Attributes
+    ----------
+    chunk : DeviceChunk
+        The buffers; `load` gives it the next job.
+    moves : int
+        The lane's `Lane.moves` after the last launch: when a buffer has moved since, the room is useless.
+    """
+
+    def __init__(self, lane: Lane, name: str, job: ChunkJob, sizes: Sizes) -> None:
+        """``name`` is that of the lane's buffers of small arrays."""
+        self.lane, self.moves, n = lane, -1, sizes.objects
+        kinds: dict[str, tuple[int, Any]] = {
+            "offsets": (n + 1, np.int32), "f0": (1, np.float64), "df": (1, np.float64), "nf": (1, np.int32),
+            "limit": (n * cs.LIMIT.itemsize // 8, np.int64), "order": (n, np.int32), "place": (n, np.int64),
+        }  # fmt: skip
+        small = {"lead": np.float64, "at": np.int32, "bands": np.int32}
+        kinds |= {f"{k}{i}": (_SLOT // 8, kind) for i in range(MOST_PARTS) for k, kind in small.items()}
+        total = sum(padded(size * np.dtype(kind).itemsize) for size, kind in kinds.values())
+        self._whole, place, at = lane.pinned(name, total, np.uint8), lane.place(name, total, np.uint8), 0
+        self._device: Any = lane.array(name, total, np.uint8) if lane.xp is np else place
+        start = place.pointer
+        self._host: dict[str, NDArray[Any]] = {}
+        data: dict[str, Any] = {"start": None}
+        for field, (size, kind) in kinds.items():
+            self._host[field] = np.frombuffer(self._whole, kind, size, at)
+            data[field] = Place(start + at, size, self._host[field].itemsize)
+            at += padded(self._host[field].nbytes)
+        self._limits = self._host["limit"].reshape(n, -1)
+        self.chunk = DeviceChunk(lane, job, data, None, {}, None, None, sizes=sizes, structs={})
+
+    def fits(self, job: ChunkJob) -> bool:
+        """Whether the next chunk can have this room."""
+        return self.moves == self.lane.moves and self.chunk.sizes.hold(Sizes.of(job))
+
+    def load(self, job: ChunkJob, rows: dict[str, Any], multiprocessors: int, send: bool) -> None:
+        """Give the room to a job, whose ``rows`` are on the device; ``send`` copies the small arrays there."""
+        chunk, host, data, n, first = self.chunk, self._host, self.chunk.data, job.n_objects, 0
+        order, place = data["order"].pointer, data["place"].pointer
+        chunk.job = job
+        chunk.cuts = []
+        chunk.prepared.clear()
+        data.update(rows)
+        host["offsets"][: n + 1] = job.offsets
+        host["f0"][0], host["df"][0], host["nf"][0] = job.f0[0], job.df[0], job.nf[0]
+        self._limits[:n] = job.limits.view(np.int64).reshape(n, -1)
+        for i, part in enumerate(job.parts):
+            stop = first + len(part.order)
+            host["order"][first:stop] = part.order
+            cut, arrays = part.method.small_arrays(job, i, multiprocessors)
+            for name, a in arrays.items():
+                if a is None:
+                    data[name] = None
+                elif name in host:
+                    host[name][: a.size] = a.ravel()
+                else:
+                    host["place"][first:stop] = a
+            data[f"order{i}"], data[f"place{i}"], data[f"tasks{i}"] = order + 4 * first, place + 8 * first, None
+            chunk.cuts.append(cut)
+            first = stop
+        if send:
+            self.lane.to_device(self._device, self._whole)
