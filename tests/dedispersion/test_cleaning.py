@@ -66,15 +66,25 @@ def test_impulses_go_and_dispersed_pulses_stay():
     assert abs(out[4000:4004].mean() - 96) < 6 * 16 / np.sqrt(256)
 
 
-def test_steps_of_the_gain_are_undone():
+def without_mean(rows, dtype) -> np.ndarray:
+    """Samples, shape (samples, channels), without the mean of each channel; whole numbers in sixteenths."""
+    x = rows - rows.mean(axis=0)
+    return np.rint(16 * x).astype(dtype) if np.dtype(dtype).kind == "i" else x.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32])
+def test_steps_of_the_gain_are_undone(dtype):
     x = np.random.default_rng(0).normal(96, 16, (8192, 64))
     x[3000:6000] *= 1.1
-    fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
-    out, cleaner = cleaned(fb)
+    rows, unit = np.rint(x).clip(0, 255).astype(np.uint8), 16 if dtype == np.int16 else 1
+    if dtype != np.uint8:
+        rows = without_mean(rows, dtype)
+    out, cleaner = cleaned(Filterbank.from_array(rows.T, fch1=1500, foff=-4, tsamp=1e-3))
     assert [at for at, _ in cleaner.jumps] == [pytest.approx(3000, abs=3), pytest.approx(6000, abs=3)]
-    before, after = out[2000:3000].mean(), out[3100:5900].mean()
-    assert abs(after - before) < 0.02 * 96 / 2
-    assert abs(out[6100:].mean() - before) < 0.02 * 96 / 2
+    before, after = out[2000:3000], out[3100:5900]
+    assert abs(after.mean() - before.mean()) < 0.02 * 96 / 2 * unit
+    assert abs(out[6100:].mean() - before.mean()) < 0.02 * 96 / 2 * unit
+    assert after.std(axis=0).mean() == pytest.approx(before.std(axis=0).mean(), rel=0.02)  # its error is 0.008
 
 
 @pytest.mark.parametrize("impulses", [0, 27])
@@ -98,17 +108,29 @@ def test_steps_among_impulses_are_undone(impulses):
     assert undone >= 10
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_changes_of_the_level_alone_are_no_steps_of_the_gain(bits):
+@pytest.mark.parametrize(("bits", "dtype"), [(4, np.uint8), (8, np.uint8), (8, np.int16), (8, np.float32)], ids=str)
+def test_changes_of_the_level_alone_are_no_steps_of_the_gain(bits, dtype):
     """A level that rises for 0.4 s or for good, while the noise stays: such bumps are in recordings of Parkes."""
     unit = 1.3 if bits == 4 else 20.0
     x = np.random.default_rng(2).normal(7.5 if bits == 4 else 128, unit, (8192, 64))
     x[3000:3400] += 0.6 * unit
     x[5000:] += 0.6 * unit
     rows = np.rint(x).clip(0, 2**bits - 1).astype(np.uint8)
+    if dtype != np.uint8:
+        rows = without_mean(rows, dtype)
     out, cleaner = cleaned(Filterbank.from_array(rows.T, fch1=1500, foff=-4, tsamp=1e-3), "gain")
     assert cleaner.jumps == []
     assert np.array_equal(out, rows)
+
+
+@pytest.mark.parametrize("mean", [True, False])
+def test_bumps_of_a_recording_in_float32_are_no_steps_of_the_gain(test_data, mean):
+    """As in its 8-bit form: some were taken for steps, and of pulses of S/N 50 half were lost."""
+    with Filterbank.open(test_data / "dedispersion" / "parkes_8bit_1.fil") as fb:
+        rows = fb.read().T.astype(np.float32)
+        given = Filterbank.from_array((rows if mean else without_mean(rows, np.float32)).T, freqs=fb.observation.freqs,
+                                      tsamp=fb.observation.tsamp)  # fmt: skip
+    assert cleaned(given, "gain")[1].jumps == []
 
 
 @pytest.mark.parametrize(("slope", "second"), [(0.6, None), (-0.6, None), (0.0, 3150)], ids=str)

@@ -11,7 +11,7 @@ from skysieve.dedispersion import Candidates, Filterbank, fake, inject_pulses, p
 from skysieve.dedispersion.clean.receiver import Cleaner
 from skysieve.dedispersion.injections.interference import with_interference
 from skysieve.dedispersion.injections.pulses import Pulse
-from skysieve.dedispersion.single_pulse.vetting import REASONS, Look, Vetting
+from skysieve.dedispersion.single_pulse.vetting import REASONS, RED, SURE, Look, Vetting, _redness
 from skysieve.dedispersion.stream import StreamSearch
 
 BAND = {"nchan": 128, "tsamp": 1e-3, "fch1": 1500.0, "foff": -2.34375}
@@ -102,6 +102,33 @@ def test_samples_that_are_gone_veto_nothing():
     assert vetting.reasons(columns, lambda *_: None, cleaner, (0, 1000), beside=True).tolist() == [""]
 
 
+def test_trains_of_pulses_are_not_vetoed():
+    """Most windows beside a pulse touch another one; those between are quiet."""
+    times = 1.5 + np.arange(15) * 30e-3
+    found = search(fake(duration=4, times=times, dm=150, width=6e-3, snr=30, seed=3, **BAND), DMS, threads=1)
+    assert found.vetoed == {}
+    assert len(found) == 15
+
+
+@pytest.mark.parametrize("period", [None, 3.7, 4.0, 5.0, 6.0, 8.0])
+def test_the_scatter_beside_a_candidate(period):
+    """Pulses of S/N 20 whose period is so many widths are sure, but not in a random walk; 40 of each."""
+    w, side = 8, 128
+    counts = np.arange(2.0 * side + w + 1)
+    red = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=2 * side + w)
+        if period is None:
+            x += np.cumsum(rng.normal(0, 2, len(x)))
+        else:
+            place = ((np.arange(len(x)) - side - w / 2 + 0.5) / w + period / 2) % period - period / 2
+            x += 20 / np.sqrt(w) * (np.abs(place) < 0.5)
+        found = _redness(np.append(0, np.cumsum(x)), counts, w, side, w // 2 + 1, 1.0)
+        red += found > RED and SURE * found > 20
+    assert red >= 38 if period is None else red <= 2
+
+
 @pytest.mark.parametrize("name", ["1bit", "2bit", "4bit", "8bit_1", "8bit_2"])
 def test_bumps_of_the_baseline_are_vetoed(test_data, name):
     """The level of Parkes' recordings changes in most channels at once, within 158 ms."""
@@ -117,6 +144,9 @@ def test_bumps_of_the_baseline_are_vetoed(test_data, name):
         (46.0, 2478.0, 2133.0, 1829.0, 0.66, True, ""),  # a bright burst of a short sweep, which was vetoed
         (9.3, 107.0, 86.0, 109.0, 0.9, True, "undispersed"),  # the residue of a step, which was not
         (9.3, 107.0, 86.0, 109.0, 0.9, False, ""),
+        (6.5, 87.0, 53.5, 54.2, 2.0, False, ""),  # a pulse of S/N 8 and 0.2 s, which was vetoed
+        (18.0, 380.0, 460.0, 473.9, 2.5, False, "undispersed"),  # a bump of Parkes' baseline
+        (6.5, 87.0, 53.5, 54.2, 4.5, False, "undispersed"),
         (6.0, 60.0, 50.0, 0.0, 20.0, True, "red noise"),
         (6.0, 60.0, 50.0, 0.0, 20.0, False, ""),
     ],

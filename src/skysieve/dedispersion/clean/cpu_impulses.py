@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from skysieve.core.cpu.jit import ZERO, in_interpreter, njit
+from skysieve.core.cpu.jit import ZERO, in_interpreter, interpreted, njit
 
 from .cpu_receiver import middle
 
@@ -108,53 +108,55 @@ def sums_of_bands(used, bands):
 
 @njit(**JIT)
 def sum_of(prefix, used, low, high, phase, sweep, at, w):
-    """S/N of a window of ``w`` samples that begins at ``at`` and is swept over the groups ``low : high``."""
+    """S/N of a window of ``w`` samples that begins at ``at`` and is swept over the groups ``low : high``.
+
+    Groups in which it is not within the samples are left out.  ``at`` is an array in the interpreter (see `highest`).
+    """
     n = prefix.shape[1] - 1
-    total = weight = 0.0
+    total = weight = 0.0 * at
     for j in range(low, high):
-        a = at + round(sweep * (phase[j] - phase[low]))
-        if a < 0 or a + w > n or used[j] == 0:
+        if used[j] == 0:
             continue
-        total += math.sqrt(used[j]) * (prefix[j, a + w] - prefix[j, a])
-        weight += used[j]
-    return total / math.sqrt(weight * w) if weight > 0 else 0.0
+        a = at + round(sweep * (phase[j] - phase[low]))
+        inside = (a >= 0) & (a + w <= n)
+        first = a * inside
+        total = total + math.sqrt(used[j]) * (prefix[j, first + w * inside] - prefix[j, first])
+        weight = weight + used[j] * inside
+    return total / np.sqrt(np.maximum(weight, 1.0) * w)
+
+
+@njit(**JIT)
+def highest(prefix, used, low, high, phase, sweep, begin, end, w):
+    """Largest `sum_of` for windows that begin between ``begin`` and ``end``, in steps of a quarter; with its place."""
+    best, place = -np.inf, begin
+    for at in range(begin, end + 1, max(1, w // 4)):
+        s = sum_of(prefix, used, low, high, phase, sweep, at, w)
+        if s > best:
+            best, place = s, at
+    return best, place
+
+
+@in_interpreter(highest)
+def highest_at_once(prefix, used, low, high, phase, sweep, begin, end, w):
+    """`highest` without compiled code: all places at once."""
+    at = np.arange(begin, end + 1, max(1, w // 4))
+    if not len(at):
+        return -np.inf, begin
+    s = interpreted(sum_of)(prefix, used, low, high, phase, sweep, at, w)
+    k = s.argmax()
+    return s[k], int(at[k])
 
 
 @njit(**JIT)
 def best_of(prefix, used, low, high, phase, sweep, begin, end, widths):
-    """Largest `sum_of` for windows of some widths that begin between ``begin`` and ``end``; with place and width."""
+    """The `highest` of windows of some widths; with place and width."""
     best, place, width = -np.inf, begin, 1
     for w in widths:
         if w < 1:
             continue
-        step = max(1, w // 4)
-        for at in range(begin, end + 1, step):
-            s = sum_of(prefix, used, low, high, phase, sweep, at, w)
-            if s > best:
-                best, place, width = s, at, w
-    return best, place, width
-
-
-@in_interpreter(best_of)
-def best_of_at_once(prefix, used, low, high, phase, sweep, begin, end, widths):
-    """`best_of` without compiled code: all places at once, the groups in turn."""
-    n = prefix.shape[1] - 1
-    best, place, width = -np.inf, begin, 1
-    for w in widths:
-        if w < 1:
-            continue
-        at = np.arange(begin, end + 1, max(1, w // 4))
-        total, weight = np.zeros((2, len(at)))
-        for j in range(low, high):
-            a = at + round(sweep * (phase[j] - phase[low]))
-            inside = (a >= 0) & (a + w <= n) & (used[j] != 0)
-            a = np.where(inside, a, 0)
-            total += np.where(inside, math.sqrt(used[j]) * (prefix[j, np.minimum(a + w, n)] - prefix[j, a]), 0.0)
-            weight += np.where(inside, used[j], 0.0)
-        s = np.where(weight > 0, total / np.sqrt(np.where(weight > 0, weight, 1.0) * w), 0.0)
-        if len(s) and s.max() > best:
-            k = int(s.argmax())
-            best, place, width = s[k], int(at[k]), w
+        s, at = highest(prefix, used, low, high, phase, sweep, begin, end, w)
+        if s > best:
+            best, place, width = s, at, w
     return best, place, width
 
 

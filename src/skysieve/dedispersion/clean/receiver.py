@@ -86,10 +86,12 @@ WIDE_BANDS = 1 + 3
 LEAST_FIT = 4
 """Pieces on each side of a step, from which a drift is fitted: a line, or a cubic from twice as many."""
 NOISE_SHARE, NOISE_ERROR = 2.0, 2.5
-"""The logarithms of the changes of noise and level at a step of the gain differ by less than this factor, and that of
-the noise is more than this many times its error."""
+"""The logarithms of the changes of noise and level at a step of the gain differ by less than this factor (in unsigned
+samples), and that of the noise is more than this many times its error."""
 IMPULSIVE = 4.0
 """Standard deviations of the sum of the band's differences, from which on they are no noise."""
+RESTORED = 4.0
+"""Errors of the change of the noise, where the gain is known from it, within which the first gain is restored."""
 DRIFTED = 2.0
 """Standard errors from which on a drift counts."""
 SAME = 0.02
@@ -640,32 +642,67 @@ class Cleaner:
         )
         before -= drifted[0] * found.sigma
         after -= drifted[1] * found.sigma
-        factor, offset = np.ones(C), np.zeros(C)
         if self.positive:
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio = before / after
             which &= (ratio > 0.5) & (ratio < 2)
-            if held:
-                noise, counts = (self._sigma, found.sigma), (len(rows), len(rows))
-            else:
-                counts = min(first, first - begin + context, self.block // 2), min(len(rows), end - context) - first
-                counts = counts[0], min(counts[1], self.block // 2)
-                noise = _noise(rows[first - counts[0] : first]), _noise(rows[first : first + counts[1]])
-            if not which.any() or not _is_gain(ratio[which], noise[0][which], noise[1][which], counts):
-                return None
-            factor[which] = ratio[which]
-            new = self._factor[which] * ratio[which]
-            if which.any() and abs(np.mean((new - 1) * before[which] / found.sigma[which])) < SAME:
-                factor[which] = 1 / self._factor[which]
-        else:
-            offset[which] = after[which] - before[which]
         if not which.any():
             return None
+        if held:
+            noise, counts = (self._sigma, found.sigma), (len(rows), len(rows))
+        else:
+            counts = min(first, first - begin + context, self.block // 2), min(len(rows), end - context) - first
+            counts = counts[0], min(counts[1], self.block // 2)
+            noise = _noise(rows[first - counts[0] : first]), _noise(rows[first : first + counts[1]])
+        change, unsure = _change_of_noise(noise[0][which], noise[1][which], counts)
+        undo = self._from_levels if self.positive else self._from_noise
+        undone = undo(which, before, after, found.sigma, change, unsure) if abs(change) > NOISE_ERROR * unsure else None
+        if undone is None:
+            return None
+        factor, offset = undone
         self._rough = found.sigma < cpu_receiver.ROUGH
         self._factor = self._factor * factor
         self._offset = self._offset * factor + offset
         self.jumps.append((start + first, int(which.sum())))
         return first, factor, offset
+
+    def _from_levels(
+        self, which: NDArray[np.bool_], before: NDArray[np.float64], after: NDArray[np.float64],
+        sigma: NDArray[np.float64], change: float, error: float,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:  # fmt: skip
+        """Factor and offset that undo a step of the gain, from the levels of the channels ``which``.
+
+        None if the noise, the logarithm of which changes by ``change``, does not change with them.
+        """
+        ratio = before[which] / after[which]
+        level = float(np.median(np.log(ratio)))
+        if not 1 / NOISE_SHARE < (change / level if level else math.inf) < NOISE_SHARE:
+            return None
+        factor = np.ones(self.nchan)
+        factor[which] = ratio
+        if abs(np.mean((self._factor[which] * ratio - 1) * before[which] / sigma[which])) < SAME:
+            factor[which] = 1 / self._factor[which]
+        return factor, np.zeros(self.nchan)
+
+    def _from_noise(
+        self, which: NDArray[np.bool_], before: NDArray[np.float64], after: NDArray[np.float64],
+        sigma: NDArray[np.float64], change: float, error: float,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:  # fmt: skip
+        """`_from_levels` where these are not proportional to the gain, as without the mean: from the noise of the band.
+
+        None if the noise does not rise with the level, or fall with it, or changes more than twofold.  Within
+        `RESTORED` errors of the gain at the beginning, that is restored.
+        """
+        rise = float(np.median((before - after)[which] / sigma[which]))
+        if change * rise <= 0 or abs(change) > math.log(2):
+            return None
+        factor = np.where(which, math.exp(change), 1.0)
+        again = which & (np.abs(np.log(self._factor) + change) < RESTORED * error)
+        factor[again] = 1 / self._factor[again]
+        offset = np.where(which, after * factor - before, 0.0)
+        if again.any() and abs(np.mean((self._offset * factor + offset)[again] / sigma[again])) < SAME:
+            offset[again] = -self._offset[again] * factor[again]
+        return factor, offset
 
     def _drifted(
         self, series: NDArray[np.float32], members: NDArray[np.float64], at: int, pieces: tuple[int, int, int],
@@ -986,30 +1023,28 @@ def _noise(rows: NDArray[Any]) -> NDArray[np.float64]:
     return sigma
 
 
-def _is_gain(
-    ratio: NDArray[np.float64], before: NDArray[np.float64], after: NDArray[np.float64], counts: tuple[int, int]
-) -> bool:
-    """Whether the noise changes with the level, as it does with the gain; a pulse or a bump adds to the level alone.
+def _change_of_noise(
+    before: NDArray[np.float64], after: NDArray[np.float64], counts: tuple[int, int]
+) -> tuple[float, float]:
+    """The logarithm of the noise before over that after a step, and its standard error.
+
+    The noise changes with the gain; a pulse or a bump adds to the level alone.
 
     Parameters
     ----------
-    ratio : numpy.ndarray
-        Level before over that after the step, by channel.
     before, after : numpy.ndarray
-        Sigma before and after it.
+        Sigma before and after it, by channel.
     counts : (int, int)
         Samples from which they are known.
     """
     good = (before > 0) & (after > 0)
     if not good.any() or min(counts) < 2:
-        return False
-    level, changes = np.median(np.log(ratio[good])), np.sort(np.log(before[good] / after[good]))
-    noise = changes[len(changes) // 4 : len(changes) - len(changes) // 4].mean()
+        return 0.0, math.inf
+    changes = np.sort(np.log(before[good] / after[good]))
+    noise = float(changes[len(changes) // 4 : len(changes) - len(changes) // 4].mean())
     # The variance of the logarithm of a sigma from differences of n samples is 3/(4n); that of the mean of the middle
     # half is 1.2 times that of a mean.
-    error = math.sqrt(1.2 * 0.75 * (1 / counts[0] + 1 / counts[1]) / good.sum())
-    share = noise / level if level else math.inf
-    return bool(1 / NOISE_SHARE < share < NOISE_SHARE and abs(noise) > NOISE_ERROR * error)
+    return noise, math.sqrt(1.2 * 0.75 * (1 / counts[0] + 1 / counts[1]) / good.sum())
 
 
 def bands_of(groups: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -58,8 +58,9 @@ of it."""
 FEW = 16, 0.6
 """If one of so many parts of the sub-bands, the strongest, has more than so much of the power, it is left out: bursts
 fill more of them."""
-RESOLVED = 2.0
-"""Widths by which the arrival of a candidate differs over its sub-bands, from which on a pulse is `dispersed`."""
+RESOLVED, SURELY = 2.0, 4.0
+"""Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion is
+stronger than a pulse, and from which on a pulse is `dispersed`, too."""
 IMPULSES, SECONDS = 3, 32.0
 """Impulses and steps that were removed in so many seconds before a candidate, from which on it has to be
 `Look.dispersed` and not `WEAK`; and impulses in a channel, from which on there is known interference in it.  After
@@ -75,6 +76,9 @@ LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
 """Scatter of neighbouring windows, over that of white noise, from which on it is red; and S/N over it that is sure."""
+QUIET, LEAST_QUIET = 0.66, 6
+"""Scatter of the windows of white noise that are not above the median of the five around them, over that of all; and
+such windows from which it is known."""
 EVEN = 0.4, 1.6
 """The S/N against the samples beside a candidate, over its own, where the level is even."""
 SIDE, LEAST_SIDE = 16, 128
@@ -143,6 +147,11 @@ class Look:
     def dispersed(self) -> bool:
         """Whether it is stronger than any window without dispersion."""
         return self.broad - self.broad_undispersed > max(MARGIN[0], MARGIN[1] * self.broad)
+
+    @property
+    def flat(self) -> bool:
+        """Whether a window without dispersion is stronger than it."""
+        return self.broad_undispersed - self.broad > MARGIN[0]
 
 
 class Vetting:
@@ -285,7 +294,9 @@ class Vetting:
             return "narrow"
         if look.broad_undispersed > BETTER[0] * look.broad + BETTER[1]:
             return "undispersed"
-        if not look.dispersed and (look.sweep > RESOLVED or (among and self.low > 0)):
+        if not look.dispersed and (look.sweep > SURELY or (among and self.low > 0)):
+            return "undispersed"
+        if look.flat and look.sweep > RESOLVED:
             return "undispersed"
         if look.lacks(UNRESOLVED) and dm < self.low and width * self.obs.tsamp <= LONGEST:
             return "undispersed"
@@ -545,13 +556,45 @@ def _undispersed(
 def _redness(s: NDArray[np.float64], q: NDArray[np.float64], w: int, side: int, guard: int, var: float) -> float:
     """Scatter of windows beside a candidate, over that of white noise: second differences, so that slopes do not count.
 
-    ``s`` and ``q`` are running sums of the de-dispersed series and of its variance, ``var`` that of a sample.
+    It is that of the `_quiet` windows if these scatter less than half as much: the others are pulses of a train.  ``s``
+    and ``q`` are running sums of the de-dispersed series and of its variance, ``var`` that of a sample.
     """
-    found = []
+    every, between = [], []
     for ends in (np.arange(side - guard, -1, -w)[::-1], np.arange(side + w + guard, len(s), w)):
         on, on_v = np.diff(s[ends]), np.diff(q[ends])
         z = np.where(on_v > 0.5 * w * var, on * _over(np.sqrt(w * var), on_v), np.nan)
-        found.append((z[1:-1] - (z[:-2] + z[2:]) / 2) / math.sqrt(1.5))
-    every = np.concatenate(found)
-    every = np.abs(every[np.isfinite(every)])
-    return float(1.4826 * np.median(every)) if len(every) >= 4 else 1.0
+        every.append(_second_differences(z, np.arange(len(z))))
+        between.append(_second_differences(z, _quiet(z)))
+    some, quiet = (x[np.isfinite(x)] for x in (np.concatenate(every), np.concatenate(between)))
+    if len(some) < 4:
+        return 1.0
+    red = 1.4826 * float(np.median(np.abs(some)))
+    rest = 1.4826 * float(np.median(np.abs(quiet))) / QUIET if len(quiet) >= LEAST_QUIET else red
+    return rest if rest < red / 2 else red
+
+
+def _second_differences(z: NDArray[np.float64], at: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Values at increasing places less those on the line through their two neighbours, in units of their error.
+
+    >>> _second_differences(np.array([0.0, 1.0, 9.0, 3.0, 9.0]), np.array([0, 1, 3])).tolist()
+    [0.0]
+    """
+    if len(at) < 3:
+        return np.empty(0)
+    before = (at[2:] - at[1:-1]) / (at[2:] - at[:-2])
+    found: NDArray[np.float64] = z[at[1:-1]] - before * z[at[:-2]] - (1 - before) * z[at[2:]]
+    return found / np.sqrt(1 + before**2 + (1 - before) ** 2)
+
+
+def _quiet(z: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Places of the values that are not above the median of the five around them.
+
+    >>> _quiet(np.array([0.0, 0.1, 9.0, 0.2, 0.1, 9.0, 0.3])).tolist()
+    [0, 1, 3, 4, 6]
+    """
+    at = np.flatnonzero(np.isfinite(z))
+    if len(at) < 5:
+        return at[:0]
+    y = z[at]
+    first = np.clip(np.arange(len(y)) - 2, 0, len(y) - 5)
+    return at[y <= np.median(y[first[:, None] + np.arange(5)], axis=1)]

@@ -32,8 +32,9 @@ RESOLVED = 1.5
 LOUD, ABOVE_CHANCE = 0.1, 9.0
 """Least power of the window function (1 at frequency 0), and least ratio to its mean for random times,
 sum(w^2): random times pass that with the probability exp(-9)."""
-BLOCK_ROWS = 2**16
-"""Rows that are worked on at a time: they stay in the cache of a core."""
+BLOCK_ROWS = 2**18
+"""Rows that are worked on at a time: few enough for the cache of a core, and enough that threads seldom wait for the
+interpreter between two calls."""
 
 
 class Alias(IntFlag):
@@ -190,7 +191,7 @@ class Sampling:
         n = len(offsets) - 1
         out = cls(np.empty(len(t)), np.empty(len(t)), offsets, np.zeros(n), np.zeros(n), np.zeros(n))
         start = 0
-        while start < n:  # a block of rows stays in the processor's cache
+        while start < n:
             stop = int(np.searchsorted(offsets, offsets[start] + BLOCK_ROWS, side="right")) - 1
             stop = min(max(stop, start + 1), n)
             rows = slice(int(offsets[start]), int(offsets[stop]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import ZERO, njit
 from skysieve.dedispersion.cpu.baseline import LANES, level_block, part_means
 from skysieve.dedispersion.cpu.detect import BINS, SEGMENT, block_noise, boxcars, fixed_points, peaks
 from skysieve.dedispersion.cpu.simd import WIDE, any_window
@@ -73,7 +73,7 @@ def search_series(
     best = np.zeros(SEGMENT + 2 * reach, np.float32)
     which = np.zeros(SEGMENT + 2 * reach, np.int32)
     slots = levels.shape[1]
-    n = 0
+    n = ZERO
     for i in range(len(sums)):
         count = valid[i] - begin
         if count < 2:
