@@ -12,6 +12,7 @@ import numpy as np
 
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
+from skysieve.dedispersion.single_pulse.grouping import compile_beside
 from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.intake import Intake
 from skysieve.dedispersion.stream.receive.packets import POWER, VOLTAGE, Geometry, SkysieveParser, packets
@@ -43,6 +44,7 @@ def warm(options: Options, all_formats: bool = True) -> None:
         Also load everything from datagrams to candidates for packets of any kind, because it is not known which will
         arrive.
     """
+    compile_beside()
     plan, search = options.plan, options.search
     if plan is not None and plan.nchan > 1:
         observation = Observation(np.linspace(plan.top, plan.bottom, plan.nchan), plan.tsamp)
