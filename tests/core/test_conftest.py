@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from tests.conftest import ROOT, GpuRecord, asks_for_gpu, changed_files, gpu_hashes, is_whole_gpu_run, slow_cases
+from tests.conftest import GIVEN, ROOT, GpuRecord, asks_for_gpu, changed_files, gpu_hashes, is_whole_gpu_run, slow_cases
 
 
 def test_hashes_cover_kernels_and_launchers(tmp_path):
@@ -85,4 +85,7 @@ def test_a_third_of_the_cases_in_both_orders_runs_backwards_in_make_test():
 )
 def test_tests_that_need_a_gpu_are_asked_for_by_mark_or_folder(markexpr, args, asked):
     """Without a GPU they are skipped then, each with the reason; else they are left out."""
-    assert asks_for_gpu(SimpleNamespace(option=SimpleNamespace(markexpr=markexpr), args=args)) is asked
+    config = SimpleNamespace(option=SimpleNamespace(markexpr=markexpr), args=args, stash=pytest.Stash())
+    assert asks_for_gpu(config) is asked
+    config.stash[GIVEN], config.args = args, ["tests/gpu/test_y.py"]  # a worker that collects in another order
+    assert asks_for_gpu(config) is asked
