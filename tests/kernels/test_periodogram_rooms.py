@@ -57,7 +57,7 @@ def test_buffers_of_a_room_are_where_it_looks_for_them(runtime, monkeypatch):
     only_samples(monkeypatch)
     engine = cuda.Engine(default_spec(method="nufft", n_peaks=2, return_power=False), runtime=runtime)
     worker, seen = engine.workers[0], set()
-    grids = shared_grid(0.2, 1 / 1200, 20_480)  # so long that samples lie as far apart as the spans allow
+    grids = shared_grid(0.2, 1 / 1200, 20_480)  # long enough for the largest distance of samples that each span allows
     for k, span in enumerate((120.0, 60.0, 25.0, 120.0, 25.0, 120.0, 60.0, 60.0, 120.0)):
         run(engine, batch([20, 31 + k], span=span, seed=k), grids, power=False)
         for (lane, _), room in worker._rooms.items():

@@ -68,7 +68,7 @@ MOST_CELLS = 0.3
 MOST_GROUPS, LEAST_GROUP = 32, 16
 """Most groups of channels, and fewest channels of a group of more than `FEW_GROUPS`."""
 FEW_GROUPS, SMALL_GROUP = 8, 4
-"""Data of few channels have so many groups if these have so many channels: radar fills a small part of the band."""
+"""Groups of data of few channels, and the fewest channels of such a group: radar fills a small part of the band."""
 LEAST_SNR, HARM = 5.5, 4.5
 """Least S/N of an impulse in its own band, and in the whole band."""
 WHOLE_DM, PART_DM = 3.0, 10.0

@@ -262,7 +262,7 @@ class Worker(ABC):
 
     @property
     def _prepared(self) -> dict[str, Any]:
-        """What ``ls_prepare`` is told of every chunk."""
+        """Arguments of ``ls_prepare`` that are the same for every chunk."""
         return {
             "centre": self.spec.centred, "scale_kind": SCALE_KIND.get(self.spec.normalization, 0),
             "harmonics": self.harmonics, "fewest": self.spec.min_points,
