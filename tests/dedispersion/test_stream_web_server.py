@@ -13,11 +13,13 @@ from contextlib import suppress
 import pytest
 from tests.dedispersion.test_stream_commands import command
 from tests.dedispersion.test_stream_sink import wait_for
-from tests.dedispersion.test_stream_web import folder
 
 from skysieve.dedispersion.stream.web import process as web
 
-bokeh = pytest.importorskip("bokeh", reason="the extra 'web' is not installed")
+pytest.importorskip("bokeh", reason="the extra 'web' is not installed")
+
+from tests.dedispersion.test_stream_web import folder  # cannot be imported where that module is skipped
+
 __all__ = ["folder"]
 
 

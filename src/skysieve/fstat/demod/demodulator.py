@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.arrays import array_module
 from skysieve.core.checks import real_dtype
 from skysieve.core.device import Device, resolve
 from skysieve.fstat.contract import Dtype
@@ -226,9 +225,9 @@ class Demodulator:
             errors = found | errors
         params = dict(zip(NAMES, spins, strict=True))
         out = []
-        for one, factors, (Fa, Fb, _) in zip(self.sfts, self._factors, made, strict=True):
-            a, b = (array_module(Fa).asarray(x.astype(self.dtype)) for x in factors)
-            out.append(AtomsBatch(one.t, a * a, b * b, a * b, Fa, Fb, int(self.tsft), one.detector, params, errors))
+        for k, (one, (Fa, Fb, _)) in enumerate(zip(self.sfts, made, strict=True)):
+            antenna = self._antenna(k)
+            out.append(AtomsBatch(one.t, *antenna, Fa, Fb, int(self.tsft), one.detector, params, errors))
         return out
 
     def facts(self, bank: TemplateBank) -> dict[str, Any]:
@@ -287,6 +286,12 @@ class Demodulator:
                 x[rows] = x[other]
         Fa, Fb, failed = self._computed(k, inside)
         return Fa, Fb, other if failed in errors else failed
+
+    def _antenna(self, k: int) -> list[Any]:
+        """The sums a2, b2 and ab of a detector, in the memory of its Fa and Fb."""
+        a, b = (x.astype(self.dtype) for x in self._factors[k])
+        products = [a * a, b * b, a * b]
+        return self._projectors[k].copies(products) if self._projectors else products
 
     def _zeros(self, k: int, count: int) -> list[Any]:
         """Fa and Fb of templates without atoms."""

@@ -10,6 +10,8 @@ from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
 from skysieve.core.gpu.structs import fill, struct
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from skysieve.core.device import Device
@@ -95,6 +97,11 @@ class Projector:
         """An array of zeros, as those of `project`."""
         with on_device(self.runtime):
             return self.xp.zeros(shape, self.dtype)
+
+    def copies(self, arrays: Sequence[NDArray[Any]]) -> list[Any]:
+        """Copies of host arrays in the memory of `project`'s results, whichever GPU is current in this thread."""
+        with on_device(self.runtime):
+            return [self.xp.asarray(x) for x in arrays]
 
     def close(self) -> None:
         """Free the device's memory."""
