@@ -11,7 +11,17 @@ from skysieve.dedispersion import Candidates, Filterbank, fake, inject_pulses, p
 from skysieve.dedispersion.clean.receiver import Cleaner
 from skysieve.dedispersion.injections.interference import with_interference
 from skysieve.dedispersion.injections.pulses import Pulse
-from skysieve.dedispersion.single_pulse.vetting import REASONS, RED, SURE, Look, Vetting, _redness
+from skysieve.dedispersion.single_pulse.vetting import (
+    IMPULSES,
+    REASONS,
+    RED,
+    SURE,
+    WEAK,
+    Look,
+    Vetting,
+    _even,
+    _redness,
+)
 from skysieve.dedispersion.stream import StreamSearch
 
 BAND = {"nchan": 128, "tsamp": 1e-3, "fch1": 1500.0, "foff": -2.34375}
@@ -153,7 +163,7 @@ def test_bumps_of_the_baseline_are_vetoed(test_data, name):
 )
 def test_among_steps_a_candidate_has_to_be_dispersed(snr, power, broad, flat, sweep, among, why):
     obs = noise(1.0).observation
-    look = Look(snr, 0.85 * snr, math.nan, power, 0.76 * power, broad, flat, sweep, 1.0)
+    look = Look(snr, 0.85 * snr, math.nan, power, 0.76 * power, broad, flat, sweep, 1.0, snr)
     assert Vetting(obs, obs.top, 4148.8, 300.0, 2000)._reason(look, snr + 0.7, 30.0, 60, among) == why
 
 
@@ -200,11 +210,57 @@ def test_channels_with_radar_do_not_make_a_candidate():
     excess[:4] = 4.0
     few, free = vetting._few(excess, variance, pulsed)
     assert not few.any()
-    assert free == pytest.approx(0.8 * math.sqrt(28))
-    assert vetting._reason(Look(7.3, 4.0, free, 120.0, 40.0, 90.0, 20.0, 8.0, 1.0), 7.3, 50.0, 4, False) == "narrow"
+    assert free == pytest.approx(0.8 * math.sqrt(32))
+    look = Look(7.3, 4.0, free, 120.0, 40.0, 90.0, 20.0, 8.0, 1.0, 7.3)
+    assert vetting._reason(look, 7.3, 50.0, 4, False) == "narrow"
     excess[:4] = 1.3
     assert math.isnan(vetting._few(excess, variance, pulsed)[1])  # a pulse shows in all sub-bands
     assert math.isnan(vetting._few(excess, variance, None)[1])
+
+
+@pytest.mark.parametrize("bands", [16, 32])
+def test_the_rest_of_the_band_suggests_the_same_snr(bands):
+    """Of a burst that fills the band; not where one sub-band in eight has what lifts noise over the threshold."""
+    rng, variance = np.random.default_rng(2), np.ones(bands)
+    excess = rng.normal(7 / math.sqrt(bands), 1, (2000, bands))
+    excess += (7 - excess.sum(axis=1) / math.sqrt(bands))[:, None] / math.sqrt(bands)
+    even = np.array([_even(x, variance) for x in excess])
+    assert abs(even.mean() - 7) < 0.1
+    assert (even < WEAK * 6.7).mean() < 0.01
+    excess[:, : bands // 8] += 7 / math.sqrt(bands / 8)
+    excess -= excess.mean(axis=1)[:, None] - 7 / math.sqrt(bands)
+    assert np.mean([_even(x, variance) < WEAK * 6.7 for x in excess]) > 0.85
+
+
+@pytest.mark.parametrize(("time", "stop", "span"), [(0.2, 6000, (0, 2205)), (2.5, 4000, (0, 4000))])
+def test_impulses_after_a_candidate_count(time, stop, span):
+    """Those in the block after it, as far as the data reach: at the beginning of the data none come before it."""
+
+    class Counted:
+        def impulses(self, *asked):
+            return IMPULSES if asked == span else 0
+
+        def pulses(self, *asked):
+            return np.zeros(128, np.int64)
+
+    obs, x = noise(1.0).observation, noise(6.0).read().T.copy()
+    at = round(1000 * time)
+    x[at : at + 5] += 10
+
+    def samples(start, stop):
+        rows, gone = np.zeros((stop - start, 128), np.uint8), np.ones((stop - start, 128), bool)
+        low, high = max(start, 0), min(stop, len(x))
+        rows[low - start : high - start], gone[low - start : high - start] = x[low:high], False
+        return rows, gone
+
+    columns = {
+        "snr": np.array([15.0]),
+        "dm": np.array([4.0]),
+        "time": np.array([time + 2.5e-3]),
+        "width": np.array([5e-3]),
+    }
+    vetting = Vetting(obs, obs.top, 4148.8, 300.0, 2000)
+    assert vetting.reasons(columns, samples, Counted(), (0, stop)).tolist() == ["undispersed"]
 
 
 def test_interference_does_not_take_a_pulse_with_it(monkeypatch):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from statistics import NormalDist
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,12 +63,14 @@ RESOLVED, SURELY = 2.0, 4.0
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion is
 stronger than a pulse, and from which on a pulse is `dispersed`, too."""
 IMPULSES, SECONDS = 3, 32.0
-"""Impulses and steps that were removed in so many seconds before a candidate, from which on it has to be
-`Look.dispersed` and not `WEAK`; and impulses in a channel, from which on there is known interference in it.  After
-fewer seconds of data, as many fewer are enough."""
+"""Impulses and steps that were removed in so many seconds before a candidate and in the block after it, from which on
+it has to be `Look.dispersed` and not `WEAK`; and impulses in a channel, from which on there is known interference in
+it.  In fewer seconds of data, as many fewer are enough."""
 WEAK = 0.92
-"""Part of the threshold of the search that the S/N against the samples beside a candidate has to reach there (the
-bursts of a campaign had about 0.92 and more, other candidates that are dispersed 0.90 and less)."""
+"""Part of the threshold of the search that `Look.snr` and `Look.even` have to reach there (the bursts of a campaign had
+about 0.92 and more, other candidates that are dispersed 0.90 and less)."""
+LOUDEST = 8
+"""One of so many parts of the sub-bands, the strongest, is left out of `Look.even`: about what radar fills."""
 BRIGHTER = 2.0
 """S/N by which sub-bands of known interference exceed what the others suggest, from which on the others alone count."""
 CHANCES, LOUDER = 4, 2.0
@@ -117,7 +120,8 @@ class Look:
     rest : float
         The same without the strongest fifth of the sub-bands.
     free : float
-        S/N in the sub-bands without known interference, if the others are brighter than these suggest; NaN otherwise.
+        S/N that the sub-bands without known interference suggest for all, if the others are brighter than that; NaN
+        otherwise.
     power, undispersed : float
         Sum over sub-bands of the squares of their S/N: of the window, and of the best window without dispersion that
         covers it there.
@@ -127,6 +131,9 @@ class Look:
         Widths by which the arrival differs over the sub-bands that carry its power.
     red : float
         Scatter of neighbouring windows over that of white noise: 1 for white noise.
+    even : float
+        S/N that the sub-bands without the strongest eighth suggest for all: about ``snr`` for a burst that fills the
+        band, and less if few sub-bands have most of its power.
     """
 
     snr: float
@@ -138,6 +145,7 @@ class Look:
     broad_undispersed: float
     sweep: float
     red: float
+    even: float
 
     def lacks(self, part: float) -> bool:
         """Whether the best window without dispersion lacks less than a part of the power."""
@@ -221,13 +229,14 @@ class Vetting:
             size = max(1, round(width / self.obs.tsamp))
             at = round(top / self.obs.tsamp)
             before = max(limits[0], at - round(SECONDS / self.obs.tsamp))
-            needed = max(1.0, min(IMPULSES, IMPULSES * (at + size - before) * self.obs.tsamp / SECONDS))
-            look = self.look(read, dm, at, size, cleaner.pulses(before, at + size) >= needed)
+            after = min(limits[1], at + size + self.block)
+            needed = max(1.0, min(IMPULSES, IMPULSES * (after - before) * self.obs.tsamp / SECONDS))
+            look = self.look(read, dm, at, size, cleaner.pulses(before, after) >= needed)
             if look is None:
                 return ""
             if self._cut(dm, at, size, limits):
                 return "edge"
-            return self._reason(look, snr, dm, size, beside or cleaner.impulses(before, at + size) >= needed)
+            return self._reason(look, snr, dm, size, beside or cleaner.impulses(before, after) >= needed)
 
         found = np.zeros(len(columns["snr"]), f"U{max(map(len, REASONS))}")
         if self.usable and len(found):
@@ -290,7 +299,8 @@ class Vetting:
 
     def _reason(self, look: Look, snr: float, dm: float, width: int, among: bool) -> str:
         """Why a candidate is vetoed; ``among`` says whether impulses or steps of the gain were removed before it."""
-        if look.free < WEAK * self.threshold or (look.rest < NARROW[0] * look.snr and look.lacks(NARROW[1])):
+        least = WEAK * self.threshold
+        if look.free < least or (look.rest < NARROW[0] * look.snr and look.lacks(NARROW[1])):
             return "narrow"
         if look.broad_undispersed > BETTER[0] * look.broad + BETTER[1]:
             return "undispersed"
@@ -302,7 +312,9 @@ class Vetting:
             return "undispersed"
         if (look.red > RED and look.snr < SURE * look.red) or not EVEN[0] <= look.snr / snr <= EVEN[1]:
             return "red noise"
-        return "red noise" if among and look.snr < WEAK * self.threshold else ""
+        if among and look.snr < least:
+            return "red noise"
+        return "narrow" if among and look.even < least else ""
 
     def look(
         self, samples: Samples, dm: float, at: int, width: int, pulsed: NDArray[np.bool_] | None = None
@@ -359,6 +371,7 @@ class Vetting:
             *self._broad(excess, on_v, s0, q0, middle, w, side),
             math.sqrt(12 * spread) / w,
             _redness(s.sum(axis=0), q.sum(axis=0), w, side, guard, float(var.sum()) * bin_),
+            _even(excess, on_v),
         )
 
     def _few(
@@ -374,7 +387,8 @@ class Vetting:
             return few, math.nan
         root, other = math.sqrt(variance[known].sum()), math.sqrt(variance[~known].sum())
         snr, free = float(_over(excess[known].sum(), root)), float(_over(excess[~known].sum(), other))
-        return few, free if snr > free * _over(root, other) + BRIGHTER else math.nan
+        bright = snr > free * _over(root, other) + BRIGHTER
+        return few, free * float(_over(math.sqrt(variance.sum()), other)) if bright else math.nan
 
     def _broad(
         self, excess: NDArray[np.float64], variance: NDArray[np.float64], s: NDArray[np.float64],
@@ -505,6 +519,28 @@ def _excess(
     return on - beside * _over(variance, beside_v), variance
 
 
+def _even(excess: NDArray[np.float64], variance: NDArray[np.float64]) -> float:
+    """`Look.even`, from sums of sub-bands and their variances.
+
+    Without the strongest ``k`` of ``n`` sub-bands, which noise makes stronger than the others, a burst of S/N ``s`` in
+    all has ``sqrt((n - k) / n) s - t / sqrt(n - k)``; ``t`` is the sum of the ``k`` highest of ``n`` normal numbers on
+    average (Blom 1958).
+
+    >>> rng = np.random.default_rng(0)
+    >>> round(float(np.mean([_even(rng.normal(2, 1, 16), np.ones(16)) for _ in range(1000)])), 1)
+    8.0
+    """
+    some = variance > 0
+    excess, variance, n = excess[some], variance[some], int(some.sum())
+    k = max(1, round(n / LOUDEST))
+    if n < 2 * k:
+        return float(_over(excess.sum(), math.sqrt(variance.sum())))
+    rest = np.argsort(-excess, kind="stable")[k:]
+    snr = float(excess[rest].sum()) / math.sqrt(variance[rest].sum())
+    highest = sum(NormalDist().inv_cdf((n - i - 0.375) / (n + 0.25)) for i in range(k))
+    return (snr + highest / math.sqrt(n - k)) * math.sqrt(n / (n - k))
+
+
 def _beside(width: int) -> int:
     """Samples on each side of a window from which its level is taken."""
     return max(2 * width, 16)
@@ -533,11 +569,11 @@ def _undispersed(
         Its width, and its first sample at the top of the band.
     """
     best, count = 0.0, s.shape[1] - 1
-    for size in sorted({max(1, round(w * part)) for part in (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)}):
+    for size in sorted({max(1, round(w * 1.19**k)) for k in range(-6, 5)}):
         gap = size // 2
         near = max(size, min(_beside(size), side - size - gap))
         low, high = max(near + gap, side - size), min(count - near - size - gap, math.ceil(middle.max()) + w)
-        at = np.arange(low, high + 1, max(1, size // 8))
+        at = np.arange(low, high + 1, max(1, size // 16))
         covered = np.minimum(at + size, middle[:, None] + w) - np.maximum(at, middle[:, None])
         inside = covered >= 0.5 * min(w, size)
         some = power @ inside >= 0.5 * power.sum()
