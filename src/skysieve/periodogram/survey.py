@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from skysieve.periodogram.analysis.bootstrap import power_at
 from skysieve.periodogram.contract import BAND_MODELS, METHODS, Status
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.multiband import DEFAULT_PENALTY
-from skysieve.periodogram.result.aliases import Alias, Sampling, alias_relations, relation_texts
+from skysieve.periodogram.result.aliases import Alias, Sampling, alias_relations, compiled_relations, relation_texts
 from skysieve.periodogram.result.columns import table_columns
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.
 loses little; most rows of a chunk, whose answers are made while the next one is searched."""
 FINISHERS = 8
 """Most threads that make the answers of chunks."""
+COMPILED_ROWS, LOADED_ROWS = 10_000_000, 50_000_000
+"""Rows of a file whose aliases take longer than to compile their code, and if numba is not loaded, than to load it."""
 METHOD_NAMES = np.array(["none", *METHODS])
 SHORT = 0.02
 """Shortest period in days that is assumed for the first chunk of a range without one."""
@@ -195,21 +199,24 @@ def join(parts: list[Found]) -> Found:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a run of objects, and which of them the search used."""
+    """Rows of a run of objects."""
 
     t: NDArray[np.float64]
     y: NDArray[np.float64]
     dy: NDArray[np.float64] | None
     offsets: NDArray[np.int64]
-    usable: NDArray[np.bool_]
     band: NDArray[np.int64] | None = None
 
     @classmethod
     def of(cls, curves: LightCurves, banded: bool = False) -> Rows:
-        """Rows in which nothing is missing; ``banded``: the bands are numbers."""
-        t, y, dy = curves.t, curves.y, curves.dy
-        usable = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
-        return cls(t, y, dy, curves.offsets, usable, curves.band if banded else None)
+        """The rows of light curves; ``banded``: the bands are numbers."""
+        return cls(curves.t, curves.y, curves.dy, curves.offsets, curves.band if banded else None)
+
+    @cached_property
+    def usable(self) -> NDArray[np.bool_]:
+        """Rows in which nothing is missing."""
+        there = np.isfinite(self.t) & np.isfinite(self.y)
+        return there if self.dy is None else there & np.isfinite(self.dy)
 
     def more_means(self) -> NDArray[np.int64]:
         """Means of each object beyond its first: the number of its bands less one."""
@@ -243,9 +250,9 @@ def no_formula(request: Request, has_dy: bool, banded: bool) -> str | None:
 
 
 def probabilities(
-    rows: Rows, sampling: Sampling, power: NDArray[Any], result: LombScargleResult, request: Request
+    rows: Rows, variance: NDArray[Any], power: NDArray[Any], result: LombScargleResult, request: Request
 ) -> NDArray[np.float64]:
-    """Baluev's false-alarm probability of each peak; NaN where no formula holds.
+    """Baluev's false-alarm probability of each peak; NaN where no formula holds.  ``variance``: of the times.
 
     A mean for each band takes a degree of freedom each, and nothing else changes (Baluev 2008: the model to compare
     with may be any linear one).
@@ -256,13 +263,12 @@ def probabilities(
     ok = np.flatnonzero(np.asarray(result.status) == Status.OK)
     if ok.size == 0:
         return out
-    variance = np.maximum(sampling.mean_square[ok] - sampling.mean[ok] ** 2, 0)
     grids = result.grids
     highest = np.broadcast_to(grids.f0 + grids.df * (grids.nf - 1), (len(power),))[ok]
     noise = fap.Noise(
         (np.asarray(result.n_used) - rows.more_means())[ok, None],
         np.asarray(result.span, np.float64)[ok, None],
-        np.sqrt(4 * np.pi * variance)[:, None],
+        np.sqrt(4 * np.pi * np.maximum(variance[ok], 0))[:, None],
         highest[:, None],
         request.arguments.get("normalization", "standard"),
     )
@@ -359,7 +365,7 @@ def search(
 
     noted: set[str] = set()
     done, size = 0, 0
-    has_dy = True
+    has_dy, compiled = True, False
     workers = finishers(request.arguments.get("threads") or usable_cores())
     waiting: deque[Future[Found]] = deque()
     several = MultibandPlan(return_power=False, **request.band_arguments) if banded else None
@@ -369,7 +375,11 @@ def search(
     ):
         try:
             for piece in pieces:
-                size = size or first_chunk(piece, request)
+                if not size:
+                    size = first_chunk(piece, request)
+                    compiled = worth_compiling(total * piece.n_rows / len(piece))
+                    if compiled:
+                        pool.submit(compile_ahead)
                 has_dy = piece.dy is not None
                 if banded and piece.band is not None and piece.band_names is None:
                     piece = replace(piece, band=np.unique(piece.band, return_inverse=True)[1].reshape(-1))
@@ -394,7 +404,7 @@ def search(
                             result = plan.execute(t, y, dy, offsets=offsets, progress=report)
                     seconds = max(time.monotonic() - started, 1e-3)
                     size = max(1, min(CHUNK_GROWTH * size, round((stop - start) * CHUNK_SECONDS / seconds)))
-                    waiting.append(pool.submit(finish, part, result, request, banded))
+                    waiting.append(pool.submit(finish, part, result, request, banded, compiled))
                     for w in caught:
                         if note is not None and str(w.message) not in noted:
                             noted.add(str(w.message))
@@ -432,14 +442,39 @@ def chunk_lines(about: dict[str, Any], result: LombScargleResult, n: int, second
     ]
 
 
-def finish(part: LightCurves, result: LombScargleResult, request: Request, banded: bool) -> Found:
+def worth_compiling(rows: float) -> bool:
+    """Whether compiled code makes the aliases of so many rows: it is worth its loading, or stored and loaded."""
+    loaded = "skysieve.core.cpu.jit" in sys.modules
+    if rows >= (COMPILED_ROWS if loaded else LOADED_ROWS):
+        return True
+    if not loaded:
+        return False
+    from skysieve.periodogram.cpu import aliases
+
+    return aliases.is_ready()
+
+
+def compile_ahead() -> None:
+    """Load the compiled code of the aliases, or let another process compile it."""
+    from skysieve.periodogram.cpu import aliases
+
+    aliases.compile_beside()
+
+
+def finish(
+    part: LightCurves, result: LombScargleResult, request: Request, banded: bool, compiled: bool = False
+) -> Found:
     """The answers of a chunk: peaks with their aliases and false-alarm probabilities."""
     n = len(part)
     frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
     power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
     rows = Rows.of(part, banded)
-    sampling = Sampling.of(rows.t, rows.dy, rows.offsets, rows.usable)
-    aliases = alias_relations(sampling, frequency, np.asarray(result.span, np.float64))
+    spans = np.asarray(result.span, np.float64)
+    if compiled:
+        aliases, mean, mean_square = compiled_relations(rows.t, rows.y, rows.dy, rows.offsets, frequency, spans)
+    else:
+        sampling = Sampling.of(rows.t, rows.dy, rows.offsets, rows.usable)
+        aliases, mean, mean_square = alias_relations(sampling, frequency, spans), sampling.mean, sampling.mean_square
     status = np.asarray(result.status)
     method = np.zeros(n, np.uint8)
     for number, name in enumerate(METHOD_NAMES):
@@ -453,7 +488,7 @@ def finish(part: LightCurves, result: LombScargleResult, request: Request, bande
         frequency=frequency,
         frequency_error=np.asarray(result.peaks.frequency_error, np.float64).reshape(n, -1),
         power=power,
-        fap=probabilities(rows, sampling, power, result, request),
+        fap=probabilities(rows, mean_square - mean**2, power, result, request),
         alias=aliases.flag,
         alias_of=aliases.of,
         relation=aliases.relation,
