@@ -22,7 +22,14 @@ from skysieve.periodogram.analysis.bootstrap import power_at
 from skysieve.periodogram.contract import BAND_MODELS, METHODS, Status
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.multiband import DEFAULT_PENALTY
-from skysieve.periodogram.result.aliases import Alias, Sampling, alias_relations, compiled_relations, relation_texts
+from skysieve.periodogram.result.aliases import (
+    Alias,
+    Sampling,
+    alias_relations,
+    compiled_relations,
+    is_compiled,
+    relation_texts,
+)
 from skysieve.periodogram.result.columns import table_columns
 
 if TYPE_CHECKING:
@@ -133,28 +140,17 @@ class Found:
         return len(self.ids)
 
     @property
-    def status_text(self) -> NDArray[np.str_]:
-        """The status of each object in words."""
-        return np.array([status.text for status in Status])[self.status]
-
-    @property
-    def method(self) -> NDArray[np.str_]:
-        """The method that searched each object; "none" for those without a period."""
-        return METHOD_NAMES[self.method_number]
-
-    @property
     def alias_text(self) -> NDArray[np.str_]:
         """The alias relation of each peak in words."""
         return relation_texts(self.relation.shape[1])[self.relation]
 
     def ambiguity(self, i: int) -> str:
         """Doubts about the best period of object ``i``: its highest alias, or a rhythm of the sampling."""
-        doubts = [str(self.alias_text[i, 0])] if self.alias[i, 0] & Alias.SAMPLING else []
+        texts = relation_texts(self.relation.shape[1])[self.relation[i]]
+        doubts = [str(texts[0])] if self.alias[i, 0] & Alias.SAMPLING else []
         real = Alias.DAY | Alias.MONTH | Alias.YEAR
         for k in np.flatnonzero((self.alias_of[i] == 0) & (self.alias[i] & int(real) > 0))[:1]:
-            doubts.append(
-                f"{self.power[i, k] / self.power[i, 0]:.2f} at {str(self.alias_text[i, k]).removeprefix('#1 ')}"
-            )
+            doubts.append(f"{self.power[i, k] / self.power[i, 0]:.2f} at {str(texts[k]).removeprefix('#1 ')}")
         return "; ".join(doubts)
 
     def table(
@@ -194,6 +190,8 @@ class Found:
 
 def join(parts: list[Found]) -> Found:
     """Join answers, one after another."""
+    if len(parts) == 1:
+        return parts[0]
     return Found(*(joined([getattr(p, name) for p in parts]) for name in Found.__dataclass_fields__))
 
 
@@ -377,9 +375,10 @@ def search(
             for piece in pieces:
                 if not size:
                     size = first_chunk(piece, request)
-                    compiled = worth_compiling(total * piece.n_rows / len(piece))
+                    rows = total * piece.n_rows / max(1, len(piece))
+                    compiled = rows >= LOADED_ROWS or "skysieve.core.cpu.jit" in sys.modules
                     if compiled:
-                        pool.submit(compile_ahead)
+                        pool.submit(compile_ahead, rows)
                 has_dy = piece.dy is not None
                 if banded and piece.band is not None and piece.band_names is None:
                     piece = replace(piece, band=np.unique(piece.band, return_inverse=True)[1].reshape(-1))
@@ -442,35 +441,27 @@ def chunk_lines(about: dict[str, Any], result: LombScargleResult, n: int, second
     ]
 
 
-def worth_compiling(rows: float) -> bool:
-    """Whether compiled code makes the aliases of so many rows: it is worth its loading, or stored and loaded."""
-    loaded = "skysieve.core.cpu.jit" in sys.modules
-    if rows >= (COMPILED_ROWS if loaded else LOADED_ROWS):
-        return True
-    if not loaded:
-        return False
+def compile_ahead(rows: float) -> None:
+    """Load the compiled code of the aliases; if it is not stored and rows are many, let another process compile it."""
     from skysieve.periodogram.cpu import aliases
 
-    return aliases.is_ready()
-
-
-def compile_ahead() -> None:
-    """Load the compiled code of the aliases, or let another process compile it."""
-    from skysieve.periodogram.cpu import aliases
-
-    aliases.compile_beside()
+    if rows >= COMPILED_ROWS:
+        aliases.compile_beside()
 
 
 def finish(
     part: LightCurves, result: LombScargleResult, request: Request, banded: bool, compiled: bool = False
 ) -> Found:
-    """The answers of a chunk: peaks with their aliases and false-alarm probabilities."""
+    """The answers of a chunk: peaks with their aliases and false-alarm probabilities.
+
+    ``compiled``: compiled code finds the aliases, as soon as it is stored.
+    """
     n = len(part)
     frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
     power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
     rows = Rows.of(part, banded)
     spans = np.asarray(result.span, np.float64)
-    if compiled:
+    if compiled and is_compiled():
         aliases, mean, mean_square = compiled_relations(rows.t, rows.y, rows.dy, rows.offsets, frequency, spans)
     else:
         sampling = Sampling.of(rows.t, rows.dy, rows.offsets, rows.usable)

@@ -1,8 +1,8 @@
 """numba kernel of the aliases among the peaks of many objects: what `result.aliases` does with NumPy, without Python's
 lock and without arrays of all rows between the steps.
 
-Sums over the rows of an object add in the order of `numpy.add.reduceat`, so that the moments have the same bits; powers of
-the window function differ from NumPy's by rounding.
+Sums over the rows of an object add in the order of `numpy.add.reduceat`, so that the moments have the same bits; powers
+of the window function differ from NumPy's by rounding.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def smallest(a, n):
 
 @njit(nogil=True, error_model="numpy")
 def sampling_of(t, y, dy, has_dy, lo, n, relative, weight, work, left, sizes):
-    """Times from the first used row on and weights of ``n`` rows, and the sum of the squares of the weights, the mean and
-    the mean square of the times; see `result.aliases.Sampling`.  Rows with a number that is not finite are not used."""
+    """Fill in times and weights of ``n`` rows, and return the sum of the squares of the weights, the mean and the
+    mean square of the times; see `result.aliases.Sampling`.  Rows with a number that is not finite are not used."""
     outline()
     for j in range(n):
         e = dy[lo + j] if has_dy else 1.0
@@ -174,9 +174,7 @@ def relate(
         lo, n = offsets[i], offsets[i + 1] - offsets[i]
         if n == 0:
             continue
-        squared, mean[i], mean_square[i] = sampling_of(
-            t, y, dy, has_dy, lo, n, relative, weight, work, left, sizes
-        )
+        squared, mean[i], mean_square[i] = sampling_of(t, y, dy, has_dy, lo, n, relative, weight, work, left, sizes)
         span = spans[i]
         for low in range(k):
             here = peaks[i, low]
@@ -216,10 +214,11 @@ def relate(
 def relations(
     t: NDArray[Any], y: NDArray[Any], dy: NDArray[Any] | None, offsets: NDArray[np.int64],
     frequency: NDArray[np.float64], spans: NDArray[np.float64],
-    rhythms: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8]], rules: tuple[float, float, float, int, int],
+    rhythms: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8]],
+    rules: tuple[float, float, float, int, int],
 ) -> tuple[tuple[NDArray[Any], ...], NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Flags, higher peaks, relations and powers of the window function as in `result.aliases.Relations`, and the weighted
-    means of the times and of their squares.
+    """Flags, higher peaks, relations and powers of the window function as in `result.aliases.Relations`, and the
+    weighted means of the times and of their squares.
 
     ``rhythms``: frequencies, least time spans and flags of `result.aliases.Rhythms`; ``rules``: see `relate`.
     """
@@ -232,9 +231,9 @@ def relations(
     rows = tuple(np.empty(size) for size in (longest, longest, longest, TILE, TILE))
     known, needs, flags = rhythms
     order = np.argsort(needs, kind="stable")
-    errors = t[:0] if dy is None else dy
-    t, y, errors, offsets, peaks, spans, known, needs, flags, order = read_only(
-        t, y, errors, offsets, np.ascontiguousarray(frequency), np.ascontiguousarray(spans), known, needs, flags, order
+    native = [np.require(x, np.float64, ["C", "A"]) for x in (t, y, t[:0] if dy is None else dy, frequency, spans)]
+    t, y, errors, peaks, spans, offsets, known, needs, flags, order = read_only(
+        *native, offsets, known, needs, flags, order
     )
     width, loud, chance, own, multiple = rules
     numbers = (float(width), float(loud), float(chance), np.uint8(own), np.uint8(multiple))
