@@ -331,6 +331,7 @@ def search(
     *,
     total: int,
     banded: bool,
+    rows: int = 0,
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
     detail: Callable[[str], None] | None = None,
@@ -349,6 +350,9 @@ def search(
         Number of objects in all pieces.
     banded : bool
         Whether the file has several bands that are fitted as such.
+    rows : int
+        Number of rows of all pieces, and of what is searched like them before and after; compiled code finds the
+        aliases of many.
     progress : callable, optional
         ``progress(done, total)`` counts objects.
     note : callable, optional
@@ -375,7 +379,6 @@ def search(
             for piece in pieces:
                 if not size:
                     size = first_chunk(piece, request)
-                    rows = total * piece.n_rows / max(1, len(piece))
                     compiled = rows >= LOADED_ROWS or "skysieve.core.cpu.jit" in sys.modules
                     if compiled:
                         pool.submit(compile_ahead, rows)
@@ -441,7 +444,7 @@ def chunk_lines(about: dict[str, Any], result: LombScargleResult, n: int, second
     ]
 
 
-def compile_ahead(rows: float) -> None:
+def compile_ahead(rows: int) -> None:
     """Load the compiled code of the aliases; if it is not stored and rows are many, let another process compile it."""
     from skysieve.periodogram.cpu import aliases
 
