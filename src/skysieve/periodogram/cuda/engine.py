@@ -50,8 +50,8 @@ FEWEST_NEW = 250_000
 FEWEST_ON_DEVICE = 1 << 19
 """The same for rows that are on the GPU already: there are no copies to overlap, so longer chunks are better."""
 MOST_ROWS = 1 << 22
-"""Most rows of a chunk: the host divides and delivers chunks, which takes it as long for few rows (1,000,000 light
-curves of 155 rows from the memory of an H200's host: 0.49 s; with 1 << 20 rows 0.78 s; on two H200s 0.33 and 0.58 s)."""
+"""Most rows of a chunk: to divide and to deliver a chunk takes the host as long with few rows.  1,000,000 light curves
+of 155 rows from host memory take 0.49 s on an H200 and 0.33 s on two, with 1 << 20 rows 0.78 and 0.58 s."""
 FEWEST_STAGED = 1 << 15
 """New rows in one piece of host memory, more than these and no more than `FEWEST_NEW`, are copied to page-locked memory
 by other threads while they are divided.  Fewer take less time than to call the threads."""
