@@ -299,7 +299,9 @@ def check_launch(kernel: str, grid: Sequence[int], block: Sequence[int], args: S
         raise KernelError(f"{kernel}: {len(args)} arguments, expected at most {_SLOTS}")
     if not _PLAIN.isdisjoint(map(type, args)):
         i = next(i for i, a in enumerate(args) if type(a) in _PLAIN)
-        raise TypeError(f"{kernel}: argument {i} is the Python number {args[i]!r}, expected a NumPy scalar with a width")
+        raise TypeError(
+            f"{kernel}: argument {i} is the Python number {args[i]!r}, expected a NumPy scalar with a width"
+        )
     return min(grid) > 0
 
 
