@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.marks import slow
+from tests.marks import product_of, slow
 from tests.periodogram.test_stops import no_file_above
 from typer.testing import CliRunner, Result
 
@@ -157,13 +157,9 @@ QUICK_FORMS = (
     [
         *((form, 23, (*GRID, "--multiband", "none")) for form in QUICK_FORMS),
         *(slow(form, 23, (*GRID, "--multiband", "none")) for form in FORMS if form not in QUICK_FORMS),
-        *((form, 100_000, (*GRID, "--multiband", "none")) for form in ("rows", "lists")),
-        *(slow(form, 100_000, (*GRID, "--multiband", "none")) for form in FORMS if form not in ("rows", "lists")),
-        *(
-            (form, 23, options)
-            for form in ("rows", "lists")
-            for options in (("--device", "cpu"), (*GRID, "--jitter", "1"))
-        ),
+        ("rows", 100_000, (*GRID, "--multiband", "none")),
+        *(slow(form, 100_000, (*GRID, "--multiband", "none")) for form in FORMS if form != "rows"),
+        *product_of(("rows", "lists"), (23,), (("--device", "cpu"), (*GRID, "--jitter", "1"))),
     ],
 )
 def test_as_if_read_whole(
@@ -236,7 +232,9 @@ def test_other_files_are_read_whole(odd: str, small_pieces: None, tmp_path: Path
 EPOCH = np.datetime64("1858-11-17", "us")
 
 
-@pytest.mark.parametrize("form", ["timestamps", "time zone", "text", "limits", "lists of dates", "lists of limits"])
+@pytest.mark.parametrize(
+    "form", ["timestamps", slow("time zone"), slow("text"), "limits", "lists of dates", slow("lists of limits")]
+)
 def test_dates_and_limits_are_read_whole(form: str, small_pieces: None, tmp_path: Path) -> None:
     """The table is that of the same numbers in pieces, and the times are days, whatever ``--time-unit`` says."""
     table = rows()
