@@ -228,11 +228,6 @@ def test_functions_are_compiled_together_in_processes(tmp_path, monkeypatch):
     assert sorted(path.name.split("-")[0] for path in files(tmp_path)) == ["centred_sums", "weighted_sums"]
     assert jit.is_compiled(other[0], *other[1])
     assert len(direct.centred_sums.overloads) == 0  # another process stored it
-    files(tmp_path)[0].unlink()
-    files(tmp_path)[0].unlink()
-    monkeypatch.setitem(jit._beside, other[0].py_func, None)
-    jit.compile_together(one, other)  # of two functions, a process of `compile_beside` has one
-    assert files(tmp_path) == []
 
 
 @pytest.mark.usefixtures("with_helpers")

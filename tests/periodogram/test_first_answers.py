@@ -146,13 +146,3 @@ def test_peaks_of_both_types_are_refined_by_the_same_code():
         lombscargle(*curve(), nterms=4, dtype=dtype, return_power=False, **GRID)
         counts.append([len(kernel.signatures) for kernel in (search.conclude, fourier_search.conclude)])
     assert counts[0] == counts[1]
-
-
-@pytest.mark.parametrize("nterms", [1, 4])
-def test_the_end_of_the_search_is_compiled_ahead_for_the_types_that_it_gets(nterms):
-    kernel = search.conclude if nterms == 1 else fourier_search.conclude
-    lombscargle(*curve(), nterms=nterms, method="nufft", **GRID)
-    before = set(kernel.overloads)
-    assert before
-    engine.conclude_none(nterms)
-    assert set(kernel.overloads) == before

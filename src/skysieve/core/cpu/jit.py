@@ -391,7 +391,7 @@ def compile_together(*calls: tuple[Any, Sequence[Any]]) -> None:
         typed = [
             (kernel, tuple(kernel.typeof_pyval(a) for a in args))
             for kernel, args in calls
-            if not is_compiled(kernel, *args) and kernel.py_func not in _beside
+            if not is_compiled(kernel, *args)
         ]
         if len(typed) >= 2:
             _compile_in_processes(typed)

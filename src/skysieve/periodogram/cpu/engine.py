@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.cpu import jit
 from skysieve.core.cpu.jit import FirstAnswers, interpreted_if_small
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
@@ -130,8 +129,6 @@ class Engine:
             t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
             views = [a[start:stop] for a in (used, t_min, span, status)]
             run = interpreted_if_small(scan, STEPS * len(t))
-            if run is scan and self.spec.method != "finufft":  # these are no first answers
-                self.compile_beside()
             self._spread(stop - start, lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, *views))  # noqa: B023
         return Scan(used, np.diff(source.offsets) - used, t_min, span, status)
 
@@ -186,17 +183,6 @@ class Engine:
 
             return series.first_seconds(self.model, n, nf)
         return float(np.sum(FIRST_PAIR * n * nf + FIRST_FREQUENCY * nf + FIRST_OBJECT))
-
-    def compile_beside(self) -> None:
-        """Start to compile the end of the search in another process, where it is not stored.
-
-        This process compiles what comes before.
-        """
-        kernel = search.conclude
-        if self.model is not None:
-            from skysieve.periodogram.cpu.fourier.search import conclude as kernel
-        nterms = 1 if self.model is None else 2  # the same functions are for any other number
-        jit.compile_beside(f"from {__name__} import conclude_none; conclude_none({nterms})", kernel)
 
     # ------------------------------------------------------------------ one chunk
     def _spread(self, n: int, work: Callable[[int, int], Any]) -> None:
@@ -338,7 +324,7 @@ class SinusoidSearch(ChunkSearch):
         dtype = self.engine.dtype
         points = int(self.curves.n_used[which].max())
         length = self.length(method, combs)
-        exact = direct = constants = None
+        constants = None
         if method == NUFFT:
             df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
             ends = self.curves.t[self.curves.start[which] + self.curves.n_used[which] - 1]
@@ -347,11 +333,12 @@ class SinusoidSearch(ChunkSearch):
             constants = state.Constants.of(nufft.tables(combs, LANES, dtype))
         else:
             work = _scratch_of(self.engine, "direct", state.direct_work, points, length)
-            exact, direct = (True, None) if self.plain else (None, True)
+            if not self.plain:
+                constants = state.Constants.of(nufft.tables(LANES, LANES, dtype))
         arguments = (
-            exact, direct, which, first, last, length, combs, nufft.KERNELS[dtype].modes, self.curves, self.grid,
-            constants, work, self.answers, self.engine.form, self.mean,
-            (GUARD if method == NUFFT else DIRECT_GUARD)[dtype], best, taken,
+            method, which, first, last, length, combs, nufft.KERNELS[dtype].modes, self.curves, self.grid, constants,
+            work, self.answers, self.engine.form, self.mean, (GUARD if method == NUFFT else DIRECT_GUARD)[dtype],
+            best, taken,
         )  # fmt: skip
         return arguments, work
 
@@ -382,17 +369,6 @@ class SinusoidSearch(ChunkSearch):
             self.objects(method, combs, np.array([i]))
         else:
             super().one(method, combs, i, nf)
-
-
-def conclude_none(nterms: int) -> None:
-    """Call the end of the search of a chunk, for none of its objects: see `Engine.compile_beside`."""
-    one, count, none = np.ones(1), np.ones(1, np.int64), np.zeros(0, np.int64)
-    curves = state.Curves(one, one, one, np.zeros(1, np.int64), count, one, one)
-    grid = state.Frequencies(one, one, count, np.empty(0), 1)
-    peaks = (np.zeros((1, 1)) for _ in range(3))
-    answers = state.Answers(np.empty(0), np.zeros(2, np.int64), np.zeros((1, 1), np.int64), *peaks)
-    job = Engine(Spec(nterms=nterms), threads=1)._search_of(curves, grid, answers)
-    job.kernels.conclude(*job.ending(none, job.work_of_one(0), *search.best_rows(answers, 0)))
 
 
 def read_only(*arrays: NDArray[Any]) -> list[NDArray[Any]]:

@@ -198,38 +198,35 @@ def exact_powers(f0, df, base, m, values, t, w, wy, n, floating_mean, work):
 
 
 @njit(nogil=True, error_model="numpy")
-def stretch(exact, direct, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):
+def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):
     """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True if some must be computed again.
 
-    They are ``exact`` for lists of frequencies and for a first answer, come from ``direct`` sums, or from combs with
-    these ``constants``; the other two are None, which is known when this is compiled.
+    Without ``constants``, for lists of frequencies and for a first answer, each is an exact power.
     """
     outline()
     lo, n = curves.start[i], curves.n_used[i]
     t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
-    if exact is not None:
+    if constants is None:
         base = k * IRREGULAR_STRETCH
         exact_powers(f0, df, base, min(IRREGULAR_STRETCH, nf - base), grid.values, t, w, wy, n, floating_mean, work)
         return None
-    if direct is not None:
-        first = k * DIRECT_STRETCH
-        coarse = min(COARSE, (nf - first + PER_COARSE - 1) // PER_COARSE)
-        return direct_range(f0, df, first, coarse, t, w, wy, n, work, floating_mean, guard, work.block)
-    if constants is not None:
+    if method == NUFFT:
         folds1, folds2 = fold_counts(combs, df * t[n - 1])
         f, f_low = grid_point(f0, df, np.float64(combs) * modes * (k + 0.5))
         return comb_band(
             f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work, floating_mean, guard, work.block
         )
-    return None
+    first = k * DIRECT_STRETCH
+    coarse = min(COARSE, (nf - first + PER_COARSE - 1) // PER_COARSE)
+    return direct_range(f0, df, first, coarse, t, w, wy, n, work, floating_mean, guard, work.block)
 
 
 @njit(nogil=True, error_model="numpy")
 def search(
-    exact, direct, which, first, last, length, combs, modes, curves, grid, constants, work, answers, form,
-    floating_mean, guard, best, taken,
+    method, which, first, last, length, combs, modes, curves, grid, constants, work, answers, form, floating_mean,
+    guard, best, taken,
 ):  # fmt: skip
-    """Search the objects ``which``, in stretches of ``length`` samples; see `stretch` for the method.
+    """Search the objects ``which``, in stretches of ``length`` samples.
 
     With ``last < 0`` every object is done whole, and the candidates of object ``which[k]`` that `conclude` refines are
     written to ``best[k, :taken[k]]``.  Otherwise ``which`` is one object, of which the stretches ``first:last`` are
@@ -251,14 +248,14 @@ def search(
         count = np.int64(0)
         stop = (nf + length - 1) // length if last < 0 else last
         limit = guard_of(guard, curves.n_used[i])
-        if constants is not None:
+        if constants is not None and method == NUFFT:
             lo, n = curves.start[i], curves.n_used[i]
             comb_setup(curves.t[lo : lo + n], n, df, combs, constants.taps, work)
         for k in range(first, stop):
             base = k * length
             m = min(length, nf - base)
             flagged = stretch(
-                exact, direct, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, limit
+                method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, limit
             )
             found, count = deliver(
                 work.block, m, base, flagged, i, f0, df, curves, grid, form, floating_mean, distance, share, work,
