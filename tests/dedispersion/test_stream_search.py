@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.marks import product_of, slow
 
+from skysieve.core.cpu import jit
 from skysieve.dedispersion import Filterbank, Mask, fake, plan, search
 from skysieve.dedispersion.clean.missing import LEAST_LIVE, Losses
+from skysieve.dedispersion.single_pulse import cpu_grouping
 from skysieve.dedispersion.stream import StreamSearch
+from skysieve.dedispersion.stream.search import cpu_series
 
 NCHAN, TSAMP = 64, 1e-3
 DMS = np.arange(0, 201, 10.0)
@@ -261,6 +266,41 @@ def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     assert (
         first < 6600 + 470 + 500
     )  # its block, the next one for the baseline, the delay of DM 200 and of some DMs near it, and a piece
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_data_that_wait_are_searched_before_all_is_compiled_to_the_same_bits(fb, monkeypatch, dtype):
+    """The level drifts, so that lines are subtracted by the interpreter; integers are summed directly."""
+    rows = fb.read() + (20 * np.sin(np.arange(fb.nsamp) / 900)).astype(np.int64)
+    made = Filterbank.from_array(
+        np.clip(rows, 0, 255).astype(dtype), freqs=fb.freqs, tsamp=TSAMP, tstart=60000.0
+    )  # fmt: skip
+    offline = search(made, DMS, clean=False, **OPTIONS)
+    run = []
+
+    def interpreted(kernel, steps, worth=1.0):
+        if math.isinf(steps):
+            return kernel
+        run.append(kernel)
+        return jit.interpreted(kernel)
+
+    monkeypatch.setattr(jit, "interpreted_if_small", interpreted)
+    monkeypatch.setattr(jit, "is_ready", lambda kernel: False)
+    with StreamSearch(made.observation, DMS, dtype=dtype, clean=False, expected=fb.nsamp, **OPTIONS) as live:
+        assert (live.describe()["method"] == "brute") == (dtype == "uint8")
+        found = [*live.feed(0, made.read().T), *live.finish()]
+    same(found, offline)
+    assert {cpu_series.subtract_drifts, cpu_grouping.explain} <= set(run)
+
+
+def test_functions_are_compiled_ahead_for_the_types_of_a_stream(fb):
+    kernels = list(cpu_series.USES.values())
+    assert stream(fb, DMS, [3000])
+    before = [set(kernel.overloads) for kernel in kernels]
+    assert all(before)
+    for name in cpu_series.USES:
+        cpu_series.compile_one("uint32", name)
+    assert [set(kernel.overloads) for kernel in kernels] == before
 
 
 def test_bad_input(fb):
