@@ -171,12 +171,17 @@ class Bench:
             yield
 
     def gpus(self) -> Iterator[None]:
-        """One GPU and all of them: light curves and maps of the host's memory."""
+        """One GPU and all of them: light curves and maps of the host's memory, and files of eight beams.
+
+        ``moved`` bytes are copied in memory, which this host does at ``copied`` bytes a second.
+        """
         if not self.gpu:
             return
         import skysieve
+        from skysieve.core.gpu.sharing import copy_rate
         from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
 
+        rate = copy_rate()
         t, y, dy = (np.concatenate(a) for a in self.curves(1000))
         repeat = 10 if self.quick else 1000
         offsets = np.concatenate([[0], np.cumsum([len(a) for a in self.curves(1000)[0]])])
@@ -187,7 +192,8 @@ class Bench:
             name: lambda d=name: skysieve.lombscargle(*many, offsets=ends, **grid, device=d)
             for name in ("cuda:all", "cuda:0")
         }
-        self.row("light curves, all GPUs beside one", tools, 3, objects=1000 * repeat)
+        moved = sum(a.nbytes for a in many)
+        self.row("light curves, all GPUs beside one", tools, 3, objects=1000 * repeat, moved=moved, copied=rate)
         yield
         nside = 512 if self.quick else 2048
         maps = np.random.default_rng(7).standard_normal((16, 12 * nside**2), np.float32)
@@ -196,9 +202,20 @@ class Bench:
             for name in ("cuda:all", "cuda:0")
         }
         tools = {name: lambda p=plan: p.execute(maps) for name, plan in plans.items()}
-        self.row("16 maps, all GPUs beside one", tools, 3, nside=nside)
+        self.row("16 maps, all GPUs beside one", tools, 3, nside=nside, moved=maps.nbytes, copied=rate)
         for plan in plans.values():
             plan.close()
+        yield
+        seconds = 10 if self.quick else 300
+        beams, file = self.folder / "beams", self.folder / "beam.fil"
+        self.fake(file, seconds, 1024)
+        beams.mkdir()
+        for k in range(8):
+            (beams / f"{k}.fil").symlink_to(file)
+        command = f"dedisp search {beams} --dm-min 0 --dm-step 0.5 --num-dms 1000 -o {beams}.csv --overwrite".split()
+        tools = {name: lambda d=name: self.run_command([*command, "--device", d]) for name in ("cuda:all", "cuda:0")}
+        self.row("files of 8 beams, all GPUs beside one", tools, 3, seconds_each=seconds, moved=8 * file.stat().st_size,
+                 copied=rate)  # fmt: skip
         yield
 
     def scale(self) -> Iterator[None]:

@@ -405,6 +405,7 @@ def test_bad_arguments(options, error, message):
         dedisperse(fb, **{"dms": [0.0, 1.0], **options})
 
 
+@pytest.mark.slow
 def test_memory_keeps_within_its_bound(tmp_path):
     """A sparse file of 100 MB in 40 MiB, the interpreter's own allocations included."""
     import tracemalloc

@@ -189,9 +189,9 @@ def test_pieces_are_searched_where_the_host_may_be_the_limit(small_pieces, monke
     curves = open_stream(Path("rows.parquet"), Wanted())
     now = [0.0]
 
-    def search(pieces, request, total, banded):
+    def search(pieces, request, total, banded, rows):
         """The first pieces take longer, since they compile."""
-        assert (total, banded) == (40, False)
+        assert (total, banded, rows) == (40, False, curves.n_rows)
         for number, piece in enumerate(pieces):
             now[0] += 100.0 if number < 2 else len(piece)
             yield piece

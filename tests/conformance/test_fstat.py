@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.conformance.fstat_truth import CELL, GRIDS, RMS, STORED, T0, WINDOWS, T, compare, patchy_atoms
+from tests.marks import product_of
 from tests.truth import fstat as reference
 
 from skysieve.fstat import Atoms, Grid, WindowSum, synth_atoms, transient_map
@@ -112,8 +113,7 @@ def patchy():
     return patchy_atoms()
 
 
-@pytest.mark.parametrize("window", list(WINDOWS))
-@pytest.mark.parametrize("grid", list(GRIDS))
+@pytest.mark.parametrize(("grid", "window"), product_of(GRIDS, WINDOWS))
 def test_against_the_truth(patchy, grid, window):
     truth = reference.transient_map(bin_atoms(patchy), GRIDS[grid], resolve_window(WINDOWS[window], 3))
     options = {"window": WINDOWS[window], "device": "cpu", "strict": False}

@@ -131,6 +131,7 @@ def test_threads_do_not_change_the_answer():
 # ---------------------------------------------------------------- statistics
 
 
+@pytest.mark.slow
 def test_noise_follows_chi_square():
     """2F of 1,000 draws, one cell each: chi-square with 4 degrees of freedom."""
     from scipy import stats

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.conformance.fstat_truth import T0, WINDOWS, T
 from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, long_map, some_sfts, weighed
-from tests.marks import slow
+from tests.marks import product_of, slow
 
 from skysieve.fstat import (
     BSGL,
@@ -59,8 +59,7 @@ def check(atoms, grid, window, efold=3, **options):
 # ---------------------------------------------------------------- weights
 
 
-@pytest.mark.parametrize("decades", [2, slow(4), 9, slow(16), 30])
-@pytest.mark.parametrize("window", list(WINDOWS))
+@pytest.mark.parametrize(("decades", "window"), product_of([2, 4, 9, 16, 30], WINDOWS))
 def test_any_weights(window, decades):
     """Random levels and single SFTs, gaps, weights of zero, detectors that come and go; atoms of both precisions."""
     for seed in range(6):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.marks import product_of
 from tests.truth.peaks import check_peaks
 
 from skysieve.core.device import resolve
@@ -63,8 +64,7 @@ def run(device: str, spec: Spec, source: Flat, grids: Grids) -> Output:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("samples_per_peak", [2, 5, 10, 300])
+@pytest.mark.parametrize(("samples_per_peak", "dtype"), product_of([2, 5, 10, 300], ["float64", "float32"]))
 def test_samples_per_peak(device: str, dtype: str, samples_per_peak: float) -> None:
     """Coarse grids, and grids so fine that the rounding of float32 chooses the highest sample."""
     spec = Spec(n_peaks=2, return_power=False, dtype=np.dtype(dtype))
@@ -75,8 +75,10 @@ def test_samples_per_peak(device: str, dtype: str, samples_per_peak: float) -> N
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
-@pytest.mark.parametrize("mean", [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    ("mean", "normalization"),
+    product_of([(True, True), (False, True), (False, False)], ["model", "log", "psd", "scargle"]),
+)
 def test_models_and_normalisations(device: str, normalization: str, mean: tuple[bool, bool]) -> None:
     """Peaks are those of the standard power, whatever is written."""
     spec = Spec(mean[0], mean[1], normalization, n_peaks=3, return_power=False)

@@ -295,6 +295,7 @@ def test_what_another_process_has_not_begun_is_compiled_here(helpers):
     assert helpers[0].process.poll() is None
 
 
+@pytest.mark.slow
 def test_uses_are_compiled_in_turn_and_each_function_is_used_as_soon_as_it_is_stored(helpers):
     from skysieve.periodogram.cpu import direct
 

@@ -24,6 +24,7 @@ def pulses():
     return (made.read() * shape[:, None] + 500 * np.cos(np.arange(64) / 30)[:, None]).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_it_costs_less_than_one_percent(pulses):
     """Required: at most 1% of S/N.  Against float32 of equal noise in every channel."""
     flat = (pulses - np.median(pulses, axis=1, keepdims=True)) / pulses.std(axis=1, keepdims=True)

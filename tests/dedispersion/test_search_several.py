@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -18,7 +19,9 @@ from astropy.table import Table
 from tests.dedispersion.test_cli import run
 
 from skysieve.core.command import FAILED_SOME
+from skysieve.core.device import Device
 from skysieve.dedispersion import DMPlan, fake
+from skysieve.dedispersion.command import several
 
 BAND = {"nchan": 32, "fch1": 1500, "foff": -8, "tsamp": 1e-3, "duration": 6, "dm": 200, "width": 6e-3, "snr": 25}
 DMS = ("--dm-max", 400, "--dm-step", 10, "--threads", 1)
@@ -53,6 +56,47 @@ def test_a_folder_is_one_table_without_the_damaged_file(night, tmp_path):
     assert "b3.fil" in said
     assert "1 of 4 files" in said
     assert not (tmp_path / "n.csv.parts").exists()
+
+
+def test_several_devices_search_a_file_each(night, tmp_path, monkeypatch):
+    """Two at a time, in any order: the table, the folder of parts and the damaged file are as with one device."""
+    one = run("search", night, *DMS, "-o", tmp_path / "one.csv", code=FAILED_SOME)
+    monkeypatch.setattr(several, "devices_for", lambda device, files: ["cpu", "cpu"] if files > 1 else [device])
+    two = run("search", night, *DMS, "-o", tmp_path / "two.csv", "--resume", code=FAILED_SOME)
+    assert rows(tmp_path / "two.csv") == rows(tmp_path / "one.csv")
+    assert sorted(two.replace("two", "one").splitlines()) == sorted(one.splitlines())
+    again = run("search", night, *DMS, "-o", tmp_path / "two.csv", "--resume", code=FAILED_SOME)
+    assert again.count("was finished before") == 3
+
+
+def test_results_come_in_order_from_devices_that_work_at_once():
+    both, used = threading.Barrier(2), []
+
+    def work(number, device):
+        used.append(device)
+        if number < 2:
+            both.wait(60)
+        if number == 2:
+            raise ValueError("damaged")
+        return number
+
+    found = []
+    for result in several.results_of(work, list(range(5)), ["a", "b"]):
+        try:
+            found.append(result())
+        except ValueError as error:
+            found.append(str(error))
+    assert found == [0, 1, "damaged", 3, 4]
+    assert set(used) == {"a", "b"}
+
+
+def test_one_gpu_or_file_has_no_threads(monkeypatch):
+    gpus = [Device("cuda", i, "a GPU", 1 << 30, (9, 0), 100) for i in range(3)]
+    monkeypatch.setattr(several, "resolve", lambda device: gpus if device == "cuda:all" else gpus[:1])
+    asked = [("cuda:all", 5), ("cuda:all", 2), ("cuda:all", 1), ("cuda:1", 5), ("auto", 5), ("cpu", 5)]
+    assert [several.devices_for(*a) for a in asked] == [
+        ["cuda:0", "cuda:1", "cuda:2"], ["cuda:0", "cuda:1"], ["cuda:all"], ["cuda:1"], ["auto"], ["cpu"]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("ending", ["ecsv", "json", "parquet"])

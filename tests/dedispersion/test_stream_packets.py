@@ -11,9 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from skysieve.core.cpu.jit import interpreted
 from skysieve.dedispersion import fake
 from skysieve.dedispersion.data.observation import epoch_of, mjd_of
 from skysieve.dedispersion.stream.command.emulate import schedule
+from skysieve.dedispersion.stream.receive import cpu_ring
 from skysieve.dedispersion.stream.receive.file_source import source_geometry, source_steps
 from skysieve.dedispersion.stream.receive.packets import POWER, REASONS, VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.receive.ring import HIGHEST, OPEN, Ring, Unpacker
@@ -210,6 +212,22 @@ def test_bad_datagrams_do_not_shift_good_ones():
     (gulp,) = drained(ring, 40)
     assert len(gulp.missing) == 0
     assert np.array_equal(Unpacker(G).power(gulp), steps[:, 0])
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_packets_are_placed_by_the_interpreter_as_by_compiled_code(drop):
+    rng = np.random.default_rng(4)
+    made = packets(G, rng.integers(0, 256, (160, 1, 16), dtype=np.uint8), 40)
+    order, *_ = schedule(len(made), rng, 0.1, 0.2, 0.2, 12)
+    found = parse(made)
+    outcomes = []
+    for run in (cpu_ring.place, interpreted(cpu_ring.place)):
+        ring = Ring(G, window=3, seconds=0.06)
+        fields = found.number, found.chunk, found.offset
+        done = run(made, 0, order, *fields, 3, ring.most_jump, 9, drop, ring.ring, ring.seen, ring.state)
+        outcomes.append((done, ring.ring.tobytes(), ring.seen.tobytes(), ring.state.tolist()))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] > 8
 
 
 @settings(max_examples=60, deadline=None)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dedispersion.test_stream_commands import command, start_stream, wait_for
 from tests.dedispersion.test_stream_pipeline import SEARCH, TIMES, ListFeed, data, packets_of, rows_of, run_feed
+from tests.marks import product_of, slow
 
 from skysieve.dedispersion import Filterbank, fake, search, write_fil
 from skysieve.dedispersion.stream.command.emulate import emulate
@@ -28,8 +29,7 @@ from skysieve.dedispersion.stream.report.status import StatusFile
 __all__ = ["data"]
 
 
-@pytest.mark.parametrize("block", [0.6, 1.1])
-@pytest.mark.parametrize("first", [1, 68, 137, 240])
+@pytest.mark.parametrize(("first", "block"), product_of([1, 68, 137, 240], [0.6, 1.1]))
 def test_a_receiver_that_joins_late(data, tmp_path, first, block):
     """From packet ``first`` on, and after two more starts of the sender: no candidate in noise, pulses at their DM."""
     search_ = {**SEARCH, "block": block}
@@ -52,7 +52,7 @@ def test_a_receiver_that_joins_late(data, tmp_path, first, block):
         assert {path.name for path in (tmp_path / str(dm)).iterdir()} == {"candidates.csv"}
 
 
-@pytest.mark.parametrize("size", [64, 37, 1500])
+@pytest.mark.parametrize("size", [64, slow(37), 1500])
 def test_a_sender_that_starts_again(data, tmp_path, size):
     """Another epoch, then the same one again from sample 0: three segments with all packets and right times.
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.marks import slow
+from tests.marks import product_of, slow
 
+from skysieve.core.cpu import jit
 from skysieve.dedispersion import Filterbank, Mask, fake, plan, search
 from skysieve.dedispersion.clean.missing import LEAST_LIVE, Losses
+from skysieve.dedispersion.single_pulse import cpu_grouping
 from skysieve.dedispersion.stream import StreamSearch
+from skysieve.dedispersion.stream.search import cpu_series
 
 NCHAN, TSAMP = 64, 1e-3
 DMS = np.arange(0, 201, 10.0)
@@ -62,7 +67,7 @@ def same(found, offline):
         assert np.array_equal(columns[name][rank], column[again]), name
 
 
-@pytest.mark.parametrize("gulps", [[1024], [997], [12000], [1], [1, 2500, 37]])
+@pytest.mark.parametrize("gulps", [[1024], slow([997]), [12000], slow([1]), [1, 2500, 37]])
 def test_any_gulps_give_the_bits_of_a_file(fb, gulps):
     if gulps == [1]:
         fb = Filterbank.from_array(fb.block(0, 2600), freqs=fb.freqs, tsamp=TSAMP, tstart=60000.0)
@@ -105,14 +110,14 @@ def random_losses(rng, part, packet, start=0, chunks=1, nsamp=12000):
     return Losses(np.stack([t, t + packet, c, c + NCHAN // chunks], axis=1), start)
 
 
-@pytest.mark.parametrize(("part", "packet", "chunks"), [(0.01, 4, 1), (0.1, 16, 4), (0.5, 10, 1)])
-@pytest.mark.parametrize("fill", [0, 255])
-def test_losses_are_those_of_the_file(fb, part, packet, chunks, fill):
+@pytest.mark.parametrize(("lost", "fill"), product_of([(0.01, 4, 1), (0.1, 16, 4), (0.5, 10, 1)], [0, 255]))
+def test_losses_are_those_of_the_file(fb, lost, fill):
+    part, packet, chunks = lost
     losses = random_losses(np.random.default_rng(1), part, packet, chunks=chunks)
     same(stream(fb, DMS, [513, 2048], losses=losses, fill=fill), search(fb, DMS, losses=losses, **OPTIONS))
 
 
-@pytest.mark.parametrize("first", [1, 999, 1100, 1101, 3000])
+@pytest.mark.parametrize("first", [1, slow(999), slow(1100), 1101, 3000])
 def test_a_stream_that_starts_late(fb, first):
     losses = Losses(random_losses(np.random.default_rng(2), 0.02, 10).rects, first)
     same(stream(fb, DMS, [513], losses=losses, first=first), search(fb, DMS, losses=losses, **OPTIONS))
@@ -141,8 +146,7 @@ def live_candidates(x, first, dms, block, *, gulp=160, rects=()):
     return [tuple(float(f.columns[n][i]) for n in ("snr", "dm", "time")) for f in found for i in range(len(f))]
 
 
-@pytest.mark.parametrize("dtype", ["uint8", slow("int8"), "uint16", "float32"])
-@pytest.mark.parametrize("after", [0, 1, 7, 200, 1099])
+@pytest.mark.parametrize(("after", "dtype"), product_of([0, 1, 7, 200, 1099], ["uint8", "int8", "float32", "uint16"]))
 def test_noise_has_no_candidates_wherever_a_stream_begins(after, dtype):
     """A receiver joins ``after`` samples before the end of a noise block, for a moment or for seconds."""
     rng = np.random.default_rng(after)
@@ -151,8 +155,7 @@ def test_noise_has_no_candidates_wherever_a_stream_begins(after, dtype):
         assert live_candidates(noise(rng, count, dtype), first, np.arange(0, 1001, 50.0), 1.1) == [], count
 
 
-@pytest.mark.parametrize("dm", [40.0, 100.0, 300.0])
-@pytest.mark.parametrize("after", [0, 5, 90, 800])
+@pytest.mark.parametrize(("after", "dm"), product_of([0, 5, 90, 800], [40.0, 100.0, 300.0]))
 def test_a_pulse_after_a_late_start_has_its_dm(after, dm):
     """The pulse is in the second block after the start; a file from sample 0 would give the same pulse."""
     first, at = 44 * 1100 - after, 1.7 + after * TSAMP
@@ -166,9 +169,9 @@ def test_a_pulse_after_a_late_start_has_its_dm(after, dm):
     assert abs(time - (first * TSAMP + at)) < 8e-3
 
 
-@pytest.mark.parametrize("joins", [30, 1050, 1150, 2190, 4000])
-@pytest.mark.parametrize(("low", "high"), [(0, 32), (32, 64), (60, 64)])
-def test_a_subband_that_joins_late_makes_no_candidates(joins, low, high):
+@pytest.mark.parametrize(("joins", "channels"), product_of([30, 1050, 1150, 2190, 4000], [(0, 32), (32, 64), (60, 64)]))
+def test_a_subband_that_joins_late_makes_no_candidates(joins, channels):
+    low, high = channels
     """If the packets of some channels begin later, noise gives no candidates, and a pulse has the right DM."""
     rng = np.random.default_rng(joins + low)
     lost = [(0, joins, low, high)]
@@ -184,7 +187,9 @@ def test_a_subband_that_joins_late_makes_no_candidates(joins, low, high):
     assert abs(found[0][2] - 7.2) < 8e-3
 
 
-@pytest.mark.parametrize(("first", "joins"), [(1095, 1800), (2000, 4000), (0, 2190), (0, 3400), (3290, 3310)])
+@pytest.mark.parametrize(
+    ("first", "joins"), [(1095, 1800), slow(2000, 4000), slow(0, 2190), (0, 3400), slow(3290, 3310)]
+)
 def test_a_subband_that_joins_late_is_as_in_the_file(fb, first, joins):
     losses = Losses([[0, joins, 16, 32], [5000, 5010, 0, 64], [0, 6000, 60, 64]], first)
     same(stream(fb, DMS, [513], losses=losses, first=first), search(fb, DMS, losses=losses, **OPTIONS))
@@ -261,6 +266,41 @@ def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     assert (
         first < 6600 + 470 + 500
     )  # its block, the next one for the baseline, the delay of DM 200 and of some DMs near it, and a piece
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_data_that_wait_are_searched_before_all_is_compiled_to_the_same_bits(fb, monkeypatch, dtype):
+    """The level drifts, so that lines are subtracted by the interpreter; integers are summed directly."""
+    rows = fb.read() + (20 * np.sin(np.arange(fb.nsamp) / 900)).astype(np.int64)
+    made = Filterbank.from_array(
+        np.clip(rows, 0, 255).astype(dtype), freqs=fb.freqs, tsamp=TSAMP, tstart=60000.0
+    )  # fmt: skip
+    offline = search(made, DMS, clean=False, **OPTIONS)
+    run = []
+
+    def interpreted(kernel, steps, worth=1.0):
+        if math.isinf(steps):
+            return kernel
+        run.append(kernel)
+        return jit.interpreted(kernel)
+
+    monkeypatch.setattr(jit, "interpreted_if_small", interpreted)
+    monkeypatch.setattr(jit, "is_ready", lambda kernel: False)
+    with StreamSearch(made.observation, DMS, dtype=dtype, clean=False, expected=fb.nsamp, **OPTIONS) as live:
+        assert (live.describe()["method"] == "brute") == (dtype == "uint8")
+        found = [*live.feed(0, made.read().T), *live.finish()]
+    same(found, offline)
+    assert {cpu_series.subtract_drifts, cpu_grouping.explain} <= set(run)
+
+
+def test_functions_are_compiled_ahead_for_the_types_of_a_stream(fb):
+    kernels = list(cpu_series.USES.values())
+    assert stream(fb, DMS, [3000])
+    before = [set(kernel.overloads) for kernel in kernels]
+    assert all(before)
+    for name in cpu_series.USES:
+        cpu_series.compile_one("uint32", name)
+    assert [set(kernel.overloads) for kernel in kernels] == before
 
 
 def test_bad_input(fb):

@@ -82,6 +82,7 @@ def candidates(browser):
     return int(text(browser, "#candidates b") or 0)
 
 
+@pytest.mark.slow
 def test_an_operator_sees_a_pulse(data, tmp_path, browser, request):
     """Counts change without a reload; plane, table and picture show the candidates of the stream."""
     data.plan.save(tmp_path / "a.json")

@@ -20,7 +20,7 @@ from skysieve.fstat.template_search.batch import AtomsBatch
 from tests.kernels.devices import launched, on_gpu, one_order
 from tests.kernels.shim import shim_runtime
 from tests.kernels.test_fstat import CELL, GRIDS, LEAN, T0, T, bins_of, check, check_lines, grids, templates
-from tests.marks import slow
+from tests.marks import product_of, slow
 from tests.truth import fstat as reference
 
 
@@ -51,8 +51,7 @@ def engine(runtime, window, dtype, **options):
     return cuda.Engine(Spec(w, np.dtype(dtype), **options), runtime=runtime)
 
 
-@pytest.mark.parametrize("window", list(WINDOWS))
-@pytest.mark.parametrize("grid", list(GRIDS))
+@pytest.mark.parametrize(("grid", "window"), product_of(GRIDS, WINDOWS))
 def test_maps(runtime, grid, window):
     """Windows of any function by direct sums, by Fourier transforms, and by what is chosen."""
     n = bins_of(runtime)

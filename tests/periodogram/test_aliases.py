@@ -6,10 +6,13 @@ import csv
 
 import numpy as np
 import pytest
+from tests.marks import slow
 
 import skysieve
+from skysieve.core.cpu.jit import interpreted
 from skysieve.periodogram import Alias, find_aliases
-from skysieve.periodogram.result.aliases import rhythms, window_power
+from skysieve.periodogram.cpu import aliases as kernels
+from skysieve.periodogram.result.aliases import Sampling, alias_relations, compiled_relations, rhythms, window_power
 
 
 def times(rhythm, n=400, cycles=60, seed=0, share=0.25):
@@ -133,6 +136,39 @@ def test_window_power_in_blocks(monkeypatch):
     for rows in (1, 45, 10**6):
         monkeypatch.setattr("skysieve.periodogram.result.aliases.BLOCK_ROWS", rows)
         np.testing.assert_allclose(window_power(t, w, offsets, which, f), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("compiled", "objects"), [(False, 9), slow(True, 900)])
+@pytest.mark.parametrize("has_dy", [True, False])
+def test_compiled_code_finds_the_same(compiled, objects, has_dy, monkeypatch):
+    """Empty objects, one without a usable row, one of 600 rows, rows that are not used, and peaks of all kinds."""
+    if not compiled:
+        monkeypatch.setattr(kernels, "relate", interpreted(kernels.relate))
+    rng = np.random.default_rng(5)
+    sizes = rng.integers(1, 60, objects)
+    sizes[:4] = 0, 600, 9, 137
+    sizes[-1] = 0
+    offsets = np.append(0, np.cumsum(sizes))
+    n = int(offsets[-1])
+    t = 58000 + rng.integers(0, 900, n) + 0.2 * rng.random(n)
+    y, dy = rng.normal(size=n), rng.uniform(0.1, 1, n) if has_dy else None
+    t[::41], y[3::50], y[offsets[2] : offsets[3]] = np.nan, np.inf, np.nan
+    if dy is not None:
+        dy[7::60], dy[9::60] = np.nan, -1
+    f = rng.uniform(0.2, 8, objects)
+    peaks = np.stack([f, abs(1 - f), 1 + f, f + 1 / 365.25, 2 * f, np.ones(objects)], axis=1)
+    peaks = np.where(rng.random(peaks.shape) < 0.2, rng.uniform(0.2, 8, peaks.shape), peaks)
+    peaks[sizes == 0], peaks[1, 4:] = np.nan, np.nan
+    spans = np.where(rng.random(objects) < 0.2, 40.0, 900.0)
+    sampling = Sampling.of(t, dy, offsets, np.isfinite(y))
+    expected = alias_relations(sampling, peaks, spans)
+    found, mean, mean_square = compiled_relations(t, y, dy, offsets, peaks, spans)
+    assert len(np.unique(expected.flag)) >= 4
+    for name in ("flag", "of", "relation"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    np.testing.assert_allclose(found.window, expected.window, rtol=1e-9)
+    np.testing.assert_array_equal(mean, sampling.mean)  # the order of the sums is NumPy's
+    np.testing.assert_array_equal(mean_square, sampling.mean_square)
 
 
 def test_rhythms_are_what_their_names_say():

@@ -90,6 +90,7 @@ def test_every_gpu_has_a_prediction(dtype, shared):
         assert seconds <= 1.25 * describe(e, points, 2 * nf, cycles)[1]
 
 
+@pytest.mark.slow
 def test_the_choice_does_not_depend_on_the_other_objects():
     """Alone, with others and in any order: only the number of points counts."""
     e, grids = cuda.Engine(default_spec(return_power=False), runtime=shim_runtime()), shared_grid(0.16, 1 / 1200, 700)

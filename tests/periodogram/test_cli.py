@@ -441,6 +441,7 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path(skysieve.__file__).parents[1])}
 
 
+@pytest.mark.slow
 def test_demo(tmp_path: Path) -> None:
     result = run("demo", "-o", tmp_path / "d")
     assert result.exit_code == 0, result.stdout

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.gpu.batches import BAND_MODELS, FlatSource, bands_engine, batch, default_spec, in_bands, shared_grid
 from tests.kernels.shim import ShimRuntime
+from tests.marks import product_of
 
 from skysieve.core.device import Device
 from skysieve.core.gpu.staging import HostLane
@@ -117,8 +118,10 @@ def cases(model: str, lengths: tuple[int, ...]) -> list[tuple[Any, Any]]:
     ]
 
 
-@pytest.mark.parametrize("power", [True, False])
-@pytest.mark.parametrize("model", [*MODELS, *(m for m in BAND_MODELS if m in ("offsets", "separate", "flexible"))])
+@pytest.mark.parametrize(
+    ("model", "power"),
+    product_of([*MODELS, *(m for m in BAND_MODELS if m in ("offsets", "separate", "flexible"))], [True, False]),
+)
 def test_buffers_take_the_memory_that_the_plan_states(runtime, model, power):
     """A plan states the bytes of all its objects at once, without powers."""
     for lengths, nf in SIZES:

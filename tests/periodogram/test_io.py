@@ -10,6 +10,7 @@ import pytest
 
 from skysieve.core.table_files import write_table
 from skysieve.periodogram.command.demo import star_file
+from skysieve.periodogram.lightcurves import io
 from skysieve.periodogram.lightcurves.choose_columns import choose
 from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted
 from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves
@@ -256,3 +257,28 @@ def test_columns_that_are_no_real_numbers(tmp_path: Path) -> None:
     text.write_bytes(b"t,mag,id\n1,2,\xe9\x01\n")
     with pytest.raises(BadFile, match="is not a text table"):
         read_light_curves(text)
+
+
+def test_a_quick_look_finds_what_may_be_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are left out with and without the look at the extremes alone, for magnitudes and fluxes."""
+    times, values, errors = (
+        (0.0, -1.0, np.nan),
+        (0.0, 99.99, -99.9, 29.999, np.nan, np.inf),
+        (99.99, 9.99, np.nan),
+    )
+    looks = []
+    for name in ("mag", "flux"):
+        for column, odd in [("mjd", x) for x in times] + [("value", x) for x in values] + [("err", x) for x in errors]:
+            table = {"mjd": 58000 + np.arange(20.0), "value": 15 + 0.1 * np.arange(20), "err": np.full(20, 0.1)}
+            table[column][3] = odd
+            path = tmp_path / "a.csv"
+            write_table({"mjd": table["mjd"], name: table["value"], "err": table["err"]}, path)
+            with monkeypatch.context() as patch:
+                patch.setattr(io, "_usual", lambda *a: False)
+                slowly = read_light_curves(path)
+            found = read_light_curves(path)
+            np.testing.assert_array_equal(found.y, slowly.y)
+            assert (found.left_out, found.missing()) == (slowly.left_out, slowly.missing())
+            looks.append(bool(found.missing()))
+    assert any(looks)
+    assert not all(looks)

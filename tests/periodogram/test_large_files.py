@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.marks import slow
+from tests.marks import product_of, slow
 from tests.periodogram.test_stops import no_file_above
 from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
+from skysieve.core.cpu.jit import interpreted
 from skysieve.core.errors import DeviceUnavailable
+from skysieve.periodogram import survey
 from skysieve.periodogram.analysis import sampling
 from skysieve.periodogram.command import run as command
 from skysieve.periodogram.command.resume import Parts
+from skysieve.periodogram.cpu import aliases as kernels
 from skysieve.periodogram.lightcurves import arrays, stream
 from skysieve.periodogram.lightcurves.column_names import BadFile, Wanted
 from skysieve.periodogram.lightcurves.io import read_light_curves
@@ -157,13 +160,9 @@ QUICK_FORMS = (
     [
         *((form, 23, (*GRID, "--multiband", "none")) for form in QUICK_FORMS),
         *(slow(form, 23, (*GRID, "--multiband", "none")) for form in FORMS if form not in QUICK_FORMS),
-        *((form, 100_000, (*GRID, "--multiband", "none")) for form in ("rows", "lists")),
-        *(slow(form, 100_000, (*GRID, "--multiband", "none")) for form in FORMS if form not in ("rows", "lists")),
-        *(
-            (form, 23, options)
-            for form in ("rows", "lists")
-            for options in (("--device", "cpu"), (*GRID, "--jitter", "1"))
-        ),
+        ("rows", 100_000, (*GRID, "--multiband", "none")),
+        *(slow(form, 100_000, (*GRID, "--multiband", "none")) for form in FORMS if form != "rows"),
+        *product_of(("rows", "lists"), (23,), (("--device", "cpu"), (*GRID, "--jitter", "1"))),
     ],
 )
 def test_as_if_read_whole(
@@ -190,6 +189,33 @@ def test_as_if_read_whole(
         same_tables(pieces, whole)
     notes = [sorted(re.findall(r"^note: .* left out.*$|^\d+ rows.*$", r.stderr, re.M)) for r in (first, second)]
     assert notes[0] == notes[1] != []
+
+
+def test_compiled_code_gives_the_same_table(
+    small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, tables = write(tmp_path / "a.parquet", rows(), 100_000), []
+    monkeypatch.setattr(kernels, "relate", interpreted(kernels.relate))
+    for compiled in (False, True):
+        monkeypatch.setattr(survey, "is_compiled", lambda compiled=compiled: compiled)
+        out = tmp_path / f"{compiled}.csv"
+        assert run("period", path, *GRID, "--multiband", "none", "-o", out).exit_code == 0
+        tables.append(out.read_text())
+    assert tables[0] == tables[1]
+
+
+def test_code_is_compiled_beside_for_large_files(
+    small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is stored, NumPy finds the aliases."""
+    asked: list[bool] = []
+    monkeypatch.setattr(kernels, "compile_beside", lambda: asked.append(True))
+    monkeypatch.setattr(kernels, "is_ready", lambda: False)
+    path = write(tmp_path / "a.parquet", rows(), 100_000)
+    for most, times in ((10**9, 0), (100, 1)):
+        monkeypatch.setattr(survey, "COMPILED_ROWS", most)
+        assert run("period", path, *GRID, "--multiband", "none", "-q").exit_code == 0
+        assert len(asked) == times
 
 
 def test_pieces_are_the_rows_of_the_file(small_pieces: None, tmp_path: Path) -> None:
@@ -236,7 +262,9 @@ def test_other_files_are_read_whole(odd: str, small_pieces: None, tmp_path: Path
 EPOCH = np.datetime64("1858-11-17", "us")
 
 
-@pytest.mark.parametrize("form", ["timestamps", "time zone", "text", "limits", "lists of dates", "lists of limits"])
+@pytest.mark.parametrize(
+    "form", ["timestamps", slow("time zone"), slow("text"), "limits", "lists of dates", slow("lists of limits")]
+)
 def test_dates_and_limits_are_read_whole(form: str, small_pieces: None, tmp_path: Path) -> None:
     """The table is that of the same numbers in pieces, and the times are days, whatever ``--time-unit`` says."""
     table = rows()

@@ -142,6 +142,7 @@ def test_models_and_terms_that_are_named_are_not_held():
         np.testing.assert_allclose(one.power[some], expected, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_the_default_finds_most_periods():
     """60 visits in six bands; seeds that the choice did not see.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +22,14 @@ from skysieve.periodogram.analysis.bootstrap import power_at
 from skysieve.periodogram.contract import BAND_MODELS, METHODS, Status
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.multiband import DEFAULT_PENALTY
-from skysieve.periodogram.result.aliases import Alias, Sampling, alias_relations, relation_texts
+from skysieve.periodogram.result.aliases import (
+    Alias,
+    Sampling,
+    alias_relations,
+    compiled_relations,
+    is_compiled,
+    relation_texts,
+)
 from skysieve.periodogram.result.columns import table_columns
 
 if TYPE_CHECKING:
@@ -35,6 +44,8 @@ FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.
 loses little; most rows of a chunk, whose answers are made while the next one is searched."""
 FINISHERS = 8
 """Most threads that make the answers of chunks."""
+COMPILED_ROWS, LOADED_ROWS = 10_000_000, 50_000_000
+"""Rows of a file whose aliases take longer than to compile their code, and if numba is not loaded, than to load it."""
 METHOD_NAMES = np.array(["none", *METHODS])
 SHORT = 0.02
 """Shortest period in days that is assumed for the first chunk of a range without one."""
@@ -129,28 +140,17 @@ class Found:
         return len(self.ids)
 
     @property
-    def status_text(self) -> NDArray[np.str_]:
-        """The status of each object in words."""
-        return np.array([status.text for status in Status])[self.status]
-
-    @property
-    def method(self) -> NDArray[np.str_]:
-        """The method that searched each object; "none" for those without a period."""
-        return METHOD_NAMES[self.method_number]
-
-    @property
     def alias_text(self) -> NDArray[np.str_]:
         """The alias relation of each peak in words."""
         return relation_texts(self.relation.shape[1])[self.relation]
 
     def ambiguity(self, i: int) -> str:
         """Doubts about the best period of object ``i``: its highest alias, or a rhythm of the sampling."""
-        doubts = [str(self.alias_text[i, 0])] if self.alias[i, 0] & Alias.SAMPLING else []
+        texts = relation_texts(self.relation.shape[1])[self.relation[i]]
+        doubts = [str(texts[0])] if self.alias[i, 0] & Alias.SAMPLING else []
         real = Alias.DAY | Alias.MONTH | Alias.YEAR
         for k in np.flatnonzero((self.alias_of[i] == 0) & (self.alias[i] & int(real) > 0))[:1]:
-            doubts.append(
-                f"{self.power[i, k] / self.power[i, 0]:.2f} at {str(self.alias_text[i, k]).removeprefix('#1 ')}"
-            )
+            doubts.append(f"{self.power[i, k] / self.power[i, 0]:.2f} at {str(texts[k]).removeprefix('#1 ')}")
         return "; ".join(doubts)
 
     def table(
@@ -190,26 +190,31 @@ class Found:
 
 def join(parts: list[Found]) -> Found:
     """Join answers, one after another."""
+    if len(parts) == 1:
+        return parts[0]
     return Found(*(joined([getattr(p, name) for p in parts]) for name in Found.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a run of objects, and which of them the search used."""
+    """Rows of a run of objects."""
 
     t: NDArray[np.float64]
     y: NDArray[np.float64]
     dy: NDArray[np.float64] | None
     offsets: NDArray[np.int64]
-    usable: NDArray[np.bool_]
     band: NDArray[np.int64] | None = None
 
     @classmethod
     def of(cls, curves: LightCurves, banded: bool = False) -> Rows:
-        """Rows in which nothing is missing; ``banded``: the bands are numbers."""
-        t, y, dy = curves.t, curves.y, curves.dy
-        usable = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
-        return cls(t, y, dy, curves.offsets, usable, curves.band if banded else None)
+        """The rows of light curves; ``banded``: the bands are numbers."""
+        return cls(curves.t, curves.y, curves.dy, curves.offsets, curves.band if banded else None)
+
+    @cached_property
+    def usable(self) -> NDArray[np.bool_]:
+        """Rows in which nothing is missing."""
+        there = np.isfinite(self.t) & np.isfinite(self.y)
+        return there if self.dy is None else there & np.isfinite(self.dy)
 
     def more_means(self) -> NDArray[np.int64]:
         """Means of each object beyond its first: the number of its bands less one."""
@@ -243,9 +248,9 @@ def no_formula(request: Request, has_dy: bool, banded: bool) -> str | None:
 
 
 def probabilities(
-    rows: Rows, sampling: Sampling, power: NDArray[Any], result: LombScargleResult, request: Request
+    rows: Rows, variance: NDArray[Any], power: NDArray[Any], result: LombScargleResult, request: Request
 ) -> NDArray[np.float64]:
-    """Baluev's false-alarm probability of each peak; NaN where no formula holds.
+    """Baluev's false-alarm probability of each peak; NaN where no formula holds.  ``variance``: of the times.
 
     A mean for each band takes a degree of freedom each, and nothing else changes (Baluev 2008: the model to compare
     with may be any linear one).
@@ -256,13 +261,12 @@ def probabilities(
     ok = np.flatnonzero(np.asarray(result.status) == Status.OK)
     if ok.size == 0:
         return out
-    variance = np.maximum(sampling.mean_square[ok] - sampling.mean[ok] ** 2, 0)
     grids = result.grids
     highest = np.broadcast_to(grids.f0 + grids.df * (grids.nf - 1), (len(power),))[ok]
     noise = fap.Noise(
         (np.asarray(result.n_used) - rows.more_means())[ok, None],
         np.asarray(result.span, np.float64)[ok, None],
-        np.sqrt(4 * np.pi * variance)[:, None],
+        np.sqrt(4 * np.pi * np.maximum(variance[ok], 0))[:, None],
         highest[:, None],
         request.arguments.get("normalization", "standard"),
     )
@@ -327,6 +331,7 @@ def search(
     *,
     total: int,
     banded: bool,
+    rows: int = 0,
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
     detail: Callable[[str], None] | None = None,
@@ -345,6 +350,9 @@ def search(
         Number of objects in all pieces.
     banded : bool
         Whether the file has several bands that are fitted as such.
+    rows : int
+        Number of rows of all pieces, and of what is searched like them before and after; compiled code finds the
+        aliases of many.
     progress : callable, optional
         ``progress(done, total)`` counts objects.
     note : callable, optional
@@ -359,7 +367,7 @@ def search(
 
     noted: set[str] = set()
     done, size = 0, 0
-    has_dy = True
+    has_dy, compiled = True, False
     workers = finishers(request.arguments.get("threads") or usable_cores())
     waiting: deque[Future[Found]] = deque()
     several = MultibandPlan(return_power=False, **request.band_arguments) if banded else None
@@ -369,7 +377,11 @@ def search(
     ):
         try:
             for piece in pieces:
-                size = size or first_chunk(piece, request)
+                if not size:
+                    size = first_chunk(piece, request)
+                    compiled = rows >= LOADED_ROWS or "skysieve.core.cpu.jit" in sys.modules
+                    if compiled:
+                        pool.submit(compile_ahead, rows)
                 has_dy = piece.dy is not None
                 if banded and piece.band is not None and piece.band_names is None:
                     piece = replace(piece, band=np.unique(piece.band, return_inverse=True)[1].reshape(-1))
@@ -394,7 +406,7 @@ def search(
                             result = plan.execute(t, y, dy, offsets=offsets, progress=report)
                     seconds = max(time.monotonic() - started, 1e-3)
                     size = max(1, min(CHUNK_GROWTH * size, round((stop - start) * CHUNK_SECONDS / seconds)))
-                    waiting.append(pool.submit(finish, part, result, request, banded))
+                    waiting.append(pool.submit(finish, part, result, request, banded, compiled))
                     for w in caught:
                         if note is not None and str(w.message) not in noted:
                             noted.add(str(w.message))
@@ -432,14 +444,31 @@ def chunk_lines(about: dict[str, Any], result: LombScargleResult, n: int, second
     ]
 
 
-def finish(part: LightCurves, result: LombScargleResult, request: Request, banded: bool) -> Found:
-    """The answers of a chunk: peaks with their aliases and false-alarm probabilities."""
+def compile_ahead(rows: int) -> None:
+    """Load the compiled code of the aliases; if it is not stored and rows are many, let another process compile it."""
+    from skysieve.periodogram.cpu import aliases
+
+    if rows >= COMPILED_ROWS:
+        aliases.compile_beside()
+
+
+def finish(
+    part: LightCurves, result: LombScargleResult, request: Request, banded: bool, compiled: bool = False
+) -> Found:
+    """The answers of a chunk: peaks with their aliases and false-alarm probabilities.
+
+    ``compiled``: compiled code finds the aliases, as soon as it is stored.
+    """
     n = len(part)
     frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
     power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
     rows = Rows.of(part, banded)
-    sampling = Sampling.of(rows.t, rows.dy, rows.offsets, rows.usable)
-    aliases = alias_relations(sampling, frequency, np.asarray(result.span, np.float64))
+    spans = np.asarray(result.span, np.float64)
+    if compiled and is_compiled():
+        aliases, mean, mean_square = compiled_relations(rows.t, rows.y, rows.dy, rows.offsets, frequency, spans)
+    else:
+        sampling = Sampling.of(rows.t, rows.dy, rows.offsets, rows.usable)
+        aliases, mean, mean_square = alias_relations(sampling, frequency, spans), sampling.mean, sampling.mean_square
     status = np.asarray(result.status)
     method = np.zeros(n, np.uint8)
     for number, name in enumerate(METHOD_NAMES):
@@ -453,7 +482,7 @@ def finish(part: LightCurves, result: LombScargleResult, request: Request, bande
         frequency=frequency,
         frequency_error=np.asarray(result.peaks.frequency_error, np.float64).reshape(n, -1),
         power=power,
-        fap=probabilities(rows, sampling, power, result, request),
+        fap=probabilities(rows, mean_square - mean**2, power, result, request),
         alias=aliases.flag,
         alias_of=aliases.of,
         relation=aliases.relation,

@@ -65,6 +65,7 @@ __all__ = [
     "is_compiled",
     "is_ready",
     "njit",
+    "read_only",
     "stored_folder",
 ]
 
@@ -124,6 +125,14 @@ def _decorate(function: Callable[..., Any], signature: tuple[Any, ...], options:
         kernel.compile(types)
         kernel.disable_compile()
     return kernel
+
+
+def read_only(*arrays: Any) -> list[Any]:
+    """Read-only views: numba compiles a function for each combination of read-only and other arrays that it gets."""
+    views = [a.view() for a in arrays]
+    for view in views:
+        view.flags.writeable = False
+    return views
 
 
 # ---------------------------------------------------------------- entries and parts

@@ -57,10 +57,10 @@ def struct(*fields: str) -> np.dtype[Any]:
 
 def address(array: Any) -> int:
     """Return the address of the first element of an array on the device, or on the host for tests; 0 for None."""
+    if type(array) is Place:
+        return array.pointer
     if array is None:
         return 0
-    if isinstance(array, Place):
-        return array.pointer
     if isinstance(array, np.ndarray):
         start: int = array.__array_interface__["data"][0]  # half the time of array.ctypes.data
         return start

@@ -13,14 +13,10 @@ SPREAD = math.sqrt(3.0) / 65536
 """Scale of the sum of four 16-bit numbers to unit variance."""
 
 
-@njit(**JIT)
 def blank(rows, start, rects):
     """Set missing samples to 0; ``rects`` are (first sample, last + 1, first row, last + 1)."""
-    n = len(rows)
-    for k in range(len(rects)):
-        for t in range(max(0, rects[k, 0] - start), min(n, rects[k, 1] - start)):
-            for c in range(rects[k, 2], rects[k, 3]):
-                rows[t, c] = 0
+    for first, last, low, high in (rects - np.array([start, start, 0, 0])).tolist():
+        rows[max(0, first) : max(0, last), low:high] = 0
 
 
 @njit(**JIT)

@@ -326,14 +326,14 @@ def search(
         if save_mask is not None and steps == ():
             raise ValueError("--save-mask: nothing is removed with --clean none")
 
-        def find(fb: Filterbank) -> tuple[Filterbank, Candidates, Mask | None]:
+        def find(fb: Filterbank, device: str) -> tuple[Filterbank, Candidates, Mask | None]:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())
             prepared, mask, every = cleaning.prepared(fb, messages, requantise)
             found = single_pulses.search(
                 prepared, made, clean=steps, **searching.arguments, **vars(grouping), mask=mask,
-                device=computation.device,
-                threads=computation.threads, memory=computation.memory, progress=messages.progress,
+                device=device, threads=computation.threads, memory=computation.memory,
+                progress=messages.progress and device == computation.device,  # several GPUs would each draw a bar
             )  # fmt: skip
             return prepared, found, every
 
@@ -368,7 +368,7 @@ def search(
             }  # fmt: skip
             load_numba()
             outputs = Outputs(output, chosen, folder, plot, cutouts, most, resume, overwrite)
-            if code := search_each(listed, data.open, find, outputs, asked, messages):
+            if code := search_each(listed, data.open, find, outputs, asked, messages, computation.device):
                 raise typer.Exit(code)
             return
         if resume:
@@ -393,7 +393,7 @@ def search(
             messages.detail(made.summary())
             predict(fb, made, computation, cleaning.given() or requantise, clean=steps, **searching.arguments)
             return
-        searched, found, every = find(fb)
+        searched, found, every = find(fb, computation.device)
         if output != STDIO and not messages.quiet:
             show(found)
         messages.say(speed(found.rate, found.realtime, found.method, found.device, found.seconds))

@@ -13,6 +13,7 @@ from enum import Enum, StrEnum
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -623,10 +624,14 @@ Scatter = Annotated[
 ]
 
 
+_CATCHING = Lock()
+"""Held while warnings are caught, which threads can do in turn only."""
+
+
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
     """Print warnings of readers as notes, a line each."""
-    with warnings.catch_warnings(record=True) as caught:
+    with _CATCHING, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     for warning in caught:

@@ -1,20 +1,26 @@
-"""``skysieve dedisp search`` of several files, one by one: which files, the outputs, and how a run is resumed."""
+"""``skysieve dedisp search`` of several files, each on its own: which files, the outputs, and how a run is resumed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
 
 from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, check_output
+from skysieve.core.device import resolve
 from skysieve.core.errors import one_line
 from skysieve.core.files import expand, is_pattern, save_figure
 from skysieve.core.parts import PartsFolder, continues, fingerprint
@@ -106,15 +112,16 @@ class Outputs:
         return self.table / f"{name}.{self.form}"
 
 
-Search = Callable[["Filterbank"], tuple["Filterbank", "Candidates", "Mask | None"]]
-"""Searches the data of a file: the data as they were searched, the candidates, and the mask of all that is masked."""
+Search = Callable[["Filterbank", str], tuple["Filterbank", "Candidates", "Mask | None"]]
+"""Searches the data of a file on a device: the data as they were searched, the candidates, and the mask of all that is
+masked."""
 
 
 def search_each(
     files: list[Path], opened: Callable[[list[Path]], Any], search: Search, outputs: Outputs, asked: dict[str, Any],
-    messages: Messages,
+    messages: Messages, device: str,
 ) -> int:  # fmt: skip
-    """Search files one after another; after a file that cannot be searched, the next one follows.
+    """Search files, one after another or one on each GPU; after a file that cannot be searched, the next one follows.
 
     Parameters
     ----------
@@ -126,6 +133,8 @@ def search_each(
     asked : dict
         The options that change candidates, as JSON holds them: a run that continues must have the same.
     messages : Messages
+    device : str
+        Where to compute.  Several GPUs search a file each.
 
     Returns
     -------
@@ -136,8 +145,26 @@ def search_each(
 
     names = labels(files)
     outputs.check(names)
-    found: list[tuple[str, Candidates]] = []
+    found: dict[int, Candidates] = {}
     failed = 0
+    drawing = Lock()
+
+    def searched(number: int, device: str) -> Candidates:
+        with opened([files[number]]) as fb:
+            clean, one, mask = search(fb, device)
+            with drawing:
+                write_pictures(outputs, names[number], clean, one, mask)
+        return one
+
+    def report(number: int, error: Exception) -> None:
+        nonlocal failed
+        failed += 1
+        text, file = one_line(error), str(files[number])
+        typer.echo(f"skysieve: {text if file in text else f'{file}: {text}'}", err=True)
+
+    def where(number: int) -> str:
+        return f"{number + 1}/{len(files)} {names[number]}"
+
     with ExitStack() as stack:
         parts = None
         if outputs.resume:
@@ -146,47 +173,99 @@ def search_each(
             stack.callback(parts.close)
             if parts.lock.note:
                 messages.say(f"note: {parts.lock.note}")
-        for number, (file, name) in enumerate(zip(files, names, strict=True), 1):
-            where = f"{number}/{len(files)} {name}"
+        left: dict[int, Path | None] = {}
+        for number, file in enumerate(files):
             try:
                 part = None if parts is None else part_of(parts.folder, file)
                 before = None if part is None else finished(part)
-                if before is not None and (not outputs.folder or outputs.table_of(name).exists()):
-                    found.append((name, before))
-                    messages.say(f"{where}: was finished before, {len(before)} candidates")
-                    continue
-                with opened([file]) as fb:
-                    clean, one, mask = search(fb)
-                    write_pictures(outputs, name, clean, one, mask)
-            except (OSError, ValueError, ArithmeticError, MemoryError) as error:
-                failed += 1
-                text = one_line(error)
-                typer.echo(f"skysieve: {text if str(file) in text else f'{file}: {text}'}", err=True)
+            except FILE_ERRORS as error:
+                report(number, error)
+                continue
+            if before is not None and (not outputs.folder or outputs.table_of(names[number]).exists()):
+                found[number] = before
+                messages.say(f"{where(number)}: was finished before, {len(before)} candidates")
+            else:
+                left[number] = part
+        results = stack.enter_context(closing(results_of(searched, list(left), devices_for(device, len(left)))))
+        for (number, part), result in zip(left.items(), results, strict=True):
+            try:
+                one = result()
+            except FILE_ERRORS as error:
+                report(number, error)
                 continue
             if outputs.folder:
-                target = outputs.table_of(name)
+                target = outputs.table_of(names[number])
                 target.parent.mkdir(parents=True, exist_ok=True)
                 write_candidates(one, target, outputs.form)
-            light = without_events(one)
+            found[number] = light = without_events(one)
             if part is not None:
                 light.save(part)
-            found.append((name, light))
             if outputs.table != STDIO and not messages.quiet:
                 loudest = f", S/N {one.snr[0]:.2f} at DM {one.dm[0]:.3f}, {one.time[0]:.6f} s" if len(one) else ""
-                typer.echo(f"{where}: {len(one)} candidates{loudest}")
+                typer.echo(f"{where(number)}: {len(one)} candidates{loudest}")
             messages.detail(f"{one.seconds:.2f} s, {one.realtime:.3g} x real time")
         if not found:
             return USER_ERROR
         if outputs.table is not None and not outputs.folder:
             with output_file(outputs.table, f".{outputs.form}") as path:
-                write_several(found, path, outputs.form)
+                write_several([(names[number], found[number]) for number in sorted(found)], path, outputs.form)
         if outputs.table is not None:
-            messages.wrote(outputs.table, f"{sum(len(one) for _, one in found)} candidates of {len(found)} files")
+            messages.wrote(outputs.table, f"{sum(map(len, found.values()))} candidates of {len(found)} files")
         if failed:
             messages.say(f"{failed} of {len(files)} files could not be searched")
         elif parts is not None:
             parts.remove()
     return FAILED_SOME if failed else 0
+
+
+FILE_ERRORS = OSError, ValueError, ArithmeticError, MemoryError
+"""Errors of a file, after which the next file is searched."""
+AHEAD = 2
+"""Files for each GPU that are searched or wait for the files before them to be written."""
+
+
+def devices_for(device: str, files: int) -> list[str]:
+    """The devices that search a file each: those of the request, or all its GPUs where there are several files."""
+    if files < 2 or device in ("auto", "cpu"):
+        return [device]
+    gpus = resolve(device)
+    return [f"cuda:{gpu.index}" for gpu in gpus[:files]] if len(gpus) > 1 else [device]
+
+
+def results_of(
+    work: Callable[[int, str], Candidates], numbers: list[int], devices: Sequence[str]
+) -> Generator[Callable[[], Candidates]]:
+    """Yield, for each number, a function that returns its result or raises its error.
+
+    ``work(number, device)`` runs in the caller's thread where there is one device, otherwise in a thread for each
+    device, which takes the next number when it is idle.
+    """
+    if len(devices) == 1:
+        for number in numbers:
+            yield partial(work, number, devices[0])
+        return
+    idle: SimpleQueue[str] = SimpleQueue()
+    for device in devices:
+        idle.put(device)
+
+    def run(number: int) -> Candidates:
+        device = idle.get()
+        try:
+            return work(number, device)
+        finally:
+            idle.put(device)
+
+    coming: deque[Future[Candidates]] = deque()
+    pool = ThreadPoolExecutor(len(devices), "skysieve-file")
+    try:
+        for number in numbers:
+            if len(coming) == AHEAD * len(devices):
+                yield coming.popleft().result
+            coming.append(pool.submit(run, number))
+        while coming:
+            yield coming.popleft().result
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def write_pictures(outputs: Outputs, name: str, clean: Filterbank, one: Candidates, mask: Mask | None) -> None:

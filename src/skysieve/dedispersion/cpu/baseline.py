@@ -151,13 +151,12 @@ def scatter_of_noise(m, low, high, work, lanes):
 
 
 @njit(**JIT)
-def find_level(m, low, high, parts, fit, work, level):
+def find_level(m, low, high, parts, fit, work, lanes, level):
     """Write the level of a block that does not drift to ``level[0]``, from the means of the parts of three blocks.
 
     The block itself is ``m[parts : 2 * parts]``; ``m[low:high]`` are known.  Returns the standard deviation of white
     noise in the means if the level drifts; else -1.
     """
-    lanes, space = np.empty(LANES), np.empty(3 * GROUPS)
     n = high - low
     group = parts // GROUPS
     groups = n // group
@@ -170,10 +169,10 @@ def find_level(m, low, high, parts, fit, work, level):
         for i in range(group):
             total += m[low + g * group + i]
         fit[g] = total / np.float64(group)
-    middle = median(fit, groups, space)
+    middle = median(fit, groups, work)
     for g in range(groups):
         fit[g] = abs(fit[g] - middle)
-    spread = TO_SIGMA * median(fit, groups, space)
+    spread = TO_SIGMA * median(fit, groups, work)
     drifts = spread > DRIFTS * sigma / math.sqrt(np.float64(group))
     for _ in range(0 if drifts else 2):
         kept = 0
@@ -271,24 +270,6 @@ def subtract_line(y, first, n, block, parts, low, high, d, fit, kind, out):
 
 
 @njit(**JIT)
-def level_block(y, first, n, block, parts, m, low, high, kind, fit, work, level, out):
-    """Write the level of a block to ``level[0]``.
-
-    If it drifts, the samples less a line go to the same place of ``out``, which may be ``y``, and have that level.
-    ``y[first : first + n]`` are the samples of the block, ``m[low:high]`` the known means of parts of three blocks.
-    """
-    if high <= low:
-        level[0] = strided_sum(y, first, n, np.empty(LANES)) / np.float64(n)
-        return
-    sigma = find_level(m, low, high, parts, fit, work, level)
-    if sigma >= 0:
-        d = fit_baseline(m, low, high, parts, sigma, fit, work)
-        if d:
-            subtract_line(y, first, n, block, parts, low, high, d, fit, kind, out)
-            level[0] = FLAT if kind == UNSIGNED else 0.0
-
-
-@njit(**JIT)
 def known_means(b, whole, parts):
     """First, and last + 1, of the known means of the parts of block ``b`` of a row and of the blocks beside it."""
     return parts if b == 0 else 0, min(3 * parts, whole - (b - 1) * parts)
@@ -310,7 +291,7 @@ def find_levels(y, count, block, parts, means, fit, work, lanes, drifts, levels)
             drifts[b] = -1.0
             levels[b, 0] = strided_sum(y, b * block, count - b * block, lanes) / np.float64(count - b * block)
         else:
-            drifts[b] = find_level(means[b * parts : (b + 3) * parts], low, high, parts, fit, work, levels[b])
+            drifts[b] = find_level(means[b * parts : (b + 3) * parts], low, high, parts, fit, work, lanes, levels[b])
             found += drifts[b] >= 0
     return found
 

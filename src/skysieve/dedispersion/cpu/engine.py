@@ -164,7 +164,8 @@ class Engine:
         self._series: NDArray[Any] = np.empty(0, self.dtype)
         stored = np.float32 if kind == "f" else np.uint16 if self.maximum > 255 else np.uint8
         self._x = np.zeros((self.nchan + 1, capacity + T + LANES), stored)
-        self._direct = method == "exact-subband" and bool(self.maximum) and span is None and self._is_first(0.0)
+        part = 0.0 if span is None else 1.0  # in a stream there is no `rebind`
+        self._direct = method == "exact-subband" and bool(self.maximum) and self._is_first(part)
         self._shapes = [self._shape(t) for t in self.tables]
 
     def close(self) -> None:

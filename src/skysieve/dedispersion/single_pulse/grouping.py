@@ -77,11 +77,14 @@ class Known:
         For each DM, the seconds before which no more events can come.
     done, own : numpy.ndarray of bool
         Events whose candidate was returned before; and what `Groups.own` was for them.
+    waits : bool
+        Whether the data wait until they are searched, as those of a file do.
     """
 
     frontiers: NDArray[np.float64]
     done: NDArray[np.bool_]
     own: NDArray[np.bool_]
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,8 @@ class Response:
             return self._group_runs(events, known)
         wide = events.width_samples >= self.box
         snr = events.snr.astype(np.float64)
-        return self._group(events.dm_index, events.time, events.width, wide, snr, known, first=known is None)
+        first = known is None or known.waits
+        return self._group(events.dm_index, events.time, events.width, wide, snr, known, first=first)
 
     def _group(
         self, row: NDArray[np.int64], time: NDArray[np.float64], width: NDArray[np.float64], wide: NDArray[np.bool_],
@@ -187,7 +191,7 @@ class Response:
         own = parent < 0 if known is None else np.where(done, known.own, parent < 0)
         heads = np.flatnonzero(own)
         heads = heads[np.argsort(time[heads], kind="stable")]
-        add_up = interpreted_if_small(cpu_grouping.add_up, EVENT_STEPS * len(heads) if known is None else math.inf)
+        add_up = interpreted_if_small(cpu_grouping.add_up, EVENT_STEPS * len(heads) if first else math.inf)
         add_up(heads, row, self.dms, time, width, wide, snr, self.band, self.excess, safe, done, parent, waits)
         return Groups(cpu_grouping.heads_of(parent), own, ~safe | (waits > 0))
 

@@ -702,19 +702,23 @@ class _Again:
     lost: Losses
     whole: Mask | None
 
+    @property
+    def at_once(self) -> bool:
+        """Whether several threads may read at once."""
+        return bool(getattr(self.fb, "takes_room", False))
+
     def __call__(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         fb = self.fb
-        rows, gone = (
-            np.zeros((stop - start, fb.nchan), fb.dtype.newbyteorder("=")),
-            np.ones((stop - start, fb.nchan), bool),
-        )
         low, high = max(start, 0), min(stop, fb.nsamp)
+        rows, gone = np.zeros((0, fb.nchan), fb.dtype.newbyteorder("=")), np.ones((0, fb.nchan), bool)
         if low < high:
             read = np.ascontiguousarray(to_host(fb.block(low, high - low)).T)
-            inside = slice(low - start, high - start)
-            rows[inside] = self.cleaner.regained(low, read)
-            gone[inside] = self.cleaner.replaced(low, high)
-            gone_in(self.lost.within(low, high), start, gone)
+            rows, gone = self.cleaner.regained(low, read), self.cleaner.replaced(low, high)
+            gone_in(self.lost.within(low, high), low, gone)
+        if len(rows) < stop - start:
+            before = min(max(low, start), stop) - start
+            around = (before, stop - start - before - len(rows)), (0, 0)
+            rows, gone = np.pad(rows, around), np.pad(gone, around, constant_values=True)
         if self.whole is not None:
             gone[:, self.whole.cells[:, 0]] = True
         return rows, gone

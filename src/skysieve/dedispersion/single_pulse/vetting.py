@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from statistics import NormalDist
@@ -105,7 +106,8 @@ class Samples(Protocol):
     def __call__(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         """Samples ``start : stop``, shape (samples, channels), and which of them do not count; None if they are gone.
 
-        Samples before and after the data do not count.
+        Samples before and after the data do not count.  Several threads may call it at once where its attribute
+        ``at_once`` is true.
         """
 
 
@@ -213,11 +215,11 @@ class Vetting:
         limits : (int, int)
             The first sample of the data, and the last + 1.
         threads : int
-            Threads that look at candidates; one of them reads samples at a time.
+            Threads that look at candidates; one of them reads samples at a time, unless ``samples.at_once``.
         beside : bool
             Whether the candidates lie beside interference.
         """
-        reading = Lock()
+        reading = nullcontext() if getattr(samples, "at_once", False) else Lock()
 
         def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
             with reading:

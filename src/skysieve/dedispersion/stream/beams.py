@@ -94,7 +94,7 @@ class Segment:
             )  # fmt: skip
         self.ring = Ring(
             geometry, window=options.window, seconds=options.ring, longest_gap=options.longest_gap,
-            policy=options.policy,
+            policy=options.policy, waits=options.expected > 0,
         )  # fmt: skip
         self.ring.growing = options.growing
         each = geometry.chunks * geometry.step_bytes
@@ -125,10 +125,11 @@ class Segment:
             given = {**self.options.search, "device": self.device}
             search = StreamSearch(
                 o, self.plan, dtype=self.dtype, maximum=self.maximum, history=history,
-                resident=bool(on_gpu and self.dtype == "uint8"), **given,
+                resident=bool(on_gpu and self.dtype == "uint8"), expected=self.options.expected // self.each, **given,
             )  # fmt: skip
             try:
-                search.warm()
+                if not self.options.expected:
+                    search.warm()
                 if on_gpu:
                     self._channelise_on(search.engine.runtimes[0])  # type: ignore[attr-defined]
             except BaseException:

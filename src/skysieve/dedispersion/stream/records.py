@@ -51,6 +51,8 @@ class Options:
         Keyword arguments of `StreamSearch`.
     inject : dict or None
         Keyword arguments of `LiveInjector`: ``every``, ``grid`` and ``seed``; None to inject nothing.
+    expected : int
+        Samples that will come, if they wait until they are searched, as those of a file do; otherwise 0.
     history : float
         Bytes of samples to keep for cut-outs.
     cutouts : bool
@@ -72,6 +74,7 @@ class Options:
     channelise: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
     inject: dict[str, Any] | None = None
+    expected: int = 0
     history: float = 2.0**27
     cutouts: bool = True
     source: str = ""

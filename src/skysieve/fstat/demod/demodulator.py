@@ -226,8 +226,8 @@ class Demodulator:
         params = dict(zip(NAMES, spins, strict=True))
         out = []
         for k, (one, (Fa, Fb, _)) in enumerate(zip(self.sfts, made, strict=True)):
-            antenna = self._antenna(k)
-            out.append(AtomsBatch(one.t, *antenna, Fa, Fb, int(self.tsft), one.detector, params, errors))
+            a2, b2, ab = self._antenna(k)
+            out.append(AtomsBatch(one.t, a2, b2, ab, Fa, Fb, int(self.tsft), one.detector, params, errors))
         return out
 
     def facts(self, bank: TemplateBank) -> dict[str, Any]:

@@ -101,13 +101,17 @@ def _searches(device: Device, method: str, dtype: str) -> list[tuple[dict[str, f
 def _after(device: Device) -> dict[str, float]:
     """Rates of what follows a search: the answers of its objects."""
     works, took = [], []
+    if compiled := device.kind == "cpu":  # a search on a GPU loads this code for large files alone
+        from skysieve.periodogram.cpu import aliases
+
+        aliases.use()
     for objects, rows, peaks in ANSWERS:
         made, request = _curves(objects, rows), Request({"n_peaks": peaks})
         given: dict[str, Any] = {"fmin": 0.01, "fmax": 2.0, "nf": 10_000, "method": "nufft", "n_peaks": peaks}
         with LombScarglePlan(**given, return_power=False, device=device) as plan:
             result = plan.execute(made.t, made.y, made.dy, offsets=made.offsets)
         works.append(_answers(made.n_rows, objects, peaks))
-        took.append(rates.timed(device, partial(finish, made, result, request, False)))
+        took.append(rates.timed(device, partial(finish, made, result, request, False, compiled)))
     return rates.fit(works, took)
 
 
@@ -262,7 +266,7 @@ def sampled(curves: CurveStream, request: Request, banded: bool) -> float | None
             yield piece
 
     with curves.pieces() as pieces:
-        for _ in search(handed(islice(pieces, PIECES)), request, total=len(curves), banded=banded):
+        for _ in search(handed(islice(pieces, PIECES)), request, total=len(curves), banded=banded, rows=curves.n_rows):
             pass
     if len(times) < READERS + 2:
         return None

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from skysieve.periodogram.contract import Status
+from skysieve.periodogram.survey import METHOD_NAMES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -127,7 +130,6 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
         table.add_column("note")
     shown = 0
     for file, f in found:
-        text = f.status_text
         for i in range(min(len(f), MAX_ROWS - shown)):
             peaks = range(f.frequency.shape[1]) if one else (0,)
             for k in peaks:
@@ -145,7 +147,7 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
                     cells = [f"{period:.7g}", spread, *both, f"{nu:.8g}", f"{f.power[i, k]:.5f}", chance, escape(alias)]
                 row = [str(k + 1) if one else escape(str(f.ids[i])), *cells]
                 if not one:
-                    row += [f"{f.n_used[i]:,}", "" if text[i] == "ok" else str(text[i])]
+                    row += [f"{f.n_used[i]:,}", "" if f.status[i] == Status.OK else Status(int(f.status[i])).text]
                 table.add_row(*([escape(file), *row] if several else row))
             shown += 1
     if one and not table.row_count:
@@ -174,9 +176,10 @@ def summary(
     ``separate``: bands of too few rows are left out.
     """
     n, points = len(found), int(found.n_used.sum())
-    bad = found.status_text[found.status_text != "ok"]
-    counts = Counter(m for m in found.method.tolist() if m not in ("auto", "none"))
-    used = " and ".join(f"{m}" for m, _ in counts.most_common()) or "none"
+    bad = found.status[found.status != Status.OK]
+    counts = np.bincount(found.method_number, minlength=len(METHOD_NAMES))
+    searched = [k for k in np.argsort(-counts, kind="stable") if counts[k] and METHOD_NAMES[k] not in ("auto", "none")]
+    used = " and ".join(METHOD_NAMES[searched]) or "none"
     files = f" of {n_files} files" if n_files > 1 else ""
     what = f"{n:,} object{'s' if n != 1 else ''}{files}, {points:,} points"
     rate = f" ({n / seconds:,.0f} objects/s)" if n > 1 else ""
@@ -191,6 +194,6 @@ def summary(
     if dropped and listed:
         lines.append(rows + ", ".join(listed))
     if len(bad):
-        why = ", ".join(f"{c:,} {reason}" for reason, c in Counter(bad.tolist()).most_common())
+        why = ", ".join(f"{c:,} {Status(k).text}" for k, c in Counter(bad.tolist()).most_common())
         lines.append(f"{len(bad):,} of {n:,} without a period: {why}")
     return lines

@@ -480,8 +480,8 @@ class PeriodRun:
         if self.parts is None:
             with progress_bar(self.messages.log, file.name, len(curves), self.messages.progress) as progress:
                 yield from search(
-                    pieces, self.request, total=len(curves), banded=banded, progress=progress, note=self._note,
-                    detail=self._detail, prepare=self.correction(),
+                    pieces, self.request, total=len(curves), banded=banded, rows=curves.n_rows, progress=progress,
+                    note=self._note, detail=self._detail, prepare=self.correction(),
                 )  # fmt: skip
             return
         edges = self.parts.cut(number, curves, self.partition or PARTITION)
@@ -501,8 +501,8 @@ class PeriodRun:
                 with bar as progress, part.pieces() as rows:
                     answers = list(
                         search(
-                            rows, self.request, total=len(part), banded=banded, progress=progress, note=self._note,
-                            detail=self._detail, prepare=self.correction(),
+                            rows, self.request, total=len(part), banded=banded, rows=curves.n_rows, progress=progress,
+                            note=self._note, detail=self._detail, prepare=self.correction(),
                         )
                     )  # fmt: skip
                 lost = False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.periodogram.api import lombscargle
+from skysieve.periodogram.cpu import aliases
 from skysieve.periodogram.multiband import lombscargle_multiband
 
 if TYPE_CHECKING:
@@ -59,5 +60,6 @@ USES: dict[str, Callable[[str], None]] = {
     "one term": partial(sinusoid, dtype="float64"),
     "one term, float32": partial(sinusoid, dtype="float32"),
     "several terms and bands": series,
+    "aliases of large files": lambda device: aliases.use(),
 }
 """Name of each use, and the function that runs it on a device."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.cpu.jit import FirstAnswers, interpreted_if_small
+from skysieve.core.cpu.jit import FirstAnswers, interpreted_if_small, read_only
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
 from skysieve.core.tasks import TaskPool
@@ -369,14 +369,6 @@ class SinusoidSearch(ChunkSearch):
             self.objects(method, combs, np.array([i]))
         else:
             super().one(method, combs, i, nf)
-
-
-def read_only(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
-    """Read-only views: numba compiles a function for each combination of read-only and other arrays that it gets."""
-    views = [a.view() for a in arrays]
-    for view in views:
-        view.flags.writeable = False
-    return views
 
 
 def _scratch_of(engine: Engine, name: str, make: Callable[..., state.Work], *sizes: int) -> state.Work:

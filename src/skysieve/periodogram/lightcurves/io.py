@@ -115,6 +115,9 @@ class LightCurves:
 
     def missing(self) -> dict[str, int]:
         """Number of rows that are not searched, by the reason."""
+        columns = (x for x in (self.t, self.y, self.dy) if x is not None)
+        if not self.left_out and all(np.isfinite(x).all() for x in columns):
+            return {}
         t, y = np.isfinite(self.t), np.isfinite(self.y)
         reasons = dict(self.left_out)
         reasons["without a value"] = max(0, int((~y).sum()) - sum(reasons.values()))
@@ -459,9 +462,12 @@ def marked(
 
     ``whole``: these are all rows of the file, one of which at least must be left.
     """
+    value = names[columns.mag]
+    is_magnitude = "mag" in plain(value) or len(value) == 1
+    if not columns.flags and _usual(data["time"], data["mag"], data.get("err"), is_magnitude):
+        return {}, ()
     left_out: dict[str, int] = {}
     used: list[int] = []
-    value = names[columns.mag]
     present = np.isfinite(data["mag"])
     bad = _no_time(data["time"], present, left_out)
     for k, at in enumerate(columns.flags):
@@ -478,7 +484,7 @@ def marked(
         bad |= found.bad
     if whole and left_out and not (present & ~bad).any():
         raise BadFile(f"has no row left: all are {', '.join(left_out)}; --quality-mask none keeps them")
-    if "mag" in plain(value) or len(value) == 1:
+    if is_magnitude:
         known = np.abs(data["mag"]) > LEAST_SENTINEL  # few, if any
         known[known] = np.isin(np.round(data["mag"][known], 4), SENTINELS)
         zero = data["mag"] == 0
@@ -495,6 +501,18 @@ def marked(
     if bad.any():
         data["mag"] = np.where(bad, np.nan, data["mag"])
     return left_out, tuple(used)
+
+
+def _usual(
+    time: NDArray[np.float64], value: NDArray[np.float64], error: NDArray[np.float64] | None, is_magnitude: bool
+) -> bool:
+    """Whether the extremes alone show that nothing is marked as bad: no NaN, and no number that may be a mark."""
+    if not len(value) or not time.min() > 0:
+        return False
+    if not is_magnitude:
+        return bool(value.min() >= -LEAST_ERROR)
+    plausible = value.min() > 0 and value.max() <= LEAST_SENTINEL
+    return bool(plausible and (error is None or (error.min() >= -LEAST_ERROR and error.max() <= LEAST_ERROR)))
 
 
 def _no_time(time: NDArray[np.float64], present: NDArray[np.bool_], left_out: dict[str, int]) -> NDArray[np.bool_]:

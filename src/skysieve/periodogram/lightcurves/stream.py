@@ -31,8 +31,8 @@ FEWEST_ROWS = 2_000_000
 """Files of fewer rows are read whole."""
 PIECE_ROWS = 2**20
 """Rows of a piece, and of a batch that is decoded at a time."""
-READERS = 4
-"""Row groups that are decoded at a time."""
+READERS, SCANNERS = 4, 8
+"""Row groups that are decoded at a time: of all columns, or of one before the search."""
 NO_BAND = -1
 """The number of a band of which a range of rows has none."""
 BUFFER = 2**22
@@ -316,8 +316,8 @@ class _File:
         return list(dict.fromkeys(self.lists[name][0] if name in self.lists else name for name in used))
 
     def batches(self, decode: Callable[[_Batch], _Batch], columns: list[str] | None = None) -> Iterator[_Batch]:
-        """The rows of the file in order, read and decoded by several threads."""
-        threads = min(READERS, usable_cores())
+        """The rows of the file in order, read and decoded by several threads; more of them where it is one column."""
+        threads = min(READERS if columns is None else SCANNERS, usable_cores())
         return in_parallel((self._read(*part, columns or self.needed, decode) for part in self._parts()), threads)
 
     def _parts(self) -> Iterator[tuple[list[int], int, int]]:

@@ -375,6 +375,31 @@ def alias_relations(sampling: Sampling, frequency: NDArray[np.float64], spans: N
     return out
 
 
+def is_compiled() -> bool:
+    """Whether the code of `compiled_relations` is stored, so that it need not be compiled first."""
+    from skysieve.periodogram.cpu import aliases
+
+    return aliases.is_ready()
+
+
+def compiled_relations(
+    t: NDArray[Any], y: NDArray[Any], dy: NDArray[Any] | None, offsets: NDArray[np.int64],
+    frequency: NDArray[np.float64], spans: NDArray[np.float64],
+) -> tuple[Relations, NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """As `alias_relations`, in compiled code; also the moments ``mean`` and ``mean_square`` of `Sampling`.
+
+    Rows in which ``y`` is not finite are not used.
+    """
+    from skysieve.periodogram.cpu import aliases
+
+    known = rhythms()
+    rules = WIDTH, LOUD, ABOVE_CHANCE, int(_SAMPLING), int(_MULTIPLE)
+    found, mean, mean_square = aliases.relations(
+        t, y, dy, offsets, frequency, spans, (known.frequency, known.needs, known.flag), rules
+    )
+    return Relations(*found), mean, mean_square
+
+
 def _is_near(distance: NDArray[Any], spans: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether a distance agrees with any rhythm: a quick test before `_nearest`."""
     known = rhythms().frequency

@@ -470,6 +470,7 @@ def stream(
     - skysieve dedisp stream --from a.fil --dm-max 500 -o found --no-plots
     - skysieve dedisp stream --dada-key dada --dm-max 500 -o found --trigger voevent:http://broker.example/
     """
+    from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.dm_plan.plan import DMPlan
     from skysieve.dedispersion.injections.grid import PulseGrid
     from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
@@ -530,8 +531,10 @@ def stream(
             inject = {"every": inject_every, "grid": grid, "seed": inject_seed}
         elif inject_grid is not None or inject_seed:
             raise ValueError("--inject-grid and --inject-seed need --inject-every")
+        given = None if file is None else open_source(file)
         options = Options(
-            plan=loaded, dm_max=dm_max, inject=inject, window=window, ring=ring, gulp=gulp,
+            plan=loaded, dm_max=dm_max, inject=inject, expected=0 if given is None else given.nsamp, window=window,
+            ring=ring, gulp=gulp,
             policy=str(policy) if listen else "block", growing=bool(listen),  # type: ignore[arg-type]
             channelise={
                 "channels": channels, "taps": taps, "window": str(pfb_window), "integrate": integrate, "sideband":
@@ -546,7 +549,6 @@ def stream(
         triggers = [make_trigger(text, ivorn=ivorn, role="test" if test else "observation") for text in trigger or ()]
         if plots:
             importlib.import_module("matplotlib")
-        given = None if file is None else open_source(file)
         sink = Sink(output, pictures=plots, raw=raw, min_snr=min_snr, triggers=triggers, say=screen.say)
         stack.callback(sink.close, 5.0, 0.0)
         previous = PreviousRun.read(sink.folder, sink.table.segments)
@@ -556,7 +558,7 @@ def stream(
             screen.say(f"the live page is on http://{format_address(page_address[0], page.port)}/")
         compiling = "loading kernels; in a new environment they are compiled first, once, which takes half a minute"
         with if_longer(2.0, partial(screen.say, compiling)):
-            warm(options, all_formats=file is None)
+            warm(options, given.dtype.name if isinstance(given, Filterbank) else "uint8")
         receivers = [
             stack.enter_context(
                 UdpReceiver(

@@ -1,6 +1,7 @@
 """Load or compile everything that a stream needs before its sockets are open, so that packets do not wait for it.
 
-In a new environment compiling takes 10 to 30 s, once; the results are kept on the disk.
+In a new environment compiling takes 10 to 30 s, once; the results are kept on the disk.  A file waits, so that nothing
+is loaded before it is needed.
 """
 
 from __future__ import annotations
@@ -34,24 +35,30 @@ LONG_BLOCK = 60.0
 """Seconds of a noise block that are longer than any data need."""
 
 
-def warm(options: Options, all_formats: bool = True) -> None:
-    """Load the kernels of the search of a plan, and report mistakes in its options.
+def warm(options: Options, dtype: str = "uint8") -> None:
+    """Load the kernels from datagrams of any kind to candidates, and report mistakes in the options of the search.
+
+    Data that wait until they are searched (``options.expected``) do without: what they need is compiled when it is
+    used.
 
     Parameters
     ----------
     options : Options
-    all_formats : bool
-        Also load everything from datagrams to candidates for packets of any kind, because it is not known which will
-        arrive.
+    dtype : str
+        Type of the samples, if it is known.
     """
-    compile_beside()
+    if not options.expected:
+        compile_beside()
     plan, search = options.plan, options.search
     if plan is not None and plan.nchan > 1:
         observation = Observation(np.linspace(plan.top, plan.bottom, plan.nchan), plan.tsamp)
     else:  # the data are not known yet, but the kernels are the same for any size
         observation, plan = Observation(np.linspace(1500, 1400, 64), 1e-3), np.arange(20.0)
         search = without_channels(search)
-    with StreamSearch(observation, plan, **search) as made:
+    expected = min(options.expected, 1)
+    with StreamSearch(observation, plan, dtype=dtype, expected=expected, **search) as made:
+        if expected:
+            return
         made.warm()
         highest = float(max(listed[-1] for listed, *_ in made.job.stages))
         rows = signals(made.length, observation.freqs, observation.tsamp, highest)
@@ -59,8 +66,6 @@ def warm(options: Options, all_formats: bool = True) -> None:
         for at in (0, made.length):  # with missing samples, whose functions are loaded too
             made.feed(at, rows, [[at, at + 4, 0, observation.nchan]])
         made.finish()
-    if not all_formats:
-        return
     free = replace(options, search=without_channels(options.search), policy="block", growing=False, cutouts=False)
     for bits in POWER_BITS:
         _run_through(power_packets(bits), replace(free, plan=None, dm_max=BINNED_DM))

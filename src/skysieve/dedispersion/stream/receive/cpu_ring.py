@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import in_interpreter, njit
 
 JIT = {"nogil": True, "error_model": "numpy"}
 HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, WHOLE, STATE = range(12)
@@ -12,6 +12,22 @@ HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, WH
 (those before have been taken); ``HELD``: packets in the ring; ``STALE``: consecutive packets that were late or too far
 ahead; ``WHOLE``: first number with a packet missing; ``STATE``: length.  The others count packets.
 """
+
+PACKET_STEPS = 50.0
+"""Steps of Python's interpreter for a packet (see `jit.STEP_SECONDS`)."""
+
+
+@njit(**JIT)
+def copy_bytes(given, line):
+    """``line[:] = given``, in a form that compiles fast."""
+    for k in range(len(line)):
+        line[k] = given[k]
+
+
+@in_interpreter(copy_bytes)
+def copy_at_once(given, line):
+    """`copy_bytes` without compiled code."""
+    line[:] = given
 
 
 @njit(**JIT)
@@ -58,9 +74,8 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, resta
             state[WHOLE] = n
         state[ACCEPTED] += 1
         state[HELD] += 1
-        given, line = buffers[j][offset[j] : offset[j] + size], ring[slot, c]
-        for k in range(size):  # slices: an index that might be negative would prevent vectorisation
-            line[k] = given[k]
+        # slices: an index that might be negative would prevent vectorisation
+        copy_bytes(buffers[j][offset[j] : offset[j] + size], ring[slot, c])
         state[WHOLE] = max(state[WHOLE], state[HIGHEST] - window)
         if n <= state[WHOLE] or state[WHOLE] == state[HIGHEST] - window:
             state[WHOLE] = first_awaited(seen, state[WHOLE], state[HIGHEST])

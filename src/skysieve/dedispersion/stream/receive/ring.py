@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.checks import one_of
+from skysieve.core.cpu.jit import interpreted_if_small
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory
 from skysieve.dedispersion.data.sigproc import unpack_table
@@ -29,6 +30,7 @@ from .cpu_ring import (
     LATE,
     OPEN,
     OVERFLOW,
+    PACKET_STEPS,
     STALE,
     START,
     STATE,
@@ -116,6 +118,8 @@ class Ring:
     policy : {"drop", "block"}
         What happens to packets when the ring is full: they are dropped and counted, or `put` waits.  In both cases it
         waits after a gap that is longer than the ring, until the gap has been taken.
+    waits : bool
+        Whether the sender waits, as a file does: then few packets are placed before that is compiled.
 
     Attributes
     ----------
@@ -134,6 +138,7 @@ class Ring:
         seconds: float = 2.0,
         longest_gap: float = 60.0,
         policy: Policy = "drop",
+        waits: bool = False,
     ) -> None:
         one_of("policy", policy, POLICIES)
         if window < 0:
@@ -146,7 +151,7 @@ class Ring:
             raise MemoryBudgetError(f"{seconds:g} s of {g.total} channels every {g.tsamp:g} s",
                                     int(min(seconds * g.rate, 2.0**62)), budget)  # fmt: skip
         each = g.nsamp * g.tsamp
-        self.window, self.policy = window, policy
+        self.window, self.policy, self.waits = window, policy, waits
         self.places = max(2 * window + 4, int(seconds / each) + 1)
         self.most_jump = max(window + 1, int(min(longest_gap / each, 2**62)))
         self.ring = np.zeros((self.places, g.chunks, g.packet_bytes), np.uint8)
@@ -170,14 +175,16 @@ class Ring:
 
         Returns how many were processed: all of them, unless the sender seems to have started again, see `stale`.
         """
-        begin = 0
+        begin, run = 0, place
+        if self.waits:
+            run = interpreted_if_small(run, PACKET_STEPS * len(index))
         with self._ready:
             self._shrink()
             if self._roomy() and 2 * self.state[HELD] >= self.places * self.geometry.chunks:
                 self._move(2 * self.places)
             while begin < len(index) and not self.ended:
                 roomy = self._roomy()
-                begin = place(
+                begin = run(
                     buffers, begin, index, number, chunk, offset, self.window, self.most_jump, RESTART,
                     self.policy == "drop" and not roomy, self.ring, self.seen, self.state,
                 )  # fmt: skip

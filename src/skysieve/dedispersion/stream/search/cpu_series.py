@@ -6,51 +6,122 @@ noise of its blocks is known.  Prefix sums wrap, so that their start does not af
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
+from skysieve.core.cpu import jit
 from skysieve.core.cpu.jit import ZERO, njit
-from skysieve.dedispersion.cpu.baseline import LANES, level_block, part_means
+from skysieve.dedispersion.contract import KINDS, LEAST_PARTS, UNIT, Detection
+from skysieve.dedispersion.cpu.baseline import (
+    FLAT,
+    LANES,
+    UNSIGNED,
+    find_level,
+    fit_baseline,
+    part_means,
+    strided_sum,
+    subtract_line,
+)
 from skysieve.dedispersion.cpu.detect import BINS, SEGMENT, block_noise, boxcars, fixed_points, peaks
+from skysieve.dedispersion.cpu.engine import BASELINE_STEPS, BASELINE_WORTH
 from skysieve.dedispersion.cpu.simd import WIDE, any_window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 JIT = {"nogil": True, "error_model": "numpy"}
 
 
 @njit(**JIT)
-def noise_of_block(sums, valid, origin, number, block, begin, noise, parts, kind, spare, means, levels):
-    """Level and sigma of a block of each row into ``levels[:, number % slots]``.
+def whole_parts(count, block, parts):
+    """How many of the parts of a block are whole in its first ``count`` samples."""
+    return min(parts, ((max(ZERO, count) + 1) * parts - 1) // block)
 
-    Columns count from sample ``origin``; row ``i`` has samples up to ``valid[i]``.  A last block that is
-    shorter than a quarter takes the noise of the one before, unless it is the first block, ``begin``.
 
-    With a baseline (``parts``), the samples of the next block are known, too, unless the row ends before; drifts are
-    subtracted from the samples of the block, and ``means[:, number % slots]`` keep the means of its parts.
+@njit(**JIT)
+def known_parts(count, first, number, begin, block, means, m):
+    """Copy the means of the parts of a block and of those beside it to ``m``; returns the first and last + 1 known.
+
+    ``count`` samples of the row are there, and ``first`` is the first of the block.
     """
-    counts = np.zeros(BINS + 1, np.int64)
-    out = np.zeros(3)
-    slots = levels.shape[1]
-    slot, before, after = number % slots, (number - 1) % slots, (number + 1) % slots
+    slots, parts = means.shape
+    before, slot, after = (number - 1) % slots, number % slots, (number + 1) % slots
+    for k in range(parts):
+        m[k] = means[before, k]
+        m[parts + k] = means[slot, k]
+        m[2 * parts + k] = means[after, k]
+    high = parts + whole_parts(count - first, block, parts)
+    if count - first >= block:
+        high += whole_parts(count - first - block, block, parts)
+    return parts if number == begin else ZERO, high
+
+
+@njit(**JIT)
+def levels_of_block(sums, valid, origin, number, block, begin, fit, work, lanes, m, means, drifts, levels):
+    """Level of a block of each row into ``levels[:, number % slots, 0]``, with a baseline; how many of them drift.
+
+    Columns count from sample ``origin``; row ``i`` has samples up to ``valid[i]``.  The samples of the next block are
+    known, too, unless the row ends before.  ``begin`` is the first block.  ``means[:, number % slots]`` keep the means
+    of the parts of the block, and ``drifts`` gets what `baseline.find_level` returns.
+    """
+    slots, parts = means.shape[1:]
+    slot, after = number % slots, (number + 1) % slots
     first = number * block
-    fit, work, lanes, m = np.empty(3 * parts), np.empty(10 * parts), np.empty(LANES), np.empty(3 * parts)
+    found = ZERO
     for i in range(len(sums)):
         y, level = sums[i], levels[i, slot]
         n = min(block, valid[i] - first)
-        if parts and n > 0:
-            low = parts
-            if number == begin:
-                whole = part_means(y, first - origin, n, block, parts, means[i, slot], lanes)
-            else:
-                whole = min(parts, ((n + 1) * parts - 1) // block)
-                low = 0
-                m[:parts] = means[i, before]
-            m[parts : 2 * parts] = means[i, slot]
-            if n == block:
-                later = min(block, valid[i] - first - block)
-                whole += part_means(y, first + block - origin, later, block, parts, means[i, after], lanes)
-                m[2 * parts :] = means[i, after]
-            level_block(y, first - origin, n, block, parts, m, low, parts + whole, kind, fit, work, level, y)
+        drifts[i] = -1.0
+        if n <= 0:
+            continue
+        if number == begin:
+            part_means(y, first - origin, n, block, parts, means[i, slot], lanes)
+        if n == block:
+            part_means(
+                y, first + block - origin, min(block, valid[i] - first - block), block, parts, means[i, after], lanes
+            )  # fmt: skip
+        low, high = known_parts(valid[i], first, number, begin, block, means[i], m)
+        if high <= low:
+            level[0] = strided_sum(y, first - origin, n, lanes) / np.float64(n)
+        else:
+            drifts[i] = find_level(m, low, high, parts, fit, work, lanes, level)
+            found += drifts[i] >= 0
+    return found
+
+
+@njit(**JIT)
+def subtract_drifts(sums, valid, origin, number, block, begin, kind, fit, work, m, means, drifts, levels):
+    """Subtract a line from the blocks of rows whose level drifts, and set their levels; after `levels_of_block`."""
+    slots, parts = means.shape[1:]
+    first = number * block
+    for i in range(len(sums)):
+        if drifts[i] < 0:
+            continue
+        y = sums[i]
+        low, high = known_parts(valid[i], first, number, begin, block, means[i], m)
+        d = fit_baseline(m, low, high, parts, drifts[i], fit, work)
+        if d:
+            n = min(block, valid[i] - first)
+            subtract_line(y, first - origin, n, block, parts, low, high, d, fit, kind, y)
+            levels[i, number % slots, 0] = FLAT if kind == UNSIGNED else 0.0
+
+
+@njit(**JIT)
+def noise_of_block(sums, valid, origin, number, block, begin, noise, parts, counts, spare, out, levels):
+    """Sigma of a block of each row into ``levels[:, number % slots, 1]``, and without a baseline the level.
+
+    A last block that is shorter than a quarter takes the noise of the one before, unless it is the first block,
+    ``begin``.
+    """
+    slots = levels.shape[1]
+    slot, before = number % slots, (number - 1) % slots
+    first = number * block
+    for i in range(len(sums)):
+        level = levels[i, slot]
+        n = min(block, valid[i] - first)
         if n > 0 and (number == begin or 4 * n >= block):
-            block_noise(y, first - origin, n, noise, counts, spare, out)
+            block_noise(sums[i], first - origin, n, noise, counts, spare, out)
             level[1] = out[1]
         else:
             out[0], level[1] = levels[i, before, 0], levels[i, before, 1]
@@ -61,17 +132,16 @@ def noise_of_block(sums, valid, origin, number, block, begin, noise, parts, kind
 @njit(**JIT)
 def search_series(
     sums, valid, origin, begin, low, high, block, newest, levels, widths, scales, threshold, every, dip,
-    found
+    prefix, best, which, found
 ):  # fmt: skip
     """Events of rows whose windows are centred on samples ``low : high``, from samples ``begin`` on.
 
     As `cpu.detect.find_events`; blocks after ``newest`` take its noise.  ``found`` receives (row, sample, width number,
     S/N).  Samples after the end of a row are 0 in the first test of 64 windows together, which hides no valid window.
+    ``prefix`` is scratch memory for a row, the widest window and `WIDE` + 1 more, ``best`` and ``which`` for a segment
+    and the widest window on both sides.
     """
     reach = widths[-1]
-    prefix = np.zeros(sums.shape[1] + reach + WIDE + 1, np.int32)
-    best = np.zeros(SEGMENT + 2 * reach, np.float32)
-    which = np.zeros(SEGMENT + 2 * reach, np.int32)
     slots = levels.shape[1]
     n = ZERO
     for i in range(len(sums)):
@@ -106,3 +176,90 @@ def search_series(
             for k in range(before, min(n, len(found))):
                 found[k, 1] += begin
     return n
+
+
+class Rows:
+    """The search of some rows of a table.
+
+    Its functions are compiled one by one, so that two processes may do it, and that for drifts when a level drifts.
+
+    Parameters
+    ----------
+    sums, valid, means, levels : numpy.ndarray
+        Of these rows; see `series.TableSeries`, and `Detection` for ``valid``.
+    origin, begin : int
+        The sample of column 0, and the first block.
+    what : Detection
+    """
+
+    def __init__(
+        self, sums: NDArray[Any], valid: NDArray[np.int64], means: NDArray[np.float64], levels: NDArray[np.float64],
+        origin: int, begin: int, what: Detection,
+    ) -> None:  # fmt: skip
+        self.sums, self.valid, self.means, self.levels = sums, valid, means, levels
+        self.origin, self.block, self.begin, self.what = origin, what.block, begin, what
+        parts = what.parts
+        self.fit, self.work, self.m = np.empty(3 * parts), np.empty(10 * parts), np.empty(3 * parts)
+        self.drifts = np.empty(len(sums))
+
+    def find_levels(self, number: int) -> int:
+        """Find the levels of a block; returns in how many rows they drift."""
+        found: int = levels_of_block(
+            self.sums, self.valid, self.origin, number, self.block, self.begin, self.fit, self.work,
+            np.empty(LANES), self.m, self.means, self.drifts, self.levels,
+        )  # fmt: skip
+        return found
+
+    def subtract_drifts(self, number: int, drifting: float) -> None:
+        """Subtract the drifts of a block, in so many rows: if they are few, before this is compiled."""
+        subtract = jit.interpreted_if_small(subtract_drifts, BASELINE_STEPS * drifting, BASELINE_WORTH)
+        subtract(
+            self.sums, self.valid, self.origin, number, self.block, self.begin, KINDS.index(self.sums.dtype.kind),
+            self.fit, self.work, self.m, self.means, self.drifts, self.levels,
+        )  # fmt: skip
+
+    def find_noise(self, number: int) -> None:
+        """Find the noise of a block."""
+        what = self.what
+        noise_of_block(
+            self.sums, self.valid, self.origin, number, self.block, self.begin, what.noise_kind, what.parts,
+            np.empty(BINS + 1, np.int64), what.scratch(self.sums.dtype), np.empty(3), self.levels,
+        )  # fmt: skip
+
+    def find(self, begin: int, low: int, high: int, newest: int, found: NDArray[np.float64]) -> int:
+        """Write the events to ``found``; returns their number, which may be larger than the room."""
+        what, widest = self.what, self.what.widths[-1]
+        widths, room = np.array(what.widths, np.int64), SEGMENT + 2 * widest
+        scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
+        n: int = search_series(
+            self.sums, self.valid, self.origin, begin, low, high, self.block, newest, self.levels, widths, scales,
+            np.float32(what.threshold), what.every, np.float32(what.dip),
+            np.empty(self.sums.shape[1] + widest + WIDE + 1, np.int32), np.empty(room, np.float32),
+            np.empty(room, np.int32), found,
+        )  # fmt: skip
+        return n
+
+
+USES = {"search_series": search_series, "levels_of_block": levels_of_block, "noise_of_block": noise_of_block}
+"""What `compile_one` calls: first what takes longest to compile."""
+
+
+def compile_beside(dtype: np.dtype[Any]) -> None:
+    """Start to compile the search of sums of a type in other processes, where it is not stored."""
+    for name, kernel in USES.items():
+        jit.compile_beside(f"from {__name__} import compile_one; compile_one({dtype.name!r}, {name!r})", kernel)
+
+
+def compile_one(dtype: str, function: str) -> None:
+    """Call a function of a search of sums of a type, on no rows."""
+    parts = LEAST_PARTS if function == "levels_of_block" else 0
+    what = Detection(2, (1,), 1.0, "robust", False, np.zeros(0, np.int64), parts=parts)
+    rows = Rows(
+        np.zeros((0, 2), dtype), what.valid, np.zeros((0, 2, parts)), np.zeros((0, 2, 2)), origin=0, begin=0, what=what
+    )
+    if function == "search_series":
+        rows.find(0, 0, 2, 0, np.empty((1, 4)))
+    elif function == "levels_of_block":
+        rows.find_levels(0)
+    else:
+        rows.find_noise(0)

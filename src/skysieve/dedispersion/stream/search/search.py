@@ -19,8 +19,8 @@ from skysieve.core.plan import Plan
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
-from skysieve.dedispersion.clean.receiver import Clean, Cleaner, Removed, cleaning_steps
-from skysieve.dedispersion.contract import BLOCK_SECONDS, DIP, EXCESS, REREAD, THRESHOLD
+from skysieve.dedispersion.clean.receiver import FEW, Clean, Cleaner, Removed, cleaning_steps
+from skysieve.dedispersion.contract import BLOCK_SECONDS, DIP, EXCESS, REREAD, THRESHOLD, sum_dtype
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
@@ -83,6 +83,9 @@ class StreamSearch(Plan):
     clean, veto, device, memory, threads
         As for `skysieve.dedispersion.search`.  Samples are cleaned in blocks of about half a second, which adds up to
         that to the latency.
+    expected : int
+        Samples that will come, if they wait until they are searched, as those of a file do; 0 (the default) for those
+        of a receiver.  On a CPU, what few of them need is not compiled first; the candidates are the same.
     resident : bool
         Keep the samples, which must be uint8, on the first GPU only; `feed` takes arrays of CuPy or NumPy.
 
@@ -152,6 +155,7 @@ class StreamSearch(Plan):
         device: str | tuple[Device, ...] = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
+        expected: int = 0,
         resident: bool = False,
     ) -> None:
         if dtype not in DTYPES:
@@ -160,6 +164,8 @@ class StreamSearch(Plan):
             raise ValueError(f"step={step}: expected blocks to search at a time, at least 1")
         if history < 0:
             raise ValueError(f"history={history}: expected samples to keep, at least 0")
+        if expected < 0:
+            raise ValueError(f"expected={expected}: expected samples that will come, at least 0")
         for number in ignore:
             if not 0 <= number < observation.nchan:
                 raise ValueError(f"ignore={list(ignore)}: expected channels from 0 to {observation.nchan - 1}")
@@ -181,6 +187,8 @@ class StreamSearch(Plan):
         self.step = step * self.length
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
         self._cleaner: Any = Cleaner(observation, kind, most, steps, ignore, self.job.dm_constant)
+        self._waits = expected > 0
+        self._cleaner.waits, self._cleaner.few = self._waits, 0 < expected * observation.nchan <= FEW
         delay = self._cleaner.block + self._cleaner.ahead if self._cleaner.steps else 0
         self.real = kind.kind == "f"
         span = 2 * self.step + 2 * self.job.context + self.job.overlap
@@ -206,6 +214,11 @@ class StreamSearch(Plan):
         pace = self._pace(step)
         self._ranges = [] if place.gpu else dm_ranges(tables, observation.tsamp)
         pieces = [one.delays(tables[one.table]) for one in self._ranges] or tables
+        if not place.gpu:
+            from .cpu_series import compile_beside
+
+            compile_beside(sum_dtype(kind))
+            self._source.nsamp = expected or ENDLESS
         self.engine = make_engine(
             self._source, pieces, method=how, device=place, capacity=span, threads=threads, span=pace,
             search=place.gpu,
@@ -213,7 +226,8 @@ class StreamSearch(Plan):
         looked = self.job.detections(ENDLESS)
         self.series = None
         if not getattr(self.engine, "runtimes", None):
-            self.series = RunningSeries(self.engine, pieces, self._detections_of_ranges(looked), pace, place.budget)
+            sought = self._detections_of_ranges(looked)
+            self.series = RunningSeries(self.engine, pieces, sought, pace, place.budget, self._waits)
         if resident:
             self._move_to_gpu()
         self._resident = resident
@@ -611,7 +625,7 @@ class StreamSearch(Plan):
         """The candidates of the groups that are complete: no later event can change them."""
         if not len(self._waiting.events):
             return []
-        self._waiting, ready = self._waiting.complete(self._response, self._frontiers(), last)
+        self._waiting, ready = self._waiting.complete(self._response, self._frontiers(), last, self._waits)
         self.forced += ready.forced
         if not len(ready.events):
             return []

@@ -7,6 +7,7 @@ which follow a block later.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion.contract import KINDS, UNIT, Detection, Table, check_events, sorted_events
+from skysieve.dedispersion.contract import Detection, Table, check_events, sorted_events
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -134,6 +135,8 @@ class RunningSeries:
         Most unbinned samples that are summed at a time.
     budget : int
         Most bytes that engine and series may take.
+    waits : bool
+        Whether the data wait until they are searched: then few drifts are subtracted before that is compiled.
 
     Attributes
     ----------
@@ -144,9 +147,10 @@ class RunningSeries:
     """
 
     def __init__(
-        self, engine: Any, tables: Sequence[Table], looked: Sequence[Detection], step: int, budget: int
+        self, engine: Any, tables: Sequence[Table], looked: Sequence[Detection], step: int, budget: int, waits: bool
     ) -> None:
-        self.engine, self.tables, self.step = engine, list(tables), step
+        self.engine, self.tables, self.step, self.waits = engine, list(tables), step, waits
+        self.warming = False
         self.loaded = 0
         need = sum(self._columns(t, w) * len(t.delays) for t, w in zip(tables, looked, strict=True))
         need *= np.dtype(engine.dtype).itemsize
@@ -246,26 +250,17 @@ class RunningSeries:
         what: Detection,
     ) -> NDArray[np.float64]:  # fmt: skip
         """The events of some rows, with the noise of new blocks."""
-        from . import cpu_series
+        from .cpu_series import Rows
 
-        sums, levels = k.rows[row:stop], k.levels[row:stop]
-        spare = what.scratch(sums.dtype)
+        some = slice(row, stop)
+        rows = Rows(k.rows[some], valid[some], k.means[some], k.levels[some], k.origin, k.begin, what)
         for number in range(k.newest + 1, newest + 1):
-            cpu_series.noise_of_block(
-                sums, valid[row:stop], k.origin, number, k.block, k.begin, what.noise_kind, what.parts,
-                KINDS.index(sums.dtype.kind), spare, k.means[row:stop], levels,
-            )  # fmt: skip
+            if what.parts and (drifting := rows.find_levels(number)) | self.warming:
+                rows.subtract_drifts(number, drifting if self.waits else math.inf)
+            rows.find_noise(number)
         begin = max(k.begin * k.block, low - 2 * k.reach)
-        widths = np.array(what.widths, np.int64)
-        scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
         found = np.empty((ROOM, 4))
-        while True:
-            n = cpu_series.search_series(
-                sums, valid[row:stop], k.origin, begin, low, high, k.block, newest, levels, widths, scales,
-                np.float32(what.threshold), what.every, np.float32(what.dip), found,
-            )  # fmt: skip
-            if n <= len(found):
-                break
+        while (n := rows.find(begin, low, high, newest, found)) > len(found):
             found = np.empty((n, 4))
         found[:n, 0] += row
         return sorted_events(found[:n])
@@ -273,5 +268,7 @@ class RunningSeries:
     def warm(self, at: int, looked: Sequence[Detection]) -> None:
         """Load or compile all kernels, by a search from sample ``at`` on."""
         self.begin(at, at)
+        self.warming = True
         while any(k.newest < k.begin for k in self.table_series):
             self.search(at + 2 * self.engine.capacity, looked, False)
+        self.warming = False

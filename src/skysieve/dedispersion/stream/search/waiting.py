@@ -81,7 +81,7 @@ class Waiting:
         return float((self.events.time - self.events.width / 2)[~self.done].min(initial=np.inf))
 
     def complete(
-        self, response: Response, frontiers: NDArray[np.float64], last: bool = False
+        self, response: Response, frontiers: NDArray[np.float64], last: bool = False, waits: bool = False
     ) -> tuple[Waiting, Complete]:
         """What still waits, and the groups that are complete.
 
@@ -92,12 +92,14 @@ class Waiting:
             For each DM, the seconds before which no more events can come.
         last : bool
             No more events come at all.
+        waits : bool
+            See `skysieve.dedispersion.single_pulse.grouping.Known`.
         """
         events, done = self.events, self.done
         frontier = np.inf if last else float(frontiers.min())
         if last:
             frontiers = np.full(len(frontiers), np.inf)
-        groups = response.group(events, Known(frontiers, done, self.own))
+        groups = response.group(events, Known(frontiers, done, self.own, waits))
         over = np.full(len(events), True)
         np.logical_and.at(over, groups.head, ~groups.open)
         since = np.full(len(events), np.inf)
