@@ -295,7 +295,8 @@ class Vetting:
 
     def _cut(self, dm: float, at: int, width: int, limits: tuple[int, int]) -> bool:
         """Whether the data end within half a width of the window, in half of the channels."""
-        late = float(np.median(delay_seconds(self.obs.freqs, dm, self.obs.top, self.dm_constant))) / self.obs.tsamp
+        middle = self.obs.freqs[[(self.obs.nchan - 1) // 2, self.obs.nchan // 2]]  # frequencies are in order
+        late = float(delay_seconds(middle, dm, self.obs.top, self.dm_constant).mean()) / self.obs.tsamp
         half = width // 2
         return at + late < limits[0] + half or at + late + width > limits[1] - half
 
@@ -360,7 +361,7 @@ class Vetting:
         excess, on_v = _excess(s, q, side, w, guard)
         z = _over(excess, np.sqrt(on_v))
         rest = np.argsort(-excess, kind="stable")[max(1, round(STRONGEST * len(z))) :]
-        middle = np.array([delays[a:b].mean() for a, b in zip(self._edges[:-1], self._edges[1:], strict=True)]) + side
+        middle = np.add.reduceat(delays, self._edges[:-1]) / np.diff(self._edges) + side
         middle = middle[~few]
         power = np.maximum(z, 0) ** 2
         spread = np.average((middle - np.average(middle, weights=power)) ** 2, weights=power) if power.any() else 0.0
