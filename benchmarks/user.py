@@ -206,7 +206,7 @@ class Bench:
         for plan in plans.values():
             plan.close()
         yield
-        seconds = 10 if self.quick else 300
+        seconds = 10 if self.quick else 60
         beams, file = self.folder / "beams", self.folder / "beam.fil"
         self.fake(file, seconds, 1024)
         beams.mkdir()

@@ -146,7 +146,10 @@ def live_candidates(x, first, dms, block, *, gulp=160, rects=()):
     return [tuple(float(f.columns[n][i]) for n in ("snr", "dm", "time")) for f in found for i in range(len(f))]
 
 
-@pytest.mark.parametrize(("after", "dtype"), product_of([0, 1, 7, 200, 1099], ["uint8", "float32", "uint16"]))
+@pytest.mark.parametrize(
+    ("after", "dtype"),
+    [*product_of([0, 1, 7, 200, 1099], ["uint8", "float32", "uint16"]), *(slow(n, "int8") for n in (1, 200))],
+)
 def test_noise_has_no_candidates_wherever_a_stream_begins(after, dtype):
     """A receiver joins ``after`` samples before the end of a noise block, for a moment or for seconds."""
     rng = np.random.default_rng(after)
