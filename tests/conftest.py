@@ -77,6 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+    for item in other_half([item for item in items if item.get_closest_marker("half")]):
+        item.add_marker(pytest.mark.slow)
     slow = slow_cases([item.nodeid for item in items])
     for item in items:
         if item.nodeid in slow:
@@ -103,6 +105,22 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     problem = cuda_problem()
     if problem is not None and not asks_for_gpu(config):
         terminalreporter.write_line(f"tests that need a GPU were left out: {problem.missing}")
+
+
+def other_half(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the cases of tests marked ``half`` that only ``make test-all`` runs.
+
+    Those are the cases whose positions in all parametrisations of the test and its fixtures have an odd sum.
+    """
+    known: dict[tuple[str, int], dict[str, int]] = {}
+    found = []
+    for item in cases:
+        test = item.nodeid.partition("[")[0]
+        values = [known.setdefault((test, n), {}) for n in range(len(item.callspec._idlist))]
+        positions = [seen.setdefault(name, len(seen)) for seen, name in zip(values, item.callspec._idlist, strict=True)]
+        if sum(positions) % 2:
+            found.append(item)
+    return found
 
 
 def slow_cases(names: list[str]) -> set[str]:

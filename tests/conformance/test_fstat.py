@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.conformance.fstat_truth import CELL, GRIDS, RMS, STORED, T0, WINDOWS, T, compare, patchy_atoms
-from tests.marks import product_of
 from tests.truth import fstat as reference
 
 from skysieve.fstat import Atoms, Grid, WindowSum, synth_atoms, transient_map
@@ -113,7 +112,9 @@ def patchy():
     return patchy_atoms()
 
 
-@pytest.mark.parametrize(("grid", "window"), product_of(GRIDS, WINDOWS))
+@pytest.mark.half
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("window", WINDOWS)
 def test_against_the_truth(patchy, grid, window):
     truth = reference.transient_map(bin_atoms(patchy), GRIDS[grid], resolve_window(WINDOWS[window], 3))
     options = {"window": WINDOWS[window], "device": "cpu", "strict": False}
@@ -127,6 +128,7 @@ def test_against_the_truth(patchy, grid, window):
         assert lean.lnBtSG == pytest.approx(r.lnBtSG, abs=1e-6)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("efold", [0.7, 2.5, 20.0])
 @pytest.mark.parametrize("window", ["exp", "sum"])
 def test_other_ends(patchy, window, efold):

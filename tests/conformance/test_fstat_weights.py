@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.conformance.fstat_truth import T0, WINDOWS, T
 from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, long_map, some_sfts, weighed
-from tests.marks import product_of, slow
+from tests.marks import slow
 
 from skysieve.fstat import (
     BSGL,
@@ -59,7 +59,9 @@ def check(atoms, grid, window, efold=3, **options):
 # ---------------------------------------------------------------- weights
 
 
-@pytest.mark.parametrize(("decades", "window"), product_of([2, 4, 9, 16, 30], WINDOWS))
+@pytest.mark.half
+@pytest.mark.parametrize("decades", [2, 4, 9, 16, 30])
+@pytest.mark.parametrize("window", WINDOWS)
 def test_any_weights(window, decades):
     """Random levels and single SFTs, gaps, weights of zero, detectors that come and go; atoms of both precisions."""
     for seed in range(6):
@@ -70,6 +72,7 @@ def test_any_weights(window, decades):
         check(atoms, grid, WINDOWS[window], (3, 3, 0.8, 1.5, 8, 20)[seed])
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     "weight", [1e-3, *map(slow, (1e-5, 1e-7)), 1e-8, *map(slow, (1e-10, 1e-12, 1e-15, 1e-25)), 1e-34]
 )
@@ -279,6 +282,7 @@ def test_data_without_weight_are_summed_as_they_are():
 # ---------------------------------------------------------------- lines, plans, single cells
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("window", ["rect", "exp", "sum"])
 @pytest.mark.parametrize("weight", [1e-7, slow(1e-11), 1e-22])
 def test_lines_with_a_poor_detector(window, weight):

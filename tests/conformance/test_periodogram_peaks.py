@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.marks import product_of
 from tests.truth.peaks import check_peaks
 
 from skysieve.core.device import resolve
@@ -63,8 +62,10 @@ def run(device: str, spec: Spec, source: Flat, grids: Grids) -> Output:
     return output
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("samples_per_peak", "dtype"), product_of([2, 5, 10, 300], ["float64", "float32"]))
+@pytest.mark.parametrize("samples_per_peak", [2, 5, 10, 300])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_samples_per_peak(device: str, dtype: str, samples_per_peak: float) -> None:
     """Coarse grids, and grids so fine that the rounding of float32 chooses the highest sample."""
     spec = Spec(n_peaks=2, return_power=False, dtype=np.dtype(dtype))
@@ -74,11 +75,10 @@ def test_samples_per_peak(device: str, dtype: str, samples_per_peak: float) -> N
     assert check_peaks(spec, source, grids, run(device, spec, source, grids)) >= 4
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    ("mean", "normalization"),
-    product_of([(True, True), (False, True), (False, False)], ["model", "log", "psd", "scargle"]),
-)
+@pytest.mark.parametrize("mean", [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
 def test_models_and_normalisations(device: str, normalization: str, mean: tuple[bool, bool]) -> None:
     """Peaks are those of the standard power, whatever is written."""
     spec = Spec(mean[0], mean[1], normalization, n_peaks=3, return_power=False)
@@ -86,6 +86,7 @@ def test_models_and_normalisations(device: str, normalization: str, mean: tuple[
     assert check_peaks(spec, source, grids, run(device, spec, source, grids)) == 9
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("nterms", [2, 4])
 def test_series(device: str, nterms: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.marks import product_of
 
 from skysieve.core.cpu import jit
 from skysieve.dedispersion import Filterbank, Noise, fake, inject_pulses, read_rfifind, search, write_rfifind
@@ -203,6 +202,7 @@ def check_bright(dm, sizes, **options):
             assert best >= 0.95 * snr - 3, (t, width, snr)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("dm", [30, 200])
 def test_bright_pulses_stay(dm):
     """The step for narrow-band signals, and that for the gain, removed some of these."""
@@ -247,7 +247,9 @@ def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
             assert (live.removed.windows == offline.removed.windows).all()
 
 
-@pytest.mark.parametrize(("kinds", "dtype"), product_of(["all", "impulses"], [np.uint8, np.uint16, np.float32]))
+@pytest.mark.half
+@pytest.mark.parametrize("kinds", ["all", "impulses"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, kinds, dtype):
     made, _ = data(kinds, seconds=6.3)
     values = made.read() if dtype == np.uint8 else (made.read() * np.float32(1.7)).astype(dtype)

@@ -69,6 +69,7 @@ def test_a_burst_of_another_shape_is_one_candidate(name, shape):
         assert len(search(fb, plan(fb, 800), threads=1)) == 1, name
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     ("snr", "width", "separation"),
     [(20, 5e-3, 3.2), (20, 5e-3, 5), (20, 5e-3, 10), (40, 5e-3, 3), (40, 5e-3, 10), (40, 5e-3, 20), (40, 5e-3, 40),
@@ -131,6 +132,7 @@ def test_a_burst_beside_strong_interference_is_found(offset):
     assert found.snr[near[0]] > 25
 
 
+@pytest.mark.slow
 def test_the_test_signal_of_magro_has_a_candidate_for_each_pulse():
     """The signal of table 2 in Magro et al. 2011 has one pulse a second."""
     fb = fake(duration=6, seed=1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.marks import product_of, slow
+from tests.marks import slow
 
 from skysieve.dedispersion import Filterbank, Losses, fake, find_dropped, inject, plan, search
 from skysieve.dedispersion.clean import lookout
@@ -20,7 +20,8 @@ BLOCK = 1500
 TIMES = (1.7, 4.0, 10.2)
 OPTIONS = {"threshold": 6.5, "block": BLOCK * TSAMP, "threads": 1}
 QUICK_KINDS = ("1", "2", "8", "float32")
-KINDS = (*QUICK_KINDS, "int8", "uint16")
+OTHER_KINDS = ("int8", "uint16")
+KINDS = [*QUICK_KINDS, *map(slow, OTHER_KINDS)]
 EVERY = slice(0, NCHAN)
 
 
@@ -93,9 +94,6 @@ WHERE = {
     "edges of blocks": (slice(6000, 7500), EVERY, 0),
     "end": (slice(11000, NSAMP), EVERY, 0),
 }  # fmt: skip
-CASES = product_of(("1", "8", "float32"), WHERE)
-CASES += [slow(kind, name) for name in ("held", "few") for kind in ("2", "int8", "uint16")]
-"""All places with the narrowest, the usual and the widest type; two of them with the other types."""
 
 
 @cache
@@ -105,7 +103,9 @@ def undisturbed(kind):
     return x, most, columns(stream(x, most)[0])
 
 
-@pytest.mark.parametrize(("kind", "name"), CASES[::3])
+@pytest.mark.half
+@pytest.mark.parametrize("kind", QUICK_KINDS)
+@pytest.mark.parametrize("name", ["zeros", "held", "few", "start, inside the first block"])
 def test_noise_with_equal_samples_has_no_candidates(kind, name):
     where, rows, value = WHERE[name]
     x, most = noise(kind, 1, pulses=False)
@@ -114,7 +114,9 @@ def test_noise_with_equal_samples_has_no_candidates(kind, name):
     assert columns(found)["snr"].tolist() == []
 
 
-@pytest.mark.parametrize(("kind", "name"), CASES)
+@pytest.mark.half
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", WHERE)
 def test_pulses_outside_are_found_as_before(kind, name):
     """In blocks without dropped data the S/N agrees within 3%; the dropped samples are those that were replaced."""
     where, rows, value = WHERE[name]
@@ -160,7 +162,7 @@ def test_the_bits_are_those_of_a_file_with_these_losses(kind):
         assert np.array_equal(cells(dropped, x.shape), cells(find_dropped(bank(x.T)), x.shape))
 
 
-@pytest.mark.parametrize("kinds", [QUICK_KINDS, slow(KINDS)])
+@pytest.mark.parametrize("kinds", [QUICK_KINDS, slow((*QUICK_KINDS, *OTHER_KINDS))])
 @settings(max_examples=12, deadline=None)
 @given(
     data=st.data(),
@@ -184,7 +186,7 @@ def test_any_pieces_give_the_same_bits(kinds, data, gulps, first, a, n, low, los
         assert np.array_equal(one[name], other[name]), name
 
 
-@pytest.mark.parametrize("kind", [*QUICK_KINDS, *(slow(kind) for kind in KINDS if kind not in QUICK_KINDS)])
+@pytest.mark.parametrize("kind", KINDS)
 def test_clean_streams_lose_nothing(kind):
     x, most = noise(kind, 5)
     found, dropped, _ = stream(x, most)

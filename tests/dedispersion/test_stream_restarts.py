@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dedispersion.test_stream_commands import command, start_stream, wait_for
 from tests.dedispersion.test_stream_pipeline import SEARCH, TIMES, ListFeed, data, packets_of, rows_of, run_feed
-from tests.marks import product_of, slow
+from tests.marks import slow
 
 from skysieve.dedispersion import Filterbank, fake, search, write_fil
 from skysieve.dedispersion.stream.command.emulate import emulate
@@ -29,7 +29,9 @@ from skysieve.dedispersion.stream.report.status import StatusFile
 __all__ = ["data"]
 
 
-@pytest.mark.parametrize(("first", "block"), product_of([1, 68, 137, 240], [0.6, 1.1]))
+@pytest.mark.half
+@pytest.mark.parametrize("first", [1, 68, 137, 240])
+@pytest.mark.parametrize("block", [0.6, 1.1])
 def test_a_receiver_that_joins_late(data, tmp_path, first, block):
     """From packet ``first`` on, and after two more starts of the sender: no candidate in noise, pulses at their DM."""
     search_ = {**SEARCH, "block": block}

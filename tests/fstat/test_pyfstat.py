@@ -217,6 +217,7 @@ def test_cells_without_two_sfts_have_no_f(pyfstat):
         maps.call_compute_transient_fstat_map("skysieve", features, multi_atoms(ATOMS), w)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     ("window", "statistic"), [slow("rect", {}), ("exp", {"BtSG": True}), ("rect", {"BSGL": True})]
 )  # fmt: skip
@@ -329,6 +330,7 @@ def test_a_map_that_is_read_later_is_the_map_of_its_atoms():
     assert target[0, 0] == 15
 
 
+@pytest.mark.slow
 def test_transient_mcmc(pyfstat, sfts, tmp_path, monkeypatch):
     """With the same random numbers the chains walk the same way, to rounding, and find the signal."""
     chains = []

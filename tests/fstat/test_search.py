@@ -329,6 +329,7 @@ def test_bad_priors_are_refused(options, error):
 # ---------------------------------------------------------------- the line-robust statistic
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_bsgl_of_every_cell(window):
     """Against maps of all detectors and of each, cell by cell; the detectors' SFTs line up, so that bins do too."""

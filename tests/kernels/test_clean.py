@@ -95,6 +95,7 @@ def test_cells_on_the_track_of_a_bright_pulse_stay(runtime, dm):
     assert (out[:, untouched] == before[:, untouched]).all()
 
 
+@pytest.mark.half
 @one_order
 @pytest.mark.parametrize("kind", ["u1", slow("i1"), "u2", slow("i2"), "f4"])
 def test_every_type_of_samples(runtime, kind):
@@ -102,6 +103,7 @@ def test_every_type_of_samples(runtime, kind):
     assert sum(removed.parts.values()) > 0
 
 
+@pytest.mark.slow
 @one_order
 def test_narrow_band_signals_and_impulses_in_any_batches(runtime, monkeypatch):
     """Signals that come and go, a noisy channel, broadband impulses; blocks become known one by one."""
@@ -126,6 +128,7 @@ def test_narrow_band_signals_and_impulses_in_any_batches(runtime, monkeypatch):
     assert removed.steps == ("channels",)
 
 
+@pytest.mark.half
 @one_order
 @pytest.mark.parametrize(("kind", "sigma"), [("u1", 16), ("u1", 3), slow("i1", 3), ("u2", 16), ("f4", 16)])
 def test_steps_of_the_gain_are_undone(runtime, kind, sigma):

@@ -21,7 +21,6 @@ from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
 from tests.kernels.devices import launched, on_gpu
 from tests.kernels.shim import shim_runtime
-from tests.marks import product_of
 from tests.truth import fstat as reference
 
 T = 1800
@@ -127,6 +126,7 @@ def check(out, i, truth, dtype, marginals=True, bound=None):
         assert np.abs(np.exp(out.column_log[i] - out.log_sum[i]) - w.sum(0)).max() <= most
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("grid", list(GRIDS))
 def test_maps(runtime, grid, window):
@@ -139,9 +139,10 @@ def test_maps(runtime, grid, window):
             check(out, 0, truth, dtype, options.get("marginals", True))
 
 
-@pytest.mark.parametrize(
-    ("grid", "window", "sky"), product_of(["full", "long tau", "off the bins"], ["rect", "exp"], [False, True])
-)
+@pytest.mark.half
+@pytest.mark.parametrize("grid", ["full", "long tau", "off the bins"])
+@pytest.mark.parametrize("window", ["rect", "exp"])
+@pytest.mark.parametrize("sky", [False, True])
 def test_batches(runtime, grid, window, sky):
     """Templates of one point of the sky share their antenna factors, others must not."""
     n = bins_of(runtime)
@@ -184,7 +185,9 @@ def test_maps_long_enough_for_the_loops_without_tests(runtime, window, options):
                 assert np.abs(out.column_log[i] - truth.column_log[i]).max() <= 1e-4
 
 
-@pytest.mark.parametrize(("window", "dtype"), product_of(["rect", "exp"], ["float32", "float64"]))
+@pytest.mark.half
+@pytest.mark.parametrize("window", ["rect", "exp"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_loud_templates_and_glitches(runtime, window, dtype):
     """2F of 2,000 (exp F overflows float32), and one bin of 1e6 times the noise, in one batch with quiet templates."""
     n = bins_of(runtime)
@@ -282,9 +285,9 @@ def check_lines(runtime, made, grid, w, lines, dtype="float32"):
 LINES = Lines(3.0, (-1.0, -1.3))
 
 
-@pytest.mark.parametrize(
-    ("grid", "window"), product_of(["full", "off the bins", "lists", "before the data"], ["rect", "exp"])
-)
+@pytest.mark.half
+@pytest.mark.parametrize("grid", ["full", "off the bins", "lists", "before the data"])
+@pytest.mark.parametrize("window", ["rect", "exp"])
 def test_lines_against_the_truth(runtime, grid, window):
     """Two detectors; a glitch in the first template, which is a line where it is."""
     made = [

@@ -20,7 +20,7 @@ from skysieve.fstat.template_search.batch import AtomsBatch
 from tests.kernels.devices import launched, on_gpu, one_order
 from tests.kernels.shim import shim_runtime
 from tests.kernels.test_fstat import CELL, GRIDS, LEAN, T0, T, bins_of, check, check_lines, grids, templates
-from tests.marks import product_of, slow
+from tests.marks import slow
 from tests.truth import fstat as reference
 
 
@@ -51,7 +51,9 @@ def engine(runtime, window, dtype, **options):
     return cuda.Engine(Spec(w, np.dtype(dtype), **options), runtime=runtime)
 
 
-@pytest.mark.parametrize(("grid", "window"), product_of(GRIDS, WINDOWS))
+@pytest.mark.half
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("window", WINDOWS)
 def test_maps(runtime, grid, window):
     """Windows of any function by direct sums, by Fourier transforms, and by what is chosen."""
     n = bins_of(runtime)
@@ -76,6 +78,7 @@ def test_maps(runtime, grid, window):
             assert "cells" not in launched(runtime) or fourier
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("window", list(WINDOWS))
 @pytest.mark.parametrize("marginals", [False, True])
 def test_batches_without_a_map(runtime, window, marginals):
@@ -104,6 +107,7 @@ def test_tiles_and_chunks_do_not_change_the_answer(runtime, monkeypatch, window)
         assert {"direct", "cells"} <= launched(runtime)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("window", ["rect", "exp", "two rates", "function"])
 @pytest.mark.parametrize("width", [3, 4, 14])
 def test_a_glitch_leaves_nothing_in_windows_beside_it(runtime, window, width):
@@ -146,6 +150,7 @@ LINE_GRIDS = (
 LINE_WINDOWS = ("rect", "exp", "two rates", "function")
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     ("window", "runtime", "detectors"),
     [

@@ -42,6 +42,7 @@ def test_header_block(source):
     assert source.builds
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(("source", "build", "arch"), _cases())
 def test_compiles_within_budget(source, build, arch):
     found = compile_for(source.assemble(build), source.name, arch)

@@ -75,6 +75,7 @@ def engine(runtime, matrix=False, memory=None, **spec):
     return e
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("build", GRIDS)
 def test_comb(runtime, build):
     lengths, f0, df, nf = (GPU_GRIDS if on_gpu(runtime) else GRIDS)[build]
@@ -88,6 +89,7 @@ def test_comb(runtime, build):
     check(e, source, grids, 1e-9)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     ("step", "dtype"), [*((s, F64) for s in SAMPLES), (8, F32), slow(16, F32), slow(32, F32)], ids=str
 )
@@ -114,6 +116,7 @@ def test_samples_where_every_power_is_suspicious(runtime, dtype, monkeypatch):
     check(engine(runtime, True, method="nufft", dtype=dtype), batch([7]), shared_grid(0.16, STEP / 4, 2048), 1e-6)
 
 
+@pytest.mark.slow
 def test_long_series_on_fine_grids_are_not_sampled():
     """A warp would take all points of an object: such objects are left to combs, also where rows are missing."""
     e = engine(shim_runtime(), True, method="nufft", dtype=F32)
@@ -142,6 +145,7 @@ def test_samples_of_grids_of_their_own(runtime, dtype, tolerance, monkeypatch):
     check(e, batch([40, 60, 25]), grids, tolerance)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("spec", [{"fit_mean": False}, {"center_data": False}, {"n_peaks": 40}])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(F64, 1e-9), (F32, 2e-6)])
 @one_order
@@ -161,6 +165,7 @@ def test_samples_in_another_normalisation(runtime, monkeypatch):
     assert np.array_equal(model.peak_index, plain.peak_index)
 
 
+@pytest.mark.slow
 def test_comb_runs():
     """Peaks without powers on a fine grid in float32: warps follow runs of combs; long series are spread first."""
     e = engine(shim_runtime(), method="nufft", dtype=F32)

@@ -124,6 +124,7 @@ ROWS_AND_STRAIGHT = [(3000, 0), (150, 1 << 20), slow(3000, 1 << 20), slow(150, 0
 """Rows of a chunk, and bytes that are copied straight from the user's arrays."""
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(("rows", "straight"), ROWS_AND_STRAIGHT)
 def test_lists_are_put_together_in_page_locked_memory(graphs, monkeypatch, straight, rows):
     """Several chunks of a run, and arrays of every size: each answer is that of the joined arrays."""
@@ -147,6 +148,7 @@ def test_lists_are_put_together_in_page_locked_memory(graphs, monkeypatch, strai
     assert all(locked)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(("rows", "straight"), ROWS_AND_STRAIGHT)
 def test_every_run_searches_its_own_rows(graphs, monkeypatch, straight, rows):
     """Rows copied straight from the user's arrays, and through the pinned buffer; several chunks of a run in a lane."""

@@ -72,6 +72,7 @@ def test_list_of_frequencies(runtime):
         assert check_refined(Exact(*rows_of(source, i)), values, out, i) == 5
 
 
+@pytest.mark.half
 def test_longer_series(runtime):
     """A block, or several blocks, do what a warp does for short series."""
     source, grids = batch([1500, 30, 5000], seed=9), shared_grid(0.9, 0.3 / 119.4, 150)
@@ -159,6 +160,7 @@ def test_very_long_series(runtime):
         assert check_refined(Exact(*rows_of(source, i)), grids.frequency(), out, i) == 1
 
 
+@pytest.mark.half
 @one_order
 @pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
 @pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
@@ -186,6 +188,7 @@ def test_chi_square_of_the_constant_is_returned(runtime):
         np.testing.assert_allclose(out.mean_square[i], np.average((y - mean) ** 2, weights=w), rtol=1e-12)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(("terms", "dtype"), [(2, F32), (4, np.dtype(np.float64))])
 def test_series_of_several_terms(runtime, terms, dtype):
     e = engine(runtime, nterms=terms, dtype=dtype, n_peaks=3)
@@ -212,6 +215,7 @@ def test_several_bands(runtime):
         assert check_refined(truth, grids.frequency(), out, i) == 3
 
 
+@pytest.mark.half
 @one_order
 @pytest.mark.parametrize("model", ["offsets, 2 terms", "separate", "flexible, 2 terms"])
 def test_other_models_of_bands(runtime, model):

@@ -15,6 +15,7 @@ from tests.kernels.nvrtc import package_sources
 from tests.marks import slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", package_sources(), ids=lambda s: s.name)
 def test_every_kernel_file_compiles_for_the_host(source):
     """Its first build; the tests of the domains run the others."""
@@ -243,6 +244,7 @@ def test_planted_fault(fault):
     assert out.sum() == 4
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     ("fault", "report"),
     [

@@ -81,6 +81,7 @@ def check(runtime, method, kernel, grid, eps, dtype):
     return np.abs(found[rows] - expected).max() / np.abs(expected).max()
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("case", DIRECT)
 def test_the_direct_sum(runtime, case):
     assert check(runtime, "direct", *DIRECT[case]) <= ERROR[DIRECT[case][3]]
@@ -97,12 +98,14 @@ def test_every_kernel_of_the_direct_sum_runs(runtime):
     assert {"belt_plan", "caps_plan", "pack", "caps", "belt", "any"} <= launched(runtime)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("case", RING)
 def test_the_ring_method(runtime, case):
     # double: the modes' end at 1e-11 of the rms shows
     assert check(runtime, "ring", *RING[case]) <= ERROR[RING[case][3]]
 
 
+@pytest.mark.half
 def test_spin_two(runtime):
     for grid, dtype, bound in ((Healpix(4), "float64", 1e-9), (ODD, "float64", 1e-9), (Healpix(3), "float32", 2e-6)):
         kernel = Gaussian(fwhm=0.4)
@@ -124,6 +127,7 @@ SPIN = {
 }
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("case", SPIN)
 def test_the_direct_sum_of_spin_two(runtime, case):
     kernel, grid, eps, dtype = SPIN[case]

@@ -51,6 +51,7 @@ def worst(found, truth):
     return np.abs(found - truth).max() / np.abs(truth).max()
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     ("runtime", "nside", "nest"),
     [("forwards", 8, True), ("backwards", 19, False)]
@@ -71,6 +72,7 @@ def test_the_direct_engine_agrees_with_the_cpu(monkeypatch, runtime, nside, nest
     assert worst(found, truth) <= ERROR[dtype]
 
 
+@pytest.mark.half
 @one_order
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("transposed", [False, True])
@@ -85,6 +87,7 @@ def test_the_ring_engine_agrees_with_the_cpu(runtime, monkeypatch, spin, transpo
     assert worst(found, truth) <= 1e-10
 
 
+@pytest.mark.slow
 @one_order
 def test_several_kernels(runtime, monkeypatch):
     """Each gets the mean times its own integral, which is 0 for a Mexican hat."""
@@ -107,6 +110,7 @@ def test_small_grids(runtime, monkeypatch, nside):
     assert worst(found, truth) <= 1e-12
 
 
+@pytest.mark.half
 @one_order
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("method", ["direct", "ring"])
@@ -231,6 +235,7 @@ def test_plans_describe_themselves_with_the_same_keys_on_every_device(monkeypatc
     assert "cuda" in found["device"]
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     ("runtime", "count"), [("forwards", 1), ("backwards", 1), ("forwards", 2)], indirect=["runtime"]
 )

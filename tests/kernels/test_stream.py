@@ -14,6 +14,7 @@ from tests.kernels.devices import one_order
 DMS = np.arange(0, 201, 40.0)
 
 
+@pytest.mark.half
 @one_order
 @pytest.mark.parametrize("float_samples", [False, True])
 @pytest.mark.parametrize("block", [1.1])
@@ -44,6 +45,7 @@ def test_samples_that_a_gpu_reads_again_are_stored(runtime, monkeypatch, float_s
         assert np.array_equal(column[order], getattr(offline.events, name)), name
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     ("runtime", "first", "gulp", "joins"),
     [("forwards", 0, 1024, 0), ("backwards", 700, 331, 0), ("forwards", 1095, 400, 1500), ("backwards", 0, 600, 1500)]

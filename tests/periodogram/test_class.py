@@ -209,6 +209,7 @@ def test_rows_that_are_not_finite_are_left_out():
     assert ours(frame["t"], list(holes), dy).offset() == part.offset()
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("nterms", [0, 2, 4])
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_several_terms(nterms, normalization):

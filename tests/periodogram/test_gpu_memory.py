@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.gpu.batches import BAND_MODELS, FlatSource, bands_engine, batch, default_spec, in_bands, shared_grid
 from tests.kernels.shim import ShimRuntime
-from tests.marks import product_of
 
 from skysieve.core.device import Device
 from skysieve.core.gpu.staging import HostLane
@@ -118,10 +117,9 @@ def cases(model: str, lengths: tuple[int, ...]) -> list[tuple[Any, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("model", "power"),
-    product_of([*MODELS, *(m for m in BAND_MODELS if m in ("offsets", "separate", "flexible"))], [True, False]),
-)
+@pytest.mark.half
+@pytest.mark.parametrize("model", [*MODELS, *(m for m in BAND_MODELS if m in ("offsets", "separate", "flexible"))])
+@pytest.mark.parametrize("power", [True, False])
 def test_buffers_take_the_memory_that_the_plan_states(runtime, model, power):
     """A plan states the bytes of all its objects at once, without powers."""
     for lengths, nf in SIZES:
@@ -136,6 +134,7 @@ def test_buffers_take_the_memory_that_the_plan_states(runtime, model, power):
                 assert stated <= 6 * taken or stated < 32 << 20, (lengths[0], nf, grids.shared)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("budget", [40_000_000, 150_000_000])
 @pytest.mark.parametrize("model", [*MODELS, "offsets"])
 def test_a_memory_budget_is_used_and_not_exceeded(runtime, model, budget):

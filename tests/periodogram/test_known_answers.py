@@ -224,6 +224,7 @@ def test_more_peaks_requested_than_found(device: str) -> None:
     assert found.peaks.index[-1] == -1
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("normalization", ["standard", "model", "log", "psd"])
 @pytest.mark.parametrize("errors", ["none", "scalar", "array"])
 @pytest.mark.parametrize("center_data", [True, False])
@@ -265,6 +266,7 @@ def test_scargle_normalisation_is_the_papers() -> None:
     np.testing.assert_allclose(weighted.power, truth.astype(float), atol=1e-9 * float(np.max(truth)))
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("method", ["auto", "direct", "nufft", "finufft"])
 @pytest.mark.parametrize("width", [1e-8, 1e-6, 1e-4])
 @pytest.mark.parametrize("with_errors", [False, True])
@@ -338,6 +340,7 @@ def truths(request: pytest.FixtureRequest) -> list[Truth]:
     return made
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(("dtype", "method", "least", "bound"), ACCURACY)
 def test_error_against_long_double(
     truths: list[Truth], dtype: str, method: str, least: int, bound: float, device: str

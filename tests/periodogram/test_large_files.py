@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.marks import product_of, slow
+from tests.marks import slow
 from tests.periodogram.test_stops import no_file_above
 from typer.testing import CliRunner, Result
 
@@ -162,7 +162,10 @@ QUICK_FORMS = (
         *(slow(form, 23, (*GRID, "--multiband", "none")) for form in FORMS if form not in QUICK_FORMS),
         ("rows", 100_000, (*GRID, "--multiband", "none")),
         *(slow(form, 100_000, (*GRID, "--multiband", "none")) for form in FORMS if form != "rows"),
-        *product_of(("rows", "lists"), (23,), (("--device", "cpu"), (*GRID, "--jitter", "1"))),
+        ("rows", 23, ("--device", "cpu")),
+        ("lists", 23, (*GRID, "--jitter", "1")),
+        slow("lists", 23, ("--device", "cpu")),
+        slow("rows", 23, (*GRID, "--jitter", "1")),
     ],
 )
 def test_as_if_read_whole(
@@ -602,6 +605,7 @@ def groups_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return seen
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("form", ["rows", "lists"])
 def test_a_run_that_continues_reads_what_is_not_done(
     form: str, small_pieces: None, groups_read: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

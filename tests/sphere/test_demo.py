@@ -7,6 +7,7 @@ import io
 import pytest
 
 
+@pytest.mark.slow
 def test_the_demo(tmp_path):
     from rich.console import Console
 
