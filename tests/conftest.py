@@ -13,6 +13,7 @@ import importlib
 import json
 import logging
 import os
+import signal
 import subprocess
 from collections import Counter
 from contextlib import suppress
@@ -264,6 +265,8 @@ def _begin_elsewhere(config: pytest.Config, number: int, count: int) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a job in the background: its children would ignore Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = getattr(config, "workerinput", None)
     if worker is not None:  # a process of pytest-xdist: the main one keeps the record
         if all(Path(arg).resolve() in (ROOT, ROOT / "tests") for arg in config.args):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion import fake
-from skysieve.dedispersion.injections.interference import KINDS, interference, with_interference
+from skysieve.dedispersion.injections.interference import KINDS, InterferenceReader, interference, with_interference
 
 GIVEN = {"tsamp": 1e-3, "level": 96.0, "sigma": 16.0, "seed": 3}
 
@@ -43,6 +44,18 @@ def test_a_reader_writes_the_same_interference():
     fb = fake(nchan=16, duration=3, tsamp=1e-3, fch1=1500, foff=-4, period=None)
     dirty = with_interference(fb, "all", seed=2)
     assert (dirty.read()[:, 1000:1400] == dirty.block(1000, 400)).all()
+
+
+def test_held_samples_are_those_that_are_written_when_they_are_read(monkeypatch):
+    monkeypatch.setattr("skysieve.dedispersion.injections.interference.HELD_PIECE", 16 * 300)
+    fb = fake(nchan=16, duration=3, tsamp=1e-3, fch1=1500, foff=-4, period=None)
+    reader, held = (InterferenceReader(fb, "all", 2, 1.0) for _ in range(2))
+    with TaskPool(2) as pool:
+        held.hold(pool)
+    for one, other in zip(reader.write(700, 900), held.write(700, 900), strict=True):
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
+    assert np.array_equal(held.read(0, fb.nsamp), reader.read(0, fb.nsamp))
 
 
 def test_bad_arguments_are_named():

@@ -137,8 +137,7 @@ def test_long_spectra_need_little_memory(monkeypatch):
 
 def test_ctrl_c_while_the_command_is_loaded_is_quiet():
     code = """
-import builtins, runpy, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+import builtins, runpy, sys
 before = builtins.__import__
 def loaded(name, *more, **how):
     if name == "typer":

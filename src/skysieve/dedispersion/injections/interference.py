@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,13 @@ from skysieve.core.checks import one_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.core.tasks import TaskPool
     from skysieve.dedispersion.data.filterbank import Filterbank
 
 __all__ = ["KINDS", "interference", "with_interference"]
+
+HELD_PIECE = 2**21
+"""Samples into which interference is written at a time, where all are held."""
 
 
 @dataclass(frozen=True)
@@ -292,13 +297,31 @@ class InterferenceReader:
         low, self.level, high = np.quantile(x, (0.25, 0.5, 0.75), axis=1)
         moments = x.std(axis=1)
         self.sigma = np.where(high > low, np.minimum((high - low) / 1.349, moments), moments)
+        self._held: tuple[NDArray[Any], NDArray[np.bool_]] | None = None
 
     def close(self) -> None:
-        """Close the filterbank."""
+        """Close the filterbank, and free the samples that are held."""
         self.fb.close()
+        self._held = None
+
+    def hold(self, pool: TaskPool) -> None:
+        """Write the interference into all samples now, and hold them in memory: a search reads them several times."""
+        samples = np.empty((self.nsamp, self.fb.nchan), self.dtype)
+        spoiled = np.empty(samples.shape, np.bool_)
+        rows = max(1, HELD_PIECE // self.fb.nchan)
+
+        def fill(start: int) -> None:
+            stop = min(self.nsamp, start + rows)
+            samples[start:stop], spoiled[start:stop] = self.write(start, stop - start)
+
+        pool.run([partial(fill, start) for start in range(0, self.nsamp, rows)])
+        self._held = samples, spoiled
 
     def write(self, start: int, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Samples, shape (count, nchan), and which of them are of no use."""
+        if self._held is not None:
+            samples, spoiled = self._held
+            return samples[start : start + count], spoiled[start : start + count]
         x = np.array(self.fb.block(start, count).T, order="C")
         spoiled = interference(
             x, self.kinds, tsamp=self.fb.tsamp, level=self.level, sigma=self.sigma, start=start, seed=self.seed,

@@ -213,6 +213,8 @@ class Maker:
         reader = None
         if self.kinds:
             reader = InterferenceReader(made, self.kinds, seed, self.strength)
+            if base is not fb:
+                reader.hold(self.pool)
             made = Filterbank([reader])
 
         def looked(one: Placed, counts: NDArray[Any]) -> None:
