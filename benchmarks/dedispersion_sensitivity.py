@@ -1,12 +1,14 @@
 """What a search of single pulses finds: in noise, and where the level drifts.
 
-Five parts, through the public functions:
+Six parts, through the public functions:
 
 - ``drift``: pulses on drifts of the level in all channels, with and without the baseline: recall, recovered S/N,
   candidates that are no pulse;
 - ``recall``: injected pulses of S/N 7 to 10 in noise of 256 or 1,024 channels, beside a detector that knows DM, time
   and width on the same noise;
 - ``false``: candidates in noise at the default threshold, and by threshold, with the Poisson interval;
+- ``interference``: bursts of S/N 10 to 50 in noise with each kind of interference and with all: those that are found,
+  beside a detector that knows DM, time and width on the samples that survive, recovered S/N, false candidates;
 - ``recordings``: injections into real recordings (``--data``, by default the folder of the test data), with and without
   the cleaning: recall, recovered S/N, candidates that neither a pulse nor the recording itself explains;
 - ``speed``: the search with and without the baseline, in noise and on a drift.
@@ -34,6 +36,8 @@ from scipy.stats import beta, chi2
 from skysieve.core.device import resolve
 from skysieve.dedispersion import DM_CONSTANT, Completeness, Filterbank, Noise, completeness, plan, search
 from skysieve.dedispersion.contract import THRESHOLD
+from skysieve.dedispersion.data.delays import delay_seconds
+from skysieve.dedispersion.injections.interference import KINDS
 from skysieve.dedispersion.injections.pulses import Pulse, record
 
 RECEIVER = Noise(nchan=256, fch1=1500.0, foff=-1.2, tsamp=512e-6, duration=60.0)
@@ -64,7 +68,9 @@ RECORDINGS = {
     "GBT_J1807-0847": (["GBT_J1807-0847.dat"], 0.0, (0.0, 0.0)),
 }
 """Real recordings: files, the highest DM of the search (0: that of a series alone), and the DMs of the pulses."""
-PARTS = ("drift", "recall", "false", "recordings", "speed")
+LEAST_LEFT = {"bad": 0.61, "all": 0.61}
+"""Part of its samples that a burst has to keep, where 23% of the channels are bad; 0.8 elsewhere."""
+PARTS = ("drift", "recall", "false", "interference", "recordings", "speed")
 
 
 def drifting(seed: int, period: float, amplitude: float, width: float, snrs: tuple[float, ...]) -> tuple[Any, Any]:
@@ -189,6 +195,28 @@ def false(hours: float, seed: int, device: str, clean: bool, saved: Path | None)
             }  # fmt: skip
 
 
+def interfered(n: int, seed: int, device: str) -> Iterator[dict[str, Any]]:
+    """Rows of the part ``interference``: bursts that keep enough samples, and whose sweep is three widths or more."""
+    for channels, kind, count in (*((256, kind, n) for kind in ("none", *KINDS, "all")), (64, "all", 2 * n)):
+        receiver = Noise(nchan=channels, foff=-300 / channels, tsamp=512e-6)
+        obs = receiver.segment(0).observation
+        found = completeness(
+            receiver, plan(receiver.segment(0), 520.0), n=count, snr=(10, 15, 20, 30, 50), dm=(20, 500),
+            width=(1e-3, 5e-2), interference=() if kind == "none" else kind, seed=seed, device=device,
+        )  # fmt: skip
+        t = found.trials
+        sweep = t["dm"] * float(delay_seconds(obs.freqs.min(), 1.0, obs.top, DM_CONSTANT))
+        t = t[(t["left"] >= LEAST_LEFT.get(kind, 0.8)) & (sweep >= 3 * t["effective_width"])]
+        good, known = t["found"], t["snr_known"] >= found.threshold
+        rate, least, most = found.false_rate()
+        yield {
+            "channels": channels, "interference": kind, "injected": len(found), "bursts": len(t),
+            "found": int(good.sum()), "known": int(known.sum()),
+            "found / left": ratio(t, good, "snr_found", "snr_left"), "false": len(found.false),
+            "minutes": 60 * found.hours, "an hour": rate, "from": least, "to": most, "seconds": found.seconds,
+        }  # fmt: skip
+
+
 def recordings(folder: Path, n: int, seeds: int, device: str) -> Iterator[dict[str, Any]]:
     """Rows of the part ``recordings``."""
     for name, (files, highest, dm) in RECORDINGS.items():
@@ -245,7 +273,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--segments", type=int, default=4, help="minutes of data for each row of drift")
-    parser.add_argument("--pulses", type=int, default=8000, help="injections of recall")
+    parser.add_argument("--pulses", type=int, default=8000, help="injections of recall; a fifth for interference")
     parser.add_argument("--channels", type=int, nargs="+", choices=RECALL, default=list(RECALL), help="of recall")
     parser.add_argument("--device", default="auto", help="of recall and false")
     parser.add_argument("--no-clean", action="store_true", help="search without cleaning, in recall and false")
@@ -264,6 +292,7 @@ def main() -> int:
         "drift": lambda: drifts(args.segments, args.seed),
         "recall": lambda: chain.from_iterable(recall(args.pulses, args.seed, n, *how) for n in args.channels),
         "false": lambda: false(args.hours, args.seed, *how),
+        "interference": lambda: interfered(max(1, args.pulses // 5), args.seed, args.device),
         "recordings": lambda: recordings(data, 40, 3, args.device),
         "speed": lambda: speed(5),
     }
