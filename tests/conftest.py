@@ -111,7 +111,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def other_half(cases: list[pytest.Item]) -> list[pytest.Item]:
     """Return the cases of tests marked ``half`` that only ``make test-all`` runs.
 
-    Those are the cases whose positions in all parametrisations of the test and its fixtures have an odd sum.
+    Those are the cases whose positions in all parametrisations of the test and its fixtures have an odd sum.  The
+    position of a value is that of its name among those of the test: ``callspec.indices`` counts the cases instead.
     """
     known: dict[tuple[str, int], dict[str, int]] = {}
     found = []

@@ -6,7 +6,17 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from tests.conftest import GIVEN, ROOT, GpuRecord, asks_for_gpu, changed_files, gpu_hashes, is_whole_gpu_run, slow_cases
+from tests.conftest import (
+    GIVEN,
+    ROOT,
+    GpuRecord,
+    asks_for_gpu,
+    changed_files,
+    gpu_hashes,
+    is_whole_gpu_run,
+    other_half,
+    slow_cases,
+)
 
 
 def test_hashes_cover_kernels_and_launchers(tmp_path):
@@ -71,6 +81,16 @@ def test_outcomes_are_counted_once():
     report("bad teardown", "call", "passed")
     report("bad teardown", "teardown", "failed")
     assert record.outcomes == {"good": "passed", "bad": "failed", "bad teardown": "failed"}
+
+
+def test_of_long_products_make_test_runs_the_cases_with_an_even_sum_of_positions():
+    cases = [
+        SimpleNamespace(nodeid=f"{test}[{a}-{b}]", callspec=SimpleNamespace(_idlist=[a, b]))
+        for test in "tu" for a in "abc" for b in "xy"
+    ]  # fmt: skip
+    left_out = [f"{test}[{case}]" for test in "tu" for case in ("a-y", "b-x", "c-y")]
+    assert [case.nodeid for case in other_half(cases)] == left_out
+    assert other_half([SimpleNamespace(nodeid="v[a]", callspec=SimpleNamespace(_idlist=["a"]))]) == []
 
 
 def test_a_third_of_the_cases_in_both_orders_runs_backwards_in_make_test():

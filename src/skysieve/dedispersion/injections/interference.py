@@ -305,7 +305,10 @@ class InterferenceReader:
         self._held = None
 
     def hold(self, pool: TaskPool) -> None:
-        """Write the interference into all samples now, and hold them in memory: a search reads them several times."""
+        """Write the interference into all samples now, and hold them in memory: a search reads them several times.
+
+        The filterbank is closed, since its samples are not read again.
+        """
         samples = np.empty((self.nsamp, self.fb.nchan), self.dtype)
         spoiled = np.empty(samples.shape, np.bool_)
         rows = max(1, HELD_PIECE // self.fb.nchan)
@@ -316,6 +319,7 @@ class InterferenceReader:
 
         pool.run([partial(fill, start) for start in range(0, self.nsamp, rows)])
         self._held = samples, spoiled
+        self.fb.close()
 
     def write(self, start: int, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Samples, shape (count, nchan), and which of them are of no use."""

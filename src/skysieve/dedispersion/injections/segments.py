@@ -213,7 +213,7 @@ class Maker:
         reader = None
         if self.kinds:
             reader = InterferenceReader(made, self.kinds, seed, self.strength)
-            if base is not fb:
+            if base is not fb:  # in memory; other data are read again
                 reader.hold(self.pool)
             made = Filterbank([reader])
 
