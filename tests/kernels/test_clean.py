@@ -145,7 +145,6 @@ def test_steps_of_the_gain_are_undone(runtime, kind, sigma):
     assert len({name for name, *_ in runtime.launches} & {"regain", "cut"}) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="`steps` in clean.cu sees parts of the band with the drift of the whole only")
 @one_order
 def test_a_step_of_a_quarter_of_the_band_on_a_drift_is_undone(runtime):
     """The CPU finds it against the rest of the band; the GPU has to flag its block."""

@@ -59,6 +59,7 @@ typedef unsigned long long u64;
 #define STEP_ERROR 10.0  // standard errors of a step
 #define ROUGHLY 0.594    // part of it that a difference of means has, a little below the 0.6 of the host
 #define STEP_BANDS 11    // bands in which steps are sought
+#define WIDE_BANDS 4     // of these, bands of half of the channels or more
 #define ROUGH 4.0        // integers with a sigma below are rounded at random
 #define SPREAD 2.6428997918226276e-05
 #define SEGMENT 2048  // samples of a band that a block of threads examines at a time
@@ -746,8 +747,29 @@ __device__ double middle(const double* v, int n) {
   return 0.5 * (low + high);
 }
 
+// Subtract from the means of groups, by piece, what most groups have in common, as `_against_rest` in clean/receiver.py
+// does: the line that joins the medians has 3/4 of its own and 1/8 of each neighbour in the mean of a piece.
+__device__ void against_rest(double* sums, const double* used, int groups, int pieces, double* common) {
+  const int lane = threadIdx.x & 31;
+  int n = 0, mine = 0;
+  for (int g = 0; g < groups; g++)
+    if (used[g] > 0 && n++ == lane) mine = g;
+  if (n == 0) return;
+  for (int p = threadIdx.x >> 5; p < pieces; p += THREADS / 32) {
+    const double m = warp_median(lane < n ? sums[mine * pieces + p] / used[mine] : 0.0, n);
+    if (lane == 0) common[p] = m;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < groups * pieces; i += THREADS) {
+    const int p = i % pieces, last = pieces - 1;
+    sums[i] -= used[i / pieces] * (0.75 * common[p] + 0.125 * (common[max(p - 1, 0)] + common[min(p + 1, last)]));
+  }
+  __syncthreads();
+}
+
 // Whether the level of a band changes from the pieces before to those after, at once: the first conditions of `find_step`
-// in clean/cpu_impulses.py, a little below its limits, since the host decides.
+// in clean/cpu_impulses.py, a little below its limits, since the host decides.  The narrow bands are also compared with
+// the rest of the band.
 extern "C" __global__ void __launch_bounds__(THREADS) steps(Job j) {
   extern __shared__ double sums[];  // by group and piece; then by band and piece
   const int part = blockIdx.x + 1, G = j.groups, C = j.channels;
@@ -772,31 +794,36 @@ extern "C" __global__ void __launch_bounds__(THREADS) steps(Job j) {
   }
   __syncthreads();
   const int bands = min(STEP_BANDS, j.band_count);
-  for (int i = threadIdx.x; i < bands * all; i += THREADS) {
-    const int low = j.bands[2 * (i / all)], high = j.bands[2 * (i / all) + 1];
-    double s = 0, total = 0;
-    for (int g = low; g < high; g++) {
-      s += sums[g * all + i % all];
-      total += used[g];
-    }
-    means[i] = total > 0 ? s / sqrt(total) : 0.0;
-  }
-  __syncthreads();
   const int from = max(LEAST, earlier - LATE), to = min(all - LEAST, earlier + b.count / j.piece);
-  bool found = false;
-  for (int i = threadIdx.x; i < bands * max(0, to - from + 1); i += THREADS) {
-    const int p = from + i % (to - from + 1), size = min(p, 16), later = min(all - p, 16);
-    const double* m = means + i / (to - from + 1) * all;
-    double before = 0, after = 0;
-    for (int k = p - size; k < p; k++) before += m[k];
-    for (int k = p; k < p + later; k++) after += m[k];
-    const double noise = sqrt((1.0 / later + 1.0 / size) / j.piece);
-    if (fabs(after / later - before / size) < ROUGHLY * STEP_ERROR * noise) continue;
-    const double jump = middle(m + p, later) - middle(m + p - size, size);
-    const double now = middle(m + p, 8) - middle(m + p - 8, 8);
-    found = found || (fabs(jump) >= 0.99 * STEP_ERROR * 1.25 * noise && now * jump >= 0.79 * jump * jump);
+  for (int first = 0; first < bands; first = WIDE_BANDS) {
+    if (first) against_rest(sums, used, G, all, means + STEP_BANDS * all);
+    for (int i = first * all + threadIdx.x; i < bands * all; i += THREADS) {
+      const int low = j.bands[2 * (i / all)], high = j.bands[2 * (i / all) + 1];
+      double s = 0, total = 0;
+      for (int g = low; g < high; g++) {
+        s += sums[g * all + i % all];
+        total += used[g];
+      }
+      means[i] = total > 0 ? s / sqrt(total) : 0.0;
+    }
+    __syncthreads();
+    int seen = 0;
+    for (int i = threadIdx.x; i < (bands - first) * max(0, to - from + 1); i += THREADS) {
+      const int p = from + i % (to - from + 1), size = min(p, 16), later = min(all - p, 16);
+      const double* m = means + (first + i / (to - from + 1)) * all;
+      double before = 0, after = 0;
+      for (int k = p - size; k < p; k++) before += m[k];
+      for (int k = p; k < p + later; k++) after += m[k];
+      const double noise = sqrt((1.0 / later + 1.0 / size) / j.piece);
+      if (fabs(after / later - before / size) < ROUGHLY * STEP_ERROR * noise) continue;
+      seen |= 1;
+      const double jump = middle(m + p, later) - middle(m + p - size, size);
+      const double now = middle(m + p, 8) - middle(m + p - 8, 8);
+      if (fabs(jump) >= 0.99 * STEP_ERROR * 1.25 * noise && now * jump >= 0.79 * jump * jump) seen |= 2;
+    }
+    if (seen & 2) atomicOr(&j.flags[part], MAY_STEP);
+    if (first || __syncthreads_or(seen & 2) || !__syncthreads_or(seen)) return;
   }
-  if (found) atomicOr(&j.flags[part], MAY_STEP);
 }
 
 // ---------------------------------------------------------------- replacement

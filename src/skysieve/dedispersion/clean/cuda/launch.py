@@ -237,7 +237,7 @@ class DeviceCleaner(Cleaner):
             launch("flatten", (-(-longest // THREADS), N), THREADS)
             launch("impulses", (len(self._bands), N), THREADS)
         if "gain" in self.steps:
-            launch("steps", (N,), THREADS, shared=8 * (ROOM + PIECES // 2) * (G + STEP_BANDS))
+            launch("steps", (N,), THREADS, shared=8 * (ROOM + PIECES // 2) * (G + STEP_BANDS + 1))
         found = {name: self._fetch(name, 1, N) for name in ("flags", "states", "cells")}
         memory = self._fetch_memory()
         lane.synchronize()
