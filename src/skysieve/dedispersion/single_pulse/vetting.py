@@ -336,12 +336,12 @@ class Vetting:
         guard = w // 2 + 1
         sum_channels, add_bands = self._kernels(count * bin_)
         read = _Cut(samples, at - side * bin_, count, bin_, obs.nchan)
-        sums = np.zeros((5, obs.nchan))
+        sums = np.zeros((3, obs.nchan))
         for first, rows, counts in read.slices():
             sum_channels(rows, counts, first, bin_, side + delays, w, guard, sums)
         if read.gone:
             return None
-        known, mean, square = sums[:3]
+        known, mean, square = sums
         with np.errstate(divide="ignore", invalid="ignore"):
             mean /= known
             var = square / known - mean**2
@@ -350,14 +350,12 @@ class Vetting:
         bands = len(self._edges) - 1
         flat, lined = np.zeros((2, bands, count)), np.zeros((2, bands, length))
         for first, rows, counts in read.slices():
-            add_bands(rows, counts, first, bin_, delays, self._edges, good, mean, var, flat, lined)
+            add_bands(rows, counts & good, first, bin_, delays, self._edges, mean, var, flat, lined)
         spacing = max(KNOTS * w, KNOT_SECONDS / (obs.tsamp * bin_))
         _flatten(flat, lined, delays, self._edges, side - guard, side + w + guard, spacing)
         s, q = _running(lined)
         few, free = self._few(*_excess(s, q, side, w, guard), pulsed)
-        flat, lined = flat[:, ~few], lined[:, ~few]
-        (s, q), (s0, q0) = _running(lined), _running(flat)
-
+        (s, q), (s0, q0) = (s[~few], q[~few]), _running(flat[:, ~few])
         excess, on_v = _excess(s, q, side, w, guard)
         z = _over(excess, np.sqrt(on_v))
         rest = np.argsort(-excess, kind="stable")[max(1, round(STRONGEST * len(z))) :]
@@ -441,9 +439,9 @@ def look_at_one() -> None:
     from . import cpu_vetting
 
     rows, counts, start = np.zeros((2, 8), np.float32), np.ones((2, 8), np.bool_), np.zeros(8, np.int64)
-    cpu_vetting.channel_sums(rows, counts, 0, 1, start, 1, 1, np.zeros((5, 8)))
+    cpu_vetting.channel_sums(rows, counts, 0, 1, start, 1, 1, np.zeros((3, 8)))
     zeros, out = np.zeros(8), np.zeros((2, 1, 2))
-    cpu_vetting.band_series(rows, counts, 0, 1, start, np.array([0, 8]), counts[0], zeros, zeros, out, out.copy())
+    cpu_vetting.band_series(rows, counts, 0, 1, start, np.array([0, 8]), zeros, zeros, out, out.copy())
 
 
 def _running(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -501,7 +499,11 @@ def _flatten(
     spline = np.where(u < 1, 4 - 6 * u**2 + 3 * u**3, np.maximum(2 - u, 0) ** 3)
     inside = (place >= first + early[:, None]) & (place < last + late[:, None])
     weight = np.where(inside, 0.0, flat[1])
-    squares = (spline * weight[:, None]) @ spline.T
+    n = len(knots)
+    squares = np.zeros((bands, n, n))
+    for k in range(n):  # splines of knots four apart do not overlap
+        some = spline[k : k + 4] * spline[k]
+        squares[:, k, k : k + 4] = squares[:, k : k + 4, k] = weight @ some.T
     squares += 1e-9 * (np.trace(squares, axis1=1, axis2=2) + 1)[:, None, None] * np.eye(len(knots))
     level = np.linalg.solve(squares, (spline @ np.where(inside, 0.0, flat[0]).T).T[..., None])[..., 0] @ spline
     flat[0] -= level * flat[1]
@@ -577,10 +579,11 @@ def _undispersed(
         near = max(size, min(_beside(size), side - size - gap))
         low, high = max(near + gap, side - size), min(count - near - size - gap, math.ceil(middle.max()) + w)
         at = np.arange(low, high + 1, max(1, size // 16))
-        covered = np.minimum(at + size, middle[:, None] + w) - np.maximum(at, middle[:, None])
-        inside = covered >= 0.5 * min(w, size)
-        some = power @ inside >= 0.5 * power.sum()
-        at, inside = at[some], inside[:, some]
+        need = 0.5 * min(w, size)
+        first, last = middle + need - size, middle + w - need  # windows from one to the other count in a sub-band
+        begin, end = np.searchsorted(at, first), np.searchsorted(at, last, "right")
+        inside_power = np.cumsum(np.bincount(begin, power, len(at) + 1) - np.bincount(end, power, len(at) + 1))[:-1]
+        at = at[inside_power >= 0.5 * power.sum()]
         if not len(at):
             continue
         on, on_v = s[:, at + size] - s[:, at], q[:, at + size] - q[:, at]
@@ -588,6 +591,7 @@ def _undispersed(
         beside = s[:, before] - s[:, before - near] + s[:, after + near] - s[:, after]
         beside_v = q[:, before] - q[:, before - near] + q[:, after + near] - q[:, after]
         z = _over(on - beside * _over(on_v, beside_v), np.sqrt(on_v))
+        inside = (at >= first[:, None]) & (at <= last[:, None])
         best = max(best, float((np.where(inside, np.maximum(z, 0), 0) ** 2).sum(axis=0).max()))
     return best
 
