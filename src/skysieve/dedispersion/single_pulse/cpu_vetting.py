@@ -1,4 +1,4 @@
-"""Kernels that sum the samples of a candidate's cut-out: by channel, and by sub-band (numba).
+"""Kernels that sum the samples of a candidate's cut-out, by channel and by sub-band, and flatten the sums (numba).
 
 Samples are float32 of shape (samples, channels); ``known`` says which of them count.  ``first`` is the bin of the first
 sample, ``size`` the samples of a bin, and ``start`` the bin at which the candidate arrives in each channel, which never
@@ -124,3 +124,115 @@ def band_series(rows, known, first, size, start, edges, mean, var, flat, lined):
             high += 1
         add_bands(rows[i], known[i], mean, var, edges, flat, at)
         line_up(rows[i], known[i], mean, var, edges, start, low, high, lined, at)
+
+
+@njit(**ANY_ORDER)
+def product_sum(a, b, c):
+    """Sum of the products of three arrays."""
+    total = 0.0
+    for i in range(len(a)):
+        total += a[i] * b[i] * c[i]
+    return total
+
+
+@in_interpreter(product_sum)
+def _product_sum(a, b, c):
+    return np.sum(a * b * c)
+
+
+@njit(**JIT)
+def add_product(out, factor, a, b):
+    """Add the product of a number and of two arrays to ``out``."""
+    for i in range(len(out)):
+        out[i] += factor * a[i] * b[i]
+
+
+@in_interpreter(add_product)
+def _add_product(out, factor, a, b):
+    out += factor * a * b
+
+
+@njit(**JIT)
+def solve_banded(matrix, y, width):
+    """Set ``y`` to the solution of ``matrix x = y``; ``matrix`` is positive, and 0 from ``width`` off the diagonal on.
+
+    Its lower half gets its factors (Cholesky's without roots).
+    """
+    n = len(y)
+    for i in range(n):
+        low = max(0, i - width + 1)
+        for j in range(low, i):
+            for k in range(low, j):
+                matrix[i, j] -= matrix[i, k] * matrix[k, k] * matrix[j, k]
+            matrix[i, j] /= matrix[j, j]
+            matrix[i, i] -= matrix[i, j] * matrix[i, j] * matrix[j, j]
+            y[i] -= matrix[i, j] * y[j]
+    for i in range(n - 1, -1, -1):
+        y[i] /= matrix[i, i]
+        for k in range(i + 1, min(n, i + width)):
+            y[i] -= matrix[k, i] * y[k]
+
+
+@njit(**JIT)
+def flatten(flat, lined, splines, begin, end, first, last, middle):
+    """Subtract a sum of splines from the series of the sub-bands; it is fitted to the bins beside the candidate.
+
+    Parameters
+    ----------
+    flat, lined : float64
+        As of `band_series`.
+    splines : float64 (n, bins)
+        Those that are four apart do not overlap.
+    begin, end : int64 (n,)
+        First bin of each spline, and last + 1.
+    first, last : int64 (bands,)
+        Bins of the candidate in each sub-band, and last + 1.
+    middle : int64 (bands,)
+        Bin of ``flat`` at which ``lined`` begins.
+    """
+    n, bins, length = len(splines), flat.shape[2], lined.shape[2]
+    ones = np.ones(bins)
+    for b in range(flat.shape[1]):
+        values, power, trace = flat[0, b], flat[1, b], 0.0
+        matrix, y, level = np.zeros((n, n)), np.zeros(n), np.zeros(bins)
+        for k in range(n):
+            for part in range(2):  # before and after the candidate
+                low = begin[k] if part == 0 else max(begin[k], last[b])
+                high = min(end[k], first[b]) if part == 0 else end[k]
+                if low < high:
+                    y[k] += product_sum(values[low:high], splines[k, low:high], ones[low:high])
+                for j in range(max(0, k - 3), k + 1):
+                    top = min(high, end[j])
+                    if low < top:
+                        matrix[k, j] += product_sum(splines[j, low:top], splines[k, low:top], power[low:top])
+            trace += matrix[k, k]
+        for k in range(n):
+            matrix[k, k] += 1e-9 * (trace + 1)
+        solve_banded(matrix, y, 4)
+        for k in range(n):
+            some = slice(begin[k], end[k])
+            add_product(level[some], y[k], splines[k, some], ones[some])
+        add_product(values, -1.0, level, power)
+        add_product(lined[0, b], -1.0, level[middle[b] : middle[b] + length], lined[1, b])
+
+
+@njit(**JIT)
+def add_up(values, sums):
+    """Running sums, from the second element of ``sums`` on."""
+    total = 0.0
+    for i in range(len(values)):
+        total += values[i]
+        sums[i + 1] = total
+
+
+@in_interpreter(add_up)
+def _add_up(values, sums):
+    np.cumsum(values, out=sums[1:])
+
+
+@njit(**JIT)
+def running(x, out):
+    """Running sums along the last axis of three, from the second element of ``out`` on."""
+    for i in range(x.shape[0]):
+        for b in range(x.shape[1]):
+            add_up(x[i, b], out[i, b])

@@ -35,10 +35,10 @@ def compile_beside() -> None:
     """Start to compile the grouping of events and the second look in another process, if they are not stored."""
     from skysieve.core.cpu import jit
 
-    from . import cpu_grouping, cpu_vetting
+    from . import cpu_grouping, vetting
 
     use = f"from {__name__} import group_one; group_one(); from {__package__}.vetting import look_at_one; look_at_one()"
-    jit.compile_beside(use, cpu_grouping.explain, cpu_vetting.channel_sums, cpu_vetting.band_series)
+    jit.compile_beside(use, cpu_grouping.explain, *vetting.kernels())
 
 
 def group_one() -> None:

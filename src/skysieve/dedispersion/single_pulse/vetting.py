@@ -95,8 +95,8 @@ LEAST_KNOWN = 32
 """Samples of a channel beside a candidate, from which its level and sigma are known."""
 KNOTS, KNOT_SECONDS = 6.0, 0.25
 """Distance of the knots of the line that slow changes of the level follow: widths, and seconds at least."""
-ROW_STEPS = 40.0
-"""Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us)."""
+ROW_STEPS, BAND_STEPS = 40.0, 700.0
+"""Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us), and for the level of a band."""
 Slice = tuple[int, "NDArray[np.float32]", "NDArray[np.bool_]"]
 
 
@@ -282,16 +282,13 @@ class Vetting:
                 break
         return events.select(keep), (np.cumsum(keep) - 1)[peak[keep]], vetoed
 
-    def _kernels(self, samples: int) -> tuple[Callable[..., None], Callable[..., None]]:
-        """`cpu_vetting.channel_sums` and `.band_series`, interpreted for a first small cut-out of so many samples."""
+    def _kernels(self, samples: int) -> list[Callable[..., None]]:
+        """`kernels`, interpreted for a first small cut-out of so many samples."""
         from skysieve.core.cpu.jit import interpreted_if_small
 
-        from . import cpu_vetting
-
-        steps = ROW_STEPS * samples
-        return interpreted_if_small(cpu_vetting.channel_sums, steps), interpreted_if_small(
-            cpu_vetting.band_series, steps
-        )
+        bands = len(self._edges) - 1
+        steps = ROW_STEPS * samples, ROW_STEPS * samples, BAND_STEPS * bands, 4.0 * bands
+        return [interpreted_if_small(kernel, each) for kernel, each in zip(kernels(), steps, strict=True)]
 
     def _cut(self, dm: float, at: int, width: int, limits: tuple[int, int]) -> bool:
         """Whether the data end within half a width of the window, in half of the channels."""
@@ -334,7 +331,7 @@ class Vetting:
         length = 2 * side + w
         count = length + int(delays.max())
         guard = w // 2 + 1
-        sum_channels, add_bands = self._kernels(count * bin_)
+        sum_channels, add_bands, flatten, run = self._kernels(count * bin_)
         read = _Cut(samples, at - side * bin_, count, bin_, obs.nchan)
         sums = np.zeros((3, obs.nchan))
         for first, rows, counts in read.slices():
@@ -352,10 +349,10 @@ class Vetting:
         for first, rows, counts in read.slices():
             add_bands(rows, counts & good, first, bin_, delays, self._edges, mean, var, flat, lined)
         spacing = max(KNOTS * w, KNOT_SECONDS / (obs.tsamp * bin_))
-        _flatten(flat, lined, delays, self._edges, side - guard, side + w + guard, spacing)
-        s, q = _running(lined)
+        _flatten(flatten, flat, lined, delays, self._edges, side - guard, side + w + guard, spacing)
+        s, q = _running(run, lined)
         few, free = self._few(*_excess(s, q, side, w, guard), pulsed)
-        (s, q), (s0, q0) = (s[~few], q[~few]), _running(flat[:, ~few])
+        (s, q), (s0, q0) = (s[~few], q[~few]), _running(run, flat[:, ~few])
         excess, on_v = _excess(s, q, side, w, guard)
         z = _over(excess, np.sqrt(on_v))
         rest = np.argsort(-excess, kind="stable")[max(1, round(STRONGEST * len(z))) :]
@@ -434,20 +431,29 @@ class _Cut:
             yield one
 
 
-def look_at_one() -> None:
-    """Compile the sums of cut-outs."""
+def kernels() -> tuple[Any, ...]:
+    """The compiled functions of a second look."""
     from . import cpu_vetting
 
+    return cpu_vetting.channel_sums, cpu_vetting.band_series, cpu_vetting.flatten, cpu_vetting.running
+
+
+def look_at_one() -> None:
+    """Compile them."""
+    sum_channels, add_bands, flatten, run = kernels()
     rows, counts, start = np.zeros((2, 8), np.float32), np.ones((2, 8), np.bool_), np.zeros(8, np.int64)
-    cpu_vetting.channel_sums(rows, counts, 0, 1, start, 1, 1, np.zeros((3, 8)))
-    zeros, out = np.zeros(8), np.zeros((2, 1, 2))
-    cpu_vetting.band_series(rows, counts, 0, 1, start, np.array([0, 8]), zeros, zeros, out, out.copy())
+    sum_channels(rows, counts, 0, 1, start, 1, 1, np.zeros((3, 8)))
+    zeros, flat, edges = np.zeros(8), np.zeros((2, 1, 4)), np.array([0, 8])
+    lined = flat[:, :, :2].copy()
+    add_bands(rows, counts, 0, 1, start, edges, zeros, zeros, flat, lined)
+    _flatten(flatten, flat, lined, start, edges, 1, 2, 4.0)
+    _running(run, lined)
 
 
-def _running(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _running(run: Callable[..., None], x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Running sums along the last axis, which begin with 0."""
     out = np.zeros((*x.shape[:-1], x.shape[-1] + 1))
-    np.cumsum(x, axis=-1, out=out[..., 1:])
+    run(x, out)
     return out
 
 
@@ -473,8 +479,8 @@ def _over(a: Any, b: Any) -> Any:
 
 
 def _flatten(
-    flat: NDArray[np.float64], lined: NDArray[np.float64], delays: NDArray[np.int64], edges: NDArray[np.int64],
-    first: int, last: int, spacing: float,
+    how: Callable[..., None], flat: NDArray[np.float64], lined: NDArray[np.float64], delays: NDArray[np.int64],
+    edges: NDArray[np.int64], first: int, last: int, spacing: float,
 ) -> None:  # fmt: skip
     """Subtract slow changes of the level from series of sub-bands: a cubic spline, fitted without the candidate.
 
@@ -489,27 +495,16 @@ def _flatten(
     spacing : float
         Bins between the knots.
     """
-    bins, bands = flat.shape[2], flat.shape[1]
+    bins = flat.shape[2]
     early, late = np.minimum.reduceat(delays, edges[:-1]), np.maximum.reduceat(delays, edges[:-1])
     knots = np.linspace(0, bins, max(1, round(bins / spacing)) + 1)
     step = knots[1]
     knots = np.concatenate([[-step], knots, [bins + step]])
-    place = np.arange(bins)
-    u = np.abs(place - knots[:, None] + 0.5) / step
-    spline = np.where(u < 1, 4 - 6 * u**2 + 3 * u**3, np.maximum(2 - u, 0) ** 3)
-    inside = (place >= first + early[:, None]) & (place < last + late[:, None])
-    weight = np.where(inside, 0.0, flat[1])
-    n = len(knots)
-    squares = np.zeros((bands, n, n))
-    for k in range(n):  # splines of knots four apart do not overlap
-        some = spline[k : k + 4] * spline[k]
-        squares[:, k, k : k + 4] = squares[:, k : k + 4, k] = weight @ some.T
-    squares += 1e-9 * (np.trace(squares, axis1=1, axis2=2) + 1)[:, None, None] * np.eye(len(knots))
-    level = np.linalg.solve(squares, (spline @ np.where(inside, 0.0, flat[0]).T).T[..., None])[..., 0] @ spline
-    flat[0] -= level * flat[1]
+    u = np.abs(np.arange(bins) - knots[:, None] + 0.5) / step
+    splines = np.where(u < 1, 4 - 6 * u**2 + 3 * u**3, np.maximum(2 - u, 0) ** 3)
+    begin, end = (np.searchsorted(np.arange(bins) + 0.5, knots + 2 * x * step) for x in (-1, 1))
     middle = np.add.reduceat(delays, edges[:-1]) // np.diff(edges)
-    for b in range(bands):
-        lined[0, b] -= level[b, middle[b] : middle[b] + lined.shape[2]] * lined[1, b]
+    how(flat, lined, splines, begin, end, first + early, last + late, middle)
 
 
 def _excess(
