@@ -7,6 +7,8 @@ falls from one channel to the next.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from skysieve.core.cpu.jit import in_interpreter, njit
@@ -174,13 +176,27 @@ def solve_banded(matrix, y, width):
 
 
 @njit(**JIT)
-def flatten(flat, lined, splines, begin, end, first, last, middle):
-    """Subtract a sum of splines from the series of the sub-bands; it is fitted to the bins beside the candidate.
+def add_up(values, sums):
+    """Running sums, from the second element of ``sums`` on."""
+    total = 0.0
+    for i in range(len(values)):
+        total += values[i]
+        sums[i + 1] = total
+
+
+@in_interpreter(add_up)
+def _add_up(values, sums):
+    np.cumsum(values, out=sums[1:])
+
+
+@njit(**JIT)
+def flatten(flat, lined, splines, begin, end, first, last, middle, flat_sums, lined_sums):
+    """Running sums of the series of the sub-bands less a sum of splines, which is fitted beside the candidate.
 
     Parameters
     ----------
     flat, lined : float64
-        As of `band_series`.
+        As of `band_series`; the sum of splines is subtracted from them.
     splines : float64 (n, bins)
         Those that are four apart do not overlap.
     begin, end : int64 (n,)
@@ -189,6 +205,8 @@ def flatten(flat, lined, splines, begin, end, first, last, middle):
         Bins of the candidate in each sub-band, and last + 1.
     middle : int64 (bands,)
         Bin of ``flat`` at which ``lined`` begins.
+    flat_sums, lined_sums : float64 (2, bands, bins + 1)
+        Running sums, from 0 on.
     """
     n, bins, length = len(splines), flat.shape[2], lined.shape[2]
     ones = np.ones(bins)
@@ -214,25 +232,57 @@ def flatten(flat, lined, splines, begin, end, first, last, middle):
             add_product(level[some], y[k], splines[k, some], ones[some])
         add_product(values, -1.0, level, power)
         add_product(lined[0, b], -1.0, level[middle[b] : middle[b] + length], lined[1, b])
+        for i in range(2):
+            add_up(flat[i, b], flat_sums[i, b])
+            add_up(lined[i, b], lined_sums[i, b])
 
 
 @njit(**JIT)
-def add_up(values, sums):
-    """Running sums, from the second element of ``sums`` on."""
-    total = 0.0
-    for i in range(len(values)):
-        total += values[i]
-        sums[i + 1] = total
+def undispersed(s, q, power, middle, w, side, sizes, nears):
+    """The largest sum, over sub-bands, of the squares of the S/N of a window at one time in all sub-bands.
 
+    Sub-bands count of which the window covers half of the candidate's, or that of it; they have half of its power.
 
-@in_interpreter(add_up)
-def _add_up(values, sums):
-    np.cumsum(values, out=sums[1:])
-
-
-@njit(**JIT)
-def running(x, out):
-    """Running sums along the last axis of three, from the second element of ``out`` on."""
-    for i in range(x.shape[0]):
-        for b in range(x.shape[1]):
-            add_up(x[i, b], out[i, b])
+    Parameters
+    ----------
+    s, q : float64 (bands, bins + 1)
+        Running sums of the samples and of their variances.
+    power, middle : float64 (bands,)
+        Square of the candidate's S/N, and its first bin, which never falls, in each sub-band.
+    w, side : int
+        Its width, and its first bin at the top of the band.
+    sizes, nears : int64
+        Widths of the windows, and of the bins on each side of them from which the level is taken.
+    """
+    bands, bins = s.shape[0], s.shape[1] - 1
+    below = np.zeros(bands + 1)  # power of the bands below each
+    for b in range(bands):
+        below[b + 1] = below[b] + power[b]
+    best = 0.0
+    for i in range(len(sizes)):
+        size, near = sizes[i], nears[i]
+        gap, need = size // 2, 0.5 * min(w, size)
+        first = max(near + gap, side - size)
+        last = min(bins - near - size - gap, math.ceil(middle[-1]) + w)
+        low = high = 0  # the window covers enough of the bands between them
+        for at in range(first, last + 1, max(1, size // 16)):
+            while high < bands and middle[high] + need - size <= at:
+                high += 1
+            while low < high and middle[low] + w - need < at:
+                low += 1
+            if below[high] - below[low] < 0.5 * below[bands]:
+                continue
+            total = 0.0
+            before, after = at - gap, at + size + gap
+            for b in range(low, high):
+                around = q[b, before] - q[b, before - near] + q[b, after + near] - q[b, after]
+                on = q[b, at + size] - q[b, at]
+                if on <= 0:
+                    continue
+                excess = s[b, at + size] - s[b, at]
+                if around > 0:
+                    excess -= (s[b, before] - s[b, before - near] + s[b, after + near] - s[b, after]) * (on / around)
+                if excess > 0:
+                    total += excess * excess / on
+            best = max(best, total)
+    return best

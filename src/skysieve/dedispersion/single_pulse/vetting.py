@@ -96,7 +96,7 @@ LEAST_KNOWN = 32
 KNOTS, KNOT_SECONDS = 6.0, 0.25
 """Distance of the knots of the line that slow changes of the level follow: widths, and seconds at least."""
 ROW_STEPS, BAND_STEPS = 40.0, 700.0
-"""Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us), and for the level of a band."""
+"""Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us), and for a sub-band."""
 Slice = tuple[int, "NDArray[np.float32]", "NDArray[np.bool_]"]
 
 
@@ -282,12 +282,13 @@ class Vetting:
                 break
         return events.select(keep), (np.cumsum(keep) - 1)[peak[keep]], vetoed
 
-    def _kernels(self, samples: int) -> list[Callable[..., None]]:
-        """`kernels`, interpreted for a first small cut-out of so many samples."""
+    def _kernels(self, bins: int, size: int) -> list[Callable[..., Any]]:
+        """`kernels`, interpreted for a first small cut-out of so many bins of ``size`` samples."""
         from skysieve.core.cpu.jit import interpreted_if_small
 
         bands = len(self._edges) - 1
-        steps = ROW_STEPS * samples, ROW_STEPS * samples, BAND_STEPS * bands, 4.0 * bands
+        sums, level, search = ROW_STEPS * bins * size, BAND_STEPS * bands, 6.0 * bins + BAND_STEPS * bands
+        steps = sums, sums, level, search
         return [interpreted_if_small(kernel, each) for kernel, each in zip(kernels(), steps, strict=True)]
 
     def _cut(self, dm: float, at: int, width: int, limits: tuple[int, int]) -> bool:
@@ -331,7 +332,7 @@ class Vetting:
         length = 2 * side + w
         count = length + int(delays.max())
         guard = w // 2 + 1
-        sum_channels, add_bands, flatten, run = self._kernels(count * bin_)
+        sum_channels, add_bands, flatten, search = self._kernels(count, bin_)
         read = _Cut(samples, at - side * bin_, count, bin_, obs.nchan)
         sums = np.zeros((3, obs.nchan))
         for first, rows, counts in read.slices():
@@ -349,10 +350,10 @@ class Vetting:
         for first, rows, counts in read.slices():
             add_bands(rows, counts & good, first, bin_, delays, self._edges, mean, var, flat, lined)
         spacing = max(KNOTS * w, KNOT_SECONDS / (obs.tsamp * bin_))
-        _flatten(flatten, flat, lined, delays, self._edges, side - guard, side + w + guard, spacing)
-        s, q = _running(run, lined)
+        place = side - guard, side + w + guard
+        (s0, q0), (s, q) = _flattened(flatten, flat, lined, delays, self._edges, *place, spacing)
         few, free = self._few(*_excess(s, q, side, w, guard), pulsed)
-        (s, q), (s0, q0) = (s[~few], q[~few]), _running(run, flat[:, ~few])
+        s, q, s0, q0 = (x[~few] for x in (s, q, s0, q0))
         excess, on_v = _excess(s, q, side, w, guard)
         z = _over(excess, np.sqrt(on_v))
         rest = np.argsort(-excess, kind="stable")[max(1, round(STRONGEST * len(z))) :]
@@ -365,8 +366,8 @@ class Vetting:
             float(_over(excess[rest].sum(), math.sqrt(on_v[rest].sum()))),
             free,
             float(power.sum()),
-            _undispersed(s0, q0, power, middle, w, side),
-            *self._broad(excess, on_v, s0, q0, middle, w, side),
+            _undispersed(search, s0, q0, power, middle, w, side),
+            *self._broad(search, excess, on_v, s0, q0, middle, w, side),
             math.sqrt(12 * spread) / w,
             _redness(s.sum(axis=0), q.sum(axis=0), w, side, guard, float(var.sum()) * bin_),
             _even(excess, on_v),
@@ -389,14 +390,14 @@ class Vetting:
         return few, free * float(_over(math.sqrt(variance.sum()), other)) if bright else math.nan
 
     def _broad(
-        self, excess: NDArray[np.float64], variance: NDArray[np.float64], s: NDArray[np.float64],
-        q: NDArray[np.float64], middle: NDArray[np.float64], w: int, side: int,
+        self, how: Callable[..., float], excess: NDArray[np.float64], variance: NDArray[np.float64],
+        s: NDArray[np.float64], q: NDArray[np.float64], middle: NDArray[np.float64], w: int, side: int,
     ) -> tuple[float, float]:  # fmt: skip
         """`Look.broad` and `Look.broad_undispersed`, from sums of sub-bands and their first samples, ``middle``."""
         edges = np.linspace(0, len(excess), min(BROAD, len(excess)) + 1).round().astype(np.int64)
         power = np.maximum(_over(_joined(excess, edges), np.sqrt(_joined(variance, edges))), 0) ** 2
         first = _joined(middle, edges) / np.diff(edges)
-        return float(power.sum()), _undispersed(_joined(s, edges), _joined(q, edges), power, first, w, side)
+        return float(power.sum()), _undispersed(how, _joined(s, edges), _joined(q, edges), power, first, w, side)
 
 
 class _Cut:
@@ -432,29 +433,22 @@ class _Cut:
 
 
 def kernels() -> tuple[Any, ...]:
-    """The compiled functions of a second look."""
-    from . import cpu_vetting
+    """The compiled functions of a second look, in the order in which they are called."""
+    from .cpu_vetting import band_series, channel_sums, flatten, undispersed
 
-    return cpu_vetting.channel_sums, cpu_vetting.band_series, cpu_vetting.flatten, cpu_vetting.running
+    return channel_sums, band_series, flatten, undispersed
 
 
 def look_at_one() -> None:
     """Compile them."""
-    sum_channels, add_bands, flatten, run = kernels()
+    sum_channels, add_bands, flatten, search = kernels()
     rows, counts, start = np.zeros((2, 8), np.float32), np.ones((2, 8), np.bool_), np.zeros(8, np.int64)
     sum_channels(rows, counts, 0, 1, start, 1, 1, np.zeros((3, 8)))
     zeros, flat, edges = np.zeros(8), np.zeros((2, 1, 4)), np.array([0, 8])
     lined = flat[:, :, :2].copy()
     add_bands(rows, counts, 0, 1, start, edges, zeros, zeros, flat, lined)
-    _flatten(flatten, flat, lined, start, edges, 1, 2, 4.0)
-    _running(run, lined)
-
-
-def _running(run: Callable[..., None], x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Running sums along the last axis, which begin with 0."""
-    out = np.zeros((*x.shape[:-1], x.shape[-1] + 1))
-    run(x, out)
-    return out
+    sums, _ = _flattened(flatten, flat, lined, start, edges, 1, 2, 4.0)
+    _undispersed(search, *sums, zeros[:1], zeros[:1], 1, 1)
 
 
 def counted(reasons: NDArray[np.str_]) -> dict[str, int]:
@@ -478,11 +472,13 @@ def _over(a: Any, b: Any) -> Any:
     return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape), where=b > 0)
 
 
-def _flatten(
+def _flattened(
     how: Callable[..., None], flat: NDArray[np.float64], lined: NDArray[np.float64], delays: NDArray[np.int64],
     edges: NDArray[np.int64], first: int, last: int, spacing: float,
-) -> None:  # fmt: skip
-    """Subtract slow changes of the level from series of sub-bands: a cubic spline, fitted without the candidate.
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """Running sums of sub-bands without slow changes of the level: a cubic spline, fitted beside the candidate.
+
+    They have the shape of the series and one bin more, and begin with 0.
 
     Parameters
     ----------
@@ -504,7 +500,9 @@ def _flatten(
     splines = np.where(u < 1, 4 - 6 * u**2 + 3 * u**3, np.maximum(2 - u, 0) ** 3)
     begin, end = (np.searchsorted(np.arange(bins) + 0.5, knots + 2 * x * step) for x in (-1, 1))
     middle = np.add.reduceat(delays, edges[:-1]) // np.diff(edges)
-    how(flat, lined, splines, begin, end, first + early, last + late, middle)
+    flat_sums, lined_sums = (np.zeros((*x.shape[:-1], x.shape[-1] + 1)) for x in (flat, lined))
+    how(flat, lined, splines, begin, end, first + early, last + late, middle, flat_sums, lined_sums)
+    return flat_sums, lined_sums
 
 
 def _excess(
@@ -552,43 +550,13 @@ def _joined(x: NDArray[np.float64], edges: NDArray[np.int64]) -> NDArray[np.floa
 
 
 def _undispersed(
-    s: NDArray[np.float64], q: NDArray[np.float64], power: NDArray[np.float64], middle: NDArray[np.float64], w: int,
-    side: int,
+    how: Callable[..., float], s: NDArray[np.float64], q: NDArray[np.float64], power: NDArray[np.float64],
+    middle: NDArray[np.float64], w: int, side: int,
 ) -> float:  # fmt: skip
-    """The largest sum, over sub-bands, of the squares of the S/N of a window at one time in all sub-bands.
-
-    Sub-bands count of which the window covers half of the candidate's, or that of it; they have half of its power.
-
-    Parameters
-    ----------
-    s, q : numpy.ndarray, shape (bands, samples + 1)
-        Running sums of the samples and of their variances.
-    power, middle : numpy.ndarray
-        Square of the candidate's S/N, and its first sample, in each sub-band.
-    w, side : int
-        Its width, and its first sample at the top of the band.
-    """
-    best, count = 0.0, s.shape[1] - 1
-    for size in sorted({max(1, round(w * 1.19**k)) for k in range(-6, 5)}):
-        gap = size // 2
-        near = max(size, min(_beside(size), side - size - gap))
-        low, high = max(near + gap, side - size), min(count - near - size - gap, math.ceil(middle.max()) + w)
-        at = np.arange(low, high + 1, max(1, size // 16))
-        need = 0.5 * min(w, size)
-        first, last = middle + need - size, middle + w - need  # windows from one to the other count in a sub-band
-        begin, end = np.searchsorted(at, first), np.searchsorted(at, last, "right")
-        inside_power = np.cumsum(np.bincount(begin, power, len(at) + 1) - np.bincount(end, power, len(at) + 1))[:-1]
-        at = at[inside_power >= 0.5 * power.sum()]
-        if not len(at):
-            continue
-        on, on_v = s[:, at + size] - s[:, at], q[:, at + size] - q[:, at]
-        before, after = at - gap, at + size + gap
-        beside = s[:, before] - s[:, before - near] + s[:, after + near] - s[:, after]
-        beside_v = q[:, before] - q[:, before - near] + q[:, after + near] - q[:, after]
-        z = _over(on - beside * _over(on_v, beside_v), np.sqrt(on_v))
-        inside = (at >= first[:, None]) & (at <= last[:, None])
-        best = max(best, float((np.where(inside, np.maximum(z, 0), 0) ** 2).sum(axis=0).max()))
-    return best
+    """`cpu_vetting.undispersed` for windows of a third to twice the width."""
+    sizes = np.array(sorted({max(1, round(w * 1.19**k)) for k in range(-6, 5)}))
+    nears = np.maximum(sizes, [min(_beside(n), side - n - n // 2) for n in sizes.tolist()])
+    return float(how(s, q, power, middle, w, side, sizes, nears))
 
 
 def _redness(s: NDArray[np.float64], q: NDArray[np.float64], w: int, side: int, guard: int, var: float) -> float:
