@@ -447,8 +447,8 @@ def look_at_one() -> None:
     zeros, flat, edges = np.zeros(8), np.zeros((2, 1, 4)), np.array([0, 8])
     lined = flat[:, :, :2].copy()
     add_bands(rows, counts, 0, 1, start, edges, zeros, zeros, flat, lined)
-    sums, _ = _flattened(flatten, flat, lined, start, edges, 1, 2, 4.0)
-    _undispersed(search, *sums, zeros[:1], zeros[:1], 1, 1)
+    (s, q), _ = _flattened(flatten, flat, lined, start, edges, 1, 2, 4.0)
+    _undispersed(search, s, q, zeros[:1], zeros[:1], 1, 1)
 
 
 def counted(reasons: NDArray[np.str_]) -> dict[str, int]:
