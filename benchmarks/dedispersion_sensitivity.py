@@ -195,9 +195,10 @@ def false(hours: float, seed: int, device: str, clean: bool, saved: Path | None)
             }  # fmt: skip
 
 
-def interfered(n: int, seed: int, device: str) -> Iterator[dict[str, Any]]:
+def interfered(n: int, seed: int, kinds: list[str], device: str) -> Iterator[dict[str, Any]]:
     """Rows of the part ``interference``: bursts that keep enough samples, and whose sweep is three widths or more."""
-    for channels, kind, count in (*((256, kind, n) for kind in ("none", *KINDS, "all")), (64, "all", 2 * n)):
+    few = [(64, "all", 2 * n)] if "all" in kinds else []
+    for channels, kind, count in [*((256, kind, n) for kind in kinds), *few]:
         receiver = Noise(nchan=channels, foff=-300 / channels, tsamp=512e-6)
         obs = receiver.segment(0).observation
         found = completeness(
@@ -275,7 +276,9 @@ def main() -> int:
     parser.add_argument("--segments", type=int, default=4, help="minutes of data for each row of drift")
     parser.add_argument("--pulses", type=int, default=8000, help="injections of recall; a fifth for interference")
     parser.add_argument("--channels", type=int, nargs="+", choices=RECALL, default=list(RECALL), help="of recall")
-    parser.add_argument("--device", default="auto", help="of recall and false")
+    every = "none", *KINDS, "all"
+    parser.add_argument("--kinds", nargs="+", choices=every, default=every, help="of interference")
+    parser.add_argument("--device", default="auto", help="of recall, false, interference and recordings")
     parser.add_argument("--no-clean", action="store_true", help="search without cleaning, in recall and false")
     parser.add_argument("--data", type=Path, help="folder of the recordings")
     parser.add_argument("--hours", type=float, default=24.0, help="noise of false")
@@ -292,7 +295,7 @@ def main() -> int:
         "drift": lambda: drifts(args.segments, args.seed),
         "recall": lambda: chain.from_iterable(recall(args.pulses, args.seed, n, *how) for n in args.channels),
         "false": lambda: false(args.hours, args.seed, *how),
-        "interference": lambda: interfered(max(1, args.pulses // 5), args.seed, args.device),
+        "interference": lambda: interfered(max(1, args.pulses // 5), args.seed, args.kinds, args.device),
         "recordings": lambda: recordings(data, 40, 3, args.device),
         "speed": lambda: speed(5),
     }
