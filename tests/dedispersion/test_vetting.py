@@ -160,8 +160,11 @@ def test_bumps_of_the_baseline_are_vetoed(test_data, name):
         (6.5, 87.0, 53.5, 54.2, 2.0, False, ""),  # a pulse of S/N 8 and 0.2 s, which was vetoed
         (18.0, 380.0, 460.0, 473.9, 2.5, False, "undispersed"),  # a bump of Parkes' baseline
         (6.5, 87.0, 53.5, 54.2, 4.5, False, "undispersed"),
-        (6.0, 60.0, 50.0, 0.0, 20.0, True, "red noise"),
-        (6.0, 60.0, 50.0, 0.0, 20.0, False, ""),
+        (6.0, 60.0, 50.0, 30.0, 20.0, True, "red noise"),
+        (6.0, 60.0, 50.0, 0.0, 8.0, True, "red noise"),
+        (6.0, 60.0, 50.0, 30.0, 20.0, False, ""),
+        (6.0, 60.0, 50.0, 0.0, 20.0, True, ""),  # a long sweep, and little power at one time
+        (5.8, 60.0, 50.0, 0.0, 20.0, True, "red noise"),
     ],
 )
 def test_among_steps_a_candidate_has_to_be_dispersed(snr, power, broad, flat, sweep, among, why):

@@ -70,6 +70,9 @@ it.  In fewer seconds of data, as many fewer are enough."""
 WEAK = 0.92
 """Part of the threshold of the search that `Look.snr` and `Look.even` have to reach there (the bursts of a campaign had
 about 0.92 and more, other candidates that are dispersed 0.90 and less)."""
+SPREAD, SPREAD_WEAK = (10.0, 0.3), 0.88
+"""A candidate whose sweep is more than so many widths, of whose power no window without dispersion has more than this
+part, has to reach less of it."""
 LOUDEST = 8
 """One of so many parts of the sub-bands, the strongest, is left out of `Look.even`: about what radar fills."""
 BRIGHTER = 2.0
@@ -300,7 +303,8 @@ class Vetting:
 
     def _reason(self, look: Look, snr: float, dm: float, width: int, among: bool) -> str:
         """Why a candidate is vetoed; ``among`` says whether impulses or steps of the gain were removed before it."""
-        least = WEAK * self.threshold
+        spread = look.sweep > SPREAD[0] and look.broad_undispersed < SPREAD[1] * look.broad
+        least = (SPREAD_WEAK if spread else WEAK) * self.threshold
         if look.free < least or (look.rest < NARROW[0] * look.snr and look.lacks(NARROW[1])):
             return "narrow"
         if look.broad_undispersed > BETTER[0] * look.broad + BETTER[1]:
