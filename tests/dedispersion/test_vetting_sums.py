@@ -1,12 +1,14 @@
-"""Sums of a candidate's cut-out against NumPy over the whole cut-out, compiled and interpreted."""
+"""Sums of a candidate's cut-out, their level and windows in them against NumPy and SciPy, compiled and interpreted."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.interpolate import BSpline
 
 from skysieve.core.cpu.jit import interpreted
 from skysieve.dedispersion.single_pulse import cpu_vetting
+from skysieve.dedispersion.single_pulse.vetting import _flattened
 
 SIDE, WIDTH, GUARD, CHANNELS = 20, 6, 4, 40
 EDGES = np.array([0, 9, 21, 40])
@@ -53,3 +55,66 @@ def test_sums_of_a_cut_out(size, compiled):
         moved = np.stack([binned[k : k + lined.shape[2], c] for c, k in enumerate(late)], axis=1)
         wanted = np.add.reduceat(moved, EDGES[:-1], axis=1).T
         np.testing.assert_allclose(lined[i], wanted, atol=1e-10 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_level_of_a_sub_band_is_the_best_spline_beside_the_candidate(compiled):
+    """Weighted least squares by NumPy, of the bins outside the candidate, with the small ridge that makes it unique."""
+    how = (lambda kernel: kernel) if compiled else interpreted
+    rng = np.random.default_rng(5)
+    delays, edges, length, first, last = np.repeat([0, 7, 31], 4), np.array([0, 4, 8, 12]), 60, 25, 36
+    bins = length + 31
+    flat = np.stack([rng.normal(size=(3, bins)), rng.uniform(1, 2, (3, bins))])
+    lined = np.stack([rng.normal(size=(3, length)), rng.uniform(1, 2, (3, length))])
+    values, weights = flat.copy(), lined.copy()
+    flat_sums, lined_sums = _flattened(how(cpu_vetting.flatten), flat, lined, delays, edges, first, last, 20.0)
+
+    knots = np.linspace(0, bins, 6)  # 91 bins, a knot about every 20
+    knots = np.concatenate([[-knots[1]], knots, [bins + knots[1]]])
+    spline = BSpline.basis_element([-2, -1, 0, 1, 2], extrapolate=False)
+    model = 6 * np.nan_to_num(spline((np.arange(bins)[:, None] + 0.5 - knots) / knots[2]))
+    for b, late in enumerate((0, 7, 31)):
+        beside = np.ones(bins, bool)
+        beside[first + late : last + late] = False
+        root = np.sqrt(values[1, b])
+        rows, data = (model * root[:, None])[beside], (values[0, b] / root)[beside]
+        ridge = np.sqrt(1e-9 * ((rows**2).sum() + 1)) * np.eye(len(knots))
+        found = np.linalg.lstsq(np.concatenate([rows, ridge]), np.concatenate([data, np.zeros(len(knots))]))[0]
+        level = model @ found
+        np.testing.assert_allclose(np.diff(flat_sums[0, b]), values[0, b] - level * values[1, b], atol=1e-9)
+        moved = weights[0, b] - level[late : late + length] * weights[1, b]
+        np.testing.assert_allclose(np.diff(lined_sums[0, b]), moved, atol=1e-9)
+        np.testing.assert_allclose(np.diff(flat_sums[1, b]), values[1, b], rtol=1e-12)
+    assert (flat_sums[..., 0] == 0).all()
+    assert (lined_sums[..., 0] == 0).all()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("w", "sweep"), [(3, 0), (8, 6), (8, 90), (40, 30)])
+def test_the_best_window_at_one_time(w, sweep, compiled):
+    """Each window on its own, of samples with gaps, in bands that the candidate reaches one after the other."""
+    how = (lambda kernel: kernel) if compiled else interpreted
+    rng = np.random.default_rng(w + sweep)
+    bands, side = 5, 130
+    middle = side + np.linspace(0, sweep, bands)
+    x = rng.normal(size=(bands, 2 * side + w + sweep))
+    v = rng.uniform(0.5, 2, x.shape) * (rng.random(x.shape) > 0.1)
+    x[:, side : side + w] += 1.0
+    power = rng.uniform(0, 3, bands)
+    s, q = (np.concatenate([np.zeros((bands, 1)), np.cumsum(y, axis=1)], axis=1) for y in (x, v))
+    sizes, nears = np.array([w // 2 + 1, w, 2 * w]), np.array([16, 17, 18])
+    best = 0.0
+    for size, near in zip(sizes.tolist(), nears.tolist(), strict=True):
+        gap = size // 2
+        for at in range(max(near + gap, side - size), x.shape[1] - near - size - gap + 1, max(1, size // 16)):
+            covered = np.minimum(at + size, middle + w) - np.maximum(at, middle)
+            inside = covered >= 0.5 * min(w, size)
+            if at > middle[-1] + w or power[inside].sum() < 0.5 * power.sum():
+                continue
+            around = np.r_[at - gap - near : at - gap, at + size + gap : at + size + gap + near]
+            on, on_v = x[:, at : at + size].sum(axis=1), v[:, at : at + size].sum(axis=1)
+            excess = on - x[:, around].sum(axis=1) * on_v / v[:, around].sum(axis=1)
+            best = max(best, float((np.maximum(excess, 0) ** 2 / on_v)[inside].sum()))
+    found = how(cpu_vetting.undispersed)(s, q, power, middle, w, side, sizes, nears)
+    assert (best > 0) == (sweep < 90)  # no window covers half of the power of the widest sweep
+    assert found == pytest.approx(best, rel=1e-9)
