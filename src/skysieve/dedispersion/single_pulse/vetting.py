@@ -98,8 +98,11 @@ LEAST_KNOWN = 32
 """Samples of a channel beside a candidate, from which its level and sigma are known."""
 KNOTS, KNOT_SECONDS = 6.0, 0.25
 """Distance of the knots of the line that slow changes of the level follow: widths, and seconds at least."""
-ROW_STEPS, BAND_STEPS = 40.0, 700.0
-"""Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us), and for a sub-band."""
+ROW_STEPS, BAND_STEPS, BIN_STEPS = 40.0, 280.0, 8.0
+"""Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us), for the level of a sub-band (190
+to 280 us), and for the windows that begin in a bin (2 to 8 us)."""
+WORTH = {"flatten": 3.0}
+"""Time of compiling functions, in `jit.INTERPRETED_SECONDS`, if it is more than 1."""
 Slice = tuple[int, "NDArray[np.float32]", "NDArray[np.bool_]"]
 
 
@@ -289,10 +292,12 @@ class Vetting:
         """`kernels`, interpreted for a first small cut-out of so many bins of ``size`` samples."""
         from skysieve.core.cpu.jit import interpreted_if_small
 
-        bands = len(self._edges) - 1
-        sums, level, search = ROW_STEPS * bins * size, BAND_STEPS * bands, 6.0 * bins + BAND_STEPS * bands
-        steps = sums, sums, level, search
-        return [interpreted_if_small(kernel, each) for kernel, each in zip(kernels(), steps, strict=True)]
+        sums = ROW_STEPS * bins * size
+        steps = sums, sums, BAND_STEPS * (len(self._edges) - 1), BIN_STEPS * bins
+        return [
+            interpreted_if_small(kernel, each, WORTH.get(kernel.__name__, 1.0))
+            for kernel, each in zip(kernels(), steps, strict=True)
+        ]
 
     def _cut(self, dm: float, at: int, width: int, limits: tuple[int, int]) -> bool:
         """Whether the data end within half a width of the window, in half of the channels."""
