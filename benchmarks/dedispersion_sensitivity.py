@@ -1,4 +1,4 @@
-"""What a search of single pulses finds: in noise, and where the level drifts.
+"""What a search of single pulses finds: in noise, on drifts of the level, and among interference.
 
 Six parts, through the public functions:
 

@@ -162,6 +162,7 @@ def test_bumps_of_the_baseline_are_vetoed(test_data, name):
         (6.5, 87.0, 53.5, 54.2, 4.5, False, "undispersed"),
         (6.0, 60.0, 50.0, 30.0, 20.0, True, "red noise"),
         (6.0, 60.0, 50.0, 0.0, 8.0, True, "red noise"),
+        (6.0, 60.0, 50.0, 0.0, 20.0, False, ""),
         (6.0, 60.0, 50.0, 30.0, 20.0, False, ""),
         (6.0, 60.0, 50.0, 0.0, 20.0, True, ""),  # a long sweep, and little power at one time
         (5.8, 60.0, 50.0, 0.0, 20.0, True, "red noise"),

@@ -156,9 +156,10 @@ def _add_product(out, factor, a, b):
 
 @njit(**JIT)
 def solve_banded(matrix, y, width):
-    """Set ``y`` to the solution of ``matrix x = y``; ``matrix`` is positive, and 0 from ``width`` off the diagonal on.
+    """Set ``y`` to the solution ``x`` of ``matrix x = y``, by Cholesky factors without square roots.
 
-    Its lower half gets its factors (Cholesky's without roots).
+    ``matrix`` is symmetric and positive definite, with zeros where row and column differ by ``width`` or more.  Its
+    lower half is read, and gets the factors.
     """
     n = len(y)
     for i in range(n):
@@ -191,14 +192,14 @@ def _add_up(values, sums):
 
 @njit(**JIT)
 def flatten(flat, lined, splines, begin, end, first, last, middle, flat_sums, lined_sums):
-    """Running sums of the series of the sub-bands less a sum of splines, which is fitted beside the candidate.
+    """Subtract the level of each sub-band, a sum of splines fitted beside the candidate, and add up what is left.
 
     Parameters
     ----------
     flat, lined : float64
-        As of `band_series`; the sum of splines is subtracted from them.
+        As of `band_series`; the level is subtracted from them.
     splines : float64 (n, bins)
-        Those that are four apart do not overlap.
+        Cubic splines in order; spline k and spline k + 4 have no bin in common.
     begin, end : int64 (n,)
         First bin of each spline, and last + 1.
     first, last : int64 (bands,)

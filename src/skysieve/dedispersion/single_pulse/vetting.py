@@ -71,8 +71,8 @@ WEAK = 0.92
 """Part of the threshold of the search that `Look.snr` and `Look.even` have to reach there (the bursts of a campaign had
 about 0.92 and more, other candidates that are dispersed 0.90 and less)."""
 SPREAD, SPREAD_WEAK = (10.0, 0.3), 0.88
-"""A candidate whose sweep is more than so many widths, of whose power no window without dispersion has more than this
-part, has to reach less of it."""
+"""Widths, and a part of the power: a candidate has to reach `SPREAD_WEAK` of the threshold instead of `WEAK` if its
+sweep is more than these widths and the best window without dispersion has less than this part of its power."""
 LOUDEST = 8
 """One of so many parts of the sub-bands, the strongest, is left out of `Look.even`: about what radar fills."""
 BRIGHTER = 2.0
