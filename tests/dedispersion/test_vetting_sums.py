@@ -8,41 +8,49 @@ from scipy.interpolate import BSpline
 
 from skysieve.core.cpu.jit import interpreted
 from skysieve.dedispersion.single_pulse import cpu_vetting
-from skysieve.dedispersion.single_pulse.vetting import _flattened
+from skysieve.dedispersion.single_pulse.vetting import Arrivals, _flattened
 
 SIDE, WIDTH, GUARD, CHANNELS = 20, 6, 4, 40
 EDGES = np.array([0, 9, 21, 40])
 
 
-def cut_out(size, seed):
-    """Samples with NaN where they do not count, and the bin at which each channel begins."""
+def cut_out(size, seed, dtype):
+    """Samples, NaN or 0 where they do not count, and the bins by which each channel begins later."""
     rng = np.random.default_rng(seed)
     late = np.sort(rng.integers(0, 60, CHANNELS))
     bins = 2 * SIDE + WIDTH + int(late.max())
-    rows = rng.normal(100, 10, (bins * size, CHANNELS)).astype(np.float32)
+    rows = rng.normal(100, 10, (bins * size, CHANNELS)).astype(dtype)
     counts = rng.random(rows.shape) > 0.1
-    rows[~counts] = np.nan
+    rows[~counts] = np.nan if dtype == np.float32 else 0
     return rows, counts, late, bins
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("size", [1, 3])
-def test_sums_of_a_cut_out(size, compiled):
+@pytest.mark.parametrize(("size", "dtype"), [(1, np.float32), (3, np.uint8)])
+def test_sums_of_a_cut_out(size, dtype, compiled):
     how = (lambda kernel: kernel) if compiled else interpreted
-    rows, counts, late, bins = cut_out(size, size)
+    rows, counts, late, bins = cut_out(size, size, dtype)
     parts = [(0, slice(0, 7 * size)), (7, slice(7 * size, None))]
     sums = np.zeros((3, CHANNELS))
     for first, part in parts:
-        how(cpu_vetting.channel_sums)(rows[part], counts[part], first, size, SIDE + late, WIDTH, GUARD, sums)
+        how(cpu_vetting.channel_sums)(rows[part], counts[part], first, size, SIDE, late, WIDTH, GUARD, sums)
     x = np.where(counts, rows.astype(np.float64), 0.0)
     place = np.arange(len(rows))[:, None] // size - SIDE - late
     beside = (place < -GUARD) | (place >= WIDTH + GUARD)
     expected = [beside & counts, beside * x, beside * x**2]
     np.testing.assert_allclose(sums, [each.sum(axis=0) for each in expected], rtol=1e-13)
 
-    rng = np.random.default_rng(3)
-    used = rng.random(CHANNELS) > 0.2
-    mean, var = np.where(used, 100.0, 0.0), np.where(used, rng.uniform(50, 150, CHANNELS), 0.0)
+    sums[:, 1], sums[:, 2] = (5, 500, 50100), (40, 4000, 400000)  # too few samples, and constant ones
+    (mean, var), used = np.empty((2, CHANNELS)), np.empty(CHANNELS, bool)
+    how(cpu_vetting.channel_levels)(sums, 6, mean, var, used)
+    assert np.flatnonzero(~used).tolist() == [1, 2]
+    assert (mean[1:3] == 0).all()
+    assert (var[1:3] == 0).all()
+    for c in np.flatnonzero(used):
+        some = x[(beside & counts)[:, c], c]
+        assert mean[c] == pytest.approx(some.mean(), rel=1e-12)
+        assert var[c] == pytest.approx(some.var(), rel=1e-9)
+
     flat, lined = np.zeros((2, 3, bins)), np.zeros((2, 3, 2 * SIDE + WIDTH))
     for first, part in parts:
         how(cpu_vetting.band_series)(
@@ -67,7 +75,9 @@ def test_the_level_of_a_sub_band_is_the_best_spline_beside_the_candidate(compile
     flat = np.stack([rng.normal(size=(3, bins)), rng.uniform(1, 2, (3, bins))])
     lined = np.stack([rng.normal(size=(3, length)), rng.uniform(1, 2, (3, length))])
     values, weights = flat.copy(), lined.copy()
-    flat_sums, lined_sums = _flattened(how(cpu_vetting.flatten), flat, lined, delays, edges, first, last, 20.0)
+    flat_sums, lined_sums = _flattened(
+        how(cpu_vetting.flatten), flat, lined, Arrivals.of(delays, edges), first, last, 20.0
+    )
 
     knots = np.linspace(0, bins, 6)  # 91 bins, a knot about every 20
     knots = np.concatenate([[-knots[1]], knots, [bins + knots[1]]])
@@ -92,16 +102,17 @@ def test_the_level_of_a_sub_band_is_the_best_spline_beside_the_candidate(compile
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize(("w", "sweep"), [(3, 0), (8, 6), (8, 90), (40, 30)])
 def test_the_best_window_at_one_time(w, sweep, compiled):
-    """Each window on its own, of samples with gaps, in bands that the candidate reaches one after the other."""
+    """Each window on its own, of samples with gaps, in parts of one to three sub-bands, reached one after the other."""
     how = (lambda kernel: kernel) if compiled else interpreted
     rng = np.random.default_rng(w + sweep)
-    bands, side = 5, 130
-    middle = side + np.linspace(0, sweep, bands)
-    x = rng.normal(size=(bands, 2 * side + w + sweep))
+    edges, side = np.array([0, 1, 3, 6, 8, 9]), 130
+    middle = side + np.linspace(0, sweep, len(edges) - 1)
+    x = rng.normal(size=(edges[-1], 2 * side + w + sweep))
     v = rng.uniform(0.5, 2, x.shape) * (rng.random(x.shape) > 0.1)
     x[:, side : side + w] += 1.0
-    power = rng.uniform(0, 3, bands)
-    s, q = (np.concatenate([np.zeros((bands, 1)), np.cumsum(y, axis=1)], axis=1) for y in (x, v))
+    power = rng.uniform(0, 3, len(middle))
+    s, q = (np.concatenate([np.zeros((len(y), 1)), np.cumsum(y, axis=1)], axis=1) for y in (x, v))
+    x, v = (np.add.reduceat(y, edges[:-1]) for y in (x, v))
     sizes, nears = np.array([w // 2 + 1, w, 2 * w]), np.array([16, 17, 18])
     best = 0.0
     for size, near in zip(sizes.tolist(), nears.tolist(), strict=True):
@@ -113,8 +124,9 @@ def test_the_best_window_at_one_time(w, sweep, compiled):
                 continue
             around = np.r_[at - gap - near : at - gap, at + size + gap : at + size + gap + near]
             on, on_v = x[:, at : at + size].sum(axis=1), v[:, at : at + size].sum(axis=1)
+            inside &= on_v > 0
             excess = on - x[:, around].sum(axis=1) * on_v / v[:, around].sum(axis=1)
-            best = max(best, float((np.maximum(excess, 0) ** 2 / on_v)[inside].sum()))
-    found = how(cpu_vetting.undispersed)(s, q, power, middle, w, side, sizes, nears)
+            best = max(best, float((np.maximum(excess, 0)[inside] ** 2 / on_v[inside]).sum()))
+    found = how(cpu_vetting.undispersed)(s, q, edges, power, middle, w, side, sizes, nears)
     assert (best > 0) == (sweep < 90)  # no window covers half of the power of the widest sweep
     assert found == pytest.approx(best, rel=1e-9)

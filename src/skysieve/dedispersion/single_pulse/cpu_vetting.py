@@ -1,8 +1,8 @@
 """Kernels that sum the samples of a candidate's cut-out, by channel and by sub-band, and flatten the sums (numba).
 
-Samples are float32 of shape (samples, channels); ``known`` says which of them count.  ``first`` is the bin of the first
-sample, ``size`` the samples of a bin, and ``start`` the bin at which the candidate arrives in each channel, which never
-falls from one channel to the next.
+Samples are uint8 or float32 of shape (samples, channels); ``known`` says which of them count.  ``first`` is the bin of
+the first sample, and ``size`` the samples of a bin.  ``start`` are the bins by which the candidate arrives later in
+each channel than at the top of the band; they never fall from one channel to the next.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def _add_sample(x, known, number, total, square):
 
 
 @njit(**JIT)
-def channel_sums(rows, known, first, size, start, width, guard, sums):
+def channel_sums(rows, known, first, size, side, start, width, guard, sums):
     """Sum the samples of each channel beside the candidate.
 
     Parameters
     ----------
-    width, guard : int
-        Bins of the candidate; bins before and after it that do not count either.
+    side, width, guard : int
+        Bins before the candidate; bins of it; bins before and after it that do not count either.
     sums : float64 (3, channels)
         Number, sum, and sum of squares of the samples.
     """
@@ -52,13 +52,28 @@ def channel_sums(rows, known, first, size, start, width, guard, sums):
     number, total, square = sums[0], sums[1], sums[2]
     low = high = 0  # channels between them are near the candidate
     for i in range(len(rows)):
-        at = first + i // size
+        at = first + i // size - side
         while low < channels and start[low] <= at - width - guard:
             low += 1
         while high < channels and start[high] <= at + guard:
             high += 1
         for part in (slice(0, low), slice(high, channels)):
             add_sample(rows[i, part], known[i, part], number[part], total[part], square[part])
+
+
+@njit(**JIT)
+def channel_levels(sums, least, mean, var, good):
+    """Set the mean and variance of the samples of each channel, and whether it is used; both are 0 if it is not.
+
+    A channel is used if it has ``least`` samples and more than rounding errors of a variance.
+    """
+    for c in range(len(good)):
+        number = max(sums[0, c], 1.0)
+        level = sums[1, c] / number
+        power = sums[2, c] / number - level * level
+        good[c] = sums[0, c] >= least and power > 1e-9 * (level * level)
+        mean[c] = level if good[c] else 0.0
+        var[c] = power if good[c] else 0.0
 
 
 @njit(**ANY_ORDER)
@@ -130,7 +145,7 @@ def band_series(rows, known, first, size, start, edges, mean, var, flat, lined):
 
 @njit(**ANY_ORDER)
 def product_sum(a, b, c):
-    """Sum of the products of three arrays."""
+    """Sum of the products of three arrays, over the first ``len(a)`` elements of each."""
     total = 0.0
     for i in range(len(a)):
         total += a[i] * b[i] * c[i]
@@ -139,19 +154,19 @@ def product_sum(a, b, c):
 
 @in_interpreter(product_sum)
 def _product_sum(a, b, c):
-    return np.sum(a * b * c)
+    return np.sum(a * b[: len(a)] * c[: len(a)])
 
 
 @njit(**JIT)
 def add_product(out, factor, a, b):
-    """Add the product of a number and of two arrays to ``out``."""
+    """Add the product of a number and of the first elements of two arrays to ``out``."""
     for i in range(len(out)):
         out[i] += factor * a[i] * b[i]
 
 
 @in_interpreter(add_product)
 def _add_product(out, factor, a, b):
-    out += factor * a * b
+    out += factor * a[: len(out)] * b[: len(out)]
 
 
 @njit(**JIT)
@@ -198,8 +213,8 @@ def flatten(flat, lined, splines, begin, end, first, last, middle, flat_sums, li
     ----------
     flat, lined : float64
         As of `band_series`; the level is subtracted from them.
-    splines : float64 (n, bins)
-        Cubic splines in order; spline k and spline k + 4 have no bin in common.
+    splines : float64 (n, most bins of a spline)
+        Cubic splines in order, each from its first bin on; spline k and spline k + 4 have no bin in common.
     begin, end : int64 (n,)
         First bin of each spline, and last + 1.
     first, last : int64 (bands,)
@@ -218,19 +233,20 @@ def flatten(flat, lined, splines, begin, end, first, last, middle, flat_sums, li
             for part in range(2):  # before and after the candidate
                 low = begin[k] if part == 0 else max(begin[k], last[b])
                 high = min(end[k], first[b]) if part == 0 else end[k]
+                spline = splines[k, low - begin[k] :]
                 if low < high:
-                    y[k] += product_sum(values[low:high], splines[k, low:high], ones[low:high])
+                    y[k] += product_sum(values[low:high], spline, ones)
                 for j in range(max(0, k - 3), k + 1):
                     top = min(high, end[j])
                     if low < top:
-                        matrix[k, j] += product_sum(splines[j, low:top], splines[k, low:top], power[low:top])
+                        matrix[k, j] += product_sum(power[low:top], spline, splines[j, low - begin[j] :])
             trace += matrix[k, k]
         for k in range(n):
             matrix[k, k] += 1e-9 * (trace + 1)
         solve_banded(matrix, y, 4)
         for k in range(n):
             some = slice(begin[k], end[k])
-            add_product(level[some], y[k], splines[k, some], ones[some])
+            add_product(level[some], y[k], splines[k], ones)
         add_product(values, -1.0, level, power)
         add_product(lined[0, b], -1.0, level[middle[b] : middle[b] + length], lined[1, b])
         for i in range(2):
@@ -239,51 +255,54 @@ def flatten(flat, lined, splines, begin, end, first, last, middle, flat_sums, li
 
 
 @njit(**JIT)
-def undispersed(s, q, power, middle, w, side, sizes, nears):
-    """The largest sum, over sub-bands, of the squares of the S/N of a window at one time in all sub-bands.
+def undispersed(s, q, edges, power, middle, w, side, sizes, nears):
+    """The largest sum, over parts of the band, of the squares of the S/N of a window at one time in all parts.
 
-    Sub-bands count of which the window covers half of the candidate's, or that of it; they have half of its power.
+    Parts count of which the window covers half of the candidate's, or that of it; they have half of its power.
 
     Parameters
     ----------
     s, q : float64 (bands, bins + 1)
         Running sums of the samples and of their variances.
-    power, middle : float64 (bands,)
-        Square of the candidate's S/N, and its first bin, which never falls, in each sub-band.
+    edges : int64 (parts + 1,)
+        First sub-band of each part.
+    power, middle : float64 (parts,)
+        Square of the candidate's S/N, and its first bin, which never falls, in each part.
     w, side : int
         Its width, and its first bin at the top of the band.
     sizes, nears : int64
         Widths of the windows, and of the bins on each side of them from which the level is taken.
     """
-    bands, bins = s.shape[0], s.shape[1] - 1
-    below = np.zeros(bands + 1)  # power of the bands below each
-    for b in range(bands):
-        below[b + 1] = below[b] + power[b]
+    parts, bins = len(power), s.shape[1] - 1
+    below = np.zeros(parts + 1)  # power of the parts below each
+    for p in range(parts):
+        below[p + 1] = below[p] + power[p]
     best = 0.0
     for i in range(len(sizes)):
         size, near = sizes[i], nears[i]
         gap, need = size // 2, 0.5 * min(w, size)
         first = max(near + gap, side - size)
         last = min(bins - near - size - gap, math.ceil(middle[-1]) + w)
-        low = high = 0  # the window covers enough of the bands between them
+        low = high = 0  # the window covers enough of the parts between them
         for at in range(first, last + 1, max(1, size // 16)):
-            while high < bands and middle[high] + need - size <= at:
+            while high < parts and middle[high] + need - size <= at:
                 high += 1
             while low < high and middle[low] + w - need < at:
                 low += 1
-            if below[high] - below[low] < 0.5 * below[bands]:
+            if below[high] - below[low] < 0.5 * below[parts]:
                 continue
             total = 0.0
             before, after = at - gap, at + size + gap
-            for b in range(low, high):
-                around = q[b, before] - q[b, before - near] + q[b, after + near] - q[b, after]
-                on = q[b, at + size] - q[b, at]
-                if on <= 0:
-                    continue
-                excess = s[b, at + size] - s[b, at]
+            for p in range(low, high):
+                on = around = excess = level = 0.0
+                for b in range(edges[p], edges[p + 1]):
+                    on += q[b, at + size] - q[b, at]
+                    around += q[b, before] - q[b, before - near] + q[b, after + near] - q[b, after]
+                    excess += s[b, at + size] - s[b, at]
+                    level += s[b, before] - s[b, before - near] + s[b, after + near] - s[b, after]
                 if around > 0:
-                    excess -= (s[b, before] - s[b, before - near] + s[b, after + near] - s[b, after]) * (on / around)
-                if excess > 0:
+                    excess -= level * (on / around)
+                if on > 0 and excess > 0:
                     total += excess * excess / on
             best = max(best, total)
     return best

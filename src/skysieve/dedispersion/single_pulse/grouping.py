@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,13 +31,20 @@ WORTH = 4.0
 """Time of compiling the grouping, in `jit.INTERPRETED_SECONDS`."""
 
 
-def compile_beside() -> None:
-    """Start to compile the grouping of events and the second look in another process, if they are not stored."""
+def compile_beside(dtype: np.dtype[Any] | str = "uint8") -> None:
+    """Start to compile the grouping of events and the second look in another process, if they are not stored.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype or str
+        Of the samples.
+    """
     from skysieve.core.cpu import jit
 
     from . import cpu_grouping, vetting
 
-    use = f"from {__name__} import group_one; group_one(); from {__package__}.vetting import look_at_one; look_at_one()"
+    use = f"from {__name__} import group_one; group_one(); "
+    use += f"from {__package__}.vetting import look_at_one; look_at_one({np.dtype(dtype).name!r})"
     jit.compile_beside(use, cpu_grouping.explain, *vetting.kernels())
 
 

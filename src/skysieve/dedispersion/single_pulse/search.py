@@ -325,7 +325,7 @@ class SearchPlan(EnginePlan):
 
             self._engine, self._step = engine_that_fits(make, step, job.length, job.length, self._target)
             if not self._target.gpu and fb.nsamp * sum(len(table.delays) for table in tables) >= MANY:
-                compile_beside()  # with a GPU, when events are found
+                compile_beside(fb.dtype)  # with a GPU, when events are found
 
     def execute(
         self,
