@@ -748,7 +748,7 @@ __device__ double middle(const double* v, int n) {
 }
 
 // Subtract from the means of groups, by piece, what most groups have in common, as `_against_rest` in clean/receiver.py
-// does: the line that joins the medians has 3/4 of its own and 1/8 of each neighbour in the mean of a piece.
+// does.  The mean of the joined line over a piece is 3/4 of the median there and 1/8 of each neighbour's.
 __device__ void against_rest(double* sums, const double* used, int groups, int pieces, double* common) {
   const int lane = threadIdx.x & 31;
   int n = 0, mine = 0;
