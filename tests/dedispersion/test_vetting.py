@@ -11,6 +11,7 @@ from skysieve.dedispersion import Candidates, Filterbank, fake, inject_pulses, p
 from skysieve.dedispersion.clean.receiver import Cleaner
 from skysieve.dedispersion.injections.interference import with_interference
 from skysieve.dedispersion.injections.pulses import Pulse
+from skysieve.dedispersion.single_pulse.cpu_look import even, redness, strong_few
 from skysieve.dedispersion.single_pulse.vetting import (
     IMPULSES,
     REASONS,
@@ -19,8 +20,7 @@ from skysieve.dedispersion.single_pulse.vetting import (
     WEAK,
     Look,
     Vetting,
-    _even,
-    _redness,
+    _highest,
 )
 from skysieve.dedispersion.stream import StreamSearch
 
@@ -136,7 +136,7 @@ def test_the_scatter_beside_a_candidate(period):
         else:
             place = ((np.arange(len(x)) - side - w / 2 + 0.5) / w + period / 2) % period - period / 2
             x += 20 / np.sqrt(w) * (np.abs(place) < 0.5)
-        found = _redness(np.append(0, np.cumsum(x)), counts, w, side, w // 2 + 1, 1.0)
+        found = redness(np.append(0, np.cumsum(x))[None], counts[None], w, side, w // 2 + 1, 1.0)
         red += found > RED and SURE * found > 20
     assert red >= 38 if period is None else red <= 2
 
@@ -211,18 +211,18 @@ def test_channels_with_radar_do_not_make_a_candidate():
     """The S/N of the other sub-bands counts where these do not show the same."""
     obs = noise(1.0).observation
     vetting = Vetting(obs, obs.top, 4148.8, 300.0, 2000)
-    pulsed = np.zeros(128, bool)
-    pulsed[:16] = True
+    pulsed, few = np.zeros(32, bool), np.zeros(32, bool)
+    pulsed[:4] = True
     excess, variance = np.full(32, 0.8), np.ones(32)
     excess[:4] = 4.0
-    few, free = vetting._few(excess, variance, pulsed)
+    free = strong_few(excess, variance, pulsed, few)
     assert not few.any()
     assert free == pytest.approx(0.8 * math.sqrt(32))
     look = Look(7.3, 4.0, free, 120.0, 40.0, 90.0, 20.0, 8.0, 1.0, 7.3)
     assert vetting._reason(look, 7.3, 50.0, 4, False) == "narrow"
     excess[:4] = 1.3
-    assert math.isnan(vetting._few(excess, variance, pulsed)[1])  # a pulse shows in all sub-bands
-    assert math.isnan(vetting._few(excess, variance, None)[1])
+    assert math.isnan(strong_few(excess, variance, pulsed, few))  # a pulse shows in all sub-bands
+    assert math.isnan(strong_few(excess, variance, ~pulsed & pulsed, few))
 
 
 @pytest.mark.parametrize("bands", [16, 32])
@@ -231,12 +231,12 @@ def test_the_rest_of_the_band_suggests_the_same_snr(bands):
     rng, variance = np.random.default_rng(2), np.ones(bands)
     excess = rng.normal(7 / math.sqrt(bands), 1, (2000, bands))
     excess += (7 - excess.sum(axis=1) / math.sqrt(bands))[:, None] / math.sqrt(bands)
-    even = np.array([_even(x, variance) for x in excess])
-    assert abs(even.mean() - 7) < 0.1
-    assert (even < WEAK * 6.7).mean() < 0.01
+    found = np.array([even(x, variance, _highest(bands)) for x in excess])
+    assert abs(found.mean() - 7) < 0.1
+    assert (found < WEAK * 6.7).mean() < 0.01
     excess[:, : bands // 8] += 7 / math.sqrt(bands / 8)
     excess -= excess.mean(axis=1)[:, None] - 7 / math.sqrt(bands)
-    assert np.mean([_even(x, variance) < WEAK * 6.7 for x in excess]) > 0.85
+    assert np.mean([even(x, variance, _highest(bands)) < WEAK * 6.7 for x in excess]) > 0.85
 
 
 @pytest.mark.parametrize(("time", "stop", "span"), [(0.2, 6000, (0, 2205)), (2.5, 4000, (0, 4000))])

@@ -7,8 +7,8 @@ import pytest
 from scipy.interpolate import BSpline
 
 from skysieve.core.cpu.jit import interpreted
-from skysieve.dedispersion.single_pulse import cpu_vetting
-from skysieve.dedispersion.single_pulse.vetting import Arrivals, _flattened
+from skysieve.dedispersion.single_pulse import cpu_look, cpu_vetting
+from skysieve.dedispersion.single_pulse.vetting import Arrivals, Look, _flattened, _highest, _windows
 
 SIDE, WIDTH, GUARD, CHANNELS = 20, 6, 4, 40
 EDGES = np.array([0, 9, 21, 40])
@@ -33,7 +33,7 @@ def test_sums_of_a_cut_out(size, dtype, compiled):
     parts = [(0, slice(0, 7 * size)), (7, slice(7 * size, None))]
     sums = np.zeros((3, CHANNELS))
     for first, part in parts:
-        how(cpu_vetting.channel_sums)(rows[part], counts[part], first, size, SIDE, late, WIDTH, GUARD, sums)
+        how(cpu_vetting.channel_sums)(rows[part], ~counts[part], first, size, SIDE, late, WIDTH, GUARD, sums)
     x = np.where(counts, rows.astype(np.float64), 0.0)
     place = np.arange(len(rows))[:, None] // size - SIDE - late
     beside = (place < -GUARD) | (place >= WIDTH + GUARD)
@@ -41,22 +41,21 @@ def test_sums_of_a_cut_out(size, dtype, compiled):
     np.testing.assert_allclose(sums, [each.sum(axis=0) for each in expected], rtol=1e-13)
 
     sums[:, 1], sums[:, 2] = (5, 500, 50100), (40, 4000, 400000)  # too few samples, and constant ones
-    (mean, var), used = np.empty((2, CHANNELS)), np.empty(CHANNELS, bool)
-    how(cpu_vetting.channel_levels)(sums, 6, mean, var, used)
-    assert np.flatnonzero(~used).tolist() == [1, 2]
-    assert (mean[1:3] == 0).all()
-    assert (var[1:3] == 0).all()
-    for c in np.flatnonzero(used):
-        some = x[(beside & counts)[:, c], c]
-        assert mean[c] == pytest.approx(some.mean(), rel=1e-12)
-        assert var[c] == pytest.approx(some.var(), rel=1e-9)
+    (mean, var), left = np.full((2, CHANNELS), np.nan), np.empty(CHANNELS, bool)
 
     flat, lined = np.zeros((2, 3, bins)), np.zeros((2, 3, 2 * SIDE + WIDTH))
     for first, part in parts:
         how(cpu_vetting.band_series)(
-            rows[part], (counts & used)[part], first, size, late, EDGES, mean, var, flat, lined
+            rows[part], ~counts[part], first, size, late, EDGES, sums, mean, var, left, flat, lined
         )
-    for i, values in enumerate(((x - mean) * counts * used, var * counts)):
+    assert np.flatnonzero(left).tolist() == [1, 2]
+    assert not mean[left].any()
+    assert not var[left].any()
+    for c in np.flatnonzero(~left):
+        some = x[(beside & counts)[:, c], c]
+        assert mean[c] == pytest.approx(some.mean(), rel=1e-12)
+        assert var[c] == pytest.approx(some.var(), rel=1e-9)
+    for i, values in enumerate(((x - mean) * counts * ~left, var * counts)):
         binned = values.reshape(bins, size, CHANNELS).sum(axis=1)
         wanted = np.add.reduceat(binned, EDGES[:-1], axis=1).T
         np.testing.assert_allclose(flat[i], wanted, atol=1e-10 * np.abs(wanted).max())
@@ -127,6 +126,90 @@ def test_the_best_window_at_one_time(w, sweep, compiled):
             inside &= on_v > 0
             excess = on - x[:, around].sum(axis=1) * on_v / v[:, around].sum(axis=1)
             best = max(best, float((np.maximum(excess, 0)[inside] ** 2 / on_v[inside]).sum()))
-    found = how(cpu_vetting.undispersed)(s, q, edges, power, middle, w, side, sizes, nears)
+    found = how(cpu_look.undispersed)(s, q, edges, power, middle, w, side, sizes, nears)
     assert (best > 0) == (sweep < 90)  # no window covers half of the power of the widest sweep
     assert found == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("w", "strong"), [(1, False), (6, False), (6, True), (13, False)])
+def test_what_a_cut_out_shows(w, strong, compiled):
+    """Each number by NumPy, of samples with gaps; ``strong``: two of 32 sub-bands have most of the power."""
+    how = (lambda kernel: kernel) if compiled else interpreted
+    rng = np.random.default_rng(w)
+    bands, side, guard, size = 32, 16 * w + 112, w // 2 + 1, 2
+    near, late = max(2 * w, 16), np.arange(bands) * 2.0
+    x = rng.normal(size=(bands, 2 * side + w))
+    v = rng.uniform(0.5, 2, x.shape) * (rng.random(x.shape) > 0.05)
+    x[:, side : side + w] += 3 / np.sqrt(w)
+    x[:2, side : side + w] += 30 * strong
+    x[v == 0] = 0
+    flat, flat_v = rng.normal(size=(2, bands, 2 * side + w + 62)) ** 2
+    s, q, s0, q0 = (np.concatenate([np.zeros((bands, 1)), np.cumsum(y, axis=1)], axis=1) for y in (x, v, flat, flat_v))
+    pulsed, var = np.arange(bands) >= 28, rng.uniform(0.2, 0.4, 2 * bands)
+    numbers, windows, highest = np.empty(10), _windows(w, side), _highest(bands)
+    options = w, side, guard, near, var, size, *windows, highest
+    how(cpu_look.see)(s0, q0, s, q, late + side, pulsed, *options, numbers)
+    look = Look(*numbers.tolist())
+
+    on = slice(side, side + w)
+    low, high = side - guard + 1, side + w + guard - 1
+    beside = np.r_[low - near : low, high : high + near]
+    level = x[:, beside].sum(axis=1) / v[:, beside].sum(axis=1)
+    variance = v[:, on].sum(axis=1)
+    excess = x[:, on].sum(axis=1) - level * variance
+    z = np.maximum(np.divide(excess, np.sqrt(variance), out=np.zeros(bands), where=variance > 0), 0)
+    some = np.sort(np.argsort(-z)[2:]) if strong else np.arange(bands)
+    assert (z**2)[np.argsort(-z)[:2]].sum() / (z**2).sum() > 0.6 if strong else True
+    known = pulsed | ~np.isin(np.arange(bands), some)
+    snr = [excess[k].sum() / np.sqrt(variance[k].sum()) for k in (known, ~known)]
+    share = np.sqrt(variance[known].sum() / variance[~known].sum())
+    free = snr[1] * np.sqrt(variance.sum() / variance[~known].sum()) if snr[0] > snr[1] * share + 2 else np.nan
+    assert np.isnan(free) != strong
+    excess, variance, z = excess[some], variance[some], z[some]
+    rest = np.sort(np.argsort(-excess)[round(0.19 * len(some)) :])
+    middle = late[some]
+    spread = np.average((middle - np.average(middle, weights=z**2)) ** 2, weights=z**2)
+    parts = (
+        np.array_split(np.arange(len(some)), 8) if not strong else np.split(np.arange(30), [4, 8, 11, 15, 19, 22, 26])
+    )
+    broad = sum(max(excess[p].sum(), 0) ** 2 / variance[p].sum() for p in parts)
+    with_samples = np.flatnonzero(variance > 0)
+    n = len(with_samples)
+    k = round(n / 8)
+    quieter = with_samples[np.argsort(-excess[with_samples])[k:]]
+    even = excess[quieter].sum() / np.sqrt(variance[quieter].sum()) + highest[n] / np.sqrt(n - k)
+    expected = {
+        "snr": excess.sum() / np.sqrt(variance.sum()), "rest": excess[rest].sum() / np.sqrt(variance[rest].sum()),
+        "free": free, "power": (z**2).sum(), "broad": broad, "sweep": np.sqrt(12 * spread) / w,
+        "even": even * np.sqrt(n / (n - k)),
+    }  # fmt: skip
+    for name, value in expected.items():
+        assert getattr(look, name) == pytest.approx(value, rel=1e-9, nan_ok=True), name
+    args = w, side, *windows
+    first = np.array([middle[p].mean() for p in parts]) + side
+    edges = np.array([p[0] for p in parts] + [len(some)])
+    power = np.array([max(excess[p].sum(), 0) ** 2 / variance[p].sum() for p in parts])
+    best = cpu_look.undispersed(s0[some], q0[some], edges, power, first, *args)
+    assert look.broad_undispersed == pytest.approx(best, rel=1e-9)
+    best = cpu_look.undispersed(s0[some], q0[some], np.arange(len(some) + 1), z**2, middle + side, *args)
+    assert look.undispersed == pytest.approx(best, rel=1e-9)
+
+    differences = []
+    for sign, start in ((-1, side - guard - w), (1, side + w + guard)):
+        starts = start + sign * w * np.arange((side - guard) // w)
+        on, power = (np.array([y[some, k : k + w].sum() for k in starts]) for y in (x, v))
+        each = np.where(power > 0.5 * w * size * var.sum(), on * np.sqrt(w * size * var.sum()) / power, np.nan)
+        differences.append(np.abs(each[1:-1] - (each[:-2] + each[2:]) / 2) / np.sqrt(1.5))
+    assert look.red == pytest.approx(1.4826 * np.nanmedian(np.concatenate(differences)), rel=1e-9)
+
+
+def test_second_differences_of_uneven_places():
+    """The line through (0, 0) and (3, 3) is 1 at 1."""
+    assert cpu_look.second_difference(np.array([0.0, 1.0, 9.0, 3.0]), 0, 1, 3) == 0.0
+
+
+def test_windows_between_pulses_are_quiet():
+    z, found = np.array([0.0, 0.1, 9.0, 0.2, 0.1, 9.0, 0.3]), np.empty(7, np.int64)
+    count = cpu_look.quiet_places(z, np.arange(7), 7, found)
+    assert found[:count].tolist() == [0, 1, 3, 4, 6]

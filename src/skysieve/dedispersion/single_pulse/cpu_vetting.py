@@ -1,17 +1,17 @@
 """Kernels that sum the samples of a candidate's cut-out, by channel and by sub-band, and flatten the sums (numba).
 
-Samples are uint8 or float32 of shape (samples, channels); ``known`` says which of them count.  ``first`` is the bin of
-the first sample, and ``size`` the samples of a bin.  ``start`` are the bins by which the candidate arrives later in
-each channel than at the top of the band; they never fall from one channel to the next.
+Samples are uint8 or float32 of shape (samples, channels); ``gone`` says which of them do not count.  ``first`` is the
+bin of the first sample, and ``size`` the samples of a bin.  ``start`` are the bins by which the candidate arrives later
+in each channel than at the top of the band; they never fall from one channel to the next.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from skysieve.core.cpu.jit import in_interpreter, njit
+
+from .vetting import LEAST_KNOWN
 
 JIT = {"nogil": True, "error_model": "numpy"}
 ANY_ORDER = JIT | {"fastmath": {"reassoc", "nsz"}}
@@ -19,26 +19,26 @@ ANY_ORDER = JIT | {"fastmath": {"reassoc", "nsz"}}
 
 
 @njit(**JIT)
-def add_sample(x, known, number, total, square):
+def add_sample(x, gone, number, total, square):
     """Add one sample of each channel to the sums of `channel_sums`."""
     for c in range(len(x)):
         v = np.float64(x[c])
-        v = v if known[c] else 0.0
-        number[c] += 1.0 if known[c] else 0.0
+        v = 0.0 if gone[c] else v
+        number[c] += 0.0 if gone[c] else 1.0
         total[c] += v
         square[c] += v * v
 
 
 @in_interpreter(add_sample)
-def _add_sample(x, known, number, total, square):
-    v = np.where(known, x.astype(np.float64), 0.0)
-    number += known
+def _add_sample(x, gone, number, total, square):
+    v = np.where(gone, 0.0, x.astype(np.float64))
+    number += ~gone
     total += v
     square += v * v
 
 
 @njit(**JIT)
-def channel_sums(rows, known, first, size, side, start, width, guard, sums):
+def channel_sums(rows, gone, first, size, side, start, width, guard, sums):
     """Sum the samples of each channel beside the candidate.
 
     Parameters
@@ -58,79 +58,83 @@ def channel_sums(rows, known, first, size, side, start, width, guard, sums):
         while high < channels and start[high] <= at + guard:
             high += 1
         for part in (slice(0, low), slice(high, channels)):
-            add_sample(rows[i, part], known[i, part], number[part], total[part], square[part])
+            add_sample(rows[i, part], gone[i, part], number[part], total[part], square[part])
 
 
 @njit(**JIT)
-def channel_levels(sums, least, mean, var, good):
-    """Set the mean and variance of the samples of each channel, and whether it is used; both are 0 if it is not.
+def channel_levels(sums, mean, var, left):
+    """Set the mean and variance of the samples of each channel, and whether it is left out; both are 0 then.
 
-    A channel is used if it has ``least`` samples and more than rounding errors of a variance.
+    It is left out if it has fewer than ``LEAST_KNOWN`` samples, or no more than rounding errors of a variance.
     """
-    for c in range(len(good)):
+    for c in range(len(left)):
         number = max(sums[0, c], 1.0)
         level = sums[1, c] / number
         power = sums[2, c] / number - level * level
-        good[c] = sums[0, c] >= least and power > 1e-9 * (level * level)
-        mean[c] = level if good[c] else 0.0
-        var[c] = power if good[c] else 0.0
+        left[c] = sums[0, c] < LEAST_KNOWN or power <= 1e-9 * (level * level)
+        mean[c] = 0.0 if left[c] else level
+        var[c] = 0.0 if left[c] else power
 
 
 @njit(**ANY_ORDER)
-def add_bands(x, known, mean, var, edges, flat, at):
+def add_bands(x, gone, mean, var, left, edges, flat, at):
     """Add one sample of all channels to their sub-bands in bin ``at``."""
     for b in range(len(edges) - 1):
         band = slice(edges[b], edges[b + 1])
-        some, counts, level, power = x[band], known[band], mean[band], var[band]  # so that the loop is vectorised
+        some, lost, never, level, power = x[band], gone[band], left[band], mean[band], var[band]  # to be vectorised
         s = q = 0.0
         for c in range(len(some)):
             v = np.float64(some[c]) - level[c]
-            s += v if counts[c] else 0.0
-            q += power[c] if counts[c] else 0.0
+            s += 0.0 if lost[c] | never[c] else v
+            q += 0.0 if lost[c] else power[c]
         flat[0, b, at] += s
         flat[1, b, at] += q
 
 
 @in_interpreter(add_bands)
-def _add_bands(x, known, mean, var, edges, flat, at):
-    flat[0, :, at] += np.add.reduceat(np.where(known, x - mean, 0.0), edges[:-1])
-    flat[1, :, at] += np.add.reduceat(np.where(known, var, 0.0), edges[:-1])
+def _add_bands(x, gone, mean, var, left, edges, flat, at):
+    flat[0, :, at] += np.add.reduceat(np.where(gone | left, 0.0, x - mean), edges[:-1])
+    flat[1, :, at] += np.add.reduceat(np.where(gone, 0.0, var), edges[:-1])
 
 
 @njit(**JIT)
-def line_up(x, known, mean, var, edges, start, first, last, lined, at):
+def line_up(x, gone, mean, var, left, edges, start, first, last, lined, at):
     """Add one sample of the channels ``first:last`` to their sub-bands in the bins after their ``start``."""
     for b in range(len(edges) - 1):
         total, power = lined[0, b], lined[1, b]
         for c in range(max(first, edges[b]), min(last, edges[b + 1])):
-            if known[c]:
+            if not (gone[c] or left[c]):
                 total[at - start[c]] += np.float64(x[c]) - mean[c]
                 power[at - start[c]] += var[c]
 
 
 @in_interpreter(line_up)
-def _line_up(x, known, mean, var, edges, start, first, last, lined, at):
-    some = first + np.flatnonzero(known[first:last])
+def _line_up(x, gone, mean, var, left, edges, start, first, last, lined, at):
+    some = first + np.flatnonzero(~(gone | left)[first:last])
     where = np.searchsorted(edges, some, "right") - 1, at - start[some]
     np.add.at(lined[0], where, x[some] - mean[some])
     np.add.at(lined[1], where, var[some])
 
 
 @njit(**JIT)
-def band_series(rows, known, first, size, start, edges, mean, var, flat, lined):
+def band_series(rows, gone, first, size, start, edges, sums, mean, var, left, flat, lined):
     """Add samples to the series of the sub-bands, as observed and de-dispersed.
 
     Parameters
     ----------
     edges : int64 (bands + 1,)
         First channel of each sub-band.
-    mean, var : float64 (channels,)
-        Of the samples beside the candidate.
+    sums : float64 (3, channels)
+        As of `channel_sums`.
+    mean, var, left : (channels,)
+        As of `channel_levels`; set with the first samples.
     flat : float64 (2, bands, bins)
         Sums of samples less their means, and of variances, as observed.
     lined : float64 (2, bands, bins)
         The same, de-dispersed: bin 0 of a channel is ``start``.
     """
+    if first == 0:
+        channel_levels(sums, mean, var, left)
     channels, length = rows.shape[1], lined.shape[2]
     low = high = 0  # channels between them have a bin of ``lined``
     for i in range(len(rows)):
@@ -139,8 +143,8 @@ def band_series(rows, known, first, size, start, edges, mean, var, flat, lined):
             low += 1
         while high < channels and start[high] <= at:
             high += 1
-        add_bands(rows[i], known[i], mean, var, edges, flat, at)
-        line_up(rows[i], known[i], mean, var, edges, start, low, high, lined, at)
+        add_bands(rows[i], gone[i], mean, var, left, edges, flat, at)
+        line_up(rows[i], gone[i], mean, var, left, edges, start, low, high, lined, at)
 
 
 @njit(**ANY_ORDER)
@@ -252,57 +256,3 @@ def flatten(flat, lined, splines, begin, end, first, last, middle, flat_sums, li
         for i in range(2):
             add_up(flat[i, b], flat_sums[i, b])
             add_up(lined[i, b], lined_sums[i, b])
-
-
-@njit(**JIT)
-def undispersed(s, q, edges, power, middle, w, side, sizes, nears):
-    """The largest sum, over parts of the band, of the squares of the S/N of a window at one time in all parts.
-
-    Parts count of which the window covers half of the candidate's, or that of it; they have half of its power.
-
-    Parameters
-    ----------
-    s, q : float64 (bands, bins + 1)
-        Running sums of the samples and of their variances.
-    edges : int64 (parts + 1,)
-        First sub-band of each part.
-    power, middle : float64 (parts,)
-        Square of the candidate's S/N, and its first bin, which never falls, in each part.
-    w, side : int
-        Its width, and its first bin at the top of the band.
-    sizes, nears : int64
-        Widths of the windows, and of the bins on each side of them from which the level is taken.
-    """
-    parts, bins = len(power), s.shape[1] - 1
-    below = np.zeros(parts + 1)  # power of the parts below each
-    for p in range(parts):
-        below[p + 1] = below[p] + power[p]
-    best = 0.0
-    for i in range(len(sizes)):
-        size, near = sizes[i], nears[i]
-        gap, need = size // 2, 0.5 * min(w, size)
-        first = max(near + gap, side - size)
-        last = min(bins - near - size - gap, math.ceil(middle[-1]) + w)
-        low = high = 0  # the window covers enough of the parts between them
-        for at in range(first, last + 1, max(1, size // 16)):
-            while high < parts and middle[high] + need - size <= at:
-                high += 1
-            while low < high and middle[low] + w - need < at:
-                low += 1
-            if below[high] - below[low] < 0.5 * below[parts]:
-                continue
-            total = 0.0
-            before, after = at - gap, at + size + gap
-            for p in range(low, high):
-                on = around = excess = level = 0.0
-                for b in range(edges[p], edges[p + 1]):
-                    on += q[b, at + size] - q[b, at]
-                    around += q[b, before] - q[b, before - near] + q[b, after + near] - q[b, after]
-                    excess += s[b, at + size] - s[b, at]
-                    level += s[b, before] - s[b, before - near] + s[b, after + near] - s[b, after]
-                if around > 0:
-                    excess -= level * (on / around)
-                if on > 0 and excess > 0:
-                    total += excess * excess / on
-            best = max(best, total)
-    return best

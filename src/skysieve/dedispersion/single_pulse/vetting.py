@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from statistics import NormalDist
 from threading import Lock
@@ -98,10 +98,10 @@ LEAST_KNOWN = 32
 """Samples of a channel beside a candidate, from which its level and sigma are known."""
 KNOTS, KNOT_SECONDS = 6.0, 0.25
 """Distance of the knots of the line that slow changes of the level follow: widths, and seconds at least."""
-ROW_STEPS, LEVEL_STEPS, BAND_STEPS, BIN_STEPS = 40.0, 2.0, 280.0, 8.0
-"""Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us), for the level of a channel (1 to
-2 us), for that of a sub-band (190 to 280 us), and for the windows that begin in a bin (2 to 8 us)."""
-WORTH = {"flatten": 3.0}
+ROW_STEPS, BAND_STEPS, BIN_STEPS, BESIDE_STEPS = 40.0, 280.0, 8.0, 9000.0
+"""Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us), for the level of a sub-band (190
+to 280 us), for the windows that begin in a bin (2 to 8 us), and for windows of one bin beside a candidate (9 ms)."""
+WORTH = {"flatten": 3.0, "see": 6.0}
 """Time of compiling functions, in `jit.INTERPRETED_SECONDS`, if it is more than 1."""
 MOST_THREADS = 8
 """Threads that look at candidates, at most: more take longer, since they wait for Python's lock."""
@@ -326,12 +326,12 @@ class Vetting:
         late = delay_seconds(self.obs.freqs, dm, self.obs.top, self.dm_constant) / (self.obs.tsamp * size)
         return Arrivals.of(np.rint(late).astype(np.int64), self._edges)
 
-    def _kernels(self, bins: int, size: int) -> list[Callable[..., Any]]:
-        """`kernels`, interpreted for a first small cut-out of so many bins of ``size`` samples."""
+    def _kernels(self, bins: int, size: int, width: int) -> list[Callable[..., Any]]:
+        """`kernels`, interpreted for a first small cut-out of so many bins of ``size`` samples, and a width in bins."""
         from skysieve.core.cpu.jit import interpreted_if_small
 
         sums = ROW_STEPS * bins * size
-        steps = sums, LEVEL_STEPS * self.obs.nchan, sums, BAND_STEPS * (len(self._edges) - 1), BIN_STEPS * bins
+        steps = sums, sums, BAND_STEPS * (len(self._edges) - 1), BIN_STEPS * bins + BESIDE_STEPS / width
         return [
             interpreted_if_small(kernel, each, WORTH.get(kernel.__name__, 1.0))
             for kernel, each in zip(kernels(), steps, strict=True)
@@ -377,71 +377,26 @@ class Vetting:
         length = 2 * side + w
         count = length + arrivals.latest
         guard = w // 2 + 1
-        sum_channels, find_levels, add_bands, flatten, search = self._kernels(count, bin_)
+        sum_channels, add_bands, flatten, see = self._kernels(count, bin_, w)
         channels, bands = self.obs.nchan, len(self._edges) - 1
         read = _Cut(samples, at - side * bin_, count, bin_, channels)
-        sums = np.zeros((3, channels))
-        for first, rows, counts in read.slices():
-            sum_channels(rows, counts, first, bin_, side, arrivals.delays, w, guard, sums)
+        sums, (mean, var), left = np.zeros((3, channels)), np.empty((2, channels)), np.empty(channels, np.bool_)
+        for first, rows, gone in read.slices():
+            sum_channels(rows, gone, first, bin_, side, arrivals.delays, w, guard, sums)
         if read.gone:
             return None
-        (mean, var), good = np.empty((2, channels)), np.empty(channels, np.bool_)
-        find_levels(sums, LEAST_KNOWN, mean, var, good)
         flat, lined = np.zeros((2, bands, count)), np.zeros((2, bands, length))
-        for first, rows, counts in read.slices():
-            counts &= good
-            add_bands(rows, counts, first, bin_, arrivals.delays, self._edges, mean, var, flat, lined)
+        for first, rows, gone in read.slices():
+            add_bands(rows, gone, first, bin_, arrivals.delays, self._edges, sums, mean, var, left, flat, lined)
         spacing = max(KNOTS * w, KNOT_SECONDS / (self.obs.tsamp * bin_))
         (s0, q0), (s, q) = _flattened(flatten, flat, lined, arrivals, side - guard, side + w + guard, spacing)
-        excess, on_v = _excess(s, q, side, w, guard)
-        few, free = self._few(excess, on_v, pulsed)
-        if few.any():
-            s, q, s0, q0 = (x[~few] for x in (s, q, s0, q0))
-            excess, on_v = excess[~few], on_v[~few]
-        z = _over(excess, np.sqrt(on_v))
-        rest = np.argsort(-excess, kind="stable")[max(1, round(STRONGEST * len(z))) :]
-        middle = arrivals.mean[~few] + side
-        power = np.maximum(z, 0) ** 2
-        part = _over(power, power.sum())
-        spread = float((part * (middle - (part * middle).sum()) ** 2).sum())
-        return Look(
-            float(_over(excess.sum(), math.sqrt(on_v.sum()))),
-            float(_over(excess[rest].sum(), math.sqrt(on_v[rest].sum()))),
-            free,
-            float(power.sum()),
-            float(search(s0, q0, np.arange(len(power) + 1), power, middle, w, side, *_windows(w, side))),
-            *self._broad(search, excess, on_v, s0, q0, middle, w, side),
-            math.sqrt(12 * spread) / w,
-            _redness(s.sum(axis=0), q.sum(axis=0), w, side, guard, float(var.sum()) * bin_),
-            _even(excess, on_v),
-        )
-
-    def _few(
-        self, excess: NDArray[np.float64], variance: NDArray[np.float64], pulsed: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.bool_], float]:
-        """The sub-bands that are left out since few have most of the power, and `Look.free`."""
-        power = np.maximum(_over(excess, np.sqrt(variance)), 0) ** 2
-        few: NDArray[np.bool_] = np.zeros(len(power), bool)
-        few[np.argsort(-power, kind="stable")[: max(1, len(power) // FEW[0])]] = True
-        few &= bool(power[few].sum() > FEW[1] * power.sum())
-        known = few if pulsed is None else few | np.logical_or.reduceat(pulsed, self._edges[:-1])
-        if not known.any() or known.all():
-            return few, math.nan
-        root, other = math.sqrt(variance[known].sum()), math.sqrt(variance[~known].sum())
-        snr, free = float(_over(excess[known].sum(), root)), float(_over(excess[~known].sum(), other))
-        bright = snr > free * _over(root, other) + BRIGHTER
-        return few, free * float(_over(math.sqrt(variance.sum()), other)) if bright else math.nan
-
-    def _broad(
-        self, how: Callable[..., float], excess: NDArray[np.float64], variance: NDArray[np.float64],
-        s: NDArray[np.float64], q: NDArray[np.float64], middle: NDArray[np.float64], w: int, side: int,
-    ) -> tuple[float, float]:  # fmt: skip
-        """`Look.broad` and `Look.broad_undispersed`, from sums of sub-bands and their first samples, ``middle``."""
-        edges = np.linspace(0, len(excess), min(BROAD, len(excess)) + 1).round().astype(np.int64)
-        excess, variance, middle = (np.add.reduceat(x, edges[:-1]) for x in (excess, variance, middle))
-        power = np.maximum(_over(excess, np.sqrt(variance)), 0) ** 2
-        first = middle / np.diff(edges)
-        return float(power.sum()), float(how(s, q, edges, power, first, w, side, *_windows(w, side)))
+        in_bands = np.zeros(bands, np.bool_) if pulsed is None else np.logical_or.reduceat(pulsed, self._edges[:-1])
+        near, numbers = max(1, min(_beside(w), side - guard)), np.empty(len(fields(Look)))
+        see(
+            s0, q0, s, q, arrivals.mean + side, in_bands, w, side, guard, near, var, bin_, *_windows(w, side),
+            _highest(bands), numbers,
+        )  # fmt: skip
+        return Look(*numbers.tolist())
 
 
 class _Cut:
@@ -456,7 +411,7 @@ class _Cut:
         self._held: list[Slice] = []
 
     def slices(self) -> Iterator[Slice]:
-        """First bin, samples, and which of them count."""
+        """First bin, samples, and which of them do not count."""
         if self._held:
             yield from self._held
             return
@@ -467,10 +422,9 @@ class _Cut:
                 self.gone = True
                 return
             rows, gone = read
-            counts = np.logical_not(gone, out=gone)  # new arrays of this size cost more time than their values
             if rows.dtype.kind == "f":
-                counts &= np.isfinite(rows)
-            one = first, _in_kind(rows), counts
+                gone |= ~np.isfinite(rows)
+            one = first, _in_kind(rows), gone
             if last - first == self.count:
                 self._held = [one]
             yield one
@@ -483,23 +437,23 @@ def _in_kind(rows: NDArray[Any]) -> NDArray[np.uint8 | np.float32]:
 
 def kernels() -> tuple[Any, ...]:
     """The compiled functions of a second look, in the order in which they are called."""
-    from .cpu_vetting import band_series, channel_levels, channel_sums, flatten, undispersed
+    from .cpu_look import see
+    from .cpu_vetting import band_series, channel_sums, flatten
 
-    return channel_sums, channel_levels, band_series, flatten, undispersed
+    return channel_sums, band_series, flatten, see
 
 
 def look_at_one(dtype: str) -> None:
     """Compile them for samples of a type."""
-    sum_channels, find_levels, add_bands, flatten, search = kernels()
-    rows, counts, start = _in_kind(np.zeros((2, 8), dtype)), np.ones((2, 8), np.bool_), np.zeros(8, np.int64)
+    sum_channels, add_bands, flatten, see = kernels()
+    rows, gone, start = _in_kind(np.zeros((2, 8), dtype)), np.zeros((2, 8), np.bool_), np.zeros(8, np.int64)
     sums, (mean, var), edges = np.zeros((3, 8)), np.zeros((2, 8)), np.array([0, 8])
-    sum_channels(rows, counts, 0, 1, 0, start, 1, 1, sums)
-    find_levels(sums, 1, mean, var, counts[0])
-    flat = np.zeros((2, 1, 4))
-    lined = flat[:, :, :2].copy()
-    add_bands(rows, counts, 0, 1, start, edges, mean, var, flat, lined)
-    (s, q), _ = _flattened(flatten, flat, lined, Arrivals.of(start, edges), 1, 2, 4.0)
-    search(s, q, edges[:1] + np.arange(2), mean[:1], mean[:1], 1, 1, *_windows(1, 1))
+    sum_channels(rows, gone, 0, 1, 0, start, 1, 1, sums)
+    flat = np.zeros((2, 1, 8))
+    lined = flat.copy()
+    add_bands(rows, gone, 0, 1, start, edges, sums, mean, var, gone[0], flat, lined)
+    (s0, q0), (s, q) = _flattened(flatten, flat, lined, Arrivals.of(start, edges), 1, 2, 4.0)
+    see(s0, q0, s, q, mean[:1], gone[0, :1], 1, 3, 1, 1, var, 1, *_windows(1, 3), _highest(1), np.empty(10))
 
 
 def counted(reasons: NDArray[np.str_]) -> dict[str, int]:
@@ -515,12 +469,6 @@ def gone_in(rects: NDArray[np.int64], start: int, gone: NDArray[np.bool_]) -> No
     """Mark samples in rectangles (first sample, last + 1, first channel, last + 1); ``gone`` begins at ``start``."""
     for first, last, low, high in rects.tolist():
         gone[max(0, first - start) : max(0, last - start), low : min(high, gone.shape[1])] = True
-
-
-def _over(a: Any, b: Any) -> Any:
-    """``a / b``, 0 where ``b`` is 0."""
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape), where=b > 0)
 
 
 def _flattened(
@@ -559,42 +507,14 @@ def _splines(bins: int, spaces: int) -> tuple[NDArray[np.float64], NDArray[np.in
     return np.where(u < 1, 4 + u * u * (3 * u - 6), (2 - u) * (2 - u) * (2 - u)), begin, end
 
 
-def _excess(
-    s: NDArray[np.float64], q: NDArray[np.float64], side: int, w: int, guard: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Sums of sub-bands in a window less the level beside it, and their variances, from running sums."""
-    on, variance = s[:, side + w] - s[:, side], q[:, side + w] - q[:, side]
-    near = max(1, min(_beside(w), side - guard))
-    low, high = side - guard + 1, side + w + guard - 1
-    beside = s[:, low] - s[:, low - near] + s[:, high + near] - s[:, high]
-    beside_v = q[:, low] - q[:, low - near] + q[:, high + near] - q[:, high]
-    return on - beside * _over(variance, beside_v), variance
-
-
-def _even(excess: NDArray[np.float64], variance: NDArray[np.float64]) -> float:
-    """`Look.even`, from sums of sub-bands and their variances.
-
-    Without the strongest ``k`` of ``n`` sub-bands, which noise makes stronger than the others, a burst of S/N ``s`` in
-    all has ``sqrt((n - k) / n) s - t / sqrt(n - k)``, with ``t`` of `_highest`.
-
-    >>> rng = np.random.default_rng(0)
-    >>> round(float(np.mean([_even(rng.normal(2, 1, 16), np.ones(16)) for _ in range(1000)])), 1)
-    8.0
-    """
-    some = variance > 0
-    excess, variance, n = excess[some], variance[some], int(some.sum())
-    k = max(1, round(n / LOUDEST))
-    if n < 2 * k:
-        return float(_over(excess.sum(), math.sqrt(variance.sum())))
-    rest = np.argsort(-excess, kind="stable")[k:]
-    snr = float(excess[rest].sum()) / math.sqrt(variance[rest].sum())
-    return (snr + _highest(k, n) / math.sqrt(n - k)) * math.sqrt(n / (n - k))
-
-
-@lru_cache
-def _highest(k: int, n: int) -> float:
-    """Sum of the ``k`` highest of ``n`` normal numbers on average (Blom 1958)."""
-    return sum(NormalDist().inv_cdf((n - i - 0.375) / (n + 0.25)) for i in range(k))
+@lru_cache(maxsize=8)
+def _highest(most: int) -> NDArray[np.float64]:
+    """``highest`` of `cpu_look.even`, for up to ``most`` sub-bands (Blom 1958)."""
+    found = np.zeros(most + 1)
+    for n in range(1, most + 1):
+        k = max(1, round(n / LOUDEST))
+        found[n] = sum(NormalDist().inv_cdf((n - i - 0.375) / (n + 0.25)) for i in range(k))
+    return found
 
 
 def _beside(width: int) -> int:
@@ -607,57 +527,3 @@ def _windows(w: int, side: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """``sizes`` and ``nears`` of `cpu_vetting.undispersed`, for windows of a third to twice the width."""
     sizes = np.array(sorted({max(1, round(w * 1.19**k)) for k in range(-6, 5)}))
     return sizes, np.maximum(sizes, [min(_beside(n), side - n - n // 2) for n in sizes.tolist()])
-
-
-def _redness(s: NDArray[np.float64], q: NDArray[np.float64], w: int, side: int, guard: int, var: float) -> float:
-    """Scatter of windows beside a candidate, over that of white noise: second differences, so that slopes do not count.
-
-    It is that of the `_quiet` windows if these scatter less than half as much: the others are pulses of a train.  ``s``
-    and ``q`` are running sums of the de-dispersed series and of its variance, ``var`` that of a sample.
-    """
-    ends = np.arange(side - guard, -1, -w)[::-1]
-    ends = np.stack([ends, len(s) - 1 - ends[::-1]])  # of windows before and after it
-    on, on_v = np.diff(s[ends]), np.diff(q[ends])
-    z = np.where(on_v > 0.5 * w * var, on * _over(math.sqrt(w * var), on_v), np.nan)
-    some = _second_differences(z, np.arange(z.shape[1]))
-    some = some[np.isfinite(some)]
-    if len(some) < 4:
-        return 1.0
-    red = 1.4826 * _median(np.abs(some))
-    quiet = np.concatenate([_second_differences(each, _quiet(each)) for each in z])
-    rest = 1.4826 * _median(np.abs(quiet)) / QUIET if len(quiet) >= LEAST_QUIET else red
-    return rest if rest < red / 2 else red
-
-
-def _second_differences(z: NDArray[np.float64], at: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Values at increasing places less those on the line through their two neighbours, in units of their error.
-
-    >>> _second_differences(np.array([0.0, 1.0, 9.0, 3.0, 9.0]), np.array([0, 1, 3])).tolist()
-    [0.0]
-    """
-    if len(at) < 3:
-        return np.empty(0)
-    before = (at[2:] - at[1:-1]) / (at[2:] - at[:-2])
-    z = z[..., at]
-    found: NDArray[np.float64] = z[..., 1:-1] - before * z[..., :-2] - (1 - before) * z[..., 2:]
-    return found / np.sqrt(1 + before**2 + (1 - before) ** 2)
-
-
-def _quiet(z: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Places of the values that are not above the median of the five around them.
-
-    >>> _quiet(np.array([0.0, 0.1, 9.0, 0.2, 0.1, 9.0, 0.3])).tolist()
-    [0, 1, 3, 4, 6]
-    """
-    at = np.flatnonzero(np.isfinite(z))
-    if len(at) < 5:
-        return at[:0]
-    y = z[at]
-    first = np.clip(np.arange(len(y)) - 2, 0, len(y) - 5)
-    return at[y <= np.sort(y[first[:, None] + np.arange(5)], axis=1)[:, 2]]
-
-
-def _median(x: NDArray[np.float64]) -> float:
-    """Median of a few values, in a tenth of the time of `numpy.median`."""
-    x = np.sort(x)
-    return float(x[(len(x) - 1) // 2] + x[len(x) // 2]) / 2
