@@ -231,14 +231,14 @@ def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None =
         nonlocal at
         size = struct.calcsize(f"<{count}{form}")
         if count < 0 or at + size > len(body):
-            raise BadFile(f"{path}: is no rfifind mask, or cut off: no room for {what}")
+            raise BadFile(f"{path}: is not an rfifind mask, or is cut off: no room for {what}")
         at += size
         return struct.unpack_from(f"<{count}{form}", body, at - size)
 
     take("d", 6, "its header")
     nchan, nint, points = take("i", 3, "its header")
     if not (0 < nchan < 2**22 and 0 < nint < 2**26 and points > 0):
-        raise BadFile(f"{path}: is no rfifind mask: {nchan} channels, {nint} intervals of {points} samples")
+        raise BadFile(f"{path}: is not an rfifind mask: {nchan} channels, {nint} intervals of {points} samples")
     cells = np.zeros((nchan, nint), bool)
     channels = take("i", take("i", 1, "channels")[0], "channels")
     intervals = take("i", take("i", 1, "intervals")[0], "intervals")
@@ -319,7 +319,7 @@ def _fitted(
 def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) -> NDArray[np.int64]:
     found = np.array(numbers, np.int64)
     if found.size and not (found.min() >= 0 and found.max() < count):
-        raise BadFile(f"{path}: is no rfifind mask: number {found.max()} of {count}")
+        raise BadFile(f"{path}: is not an rfifind mask: number {found.max()} of {count}")
     return found
 
 
