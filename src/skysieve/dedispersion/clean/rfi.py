@@ -222,7 +222,18 @@ def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None =
     Raises
     ------
     ValueError
-        (`BadFile`) The file is no such mask, or was made for another number of channels.
+        (`BadFile`) The file is not such a mask, or was made for another number of channels.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skysieve.dedispersion import fake
+    >>> fb = fake(nchan=8, duration=4, tsamp=1e-3, fch1=1500, foff=-4, period=None)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_rfifind(Mask.channels(8, [0, 5]), f"{folder}/a.mask", fb)
+    ...     mask = read_rfifind(f"{folder}/a.mask", fb)
+    >>> np.flatnonzero(mask.cells.all(axis=1)).tolist()
+    [0, 5]
     """
     body = Path(path).read_bytes()
     at = 0
@@ -361,6 +372,16 @@ def zero_dm(data: Filterbank | Paths) -> Filterbank:
     Integer data stay integers, around the middle of 8 bits (16 bits for wider data).  Samples of few bits are
     multiplied first, so that the mean is not rounded to whole counts; 8-bit samples further than 127 from the mean are
     clipped.
+
+    Parameters
+    ----------
+    data : Filterbank, path or sequence of paths
+        The data are not changed.  Float samples that are not finite stay as they are, and do not enter the mean.
+
+    Returns
+    -------
+    Filterbank
+        The means are subtracted when samples are read.
 
     Examples
     --------
