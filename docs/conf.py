@@ -26,7 +26,7 @@ napoleon_use_ivar = True
 suppress_warnings = ["ref.python", "ref.footnote"]
 
 
-def number_apart(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+def make_reference_labels_unique(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """The references of a docstring are its own: all stand on one page, and each begins with [1]."""
     own = f"{what}-{name}".replace(".", "-")  # labels do not tell capital letters from small ones
     for pattern, there in ((r"\[(\d+)\]_", rf"[#{own}-\1]_"), (r"^(\s*\.\. )\[(\d+)\]", rf"\1[#{own}-\2]")):
@@ -35,4 +35,4 @@ def number_apart(app: Any, what: str, name: str, obj: Any, options: Any, lines: 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
-    app.connect("autodoc-process-docstring", number_apart)
+    app.connect("autodoc-process-docstring", make_reference_labels_unique)

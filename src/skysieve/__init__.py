@@ -12,6 +12,7 @@ from skysieve.core.lazy import lazy_names
 if TYPE_CHECKING:
     from skysieve import cluster, dedispersion, fstat, periodogram, sphere
     from skysieve.core.engine_cache import clear_cache
+    from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
     from skysieve.first_use import warm_up
     from skysieve.periodogram import LombScargle, LombScarglePlan, lombscargle, lombscargle_multiband
     from skysieve.sphere import smoothing
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "LombScargle", "LombScarglePlan", "__version__", "clear_cache", "cluster", "dedispersion", "fstat", "lombscargle",
-    "lombscargle_multiband", "periodogram", "smoothing", "sphere", "warm_up",
+    "DeviceUnavailable", "LombScargle", "LombScarglePlan", "MemoryBudgetError", "__version__", "clear_cache", "cluster",
+    "dedispersion", "fstat", "lombscargle", "lombscargle_multiband", "periodogram", "smoothing", "sphere", "warm_up",
 ]  # fmt: skip
 
 _HOMES = {
+    "DeviceUnavailable": "skysieve.core.errors",
+    "MemoryBudgetError": "skysieve.core.errors",
     "clear_cache": "skysieve.core.engine_cache",
     "lombscargle": "skysieve.periodogram",
     "lombscargle_multiband": "skysieve.periodogram",

@@ -272,8 +272,8 @@ def warm_up(
     """Compile the code of typical searches ahead of their first use, for container images and clusters.
 
     The code is for the kind of processor and of GPU of this machine. It is stored in the folder that the environment
-    variable SKYSIEVE_CACHE_DIR names, that of a GPU in CUPY_CACHE_DIR. A use that fails does not stop the others; the
-    exit code is then 1.
+    variable SKYSIEVE_CACHE_DIR names. GPU code is stored in CUPY_CACHE_DIR. If one search fails, the others still run;
+    the exit code is then 1.
 
     Examples:
 

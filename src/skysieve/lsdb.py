@@ -143,6 +143,23 @@ def meta(partition: Any, *arguments: Any, **options: Any) -> Any:
 
     ``catalog.map_partitions(periods, ...)`` finds it itself; Dask's own ``map_partitions`` takes it as ``meta=``.
 
+    Parameters
+    ----------
+    partition : NestedFrame or DataFrame
+        A partition, of which the columns and types are used.
+    *arguments, **options
+        As for `periods`.
+
+    Returns
+    -------
+    NestedFrame or DataFrame
+        Without rows.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `periods`.
+
     Examples
     --------
     >>> import pandas as pd, pyarrow as pa, skysieve.lsdb

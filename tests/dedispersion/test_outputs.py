@@ -289,7 +289,7 @@ def test_rfifind_masks(tmp_path):
         read_rfifind(path, fb)
     for end in range(len(whole)):
         path.write_bytes(whole[:end])
-        with pytest.raises(BadFile, match="is no rfifind mask"):
+        with pytest.raises(BadFile, match="is not an rfifind mask"):
             read_rfifind(path)
     path.write_bytes(mask_bytes(8, 1, 100, [9], [], [[]]))
     with pytest.raises(BadFile, match="number 9 of 8"):

@@ -95,9 +95,9 @@ def test_floats_have_a_level_and_a_scatter(made):
 
 
 def test_what_cannot_become_voltages_is_named(made):
-    with pytest.raises(ValueError, match="a divisor of the 32 channels"):
+    with pytest.raises(ValueError, match="channels=7: expected a divisor of 32"):
         Voltages(made, 7)
-    with pytest.raises(ValueError, match="two or more times"):
+    with pytest.raises(ValueError, match="gives at least two subbands"):
         Voltages(made, 32)
     with pytest.raises(ValueError, match="spectra=0"):
         Voltages(made, 8, 0)

@@ -321,7 +321,7 @@ def test_files_done_before_are_not_read_again(survey: Path, tmp_path: Path) -> N
     for options, message in (
         (("--resume",), "--resume needs -o"),
         (("--resume", "-o", out, "--plot", tmp_path / "x"), "cannot be combined"),
-        (("--partition", "5", "-o", tmp_path / "y.csv"), "--partition goes with --resume"),
+        (("--partition", "5", "-o", tmp_path / "y.csv"), "--partition needs --resume or --cluster"),
     ):
         assert message in run("period", survey, *options).stderr
 

@@ -150,7 +150,9 @@ class Store:
                 raise OSError(f"{self.path}: is a database, but not a store of skysieve alerts")
             form = self._fact("form")
             if form != FORM:
-                raise OSError(f"{self.path}: is a store of form {form}, expected {FORM}: another version made it")
+                raise OSError(
+                    f"{self.path}: is a store of format version {form}, expected {FORM}: another release made it"
+                )
             if self._fact("settings") != json.loads(json.dumps(settings)):
                 base.execute("DROP TABLE IF EXISTS periods")
                 base.execute("UPDATE objects SET searched = 0, sent = 0, version = version + 1")

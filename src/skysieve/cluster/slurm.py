@@ -136,6 +136,20 @@ def submit(
     Notes
     -----
     A second job of SLURM writes the output when all tasks have ended.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from skysieve import cluster
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for star in "ab":
+    ...     rows = "".join(f"{0.37 * i} {10 + (i * 0.37 % 2.5) / 2.5}\\n" for i in range(60))
+    ...     _ = (folder / f"{star}.txt").write_text(rows)
+    >>> stars = cluster.job("period", folder / "periods.csv", files=sorted(folder.glob("*.txt")), device="cpu")
+    >>> cluster.submit(stars, "htcondor")[0].startswith("wrote")
+    True
+    >>> cluster.submit(stars, tasks=2)  # doctest: +SKIP
     """
     if job.device == "auto":
         raise ValueError(f"--device auto: {scheduler} needs --device cpu or --device cuda, as its nodes have it")

@@ -408,7 +408,7 @@ def _valid(fb: Filterbank, dms: list[NDArray[np.float64]], made: list[Tabled]) -
         counts.append(fb.nsamp // table.downsamp - table.maxshift)
         if counts[-1] < 1:
             raise ValueError(
-                f"dms reach {listed.max():g}: its delay across the band is {table.maxshift * table.downsamp} samples, "
+                f"dms: the delay of DM {listed.max():g} across the band is {table.maxshift * table.downsamp} samples; "
                 f"the data have {fb.nsamp}"
             )
     return counts

@@ -40,7 +40,7 @@ class Summation:
 
 SUMMATIONS = {
     "auto": Summation(
-        "exact, unless max_loss allows tree or subband and that is cheaper", "none, unless max_loss allows it"
+        "exact, unless `max_loss` allows tree or subband and that is cheaper", "none, unless `max_loss` allows it"
     ),
     "brute": Summation("the direct sum", "0.5 samples, by rounding"),
     "exact-subband": Summation(
@@ -112,8 +112,7 @@ EXCESS_HELP = (
     f"separate candidate. The default is {EXCESS:g}."
 )
 DIP_HELP = (
-    "Least depth, in sigma, of a dip between two peaks of a window, for which they are two events; inf never divides a "
-    "window. "
+    "Two peaks of a window are two events if the S/N between them falls by more than this; inf never divides a window. "
     f"The default is {DIP:g}."
 )
 

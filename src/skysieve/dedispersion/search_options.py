@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,15 @@ def listed(registry: Any) -> str:
     'median (robust); mean (fast)'
     """
     return "; ".join(f"{name} ({getattr(entry, 'help', entry)})" for name, entry in registry.items())
+
+
+def with_options(text: str) -> str:
+    """A help text in which arguments of Python's functions are options of the command.
+
+    >>> with_options("at most `max_loss` of the S/N")
+    'at most --max-loss of the S/N'
+    """
+    return re.sub(r"`(\w+)`", lambda found: "--" + found[1].replace("_", "-"), text)
 
 
 ThresholdOption = Annotated[

@@ -57,6 +57,19 @@ def from_lal(multi_atoms: Any, detectors: list[str] | None = None) -> list[Atoms
         `multi_atoms` is something else.
     ValueError
         The number of `detectors` is wrong.
+
+    Examples
+    --------
+    >>> atoms = from_lal(results.multiFatoms[0], detectors=["H1", "L1"])  # doctest: +SKIP
+
+    Any object with the fields of LALPulsar's structures is read:
+
+    >>> from types import SimpleNamespace as Struct
+    >>> one = {"timestamp": 1_000_000_000, "a2_alpha": 0.4, "b2_alpha": 0.3, "ab_alpha": 0.1}
+    >>> vector = Struct(length=1, TAtom=1800, data=[Struct(**one, Fa_alpha=1 + 2j, Fb_alpha=3 + 4j)])
+    >>> atoms = from_lal(Struct(length=1, data=[vector]), detectors=["H1"])
+    >>> atoms[0].detector, atoms[0].t.tolist()
+    ('H1', [1000000000])
     """
     if not hasattr(multi_atoms, "data") or not hasattr(multi_atoms, "length"):
         raise TypeError(f"multi_atoms is a {type(multi_atoms).__name__}, expected a lalpulsar MultiFstatAtomVector")

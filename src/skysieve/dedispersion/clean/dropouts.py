@@ -306,6 +306,13 @@ def find_dropped(data: Filterbank | Paths) -> NDArray[np.int64]:
         First sample, last + 1, first row, last + 1.  The rectangles do not overlap, and leave out `Filterbank.gaps`.
         Channels that are constant throughout are not listed, unless all are: then one rectangle holds all data.
 
+    Raises
+    ------
+    TypeError
+        `data` is neither a filterbank nor the path of one.
+    OSError, ValueError
+        A file cannot be read, or is damaged (`BadFile`).
+
     Examples
     --------
     >>> from skysieve.dedispersion import Filterbank

@@ -222,7 +222,18 @@ def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None =
     Raises
     ------
     ValueError
-        (`BadFile`) The file is no such mask, or was made for another number of channels.
+        (`BadFile`) The file is not such a mask, or was made for another number of channels.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skysieve.dedispersion import fake
+    >>> fb = fake(nchan=8, duration=4, tsamp=1e-3, fch1=1500, foff=-4, period=None)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_rfifind(Mask.channels(8, [0, 5]), f"{folder}/a.mask", fb)
+    ...     mask = read_rfifind(f"{folder}/a.mask", fb)
+    >>> np.flatnonzero(mask.cells.all(axis=1)).tolist()
+    [0, 5]
     """
     body = Path(path).read_bytes()
     at = 0
@@ -231,14 +242,14 @@ def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None =
         nonlocal at
         size = struct.calcsize(f"<{count}{form}")
         if count < 0 or at + size > len(body):
-            raise BadFile(f"{path}: is no rfifind mask, or cut off: no room for {what}")
+            raise BadFile(f"{path}: is not an rfifind mask, or is cut off: no room for {what}")
         at += size
         return struct.unpack_from(f"<{count}{form}", body, at - size)
 
     take("d", 6, "its header")
     nchan, nint, points = take("i", 3, "its header")
     if not (0 < nchan < 2**22 and 0 < nint < 2**26 and points > 0):
-        raise BadFile(f"{path}: is no rfifind mask: {nchan} channels, {nint} intervals of {points} samples")
+        raise BadFile(f"{path}: is not an rfifind mask: {nchan} channels, {nint} intervals of {points} samples")
     cells = np.zeros((nchan, nint), bool)
     channels = take("i", take("i", 1, "channels")[0], "channels")
     intervals = take("i", take("i", 1, "intervals")[0], "intervals")
@@ -319,7 +330,7 @@ def _fitted(
 def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) -> NDArray[np.int64]:
     found = np.array(numbers, np.int64)
     if found.size and not (found.min() >= 0 and found.max() < count):
-        raise BadFile(f"{path}: is no rfifind mask: number {found.max()} of {count}")
+        raise BadFile(f"{path}: is not an rfifind mask: number {found.max()} of {count}")
     return found
 
 
@@ -361,6 +372,16 @@ def zero_dm(data: Filterbank | Paths) -> Filterbank:
     Integer data stay integers, around the middle of 8 bits (16 bits for wider data).  Samples of few bits are
     multiplied first, so that the mean is not rounded to whole counts; 8-bit samples further than 127 from the mean are
     clipped.
+
+    Parameters
+    ----------
+    data : Filterbank, path or sequence of paths
+        The data are not changed.  Float samples that are not finite stay as they are, and do not enter the mean.
+
+    Returns
+    -------
+    Filterbank
+        The means are subtracted when samples are read.
 
     Examples
     --------

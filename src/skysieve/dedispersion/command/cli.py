@@ -599,7 +599,7 @@ def inject(
         messages = Messages(quiet)
         if injected.grid is None:
             if dm is None or time is None or snr is None or width is None or not files:
-                raise ValueError("--grid, or files and --dm, --time, --snr and --width, are needed: which pulses")
+                raise ValueError("say which pulses to inject: --grid, or files and --dm, --time, --snr and --width")
             if injected != Injected() or truth is not None:
                 raise ValueError("--pulses, --interference, --seed and --truth need --grid")
             with data.open(files) as fb, output_file(output, ".fil") as file:

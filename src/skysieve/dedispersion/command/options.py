@@ -51,6 +51,7 @@ from skysieve.dedispersion.search_options import (
     ThresholdOption,
     VetoOption,
     listed,
+    with_options,
 )
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ class DmOptions:
         option(
             "--rule",
             help="Rule that chooses the DMs: "
-            f"{listed({n: r for n, r in RULES.items() if not r.needs}).replace('`', '')}. The default is loss.",
+            f"{with_options(listed({n: r for n, r in RULES.items() if not r.needs}))}. The default is loss.",
             panel=DMS,
         ),
     ] = None
@@ -445,7 +446,7 @@ class DmOptions:
             values = [round(self.dm_min + i * (self.dm_step or 0.0), 9) for i in range(self.num_dms)]
             return make(fb, dms=values, downsamp=self.downsamp or 1, **common)
         if self.dm_max is None:
-            raise ValueError("--dm-max (or --num-dms with --dm-step, --stages or --plan) is needed: how far to search")
+            raise ValueError("give the highest DM: --dm-max, --num-dms with --dm-step, --stages or --plan")
         if self.dm_step is not None:
             step = self.dm_step
             return make(fb, self.dm_max, dm_min=self.dm_min, step=step, downsamp=self.downsamp or 1, **common)
@@ -457,7 +458,11 @@ class DmOptions:
 
 MethodOption = Annotated[
     MethodName,
-    option("--method", help=f"How channels are summed: {listed(SUMMATIONS)}. The default is auto.", panel=SEARCH),
+    option(
+        "--method",
+        help=f"How channels are summed: {with_options(listed(SUMMATIONS))}. The default is auto.",
+        panel=SEARCH,
+    ),
 ]
 DetectorOption = Annotated[
     DetectorName, option("--detector", help=f"Detector: {listed(DETECTORS)}. The default is boxcar.", panel=SEARCH)

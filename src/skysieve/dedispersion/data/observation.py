@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DM_CONSTANT = 1 / 2.41e-4
-"""Dispersion constant, MHz^2 s cm^3 / pc: that of PRESTO and TEMPO."""
+"""Dispersion constant of PRESTO and TEMPO, in MHz^2 s cm^3 / pc."""
 
 SAMPLE_BITS = (1, 2, 4, 8, 16, 32)
 TELESCOPES = {

@@ -33,7 +33,7 @@ class RuleKind:
 
 RULES = {
     "loss": RuleKind(
-        "a pulse of `width` between two DMs loses at most `max_loss` of its S/N (Cordes & McLaughlin 2003)"
+        "a pulse of `width` midway between two DMs loses at most `max_loss` of its S/N (Cordes & McLaughlin 2003)"
     ),
     "presto": RuleKind("PRESTO's DDplan: steps and binnings from the smearing in channels, subbands and band"),
     "tolerance": RuleKind("dedisp and Heimdall: the smearing grows by `tol` from DM to DM; no binning"),

@@ -128,8 +128,10 @@ def completeness(
     """
     grid = PulseGrid(snr, dm, width, scatter, index, band)
     noise = data if isinstance(data, Noise) else None
-    if not 0 <= hours < math.inf or (hours and noise is None):
-        raise ValueError(f"hours={hours!r}: expected a number from 0, and noise rather than data")
+    if not 0 <= hours < math.inf:
+        raise ValueError(f"hours={hours!r}: expected a finite number, at least 0")
+    if hours and noise is None:
+        raise ValueError(f"hours={hours!r} is for noise: expected Noise rather than data")
     if n < 0 or not (n or hours):
         raise ValueError(f"n={n}: expected at least one pulse, or hours of noise")
     wanted = grid.draw(n, np.random.default_rng([seed, 7]))

@@ -110,6 +110,14 @@ def inject_grid(
     ------
     ValueError
         As `inject_pulses`; or the data are too short for all pulses.
+
+    Examples
+    --------
+    >>> from skysieve.dedispersion import Noise, PulseGrid
+    >>> receiver = Noise(nchan=16, fch1=1500, foff=-1, tsamp=1e-3, duration=10)
+    >>> both, truths = inject_grid(receiver, PulseGrid(dm=[10.0, 20.0], width=[5e-3], snr=[15.0, 30.0]))
+    >>> sorted(zip(truths["dm"].tolist(), truths["snr"].tolist()))
+    [(10.0, 15.0), (10.0, 30.0), (20.0, 15.0), (20.0, 30.0)]
     """
     rng = np.random.default_rng([seed, 7])
     times = grid.times

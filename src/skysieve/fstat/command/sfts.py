@@ -141,8 +141,10 @@ def opened(
     else:
         span = whole.span
         for name, (_, width, step) in zip(NAMES, axes, strict=True):
-            if width < 0 or (step is not None and step <= 0):
-                raise ValueError(f"range and step of {name}: {width}, {step}; expected at least 0 and above 0")
+            if width < 0:
+                raise ValueError(f"range of {name}: {width}, expected at least 0")
+            if step is not None and step <= 0:
+                raise ValueError(f"step of {name}: {step}, expected a number above 0")
         steps = spacing(span, mismatch, max(1, sum(width > 0 for _, width, _ in axes)))
         grid = [(start or 0.0, (start or 0.0) + width, step or usual) for (start, width, step), usual in zip(
             axes, steps, strict=True)]  # fmt: skip

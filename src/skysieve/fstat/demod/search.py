@@ -59,7 +59,16 @@ def search_sfts(
     Returns
     -------
     SearchResult
-        With the columns ``f0``, ``f1dot`` and ``f2dot``.
+        With the columns ``f0``, ``f1dot`` and ``f2dot``.  Templates that leave the band of the SFTs, or that are not
+        finite, are listed in ``faults``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `Demodulator` and `skysieve.fstat.search`: SFTs that do not fit together, an unknown detector, times
+        outside the ephemeris, or an argument that does not fit.
+    DeviceUnavailable
+        A device that was named cannot be used.
 
     Examples
     --------

@@ -128,6 +128,13 @@ def simulate_sfts(
     Returns
     -------
     list of SFTs
+        One for each detector.
+
+    Raises
+    ------
+    ValueError
+        A detector is unknown or has no SFT; `band`, `duty` or `noise` has a value that does not fit; or the ephemeris
+        does not cover the times.
 
     Notes
     -----

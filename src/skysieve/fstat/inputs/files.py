@@ -163,6 +163,29 @@ def write_atoms(path: PathLike, atoms: AtomsLike) -> None:
     """Write atoms as LALPulsar's text: 6 decimals, one detector after the other, without their names.
 
     `save_atoms` does not round.
+
+    Parameters
+    ----------
+    path : path
+        The file appears complete or not at all.
+    atoms : Atoms, path, or sequence of them
+
+    Raises
+    ------
+    TypeError
+        `atoms` is something else.
+    ValueError
+        `atoms` is empty, or the detectors have SFTs of different lengths.
+    OSError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> from skysieve.fstat import synth_atoms
+    >>> atoms = synth_atoms(span=86400, detectors=["H1", "L1"])
+    >>> write_atoms("atoms.dat", atoms)
+    >>> [(a.detector, len(a)) for a in read_atoms("atoms.dat", detectors=["H1", "L1"])]
+    [('H1', 48), ('L1', 48)]
     """
     found = as_list(atoms)
     with written(path) as part:
@@ -304,10 +327,31 @@ def save_atoms(path: PathLike, atoms: AtomsLike) -> None:
 def load_atoms(path: PathLike) -> list[Atoms]:
     """Read what `save_atoms` wrote.
 
+    Parameters
+    ----------
+    path : path
+        A file ``.npz``, ``.h5``, ``.hdf5`` or ``.hdf``.
+
+    Returns
+    -------
+    list of Atoms
+        One entry for each detector.
+
     Raises
     ------
     ValueError
-        The file is something else.
+        The name has another ending, or `save_atoms` did not write the file.
+    OSError
+        The file cannot be read.
+    ModuleNotFoundError
+        The file is HDF5, and h5py is missing.
+
+    Examples
+    --------
+    >>> from skysieve.fstat import synth_atoms
+    >>> save_atoms("atoms.npz", synth_atoms(span=86400, detectors=["H1"]))
+    >>> load_atoms("atoms.npz")[0].detector
+    'H1'
     """
     read = _format_of(path, lossless=True).read
     assert read is not None

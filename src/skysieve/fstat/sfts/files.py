@@ -289,7 +289,9 @@ def write_sfts(
     path : path
         A folder, in which files get the names of LIGO-T040164; or with `merged` the name of the file for one detector.
     sfts : SFTs or sequence of SFTs
+        One set for each detector.
     version : {3, 2}
+        Version of the format; version 2 does not say which window the SFTs have.
     comment : str
         Text in each header.
     merged : bool
@@ -305,7 +307,18 @@ def write_sfts(
     Raises
     ------
     ValueError
-        The version, label or window is not one that can be written.
+        The version, label or window is not one that can be written, or a detector has several sets.
+    NotADirectoryError
+        `path` is not a folder, and several files are written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skysieve.fstat import SFTs
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for file in write_sfts(folder, SFTs("H1", [0, 1800], 1800, 180_000, np.ones((2, 5))), label="test"):
+    ...         print(file.name)
+    H-2_H1_1800SFT_test-0-3600.sft
     """
     if version not in VERSIONS:
         raise ValueError(f"version={version!r}: expected 2 or 3")

@@ -192,7 +192,8 @@ def period(
         float | None,
         option(
             "--min-period",
-            help="Shortest period, in the unit of the output. The default is one hour, or two steps of regular times.",
+            help="Shortest period, in the unit of the output. The default is one hour, or twice the sampling interval "
+            "if the times are evenly spaced.",
             panel=GRID,
             metavar="P",
         ),
@@ -345,8 +346,8 @@ def period(
 
     Columns are found by their usual names; files without a header by their number of columns
     (time mag, time mag err, id time mag, id time mag err). With no range of periods given, each
-    object is searched from its own time span down to one hour, or two steps of regular times; the first line of
-    the output shows the range. Rows of several bands are fitted by one series of two
+    object is searched from its own time span down to one hour, or twice the sampling interval if the times are evenly
+    spaced; the first line of the output shows the range. Rows of several bands are fitted by one series of two
     terms (one with --asteroid) with a mean for each band.
 
     Examples:

@@ -169,7 +169,7 @@ class PeriodRun:
             if self.parts.lock.note:
                 self.say(f"note: {self.parts.lock.note}")
         elif outputs.partition is not None:
-            raise UserError("--partition goes with --resume")
+            raise UserError("--partition needs --resume or --cluster")
 
     def _check_table(self, path: Path, wanted: str | None, overwrite: bool) -> None:
         from skysieve.core.table_files import FORMATS, check_format

@@ -120,7 +120,9 @@ def smooth(
     hdu: Annotated[
         int, option("--hdu", help="Extension of the file that holds the maps. The default is 1.", panel=MAPS)
     ] = 1,
-    masked: Annotated[str, choice("--masked", MASKED, "Bad pixels. The default is zero.", MAPS)] = "zero",
+    masked: Annotated[
+        str, choice("--masked", MASKED, "How bad pixels are treated. The default is zero.", MAPS)
+    ] = "zero",
     flux: Annotated[str, choice("--flux", FLUX, "What is preserved. The default is none.", MAPS)] = "none",
     positive: Annotated[
         bool,

@@ -215,6 +215,21 @@ class Window(Harmonic):
 def sqrt_cl(cl: Any) -> Window:
     """The kernel that turns white noise of unit variance per sr into a map of power spectrum ``cl``.
 
+    Parameters
+    ----------
+    cl : array_like, shape (lmax + 1,)
+        Power spectrum from l = 0 on; finite values that are not negative.
+
+    Returns
+    -------
+    Window
+        ``K_l = sqrt(C_l)``.
+
+    Raises
+    ------
+    ValueError
+        A value is negative, NaN or infinite, all are zero, or ``cl`` is not a 1-D array of numbers.
+
     Examples
     --------
     >>> from skysieve.sphere import sqrt_cl
@@ -343,12 +358,48 @@ class Function(Kernel):
         return find_support(self.profile, self.radius, eps, start=float(self._panels[0]) / 4)
 
 
-def from_function(function: Callable[[NDArray[np.float64]], Any], radius: Angle = math.pi, **options: Any) -> Function:
-    """A `Function` kernel: any function of the angle.
+def from_function(
+    function: Callable[[NDArray[np.float64]], Any],
+    radius: Angle = math.pi,
+    *,
+    normalize: bool = False,
+    edges: Any = None,
+) -> Function:
+    """A kernel from any function of the angle.
 
-    Plans with it can be pickled if the function can: it must be defined in a module, not by ``lambda``.
+    Parameters
+    ----------
+    function : callable
+        ``function(theta)``: K per sr at an array of angles (rad).
+    radius : float, str or Quantity
+        Angle at which the kernel ends (rad, or with its unit).  A value well above zero there is an edge.
+    normalize : bool
+        Whether to scale the kernel to unit integral.
+    edges : array_like, optional
+        Angles (rad) where the function is not smooth.
+
+    Returns
+    -------
+    Kernel
+        Plans with it can be pickled if the function can: it must be defined in a module, not by ``lambda``.
+
+    Raises
+    ------
+    TypeError
+        `function` is not callable.
+    ValueError
+        The function does not give one finite value for each angle, or is zero at every angle; `radius` is not an
+        angle; or `normalize` is set and the integral is zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.sphere import from_function
+    >>> kernel = from_function(lambda theta: np.exp(-theta / 0.01), "5 deg", normalize=True)
+    >>> print(kernel.window(100)[[0, 100]].round(3))
+    [1.    0.352]
     """
-    return Function(function, radius, **options)
+    return Function(function, radius, normalize=normalize, edges=edges)
 
 
 class Profile(Function):

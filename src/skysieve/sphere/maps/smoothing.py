@@ -45,8 +45,8 @@ QUADRATURES: dict[str, str] = {name: rule.help for name, rule in RULES.items()} 
 """The quadratures of `smoothing`, and what each does."""
 Masked = Literal["zero", "normalize"]
 MASKED: dict[str, str] = {
-    "zero": "they count as 0",
-    "normalize": "they do not count: the sum is divided by the kernel's sum over good pixels",
+    "zero": "as 0",
+    "normalize": "left out; the sum is divided by the kernel's sum over good pixels",
 }
 """Treatments of bad pixels."""
 Flux = Literal["none", "conserve"]

@@ -284,8 +284,8 @@ def stream(
     ] = 1,
     window: Annotated[
         int,
-        option("--window", help="A packet is late if one that is more than this many packets ahead of it has arrived "
-                                "before. The default is 8.", panel=INPUT, metavar="N", min=0),
+        option("--window", help="Packets to wait for a missing one; a packet that comes later than that is dropped as "
+                                "late. The default is 8.", panel=INPUT, metavar="N", min=0),
     ] = 8,
     ring: Annotated[
         float,
@@ -498,8 +498,10 @@ def stream(
             check_extra()
         if [bool(listen), file is not None, dada_key is not None].count(True) != 1:
             raise ValueError("expected one of --listen, --from and --dada-key")
-        if not seconds > 0 or math.isnan(grace):
-            raise ValueError(f"--seconds {seconds:g}, --grace {grace:g}: expected seconds, above 0 and at least 0")
+        if not seconds > 0:
+            raise ValueError(f"--seconds {seconds:g}: expected a number above 0")
+        if math.isnan(grace):
+            raise ValueError(f"--grace {grace:g}: expected at least 0 seconds")
         if (plan is None) == (dm_max is None):
             raise ValueError("expected one of --plan and --dm-max")
         addresses = [parse_address(text, "--listen") for text in listen or ()]
@@ -524,10 +526,10 @@ def stream(
                 grid = PulseGrid.parse(inject_grid or "", **usual)
             except ValueError as error:
                 raise ValueError(f"--inject-grid: {error}") from None
-            if grid.time is not None or not inject_every > 0:
-                raise ValueError(
-                    f"--inject-every {inject_every:g}: expected seconds, above 0, and a grid without times"
-                )
+            if not inject_every > 0:
+                raise ValueError(f"--inject-every {inject_every:g}: expected a number of seconds above 0")
+            if grid.time is not None:
+                raise ValueError(f"--inject-grid {inject_grid}: expected a grid without times")
             inject = {"every": inject_every, "grid": grid, "seed": inject_seed}
         elif inject_grid is not None or inject_seed:
             raise ValueError("--inject-grid and --inject-seed need --inject-every")

@@ -52,8 +52,10 @@ class VdifParser:
             raise ValueError(f"frames={frames!r}: expected frames per second, at least 1")
         if threads not in (1, 2):
             raise ValueError(f"threads={threads!r}: expected 1 or 2 polarisations")
-        if not (fch1 > 0 and foff != 0):
-            raise ValueError(f"fch1={fch1!r}, foff={foff!r}: expected MHz, above 0 and not 0")
+        if not fch1 > 0:
+            raise ValueError(f"fch1={fch1!r}: expected a frequency above 0 MHz")
+        if foff == 0:
+            raise ValueError(f"foff={foff!r}: expected a step in MHz, above or below 0")
         self.frames, self.fch1, self.foff, self.threads = frames, float(fch1), float(foff), threads
 
     def parse(self, buffers: NDArray[np.uint8], lengths: NDArray[np.int64]) -> Parsed:

@@ -76,7 +76,7 @@ class Voltages:
         if spectra < 1:
             raise ValueError(f"spectra={spectra}: expected at least 1")
         if channels < 1 or o.nchan % channels or o.nchan // channels < 2:
-            raise ValueError(f"channels={channels}: expected a divisor of the {o.nchan} channels, two or more times")
+            raise ValueError(f"channels={channels}: expected a divisor of {o.nchan} that gives at least two subbands")
         self.source, self.channels, self.spectra, self.seed = source, channels, spectra, seed
         self.nsub = o.nchan // channels
         self.each = channels * spectra
