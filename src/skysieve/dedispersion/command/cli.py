@@ -341,7 +341,7 @@ def search(
 
         def load_numba() -> None:
             if started is not None:
-                compile_beside()  # loads numba meanwhile
+                compile_beside(everything=True)  # loads numba meanwhile
 
         if each or any(map(stands_for_files, files)):
             if dry_run:

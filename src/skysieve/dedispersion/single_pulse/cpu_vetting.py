@@ -76,49 +76,88 @@ def channel_levels(sums, mean, var, left):
         var[c] = 0.0 if left[c] else power
 
 
-@njit(**ANY_ORDER)
-def add_bands(x, gone, mean, var, left, edges, flat, at):
-    """Add one sample of all channels to their sub-bands in bin ``at``."""
-    for b in range(len(edges) - 1):
-        band = slice(edges[b], edges[b + 1])
-        some, lost, never, level, power = x[band], gone[band], left[band], mean[band], var[band]  # to be vectorised
-        s = q = 0.0
-        for c in range(len(some)):
-            v = np.float64(some[c]) - level[c]
-            s += 0.0 if lost[c] | never[c] else v
-            q += 0.0 if lost[c] else power[c]
-        flat[0, b, at] += s
-        flat[1, b, at] += q
+@njit(**JIT)
+def add_to_bin(x, gone, number, total):
+    """Add one sample of each channel to the number and sum of those of a bin."""
+    for c in range(len(x)):
+        v = np.float64(x[c])
+        total[c] += 0.0 if gone[c] else v
+        number[c] += 0.0 if gone[c] else 1.0
 
 
-@in_interpreter(add_bands)
-def _add_bands(x, gone, mean, var, left, edges, flat, at):
-    flat[0, :, at] += np.add.reduceat(np.where(gone | left, 0.0, x - mean), edges[:-1])
-    flat[1, :, at] += np.add.reduceat(np.where(gone, 0.0, var), edges[:-1])
+@in_interpreter(add_to_bin)
+def _add_to_bin(x, gone, number, total):
+    total += np.where(gone, 0.0, x)
+    number += ~gone
 
 
 @njit(**JIT)
-def line_up(x, gone, mean, var, left, edges, start, first, last, lined, at):
-    """Add one sample of the channels ``first:last`` to their sub-bands in the bins after their ``start``."""
+def without_levels(x, gone, mean, var, left, number, total):
+    """Set what `subtract_levels` makes of a bin of one sample."""
+    for c in range(len(x)):
+        v = np.float64(x[c]) - mean[c]
+        total[c] = 0.0 if gone[c] | left[c] else v
+        number[c] = 0.0 if gone[c] else var[c]
+
+
+@in_interpreter(without_levels)
+def _without_levels(x, gone, mean, var, left, number, total):
+    total[:] = np.where(gone | left, 0.0, x - mean)
+    number[:] = np.where(gone, 0.0, var)
+
+
+@njit(**JIT)
+def subtract_levels(number, total, mean, var, left):
+    """Make of the numbers and sums of a bin its variances, and its sums less the levels of the channels."""
+    for c in range(len(total)):
+        v = total[c] - number[c] * mean[c]
+        total[c] = 0.0 if left[c] else v
+        number[c] *= var[c]
+
+
+@in_interpreter(subtract_levels)
+def _subtract_levels(number, total, mean, var, left):
+    total -= number * mean
+    total[left] = 0
+    number *= var
+
+
+@njit(**ANY_ORDER)
+def band_sums(values, edges, out, at):
+    """Set sums over the channels of each sub-band, in bin ``at``."""
     for b in range(len(edges) - 1):
-        total, power = lined[0, b], lined[1, b]
+        some, total = values[edges[b] : edges[b + 1]], 0.0
+        for c in range(len(some)):
+            total += some[c]
+        out[b, at] = total
+
+
+@in_interpreter(band_sums)
+def _band_sums(values, edges, out, at):
+    out[:, at] = np.add.reduceat(values, edges[:-1])
+
+
+@njit(**JIT)
+def line_up(total, weight, edges, start, first, last, lined, at):
+    """Add a bin of the channels ``first:last`` to their sub-bands in the bins after their ``start``."""
+    for b in range(len(edges) - 1):
+        sums, weights = lined[0, b], lined[1, b]
         for c in range(max(first, edges[b]), min(last, edges[b + 1])):
-            if not (gone[c] or left[c]):
-                total[at - start[c]] += np.float64(x[c]) - mean[c]
-                power[at - start[c]] += var[c]
+            sums[at - start[c]] += total[c]
+            weights[at - start[c]] += weight[c]
 
 
 @in_interpreter(line_up)
-def _line_up(x, gone, mean, var, left, edges, start, first, last, lined, at):
-    some = first + np.flatnonzero(~(gone | left)[first:last])
-    where = np.searchsorted(edges, some, "right") - 1, at - start[some]
-    np.add.at(lined[0], where, x[some] - mean[some])
-    np.add.at(lined[1], where, var[some])
+def _line_up(total, weight, edges, start, first, last, lined, at):
+    some = slice(first, last)
+    where = np.searchsorted(edges, np.arange(first, last), "right") - 1, at - start[some]
+    np.add.at(lined[0], where, total[some])
+    np.add.at(lined[1], where, weight[some])
 
 
 @njit(**JIT)
 def band_series(rows, gone, first, size, start, edges, sums, mean, var, left, flat, lined):
-    """Add samples to the series of the sub-bands, as observed and de-dispersed.
+    """Make the series of the sub-bands from samples, as observed and de-dispersed.
 
     Parameters
     ----------
@@ -131,20 +170,29 @@ def band_series(rows, gone, first, size, start, edges, sums, mean, var, left, fl
     flat : float64 (2, bands, bins)
         Sums of samples less their means, and of variances, as observed.
     lined : float64 (2, bands, bins)
-        The same, de-dispersed: bin 0 of a channel is ``start``.
+        The same, de-dispersed: bin 0 of a channel is ``start``.  What is in it is added to.
     """
     if first == 0:
         channel_levels(sums, mean, var, left)
     channels, length = rows.shape[1], lined.shape[2]
+    number, total = np.empty(channels), np.empty(channels)
     low = high = 0  # channels between them have a bin of ``lined``
-    for i in range(len(rows)):
-        at = first + i // size
+    for at in range(first, first + len(rows) // size):
         while low < channels and start[low] <= at - length:
             low += 1
         while high < channels and start[high] <= at:
             high += 1
-        add_bands(rows[i], gone[i], mean, var, left, edges, flat, at)
-        line_up(rows[i], gone[i], mean, var, left, edges, start, low, high, lined, at)
+        i = (at - first) * size
+        if size == 1:
+            without_levels(rows[i], gone[i], mean, var, left, number, total)
+        else:
+            number[:], total[:] = 0.0, 0.0
+            for k in range(size):
+                add_to_bin(rows[i + k], gone[i + k], number, total)
+            subtract_levels(number, total, mean, var, left)
+        band_sums(total, edges, flat[0], at)
+        band_sums(number, edges, flat[1], at)
+        line_up(total, number, edges, start, low, high, lined, at)
 
 
 @njit(**ANY_ORDER)

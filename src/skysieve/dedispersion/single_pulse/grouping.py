@@ -31,21 +31,23 @@ WORTH = 4.0
 """Time of compiling the grouping, in `jit.INTERPRETED_SECONDS`."""
 
 
-def compile_beside(dtype: np.dtype[Any] | str = "uint8") -> None:
+def compile_beside(dtype: np.dtype[Any] | str = "uint8", everything: bool = False) -> None:
     """Start to compile the grouping of events and the second look in another process, if they are not stored.
 
     Parameters
     ----------
     dtype : numpy.dtype or str
         Of the samples.
+    everything : bool
+        Whether to compile what the interpreter does for the first hundred candidates, too.
     """
     from skysieve.core.cpu import jit
 
     from . import cpu_grouping, vetting
 
     use = f"from {__name__} import group_one; group_one(); "
-    use += f"from {__package__}.vetting import look_at_one; look_at_one({np.dtype(dtype).name!r})"
-    jit.compile_beside(use, cpu_grouping.explain, *vetting.kernels())
+    use += f"from {__package__}.vetting import look_at_one; look_at_one({np.dtype(dtype).name!r}, {everything})"
+    jit.compile_beside(use, cpu_grouping.explain, *vetting.kernels()[: 4 if everything else 3])
 
 
 def group_one() -> None:

@@ -443,8 +443,8 @@ def kernels() -> tuple[Any, ...]:
     return channel_sums, band_series, flatten, see
 
 
-def look_at_one(dtype: str) -> None:
-    """Compile them for samples of a type."""
+def look_at_one(dtype: str, everything: bool) -> None:
+    """Compile them for samples of a type; all but the last one, or everything."""
     sum_channels, add_bands, flatten, see = kernels()
     rows, gone, start = _in_kind(np.zeros((2, 8), dtype)), np.zeros((2, 8), np.bool_), np.zeros(8, np.int64)
     sums, (mean, var), edges = np.zeros((3, 8)), np.zeros((2, 8)), np.array([0, 8])
@@ -453,7 +453,8 @@ def look_at_one(dtype: str) -> None:
     lined = flat.copy()
     add_bands(rows, gone, 0, 1, start, edges, sums, mean, var, gone[0], flat, lined)
     (s0, q0), (s, q) = _flattened(flatten, flat, lined, Arrivals.of(start, edges), 1, 2, 4.0)
-    see(s0, q0, s, q, mean[:1], gone[0, :1], 1, 3, 1, 1, var, 1, *_windows(1, 3), _highest(1), np.empty(10))
+    if everything:
+        see(s0, q0, s, q, mean[:1], gone[0, :1], 1, 3, 1, 1, var, 1, *_windows(1, 3), _highest(1), np.empty(10))
 
 
 def counted(reasons: NDArray[np.str_]) -> dict[str, int]:
