@@ -8,9 +8,9 @@ import numpy as np
 
 from skysieve.core.cpu.jit import njit
 
+from .cpu_missing import SPREAD
+
 JIT = {"nogil": True, "error_model": "numpy"}
-SPREAD = math.sqrt(3.0) / 65536
-"""Scale of the sum of four 16-bit numbers to unit variance."""
 ROUGH = 4.0
 """Integers with a standard deviation below this are rounded at random, so that rounding does not shift their mean."""
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from skysieve.core.cpu.jit import in_interpreter, njit
 
-from .cpu_dropouts import ROUGH, SPREAD, random_bits
+from .cpu_dropouts import ROUGH, random_bits
+from .cpu_missing import SPREAD
 
 JIT = {"nogil": True, "error_model": "numpy"}
 NEIGHBOURS = 8
