@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from harness import Report, interleaved
+from tests.periodogram.batch import benchmark_batch
 from tests.truth import periodogram as reference
 
 import skysieve
-from skysieve.periodogram.lightcurves import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +44,7 @@ class Batch:
     """The 1,000 simulated asteroids, as flat arrays (ours) and one by one (the peers)."""
 
     def __init__(self, data: Path, span: float, n_objects: int) -> None:
-        _, _, lcper, lcamp, obsno, absmag = np.loadtxt(data / "simobj.200724_1.dat", unpack=True)
-        made = simulate.benchmark_batch(lcper, lcamp, obsno, absmag=absmag, span=int(span))
+        made = benchmark_batch(data, int(span))
         offsets = made.offsets[: n_objects + 1]
         rows = slice(0, int(offsets[-1]))
         self.t, self.y, self.dy = made.t[rows], made.y[rows], made.dy[rows]

@@ -25,13 +25,13 @@ from benchmarks.harness import Report
 from benchmarks.periodogram_arithmetic import least_ms
 from tests.gpu.batches import FlatSource, log_normal_lengths, shared_grid
 from tests.gpu.batches import batch as made
+from tests.periodogram.batch import benchmark_batch
 
 from skysieve.core.device import resolve
 from skysieve.core.gpu.runtime import CudaModule
 from skysieve.periodogram.contract import Output, Spec
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.cuda.chunks import Chunk, make_job
-from skysieve.periodogram.lightcurves import simulate
 
 HERE = Path(__file__).parent
 PACKAGES = ("numpy", "scipy", "cupy-cuda13x", "nifty-ls")
@@ -179,8 +179,7 @@ class Bench:
         return self.engines[key]
 
     def simulated(self, span: int, n: int = 1000) -> FlatSource:
-        _, _, lcper, lcamp, obsno, absmag = np.loadtxt(self.data / "simobj.200724_1.dat", unpack=True)
-        made = simulate.benchmark_batch(lcper, lcamp, obsno, absmag=absmag, span=span)
+        made = benchmark_batch(self.data, span)
         offsets = np.asarray(made.offsets[: n + 1], np.int64)
         rows = slice(0, int(offsets[-1]))
         return FlatSource(made.t[rows].copy(), made.y[rows].copy(), made.dy[rows].copy(), offsets)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.harness import Report
+from tests.dedispersion.dada import write_dada
 
 from skysieve.dedispersion import Filterbank, fake, plan, write_fil
 from skysieve.dedispersion.data.observation import Observation
@@ -28,7 +29,6 @@ from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
 from skysieve.dedispersion.stream.intake import FileFeed, Intake, SocketFeed
 from skysieve.dedispersion.stream.pipeline import Pipeline
-from skysieve.dedispersion.stream.receive.dada_file import write_dada
 from skysieve.dedispersion.stream.receive.file_source import open_source
 from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver

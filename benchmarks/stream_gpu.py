@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.dedispersion_gpu import Case
 from benchmarks.harness import Report
 from benchmarks.stream import BUFFER, DMS, FCH1, FOFF, NSUB, PAPER, TSAMP, voltages
+from tests.dedispersion.dada import write_dada
 
 from skysieve.core.device import resolve
 from skysieve.core.gpu.runtime import CudaRuntime
@@ -29,7 +30,6 @@ from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
 from skysieve.dedispersion.stream.channelise.cuda_channeliser import DeviceChanneliser
 from skysieve.dedispersion.stream.intake import Feed, Intake, SocketFeed
 from skysieve.dedispersion.stream.pipeline import Pipeline
-from skysieve.dedispersion.stream.receive.dada_file import write_dada
 from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.receive.ring import Loan
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver

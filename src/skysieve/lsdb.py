@@ -26,8 +26,6 @@ __all__ = ["meta", "periods"]
 
 REFUSED = ("frequency", "return_power", "nan_policy", "grid")
 """Options of `skysieve.LombScarglePlan` that `periods` does not have: they do not fit one row for each object."""
-OPEN_SAMPLES = 10
-"""Frequencies in 1/T of an open range, as of ``skysieve period``."""
 
 
 def periods(
@@ -180,7 +178,7 @@ def _request(n_peaks: int, threads: int | None, options: dict[str, Any]) -> Requ
     from skysieve.periodogram.contract import BAND_MODELS
     from skysieve.periodogram.lightcurves.checks import make_spec
     from skysieve.periodogram.multiband import DEFAULT, DEFAULT_TERMS
-    from skysieve.periodogram.survey import Request
+    from skysieve.periodogram.survey import OPEN_SAMPLES, Request
 
     given = dict(options)
     model = given.pop("model", None)

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.dedispersion.dada import write_dada
 
 from skysieve.dedispersion.data.sigproc import BadFile
 from skysieve.dedispersion.stream.channelise.channeliser import Channeliser, disjoint, prototype
-from skysieve.dedispersion.stream.receive.dada_file import DadaFile, is_dada, write_dada
+from skysieve.dedispersion.stream.receive.dada_file import DadaFile, is_dada
 
 NSUB, POLS, TSAMP = 6, 2, 1e-6
 

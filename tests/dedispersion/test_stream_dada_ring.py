@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.dedispersion.dada import write_dada
 from tests.dedispersion.test_stream_commands import command
 from tests.dedispersion.test_stream_pipeline import SEARCH, TIMES, data, rows_of, run_feed, same_as_file
 from tests.dedispersion.test_stream_sink import wait_for
@@ -24,7 +25,7 @@ from skysieve.dedispersion import Filterbank, search, write_fil
 from skysieve.dedispersion.stream.command.emulate_dada import emulate_ring, wait_until_read
 from skysieve.dedispersion.stream.intake import DadaFeed
 from skysieve.dedispersion.stream.receive import dada_ipc
-from skysieve.dedispersion.stream.receive.dada_file import DadaFile, DadaHeader, header_text, write_dada
+from skysieve.dedispersion.stream.receive.dada_file import DadaFile, DadaHeader, header_text
 from skysieve.dedispersion.stream.receive.dada_ipc import (
     EODACK,
     FULL,

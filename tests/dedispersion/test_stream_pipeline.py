@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.dedispersion.dada import write_dada
 
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.clean.missing import Losses
@@ -18,7 +19,7 @@ from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake, SocketFeed
 from skysieve.dedispersion.stream.pipeline import Pipeline
-from skysieve.dedispersion.stream.receive.dada_file import DadaFile, write_dada
+from skysieve.dedispersion.stream.receive.dada_file import DadaFile
 from skysieve.dedispersion.stream.receive.file_source import source_geometry, source_steps
 from skysieve.dedispersion.stream.receive.packets import SkysieveParser, packets
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver

@@ -19,7 +19,7 @@ from skysieve.fstat.contract import COMPAT, Compat
 from skysieve.fstat.demod.barycentre import EPHEMERIDES, EphemerisName
 from skysieve.fstat.inputs import window_kinds, windows
 from skysieve.fstat.inputs.detectors import DETECTORS
-from skysieve.fstat.inputs.files import FORMATS, as_list, read_any, save_atoms, write_any
+from skysieve.fstat.inputs.files import FORMATS, as_list, read_any, save_atoms
 from skysieve.fstat.inputs.window_kinds import KINDS, NAMED, Algorithm, WindowKind, WindowName
 from skysieve.fstat.pyfstat import WINDOWS
 from skysieve.fstat.result.map import STYLES, Style
@@ -182,17 +182,17 @@ def test_a_search_of_files_continues_without_reading_them_again(tmp_path):
     assert again.columns()["max2F"].tolist() == whole.columns()["max2F"].tolist()
 
 
-@pytest.mark.parametrize("ending", [e for f in FORMATS.values() for e in f.endings])
-def test_every_format_of_atoms_is_written_and_read(tmp_path, ending):
+@pytest.mark.parametrize(("form", "ending"), [(f, e) for f in FORMATS.values() for e in f.endings])
+def test_every_format_of_atoms_is_written_and_read(tmp_path, form, ending):
     if "h" in ending:
         pytest.importorskip("h5py")
     path = tmp_path / f"a{ending}"
-    write_any(path, ATOMS[0])
+    form.write(path, as_list(ATOMS[0]))
     back = read_any(path, detectors=["H1", "L1"])
     assert [a.detector for a in back] == ["H1", "L1"]
     assert np.abs(back[1].Fb - ATOMS[0][1].Fb).max() < 1e-6  # the text has 6 decimals
     with pytest.raises(ValueError, match=r"expected a name that ends in \.npz"):
-        write_any(tmp_path / "a.xyz", ATOMS[0])
+        save_atoms(tmp_path / "a.xyz", ATOMS[0])
 
 
 def test_a_loaded_search_result_equals_the_saved_one(tmp_path):

@@ -38,7 +38,7 @@ def test_the_fit_finds_the_constants(window):
     """The times follow the model exactly; those of small maps determine those of larger ones."""
     true = np.array([1e-4, 2e-8, 1.5e-9, 3e-9])
     counts = counts_of([timing.sample(*setup, window, np.float32) for setup in timing.SETUPS], window)
-    found = timing.fit(counts, counts @ true)
+    found = rates.fit_counts(counts, counts @ true)
     larger = counts_of([timing.sample(*setup, window, np.float32) for setup in ((400, 2, 1), (3000, 1, 1))], window)
     assert larger @ found == pytest.approx(larger @ true, rel=1e-6)
 

@@ -14,11 +14,12 @@ from skysieve.dedispersion.stream import beams
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
 from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive import page_lock as pagelock
-from skysieve.dedispersion.stream.receive.dada_file import DadaFile, write_dada
+from skysieve.dedispersion.stream.receive.dada_file import DadaFile
 from skysieve.dedispersion.stream.receive.packets import SkysieveParser
 from skysieve.dedispersion.stream.records import Options
 from skysieve.dedispersion.stream.report.sink import Sink
 from skysieve.dedispersion.stream.search import search as search_module
+from tests.dedispersion.dada import write_dada
 from tests.kernels.shim import ShimRuntime, shim_runtime
 
 SEARCH = {"clean": True, "threshold": 7.0, "block": 0.6, "threads": 1, "widths": [1, 4, 16]}

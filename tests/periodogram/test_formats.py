@@ -276,7 +276,8 @@ def test_dates_and_odd_types_of_parquet(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     stamps = pa.array(DATES)
     cast = (pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.timestamp("ms", "America/Lima"))
-    for times in (*(stamps.cast(kind) for kind in cast), pa.array(DATES.astype(str).tolist())):
+    text = pa.array(DATES.astype(str).tolist())
+    for times in (*(stamps.cast(kind) for kind in cast), text, text.dictionary_encode()):
         parquet.write_table(pa.table({"time": times, "mag": MAG, "err": ERR}), path)
         found = read_light_curves(path)
         check(found, atol=MS)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 from tests.marks import slow
+from tests.periodogram.batch import benchmark_batch
 from tests.truth import periodogram as reference
 
 import skysieve
-from skysieve.periodogram.lightcurves.simulate import SimulatedLightCurves, benchmark_batch
+from skysieve.periodogram.lightcurves.simulate import SimulatedLightCurves
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,8 +64,7 @@ def stripe82(test_data: Path) -> Stripe82:
 
 @pytest.fixture(scope="module")
 def simulated(test_data: Path) -> SimulatedLightCurves:
-    _, _, lcper, lcamp, obsno, absmag = np.loadtxt(test_data / "lomb_scargle" / "simobj.200724_1.dat", unpack=True)
-    return benchmark_batch(lcper, lcamp, obsno, absmag=absmag)
+    return benchmark_batch(test_data / "lomb_scargle")
 
 
 def exact_power(t: Any, y: Any, dy: Any, frequency: NDArray[np.float64]) -> NDArray[Any]:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
+from skysieve.core import files
 from skysieve.core.cpu.jit import interpreted
 from skysieve.core.errors import DeviceUnavailable
 from skysieve.periodogram import survey
@@ -409,7 +410,7 @@ def test_results_survive_an_interruption(
 @pytest.mark.parametrize("size", [0, 3000, 12_000])
 def test_a_full_disk(small_pieces: None, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the table is written during the search, or at its end: all that was found goes to the standard output."""
-    monkeypatch.setattr(command, "FEWEST_ROWS", 5)
+    monkeypatch.setattr(files, "ROWS_TOGETHER", 5)
     path, out = write(tmp_path / "a.parquet", rows(), 50), tmp_path / "p.parquet"
     assert run("period", path, *GRID, "-q", "-o", out).exit_code == 0
     assert parquet.ParquetFile(out).num_row_groups > 3
@@ -434,7 +435,7 @@ def test_a_table_that_is_written_during_the_search(
     path = write(tmp_path / "a.parquet", rows(), 50)
     tables = []
     for fewest in (3, 10**9):
-        monkeypatch.setattr(command, "FEWEST_ROWS", fewest)
+        monkeypatch.setattr(files, "ROWS_TOGETHER", fewest)
         assert run("period", path, *GRID, "-q", "-o", tmp_path / f"{fewest}.parquet").exit_code == 0
         tables.append(parquet.ParquetFile(tmp_path / f"{fewest}.parquet"))
     assert [t.num_row_groups for t in tables][1] == 1 < tables[0].num_row_groups

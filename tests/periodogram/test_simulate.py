@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.periodogram.batch import benchmark_batch
 
 from skysieve.periodogram.lightcurves.simulate import (
     DAWN,
     DUSK,
-    benchmark_batch,
     simulate_asteroids,
     simulate_light_curves,
 )
@@ -19,14 +19,9 @@ SHA_120_D = "8a61f231eadb4507bc4117b1ef3675cfd78aa4db23625c0157c8fd8050ab74f2"
 SHA_TEN_YEARS = "d00847438c6746e80784fcb0910dd459c8aa87861db19fb19d65d02a81c57ddc"
 
 
-@pytest.fixture(scope="module")
-def simobj(test_data: Path) -> np.ndarray:
-    return np.loadtxt(test_data / "lomb_scargle" / "simobj.200724_1.dat")
-
-
 @pytest.mark.parametrize(("span", "sha"), [(120, SHA_120_D), (3652, SHA_TEN_YEARS)])
-def test_the_benchmark_batch_has_the_recorded_hash(simobj: np.ndarray, span: int, sha: str) -> None:
-    made = benchmark_batch(simobj[:, 2], simobj[:, 3], simobj[:, 4], absmag=simobj[:, 5], span=span)
+def test_the_benchmark_batch_has_the_recorded_hash(test_data: Path, span: int, sha: str) -> None:
+    made = benchmark_batch(test_data / "lomb_scargle", span)
     assert (len(made), len(made.t), int(made.n_obs.min())) == (1000, 164_749, 5)
     assert made.t.max() < span
     assert made.sha256() == sha

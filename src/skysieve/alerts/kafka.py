@@ -119,7 +119,6 @@ class KafkaSource:
         self._marks: dict[int, str] = {}
         self._behind: dict[int, int] = {}
         self._lost = 0
-        self._last_answer = time.monotonic()
         self._consumer = self._kafka.Consumer(
             {
                 "socket.timeout.ms": 10_000,

@@ -50,8 +50,6 @@ class Survey:
         Of each kind, the names of the fields for the keys of `FIELDS`.
     convert : callable
         ``convert(t, y, dy, sign, band)`` returns MJD, flux and error in nJy, and bands as numbers of four bytes.
-    time_scale : str
-        Of the times in the store.
     """
 
     name: str
@@ -59,7 +57,6 @@ class Survey:
     sources: Mapping[str, int]
     fields: Mapping[int, Mapping[str, str]]
     convert: Callable[..., tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]]
-    time_scale: str
 
     def recognises(self, names: set[str]) -> bool:
         """Whether a packet with these fields is of this survey."""
@@ -103,7 +100,6 @@ SURVEYS = (
         {"diaSource": DETECTION, "prvDiaSources": DETECTION, "prvDiaForcedSources": FORCED},
         {DETECTION: _LSST_ROW | {"id": "diaSourceId"}, FORCED: _LSST_ROW | {"id": "diaForcedSourceId"}},
         _lsst,
-        "TAI",
     ),
     Survey(
         "ZTF",
@@ -111,10 +107,10 @@ SURVEYS = (
         {"candidate": DETECTION, "prv_candidates": DETECTION},
         {DETECTION: _ZTF_ROW | {"sign": "isdiffpos"}},
         _ztf,
-        "UTC",
     ),
 )
-"""All surveys.  The first of their ``sources`` is the source that caused the alert, which every packet has."""
+"""All surveys; times of LSST are TAI, those of ZTF UTC.  The first of their ``sources`` is the source that caused the
+alert, which every packet has."""
 
 
 def survey_of(names: set[str]) -> Survey:

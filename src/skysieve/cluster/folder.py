@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from skysieve import __version__
 from skysieve.core.arrays import from_arrow, joined, to_arrow
 from skysieve.core.command import check_output
-from skysieve.core.files import remove_leftovers, write_parquet, written
+from skysieve.core.files import ROWS_TOGETHER, remove_leftovers, write_parquet, written
 from skysieve.core.parts import InUse, Lock, read_json
 
 from .description import Job, OutputError, Part, folder_of
@@ -48,8 +48,6 @@ __all__ = [
 MANIFEST, LOCK = "manifest.json", "lock"
 VERSIONS = ("numpy", "numba", "finufft", "ducc0", "pyarrow")
 """Packages whose version results may depend on."""
-FEWEST_ROWS = 30_000
-"""Rows of a Parquet table that are written together."""
 MOST_FAULTS = 1000
 """Most inputs whose faults are listed."""
 
@@ -387,7 +385,7 @@ class Parts:
             for table, _ in self:
                 if table.num_columns:
                     waiting.append(table.cast(schema))
-                if sum(map(len, waiting)) >= FEWEST_ROWS:
+                if sum(map(len, waiting)) >= ROWS_TOGETHER:
                     writer.write_table(pa.concat_tables(waiting))
                     waiting.clear()
             if waiting:

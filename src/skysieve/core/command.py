@@ -22,8 +22,8 @@ from .errors import EXTRAS, install_hint, one_line
 
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
-    "check_output", "check_picture", "flat_options", "number_list", "option", "read_stdin", "report_errors",
-    "table_format", "write_stdout",
+    "check_output", "check_picture", "choice", "flat_options", "number_list", "option", "read_stdin",
+    "report_errors", "table_format", "write_stdout",
 ]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -40,6 +40,18 @@ class Dtype(StrEnum):
 def option(*names: str, help: str, panel: str | None = None, metavar: str | None = None, **more: Any) -> Any:
     """A typer option in the panel `panel` of the help screen; the help text states the default."""
     return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False, **more)
+
+
+def choice(*names: str, values: Iterable[str], help: str, panel: str) -> Any:
+    """An option whose value is one of `values`."""
+    known = tuple(values)
+
+    def check(value: str) -> str:
+        if value not in known:
+            raise typer.BadParameter(f"{value!r}: expected one of {', '.join(known)}")
+        return value
+
+    return option(*names, help=help, panel=panel, metavar="|".join(known), parser=check, autocompletion=lambda: known)
 
 
 COMPUTATION, OUTPUT = "Computation", "Output"

@@ -21,6 +21,7 @@ from .arrays import to_arrow
 from .errors import install_hint
 
 __all__ = [
+    "ROWS_TOGETHER",
     "cache_folder",
     "expand",
     "hdf5_file",
@@ -37,6 +38,8 @@ _PART = re.compile(r"\..+-[0-9a-f]{8}(\.\w+)?")
 """Names of unfinished files."""
 
 
+ROWS_TOGETHER = 30_000
+"""Fewest rows of a Parquet table that commands write together."""
 SPECIAL = "this is a device or a pipe, which a file would replace; expected the name of a file"
 
 

@@ -162,7 +162,7 @@ def _of_weights(job: MapJob, spec: Spec, bank: Bank, scale: NDArray[np.float64])
     else:
         quick = QUICK * np.exp(2.0 * min(spec.window.efold, 10.0)) / (1 if bank.occupied.all() else QUICK_GAPS)
         for k in np.flatnonzero(~(ratio <= quick) & (level < EXACT)):
-            residue = _known_residue(job, bank, int(k), spec.window.efold)
+            residue = _known_residue(job, bank, int(k))
             if not residue <= RESIDUE[name] or (name == "float32" and not ratio[k] <= MOST):
                 good = name == "float32" and residue <= RESIDUE_DOUBLE
                 level[k] = max(level[k], DOUBLE if good else EXACT)
@@ -216,22 +216,22 @@ def _of_loud_bins(spec: Spec, bank: Bank) -> NDArray[np.int8]:
     return level
 
 
-_known: dict[tuple[int, float, bytes], tuple[Schedule, float]] = {}
+_known: dict[tuple[int, bytes], tuple[Schedule, float]] = {}
 
 
-def _known_residue(job: MapJob, bank: Bank, k: int, efold: float) -> float:
+def _known_residue(job: MapJob, bank: Bank, k: int) -> float:
     """`_residue`, remembered for other templates at this point of the sky."""
     antenna = to_host((bank if bank.source is None else bank.source).antenna[k])
-    key = id(job.schedule), efold, hashlib.sha1(antenna.tobytes(), usedforsecurity=False).digest()
+    key = id(job.schedule), hashlib.sha1(antenna.tobytes(), usedforsecurity=False).digest()
     held = _known.get(key)
     if held is None or held[0] is not job.schedule:
         if len(_known) >= KNOWN:
             _known.clear()
-        held = _known[key] = job.schedule, _residue(job, bank, k, efold)
+        held = _known[key] = job.schedule, _residue(job, bank, k)
     return held[1]
 
 
-def _residue(job: MapJob, bank: Bank, k: int, efold: float) -> float:
+def _residue(job: MapJob, bank: Bank, k: int) -> float:
     """Largest ratio of the weight that has just left a window to the weight inside it, at some durations of the grid.
 
     A duration represents the longer ones up to the next: if their windows hold little weight, its own windows do too.

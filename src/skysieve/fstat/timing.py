@@ -21,7 +21,7 @@ import numpy as np
 
 from skysieve import __version__
 from skysieve.core.machine.measured import store, stored
-from skysieve.core.machine.rates import fastest, others_busy
+from skysieve.core.machine.rates import fastest, fit_counts, others_busy
 from skysieve.fstat.inputs.bins import Bins
 from skysieve.fstat.inputs.grid import Grid, Schedule
 from skysieve.fstat.inputs.window_kinds import Algorithm
@@ -139,21 +139,12 @@ def constants(
 
 
 def measure(cases: Cases, clock: Callable[[], float] = time.thread_time) -> NDArray[np.float64]:
-    """Time a few maps and `fit` the constants."""
+    """Time a few maps and fit the constants."""
     table, seconds = [], []
     for counts, call in cases:
         table.append(counts)
         seconds.append(fastest(call, clock, LONG))
-    return fit(np.array(table), np.array(seconds))
-
-
-def fit(counts: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Constants of at least 0 such that ``counts @ constants`` is close to `seconds`, in relative error."""
-    from scipy.optimize import nnls
-
-    rows = counts / seconds[:, None]
-    scale = np.maximum(rows.max(axis=0), 1e-300)
-    return np.asarray(nnls(rows / scale, np.ones(len(rows)))[0] / scale)
+    return fit_counts(np.array(table), np.array(seconds))
 
 
 def host_cases(

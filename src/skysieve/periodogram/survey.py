@@ -47,6 +47,8 @@ FINISHERS = 8
 COMPILED_ROWS, LOADED_ROWS = 10_000_000, 50_000_000
 """Rows of a file whose aliases take longer than to compile their code, and if numba is not loaded, than to load it."""
 METHOD_NAMES = np.array(["none", *METHODS])
+OPEN_SAMPLES = 10
+"""Frequencies in 1/T of an open range: with 5, daily aliases of nearly the height of a peak come out higher."""
 SHORT = 0.02
 """Shortest period in days that is assumed for the first chunk of a range without one."""
 

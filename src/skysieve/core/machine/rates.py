@@ -22,11 +22,13 @@ from skysieve.core.machine.measured import in_memory, store, stored
 from skysieve.core.tasks import usable_cores
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from skysieve.core.device import Device
 
 __all__ = [
-    "ADVICE", "ALONE", "fastest", "fit", "keep", "missing", "others_busy", "predicted", "processor", "rates_of",
-    "rehearsal", "timed",
+    "ADVICE", "ALONE", "fastest", "fit", "fit_counts", "keep", "missing", "others_busy", "predicted", "processor",
+    "rates_of", "rehearsal", "timed",
 ]  # fmt: skip
 
 logger = logging.getLogger("skysieve")
@@ -143,8 +145,6 @@ def fit(works: Sequence[Mapping[str, float]], seconds: Iterable[float]) -> dict[
     >>> round(found["rows"], 6), round(found["sums"], 6)
     (2.0, 3.0)
     """
-    from scipy.optimize import nnls
-
     pairs = [(work, took) for work, took in zip(works, seconds, strict=True) if _usable(work, took)]
     names = sorted({name for work, _ in pairs for name in work})
     for name in sorted({name for work in works for name in work} - {*names}):
@@ -152,10 +152,17 @@ def fit(works: Sequence[Mapping[str, float]], seconds: Iterable[float]) -> dict[
     if not pairs:
         return {}
     took = np.array([took for _, took in pairs])
-    table = np.array([[float(work.get(name, 0.0)) for name in names] for work, _ in pairs]) / took[:, None]
+    counts = np.array([[float(work.get(name, 0.0)) for name in names] for work, _ in pairs])
+    return dict(zip(names, fit_counts(counts, took).tolist(), strict=True))
+
+
+def fit_counts(counts: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return rates, at least 0, such that ``counts @ rates`` is close to `seconds`, in relative error."""
+    from scipy.optimize import nnls
+
+    table = counts / seconds[:, None]
     scale = np.maximum(table.max(axis=0), 1e-300)
-    found = nnls(table / scale, np.ones(len(took)))[0] / scale
-    return dict(zip(names, found.tolist(), strict=True))
+    return np.asarray(nnls(table / scale, np.ones(len(table)))[0] / scale)
 
 
 def _usable(work: Mapping[str, float], took: float) -> bool:

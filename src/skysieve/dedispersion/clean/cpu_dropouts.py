@@ -8,9 +8,9 @@ import numpy as np
 
 from skysieve.core.cpu.jit import njit
 
+from .cpu_missing import SPREAD, four_numbers, random_part
+
 JIT = {"nogil": True, "error_model": "numpy"}
-SPREAD = math.sqrt(3.0) / 65536
-"""Scale of the sum of four 16-bit numbers to unit variance."""
 ROUGH = 4.0
 """Integers with a standard deviation below this are rounded at random, so that rounding does not shift their mean."""
 
@@ -104,15 +104,6 @@ def scatters(rows, gone, which, count, origin, total, square):
 
 
 @njit(**JIT)
-def random_bits(t, c):
-    """64 random bits that depend only on the numbers of sample and channel."""
-    z = np.uint64(t) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(c + 1) * np.uint64(0xD1B54A32D192ED03)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-@njit(**JIT)
 def draw(rows, start, gone, which, below, low):
     """Replace samples that are ``gone`` by values drawn from a histogram.
 
@@ -129,7 +120,7 @@ def draw(rows, start, gone, which, below, low):
             if w < 0 or below[w, last] == 0:
                 rows[t, c] = 0
                 continue
-            u = np.float64(random_bits(start + t, c) >> np.uint64(11)) / 9007199254740992.0 * below[w, last]
+            u = random_part(start + t, c) * below[w, last]
             a, b = 0, last
             while a < b:
                 k = (a + b) // 2
@@ -156,8 +147,7 @@ def shift(rows, start, gone, rect, mean, before, after, least, most, whole):
                 continue
             v += rows[t - start, c]
             if whole:
-                u = random_bits(t, c + 0x60000000) >> np.uint64(11)
-                v = min(max(np.floor(v + np.float64(u) / 9007199254740992.0), least), most)
+                v = min(max(np.floor(v + random_part(t, c + 0x60000000)), least), most)
             rows[t - start, c] = v
 
 
@@ -173,14 +163,9 @@ def draw_noise(rows, start, gone, which, mean, sigma, least, most, whole):
             if w < 0:
                 rows[t, c] = 0
                 continue
-            z = random_bits(start + t, c)
-            s = np.uint64(0)
-            for part in range(4):
-                s += (z >> np.uint64(16 * part)) & np.uint64(0xFFFF)
-            v = mean[w] + sigma[w] * (np.float64(s) - 131070.0) * SPREAD
+            v = mean[w] + sigma[w] * four_numbers(start + t, c) * SPREAD
             if whole:
                 if sigma[w] < ROUGH:
-                    u = random_bits(start + t, c + 0x40000000) >> np.uint64(11)
-                    v += np.float64(u) / 9007199254740992.0 - 0.5
+                    v += random_part(start + t, c + 0x40000000) - 0.5
                 v = min(max(np.rint(v), least), most)
             rows[t, c] = v

@@ -10,7 +10,7 @@ from skysieve.core.cpu.jit import njit
 
 JIT = {"nogil": True, "error_model": "numpy"}
 SPREAD = math.sqrt(3.0) / 65536
-"""Scale of the sum of four 16-bit numbers to unit variance."""
+"""Scale of `four_numbers` to unit variance."""
 
 
 def blank(rows, start, rects):
@@ -44,6 +44,31 @@ def accumulate(rows, start, rects, count, total, square):
 
 
 @njit(**JIT)
+def random_bits(t, c):
+    """64 random bits that depend only on the numbers of sample and channel."""
+    z = np.uint64(t) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(c + 1) * np.uint64(0xD1B54A32D192ED03)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(**JIT)
+def random_part(t, c):
+    """A random number from 0 to 1, without 1, of `random_bits`."""
+    return np.float64(random_bits(t, c) >> np.uint64(11)) / 9007199254740992.0
+
+
+@njit(**JIT)
+def four_numbers(t, c):
+    """The sum of the four 16-bit numbers of `random_bits`, less its mean."""
+    z = random_bits(t, c)
+    s = np.uint64(0)
+    for part in range(4):
+        s += (z >> np.uint64(16 * part)) & np.uint64(0xFFFF)
+    return np.float64(s) - 131070.0
+
+
+@njit(**JIT)
 def fill(rows, start, rects, mean, sigma, most, whole):
     """Replace missing samples by noise of their channel's mean and sigma, which depends only on channel and sample.
 
@@ -53,16 +78,8 @@ def fill(rows, start, rects, mean, sigma, most, whole):
     low, high = (0.0, float(most)) if most >= 0 else (float(most), float(-most - 1))
     for k in range(len(rects)):
         for t in range(max(0, rects[k, 0] - start), min(n, rects[k, 1] - start)):
-            key = np.uint64(start + t) * np.uint64(0x9E3779B97F4A7C15)
             for c in range(rects[k, 2], rects[k, 3]):
-                z = key + np.uint64(c + 1) * np.uint64(0xD1B54A32D192ED03)
-                z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-                z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-                z = z ^ (z >> np.uint64(31))
-                s = np.uint64(0)
-                for part in range(4):
-                    s += (z >> np.uint64(16 * part)) & np.uint64(0xFFFF)
-                v = mean[c] + sigma[c] * (np.float64(s) - 131070.0) * SPREAD
+                v = mean[c] + sigma[c] * four_numbers(start + t, c) * SPREAD
                 if whole:
                     v = min(max(np.rint(v), low), high)
                 rows[t, c] = v

@@ -12,7 +12,8 @@ import numpy as np
 
 from skysieve.core.cpu.jit import in_interpreter, njit
 
-from .cpu_dropouts import ROUGH, SPREAD, random_bits
+from .cpu_dropouts import ROUGH
+from .cpu_missing import SPREAD, four_numbers, random_part
 
 JIT = {"nogil": True, "error_model": "numpy"}
 NEIGHBOURS = 8
@@ -422,8 +423,7 @@ def replace(rows, start, piece, bad, cells, windows, group, level, sigma, size, 
             for t in range(n):
                 v = level[c]
                 if whole:
-                    u = random_bits(start + t, c + 0x40000000) >> np.uint64(11)
-                    v = min(max(math.floor(v + np.float64(u) / 9007199254740992.0), low), high)
+                    v = min(max(math.floor(v + random_part(start + t, c + 0x40000000)), low), high)
                 rows[t, c] = v
             continue
         for p in range(P):
@@ -442,15 +442,10 @@ def replace(rows, start, piece, bad, cells, windows, group, level, sigma, size, 
 def noise(rows, start, first, last, c, piece, level, sigma, size, base, low, high, whole):
     """Noise of one channel in samples ``first : last``."""
     for t in range(first, last):
-        z = random_bits(start + t, c)
-        s = np.uint64(0)
-        for part in range(4):
-            s += (z >> np.uint64(16 * part)) & np.uint64(0xFFFF)
-        v = level + sigma * (size * level_at(base, t, piece) + (np.float64(s) - 131070.0) * SPREAD)
+        v = level + sigma * (size * level_at(base, t, piece) + four_numbers(start + t, c) * SPREAD)
         if whole:
             if sigma < ROUGH:
-                u = random_bits(start + t, c + 0x40000000) >> np.uint64(11)
-                v += np.float64(u) / 9007199254740992.0 - 0.5
+                v += random_part(start + t, c + 0x40000000) - 0.5
             v = min(max(np.rint(v), low), high)
         rows[t, c] = v
 
@@ -496,8 +491,7 @@ def regain(rows, start, first, factor, offset, rough, low, high, whole):
         row = rows[t]
         for i in range(len(where)):
             c = where[i]
-            u = random_bits(start + t, c + 0x20000000) >> np.uint64(11)
-            v = row[c] * factor[c] - offset[c] + (np.float64(u) / 9007199254740992.0 - 0.5)
+            v = row[c] * factor[c] - offset[c] + (random_part(start + t, c + 0x20000000) - 0.5)
             found[i] = min(max(np.rint(v), low), high)
         rescale(row, factor, offset, low, high, whole)
         for i in range(len(where)):

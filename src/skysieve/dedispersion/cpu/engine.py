@@ -475,7 +475,7 @@ class Engine:
             groups = len(seg)
             per = max(1, whole // shape.G // shape.NB) * shape.NB
             program.run_program(
-                x, t0, count, D, shape.G, shape.NB, shape.T, groups, per, ops, fin, seg, even, odd, F, acc, flat, width,
+                x, t0, count, D, shape.NB, shape.T, groups, per, ops, fin, seg, even, odd, F, acc, flat, width,
                 row, column, weight, start, i == 0,
             )  # fmt: skip
 

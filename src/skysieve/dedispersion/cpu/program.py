@@ -181,7 +181,7 @@ def flush(acc, T, out, width, row, column, D, count, weight, start, fresh):
 
 @njit(**JIT)
 def run_program(
-    x, t0, n_out, D, G, NB, T, groups, per_flush, ops, fin, seg, even, odd, F, acc, out, width, row, column, weight,
+    x, t0, n_out, D, NB, T, groups, per_flush, ops, fin, seg, even, odd, F, acc, out, width, row, column, weight,
     start, fresh,
 ):  # fmt: skip
     """Run a program over ``n_out`` samples from ``t0`` of the input (flat)."""

@@ -1,4 +1,4 @@
-"""Kernel that makes normal random numbers of random bits (numba).
+"""Kernels of random numbers (numba): normal numbers of random bits, uniform ones of a sample and a channel.
 
 The quantile function of the normal distribution is a polynomial in ``w = -log(4 p (1 - p))`` times ``1 - 2 p``, and far
 from the middle one in the root of w (Giles 2010, "Approximating the erfinv function").  The coefficients are fits to
@@ -55,3 +55,19 @@ def normal(bits, out):
         near = power_series(NEAR, w - HALF * SPLIT)
         sign = np.float32(np.int32(1) + ((b >> np.int32(31)) << np.int32(1)))
         out[i] = (far if w > SPLIT else near) * (sign - sign * TWO * p)
+
+
+@njit(nogil=True, error_model="numpy")
+def hashed(start, channels, seed, out):
+    """Uniform numbers above 0 and at most 1, which depend on the seed, the sample and the channel only."""
+    n, C = out.shape
+    for t in range(n):
+        for i in range(C):
+            z = np.uint64(start + t) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(channels[i] + 1) * np.uint64(
+                0xD1B54A32D192ED03
+            )
+            z += np.uint64(seed) * np.uint64(0xA0761D6478BD642F)
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            z = z ^ (z >> np.uint64(31))
+            out[t, i] = np.float32((np.float64(z >> np.uint64(40)) + 1.0) / 16777216.0)

@@ -68,7 +68,7 @@ class _Samples:
 
 def _powers(s: _Samples, rows: slice, channels: NDArray[np.int64], key: int) -> NDArray[np.float32]:
     """Random powers of mean 1, exponentially distributed, by absolute sample and channel."""
-    from .cpu_interference import hashed
+    from .cpu_noise import hashed
 
     count = len(s.x[rows])
     out = np.empty((count, len(channels)), np.float32)
@@ -148,7 +148,7 @@ def _bad(s: _Samples) -> None:
             step = max(1, round(0.01 / s.tsamp))
             number = (s.start + np.arange(len(x))) // step
             held = np.empty((number[-1] - number[0] + 1, 1), np.float32)
-            from .cpu_interference import hashed
+            from .cpu_noise import hashed
 
             hashed(int(number[0]), own, s.seed * 64 + 44, held)
             x += s.strength * factor * sigma * (np.sqrt(12) * (held[number - number[0], 0] - 0.5))
@@ -185,7 +185,7 @@ def _drift(seconds: float) -> Callable[[_Samples], None]:
     def drift(s: _Samples) -> None:
         t = (s.start + np.arange(len(s.x))) * s.tsamp
         if s.whole:  # whole numbers would step all at once
-            from .cpu_interference import hashed
+            from .cpu_noise import hashed
 
             dither = np.empty(s.x.shape, np.float32)
             hashed(s.start, np.arange(s.x.shape[1]), s.seed * 64 + 45, dither)

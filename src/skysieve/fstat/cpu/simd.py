@@ -16,9 +16,10 @@ from numba.extending import intrinsic
 
 from skysieve.core.cpu.simd import BYTES, VectorBuilder, splat
 
+from .lanes import LOG2E
+
 ROWS = 4
 """Start times of a block."""
-LOG2E = math.log2(math.e)
 SERIES = {
     # 2^r for |r| <= 1/2: the polynomial of least relative error, 1.5e-7, and the Taylor series, 2e-16
     4: (1.0000001192092896, 0.6931469440460205, 0.24022120237350464, 0.05550713464617729, 0.009675540961325169,

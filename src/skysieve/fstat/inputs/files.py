@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS", "AtomsLike", "PathLike", "as_list", "atom_files", "doppler_of", "load_atoms", "read_any", "read_atoms",
-    "save_atoms", "write_any", "write_atoms",
+    "save_atoms", "write_atoms",
 ]  # fmt: skip
 
 PathLike = str | os.PathLike[str]
@@ -287,9 +287,9 @@ FORMATS = {
 """All formats; a file of any other ending is read as text."""
 
 
-def _format_of(path: PathLike, lossless: bool) -> AtomsFormat:
-    """The format of a file, by the ending of its name."""
-    known = [f for f in FORMATS.values() if f.read is not None or not lossless]
+def _format_of(path: PathLike) -> AtomsFormat:
+    """The format of a file without rounding, by the ending of its name."""
+    known = [f for f in FORMATS.values() if f.read is not None]
     for found in known:
         if Path(path).suffix.lower() in found.endings:
             return found
@@ -319,7 +319,7 @@ def save_atoms(path: PathLike, atoms: AtomsLike) -> None:
     >>> load_atoms("atoms.npz") == atoms
     True
     """
-    chosen, found = _format_of(path, lossless=True), as_list(atoms)
+    chosen, found = _format_of(path), as_list(atoms)
     with written(path) as part:
         chosen.write(part, found)
 
@@ -353,7 +353,7 @@ def load_atoms(path: PathLike) -> list[Atoms]:
     >>> load_atoms("atoms.npz")[0].detector
     'H1'
     """
-    read = _format_of(path, lossless=True).read
+    read = _format_of(path).read
     assert read is not None
     return read(path)
 
@@ -364,13 +364,6 @@ def read_any(path: PathLike, tatom: int | None = None, detectors: Sequence[str] 
         if found.read is not None and Path(path).suffix.lower() in found.endings:
             return found.read(path)
     return read_atoms(path, tatom=tatom, detectors=detectors)
-
-
-def write_any(path: PathLike, atoms: AtomsLike) -> None:
-    """Write a file of atoms in the format of its ending."""
-    chosen, found = _format_of(path, lossless=False), as_list(atoms)
-    with written(path) as part:
-        chosen.write(part, found)
 
 
 def atom_files(names: Iterable[PathLike]) -> list[Path]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,6 +24,7 @@ from skysieve.core.command import (
     ResumeOption,
     ThreadsOption,
     VerboseOption,
+    choice,
     flat_options,
     option,
 )
@@ -37,18 +37,6 @@ from .options import SAMPLES_HELP, SEARCH, PeaksOption, TermsOption
 from .run import MAX_PLOTS, Outputs, PeriodRun, UserError
 
 COLUMNS, MOVING, GRID = "Columns of the files", "Moving objects", "Range of periods"
-
-
-def choice(*names: str, values: Iterable[str], help: str, panel: str) -> Any:
-    """An option whose value is one of `values`."""
-    known = tuple(values)
-
-    def check(value: str) -> str:
-        if value not in known:
-            raise typer.BadParameter(f"{value!r}: expected one of {', '.join(known)}")
-        return value
-
-    return option(*names, help=help, panel=panel, metavar="|".join(known), parser=check, autocompletion=lambda: known)
 
 
 def period(

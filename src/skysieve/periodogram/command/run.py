@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from .resume import Parts
 
 MAX_PLOTS = 50
-FEWEST_ROWS = 30_000
-"""Rows of a Parquet table that are written together."""
 
 
 class UserError(Exception):
@@ -417,6 +415,7 @@ class PeriodRun:
 
     def _search_file(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream) -> None:
         """Search the objects of a file, and report the progress."""
+        from skysieve.core.files import ROWS_TOGETHER
         from skysieve.periodogram.analysis.solar_system import what_was_done
         from skysieve.periodogram.lightcurves.io import BadFile, LightCurves
 
@@ -443,7 +442,7 @@ class PeriodRun:
             before = len(self.found)
             for part in self._answers(number, file, curves, itertools.chain([first], pieces)):
                 self.found.append((label, part))
-                self._add_rows(FEWEST_ROWS)
+                self._add_rows(ROWS_TOGETHER)
         if not isinstance(curves, LightCurves):
             if curves.n_other:
                 self.say(f"note: {curves.n_other:,} rows of other bands than {self.treatment.band} left out")

@@ -10,13 +10,11 @@ from skysieve import __version__
 from skysieve.periodogram.analysis.phase_function import PHASE_FUNCTIONS
 from skysieve.periodogram.lightcurves.column_names import Wanted
 from skysieve.periodogram.multiband import DEFAULT_TERMS
-from skysieve.periodogram.survey import Request
+from skysieve.periodogram.survey import OPEN_SAMPLES, Request
 
 from .run import Treatment, UserError
 
 AUTO = "auto"
-OPEN_SAMPLES = 10
-"""Frequencies in 1/T of an open range: with 5, daily aliases of nearly the height of a peak come out higher."""
 
 
 @dataclass(frozen=True)

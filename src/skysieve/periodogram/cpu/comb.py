@@ -14,10 +14,13 @@ import numpy as np
 
 from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.cpu.direct import cos_sin
-from skysieve.periodogram.numerics.nufft import DEGREE, MAX_FOLDS, TAPS, M
+from skysieve.periodogram.numerics.nufft import MAX_FOLDS, N_COEFFICIENTS, TAPS, M
 
 from .comb_simd import (
+    CELL,
+    GROUP,
     LANES,
+    STEP,
     dft16_cells,
     dft16_lanes,
     dft16_twice,
@@ -28,12 +31,6 @@ from .comb_simd import (
     tap_weights,
 )
 from .state import ROW
-
-N_COEFFICIENTS = DEGREE + 1
-WIDE = 2 * LANES
-STEP = 16 * WIDE
-GROUP = 16 * STEP
-"""Elements of a complex cell of all lanes, of 16 of them, and of 256."""
 
 
 @njit(nogil=True, error_model="numpy")
@@ -103,11 +100,11 @@ def comb_band(f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work,
         for k in range(channels):
             first_stage(cells, 2 * k * size, size, folds2 if k == 1 else folds1, group, constants, scratch, k)
         for b in range(16):
-            v = (group * 16 + b) * 8 * WIDE
+            v = (group * 16 + b) * 8 * CELL
             for k in range(channels):
-                dft16_lanes(scratch, k * GROUP + b * STEP, WIDE, constants.second, v, x, k * STEP, WIDE, 1)
+                dft16_lanes(scratch, k * GROUP + b * STEP, CELL, constants.second, v, x, k * STEP, CELL, 1)
             for d in range(modes // 16):
-                q, cell = b + 16 * d, d * WIDE
+                q, cell = b + 16 * d, d * CELL
                 at, to = (group * modes + q) * LANES, q * combs + group * LANES
                 if floating_mean:
                     power_lanes(
@@ -129,17 +126,17 @@ def first_stage(cells, re, size, folds, group, constants, scratch, k):
     transform ``a`` goes to the cell ``16 b + a`` of part ``k`` of ``scratch``."""
     outline()
     im, out = re + size, k * GROUP
-    first, u = constants.first, group * 8 * WIDE
-    fold, g = constants.fold, group * (2 * MAX_FOLDS + 1) * WIDE
+    first, u = constants.first, group * 8 * CELL
+    fold, g = constants.fold, group * (2 * MAX_FOLDS + 1) * CELL
     if folds == 1:
         for a in range(16):
-            dft16_cells(cells, re + a, im + a, 16, first, u, scratch, out + a * WIDE, STEP)
+            dft16_cells(cells, re + a, im + a, 16, first, u, scratch, out + a * CELL, STEP)
     elif folds == 2:
         for a in range(16):
-            dft16_twice(cells, re + a, im + a, 16, M, fold, g, first, u, scratch, out + a * WIDE, STEP)
+            dft16_twice(cells, re + a, im + a, 16, M, fold, g, first, u, scratch, out + a * CELL, STEP)
     else:
         base = 3 * GROUP
         for i in range(M):
-            fold_cell(cells, re + i, im + i, M, folds, fold, g, scratch, base + i * WIDE)
+            fold_cell(cells, re + i, im + i, M, folds, fold, g, scratch, base + i * CELL)
         for a in range(16):
-            dft16_lanes(scratch, base + a * WIDE, STEP, first, u, scratch, out + a * WIDE, STEP, 0)
+            dft16_lanes(scratch, base + a * CELL, STEP, first, u, scratch, out + a * CELL, STEP, 0)

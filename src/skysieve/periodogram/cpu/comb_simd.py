@@ -26,6 +26,10 @@ from skysieve.core.cpu.simd import VectorBuilder
 
 LANES = 8
 """Combs of a vector: 64 bytes of float64, 32 of float32 (with more combs in float32, cells would fold more often)."""
+CELL = 2 * LANES
+STEP = 16 * CELL
+GROUP = 16 * STEP
+"""Elements of a complex cell of all lanes, of 16 of them, and of 256."""
 
 OUTPUTS = {64: 12, 32: 10}
 """Of the 16 outputs of a second-stage transform, those inside the band: by bits of the element (``nufft.KERNELS``)."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from skysieve.periodogram.numerics.nufft import TAPS, CombTables, M
 
-from .comb_simd import LANES
+from .comb_simd import GROUP, LANES, STEP
 from .direct import BLOCK, COARSE, FINE_VECTORS, SUPER_BLOCK
 
 ROW = TAPS + LANES
@@ -100,7 +100,7 @@ def comb_work(dtype: np.dtype[Any], points: int, folds2: int, block: int, old: W
         return old
     if old is not None:
         points, cells, block = max(points, len(old.c)), max(cells, len(old.cells)), max(block, len(old.block))
-    return _work(dtype, points, points, cells, 4 * M * 2 * LANES, 1, block)
+    return _work(dtype, points, points, cells, 4 * GROUP, 1, block)
 
 
 def direct_work(dtype: np.dtype[Any], points: int, block: int, old: Work | None) -> Work:
@@ -119,7 +119,7 @@ def _work(
         c=np.empty(points), s=np.empty(points), shifted=np.empty(n),
         cell1=np.empty(n, np.int64), cell2=np.empty(n, np.int64),
         weight1=np.empty(n * ROW, dtype), weight2=np.empty(n * ROW, dtype), values=np.empty((6, n), dtype),
-        cells=np.empty(cells, dtype), scratch=np.empty(scratch, dtype), x=np.empty(3 * 16 * 2 * LANES, dtype),
+        cells=np.empty(cells, dtype), scratch=np.empty(scratch, dtype), x=np.empty(3 * STEP, dtype),
         worst=np.empty(LANES, dtype), left=np.empty(6 * BLOCK, dtype), right=np.empty(right, dtype),
         acc=np.empty(COARSE * FINE_VECTORS * 12 * LANES if right > 1 else 1, dtype), ones=np.ones(LANES, dtype),
         small=np.empty(2 * LANES, dtype), block=np.empty(block, dtype),

@@ -182,7 +182,7 @@ def judge(name: str, values: NDArray[Any], mask: int | None, satellite: str, val
     if rule is None and "quality" in spellings:
         rule = QUALITY.get(satellite) if numbers is not None else WORDS
     if rule is not None and rule is not ANY:
-        bad = _marked(rule, name, values, numbers, value)
+        bad = _marked(rule, values, numbers, value)
         if bad is not None:
             return Flagged(name, rule.why, bad)
         rule = None
@@ -201,7 +201,7 @@ def judge(name: str, values: NDArray[Any], mask: int | None, satellite: str, val
 
 
 def _marked(
-    rule: Rule, name: str, values: NDArray[Any], numbers: NDArray[np.int64] | None, value: str
+    rule: Rule, values: NDArray[Any], numbers: NDArray[np.int64] | None, value: str
 ) -> NDArray[np.bool_] | None:
     """Rows that a rule marks as bad; None if the rule does not fit the values."""
     if numbers is not None and not rule.places:

@@ -84,26 +84,19 @@ def units_of(path: Path, names: Sequence[str]) -> list[str]:
     return [units.get(name, "") for name in names]
 
 
-def _is_text(kind: Any) -> bool:
-    """Whether an Arrow type is text."""
-    import pyarrow as pa
-
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
 def _dates(times: Any) -> str:
     """The unit of a flat column of times: "dates" or ""."""
     import pyarrow as pa
 
     if pa.types.is_temporal(times.type) and not pa.types.is_duration(times.type):
         return "dates"
-    return "dates" if _is_text(times.type) and holds_dates(from_arrow(times.slice(0, SAMPLE))) else ""
+    return "dates" if is_text(times.type) and holds_dates(from_arrow(times.slice(0, SAMPLE))) else ""
 
 
 def _limits(table: Any, names: list[str], columns: Columns) -> int:
     """Number of rows with a limit in a column of text that holds values or errors."""
     flat = [table.column(names[i]) for i in (columns.mag, columns.err) if i is not None]
-    return max((count_limits(from_arrow(column)) for column in flat if _is_text(column.type)), default=0)
+    return max((count_limits(from_arrow(column)) for column in flat if is_text(column.type)), default=0)
 
 
 def chosen_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, Lists, list[str]]:
@@ -232,6 +225,14 @@ def is_list(kind: Any) -> bool:
     import pyarrow as pa
 
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is text, also as a dictionary."""
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _nested(file: Any, names: list[str], columns: Columns, lists: Lists, notes: list[str]) -> Read:

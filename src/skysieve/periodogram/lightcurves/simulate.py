@@ -122,32 +122,6 @@ def simulate_light_curves(
     return SimulatedLightCurves(t, np.round(y, 6), dy, offsets, period, amplitude)
 
 
-def benchmark_batch(
-    lcper: ArrayLike,
-    lcamp: ArrayLike,
-    obsno: ArrayLike,
-    *,
-    absmag: ArrayLike = 18.0,
-    span: int = 120,
-    seed: int = 200724,
-) -> SimulatedLightCurves:
-    """The batch that the benchmarks and tests use, made from the columns of ``simobj.200724_1.dat``.
-
-    Parameters
-    ----------
-    lcper, lcamp, obsno, absmag : array_like
-        Light-curve period in hours, peak-to-peak amplitude in magnitudes, number of observations
-        (rounded, at least 5) and mean magnitude.
-    span : int
-        120 nights, or 3652 for the ten-year version of the same objects.
-    seed : int
-        Keep it for the batch whose SHA-256 the tests hold.
-    """
-    n_obs = np.maximum(5, np.rint(np.asarray(obsno, np.float64))).astype(np.int64)
-    hours = np.asarray(lcper, np.float64)
-    return simulate_light_curves(hours / 24.0, lcamp, n_obs, magnitude=absmag, span=span, seed=seed)
-
-
 def simulate_asteroids(n_objects: int, *, span: int = 120, seed: int = 1) -> SimulatedLightCurves:
     """Asteroids with parameters like those of the published simulations, no file needed.
 

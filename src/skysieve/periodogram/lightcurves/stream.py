@@ -21,7 +21,18 @@ from skysieve.core.tasks import Ahead, in_parallel, usable_cores
 from .column_names import FLAG, MOVING, NUMERIC, STARS, Columns, Wanted, plain
 from .flags import has_bits, mission
 from .io import LightCurves, error_of_flux, marked, same_times
-from .parquet import ListRows, Lists, Uneven, chosen_columns, flattened, is_list, notes_on_rows, units_of, unpacked
+from .parquet import (
+    ListRows,
+    Lists,
+    Uneven,
+    chosen_columns,
+    flattened,
+    is_list,
+    is_text,
+    notes_on_rows,
+    units_of,
+    unpacked,
+)
 from .units import unit_in_name
 
 if TYPE_CHECKING:
@@ -414,7 +425,7 @@ class _File:
     @cached_property
     def text_bands(self) -> bool:
         """Whether bands are text, which is read as numbers of its values."""
-        return _is_text(self.type_of("band"))
+        return is_text(self.type_of("band"))
 
     def unpack(self, batch: _Batch) -> _Batch:
         """Decode lists."""
@@ -456,14 +467,6 @@ class _File:
         words = np.array(chunk.dictionary.to_pylist(), str)
         found: NDArray[np.int64] = np.searchsorted(self.band_names, words)[from_arrow(chunk.indices)]
         return found
-
-
-def _is_text(kind: Any) -> bool:
-    """Whether an Arrow type is text, also as a dictionary."""
-    import pyarrow as pa
-
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def open_stream(
@@ -526,7 +529,7 @@ def _opened(
     for role in roles:
         kind = file.type_of(role)
         number = pa.types.is_integer(kind) or kind in (pa.float32(), pa.float64())
-        label = pa.types.is_integer(kind) or (_is_text(kind) and (role == "band" or not pa.types.is_dictionary(kind)))
+        label = pa.types.is_integer(kind) or (is_text(kind) and (role == "band" or not pa.types.is_dictionary(kind)))
         if role.startswith(FLAG):
             fits = pa.types.is_integer(kind) and has_bits(roles[role], wanted.quality_mask, file.satellite)
         else:

@@ -42,6 +42,7 @@ TAPS = 16
 TRANSFORM_DEGREE = 60
 DEGREE = 15
 """Degree of the polynomial of each tap."""
+N_COEFFICIENTS = DEGREE + 1
 MAX_FOLDS = 16
 """Largest number of circles that the cells of f may cover: enough for 8 combs up to ``df T`` of 1.9."""
 
@@ -82,7 +83,7 @@ class Kernel:
         return np.asarray(np.polynomial.chebyshev.chebval(m / edge, fit), np.float64)
 
     def coefficients(self) -> NDArray[np.float64]:
-        """Polynomials of the taps, ``[DEGREE + 1, TAPS]``, highest power last.
+        """Polynomials of the taps, ``[N_COEFFICIENTS, TAPS]``, highest power last.
 
         Tap ``a`` is the cell ``ceil(x - TAPS/2) + a`` of a point at ``x`` cells; the variable is
         ``u = 2 (ceil(x - TAPS/2) - (x - TAPS/2)) - 1`` in [-1, 1].
@@ -93,7 +94,7 @@ class Kernel:
 @lru_cache(maxsize=8)
 def _coefficients(kernel: Kernel) -> NDArray[np.float64]:
     nodes = np.cos(np.pi * (np.arange(64) + 0.5) / 64)
-    out = np.zeros((DEGREE + 1, TAPS))
+    out = np.zeros((N_COEFFICIENTS, TAPS))
     for a in range((TAPS - kernel.width) // 2, (TAPS + kernel.width) // 2):
         distance = (nodes + 1) / 2 + a - TAPS / 2
         fit = np.polynomial.chebyshev.chebfit(nodes, kernel.value(distance / (kernel.width / 2)), DEGREE)

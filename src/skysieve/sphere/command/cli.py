@@ -28,6 +28,7 @@ from skysieve.core.command import (
     VerboseOption,
     check_output,
     check_picture,
+    choice,
     flat_options,
     option,
     read_stdin,
@@ -50,17 +51,9 @@ PIXEL_EPS = 1e-9
 KERNEL, MAPS = "Kernel (one of them)", "Maps"
 
 
-def choice(name: str, choices: dict[str, str] | tuple[str, ...], help: str, panel: str) -> Any:
-    """An option with some choices; for a dict the help lists what each of them means."""
-    if isinstance(choices, dict):
-        help += " " + "; ".join(f"{c}: {meaning}" for c, meaning in choices.items()) + "."
-
-    def read(text: str) -> str:
-        if text not in choices:
-            raise typer.BadParameter(f"{text!r}: expected one of {', '.join(choices)}")
-        return text
-
-    return option(name, help=help, panel=panel, metavar="|".join(choices), parser=read)
+def explained(help: str, choices: Mapping[str, str]) -> str:
+    """A help text that says what each choice means."""
+    return f"{help} {'; '.join(f'{name}: {meaning}' for name, meaning in choices.items())}."
 
 
 def with_kernels(command: Callable[..., None]) -> Callable[..., None]:
@@ -121,9 +114,17 @@ def smooth(
         int, option("--hdu", help="Extension of the file that holds the maps. The default is 1.", panel=MAPS)
     ] = 1,
     masked: Annotated[
-        str, choice("--masked", MASKED, "How bad pixels are treated. The default is zero.", MAPS)
+        str,
+        choice(
+            "--masked",
+            values=MASKED,
+            help=explained("How bad pixels are treated. The default is zero.", MASKED),
+            panel=MAPS,
+        ),
     ] = "zero",
-    flux: Annotated[str, choice("--flux", FLUX, "What is preserved. The default is none.", MAPS)] = "none",
+    flux: Annotated[
+        str, choice("--flux", values=FLUX, help=explained("What is preserved. The default is none.", FLUX), panel=MAPS)
+    ] = "none",
     positive: Annotated[
         bool,
         option(
@@ -151,16 +152,25 @@ def smooth(
         ),
     ] = False,
     method: Annotated[
-        str, choice("--method", METHOD_HELP, "How to compute. The default is auto.", COMPUTATION)
+        str,
+        choice(
+            "--method",
+            values=METHOD_HELP,
+            help=explained("How to compute. The default is auto.", METHOD_HELP),
+            panel=COMPUTATION,
+        ),
     ] = "auto",
     quadrature: Annotated[
         str | None,
         choice(
             "--quadrature",
-            QUADRATURES,
-            "Weights of the pixels. The default is band, but ring with --flux conserve, --positive, --nside-out and "
-            "--masked normalize.",
-            COMPUTATION,
+            values=QUADRATURES,
+            help=explained(
+                "Weights of the pixels. The default is band, but ring with --flux conserve, --positive, --nside-out "
+                "and --masked normalize.",
+                QUADRATURES,
+            ),
+            panel=COMPUTATION,
         ),
     ] = None,
     eps: Annotated[
@@ -175,7 +185,10 @@ def smooth(
     dtype: Annotated[
         str | None,
         choice(
-            "--dtype", DTYPES, "Type of the arithmetic and of the result. The default is that of the maps.", COMPUTATION
+            "--dtype",
+            values=DTYPES,
+            help="Type of the arithmetic and of the result. The default is that of the maps.",
+            panel=COMPUTATION,
         ),
     ] = None,
     iterations: Annotated[

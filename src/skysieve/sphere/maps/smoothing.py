@@ -26,7 +26,7 @@ from skysieve.sphere.kernels.shapes import Gaussian, Window
 
 from .fits_cards import BAD_DATA, stokes
 from .harmonics import HealpySmoothing, at_other_pixels, resampled
-from .io import SkyMaps, read_maps
+from .io import ROW, SkyMaps, read_maps
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -55,8 +55,6 @@ FLUX: dict[str, str] = {"none": "the kernel's sum", "conserve": "the sum over al
 SMALL_PIXELS = 12 * 16**2 + 1
 """Below this number of pixels of all maps, "auto" smooths maps in host memory on the CPU: 0.65 ms at nside 16 on two
 cores, where an H200 takes 0.8 ms up to nside 64, nearly all for launches and copies."""
-ROW = 1024
-"""Pixels of a row of the tables that healpy writes."""
 DEVICE_COPIES = 12
 """Multiple of the maps' bytes that must be free on a GPU for maps in host memory to be smoothed there."""
 MOST_IN_CENTRE = 0.3

@@ -228,15 +228,3 @@ def header_text(
         "BW": repr(foff * nchan), "MJD_START": repr(tstart), "OBS_OFFSET": 0,
     }  # fmt: skip
     return "".join(f"{k} {v}\n" for k, v in keys.items()).encode().ljust(HEADER, b"\0")
-
-
-def write_dada(
-    path: str | os.PathLike[str], x: NDArray[np.int8], *, tsamp: float, fch1: float, foff: float, tstart: float = 0.0
-) -> None:
-    """Write 8-bit voltages, shape (samples, polarisations, channels, 2), as a PSRDADA file."""
-    from skysieve.core.files import written
-
-    _, npol, nchan, _ = x.shape
-    with written(path) as part, open(part, "wb") as file:
-        file.write(header_text(npol, nchan, tsamp=tsamp, fch1=fch1, foff=foff, tstart=tstart))
-        file.write(np.ascontiguousarray(x.transpose(0, 2, 1, 3), np.int8).tobytes())

@@ -208,7 +208,6 @@ class StreamSearch(Plan):
         self._held = History(observation, kind, most, history, rows - history)
         self._fb = Filterbank([self._held])
         self._source = LiveSource(self._fb, sorted(set(ignore)), self.length)
-        self.live_channels = 1 - len(set(ignore)) / observation.nchan
         tables = [t.table for t in self.job.made]
         how = "brute" if method == "brute" else self.job.how
         pace = self._pace(step)

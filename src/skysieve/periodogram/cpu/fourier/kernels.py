@@ -16,7 +16,10 @@ import numpy as np
 
 from skysieve.core.cpu.jit import njit
 from skysieve.periodogram.cpu.comb_simd import (
+    CELL,
+    GROUP,
     LANES,
+    STEP,
     dft16_cells,
     dft16_lanes,
     dft16_twice,
@@ -27,15 +30,10 @@ from skysieve.periodogram.cpu.comb_simd import (
 )
 from skysieve.periodogram.cpu.direct import cos_sin, select
 from skysieve.periodogram.cpu.state import ROW
-from skysieve.periodogram.numerics.nufft import DEGREE, TAPS, M
+from skysieve.periodogram.numerics.nufft import N_COEFFICIENTS, TAPS, M
 
 from .simd import VECTORS, WIDE, collect, combine, factorise, sinusoid, substitute, verdict
 
-N_COEFFICIENTS = DEGREE + 1
-CELL = 2 * LANES
-STEP = 16 * CELL
-GROUP = 16 * STEP
-"""Elements of a complex cell of all lanes, of 16 of them, and of 256 (as in ``cpu.comb``)."""
 PIVOT = 1e-8
 """A pivot of the normal matrix below this fraction of the weight of the column's rows makes a power NaN."""
 SINGULAR = 1e-14

@@ -10,7 +10,7 @@ import numpy as np
 
 from skysieve.periodogram.contract import METHODS
 from skysieve.periodogram.cpu.chunk import ChunkSearch
-from skysieve.periodogram.cpu.comb_simd import LANES
+from skysieve.periodogram.cpu.comb_simd import GROUP, LANES, STEP
 from skysieve.periodogram.cpu.cost import GROUPS
 from skysieve.periodogram.cpu.state import ROW
 from skysieve.periodogram.numerics import fourier, nufft
@@ -150,7 +150,7 @@ def make_work(
     want = {
         "c": points, "s": points, "shifted": points, "cell": points * top if nufft else 1, "weight": rows,
         "re": points * top, "im": points * top, "cells": cells if nufft else 1,
-        "scratch": (channels + 1) * kernels.GROUP if nufft else 1, "x": max(1, channels) * kernels.STEP,
+        "scratch": (channels + 1) * GROUP if nufft else 1, "x": max(1, channels) * STEP,
         "values": tables.n_values * WIDE, "upper": (entries + 1) * WIDE, "lower": (entries + 1) * WIDE,
         "inverse": columns * WIDE, "beta": columns * WIDE, "sound": WIDE, "small": WIDE, "block": block,
     }  # fmt: skip
