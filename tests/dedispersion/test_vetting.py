@@ -11,7 +11,7 @@ from skysieve.dedispersion import Candidates, Filterbank, fake, inject_pulses, p
 from skysieve.dedispersion.clean.receiver import Cleaner
 from skysieve.dedispersion.injections.interference import with_interference
 from skysieve.dedispersion.injections.pulses import Pulse
-from skysieve.dedispersion.single_pulse.cpu_look import even, redness, strong_few
+from skysieve.dedispersion.single_pulse.cpu_look import even, highest_sums, redness, strong_few
 from skysieve.dedispersion.single_pulse.vetting import (
     IMPULSES,
     REASONS,
@@ -20,7 +20,6 @@ from skysieve.dedispersion.single_pulse.vetting import (
     WEAK,
     Look,
     Vetting,
-    _highest,
 )
 from skysieve.dedispersion.stream import StreamSearch
 
@@ -231,12 +230,12 @@ def test_the_rest_of_the_band_suggests_the_same_snr(bands):
     rng, variance = np.random.default_rng(2), np.ones(bands)
     excess = rng.normal(7 / math.sqrt(bands), 1, (2000, bands))
     excess += (7 - excess.sum(axis=1) / math.sqrt(bands))[:, None] / math.sqrt(bands)
-    found = np.array([even(x, variance, _highest(bands)) for x in excess])
+    found = np.array([even(x, variance, highest_sums(bands)) for x in excess])
     assert abs(found.mean() - 7) < 0.1
     assert (found < WEAK * 6.7).mean() < 0.01
     excess[:, : bands // 8] += 7 / math.sqrt(bands / 8)
     excess -= excess.mean(axis=1)[:, None] - 7 / math.sqrt(bands)
-    assert np.mean([even(x, variance, _highest(bands)) < WEAK * 6.7 for x in excess]) > 0.85
+    assert np.mean([even(x, variance, highest_sums(bands)) < WEAK * 6.7 for x in excess]) > 0.85
 
 
 @pytest.mark.parametrize(("time", "stop", "span"), [(0.2, 6000, (0, 2205)), (2.5, 4000, (0, 4000))])

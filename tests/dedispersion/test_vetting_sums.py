@@ -8,7 +8,7 @@ from scipy.interpolate import BSpline
 
 from skysieve.core.cpu.jit import interpreted
 from skysieve.dedispersion.single_pulse import cpu_look, cpu_vetting
-from skysieve.dedispersion.single_pulse.vetting import Arrivals, Look, _flattened, _highest, _windows
+from skysieve.dedispersion.single_pulse.vetting import Arrivals, Look, _flattened, _windows
 
 SIDE, WIDTH, GUARD, CHANNELS = 20, 6, 4, 40
 EDGES = np.array([0, 9, 21, 40])
@@ -147,7 +147,7 @@ def test_what_a_cut_out_shows(w, strong, compiled):
     flat, flat_v = rng.normal(size=(2, bands, 2 * side + w + 62)) ** 2
     s, q, s0, q0 = (np.concatenate([np.zeros((bands, 1)), np.cumsum(y, axis=1)], axis=1) for y in (x, v, flat, flat_v))
     pulsed, var = np.arange(bands) >= 28, rng.uniform(0.2, 0.4, 2 * bands)
-    numbers, windows, highest = np.empty(10), _windows(w, side), _highest(bands)
+    numbers, windows, highest = np.empty(10), _windows(w, side), cpu_look.highest_sums(bands)
     options = w, side, guard, near, var, size, *windows, highest
     how(cpu_look.see)(s0, q0, s, q, late + side, pulsed, *options, numbers)
     look = Look(*numbers.tolist())

@@ -6,14 +6,33 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from skysieve.core.cpu.jit import njit
 
-from .vetting import BRIGHTER, BROAD, FEW, LEAST_QUIET, LOUDEST, QUIET, STRONGEST
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 JIT = {"nogil": True, "error_model": "numpy"}
+STRONGEST = 0.19
+"""Part of the sub-bands that interference of a narrow band fills."""
+BROAD = 8
+"""Parts of the band in which the power of a candidate is compared with that of windows without dispersion: few, since
+noise adds to each."""
+FEW = 16, 0.6
+"""If one of so many parts of the sub-bands, the strongest, has more than so much of the power, it is left out: bursts
+fill more of them."""
+LOUDEST = 8
+"""One of so many parts of the sub-bands, the strongest, is left out of `vetting.Look.even`: about what radar fills."""
+BRIGHTER = 2.0
+"""S/N by which sub-bands of known interference exceed what the others suggest, from which on the others alone count."""
+QUIET, LEAST_QUIET = 0.66, 6
+"""Scatter of the windows of white noise that are not above the median of the five around them, over that of all; and
+such windows from which it is known."""
 MAD = 1.4826
 """Standard deviation of normal numbers over the median of their absolute values."""
 
@@ -115,6 +134,16 @@ def strong_few(excess, variance, pulsed, few):
     if over(sums[1], root) > free * over(root, other) + BRIGHTER:
         return free * over(math.sqrt(powers[0] + powers[1]), other)
     return math.nan
+
+
+@lru_cache(maxsize=8)
+def highest_sums(most: int) -> NDArray[np.float64]:
+    """``highest`` of `even`, for up to ``most`` sub-bands (Blom 1958)."""
+    found = np.zeros(most + 1)
+    for n in range(1, most + 1):
+        k = max(1, round(n / LOUDEST))
+        found[n] = sum(NormalDist().inv_cdf((n - i - 0.375) / (n + 0.25)) for i in range(k))
+    return found
 
 
 @njit(**JIT)

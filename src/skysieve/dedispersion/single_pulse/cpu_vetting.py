@@ -11,8 +11,8 @@ import numpy as np
 
 from skysieve.core.cpu.jit import in_interpreter, njit
 
-from .vetting import LEAST_KNOWN
-
+LEAST_KNOWN = 32
+"""Samples of a channel beside a candidate, from which its level and sigma are known."""
 JIT = {"nogil": True, "error_model": "numpy"}
 ANY_ORDER = JIT | {"fastmath": {"reassoc", "nsz"}}
 """Sums over the channels of a sub-band may be taken in any order, so by vector instructions."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import lru_cache, partial
-from statistics import NormalDist
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,25 +40,17 @@ LEAST_CHANNELS = 32
 """Data of fewer channels are not looked at: there are too few sub-bands to compare."""
 MOST_BANDS, LEAST_BAND = 32, 4
 """Most sub-bands, and channels of a sub-band, at least."""
-STRONGEST = 0.19
-"""Part of the sub-bands that interference of a narrow band fills."""
 NARROW = 0.4, 0.25
 """A candidate is narrow if its S/N in the other sub-bands, over that in all, is below the first number, and the best
 window without dispersion lacks less than the second one of its power."""
 LOW_DM, UNRESOLVED = 3.0, 0.25
 """A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM."""
-BROAD = 8
-"""Parts of the band in which the power of a candidate is compared with that of windows without dispersion: few, since
-noise adds to each."""
 BETTER = 1.4, 20.0
 """A candidate of any DM is vetoed if the best window without dispersion has more than so many times its power there,
 and so much more."""
 MARGIN = 9.0, 0.05
 """A candidate is dispersed if its power exceeds that of the best window without dispersion by so much, and by this part
 of it."""
-FEW = 16, 0.6
-"""If one of so many parts of the sub-bands, the strongest, has more than so much of the power, it is left out: bursts
-fill more of them."""
 RESOLVED, SURELY = 2.0, 4.0
 """Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion is
 stronger than a pulse, and from which on a pulse is `dispersed`, too."""
@@ -73,19 +64,12 @@ about 0.92 and more, other candidates that are dispersed 0.90 and less)."""
 SPREAD, SPREAD_WEAK = (10.0, 0.3), 0.88
 """Widths, and a part of the power: a candidate has to reach `SPREAD_WEAK` of the threshold instead of `WEAK` if its
 sweep is more than these widths and the best window without dispersion has less than this part of its power."""
-LOUDEST = 8
-"""One of so many parts of the sub-bands, the strongest, is left out of `Look.even`: about what radar fills."""
-BRIGHTER = 2.0
-"""S/N by which sub-bands of known interference exceed what the others suggest, from which on the others alone count."""
 CHANCES, LOUDER = 4, 2.0
 """Times that the events of vetoed candidates are grouped, and the S/N by which they are stronger than these explain."""
 LONGEST = 0.04
 """Seconds of an impulse, at most."""
 RED, SURE = 2.5, 5.5
 """Scatter of neighbouring windows, over that of white noise, from which on it is red; and S/N over it that is sure."""
-QUIET, LEAST_QUIET = 0.66, 6
-"""Scatter of the windows of white noise that are not above the median of the five around them, over that of all; and
-such windows from which it is known."""
 EVEN = 0.4, 1.6
 """The S/N against the samples beside a candidate, over its own, where the level is even."""
 SIDE, LEAST_SIDE = 16, 128
@@ -94,8 +78,6 @@ PARTS = 8
 """Bins of a window: wide ones are binned."""
 SLICE = 2**22
 """Samples that are read at a time."""
-LEAST_KNOWN = 32
-"""Samples of a channel beside a candidate, from which its level and sigma are known."""
 KNOTS, KNOT_SECONDS = 6.0, 0.25
 """Distance of the knots of the line that slow changes of the level follow: widths, and seconds at least."""
 ROW_STEPS, BAND_STEPS, BIN_STEPS, BESIDE_STEPS = 40.0, 280.0, 8.0, 9000.0
@@ -166,7 +148,7 @@ class Look:
         Sum over sub-bands of the squares of their S/N: of the window, and of the best window without dispersion that
         covers it there.
     broad, broad_undispersed : float
-        The same for `BROAD` parts of the band.
+        The same for `cpu_look.BROAD` parts of the band.
     sweep : float
         Widths by which the arrival differs over the sub-bands that carry its power.
     red : float
@@ -371,6 +353,8 @@ class Vetting:
 
         ``pulsed`` are the channels in which pulses were removed before it.  None if its samples are gone.
         """
+        from .cpu_look import highest_sums
+
         bin_ = max(1, width // PARTS)
         w, side = round(width / bin_), -(-self.side(width) // bin_)
         arrivals = self._arrivals(dm, bin_)
@@ -394,7 +378,7 @@ class Vetting:
         near, numbers = max(1, min(_beside(w), side - guard)), np.empty(len(fields(Look)))
         see(
             s0, q0, s, q, arrivals.mean + side, in_bands, w, side, guard, near, var, bin_, *_windows(w, side),
-            _highest(bands), numbers,
+            highest_sums(bands), numbers,
         )  # fmt: skip
         return Look(*numbers.tolist())
 
@@ -445,6 +429,8 @@ def kernels() -> tuple[Any, ...]:
 
 def look_at_one(dtype: str, everything: bool) -> None:
     """Compile them for samples of a type; all but the last one, or everything."""
+    from .cpu_look import highest_sums
+
     sum_channels, add_bands, flatten, see = kernels()
     rows, gone, start = _in_kind(np.zeros((2, 8), dtype)), np.zeros((2, 8), np.bool_), np.zeros(8, np.int64)
     sums, (mean, var), edges = np.zeros((3, 8)), np.zeros((2, 8)), np.array([0, 8])
@@ -454,7 +440,7 @@ def look_at_one(dtype: str, everything: bool) -> None:
     add_bands(rows, gone, 0, 1, start, edges, sums, mean, var, gone[0], flat, lined)
     (s0, q0), (s, q) = _flattened(flatten, flat, lined, Arrivals.of(start, edges), 1, 2, 4.0)
     if everything:
-        see(s0, q0, s, q, mean[:1], gone[0, :1], 1, 3, 1, 1, var, 1, *_windows(1, 3), _highest(1), np.empty(10))
+        see(s0, q0, s, q, mean[:1], gone[0, :1], 1, 3, 1, 1, var, 1, *_windows(1, 3), highest_sums(1), np.empty(10))
 
 
 def counted(reasons: NDArray[np.str_]) -> dict[str, int]:
@@ -506,16 +492,6 @@ def _splines(bins: int, spaces: int) -> tuple[NDArray[np.float64], NDArray[np.in
     begin, end = (np.searchsorted(np.arange(bins) + 0.5, knots + 2 * x * step) for x in (-1, 1))
     u = np.abs(np.arange((end - begin).max()) + (begin - knots + 0.5)[:, None]) / step
     return np.where(u < 1, 4 + u * u * (3 * u - 6), (2 - u) * (2 - u) * (2 - u)), begin, end
-
-
-@lru_cache(maxsize=8)
-def _highest(most: int) -> NDArray[np.float64]:
-    """``highest`` of `cpu_look.even`, for up to ``most`` sub-bands (Blom 1958)."""
-    found = np.zeros(most + 1)
-    for n in range(1, most + 1):
-        k = max(1, round(n / LOUDEST))
-        found[n] = sum(NormalDist().inv_cdf((n - i - 0.375) / (n + 0.25)) for i in range(k))
-    return found
 
 
 def _beside(width: int) -> int:
