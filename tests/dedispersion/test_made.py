@@ -82,6 +82,18 @@ def test_a_pulse_in_data_without_noise_has_no_snr():
     assert inject(fb, dm=1, time=0.05, snr=10, width=2e-3, sigma=1.0).read().max() > 5
 
 
+@pytest.mark.parametrize(("nbits", "sigma"), [(8, 1.5), (4, 2.5), (2, 0.94), (8, 16.0)])
+def test_a_pulse_in_coarse_samples_has_its_snr(nbits, sigma):
+    """The counts that are added, beside those of the S/N by the noise that was made, rounding included."""
+    rng = np.random.default_rng(nbits)
+    top = 2**nbits - 1
+    x = np.clip(np.rint(rng.normal(1.4 if nbits == 2 else top / 3, sigma, (256, 4000))), 0, top).astype(np.uint8)
+    fb = Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3, nbits=nbits)
+    added = inject(fb, dm=50, time=2.0, snr=25, width=8e-3).read().astype(int) - x
+    asked = 25 * math.sqrt((x.std(axis=1) ** 2).sum() * 8)
+    assert added.sum() == pytest.approx(asked, rel=0.02)
+
+
 def test_what_is_not_finite_spoils_no_pulse():
     x = np.random.default_rng(0).normal(0, 1, (4, 1000)).astype(np.float32)
     clean = inject(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3), dm=1, time=0.5, snr=50, width=4e-3).read()

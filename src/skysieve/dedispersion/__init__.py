@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
     from skysieve.dedispersion.data.requantise import requantise
     from skysieve.dedispersion.data.sigproc import BadFile
-    from skysieve.dedispersion.data.simulate import fake, inject
+    from skysieve.dedispersion.data.simulate import fake
     from skysieve.dedispersion.data.write import write_dat, write_fil, write_tim
     from skysieve.dedispersion.dm_plan.plan import DMPlan, plan
     from skysieve.dedispersion.injections.campaign import completeness
     from skysieve.dedispersion.injections.grid import PulseGrid
-    from skysieve.dedispersion.injections.inject import inject_grid, inject_pulses
+    from skysieve.dedispersion.injections.inject import inject, inject_grid, inject_pulses
     from skysieve.dedispersion.injections.noise import Noise
     from skysieve.dedispersion.injections.pulses import Pulse
     from skysieve.dedispersion.injections.result import Completeness
@@ -109,7 +109,7 @@ _HOMES = {
     "find_dropped": "skysieve.dedispersion.clean.dropouts",
     "inject_grid": "skysieve.dedispersion.injections.inject",
     "inject_pulses": "skysieve.dedispersion.injections.inject",
-    "inject": "skysieve.dedispersion.data.simulate",
+    "inject": "skysieve.dedispersion.injections.inject",
     "plan": "skysieve.dedispersion.dm_plan.plan",
     "SearchPlan": "skysieve.dedispersion.single_pulse.search",
     "DedispersionPlan": "skysieve.dedispersion.api",

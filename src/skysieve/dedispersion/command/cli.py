@@ -586,8 +586,8 @@ def inject(
     - skysieve dedisp inject a.fil --dm 100 --time 3.2 --snr 12 --width 0.004 -o b.fil
     - skysieve dedisp inject a.fil --grid "dm=100,300;width=0.002;snr=10,20" -o b.fil --truth b.csv
     """
-    from skysieve.dedispersion.data.simulate import inject as make
     from skysieve.dedispersion.data.write import write_fil
+    from skysieve.dedispersion.injections.inject import inject as make
     from skysieve.dedispersion.injections.inject import inject_grid, truth_table
     from skysieve.dedispersion.injections.interference import with_interference
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .delays import delay_seconds
-from .filterbank import Filterbank, Paths, as_filterbank
+from .filterbank import Filterbank
 from .observation import DM_CONSTANT, Observation, check_tsamp, regular_freqs
 from .readers import Reader, gaps_of, lost_of
 from .write import write_fil
@@ -18,7 +18,7 @@ from .write import write_fil
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["fake", "inject"]
+__all__ = ["fake"]
 
 NOISE_BLOCK = 4096
 """Samples that are drawn at a time: the noise of such a block depends only on the seed and the number of the block."""
@@ -125,7 +125,7 @@ class PulseReader:
         return np.clip(wide, info.min, self.maximum or info.max).astype(self.dtype)
 
 
-def _shape(
+def top_hat(
     obs: Observation, dm: float, t0: float, width: float, scatter: float, alpha: float, dm_constant: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """A unit pulse: its first sample in each channel, and its mean height in each sample, shape (nchan, samples).
@@ -153,7 +153,7 @@ def _shape(
     return first, np.diff(area(edges), axis=1)
 
 
-def _scatter_arguments(scatter: float, alpha: float) -> None:
+def check_scatter(scatter: float, alpha: float) -> None:
     if not (math.isfinite(scatter) and scatter >= 0):
         raise ValueError(f"scatter={scatter!r}: expected seconds, at least 0")
     if not math.isfinite(alpha):
@@ -232,7 +232,7 @@ def fake(
     for name, given_number in (("dm", dm), ("snr", snr), ("height", height)):
         if given_number is not None and not math.isfinite(given_number):
             raise ValueError(f"{name}={given_number!r}: expected a finite number")
-    _scatter_arguments(scatter, alpha)
+    check_scatter(scatter, alpha)
     if nchan < 1:
         raise ValueError(f"nchan={nchan}: expected at least 1")
     step = check_tsamp(float(tsamp))
@@ -260,105 +260,13 @@ def fake(
         tall = snr / math.sqrt(nchan * width / step)
     pulses: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
     for t in when:
-        first, unit = _shape(obs, dm, t, width, scatter, alpha, dm_constant)
+        first, unit = top_hat(obs, dm, t, width, scatter, alpha, dm_constant)
         pulses.append((first, (unit * (tall * sigma)).astype(np.float32)))
     fb = Filterbank([PulseReader(NoiseReader(obs, nsamp, seed, *LEVELS[nbits]), pulses, analog=True)])
     if path is None:
         return fb
     write_fil(path, fb)
     return Filterbank.open(path)
-
-
-def inject(
-    data: Filterbank | Paths,
-    *,
-    dm: float,
-    time: float,
-    snr: float,
-    width: float,
-    scatter: float = 0.0,
-    alpha: float = 4.0,
-    sigma: Any = None,
-    dm_constant: float = DM_CONSTANT,
-) -> Filterbank:
-    """Add a pulse of known S/N to data.
-
-    The counts that are added sum to those of the S/N within half a count: fractions are carried from sample to sample
-    and from channel to channel.  Less is added only where samples are clipped.
-
-    Parameters
-    ----------
-    data : Filterbank, path or sequence of paths
-        The data are not changed.
-    dm, time : float
-        pc / cm^3; time in seconds at which the middle of the pulse arrives at the top of the band.
-    snr : float
-        S/N of the window that holds the de-dispersed pulse, before scattering widens it.
-    width : float
-        Seconds.
-    scatter, alpha : float
-        See `fake`.
-    sigma : array_like, optional
-        Noise of each channel, in counts; by default measured around the pulse (quartiles of up to 16384 samples).
-    dm_constant : float
-
-    Returns
-    -------
-    Filterbank
-        The data with the pulse, which is added when samples are read.
-
-    Raises
-    ------
-    ValueError
-        The pulse reaches beyond the data, or the data have no noise.
-
-    Examples
-    --------
-    >>> fb = fake(nchan=16, duration=0.5, tsamp=1e-3, fch1=1500, foff=-1, period=None)
-    >>> one = inject(fb, dm=10, time=0.2, snr=30, width=5e-3)
-    >>> int(one.read().sum(dtype=int) - fb.read().sum(dtype=int)) > 0
-    True
-    """
-    for name, value in (("snr", snr), ("width", width)):
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}={value!r}: expected a number above 0")
-    for name, value in (("dm", dm), ("time", time)):
-        if not math.isfinite(value):
-            raise ValueError(f"{name}={value!r}: expected a finite number")
-    _scatter_arguments(scatter, alpha)
-    fb = as_filterbank(data)
-    obs = fb.observation
-    first, unit = _shape(obs, dm, time, width, scatter, alpha, dm_constant)
-    if first.min() < 0 or int(first.max()) + math.ceil(width / obs.tsamp) > fb.nsamp:
-        raise ValueError(
-            f"time={time!r}: the pulse covers samples {first.min()} to {first.max() + unit.shape[1]}, "
-            f"the data have {fb.nsamp}"
-        )
-    if sigma is None:
-        middle = max(0, min(int(first[0]) - 8192, fb.nsamp - 16384))
-        block = fb.block(middle, min(16384, fb.nsamp))
-        spread = np.array([robust_sigma(row[np.isfinite(row)]) for row in block])
-    else:
-        spread = np.broadcast_to(np.asarray(sigma, np.float64), (fb.nchan,))
-    samples = width / obs.tsamp
-    total = math.sqrt(float((spread**2).sum()))
-    if not (math.isfinite(total) and total > 0):
-        raise ValueError(f"snr={snr!r}: the noise around the pulse is {total:g} counts, so it has none; give sigma")
-    wanted = unit * (snr * total * math.sqrt(samples) / (fb.nchan * samples))
-    if fb.dtype.kind == "f":
-        added = wanted.astype(np.float32)
-    else:
-        running = np.rint(np.cumsum(wanted))
-        added = np.diff(running, prepend=0.0).reshape(unit.shape).astype(np.int32)
-    return Filterbank([PulseReader(whole_reader(fb), [(first, added)], analog=False)])
-
-
-def robust_sigma(values: NDArray[Any]) -> float:
-    """Sigma from the quartiles, or from the standard deviation if these are equal; 0 without values."""
-    if not values.size:
-        return 0.0
-    low, high = np.percentile(values, [25, 75])
-    return float((high - low) / 1.3489795 if high > low else values.std(dtype=np.float64))
 
 
 def whole_reader(fb: Filterbank) -> Reader:

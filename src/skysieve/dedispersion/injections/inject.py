@@ -1,7 +1,8 @@
-"""Many pulses of known S/N in one file, with a table of what was injected."""
+"""Pulses of known S/N in a file: one, or many with a table of what was injected."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,11 @@ import numpy as np
 
 from skysieve.dedispersion.data.filterbank import Filterbank, as_filterbank
 from skysieve.dedispersion.data.observation import DM_CONSTANT
-from skysieve.dedispersion.data.simulate import PulseReader, whole_reader
+from skysieve.dedispersion.data.simulate import PulseReader, check_scatter, top_hat, whole_reader
 
 from .grid import PulseGrid
-from .noise import Levels, Noise, levels
-from .pulses import Pulse, extent, record
+from .noise import Levels, Noise, levels, measured
+from .pulses import Pulse, extent, record, whole_counts
 from .segments import Placed, counts_of, ideal, place
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from skysieve.dedispersion.data.filterbank import Paths
 
-__all__ = ["TRUTHS", "inject_grid", "inject_pulses", "truth_table"]
+__all__ = ["TRUTHS", "inject", "inject_grid", "inject_pulses", "truth_table"]
 
 TRUTHS = np.dtype([
     ("snr", "f8"), ("dm", "f8"), ("time", "f8"), ("mjd_top", "f8"), ("width", "f8"), ("effective_width", "f8"),
@@ -32,7 +33,89 @@ TRUTHS = np.dtype([
 """Columns of what was injected.  ``time`` (s) and ``mjd_top`` are those of the middle of the ideal boxcar, of length
 ``effective_width``, at the top of the band; ``clipped`` is the fraction of the counts that the range of the samples cut
 off."""
+NEAR = 16_384
+"""Samples around one pulse from which its noise is measured."""
 UNITS = {"dm": "pc / cm3", "time": "s", "mjd_top": "d", "width": "s", "effective_width": "s", "scatter": "s"}
+
+
+def inject(
+    data: Filterbank | Paths,
+    *,
+    dm: float,
+    time: float,
+    snr: float,
+    width: float,
+    scatter: float = 0.0,
+    alpha: float = 4.0,
+    sigma: Any = None,
+    dm_constant: float = DM_CONSTANT,
+) -> Filterbank:
+    """Add a pulse of known S/N to data.
+
+    The counts that are added sum to those of the S/N within half a count: fractions are carried from sample to sample
+    and from channel to channel.  Where a sample has its largest value already, nothing can be added; the others get
+    more.
+
+    Parameters
+    ----------
+    data : Filterbank, path or sequence of paths
+        The data are not changed.
+    dm, time : float
+        pc / cm^3; time in seconds at which the middle of the pulse arrives at the top of the band.
+    snr : float
+        S/N of the window that holds the de-dispersed pulse, before scattering widens it.
+    width : float
+        Seconds.
+    scatter, alpha : float
+        See `fake`.
+    sigma : array_like, optional
+        Noise of each channel, in counts; by default measured around the pulse, in up to 16,384 samples.
+    dm_constant : float
+
+    Returns
+    -------
+    Filterbank
+        The data with the pulse, which is added when samples are read.
+
+    Raises
+    ------
+    ValueError
+        The pulse reaches beyond the data, or the data have no noise.
+
+    Examples
+    --------
+    >>> from skysieve.dedispersion import fake
+    >>> fb = fake(nchan=16, duration=0.5, tsamp=1e-3, fch1=1500, foff=-1, period=None)
+    >>> one = inject(fb, dm=10, time=0.2, snr=30, width=5e-3)
+    >>> int(one.read().sum(dtype=int) - fb.read().sum(dtype=int)) > 0
+    True
+    """
+    for name, value in (("snr", snr), ("width", width)):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name}={value!r}: expected a number above 0")
+    for name, value in (("dm", dm), ("time", time)):
+        if not math.isfinite(value):
+            raise ValueError(f"{name}={value!r}: expected a finite number")
+    check_scatter(scatter, alpha)
+    fb = as_filterbank(data)
+    obs = fb.observation
+    first, unit = top_hat(obs, dm, time, width, scatter, alpha, dm_constant)
+    if first.min() < 0 or int(first.max()) + math.ceil(width / obs.tsamp) > fb.nsamp:
+        raise ValueError(
+            f"time={time!r}: the pulse covers samples {first.min()} to {first.max() + unit.shape[1]}, "
+            f"the data have {fb.nsamp}"
+        )
+    begin = max(0, min(int(first[0]) - NEAR // 2, fb.nsamp - NEAR))
+    _, spread, room = measured(fb.block(begin, min(NEAR, fb.nsamp)), fb.maximum)
+    if sigma is not None:
+        spread = np.broadcast_to(np.asarray(sigma, np.float64), (fb.nchan,))
+    samples = width / obs.tsamp
+    total = math.sqrt(float((spread**2).sum()))
+    if not (math.isfinite(total) and total > 0):
+        raise ValueError(f"snr={snr!r}: the noise around the pulse is {total:g} counts, so it has none; give sigma")
+    wanted = unit * (snr * total * math.sqrt(samples) / (fb.nchan * samples))
+    added = wanted.astype(np.float32) if fb.dtype.kind == "f" else whole_counts(wanted, room)
+    return Filterbank([PulseReader(whole_reader(fb), [(first, added)], analog=False)])
 
 
 def inject_pulses(

@@ -15,12 +15,10 @@ from skysieve.dedispersion.data.simulate import LEVELS, NoiseReader
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["LEAST_ROOM", "Levels", "Noise", "clipped_moments", "levels", "measured"]
+__all__ = ["Levels", "Noise", "clipped_moments", "levels", "measured"]
 
 CLIP = 4.0
 """Sigmas beyond which samples do not count for level and sigma."""
-LEAST_ROOM = 0.05
-"""At least this fraction of the samples of a channel is taken to have room for more."""
 PIECES, PIECE = 16, 1024
 """Pieces of data, and samples of each, from which level and sigma of each channel are taken."""
 

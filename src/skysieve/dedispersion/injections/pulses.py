@@ -165,9 +165,17 @@ def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_consta
     return Recorded(first, shape, whole, start + int(place), int(length))
 
 
-def whole_counts(counts: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Whole numbers with the same sum within half a count: fractions are carried from sample to sample."""
-    running = np.rint(np.cumsum(counts))
+LEAST_ROOM = 0.05
+"""At least this fraction of the samples of a channel is taken to have room for more."""
+
+
+def whole_counts(counts: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[np.int32]:
+    """Whole numbers to add to samples, whose sum is that of the counts within half a count.
+
+    Fractions are carried from sample to sample and from channel to channel.  Where a sample has its largest value
+    already, nothing can be added; the others get more (see `noise.Levels.room`).
+    """
+    running = np.rint(np.cumsum(counts / np.maximum(room, LEAST_ROOM)[:, None]))
     return np.diff(running, prepend=0.0).reshape(counts.shape).astype(np.int32)
 
 

@@ -19,7 +19,7 @@ from skysieve.dedispersion.data.simulate import NOISE_BLOCK, NoiseReader, PulseR
 from skysieve.dedispersion.single_pulse.refine import window_snr_of
 
 from .interference import InterferenceReader
-from .noise import LEAST_ROOM, Levels, level_near
+from .noise import Levels, level_near
 from .pulses import Pulse, Recorded, extent, record, spread_per_dm, whole_counts
 
 if TYPE_CHECKING:
@@ -144,13 +144,9 @@ def place(
 
 
 def counts_of(fb: Filterbank, made: Recorded, known: Levels, analog: bool) -> NDArray[Any]:
-    """What is added to the samples: whole counts of integers of a file, whose fractions are carried on.
-
-    Where a sample has its largest value already, nothing can be added; the others get more.
-    """
-    if analog or fb.dtype.kind == "f":
-        return made.counts.astype(np.float32)
-    return whole_counts(made.counts / np.maximum(known.room, LEAST_ROOM)[:, None])
+    """What is added to the samples."""
+    fractions = analog or fb.dtype.kind == "f"
+    return made.counts.astype(np.float32) if fractions else whole_counts(made.counts, known.room)
 
 
 class Maker:

@@ -16,7 +16,7 @@ from skysieve.core.arrays import array_module, to_host
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.injections.grid import PulseGrid
-from skysieve.dedispersion.injections.noise import LEAST_ROOM, measured
+from skysieve.dedispersion.injections.noise import measured
 from skysieve.dedispersion.injections.pulses import Pulse, Recorded, record, spread_per_dm, whole_counts
 from skysieve.dedispersion.stream.records import Injection
 
@@ -193,9 +193,7 @@ class LiveInjector:
         except ValueError:  # the beam is silent
             self.skipped += 1
             return
-        counts: NDArray[Any] = made.counts.astype(np.float32)
-        if not self.real:
-            counts = whole_counts(made.counts / np.maximum(room, LEAST_ROOM)[:, None])
+        counts = made.counts.astype(np.float32) if self.real else whole_counts(made.counts, room)
         self._pulses.append(_Added(number + 1, pulse, made, counts))
 
     def _added(self, one: _Added, start: int, rows: Any, rects: NDArray[np.int64]) -> Any:

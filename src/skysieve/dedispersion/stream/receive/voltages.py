@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skysieve.dedispersion.data.observation import epoch_of
-from skysieve.dedispersion.data.simulate import robust_sigma
+from skysieve.dedispersion.injections.noise import clipped_moments
 from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry, chunks_for
 
 from .dada_file import header_text
@@ -93,8 +93,8 @@ class Voltages:
         self._scaled = source.dtype.kind != "u"
         self._level, self._sigma = np.zeros(o.nchan), np.ones(o.nchan)
         if self._scaled:
-            sigma = np.array([robust_sigma(row) for row in some])
-            self._level, self._sigma = np.median(some, axis=1), np.where(sigma > 0, sigma, 1.0)
+            self._level, sigma = clipped_moments(some)
+            self._sigma = np.where(sigma > 0, sigma, 1.0)
         mean = float(self._power(some.T).mean())
         if not mean > 0:
             raise ValueError("the file has no power: all its samples are 0")
