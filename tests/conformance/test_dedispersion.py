@@ -381,7 +381,7 @@ def test_progress_ends_at_its_total():
         ({"dms": [-1.0]}, ValueError, "below 0"),
         ({"dms": "x"}, TypeError, "dms='x': expected real numbers"),
         ({"dms": [[1], [2, 3]]}, TypeError, "dms="),
-        ({"dms": [1e5]}, ValueError, r"its delay across the band is \d+ samples, the data have 2000"),
+        ({"dms": [1e5]}, ValueError, r"across the band is \d+ samples; the data have 2000"),
         ({"method": "fast"}, ValueError, "method='fast'"),
         ({"max_loss": 1.0}, ValueError, "max_loss=1.0"),
         ({"method": "subband", "width": float("nan")}, ValueError, "width=nan"),

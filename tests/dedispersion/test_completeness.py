@@ -478,7 +478,7 @@ def test_only_channels_without_numbers_and_saturated_ones_are_lost():
 
 def test_files_that_are_too_short_are_named():
     fb = fake(nchan=64, duration=0.2, tsamp=1e-3, fch1=1500, foff=-4, period=None)
-    with pytest.raises(ValueError, match="dms reach 396: its delay across the band is 325 samples, the data have 200"):
+    with pytest.raises(ValueError, match="the delay of DM 396 across the band is 325 samples; the data have 200"):
         completeness(fb, DMS, n=2, dm=(60, 340), threads=1)
     with pytest.raises(ValueError, match=r"covers samples 87 to 361, the data have 200"):
         inject_pulses(fb, [Pulse(300, 0.1, 5e-3, 10)])

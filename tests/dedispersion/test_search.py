@@ -27,6 +27,7 @@ from skysieve.dedispersion.data.delays import delay_seconds, sample_delays, snr_
 from skysieve.dedispersion.single_pulse.candidates import Events
 from skysieve.dedispersion.single_pulse.refine import refined
 from skysieve.dedispersion.single_pulse.search import WIDTHS
+from skysieve.dedispersion.stream import StreamSearch
 
 NOISES = tuple(NOISE)
 
@@ -329,7 +330,7 @@ def test_a_pulse_at_the_very_end_is_found_at_low_dm():
     found = search(fb, np.arange(0, 260, 12.5))
     assert found.dm[0] == pytest.approx(25, abs=5)  # smears by the width
     assert found.time[0] == pytest.approx(5.93, abs=4e-3)
-    with pytest.raises(ValueError, match=r"its delay across the band is \d+ samples, the data have 6000"):
+    with pytest.raises(ValueError, match=r"the delay of DM .* across the band is \d+ samples; the data have 6000"):
         search(fb, [50000.0])
 
 
@@ -399,6 +400,13 @@ def test_boxcars_have_the_false_alarms_of_white_noise():
         expected += len(reference.row_events(white, 2000, WIDTHS, 4.0, "robust"))
     assert expected > 30
     assert abs(len(found.events) - expected) < 5 * math.sqrt(2 * expected)
+
+
+def test_nothing_can_be_found_in_masked_data(pulses):
+    with pytest.raises(ValueError, match="all channels are masked"):
+        search(pulses, [0.0], mask=Mask.channels(pulses.nchan, range(pulses.nchan)))
+    with pytest.raises(ValueError, match="ignore: all channels are left out"):
+        StreamSearch(pulses.observation, plan(pulses, 50.0), dtype="uint8", ignore=range(pulses.nchan))
 
 
 def test_masked_channels_lower_the_signal_to_noise(pulses):
@@ -550,9 +558,11 @@ def test_more_events_than_memory_stop_the_search(pulses, monkeypatch):
 
 
 def test_dms_longer_than_the_data_are_refused_before_memory_is_checked(pulses):
-    with pytest.raises(ValueError, match=r"dms reach 1e\+06: .* the data have 12000; the highest that fits is 9000$"):
+    with pytest.raises(
+        ValueError, match=r"the delay of DM 1e\+06 .* the data have 12000; the highest that fits is 9000$"
+    ):
         search(pulses, [0.0, 100.0, 9000.0, 1e6], memory="20 MiB")
-    with pytest.raises(ValueError, match=r"its delay across the band is \d+ samples, the data have 12000"):
+    with pytest.raises(ValueError, match=r"across the band is \d+ samples; the data have 12000"):
         search(pulses, plan(pulses, 1e6, step=1e3), memory="20 MiB")
 
 

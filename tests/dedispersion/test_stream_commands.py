@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from skysieve.cli import app
 from skysieve.core.metrics.server import PageServer, metrics_page, parse_address
-from skysieve.dedispersion import Filterbank, search
+from skysieve.dedispersion import Filterbank, fake, search
 from skysieve.dedispersion.stream.command.commands import parse_rate, show
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
@@ -210,6 +210,34 @@ def test_commands_on_files(data, tmp_path):
     assert done.output.startswith("sent 31 packets (0 left out")
 
 
+def test_a_stream_of_which_nothing_can_be_searched_fails(data, tmp_path):
+    """The plan is for another receiver."""
+    from skysieve.dedispersion import plan, write_fil
+
+    write_fil(tmp_path / "a.fil", data.fb)
+    plan(fake(nchan=32, duration=1, tsamp=1e-3, fch1=400, foff=-1), 50.0).save(tmp_path / "a.json")
+    done = command("stream", "--from", tmp_path / "a.fil", "--plan", tmp_path / "a.json", "-o", tmp_path / "out",
+                   "--no-plots", "--threads", 1)  # fmt: skip
+    assert done.exit_code == 2
+    assert "its packets are refused" in done.output
+    assert "nothing was searched, since the packets of every stream were refused" in done.output
+
+
+def test_a_run_that_was_killed_before_it_noted_anything_is_reported(data, tmp_path):
+    from skysieve.dedispersion import write_fil
+
+    write_fil(tmp_path / "a.fil", data.fb)
+    out = tmp_path / "out"
+    out.mkdir()
+    state = {"running": True, "streams": {"3": {"made": 1, "mark": None}}}
+    (out / "status.json").write_text(json.dumps(state))
+    data.plan.save(tmp_path / "a.json")
+    done = command("stream", "--from", tmp_path / "a.fil", "--plan", tmp_path / "a.json", "-o", out, "--no-plots",
+                   "--no-raw", "--block", 0.6, "--threads", 1)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "killed before it noted how far it had searched (beam 3): what it missed is not known" in done.output
+
+
 def test_refused_packets_are_reported(data, tmp_path):
     """The loopback interface reports it to the sender; refused packets do not count as sent."""
     from skysieve.dedispersion import write_fil
@@ -255,6 +283,7 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
             (["stream", "--listen", "0", *common, "-t", "0"], "threshold=0"),
             (["stream", "--listen", "0", *common[:2], "-o", tmp_path / "file" / "out"], "there is no folder"),
             (["stream", "--from", tmp_path / "none.fil", *common[:2], "-o", tmp_path / "unmade"], "No such file"),
+            (["stream", "--from", tmp_path / "a.fil", "--dm-max", "1e6", "-o", tmp_path / "unmade"], "DM 1e+06 across"),
             (["stream", "--listen", "0", *common, "--device", "cuda:99"], "cuda"),
             (["stream", "--listen", "0", *common, "--ring", "nan"], "ring=nan"),
             (["stream", "--listen", free, "--listen", free, *common], f"cannot listen on 127.0.0.1:{free}"),

@@ -350,7 +350,9 @@ def check_picture(path: Path | None, overwrite: bool = False) -> None:
         raise ValueError(f"--plot {path}: expected a name that ends in {', '.join('.' + kind for kind in kinds)}")
 
 
-def table_format(path: Path, wanted: str | None, formats: Mapping[str, Any] | Iterable[str]) -> str:
+def table_format(
+    path: Path, wanted: str | None, formats: Mapping[str, Any] | Iterable[str], name: str = "--output"
+) -> str:
     """The format of an output: the option ``--format``, or the ending of the file's name.
 
     Parameters
@@ -361,6 +363,8 @@ def table_format(path: Path, wanted: str | None, formats: Mapping[str, Any] | It
         The option.
     formats : mapping of str, as to TableFormat, or iterable of str
         Formats that the command writes, named by their endings without the dot.
+    name : str
+        The option that names the output.
 
     Raises
     ------
@@ -374,9 +378,9 @@ def table_format(path: Path, wanted: str | None, formats: Mapping[str, Any] | It
     known = list(formats)
     chosen = wanted or ("csv" if path == STDIO else path.suffix.lower().lstrip("."))
     if chosen not in known:
-        name = f"--format {wanted}" if wanted else f"--output {path}"
-        ending = "" if wanted else " (or use --format)"
-        raise ValueError(f"{name}: expected one of {', '.join(known)}{ending}")
+        given = f"--format {wanted}" if wanted else f"{name} {path}"
+        ending = "" if wanted or name != "--output" else " (or use --format)"
+        raise ValueError(f"{given}: expected one of {', '.join(known)}{ending}")
     kind = formats[chosen] if isinstance(formats, Mapping) else None
     if isinstance(kind, TableFormat):
         needs_package(kind)

@@ -318,7 +318,12 @@ def search(
 
     from .several import Outputs, filterbanks, search_each, stands_for_files
 
-    interrupted = "interrupted; the same command continues after the files that are done" if resume else "interrupted"
+    several = each or any(map(stands_for_files, files))
+    interrupted = "interrupted"
+    if resume:
+        interrupted += "; the same command continues after the files that are done"
+    elif several:
+        interrupted += "; nothing was written: --resume keeps the files that are done"
     with report_errors(interrupted), ExitStack() as stack:
         messages = reports.messages()
         dms.check(plan_file)
@@ -343,7 +348,7 @@ def search(
             if started is not None:
                 compile_beside(everything=True)  # loads numba meanwhile
 
-        if each or any(map(stands_for_files, files)):
+        if several:
             if dry_run:
                 raise ValueError(
                     "--dry-run: expected files that are searched as one, not --each, a folder or a pattern"
@@ -613,7 +618,7 @@ def inject(
         if truth is None and output == STDIO:
             raise ValueError("--truth is needed with '-o -', for the table of the pulses")
         table = output.with_suffix(".csv") if truth is None else truth
-        form = table_format(table, None, ("csv", "ecsv"))
+        form = table_format(table, None, ("csv", "ecsv"), "--truth")
         check_output(table, overwrite)
         given = stack.enter_context(data.open(files)) if files else noise
         grid = injected.pulse_grid((50.0, 500.0))
@@ -761,7 +766,9 @@ def completeness(
         if store is not None and not failed:
             store.remove()
         if failed:
-            messages.say(f"{failed} of {len(each)} files could not be used")
+            messages.say(
+                f"{failed} of {len(each)} files could not be used: {len(found)} of {count} pulses were injected"
+            )
             raise typer.Exit(FAILED_SOME)
 
 

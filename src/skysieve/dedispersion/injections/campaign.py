@@ -140,8 +140,6 @@ def completeness(
 
     def execute(plan: SearchPlan, fb: Filterbank) -> Candidates:
         fb, mask = (fb, None) if prepare is None else prepare(fb)
-        if mask is not None and not mask.weight_of(fb.nsamp):
-            raise ValueError("mask: all channels are masked, so that nothing can be found")
         return plan.execute(fb, mask=mask)
 
     found: list[Completeness] = []

@@ -736,6 +736,8 @@ def _check_given(fb: Filterbank, mask: Mask | None, losses: Losses | None) -> No
         raise TypeError(f"losses is a {type(losses).__name__}, expected Losses")
     if mask is not None:
         check_mask(mask, fb)
+        if not mask.weight_of(fb.nsamp):
+            raise ValueError("mask: all channels are masked, so that nothing can be found")
 
 
 def _optimistic(
@@ -812,7 +814,7 @@ def _check_reach(fb: Filterbank, job: Job, looked: list[Detection]) -> None:
     if not fits.all():
         good = f"; the highest that fits is {dms[fits].max():g}" if fits.any() else ""
         raise ValueError(
-            f"dms reach {dms.max():g}: its delay across the band is {job.overlap} samples, the data have "
+            f"dms: the delay of DM {dms.max():g} across the band is {job.overlap} samples; the data have "
             f"{fb.nsamp}{good}"
         )
 

@@ -534,6 +534,8 @@ def stream(
         elif inject_grid is not None or inject_seed:
             raise ValueError("--inject-grid and --inject-seed need --inject-every")
         given = None if file is None else open_source(file)
+        if isinstance(given, Filterbank):
+            check_reach(given, float(loaded.dms.max()) if loaded is not None else dm_max or 0.0)
         options = Options(
             plan=loaded, dm_max=dm_max, inject=inject, expected=0 if given is None else given.nsamp, window=window,
             ring=ring, gulp=gulp,
@@ -554,6 +556,12 @@ def stream(
         sink = Sink(output, pictures=plots, raw=raw, min_snr=min_snr, triggers=triggers, say=screen.say)
         stack.callback(sink.close, 5.0, 0.0)
         previous = PreviousRun.read(sink.folder, sink.table.segments)
+        if previous.killed and previous.unmarked:
+            which = ", ".join(map(str, previous.unmarked))
+            screen.say(
+                f"the run before was killed before it noted how far it had searched (beam {which}): what it missed is "
+                "not known"
+            )
         intake = Intake(parser, options, most_beams=beams, say=screen.say, next_segment=previous.next_segment)
         if page_address is not None:
             page = stack.enter_context(PageProcess(output, *page_address, screen.say))
@@ -605,6 +613,10 @@ def stream(
         pipeline.save_summary(summary)
         screen.wrote(sink.table.path, f"{summary['sink']['written']} candidates")
         screen.wrote(sink.folder / "summary.json")
+        if intake.refused_streams and not summary["data_seconds"]:
+            raise ValueError(
+                "nothing was searched, since the packets of every stream were refused: see the messages above"
+            )
 
 
 def watch(
@@ -635,6 +647,19 @@ def watch(
             folder, host, number,
             lambda port: messages.say(f"the live page is on http://{format_address(host, port)}/"),
         )  # fmt: skip
+
+
+def check_reach(data: Filterbank, dm: float) -> None:
+    """Refuse a highest DM whose delay is longer than the data."""
+    from skysieve.dedispersion.data.delays import delay_seconds
+
+    delay = float(delay_seconds(data.freqs, dm, data.observation.top).max())
+    if delay >= data.duration:
+        fits = f"{dm * data.duration / delay:.4g}"
+        raise ValueError(
+            f"dms: the delay of DM {dm:g} across the band is {delay:.6g} s; the data have {data.duration:g} s, so that "
+            f"DMs below {fits} fit"
+        )
 
 
 @contextmanager

@@ -102,12 +102,15 @@ class PreviousRun:
         For each beam, the number of its next segment.
     marks : dict of Mark
         For each beam, how far it was searched.
+    unmarked : list of int
+        Beams of which it did not note how far they were searched.
     killed : bool
         Whether it was killed.
     """
 
     next_segment: dict[int, int] = field(default_factory=dict)
     marks: dict[int, Mark] = field(default_factory=dict)
+    unmarked: list[int] = field(default_factory=list)
     killed: bool = False
 
     @classmethod
@@ -136,6 +139,8 @@ class PreviousRun:
                     found.marks[beam] = Mark(
                         int(mark["segment"]), int(mark["epoch"]), float(mark["seconds"]), int(mark["sample"])
                     )
+                else:
+                    found.unmarked.append(beam)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return found
         return found

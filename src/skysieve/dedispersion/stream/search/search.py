@@ -169,6 +169,8 @@ class StreamSearch(Plan):
         for number in ignore:
             if not 0 <= number < observation.nchan:
                 raise ValueError(f"ignore={list(ignore)}: expected channels from 0 to {observation.nchan - 1}")
+        if len(set(ignore)) == observation.nchan:
+            raise ValueError("ignore: all channels are left out, so that nothing can be found")
         kind = np.dtype(dtype)
         if resident and kind != np.uint8:
             raise ValueError(f"resident=True, dtype={dtype!r}: samples that stay on a GPU are expected to be uint8")
