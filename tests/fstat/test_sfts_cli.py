@@ -56,7 +56,7 @@ def test_a_search_of_sft_files_finds_the_signal(folder, tmp_path):
         (["--sfts", "FOLDER", *PLACE], "--sfts needs --ra, --dec and --freq or --templates"),
         (["--sfts", "FOLDER", *PLACE, "--freq", "100.3"], "too narrow by"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--detectors", "V1"], "no SFT of V1"),
-        (["--sfts", "FOLDER", *PLACE, *BANK, "--df", "-1"], "range and step of f0"),
+        (["--sfts", "FOLDER", *PLACE, *BANK, "--df", "-1"], "step of f0: -1.0, expected a number above 0"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--ephemeris", "jpl"], "ephemeris='jpl'"),
         ([], "no files of atoms: expected names, --files-from, or --sfts"),
         (
