@@ -418,7 +418,7 @@ class PeriodRun:
     def _search_file(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream) -> None:
         """Search the objects of a file, and report the progress."""
         from skysieve.periodogram.analysis.solar_system import what_was_done
-        from skysieve.periodogram.lightcurves.io import BadFile, LightCurves
+        from skysieve.periodogram.lightcurves.io import TWO_DATES, BadFile, LightCurves
 
         from .ranges import range_of
         from .report import left_out
@@ -453,11 +453,11 @@ class PeriodRun:
                 self.say(f"note: {line}")
             for line in curves.lost:
                 self._bad(f"{file}: {line}")
-            flagged = {why: n for why, n in curves.left_out.items() if why.startswith("flagged")}
-            if flagged and sum(flagged.values()) + curves.missing().get("without a value", 0) == curves.n_read:
+            refused = {why: n for why, n in curves.left_out.items() if why.startswith("flagged") or why == TWO_DATES}
+            if refused and sum(refused.values()) + curves.missing().get("without a value", 0) == curves.n_read:
                 del self.found[before:]
-                reasons = ", ".join(flagged)
-                raise BadFile(f"has no row left: all are {reasons}; --quality-mask none keeps them")
+                advice = "" if TWO_DATES in refused else "; --quality-mask none keeps them"
+                raise BadFile(f"has no row left: all are {', '.join(refused)}{advice}")
             self._add_rows(1)
         self.flagged.update(curves.left_out)
         if self.treatment.phase_model is not None:

@@ -525,16 +525,35 @@ def _no_time(time: NDArray[np.float64], present: NDArray[np.bool_], left_out: di
     return known
 
 
-def refuse_two_dates(name: str, time: NDArray[np.float64], ids: NDArray[Any] | None) -> None:
-    """Raise `BadFile` where the times of an object are Julian Dates in some rows, Modified Julian Dates in others."""
-    low, high = (time > LEAST_DATE) & (time < MODIFIED), time > JULIAN
-    if not low.any() or not high.any() or not (low | high | ~(time > LEAST_DATE)).all():
-        return
-    if ids is None or np.isin(ids[low], ids[high]).any():
+TWO_DATES = "of objects with both Julian Dates and Modified Julian Dates"
+"""Why `leave_out_two_dates` leaves out rows."""
+
+
+def leave_out_two_dates(
+    name: str, data: dict[str, NDArray[Any]], offsets: NDArray[np.int64], whole: bool = True
+) -> dict[str, int]:
+    """Replace the values of objects by NaN whose times are Julian Dates in some rows, Modified ones in others.
+
+    Returns how many, by the reason.  Rows without a finite time and value do not count.  Each object has rows.
+    ``name`` is that of the column of times.  ``whole``: these are all rows of the file, one of which must be left.
+    """
+    time, value = data["time"], data["mag"]
+    if not len(time) or time.min() >= MODIFIED or time.max() <= JULIAN:
+        return {}
+    present = np.isfinite(time) & np.isfinite(value)
+    dated = present & (time > LEAST_DATE)
+    low, high = dated & (time < MODIFIED), dated & (time > JULIAN)
+    n_low, n_high, n_dated = (np.add.reduceat(rows, offsets[:-1], dtype=np.int64) for rows in (low, high, dated))
+    mixed = np.repeat((n_low > 0) & (n_high > 0) & (n_low + n_high == n_dated), np.diff(offsets))
+    if not mixed.any():
+        return {}
+    if whole and not (present & ~mixed).any():
         raise BadFile(
             f"column {name!r} holds Julian Dates and Modified Julian Dates, such as {time[high][0]:.10g} and "
             f"{time[low][0]:.7g}; one of them is expected"
         )
+    data["mag"] = np.where(mixed, np.nan, value)
+    return {TWO_DATES: int((mixed & present).sum())}
 
 
 def _no_flux(flux: NDArray[np.float64], present: NDArray[np.bool_], left_out: dict[str, int]) -> NDArray[np.bool_]:
@@ -590,7 +609,6 @@ def _group(
     left_out, flags = marked(names, columns, data, wanted, satellite, notes)
     columns = replace(columns, flags=flags)
     error_of_flux(data)
-    refuse_two_dates(names[columns.time], data["time"], data.get("id"))
     same_times(columns, data, notes)
     if columns.id is not None and wanted.id is None and _numbers_rows(names[columns.id], data.get("id")):
         notes.append(f"column {names[columns.id]} has another value in each row, and is not used; --id takes it")
@@ -603,6 +621,7 @@ def _group(
     else:
         name = path.name[: -len("".join(path.suffixes[-2:]))] if path.suffix == ".gz" else path.stem
         ids, offsets = np.array([name]), np.array([0, len(data["time"])], np.int64)
+    left_out |= leave_out_two_dates(names[columns.time], data, offsets)
     return LightCurves(
         path=path, ids=ids, t=data["time"], y=data["mag"], dy=data.get("err"), offsets=offsets,
         taken=columns.taken(names), value_name=names[columns.mag], notes=notes,
