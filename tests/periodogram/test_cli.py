@@ -266,6 +266,31 @@ def test_plots(batch: Path, tmp_path: Path) -> None:
     assert all(p.read_bytes().startswith(b"\x89PNG") and p.stat().st_size > 10_000 for p in pictures)
 
 
+def test_a_picture_that_cannot_be_written_costs_itself(batch: Path, tmp_path: Path) -> None:
+    """The table and the other pictures are written all the same."""
+    pytest.importorskip("matplotlib")
+    folder, out = tmp_path / "plots", tmp_path / "p.csv"
+    (folder / "batch_b.png").mkdir(parents=True)
+    result = run("period", batch, *GRID, "--plot", folder, "-o", out, "--overwrite")
+    assert result.exit_code == 1
+    message = result.stderr.replace("\n", "")
+    assert f"cannot write {folder / 'batch_b.png'}: this is a folder, expected the name of a file" in message
+    assert len(read(out)["id"]) == 4
+    assert sorted(p.name for p in folder.iterdir() if p.is_file()) == ["batch_a.png", "batch_c.png"]
+
+
+def test_any_name_of_an_object_gives_a_picture(tmp_path: Path) -> None:
+    """Names longer than those of files, and signs that would be mathematics."""
+    pytest.importorskip("matplotlib")
+    made = simulate_light_curves(PERIODS, 0.8, [80, 80, 80], seed=4)
+    ids = np.repeat(["\u00e9" * 300, "\u00e9" * 300 + "b", "a$_$"], made.n_obs)
+    write_table({"name": ids, "mjd": made.t, "mag": made.y, "magerr": made.dy}, tmp_path / "a.csv")
+    result = run("period", tmp_path / "a.csv", *GRID, "--plot", tmp_path / "plots")
+    assert result.exit_code == 0, result.stderr
+    names = sorted((p.name for p in (tmp_path / "plots").iterdir()), key=len)
+    assert [len(name.encode()) for name in names] == [len("a_a___.png"), 204, 206]
+
+
 def test_quiet_and_many_rows(tmp_path: Path) -> None:
     made = simulate_light_curves(np.full(25, 0.5), 0.8, np.full(25, 20), seed=1)
     path = tmp_path / "many.txt"

@@ -109,6 +109,8 @@ class PeriodRun:
     found: list[tuple[str, Found]] = field(default_factory=list)
     bad_files: int = 0
     plotted: int = 0
+    not_plotted: list[str] = field(default_factory=list)
+    """Why pictures could not be written."""
     pictures: set[str] = field(default_factory=set)
     noted: set[str] = field(default_factory=set)
     lost: int = 0
@@ -314,9 +316,13 @@ class PeriodRun:
             self.messages.wrote(self.output, f"{len(merged):,} object{'s' if len(merged) != 1 else ''}")
         if self.parts is not None and not self.bad_files:
             self.parts.remove()
-        if self.plot is not None:
+        if self.plot is not None and (self.plotted or not self.not_plotted):
             self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
-        return FAILED_SOME if self.bad_files else 0
+        if self.not_plotted:
+            more = len(self.not_plotted) - 1
+            also = f", nor {more:,} other picture{'s' if more != 1 else ''}" if more else ""
+            self.complain(self.not_plotted[0] + also)
+        return FAILED_SOME if self.bad_files or self.not_plotted else 0
 
     def _streamed(self, file: Path, wanted: Wanted) -> CurveStream | None:
         """A large file that can be read while it is searched; None for others."""
@@ -411,8 +417,8 @@ class PeriodRun:
             self._bad(about + str(e).splitlines()[0])  # the other files are searched all the same
         except SkysieveError as e:
             raise UserError(str(e).splitlines()[0]) from e
-        except OSError as e:  # a finished part or a picture that cannot be written
-            place = e.filename or (self.plot if self.parts is None and self.rows is None else self.output) or file
+        except OSError as e:  # rows or a finished part that cannot be written
+            place = e.filename or (file if self.parts is None and self.rows is None else self.output)
             raise UserError(f"cannot write {place}: {e.strerror or e}") from e
 
     def _search_file(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream) -> None:
@@ -549,12 +555,14 @@ class PeriodRun:
         source = curves if isinstance(curves, LightCurves) else curves.anew()
         with source.pieces() as pieces:
             for piece in pieces:
-                limit = self.plot_limit - self.plotted
+                limit = self.plot_limit - self.plotted - len(self.not_plotted)
                 if limit <= 0:
                     break
-                self.plotted += plot_objects(
+                drawn, failed = plot_objects(
                     piece, self.request, path, limit, self.pictures, self.correction(), len(curves)
                 )
+                self.plotted += drawn
+                self.not_plotted += failed
 
     def _add_rows(self, fewest: int) -> None:
         """Write what was found since the last time, at least ``fewest`` objects, where the table is being written."""
