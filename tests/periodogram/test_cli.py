@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -234,7 +235,11 @@ def test_bad_cell_names_file_and_line(tmp_path: Path) -> None:
     assert result.stderr == f"skysieve: {path}: line 3: 'x' in column 'mag' is not a number\n"
 
 
-def test_interrupt_keeps_what_is_done(batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_keeps_what_is_done(
+    number: signal.Signals, batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, and the signal of batch systems."""
     from skysieve.periodogram.lightcurves.io import LightCurves
 
     whole = skysieve.LombScarglePlan.execute
@@ -243,13 +248,19 @@ def test_interrupt_keeps_what_is_done(batch: Path, tmp_path: Path, monkeypatch: 
     def interrupted(*args: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         return whole(*args, **options)
 
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = signal.signal(number, usual[number])
     monkeypatch.setattr(skysieve.LombScarglePlan, "execute", interrupted)
     monkeypatch.setattr(LightCurves, "stop_after", lambda self, start, max_objects, max_rows: start + 1)
     out = tmp_path / "p.csv"
-    result = run("period", batch, *GRID, "-o", out)
+    try:
+        result = run("period", batch, *GRID, "-o", out)
+        assert signal.getsignal(number) is usual[number]
+    finally:
+        signal.signal(number, before)
     assert result.exit_code == 130
     assert "interrupted; the periods of the 2 objects that were done are in" in result.stderr
     assert not out.exists()
