@@ -43,6 +43,7 @@ from .parquet import read_parquet, units_of
 from .table_columns import (
     count_limits,
     holds_dates,
+    is_number,
     is_ragged,
     joined_cells,
     labels,
@@ -242,6 +243,8 @@ def read_stream(stream: BinaryIO, wanted: Wanted | None = None, *, band: str | N
         return replace(read_light_curves(path, wanted, band=band), path=Path(path.name))
 
 
+HEAD = 2**14
+"""Bytes of the beginning of a file by which its format is recognised."""
 OTHERS = {
     b"PK\x03\x04": "is a ZIP archive or a spreadsheet: unpack it, or save it as CSV",
     b"BZh": "is packed by bzip2: unpack it first, or pack it by gzip",
@@ -256,6 +259,8 @@ OTHERS = {
     b"SQLite format": "is a database of SQLite: save its table as CSV or Parquet",
     b"%PDF": "is a PDF: its table is needed as CSV or text",
     b"Obj\x01": "is Avro: save it as Parquet or CSV",
+    b"\\begin{": "is a table of LaTeX: save it as CSV",
+    b"\\documentclass": "is a document of LaTeX: save its table as CSV",
 }
 """What to do with a file of another kind, by its first bytes."""
 
@@ -275,7 +280,7 @@ def _kind(path: Path, magic: bytes) -> str:
     for beginning, advice in OTHERS.items():
         if magic.startswith(beginning):
             raise BadFile(advice)
-    if b"<VOTABLE" in magic or (start.startswith(b"<?xml") and suffix != ".csv"):
+    if b"<VOTABLE" in magic[:512] or (start.startswith(b"<?xml") and suffix != ".csv"):
         return "VOTable"
     if start[:14].lower().startswith((b"<!doctype html", b"<html")):
         raise BadFile("is a page of HTML, perhaps an error of a server: download the table again")
@@ -285,18 +290,27 @@ def _kind(path: Path, magic: bytes) -> str:
         return "ECSV"
     if start[:1] in (b"{", b"["):
         return "JSON"
-    return "IPAC" if magic[:1] in (b"\\", b"|") else "text"
+    if start.startswith(b"Title:"):
+        return "MRT"
+    return "IPAC" if magic[:1] == b"\\" or (magic[:1] == b"|" and not _has_bars_in_rows(magic)) else "text"
+
+
+def _has_bars_in_rows(head: bytes) -> bool:
+    """Whether the second line of a table is a row or a rule between bars; that of an IPAC table names types."""
+    line = head.decode(errors="replace").splitlines()[1:2]
+    cells = [cell.strip() for cell in line[0].split("|")] if line and line[0].startswith("|") else []
+    return any(is_number(cell) or (cell and not cell.strip("-:")) for cell in cells)
 
 
 def _beginning(path: Path) -> tuple[bytes, bool]:
     """The first bytes of a file, unpacked where it is gzipped, and whether it is."""
     with path.open("rb") as f:
-        magic = f.read(512)
+        magic = f.read(HEAD)
     if magic[:2] != b"\x1f\x8b":
         return magic, False
     try:
         with gzip.open(path) as f:
-            return f.read(512), True
+            return f.read(HEAD), True
     except (gzip.BadGzipFile, EOFError, zlib.error) as e:
         raise BadFile(f"is a damaged gzip file ({e})") from None
 
@@ -405,10 +419,8 @@ def _read_astropy(
                 if not found:
                     raise BadFile("is a VOTable without a table")
                 table, unread = found[0].to_table(), len(found) - 1
-            elif kind == "IPAC":
-                table = Table.read(path, format="ascii.ipac")
             else:
-                table = Table.read(path, format="ascii.ecsv")
+                table = Table.read(path, format=f"ascii.{kind.lower()}")
         except (OSError, ValueError, TypeError, KeyError, IndexError) as e:
             if isinstance(e, BadFile):
                 raise
