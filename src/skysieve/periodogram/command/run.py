@@ -258,8 +258,7 @@ class PeriodRun:
             except OSError as e:
                 self._bad(f"{file}: {e.strerror or e}")
                 continue
-            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {curves.n_rows:,} rows"
-            show_prediction(facts, f"{file}: {what}")
+            show_prediction(facts, f"{file}: {_size_of(curves)}")
         return FAILED_SOME if self.bad_files else 0
 
     def _search_all(self, files: list[Path], wanted: Wanted, stack: ExitStack) -> int:
@@ -441,8 +440,7 @@ class PeriodRun:
             if self.parts is not None:
                 stack.close()
             searched, notes = range_of(first, self.request, len(curves))
-            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {curves.n_rows:,} rows"
-            self.say("; ".join(filter(None, (f"{file}: {what}", searched, curves.taken))))
+            self.say("; ".join(filter(None, (f"{file}: {_size_of(curves)}", searched, curves.taken))))
             rows = left_out(curves.missing(), curves.n_rows) if whole else []
             for line in [*curves.notes, *([] if whole else first.notes), *rows, *self._about_bands(curves), *notes]:
                 self.say(f"note: {line}")
@@ -452,7 +450,8 @@ class PeriodRun:
                 self._add_rows(FEWEST_ROWS)
         if not isinstance(curves, LightCurves):
             if curves.n_other:
-                self.say(f"note: {curves.n_other:,} rows of other bands than {self.treatment.band} left out")
+                s = "s" if curves.n_other != 1 else ""
+                self.say(f"note: {curves.n_other:,} row{s} of other bands than {self.treatment.band} left out")
             for line in left_out(curves.missing(), curves.n_read):
                 self.say(f"note: {line}")
             for line in curves.notes_on_rows():
@@ -642,6 +641,12 @@ class PeriodRun:
         except OSError as e:
             return f"{why}; {those} are lost: they could not be written to standard output ({e.strerror or e})"
         return f"{why}; {those} are on the standard output"
+
+
+def _size_of(curves: LightCurves | CurveStream) -> str:
+    """Numbers of objects and rows in words."""
+    n, rows = len(curves), curves.n_rows
+    return f"{n:,} object{'s' if n != 1 else ''}, {rows:,} row{'s' if rows != 1 else ''}"
 
 
 def unused(path: Path) -> Path:

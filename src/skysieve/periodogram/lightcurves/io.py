@@ -692,7 +692,8 @@ def _owned(name: str, data: dict[str, NDArray[Any]], notes: list[str]) -> dict[s
     if not missing.any():
         return data
     if missing.all():
-        raise BadFile(f"has no row with a {name}; --id names another column")
-    notes.append(f"{int(missing.sum()):,} rows without a {name} were left out")
+        raise BadFile(f"has no row with an id in column {name!r}; --id names another column")
+    n = int(missing.sum())
+    notes.append(f"{n:,} row{' was' if n == 1 else 's were'} left out: no id in column {name!r}")
     rest = {role: a[~missing] for role, a in data.items()}
     return rest | ({} if ids.dtype.kind in "iu" else {"id": tidy_labels(rest["id"])})
