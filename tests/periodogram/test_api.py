@@ -577,6 +577,15 @@ def test_missing_lists_and_values_in_arrow_columns(standin):
         lombscargle(pa.array([["a", "b"]]), pa.array([["a", "b"]]), **GRID)
 
 
+def test_columns_of_one_name_are_refused():
+    pd = pytest.importorskip("pandas")
+    t, y, dy = curve()
+    frame = pd.DataFrame(np.stack([t, y, dy, dy], axis=1), columns=["t", "m", "e", "e"])
+    with pytest.raises(ValueError, match="dy='e': data has 2 columns 'e'; expected one"):
+        lombscargle("t", "m", "e", data=frame, **GRID)
+    assert lombscargle("t", "m", data=frame, **GRID).period == lombscargle(t, y, **GRID).period
+
+
 def test_bands_of_arrow_lists():
     (t, y, dy), lists = arrow_columns("plain")
     bands = [np.array(["g", "r"])[np.arange(len(x)) % 2].tolist() for x in lists[0]]

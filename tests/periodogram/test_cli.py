@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -234,7 +235,11 @@ def test_bad_cell_names_file_and_line(tmp_path: Path) -> None:
     assert result.stderr == f"skysieve: {path}: line 3: 'x' in column 'mag' is not a number\n"
 
 
-def test_interrupt_keeps_what_is_done(batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_keeps_what_is_done(
+    number: signal.Signals, batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, and the signal of batch systems."""
     from skysieve.periodogram.lightcurves.io import LightCurves
 
     whole = skysieve.LombScarglePlan.execute
@@ -243,13 +248,19 @@ def test_interrupt_keeps_what_is_done(batch: Path, tmp_path: Path, monkeypatch: 
     def interrupted(*args: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         return whole(*args, **options)
 
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = signal.signal(number, usual[number])
     monkeypatch.setattr(skysieve.LombScarglePlan, "execute", interrupted)
     monkeypatch.setattr(LightCurves, "stop_after", lambda self, start, max_objects, max_rows: start + 1)
     out = tmp_path / "p.csv"
-    result = run("period", batch, *GRID, "-o", out)
+    try:
+        result = run("period", batch, *GRID, "-o", out)
+        assert signal.getsignal(number) is usual[number]
+    finally:
+        signal.signal(number, before)
     assert result.exit_code == 130
     assert "interrupted; the periods of the 2 objects that were done are in" in result.stderr
     assert not out.exists()
@@ -264,6 +275,31 @@ def test_plots(batch: Path, tmp_path: Path) -> None:
     pictures = sorted(folder.iterdir())
     assert [p.name for p in pictures] == ["batch_a.png", "batch_b.png", "batch_c.png"]
     assert all(p.read_bytes().startswith(b"\x89PNG") and p.stat().st_size > 10_000 for p in pictures)
+
+
+def test_a_picture_that_cannot_be_written_costs_itself(batch: Path, tmp_path: Path) -> None:
+    """The table and the other pictures are written all the same."""
+    pytest.importorskip("matplotlib")
+    folder, out = tmp_path / "plots", tmp_path / "p.csv"
+    (folder / "batch_b.png").mkdir(parents=True)
+    result = run("period", batch, *GRID, "--plot", folder, "-o", out, "--overwrite")
+    assert result.exit_code == 1
+    message = result.stderr.replace("\n", "")
+    assert f"cannot write {folder / 'batch_b.png'}: this is a folder, expected the name of a file" in message
+    assert len(read(out)["id"]) == 4
+    assert sorted(p.name for p in folder.iterdir() if p.is_file()) == ["batch_a.png", "batch_c.png"]
+
+
+def test_any_name_of_an_object_gives_a_picture(tmp_path: Path) -> None:
+    """Names longer than those of files, and signs that would be mathematics."""
+    pytest.importorskip("matplotlib")
+    made = simulate_light_curves(PERIODS, 0.8, [80, 80, 80], seed=4)
+    ids = np.repeat(["\u00e9" * 300, "\u00e9" * 300 + "b", "a$_$"], made.n_obs)
+    write_table({"name": ids, "mjd": made.t, "mag": made.y, "magerr": made.dy}, tmp_path / "a.csv")
+    result = run("period", tmp_path / "a.csv", *GRID, "--plot", tmp_path / "plots")
+    assert result.exit_code == 0, result.stderr
+    names = sorted((p.name for p in (tmp_path / "plots").iterdir()), key=len)
+    assert [len(name.encode()) for name in names] == [len("a_a___.png"), 204, 206]
 
 
 def test_quiet_and_many_rows(tmp_path: Path) -> None:

@@ -502,6 +502,19 @@ def test_two_kinds_of_dates_are_refused(tmp_path: Path) -> None:
         read_light_curves(save(tmp_path, table))
     star = np.where(np.arange(N) < N // 2, "a", "b")  # two stars of two surveys
     assert len(read_light_curves(save(tmp_path, {"star": star} | table))) == 2
+    times[3] += 2400000.5  # of star a, whose other rows do not survive; those of star b do
+    found = read_light_curves(save(tmp_path, {"star": star} | table))
+    assert found.left_out == {"of objects with both Julian Dates and Modified Julian Dates": N // 2}
+    assert flagged(found) == list(range(N // 2))
+    magnitudes = np.where(np.arange(N) == 3, np.nan, MAG)  # a row that is left out anyway costs no other
+    assert flagged(read_light_curves(save(tmp_path, {"star": star} | table | {"mag": magnitudes}))) == [3]
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_an_infinite_time_is_left_out(odd: float, tmp_path: Path) -> None:
+    times = np.where(np.arange(N) == 5, odd, T)
+    found = read_light_curves(save(tmp_path, {"mjd": times, "mag": MAG, "magerr": ERR}))
+    assert found.missing() == {"without a time": 1}
 
 
 def test_empty_columns_are_passed_over(tmp_path: Path) -> None:

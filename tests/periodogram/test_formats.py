@@ -225,6 +225,9 @@ def test_json(tmp_path: Path) -> None:
         "records": json.dumps(records, indent=1),
         "columns": json.dumps(frame.to_dict("list")),
         "of pandas": frame.to_json(double_precision=15),
+        "split": frame.to_json(orient="split", double_precision=15),
+        "split without an index": frame.to_json(orient="split", index=False, double_precision=15),
+        "table": frame.to_json(orient="table", double_precision=15),
         "wrapped": json.dumps({"name": "x", "data": records}),
         "wrapped beside an empty list": json.dumps({"data": records, "forced": []}),
         "a curve a line": "\n".join(map(json.dumps, curves)),
@@ -255,6 +258,10 @@ def test_json(tmp_path: Path) -> None:
         ('{"mjd": [1, 2', "is damaged JSON: line 1"),
         ('{"mjd": [1, 2], "mag": [1]}', "holds lists of different lengths .*'mjd' 2, 'mag' 1"),
         ("[[1, 2], [3, 4]]", "is JSON of another form: a list of records, one record a line"),
+        ('{"0": {"mjd": 1, "mag": 2}, "1": {"mjd": 2, "mag": 3}}', "an object for each row, .*orient='records', 'col"),
+        ('{"s1": {"t": [1, 2], "mag": [2, 3]}}', "an object for each row, or for each star: a list of records"),
+        ('{"columns": ["t", "mag"], "data": [[1, 2], [3]]}', "is JSON of another form"),
+        ('{"columns": ["t", "mag", "mag"], "data": [[1, 2, 3]]}', "has two columns of the name 'mag'"),
         ('{"a": {"b": [1]}}', "another form|found no column of times"),
         ('[{"mjd": 1, "mag": "high"}]', "record 1: 'high' in column 'mag' is not a number"),
         ('[{"mjd": [1, 2], "mag": [3]}]', "record 1: 'mjd' holds 2 values, 'mag' holds 1"),
@@ -267,6 +274,54 @@ def test_bad_json(tmp_path: Path, text: str, message: str) -> None:
 
 
 # ---------------------------------------------------------------- tables
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_machine_readable_tables(packed: bool, tmp_path: Path) -> None:
+    """Of the AAS journals and CDS, with units."""
+    from astropy import units as u
+    from astropy.table import QTable
+
+    text = io.StringIO()
+    QTable({"star": ["a"] * N, "MJD": T * u.day, "mag": MAG * u.mag, "e_mag": 1e3 * ERR * u.mmag}).write(
+        text, format="ascii.mrt", formats={"MJD": ".5f", "mag": ".4f", "e_mag": ".1f"}
+    )
+    path = tmp_path / "table.txt"
+    path.write_bytes(gzip.compress(text.getvalue().encode()) if packed else text.getvalue().encode())
+    found = read_light_curves(path)
+    check(found, dy=None)
+    np.testing.assert_allclose(found.dy, ERR, rtol=1e-12)
+    assert (found.ids.tolist(), found.time_unit) == (["a"], "d")
+    with pytest.raises(BadFile, match="cannot be read as MRT: "):
+        read_light_curves(write(path, "Title: a star\nmjd,mag\n1,2\n"))
+
+
+def test_bars_around_rows(tmp_path: Path) -> None:
+    """Tables of fixed width and of Markdown; an IPAC table has bars around its names only."""
+    lines = ["| " + line.replace(",", " | ") + " |\n" for line in rows(*COLUMNS).splitlines()]
+    head = "| mjd | mag | err |\n"
+    for rule in ("", "|-----|:---:|----:|\n"):
+        check(read_light_curves(write(tmp_path / "a.txt", head + rule + "".join(lines))))
+
+
+@pytest.mark.parametrize(
+    ("beginning", "message"),
+    [
+        ("\\begin{table}\n", "is a table of LaTeX: save it as CSV"),
+        ("\\documentclass{aastex}\n", "is a document of LaTeX"),
+    ],
+)
+def test_latex(beginning: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=message):
+        read_light_curves(write(tmp_path / "a.tex", beginning + "mjd & mag \\\\\n"))
+
+
+@pytest.mark.parametrize("head", ["", "mjd mag err\n", "star mjd mag err\n"])
+def test_exponents_of_fortran(head: str, tmp_path: Path) -> None:
+    """``5.8D+04`` is a number in all columns of a row."""
+    numbers = [[f"{x:.12E}".replace("E", "D") for x in column] for column in (T, MAG, ERR)]
+    first = [["7"] * N] if "star" in head else []
+    check(read_light_curves(write(tmp_path / "a.txt", head + rows(*first, *numbers, delimiter="  "))))
 
 
 def test_dates_and_odd_types_of_parquet(tmp_path: Path) -> None:

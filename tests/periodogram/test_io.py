@@ -222,10 +222,10 @@ def test_rows_without_an_id_are_left_out(tmp_path: Path) -> None:
         got = read_light_curves(path)
         assert got.ids.tolist() == [0, 7], suffix
         assert got.t.tolist() == [1, 3, 4], suffix
-        assert got.notes == ["1 rows without a id were left out"], suffix
+        assert got.notes == ["1 row was left out: no id in column 'id'"], suffix
     path.write_bytes(b"")
     Table({"id": [np.nan, np.nan], "t": t[:2], "y": y[:2]}).write(path, overwrite=True)
-    with pytest.raises(BadFile, match="has no row with a id"):
+    with pytest.raises(BadFile, match="has no row with an id in column 'id'; --id names another"):
         read_light_curves(path)
 
 

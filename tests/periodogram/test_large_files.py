@@ -471,6 +471,36 @@ def test_all_rows_flagged(small_pieces: None, tmp_path: Path) -> None:
     assert not (tmp_path / "p.csv").exists()
 
 
+@pytest.mark.parametrize("form", ["rows", "lists"])
+def test_two_kinds_of_dates_cost_their_object(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces and whole: the object has no period, the others have; a file with nothing else is refused."""
+    table = rows()
+    jd, odd = table["mjd"] + 2400000.5, np.arange(len(table["mjd"])) % 2 == 1
+    mixed = np.isin(table["objectid"], table["objectid"][[400, -1]])
+    one = table | {"mjd": np.where(mixed & odd, jd, table["mjd"])}
+    every = {
+        "id": np.repeat([1, 2, 3], 100),
+        "mjd": np.where(odd, jd, table["mjd"])[:300],
+        "mag": np.arange(300.0) / 30,
+    }
+    out = tmp_path / "p.csv"
+    found, path = [], tmp_path / "a.parquet"
+    for fewest in (0, 10**9):
+        monkeypatch.setattr(stream, "FEWEST_ROWS", fewest)
+        monkeypatch.setattr(stream, "PIECE_ROWS", 64)
+        result = run("period", write(path, FORMS[form](one), 50), *GRID, "--overwrite", "-o", out)
+        assert result.exit_code == 0, result.stderr
+        assert " of objects with both Julian Dates and Modified Julian Dates" in result.stderr
+        found.append(out.read_text())
+        refused = run("period", write(path, every, 50), *GRID, "--overwrite", "-o", out)
+        assert refused.exit_code == 2
+        assert "Julian Dates and Modified Julian Dates" in " ".join(refused.stderr.split())
+    assert found[0] == found[1]
+    status = dict(line.split(",")[:2] for line in found[0].splitlines()[1:])
+    assert [status[str(i)] for i in np.unique(table["objectid"][mixed])] == ["empty", "empty"]
+    assert list(status.values()).count("ok") > N // 2
+
+
 def test_flags_in_a_struct_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bits of ZTF's flags are known by the name of the field: others than 32768 keep a row."""
     table = rows()

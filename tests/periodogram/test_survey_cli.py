@@ -153,7 +153,7 @@ def test_moving_objects(asteroids: Path, tmp_path: Path) -> None:
     search = ("--min-period", "4", "--max-period", "60", "--samples-per-peak", "10", "--device", "cpu", "-o", out)
     result = run("period", asteroids, "--asteroid", *GEOMETRY, *search)
     assert result.exit_code == 0, result.stderr
-    assert "1 rows without a ssObjectId were left out" in result.stderr
+    assert "1 row was left out: no id in column 'ssObjectId'" in result.stderr
     table = read(out)
     np.testing.assert_allclose(table["rotation_period_h"], [8.7, 21.3], rtol=2e-3)
     assert (table["power"] > 0.6).all()

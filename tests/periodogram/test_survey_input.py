@@ -52,7 +52,7 @@ def test_rubin_columns(tmp_path: Path, suffix: str) -> None:
     assert not fixed.is_magnitude
     assert fixed.t.size == 20
     assert (fixed.y < 0).any()
-    assert any("10 rows without a diaObjectId were left out" in note for note in fixed.notes)
+    assert "10 rows were left out: no id in column 'diaObjectId'" in fixed.notes
     moving = read_light_curves(path, Wanted(moving=True))
     assert moving.ids.tolist() == [77]
     np.testing.assert_array_equal(moving.y, FLUX[::3])
@@ -60,7 +60,7 @@ def test_rubin_columns(tmp_path: Path, suffix: str) -> None:
     assert one.t.size + read_light_curves(path, band="r").t.size == 20
     bare = tmp_path / "none.csv"
     write_table(rubin(ssObjectId=np.zeros(N, int)), bare)
-    with pytest.raises(BadFile, match="no row with a ssObjectId"):
+    with pytest.raises(BadFile, match="no row with an id in column 'ssObjectId'"):
         read_light_curves(bare, Wanted(moving=True))
 
 
@@ -79,7 +79,7 @@ def test_missing_ids_lose_no_digits(tmp_path: Path) -> None:
     parquet.write_table(names, tmp_path / "b.parquet")
     got = read_light_curves(tmp_path / "b.parquet")
     assert got.ids.tolist() == ["a"]
-    assert got.notes == ["1 rows without a name were left out"]
+    assert got.notes == ["1 row was left out: no id in column 'name'"]
 
 
 def test_votable_with_units_and_masks(tmp_path: Path) -> None:

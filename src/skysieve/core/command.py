@@ -22,8 +22,8 @@ from .errors import EXTRAS, install_hint, one_line
 
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
-    "check_output", "check_picture", "choice", "flat_options", "number_list", "option", "read_stdin",
-    "report_errors", "table_format", "write_stdout",
+    "check_output", "check_picture", "choice", "flat_options", "number_list", "option", "read_stdin", "report_errors",
+    "sigterm_interrupts", "table_format", "write_stdout",
 ]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -410,15 +410,11 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
 
     Notes
     -----
-    SIGTERM raises KeyboardInterrupt inside the block, as Ctrl-C does, so that unfinished files are removed.  A handler
-    that is installed already is kept.
+    SIGTERM raises KeyboardInterrupt inside the block, see `sigterm_interrupts`.
     """
-    main = threading.current_thread() is threading.main_thread()
-    install = main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if install:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield
+        with sigterm_interrupts():
+            yield
     except typer.Exit:  # a RuntimeError
         raise
     except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError) as error:
@@ -430,6 +426,20 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"skysieve: {interrupted}", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM, which batch systems send, raises KeyboardInterrupt inside the block, as Ctrl-C does.
+
+    Unfinished files are then removed.  A handler that is installed already is kept.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    install = main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if install:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
     finally:
         if install:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -86,7 +86,8 @@ def what_was_done(curves: LightCurves, lost: int, flat: int) -> list[str]:
     """Notes on a reduction: rows that were left out, light curves without a phase function, how brightness was read."""
     notes = []
     if lost:
-        notes.append(f"{lost:,} rows without a usable distance or phase angle are left out")
+        rows = "row" if lost == 1 else "rows"
+        notes.append(f"{lost:,} {rows} without a usable distance or phase angle left out")
     if flat:
         notes.append(
             f"{flat:,} light curves have too few points or under {SMALLEST_RANGE:g} degrees of phase angle for a "

@@ -27,6 +27,7 @@ from skysieve.core.command import (
     choice,
     flat_options,
     option,
+    sigterm_interrupts,
 )
 from skysieve.periodogram.analysis.phase_function import PHASE_FUNCTIONS
 from skysieve.periodogram.contract import BAND_MODELS, METHODS
@@ -348,38 +349,39 @@ def period(
     """
     given = dict(locals())
     run: PeriodRun | None = None
-    try:
-        from .run import messages_for
+    with sigterm_interrupts():
+        try:
+            from .run import messages_for
 
-        run = PeriodRun(messages_for(quiet, verbose, progress), len(files))
-        from .search_options import read_options
+            run = PeriodRun(messages_for(quiet, verbose, progress), len(files))
+            from .search_options import read_options
 
-        chosen = read_options(flat_options(given))
-        if cluster is not None:
-            code = run.divide(cluster, given)
-        else:
-            outputs = Outputs(output, format_, plot, plot_all, resume, partition, overwrite)
-            if dry_run:
-                outputs = Outputs(output, format_, overwrite=overwrite or resume)
-                partition = None
-            run.prepare(files, chosen.request, chosen.treatment, outputs, chosen.facts(partition))
-            code = run.predict(files, chosen.wanted) if dry_run else run.search_all(files, chosen.wanted)
-    except UserError as e:
-        if run is None:
-            typer.echo(f"skysieve: {e}", err=True)
-        else:
-            run.complain(str(e))
-            if run.found:
-                run.complain(run.keep_finished("stopped"))
-        code = USER_ERROR
-    except KeyboardInterrupt:
-        if run is None:
-            typer.echo("skysieve: interrupted; nothing was written", err=True)
-        else:
-            divided = "interrupted; --resume continues from the finished partitions"
-            run.complain(run.keep_finished() if cluster is None else divided)
-        code = INTERRUPTED
-    finally:
-        if run is not None:
-            run.close()
+            chosen = read_options(flat_options(given))
+            if cluster is not None:
+                code = run.divide(cluster, given)
+            else:
+                outputs = Outputs(output, format_, plot, plot_all, resume, partition, overwrite)
+                if dry_run:
+                    outputs = Outputs(output, format_, overwrite=overwrite or resume)
+                    partition = None
+                run.prepare(files, chosen.request, chosen.treatment, outputs, chosen.facts(partition))
+                code = run.predict(files, chosen.wanted) if dry_run else run.search_all(files, chosen.wanted)
+        except UserError as e:
+            if run is None:
+                typer.echo(f"skysieve: {e}", err=True)
+            else:
+                run.complain(str(e))
+                if run.found:
+                    run.complain(run.keep_finished("stopped"))
+            code = USER_ERROR
+        except KeyboardInterrupt:
+            if run is None:
+                typer.echo("skysieve: interrupted; nothing was written", err=True)
+            else:
+                divided = "interrupted; --resume continues from the finished partitions"
+                run.complain(run.keep_finished() if cluster is None else divided)
+            code = INTERRUPTED
+        finally:
+            if run is not None:
+                run.close()
     raise typer.Exit(code)

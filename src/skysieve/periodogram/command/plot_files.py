@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 
 ENDS = ("fmin", "fmax")
 """Arguments that may be numbers with a unit, "auto" or None."""
+LONGEST = 200
+"""Bytes of the longest name of a picture without its ending: file systems allow 255, and temporary names are longer."""
 
 
 def file_name(stem: str, label: str, n_objects: int) -> str:
-    """Name of an object's picture: letters, digits, dots and dashes only.
+    """Name of an object's picture: letters, digits, dots and dashes only, and the first `LONGEST` bytes of these.
 
     >>> file_name("survey", "2020 AB/1", 3), file_name("star", "star", 1)
     ('survey_2020_AB_1.png', 'star.png')
     """
     name = stem if n_objects == 1 and label == stem else f"{stem}_{label}"
-    return re.sub(r"[^\w.+-]+", "_", name) + ".png"
+    return re.sub(r"[^\w.+-]+", "_", name).encode()[:LONGEST].decode(errors="ignore") + ".png"
 
 
 def is_picture(path: Path) -> bool:
@@ -109,10 +111,11 @@ def save_plot(
     magnitudes: bool,
     value: str = "",
 ) -> None:
-    """Periodogram above, folded light curve below; ``t`` in days."""
+    """Periodogram above, folded light curve below; ``t`` in days.  Dollar signs are drawn as they are."""
     from astropy.units import day
 
-    label = value or ("Magnitude" if magnitudes else "Flux")
+    label = value.replace("$", r"\$") or ("Magnitude" if magnitudes else "Flux")
+    title = title.replace("$", r"\$")
     # also for several bands, whose values have one mean now: their class refuses to fold them
     figure = LombScargleResult.plot(result, t * day, y, dy, magnitudes=magnitudes, labels=("Phase", label), title=title)
     if len(figure.axes) > 1:
@@ -147,16 +150,16 @@ def plot_objects(
     used: set[str],
     prepare: Callable[[LightCurves], LightCurves] | None = None,
     total: int | None = None,
-) -> int:
-    """Draw the first ``limit`` objects that have a period; returns how many were drawn.
+) -> tuple[int, list[str]]:
+    """Draw the first ``limit`` objects that have a period; returns how many were drawn, and why others could not be.
 
     ``target`` is a folder, or the picture of a single object; ``total`` is the number of objects of the file, where
     ``curves`` are some of them.  ``used`` holds the names of the pictures drawn before,
     which are not used again.  ``prepare`` is called with each object before it is searched.
     """
-    drawn = 0
+    drawn, failed = 0, list[str]()
     for i in range(len(curves)):
-        if drawn >= limit:
+        if drawn + len(failed) >= limit:
             break
         one = curves.part(i, i + 1)
         one = one if prepare is None else prepare(one)
@@ -178,9 +181,13 @@ def plot_objects(
             path = target
         else:
             path = target / unused(file_name(curves.path.stem, label, total or len(curves)), used)
-        save_plot(
-            result, t, y, dy, path,
-            title=title if request.asteroid else label, magnitudes=one.is_magnitude, value=one.value_name,
-        )  # fmt: skip
-        drawn += 1
-    return drawn
+        try:
+            save_plot(
+                result, t, y, dy, path,
+                title=title if request.asteroid else label, magnitudes=one.is_magnitude, value=one.value_name,
+            )  # fmt: skip
+        except OSError as e:
+            failed.append(f"cannot write {path}: {e.strerror or e}")
+        else:
+            drawn += 1
+    return drawn, failed

@@ -165,7 +165,7 @@ def left_out(missing: Mapping[str, int], n_rows: int) -> list[str]:
         return []
     listed = ", ".join(f"{n:,} {why}" for why, n in missing.items())
     advice = "; --quality-mask none keeps flagged rows" if any(why.startswith("flagged") for why in missing) else ""
-    return [f"{sum(missing.values()):,} of {n_rows:,} rows left out: {listed}{advice}"]
+    return [f"{sum(missing.values()):,} of {n_rows:,} row{'s' if n_rows != 1 else ''} left out: {listed}{advice}"]
 
 
 def summary(
@@ -181,7 +181,7 @@ def summary(
     searched = [k for k in np.argsort(-counts, kind="stable") if counts[k] and METHOD_NAMES[k] not in ("auto", "none")]
     used = " and ".join(METHOD_NAMES[searched]) or "none"
     files = f" of {n_files} files" if n_files > 1 else ""
-    what = f"{n:,} object{'s' if n != 1 else ''}{files}, {points:,} points"
+    what = f"{n:,} object{'s' if n != 1 else ''}{files}, {points:,} point{'s' if points != 1 else ''}"
     rate = f" ({n / seconds:,.0f} objects/s)" if n > 1 else ""
     lines = [f"{what}, in {clock(seconds)}{rate}; method: {used}"]
     dropped = int(found.n_dropped.sum())

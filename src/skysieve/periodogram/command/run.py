@@ -107,6 +107,8 @@ class PeriodRun:
     found: list[tuple[str, Found]] = field(default_factory=list)
     bad_files: int = 0
     plotted: int = 0
+    not_plotted: list[str] = field(default_factory=list)
+    """Why pictures could not be written."""
     pictures: set[str] = field(default_factory=set)
     noted: set[str] = field(default_factory=set)
     lost: int = 0
@@ -254,8 +256,7 @@ class PeriodRun:
             except OSError as e:
                 self._bad(f"{file}: {e.strerror or e}")
                 continue
-            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {curves.n_rows:,} rows"
-            show_prediction(facts, f"{file}: {what}")
+            show_prediction(facts, f"{file}: {_size_of(curves)}")
         return FAILED_SOME if self.bad_files else 0
 
     def _search_all(self, files: list[Path], wanted: Wanted, stack: ExitStack) -> int:
@@ -312,9 +313,13 @@ class PeriodRun:
             self.messages.wrote(self.output, f"{len(merged):,} object{'s' if len(merged) != 1 else ''}")
         if self.parts is not None and not self.bad_files:
             self.parts.remove()
-        if self.plot is not None:
+        if self.plot is not None and (self.plotted or not self.not_plotted):
             self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
-        return FAILED_SOME if self.bad_files else 0
+        if self.not_plotted:
+            more = len(self.not_plotted) - 1
+            also = f", nor {more:,} other picture{'s' if more != 1 else ''}" if more else ""
+            self.complain(self.not_plotted[0] + also)
+        return FAILED_SOME if self.bad_files or self.not_plotted else 0
 
     def _streamed(self, file: Path, wanted: Wanted) -> CurveStream | None:
         """A large file that can be read while it is searched; None for others."""
@@ -409,15 +414,15 @@ class PeriodRun:
             self._bad(about + str(e).splitlines()[0])  # the other files are searched all the same
         except SkysieveError as e:
             raise UserError(str(e).splitlines()[0]) from e
-        except OSError as e:  # a finished part or a picture that cannot be written
-            place = e.filename or (self.plot if self.parts is None and self.rows is None else self.output) or file
+        except OSError as e:  # rows or a finished part that cannot be written
+            place = e.filename or (file if self.parts is None and self.rows is None else self.output)
             raise UserError(f"cannot write {place}: {e.strerror or e}") from e
 
     def _search_file(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream) -> None:
         """Search the objects of a file, and report the progress."""
         from skysieve.core.files import ROWS_TOGETHER
         from skysieve.periodogram.analysis.solar_system import what_was_done
-        from skysieve.periodogram.lightcurves.io import BadFile, LightCurves
+        from skysieve.periodogram.lightcurves.io import TWO_DATES, BadFile, LightCurves
 
         from .ranges import range_of
         from .report import left_out
@@ -434,8 +439,7 @@ class PeriodRun:
             if self.parts is not None:
                 stack.close()
             searched, notes = range_of(first, self.request, len(curves))
-            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {curves.n_rows:,} rows"
-            self.say("; ".join(filter(None, (f"{file}: {what}", searched, curves.taken))))
+            self.say("; ".join(filter(None, (f"{file}: {_size_of(curves)}", searched, curves.taken))))
             rows = left_out(curves.missing(), curves.n_rows) if whole else []
             for line in [*curves.notes, *([] if whole else first.notes), *rows, *self._about_bands(curves), *notes]:
                 self.say(f"note: {line}")
@@ -445,18 +449,19 @@ class PeriodRun:
                 self._add_rows(ROWS_TOGETHER)
         if not isinstance(curves, LightCurves):
             if curves.n_other:
-                self.say(f"note: {curves.n_other:,} rows of other bands than {self.treatment.band} left out")
+                s = "s" if curves.n_other != 1 else ""
+                self.say(f"note: {curves.n_other:,} row{s} of other bands than {self.treatment.band} left out")
             for line in left_out(curves.missing(), curves.n_read):
                 self.say(f"note: {line}")
             for line in curves.notes_on_rows():
                 self.say(f"note: {line}")
             for line in curves.lost:
                 self._bad(f"{file}: {line}")
-            flagged = {why: n for why, n in curves.left_out.items() if why.startswith("flagged")}
-            if flagged and sum(flagged.values()) + curves.missing().get("without a value", 0) == curves.n_read:
+            refused = {why: n for why, n in curves.left_out.items() if why.startswith("flagged") or why == TWO_DATES}
+            if refused and sum(refused.values()) + curves.missing().get("without a value", 0) == curves.n_read:
                 del self.found[before:]
-                reasons = ", ".join(flagged)
-                raise BadFile(f"has no row left: all are {reasons}; --quality-mask none keeps them")
+                advice = "" if TWO_DATES in refused else "; --quality-mask none keeps them"
+                raise BadFile(f"has no row left: all are {', '.join(refused)}{advice}")
             self._add_rows(1)
         self.flagged.update(curves.left_out)
         if self.treatment.phase_model is not None:
@@ -548,12 +553,14 @@ class PeriodRun:
         source = curves if isinstance(curves, LightCurves) else curves.anew()
         with source.pieces() as pieces:
             for piece in pieces:
-                limit = self.plot_limit - self.plotted
+                limit = self.plot_limit - self.plotted - len(self.not_plotted)
                 if limit <= 0:
                     break
-                self.plotted += plot_objects(
+                drawn, failed = plot_objects(
                     piece, self.request, path, limit, self.pictures, self.correction(), len(curves)
                 )
+                self.plotted += drawn
+                self.not_plotted += failed
 
     def _add_rows(self, fewest: int) -> None:
         """Write what was found since the last time, at least ``fewest`` objects, where the table is being written."""
@@ -633,6 +640,12 @@ class PeriodRun:
         except OSError as e:
             return f"{why}; {those} are lost: they could not be written to standard output ({e.strerror or e})"
         return f"{why}; {those} are on the standard output"
+
+
+def _size_of(curves: LightCurves | CurveStream) -> str:
+    """Numbers of objects and rows in words."""
+    n, rows = len(curves), curves.n_rows
+    return f"{n:,} object{'s' if n != 1 else ''}, {rows:,} row{'s' if rows != 1 else ''}"
 
 
 def unused(path: Path) -> Path:

@@ -61,6 +61,9 @@ def pick(table: Any, column: Any, argument: str) -> Any:
         return _field(table, column)
     names = column_names(table)
     outer, _, inner = column.partition(".")
+    for name in (column, outer):
+        if names.count(name) > 1:
+            raise ValueError(f"{argument}={column!r}: data has {names.count(name)} columns {name!r}; expected one")
     if column not in names and outer in names:  # a field of a nested column, such as "lc.mjd"
         nested = table[outer]
         if inner in _fields(nested):

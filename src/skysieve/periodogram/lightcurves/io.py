@@ -43,6 +43,7 @@ from .parquet import read_parquet, units_of
 from .table_columns import (
     count_limits,
     holds_dates,
+    is_number,
     is_ragged,
     joined_cells,
     labels,
@@ -242,6 +243,8 @@ def read_stream(stream: BinaryIO, wanted: Wanted | None = None, *, band: str | N
         return replace(read_light_curves(path, wanted, band=band), path=Path(path.name))
 
 
+HEAD = 2**14
+"""Bytes of the beginning of a file by which its format is recognised."""
 OTHERS = {
     b"PK\x03\x04": "is a ZIP archive or a spreadsheet: unpack it, or save it as CSV",
     b"BZh": "is packed by bzip2: unpack it first, or pack it by gzip",
@@ -256,6 +259,8 @@ OTHERS = {
     b"SQLite format": "is a database of SQLite: save its table as CSV or Parquet",
     b"%PDF": "is a PDF: its table is needed as CSV or text",
     b"Obj\x01": "is Avro: save it as Parquet or CSV",
+    b"\\begin{": "is a table of LaTeX: save it as CSV",
+    b"\\documentclass": "is a document of LaTeX: save its table as CSV",
 }
 """What to do with a file of another kind, by its first bytes."""
 
@@ -275,7 +280,7 @@ def _kind(path: Path, magic: bytes) -> str:
     for beginning, advice in OTHERS.items():
         if magic.startswith(beginning):
             raise BadFile(advice)
-    if b"<VOTABLE" in magic or (start.startswith(b"<?xml") and suffix != ".csv"):
+    if b"<VOTABLE" in magic[:512] or (start.startswith(b"<?xml") and suffix != ".csv"):
         return "VOTable"
     if start[:14].lower().startswith((b"<!doctype html", b"<html")):
         raise BadFile("is a page of HTML, perhaps an error of a server: download the table again")
@@ -285,18 +290,27 @@ def _kind(path: Path, magic: bytes) -> str:
         return "ECSV"
     if start[:1] in (b"{", b"["):
         return "JSON"
-    return "IPAC" if magic[:1] in (b"\\", b"|") else "text"
+    if start.startswith(b"Title:"):
+        return "MRT"
+    return "IPAC" if magic[:1] == b"\\" or (magic[:1] == b"|" and not _has_bars_in_rows(magic)) else "text"
+
+
+def _has_bars_in_rows(head: bytes) -> bool:
+    """Whether the second line of a table is a row or a rule between bars; that of an IPAC table names types."""
+    line = head.decode(errors="replace").splitlines()[1:2]
+    cells = [cell.strip() for cell in line[0].split("|")] if line and line[0].startswith("|") else []
+    return any(is_number(cell) or (cell and not cell.strip("-:")) for cell in cells)
 
 
 def _beginning(path: Path) -> tuple[bytes, bool]:
     """The first bytes of a file, unpacked where it is gzipped, and whether it is."""
     with path.open("rb") as f:
-        magic = f.read(512)
+        magic = f.read(HEAD)
     if magic[:2] != b"\x1f\x8b":
         return magic, False
     try:
         with gzip.open(path) as f:
-            return f.read(512), True
+            return f.read(HEAD), True
     except (gzip.BadGzipFile, EOFError, zlib.error) as e:
         raise BadFile(f"is a damaged gzip file ({e})") from None
 
@@ -405,10 +419,8 @@ def _read_astropy(
                 if not found:
                     raise BadFile("is a VOTable without a table")
                 table, unread = found[0].to_table(), len(found) - 1
-            elif kind == "IPAC":
-                table = Table.read(path, format="ascii.ipac")
             else:
-                table = Table.read(path, format="ascii.ecsv")
+                table = Table.read(path, format=f"ascii.{kind.lower()}")
         except (OSError, ValueError, TypeError, KeyError, IndexError) as e:
             if isinstance(e, BadFile):
                 raise
@@ -525,16 +537,35 @@ def _no_time(time: NDArray[np.float64], present: NDArray[np.bool_], left_out: di
     return known
 
 
-def refuse_two_dates(name: str, time: NDArray[np.float64], ids: NDArray[Any] | None) -> None:
-    """Raise `BadFile` where the times of an object are Julian Dates in some rows, Modified Julian Dates in others."""
-    low, high = (time > LEAST_DATE) & (time < MODIFIED), time > JULIAN
-    if not low.any() or not high.any() or not (low | high | ~(time > LEAST_DATE)).all():
-        return
-    if ids is None or np.isin(ids[low], ids[high]).any():
+TWO_DATES = "of objects with both Julian Dates and Modified Julian Dates"
+"""Why `leave_out_two_dates` leaves out rows."""
+
+
+def leave_out_two_dates(
+    name: str, data: dict[str, NDArray[Any]], offsets: NDArray[np.int64], whole: bool = True
+) -> dict[str, int]:
+    """Replace the values of objects by NaN whose times are Julian Dates in some rows, Modified ones in others.
+
+    Returns how many, by the reason.  Rows without a finite time and value do not count.  Each object has rows.
+    ``name`` is that of the column of times.  ``whole``: these are all rows of the file, one of which must be left.
+    """
+    time, value = data["time"], data["mag"]
+    if not len(time) or time.min() >= MODIFIED or time.max() <= JULIAN:
+        return {}
+    present = np.isfinite(time) & np.isfinite(value)
+    dated = present & (time > LEAST_DATE)
+    low, high = dated & (time < MODIFIED), dated & (time > JULIAN)
+    n_low, n_high, n_dated = (np.add.reduceat(rows, offsets[:-1], dtype=np.int64) for rows in (low, high, dated))
+    mixed = np.repeat((n_low > 0) & (n_high > 0) & (n_low + n_high == n_dated), np.diff(offsets))
+    if not mixed.any():
+        return {}
+    if whole and not (present & ~mixed).any():
         raise BadFile(
             f"column {name!r} holds Julian Dates and Modified Julian Dates, such as {time[high][0]:.10g} and "
             f"{time[low][0]:.7g}; one of them is expected"
         )
+    data["mag"] = np.where(mixed, np.nan, value)
+    return {TWO_DATES: int((mixed & present).sum())}
 
 
 def _no_flux(flux: NDArray[np.float64], present: NDArray[np.bool_], left_out: dict[str, int]) -> NDArray[np.bool_]:
@@ -590,7 +621,6 @@ def _group(
     left_out, flags = marked(names, columns, data, wanted, satellite, notes)
     columns = replace(columns, flags=flags)
     error_of_flux(data)
-    refuse_two_dates(names[columns.time], data["time"], data.get("id"))
     same_times(columns, data, notes)
     if columns.id is not None and wanted.id is None and _numbers_rows(names[columns.id], data.get("id")):
         notes.append(f"column {names[columns.id]} has another value in each row, and is not used; --id takes it")
@@ -603,6 +633,7 @@ def _group(
     else:
         name = path.name[: -len("".join(path.suffixes[-2:]))] if path.suffix == ".gz" else path.stem
         ids, offsets = np.array([name]), np.array([0, len(data["time"])], np.int64)
+    left_out |= leave_out_two_dates(names[columns.time], data, offsets)
     return LightCurves(
         path=path, ids=ids, t=data["time"], y=data["mag"], dy=data.get("err"), offsets=offsets,
         taken=columns.taken(names), value_name=names[columns.mag], notes=notes,
@@ -661,7 +692,8 @@ def _owned(name: str, data: dict[str, NDArray[Any]], notes: list[str]) -> dict[s
     if not missing.any():
         return data
     if missing.all():
-        raise BadFile(f"has no row with a {name}; --id names another column")
-    notes.append(f"{int(missing.sum()):,} rows without a {name} were left out")
+        raise BadFile(f"has no row with an id in column {name!r}; --id names another column")
+    n = int(missing.sum())
+    notes.append(f"{n:,} row{' was' if n == 1 else 's were'} left out: no id in column {name!r}")
     rest = {role: a[~missing] for role, a in data.items()}
     return rest | ({} if ids.dtype.kind in "iu" else {"id": tidy_labels(rest["id"])})

@@ -21,7 +21,10 @@ from .textfile import TextTable, encoding_of, open_text, unpacked
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-EXPECTED = "a list of records, one record a line, or an object with a list for each column is expected"
+EXPECTED = (
+    "a list of records, one record a line, or an object with a list for each column is expected "
+    "(of pandas' to_json: orient='records', 'columns', 'split' or 'table')"
+)
 
 
 def read_json(path: Path, wanted: Wanted) -> TextTable:
@@ -66,6 +69,8 @@ def _columns(text: str) -> dict[str, list[Any]]:
         return _of_records(_lines(text))
     if isinstance(whole, dict) and not any(isinstance(value, list | dict) for value in whole.values()):
         whole = [whole]  # one line
+    if isinstance(whole, dict) and {"columns", "data"} <= set(whole) <= {"columns", "index", "data"}:
+        return _of_split(whole["columns"], whole["data"])
     if isinstance(whole, dict):
         lists = [v for v in whole.values() if isinstance(v, list) and v]
         if len(lists) == 1 and all(isinstance(r, dict) for r in lists[0]):  # {"data": [records]}
@@ -104,10 +109,25 @@ def _of_records(records: Iterable[Any]) -> dict[str, list[Any]]:
     return table
 
 
+def _of_split(names: Any, rows: Any) -> dict[str, list[Any]]:
+    """Columns of a list of names and a list of rows, as pandas writes a table with ``orient="split"``."""
+    lists = isinstance(names, list) and isinstance(rows, list) and all(isinstance(row, list) for row in rows)
+    if not lists or any(len(row) != len(names) for row in rows):
+        raise BadFile(f"is JSON of another form: {EXPECTED}")
+    if not rows:
+        raise BadFile("has no rows")
+    titles = [str(name) for name in names]
+    if twice := next((name for name in titles if titles.count(name) > 1), None):
+        raise BadFile(f"has two columns of the name {twice!r}")
+    return {name: [row[i] for row in rows] for i, name in enumerate(titles)}
+
+
 def _of_lists(whole: dict[str, Any]) -> dict[str, list[Any]]:
     """Columns of an object of lists, or of objects with the same keys, as pandas writes a table."""
     dicts = {name: value for name, value in whole.items() if isinstance(value, dict)}
     if dicts and len(dicts) == len(whole) and len({tuple(value) for value in dicts.values()}) == 1:
+        if _has_columns(next(iter(dicts.values()))):
+            raise BadFile(f"is JSON with an object for each row, or for each star: {EXPECTED}")
         return {name: list(value.values()) for name, value in dicts.items()}
     lists = {name: value for name, value in whole.items() if isinstance(value, list)}
     if not lists:
@@ -118,6 +138,15 @@ def _of_lists(whole: dict[str, Any]) -> dict[str, list[Any]]:
         raise BadFile(f"holds lists of different lengths ({some}): {EXPECTED}")
     n = sizes.pop()
     return {name: value if name in lists else [value] * n for name, value in whole.items()}
+
+
+def _has_columns(names: Iterable[str]) -> bool:
+    """Whether these are names of columns of a light curve, rather than of rows."""
+    try:
+        choose(list(names), Wanted())
+    except MissingColumn:
+        return False
+    return True
 
 
 def _values(

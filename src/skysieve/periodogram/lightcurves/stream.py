@@ -20,7 +20,7 @@ from skysieve.core.tasks import Ahead, in_parallel, usable_cores
 
 from .column_names import FLAG, MOVING, NUMERIC, STARS, Columns, Wanted, plain
 from .flags import has_bits, mission
-from .io import LightCurves, error_of_flux, marked, same_times
+from .io import LightCurves, error_of_flux, leave_out_two_dates, marked, same_times
 from .parquet import (
     ListRows,
     Lists,
@@ -189,6 +189,7 @@ class CurveStream:
                 self._file.names, self._file.columns, data, self._file.wanted, self._file.satellite, notes, whole=False
             )
             counts = self._renamed(counts)
+            counts |= leave_out_two_dates(self._file.roles["time"], data, offsets, whole=False)
             self.left_out.update(counts)
             error_of_flux(data)
             if first:

@@ -28,6 +28,8 @@ COMMA = re.compile(r"[-+]?(\d+,\d*|,\d+)([eE][-+]?\d+)?")
 THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 """A number whose comma may stand between thousands."""
 LIMIT = re.compile(r"[<>≤≥]=?")
+DOUBLE = re.compile(r"[-+]?(\d+\.\d*|\.\d+)[dD][-+]\d+")
+"""A number of Fortran's double precision, as Fortran writes it: with a point and a sign of the exponent."""
 
 
 class Cells(NamedTuple):
@@ -48,11 +50,15 @@ class BadCell(ValueError):
 
 
 def is_number(cell: str) -> bool:
-    """Whether Python reads the cell as a number."""
+    """Whether the cell is a number for Python, or one of Fortran's double precision.
+
+    >>> is_number("1.5e3"), is_number("1.5D+03"), is_number("5d3")
+    (True, True, False)
+    """
     try:
         float(cell)
     except ValueError:
-        return False
+        return DOUBLE.fullmatch(cell) is not None
     return True
 
 

@@ -23,6 +23,7 @@ from .table_columns import (
     CLOCK,
     COMMA,
     DATE,
+    DOUBLE,
     MISSING,
     THOUSANDS,
     BadCell,
@@ -222,7 +223,7 @@ def _first_is_id(layout: Layout, column: Sequence[str]) -> bool:
         return False
     if not all(is_number(c) for c in column):
         return True
-    whole = all(float(c).is_integer() for c in column)
+    whole = all(not DOUBLE.fullmatch(c) and float(c).is_integer() for c in column)
     return whole and len(set(column)) <= max(1, len(column) // 2)
 
 
