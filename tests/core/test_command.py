@@ -7,6 +7,7 @@ import re
 import signal
 import tomllib
 from pathlib import Path
+from zipfile import BadZipFile
 
 import pytest
 import typer
@@ -37,6 +38,8 @@ ROOT = Path(__file__).parents[2]
         (MemoryBudgetError("the map", 2048, 1024), "skysieve: the map needs 2.0 KiB (2048 bytes)"),
         (ModuleNotFoundError("No module named 'h5py'", name="h5py"), "'h5py': pip install 'skysieve[hdf5]'\n"),
         (ModuleNotFoundError("No module named 'other'", name="other"), "skysieve: No module named 'other'\n"),
+        (EOFError(), "skysieve: a file is damaged or cut short: it ends early\n"),
+        (BadZipFile("File is not a zip file"), "skysieve: a file is damaged or cut short: File is not a zip file\n"),
     ],
 )
 def test_an_error_is_one_line_and_exit_code_2(error, text, capsys):

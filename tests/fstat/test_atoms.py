@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -258,3 +260,39 @@ def test_bad_lists_are_refused(t0s, taus, error, message):
 def test_a_full_grid_needs_two_sfts():
     with pytest.raises(ValueError, match="one SFT"):
         Grid.full(synth_atoms(T0, T))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_files_cut_short_at_any_length_are_named(tmp_path, suffix):
+    if suffix == ".h5":
+        pytest.importorskip("h5py")
+    path = tmp_path / f"a{suffix}"
+    save_atoms(path, synth_atoms(T0, 4 * T))
+    whole = path.read_bytes()
+    for length in (0, 1, 3, 30, *range(100, len(whole), 97), len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=rf"a{suffix}: damaged or cut short"):
+            load_atoms(path)
+
+
+def test_damaged_archives_are_named(tmp_path):
+    """Bytes that differ, a lost entry and a single array: of zipfile, zlib and NumPy each has errors of its own."""
+    path = tmp_path / "a.npz"
+    save_atoms(path, synth_atoms(T0, 4 * T))
+    with np.load(path) as file:
+        values = {name: file[name] for name in file.files}
+    with path.open("wb") as file:
+        np.savez_compressed(file, **values)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 53):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        with contextlib.suppress(ValueError):  # other bytes may not matter; other errors are not expected
+            load_atoms(path)
+    del values["1/Fb"]
+    np.savez(path, **values)
+    with pytest.raises(ValueError, match=r"a\.npz: damaged or cut short .*1/Fb"):
+        load_atoms(path)
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
+    with pytest.raises(ValueError, match="not a single array"):
+        load_atoms(path)

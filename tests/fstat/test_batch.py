@@ -123,7 +123,7 @@ GRIDS = {
     "full": Grid(t0=T0, t0_band=46 * T, dt0=T, tau=2 * T, tau_band=46 * T, dtau=T),
     "off the bins": Grid(t0=T0 - 20 * T - 901, t0_band=65 * T, dt0=2500, tau=2 * T, tau_band=25 * T, dtau=1100),
     "lists": Grid.from_lists([T0 - 9 * T, T0, T0 + 1799, T0 + 45 * T], np.unique(np.geomspace(2, 300, 20).round()) * T),
-    "before the data": Grid(t0=T0 - 40 * T, t0_band=38 * T, dt0=T, tau=2 * T, tau_band=T, dtau=T),
+    "before the data": Grid(t0=T0 - 40 * T, t0_band=38 * T, dt0=T, tau=2 * T, tau_band=40 * T, dtau=5 * T),
 }
 LINES = Lines(3.0, (-1.0, -1.3))
 

@@ -281,3 +281,68 @@ def test_parameters_in_names_of_lalpulsar(name, expected):
     assert tuple(found[key] for key in ("f0", "f1dot", "f2dot")) == expected
     assert found["tref"] == 1e9
     assert doppler_of("Freq100.dat") == {}
+
+
+def test_files_that_are_cut_short_are_left_out(file, tmp_path):
+    whole, short, empty, out = file.read_bytes(), tmp_path / "short.npz", tmp_path / "empty.npz", tmp_path / "t.csv"
+    short.write_bytes(whole[:2000])
+    empty.touch()
+    text = run("search", empty, file, short, "-w", "rect", "-o", out, "--device", "cpu", code=1)
+    assert "3 templates, 2 of them left out" in text
+    assert f"skysieve: {empty}: damaged or cut short" in text
+    assert f"skysieve: {short}: damaged or cut short" in text
+    assert len(out.read_text().splitlines()) == 2
+    for command in ("map", "info"):
+        assert f"skysieve: {short}: damaged or cut short" in run(command, short, code=2)
+        result = CliRunner().invoke(app, ["fstat", command, "-"], input=whole[:2000])
+        assert result.stderr == "skysieve: standard input: damaged or cut short, or no .npz file\n"
+
+
+def test_a_search_reads_standard_input_once(file, tmp_path):
+    data, out = file.read_bytes(), tmp_path / "t.csv"
+    options = ["-w", "rect", "--device", "cpu", "-o"]
+    for given in (["-"], [str(file), "-"], ["-", "-v"]):
+        result = CliRunner().invoke(app, ["fstat", "search", *given, *options, str(out), "--overwrite"], input=data)
+        assert result.exit_code == 0, result.output
+        rows = out.read_text().splitlines()[1:]
+        assert len({row.split(",")[3] for row in rows}) == 1
+        assert len(rows) == len([name for name in given if name != "-v"])
+    for more, message in (
+        (["--resume"], "-: --resume needs files"),
+        (["--cluster", "serial"], "-: --cluster needs files"),
+        (["--files-from", "-"], "standard input can be only one of them"),
+    ):
+        names = str(file).encode() if "--files-from" in more else data
+        result = CliRunner().invoke(app, ["fstat", "search", "-", *options, f"{out}.csv", *more], input=names)
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
+def test_options_of_text_must_agree_with_other_files(file, tmp_path):
+    for command in ("map", "info", "search"):
+        assert "tatom (--tatom) 900: the file says 1800 s" in run(command, file, "--tatom", 900, code=2)
+        assert "detectors (--detectors) V1: the file holds H1,L1" in run(command, file, "--detectors", "V1", code=2)
+    assert "20 bins" in run("info", file, "--tatom", T, "--detectors", "H1,L1")
+
+
+def test_windows_and_signals_before_the_data_are_refused(file, tmp_path):
+    options = ("--t0", 900_000_000, "--t0-band", 0, "--tau", 3600, "--tau-band", 0, "--device", "cpu")
+    for command in ("map", "search"):
+        text = run(command, file, *options, code=2)
+        assert "t0=900000000" in text
+        assert "--not-strict" in text
+    assert "no cell could be computed" in run("map", file, *options, "--not-strict")
+    out = tmp_path / "t.csv"
+    run("search", file, *options, "--not-strict", "-o", out)
+    assert len(out.read_text().splitlines()) == 1
+    text = run("synth", tmp_path / "s.npz", "--inject", "2000000000,86400,15,exp", code=2)
+    assert "signal of t0=2000000000, tau=86400: no SFT starts in its window" in text
+
+
+@pytest.mark.parametrize("more", [(), ("--cluster", "serial", "--partition", 1)])
+def test_a_table_without_rows_has_all_columns(file, tmp_path, more):
+    save_atoms(tmp_path / "b.npz", synth_atoms(T0, 20 * T, seed=2))
+    command = ("search", file, tmp_path / "b.npz", "--device", "cpu", *more)
+    run(*command, "-o", tmp_path / "all.csv")
+    run(*command, "--threshold", 1e9, "-o", tmp_path / "none.csv")
+    assert (tmp_path / "none.csv").read_text().splitlines() == (tmp_path / "all.csv").read_text().splitlines()[:1]

@@ -11,7 +11,7 @@ from skysieve.fstat import search, transient_map
 from skysieve.fstat.demod.bank import TemplateBank
 from skysieve.fstat.demod.barycentre import SPANS, barycentre
 from skysieve.fstat.demod.demodulator import Demodulator
-from skysieve.fstat.demod.simulate import Signal, simulate_sfts
+from skysieve.fstat.demod.simulate import Signal, inject, simulate_sfts
 from skysieve.fstat.inputs.detectors import DETECTORS, LEAP_SECONDS, antenna_patterns, sidereal_angle
 from skysieve.fstat.inputs.grid import Grid
 from skysieve.fstat.sfts.files import write_sfts
@@ -275,6 +275,25 @@ def test_wrong_input_is_named(sfts):
             signal(**wrong)
     with pytest.raises(ValueError, match="no SFT of 1800 s fits"):
         simulate_sfts((99.9, 100.1), START, 100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"f0": 105.0}, r"signal of f0=105 Hz at tref=.*outside the band of the SFTs, 99\.9 to 100\.1 Hz"),
+        ({"f0": 99.0}, "outside the band"),
+        ({"window": "rect", "t0": 2_000_000_000, "tau": 7200}, "t0=2000000000, tau=7200: no SFT starts in it; .* GPS"),
+        ({"window": "exp", "t0": START - 7200, "tau": 2400}, "no SFT starts in it"),
+    ],
+)
+def test_signals_that_miss_the_sfts_are_refused(changes, message):
+    missed, options = signal(**changes), {"span": 7200, "ephemeris": "builtin"}
+    with pytest.raises(ValueError, match=message):
+        simulate_sfts((99.9, 100.1), START, signals=[signal(f0=100.0), missed], **options)
+    noise = simulate_sfts((99.9, 100.1), START, gaps={"L1": [(START, START + 3600)]}, **options)
+    with pytest.raises(ValueError, match=message):
+        inject(noise, missed, "builtin")
+    inject(noise, signal(f0=100.0, window="rect", t0=START, tau=3600), "builtin")  # H1 alone sees it
 
 
 @pytest.mark.parametrize("ephemeris", ["lal", "de405", "builtin"])

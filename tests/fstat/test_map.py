@@ -85,6 +85,26 @@ def test_without_strict_such_cells_are_nan():
         _ = nothing.p_t0
 
 
+@pytest.mark.parametrize("window", ["rect", "exp"])
+def test_starts_of_which_no_window_reaches_the_data(window):
+    """They are refused or NaN, as starts after the data are; other starts before the data keep their answers."""
+    reach = 1 if window == "rect" else 3
+    options = {"window": window, "device": "cpu"}
+    for t0 in (900_000_000, T0 - 6 * reach * T + T):
+        grid = Grid(t0=t0, tau=6 * T)
+        with pytest.raises(ValueError, match=rf"t0={t0} and tau=10800.*first usable t0 is about \d+ .*--not-strict"):
+            transient_map(ATOMS, grid, **options)
+        assert transient_map(ATOMS, grid, strict=False, **options).n_cells == 0
+    first = T0 - 6 * reach * T + 2 * T
+    late = transient_map(ATOMS, Grid(t0=first, tau=6 * T), **options)
+    assert np.isfinite(late.F).all()
+    many = Grid(t0=first - 2 * T, t0_band=4 * T, dt0=T, tau=2 * T, tau_band=4 * T, dtau=4 * T)
+    some = transient_map(ATOMS, many, strict=False, **options)
+    assert np.isnan(some.F[:2]).all()
+    assert some.F[2].tolist() == [2, late.F[0, 0]]  # the shorter window holds no data, as one in a gap
+    assert some.n_cells == 6
+
+
 def test_times_that_wrap_in_32_bits_are_right():
     """901 s before the data LALPulsar's start wraps to the last atom; 3 tau beyond 2^32 s wraps too."""
     for window in ("rect", "exp"):
@@ -294,6 +314,15 @@ def test_bad_simulations_are_refused(options, message):
 def test_bad_injections_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Injection(**({"t0": T0, "tau": T, "snr": 5} | options))
+
+
+@pytest.mark.parametrize(("t0", "tau"), [(2_000_000_000, 86400), (T0 - 9 * T, 9 * T), (T0 + 5, T - 10)])
+def test_signals_that_miss_the_data_are_refused(t0, tau):
+    """Before, after, and between the starts of two SFTs; in one detector's gap the other sees it."""
+    with pytest.raises(ValueError, match=rf"t0={t0}, tau={tau}: no SFT starts .* GPS {T0} to {T0 + 20 * T}"):
+        synth_atoms(T0, 20 * T, inject=Injection(t0, tau, snr=5))
+    assert synth_atoms(T0, 20 * T, inject=Injection(t0, tau, snr=0)) == synth_atoms(T0, 20 * T)
+    synth_atoms(T0, 20 * T, inject=Injection(T0 + T, T, snr=5), gaps={"H1": [(T0, T0 + 5 * T)]})
 
 
 def test_antenna_patterns_keep_their_invariants():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from astropy.io import fits
+from astropy.table import Table
 from tests.fstat.test_search import GRID, T0, TEMPLATES, Stopped, T, batches, run, same
 
 from skysieve.fstat import AtomsBatch, search, synth_atoms
@@ -89,3 +91,28 @@ def test_a_column_that_one_window_lacks_is_nan_in_its_rows():
     assert found["template"].tolist() == [3, 3]
     assert np.array_equal(found["f0"], [1.0, np.nan], equal_nan=True)
     assert np.array_equal(found["f1"], [np.nan, 2.0], equal_nan=True)
+
+
+def test_an_empty_table_has_all_columns(tmp_path):
+    """No template reaches the threshold, in one window or in all; also after a restart."""
+    items = [AtomsBatch.stack([TEMPLATES[i][0]], {"name": [f"x{i}"], "number_of": [i]}) for i in (0, 5)]
+    options = {"device": "cpu", "windows": ("rect", "exp")}
+    whole = search(items, GRID, **options).columns()
+    for checkpoint in (None, tmp_path / "c.npz", tmp_path / "c.npz"):
+        none = search(items, GRID, threshold=1e9, checkpoint=checkpoint, **options)
+        assert list(none.columns()) == list(whole)
+        assert {len(column) for column in none.columns().values()} == {0}
+        assert {name: c.dtype.kind for name, c in none.columns().items()} == {
+            name: c.dtype.kind for name, c in whole.items()
+        }
+    top = whole["max2F"].max() - 1e-6
+    one = search(items, GRID, threshold=top, **options).columns()
+    assert one["number_of"].tolist() == [5]
+    assert one["number_of"].dtype.kind == "i"
+
+
+def test_names_that_are_not_ascii_are_in_fits_files(tmp_path):
+    batch = AtomsBatch.stack([TEMPLATES[0][0]], {"file": ["ä.npz"]})
+    search([batch], GRID, device="cpu", windows="rect", facts={"data": "ä\n"}).save(tmp_path / "x.fits")
+    assert Table.read(tmp_path / "x.fits", hdu=1)["file"].tolist() == ["ä.npz"]
+    assert r"data: \xe4\n" in list(fits.getheader(tmp_path / "x.fits", 1)["HISTORY"])

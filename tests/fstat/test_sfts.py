@@ -209,6 +209,8 @@ def test_wrong_sets_are_named(tmp_path):
 
 
 def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match="starts at GPS 9000005400, expected at most 2147483647"):
+        write_sfts(tmp_path, made(start=9_000_000_000))
     with pytest.raises(ValueError, match="version=1: expected 2 or 3"):
         write_sfts(tmp_path, made(), version=1)
     with pytest.raises(ValueError, match="label='a b': expected letters and digits"):

@@ -53,7 +53,10 @@ def test_a_search_of_sft_files_finds_the_signal(folder, tmp_path):
     ("changes", "message"),
     [
         (["--sfts", "none-*.sft", *PLACE, *BANK], "none-*.sft: no file matches"),
-        (["--sfts", "FOLDER", *PLACE], "--sfts needs --ra, --dec and --freq or --templates"),
+        (["--sfts", "FOLDER", *PLACE], "--freq or --templates; found --ra 0.5, --dec 1.0"),
+        (["--sfts", "FOLDER"], "--sfts needs --ra, --dec and --freq or --templates; found none of them"),
+        (["--sfts", "FOLDER", *PLACE, *BANK, "--tatom", "1800"], "--tatom 1800: is for files of atoms"),
+        (["--sfts", "FOLDER", *PLACE, *BANK, "--inject", "105,1e-24,0.5,1"], "signal of f0=105 Hz"),
         (["--sfts", "FOLDER", *PLACE, "--freq", "100.3"], "too narrow by"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--detectors", "V1"], "no SFT of V1"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--df", "-1"], "step of f0: -1.0, expected a number above 0"),
@@ -141,4 +144,20 @@ def test_wrong_signals_are_one_line(tmp_path, signal):
     done = run("simulate", tmp_path / "x", "--signal", signal)
     assert done.exit_code == 2
     assert f"--signal {signal}" in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--start", "9000000000"], "--start 9000000000: expected 0 to 2147483647"),
+        (["--start", "-5"], "--start -5: expected 0 to"),
+        (["--signal", "105,1e-24,.5,1"], "signal of f0=105 Hz"),
+        (["--signal", "100.1,1e-24,.5,1,0,rect,900000000,7200"], "no SFT starts in it"),
+    ],
+)
+def test_simulations_that_cannot_be_right_write_nothing(tmp_path, options, message):
+    done = run("simulate", tmp_path / "x", "--days", "0.1", "--ephemeris", "builtin", *options)
+    assert done.exit_code == 2
+    assert message in done.stderr
     assert not (tmp_path / "x").exists()

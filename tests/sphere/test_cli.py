@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 from dataclasses import replace
 
@@ -563,3 +564,32 @@ def test_smoothing_takes_a_file(tmp_path, sky):
         skysieve.smoothing(tmp_path / "none.fits", fwhm=0.1)
     with pytest.raises(ValueError, match=r"fwhm=-1\.0"):
         skysieve.smoothing(tmp_path / "one.fits", fwhm=-1.0)
+
+
+@pytest.mark.parametrize("target", ["out.fits", "out.fits.gz", "-"])
+def test_names_that_are_not_ascii_are_escaped_in_the_history(tmp_path, sky, target):
+    """Written by both writers: of whole maps alone, and of other files."""
+    (tmp_path / "in.fits").rename(tmp_path / "carte_é.fits")
+    np.savetxt(tmp_path / "strålkägla.txt", np.exp(-np.arange(40.0)))
+    out = tmp_path / target if target != "-" else target
+    result = run(tmp_path / "carte_é.fits", out, "--bl", tmp_path / "strålkägla.txt", "--fields", "I")
+    assert result.exit_code == 0, result.stderr
+    header = fits.getheader(out if target != "-" else io.BytesIO(result.stdout_bytes), 1)
+    history = "".join(header["HISTORY"])
+    assert r"smooth from carte_\xe9.fits" in history
+    assert r"str\xe5lk\xe4gla.txt" in history
+
+
+def test_a_column_of_text_is_refused_with_advice(tmp_path, sky):
+    with fits.open(tmp_path / "in.fits") as hdus:
+        rows = len(hdus[1].data)
+        columns = [*hdus[1].columns, fits.Column("NAME", "3A", array=["abc"] * rows)]
+        fits.BinTableHDU.from_columns(columns, hdus[1].header).writeto(tmp_path / "text.fits")
+    result = run(tmp_path / "text.fits", tmp_path / "out.fits", "--fwhm", "10deg")
+    assert result.exit_code == 2
+    assert "column NAME has dtype <U3, expected numbers; fields (--fields) chooses columns" in result.stderr
+
+
+def test_advice_names_the_option(tmp_path, sky):
+    result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "1arcmin")
+    assert "(--quadrature healpy) smooths by harmonics" in result.stderr

@@ -436,3 +436,11 @@ def test_the_mask_is_a_copy():
 def test_kernels_that_q_and_u_refuse(options, message):
     with pytest.raises(ValueError, match=message):
         skysieve.smoothing(np.zeros((3, NPIX)), **options)
+
+
+def test_maps_of_float16_raise_no_warning():
+    maps = np.random.default_rng(1).normal(size=12 * 8**2).astype(np.float16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = skysieve.smoothing(maps, fwhm="20deg", device="cpu")
+    assert np.array_equal(found, skysieve.smoothing(maps.astype(np.float64), fwhm="20deg", device="cpu"))

@@ -38,6 +38,12 @@ def cell(bins: Bins, t0: int, tau: int, window: Window) -> tuple[float, float]:
     return (b * (ar**2 + ai**2) + a * (br**2 + bi**2) - 2 * c * (ar * br + ai * bi)) / (a * b - c**2), condition
 
 
+def reaches_data(bins: Bins, t0: int, longest: int, window: Window) -> bool:
+    """Whether a window of length `longest` that starts before the data ends behind their second bin."""
+    reach = longest if window.kind in ("rect", "none") else int(np.floor(window.efold * longest + 0.5))
+    return t0 > bins.t_start or (t0 + reach - bins.t_start + bins.tatom // 2) // bins.tatom >= 2
+
+
 @dataclass(frozen=True)
 class Truth:
     """A map with its condition numbers and what follows from it."""
@@ -67,7 +73,12 @@ class Truth:
 
 
 def transient_map(bins: Bins, grid: Grid, window: Window) -> Truth:
-    """Every cell of a grid."""
-    pairs = [[cell(bins, int(t0), int(tau), window) for tau in grid.taus] for t0 in grid.t0s]
+    """Every cell of a grid; NaN at the start times before the data of which no window holds two bins of them."""
+    pairs = [
+        [cell(bins, int(t0), int(tau), window) for tau in grid.taus]
+        if reaches_data(bins, int(t0), int(grid.taus[-1]), window)
+        else [(np.nan, np.nan)] * grid.taus.size
+        for t0 in grid.t0s
+    ]
     values = np.array(pairs, dtype=np.float64)
     return Truth(values[..., 0], values[..., 1])

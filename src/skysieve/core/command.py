@@ -15,6 +15,7 @@ from enum import Enum, StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
+from zipfile import BadZipFile
 
 import typer
 
@@ -417,8 +418,10 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
             yield
     except typer.Exit:  # a RuntimeError
         raise
-    except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError) as error:
+    except (ValueError, TypeError, OSError, EOFError, BadZipFile, MemoryError, RuntimeError, ImportError) as error:
         text = one_line(error)
+        if isinstance(error, (EOFError, BadZipFile)):
+            text = f"a file is damaged or cut short: {text or 'it ends early'}"
         if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:
             text += f": {install_hint(package)}"
         typer.echo(f"skysieve: {text}", err=True)

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from astropy.table import Table as AstropyTable
     from numpy.typing import NDArray
 
-__all__ = ["FORMATS", "Table", "TableFormat", "check_format", "needs_package", "table_bytes", "write_table"]
+__all__ = [
+    "FORMATS", "Table", "TableFormat", "ascii_text", "check_format", "needs_package", "table_bytes", "write_table",
+]  # fmt: skip
 
 Columns = Mapping[str, "NDArray[Any]"]
 
@@ -127,6 +129,15 @@ def _astropy(table: Table) -> AstropyTable:
     for name, unit in table.units.items():
         made[name].unit = unit
     return made
+
+
+def ascii_text(text: str) -> str:
+    """A text as the cards of a FITS header can hold it: other characters than printable ones of ASCII are escaped.
+
+    >>> ascii_text("smoothed from carte_\u00e9.fits")
+    'smoothed from carte_\\\\xe9.fits'
+    """
+    return "".join(c if " " <= c <= "~" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def _write_fits(table: Table, path: Path) -> None:

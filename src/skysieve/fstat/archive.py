@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from skysieve.core.arrays import to_host
 from skysieve.core.files import written
 
+from .inputs.files import npz_arrays
 from .inputs.grid import Grid
 
 __all__ = ["ARRAY", "COLUMNS", "GRID", "JSON", "form", "pack", "read_archive", "unpack", "write_archive"]
@@ -112,10 +112,9 @@ def read_archive(path: Path, content: str) -> dict[str, Any]:
         The file is something else.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            values = {name: file[name] for name in file.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: expected {content}, not another file ({error})") from error
+        values = npz_arrays(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: expected {content}, not another or a damaged file") from error
     if str(values.pop("content", "")) != content:
         raise ValueError(f"{path}: expected {content}, not another file")
     return values

@@ -6,8 +6,8 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -179,14 +179,14 @@ MapFormat = Annotated[
 # ---------------------------------------------------------------- input and output
 
 
-def read(path: Path, tatom: int | None, detectors: str | None) -> list[Atoms]:
-    """Atoms of a file of any format, or of standard input."""
+def read(path: Path, tatom: int | None, detectors: str | None, stdin: Callable[[], bytes] = read_stdin) -> list[Atoms]:
+    """Atoms of a file of any format, or of standard input, which `stdin` returns."""
     from skysieve.fstat.inputs.files import read_any
 
     names = detectors.split(",") if detectors else None
     if path != STDIO:
         return read_any(path, tatom, names)
-    data = read_stdin()
+    data = stdin()
     ending = ".npz" if data.startswith(b"PK") else ".h5" if data.startswith(b"\x89HDF") else ".dat"
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / f"stdin{ending}"
@@ -527,12 +527,12 @@ def search(
             if dry_run:
                 from .rates import show_search
 
-                some = partial(_first, source.names, tatom, detectors)
+                some = partial(_first, source.names, source.read_one)
                 show_search(plan, source.first, source.host, source.bank, source.total, some, source.sft_bytes)
                 return
             if verbose:
                 describe(messages, plan.describe(source.first))
-            batches = source.batches(stack, plan, lambda path: read(path, tatom, detectors))
+            batches = source.batches(stack, plan)
             if resume and output is not None:
                 parts = outer.enter_context(closing(_parts(output, o, source)))
                 if parts.lock.note:
@@ -583,6 +583,8 @@ class Source:
     bank: TemplateBank | None = None
     sft_bytes: int = 0
     """Size of all files of SFTs."""
+    read_one: Callable[[Path], list[Atoms]] = field(default_factory=lambda: partial(read, tatom=None, detectors=None))
+    """Reads one of `names`, standard input as often as it is asked for."""
 
     def grid(self, o: Mapping[str, Any]) -> Grid | None:
         """The grid of the options; None if all windows cover all data."""
@@ -597,9 +599,7 @@ class Source:
         """What identifies the data, see `Demodulator.facts`."""
         return {} if self.host is None or self.bank is None else self.host.facts(self.bank)
 
-    def batches(
-        self, stack: ExitStack, plan: SearchPlan, read_one: Callable[[Path], list[Atoms]], end: int | None = None
-    ) -> Callable[[int], Iterator[Any]]:
+    def batches(self, stack: ExitStack, plan: SearchPlan, end: int | None = None) -> Callable[[int], Iterator[Any]]:
         """A function of a number that yields the templates from that one on, to `end`."""
         if self.host is not None and self.bank is not None:
             from skysieve.fstat.demod.demodulator import stream
@@ -608,7 +608,7 @@ class Source:
             return stream(stack.enter_context(demodulators(self.host, plan.devices)), self.bank, end)
         from skysieve.fstat.template_search.batch import read_files
 
-        return lambda start: read_files(self.names[start:end], read_one)
+        return lambda start: read_files(self.names[start:end], self.read_one)
 
 
 def shapes_of(o: Mapping[str, Any]) -> list[str]:
@@ -622,6 +622,8 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
 
     names = [Path(name) for name in o["files"] or []]
     if o["sfts"]:
+        if o["tatom"] is not None:
+            raise ValueError(f"--tatom {o['tatom']}: is for files of atoms, SFT files hold their length")
         from skysieve.fstat.sfts.files import files_of
 
         if o["files_from"] is not None:
@@ -644,7 +646,20 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
     names = atom_files([*names, *listed_names(listed)])
     if not names:
         raise ValueError("no files of atoms: expected names, --files-from, or --sfts")
-    return Source(_first(names, o["tatom"], o["detectors"]), len(names), names, [])
+    if STDIO in names and listed == STDIO:
+        raise ValueError("--files-from - and the file -: standard input can be only one of them")
+    if STDIO in names and o.get("resume"):
+        raise ValueError("-: --resume needs files, since standard input cannot be read again")
+    stdin = cache(read_stdin)
+
+    def read_one(path: Path) -> list[Atoms]:
+        place = path if path == STDIO else at(str(path))
+        try:
+            return read(place, o["tatom"], o["detectors"], stdin)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(place), str(path))) from error
+
+    return Source(_first(names, read_one), len(names), names, [], read_one=read_one)
 
 
 def prior_of(o: Mapping[str, Any]) -> BSGL | None:
@@ -683,12 +698,12 @@ def listed_names(path: Path | None) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _first(files: list[Path], tatom: int | None, detectors: str | None) -> list[Atoms]:
+def _first(files: list[Path], read_one: Callable[[Path], list[Atoms]]) -> list[Atoms]:
     """Atoms of the first file that can be read."""
     problem: Exception = ValueError("no files")
     for path in files:
         try:
-            return read(path, tatom, detectors)
+            return read_one(path)
         except (ValueError, OSError) as error:
             problem = error
     raise problem

@@ -16,7 +16,7 @@ from skysieve.fstat.inputs.grid import Grid
 from skysieve.fstat.template_search.ledger import MOST_FAULTS, Ledger, Rows
 from skysieve.fstat.template_search.result import FORMATS, SearchResult
 
-from .cli import plan_of, prior_of, read, source_of
+from .cli import plan_of, prior_of, source_of
 
 if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts
@@ -45,6 +45,8 @@ class SearchWork:
         table_format(Path(output), options["format"], FORMATS)
         if options["templates"] == str(STDIO):
             raise ValueError("--templates -: --cluster needs a file")
+        if str(STDIO) in map(str, options["files"] or ()):
+            raise ValueError("-: --cluster needs files, since standard input cannot be read again")
         o = options | {"device": "cpu", "threads": 1, "memory": None}
         prior_of(o)
         source = source_of(o)
@@ -68,19 +70,20 @@ class SearchWork:
         start, end = partition
         o = self.options
         with ExitStack() as stack:
-            batches = self.source.batches(
-                stack, self.plan, lambda path: read(self.job.at(str(path)), o["tatom"], o["detectors"]), end
-            )
+            batches = self.source.batches(stack, self.plan, end)
             found = self.plan.execute(batches, start=start, total=end - start)
         counts = {"templates": found.n_templates, "left out": found.n_bad}
+        columns = found.columns()
         windows = {}
         for window, ledger in found.ledgers.items():
             windows[window] = {
-                "types": {name: column.dtype.str for name, column in ledger.best.items()},
+                "types": {
+                    name: column.dtype.str for name, column in ledger.best.items()
+                    if name in columns or name in ("number", "statistic")
+                },
                 "histogram": ledger.histogram.tolist(), "n_above": ledger.n_above, "n_empty": ledger.n_empty,
                 "bands": [[band, twoF, number] for band, (twoF, number) in ledger.bands.items()],
             }  # fmt: skip
-        columns = found.columns()
         ranked = [ledger.best["statistic"] for ledger in found.ledgers.values() if ledger.best]
         if ranked:
             columns["statistic"] = np.concatenate(ranked)

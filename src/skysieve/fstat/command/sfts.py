@@ -131,7 +131,9 @@ def opened(
 
     lowest, grid = axes[0][0], None
     if ra is None or dec is None or (lowest is None and listed is None):
-        raise ValueError(f"--sfts needs --ra, --dec and --freq or --templates; found {ra}, {dec} and {lowest}")
+        given = {"--ra": ra, "--dec": dec, "--freq": lowest, "--templates": listed}
+        found = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+        raise ValueError(f"--sfts needs --ra, --dec and --freq or --templates; found {found or 'none of them'}")
     names = detectors.split(",") if detectors else None
     whole = extent(patterns)
     if listed is not None:
@@ -256,9 +258,11 @@ def simulate(
     with report_errors():
         messages = Messages(quiet)
         from skysieve.fstat.demod.simulate import simulate_sfts
-        from skysieve.fstat.sfts.files import file_name, write_sfts
+        from skysieve.fstat.sfts.files import LAST_START, file_name, write_sfts
 
         check_output(folder, folder=True)
+        if not 0 <= start <= LAST_START - round(days * 86400):
+            raise ValueError(f"--start {start}: expected 0 to {LAST_START} less the length of the data")
         made = simulate_sfts(
             (freq, freq + freq_band), start, round(days * 86400), detectors=detectors.split(","), tsft=tsft,
             noise=noise, signals=[_signal("--signal", text, start) for text in signal or ()], seed=seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Flag, auto
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,8 +134,8 @@ def simulate_sfts(
     Raises
     ------
     ValueError
-        A detector is unknown or has no SFT; `band`, `duty` or `noise` has a value that does not fit; or the ephemeris
-        does not cover the times.
+        A detector is unknown or has no SFT; `band`, `duty` or `noise` has a value that does not fit; the ephemeris
+        does not cover the times; or a signal misses the SFTs, see `inject`.
 
     Notes
     -----
@@ -153,6 +154,7 @@ def simulate_sfts(
     if not 0 < duty <= 1:
         raise ValueError(f"duty={duty!r}: expected above 0, at most 1")
     made = []
+    seen = [NOT_SEEN] * len(wanted)
     for name in detectors:
         detector_of(name)
         holes = gaps.get(name, ()) if isinstance(gaps, Mapping) else gaps
@@ -164,9 +166,12 @@ def simulate_sfts(
             raise ValueError(f"noise of {name} has shape {level.shape}: expected one value or {t.size}, none below 0")
         values = rng.standard_normal((2, len(t), last - first + 1))
         data = (values[0] + 1j * values[1]) * np.broadcast_to(0.5 * np.sqrt(tsft) * level, t.shape)[:, None]
-        for signal in wanted:
-            _add(data, t, name, tsft, first, signal, ephemeris)
+        seen = [
+            _add(data, t, name, tsft, first, signal, ephemeris) | before
+            for signal, before in zip(wanted, seen, strict=True)
+        ]
         made.append(SFTs(name, t, tsft, first, data))
+    _refuse_missed(wanted, seen, made)
     return made
 
 
@@ -186,6 +191,12 @@ def inject(sfts: Sequence[SFTs], signals: Signal | Sequence[Signal], ephemeris: 
     list of SFTs
         New sets; those that are given do not change.
 
+    Raises
+    ------
+    ValueError
+        SFTs have another window; the ephemeris does not cover the times; or a signal has no amplitude at the start of
+        any SFT, or its frequency is outside the band of the SFTs all the time.
+
     Examples
     --------
     >>> signal = Signal(f0=100.2, h0=1e-24, ra=0.5, dec=1.0, tref=1_000_000_000)
@@ -195,14 +206,44 @@ def inject(sfts: Sequence[SFTs], signals: Signal | Sequence[Signal], ephemeris: 
     """
     wanted = [signals] if isinstance(signals, Signal) else list(signals)
     made = []
+    seen = [NOT_SEEN] * len(wanted)
     for one in sfts:
         if one.taper.kind not in ("rectangular", "unknown"):
             raise ValueError(f"sfts of {one.detector} have a {one.taper.kind} window: expected a rectangular one")
         data = one.data.astype(np.complex128)
-        for signal in wanted:
-            _add(data, one.t, one.detector, one.tsft, one.first_bin, signal, ephemeris)
+        seen = [
+            _add(data, one.t, one.detector, one.tsft, one.first_bin, signal, ephemeris) | before
+            for signal, before in zip(wanted, seen, strict=True)
+        ]
         made.append(replace(one, data=data.astype(np.complex64)))
+    _refuse_missed(wanted, seen, made)
     return made
+
+
+class Seen(Flag):
+    """What SFTs hold of a signal: some start while it has an amplitude; the band of some of these holds it."""
+
+    TIMES = auto()
+    BAND = auto()
+
+
+NOT_SEEN = Seen(0)
+
+
+def _refuse_missed(signals: Sequence[Signal], seen: Sequence[Seen], sfts: Sequence[SFTs]) -> None:
+    """Raise ValueError for a signal that no SFT holds."""
+    for signal, what in zip(signals, seen, strict=True):
+        name = f"signal of f0={signal.f0:.10g} Hz at tref={signal.tref:.10g}"
+        if Seen.TIMES not in what:
+            start, stop = min(int(one.t[0]) for one in sfts), max(one.t[-1] + one.tsft for one in sfts)
+            raise ValueError(
+                f"{name}, window {signal.window!r} with t0={signal.t0}, tau={signal.tau}: no SFT starts in it; the "
+                f"SFTs are from GPS {start} to {stop:.10g}"
+            )
+        if Seen.BAND not in what:
+            low = min(one.first_bin / one.tsft for one in sfts)
+            high = max((one.first_bin + one.data.shape[1] - 1) / one.tsft for one in sfts)
+            raise ValueError(f"{name}: is outside the band of the SFTs, {low:.10g} to {high:.10g} Hz")
 
 
 def _add(
@@ -213,8 +254,8 @@ def _add(
     first: int,
     signal: Signal,
     ephemeris: EphemerisName,
-) -> None:
-    """Add a signal to the SFTs of a detector."""
+) -> Seen:
+    """Add a signal to the SFTs of a detector; returns what they hold of it."""
     middle = t + 0.5 * tsft
     delay, rate = barycentric_times(middle, name, signal.ra, signal.dec, ephemeris)
     since = middle - signal.tref + delay
@@ -225,6 +266,10 @@ def _add(
     plus, cross = 0.5 * signal.h0 * (1 + signal.cosi**2), signal.h0 * signal.cosi
     wave = plus * (a * cos + b * sin) - 1j * cross * (b * cos - a * sin)
     start = np.exp(1j * (2 * np.pi * np.remainder(phase - 0.5 * cycles, 1) + signal.phi0))
-    scale = 0.5 * tsft * wave * start * signal.amplitude(t)
+    amplitude = signal.amplitude(t)
+    scale = 0.5 * tsft * wave * start * amplitude
     off = cycles[:, None] - (first + np.arange(data.shape[1]))
     data += scale[:, None] * np.exp(1j * np.pi * off) * np.sinc(off)
+    on = amplitude != 0
+    within = (cycles >= first - 0.5) & (cycles <= first + data.shape[1] - 0.5)
+    return (Seen.TIMES if on.any() else NOT_SEEN) | (Seen.BAND if (on & within).any() else NOT_SEEN)

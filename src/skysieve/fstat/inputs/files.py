@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "FORMATS", "AtomsLike", "PathLike", "as_list", "atom_files", "doppler_of", "load_atoms", "read_any", "read_atoms",
-    "save_atoms", "write_atoms",
+    "FORMATS", "AtomsLike", "PathLike", "as_list", "atom_files", "doppler_of", "load_atoms", "npz_arrays", "read_any",
+    "read_atoms", "save_atoms", "write_atoms",
 ]  # fmt: skip
 
 PathLike = str | os.PathLike[str]
@@ -219,9 +221,12 @@ def _unpack(path: PathLike, values: dict[str, Any]) -> list[Atoms]:
     if "format" not in values or _text(values["format"]) != CONTENT:
         raise ValueError(f"{path} was not written by skysieve's save_atoms")
     out = []
-    for i in range(int(values["n_detectors"])):
-        t, a2, b2, ab, fa, fb = (values[f"{i}/{name}"] for name in ("t", *FIELDS))
-        out.append(Atoms(t, a2, b2, ab, fa, fb, int(values[f"{i}/tatom"]), _text(values[f"{i}/detector"])))
+    try:
+        for i in range(int(values["n_detectors"])):
+            t, a2, b2, ab, fa, fb = (values[f"{i}/{name}"] for name in ("t", *FIELDS))
+            out.append(Atoms(t, a2, b2, ab, fa, fb, int(values[f"{i}/tatom"]), _text(values[f"{i}/detector"])))
+    except KeyError as error:
+        raise ValueError(f"{path}: damaged or cut short (there is no entry {error})") from error
     return out
 
 
@@ -230,9 +235,32 @@ def _text(value: Any) -> str:
     return plain.decode() if isinstance(plain, bytes) else str(plain)
 
 
+DAMAGED = (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What NumPy and h5py raise for content that is damaged: RuntimeError for flags of zip files that say encrypted."""
+
+
+def npz_arrays(path: PathLike) -> dict[str, Any]:
+    """All arrays of an npz file.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged or cut short, or is no npz file.
+    OSError
+        It cannot be opened.
+    """
+    with open(path, "rb") as file:  # here, so that an OSError below is about the content
+        try:
+            held = np.load(file, allow_pickle=False)
+            if isinstance(held, np.lib.npyio.NpzFile):
+                return {name: held[name] for name in held.files}
+        except DAMAGED as error:
+            raise ValueError(f"{path}: damaged or cut short, or no .npz file") from error
+    raise ValueError(f"{path}: expected a .npz file, not a single array (.npy)")
+
+
 def _read_npz(path: PathLike) -> list[Atoms]:
-    with np.load(path, allow_pickle=False) as file:
-        return _unpack(path, {name: file[name] for name in file.files})
+    return _unpack(path, npz_arrays(path))
 
 
 def _write_npz(path: Path, atoms: Sequence[Atoms]) -> None:
@@ -245,9 +273,14 @@ def _read_hdf5(path: PathLike) -> list[Atoms]:
         import h5py
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"HDF5 files need h5py: {install_hint('h5py')}") from error
-    with h5py.File(path, "r") as file:
-        found: dict[str, Any] = {}
-        file.visititems(lambda name, item: found.__setitem__(name, item[()]) if hasattr(item, "dtype") else None)
+    found: dict[str, Any] = {}
+    with open(path, "rb"):  # its OSError names the file, unlike that of h5py
+        pass
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(lambda name, item: found.__setitem__(name, item[()]) if hasattr(item, "dtype") else None)
+    except DAMAGED as error:
+        raise ValueError(f"{path}: damaged or cut short, or no HDF5 file ({error})") from error
     return _unpack(path, found)
 
 
@@ -359,10 +392,22 @@ def load_atoms(path: PathLike) -> list[Atoms]:
 
 
 def read_any(path: PathLike, tatom: int | None = None, detectors: Sequence[str] | None = None) -> list[Atoms]:
-    """Read a file of atoms of any format; `tatom` and `detectors` are for text, as in `read_atoms`."""
+    """Read a file of atoms of any format.
+
+    `tatom` and `detectors` are for text, as in `read_atoms`; the other formats hold both, which must be the same.
+    """
     for found in FORMATS.values():
         if found.read is not None and Path(path).suffix.lower() in found.endings:
-            return found.read(path)
+            atoms = found.read(path)
+            lengths, names = {a.tatom for a in atoms}, [a.detector for a in atoms]
+            if tatom is not None and lengths != {tatom}:
+                raise ValueError(f"{path}: tatom (--tatom) {tatom}: the file says {', '.join(map(str, lengths))} s")
+            if detectors is not None and names != list(detectors):
+                raise ValueError(
+                    f"{path}: detectors (--detectors) {','.join(detectors)}: the file holds {','.join(names)}; "
+                    "only text files need their names"
+                )
+            return atoms
     return read_atoms(path, tatom=tatom, detectors=detectors)
 
 

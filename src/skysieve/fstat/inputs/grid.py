@@ -246,7 +246,8 @@ class Schedule:
     valid_from : numpy.ndarray of int64, shape (G,)
         First column whose window holds two bins or more.
     late : numpy.ndarray of bool, shape (N_t0,)
-        Rows that start less than two bins before the end of the data.
+        Rows without a window that holds two bins of data: they start less than two bins before the end of the data,
+        or end before its second bin.
     """
 
     n: int
@@ -312,6 +313,9 @@ def make_schedule(grid: Grid, window: Window, bins: Binning) -> Schedule:
     The start is rounded half up to a bin, and so is the end, which is exclusive.  Bins that start before ``t0`` have
     weight only in the rectangular window; other windows start at the next bin.  An end at ``efold`` times tau is
     rounded to whole seconds.
+
+    Bins before the data count as empty, so that a row may hold windows without data beside others.  A row of which not
+    even the longest window reaches the second bin of the data is left out, as is one that starts at their last bin.
     """
     width, half = bins.tatom, bins.tatom // 2
     since = grid.t0s - bins.t_start
@@ -336,4 +340,6 @@ def make_schedule(grid: Grid, window: Window, bins: Binning) -> Schedule:
     early[group] = first - rounded
     enough = length + early[:, None] >= 2
     valid_from = np.where(enough.any(1), enough.argmax(1), grid.taus.size)
-    return Schedule(bins.n, first, group.astype(np.int64), length, offset, valid_from, rounded > bins.n - 2)
+    before = (first <= 0) & (valid_from < grid.taus.size)[group] & (first + length[group, -1] < 2)
+    late = before | (rounded > bins.n - 2)
+    return Schedule(bins.n, first, group.astype(np.int64), length, offset, valid_from, late)

@@ -142,7 +142,7 @@ def synth_atoms(
     Raises
     ------
     ValueError, TypeError
-        A detector is unknown or has no SFT, or a number is out of range.
+        A detector is unknown or has no SFT, a number is out of range, or no SFT starts in the window of a signal.
 
     Notes
     -----
@@ -187,6 +187,12 @@ def synth_atoms(
         if power > 0:
             # 2F without noise is 2 sum |h|^2 for unit amplitude; see the class of Injection
             z = [v + w * signal.snr / np.sqrt(2 * power) for v, w in zip(z, h, strict=True)]
+        elif signal.snr > 0:
+            first, stop = min(int(t[0]) for _, t, _, _ in found), max(int(t[-1]) for _, t, _, _ in found) + width
+            raise ValueError(
+                f"inject: signal of t0={signal.t0}, tau={signal.tau}: no SFT starts in its window; the SFTs are from "
+                f"GPS {first} to {stop}"
+            )
     if not quiet:
         scale = np.sqrt(0.5)
         z = [v + scale * (rng.standard_normal(v.size) + 1j * rng.standard_normal(v.size)) for v in z]

@@ -34,6 +34,8 @@ VERSIONS = (2, 3)
 TUKEY = 5001
 """Window specifications of version 3: 0 unknown, 1 rectangular, 2 Hann, and `TUKEY` + 5000 beta for a Tukey window."""
 MOST_COMMENT = 1 << 20
+LAST_START = 2**31 - 1
+"""Latest GPS second at which an SFT of a file may start: the header has 32 bits for it."""
 
 
 def read_sfts(
@@ -307,7 +309,8 @@ def write_sfts(
     Raises
     ------
     ValueError
-        The version, label or window is not one that can be written, or a detector has several sets.
+        The version, label or window is not one that can be written, a detector has several sets, or an SFT starts
+        after GPS 2147483647, for which the header has no room.
     NotADirectoryError
         `path` is not a folder, and several files are written.
 
@@ -329,6 +332,9 @@ def write_sfts(
     names = {one.detector for one in many}
     if len(names) != len(many):
         raise ValueError(f"sfts: several of {', '.join(sorted(names))}, expected one set for each detector")
+    for one in many:
+        if one.t[-1] > LAST_START:
+            raise ValueError(f"sfts of {one.detector}: one starts at GPS {one.t[-1]}, expected at most {LAST_START}")
     if not target.is_dir() and not (merged and len(many) == 1):
         raise NotADirectoryError(f"{target}: expected a folder")
     done = []

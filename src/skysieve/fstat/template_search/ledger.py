@@ -70,8 +70,10 @@ def take(rows: Rows, which: Any) -> Rows:
 
 def join(a: Rows, b: Rows) -> Rows:
     """The rows of both; where one lacks a column, its values are NaN or empty text."""
-    if not a:
+    if not a or not len(a["number"]):
         return b
+    if not len(b["number"]):
+        return a
     out = {}
     for name in [*a, *(n for n in b if n not in a)]:
         parts = [r[name] if name in r else missing(r, (a if name in a else b)[name]) for r in (a, b)]
@@ -159,7 +161,10 @@ class Ledger:
 
     def keep(self, rows: Rows, posteriors: Posteriors) -> None:
         """Add rows of a chunk (at least those that reach the bar) and the posteriors of the best of them."""
-        if not rows or not len(rows["number"]):
+        if not rows:
+            return
+        if not len(rows["number"]):
+            self.best = self.best or rows  # an empty table has columns too
             return
         both = join(self.best, rows)
         order = best_first(both)

@@ -15,7 +15,7 @@ from skysieve.core.files import write_parquet, written
 from skysieve.core.result import Result
 from skysieve.core.table_files import FORMATS as TABLE_FORMATS
 from skysieve.core.table_files import Table as FileTable
-from skysieve.core.table_files import TableFormat, check_format
+from skysieve.core.table_files import TableFormat, ascii_text, check_format
 from skysieve.fstat.archive import GRID, JSON, pack, read_archive, unpack
 from skysieve.fstat.inputs.grid import Grid
 
@@ -253,10 +253,11 @@ def _write_fits(table: FileTable, path: Path) -> None:
     result: SearchResult = table.source
     best = result.to_table()
     best.meta = {}
+    best.convert_unicode_to_bytestring()  # astropy writes text as ASCII; bytes keep UTF-8
     hdus = [fits.PrimaryHDU(), fits.table_to_hdu(best)]
     hdus[1].name = "BEST"
     for key, value in (result.settings | result._counts()).items():
-        hdus[1].header.add_history(f"{key}: {value}")
+        hdus[1].header.add_history(ascii_text(f"{key}: {value}"))
     for w in result.windows:
         parts = {
             "HISTOGRAM": {"from": HISTOGRAM_EDGES, "count": result.ledgers[w].histogram},

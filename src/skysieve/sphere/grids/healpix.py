@@ -52,7 +52,7 @@ def bad_pixels(maps: Any, dtype: Any) -> Any:
     with np.errstate(invalid="ignore"):
         for a in range(0, len(flat), CHUNK):  # pieces that fit in the cache
             piece = flat[a : a + CHUNK]
-            if not (piece.min() > least and piece.max() < most):  # NaN passes neither test
+            if not (float(piece.min()) > least and float(piece.max()) < most):  # NaN passes neither test
                 break
         else:
             return None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.files import written
+from skysieve.core.table_files import ascii_text
 from skysieve.sphere.grids.healpix import ORDERINGS, UNSEEN, check_nside, npix2nside, ordering, reorder
 
 from .fits_cards import BAD_DATA, HEADER_CARDS, PIXEL, STRUCTURE, find_column, is_auxiliary, stokes
@@ -219,7 +220,9 @@ def _read_column(table: Any, column: str, name: str, pixels: NDArray[np.int64] |
     """Read one column and check it against NSIDE; with ``pixels``, spread it over the whole sky."""
     found = np.asarray(table.data.field(column))
     if found.dtype.kind not in "buif":
-        raise ValueError(f"{name}: column {column} has dtype {found.dtype}, expected numbers")
+        raise ValueError(
+            f"{name}: column {column} has dtype {found.dtype}, expected numbers; fields (--fields) chooses columns"
+        )
     null = table.columns[column].null
     if isinstance(null, int):  # the stored number of pixels without data, before TSCAL and TZERO
         found = np.where(_stored(table, column) == null, UNSEEN, found)
@@ -405,4 +408,4 @@ def _add_cards(header: Any, cards: dict[str, Any], history: Sequence[str]) -> No
     for key, value in cards.items():
         header[key] = value
     for line in history:
-        header.add_history(line)
+        header.add_history(ascii_text(line))

@@ -493,13 +493,13 @@ def _check_width(kernel: Kernel, grid: Healpix, polarised: bool) -> None:
     if own > 1:
         raise ValueError(
             f"kernel={kernel!r}: is narrower than the pixels of nside {grid.nside}: its sum over them would multiply "
-            f"the maps by {own:.3g} or more; quadrature='healpy' smooths by harmonics"
+            f"the maps by {own:.3g} or more; quadrature='healpy' (--quadrature healpy) smooths by harmonics"
         )
     if own > MOST_IN_CENTRE:
         warnings.warn(
             f"kernel={kernel!r}: is hardly wider than the pixels of nside {grid.nside} (a Gaussian's FWHM below 1.7 of "
             "them), so that its sum over them is no longer its integral, by 1 to 25 per cent; "
-            "quadrature='healpy' smooths by harmonics",
+            "quadrature='healpy' (--quadrature healpy) smooths by harmonics",
             stacklevel=4,
         )
 
