@@ -1,19 +1,25 @@
-"""What the results of all domains share: the form that notebooks show."""
+"""What the results of all domains share: the form that notebooks show, and how ``.npz`` files are read."""
 
 from __future__ import annotations
 
 import html
 import os
+import zipfile
+import zlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 if TYPE_CHECKING:
     from astropy.table import Table
     from matplotlib.figure import Figure
 
-__all__ = ["Result"]
+__all__ = ["DAMAGED", "Result", "npz_arrays"]
 
 ROWS_SHOWN = 10
+DAMAGED = (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What NumPy and h5py raise for content that is damaged: RuntimeError for flags of zip files that say encrypted."""
 
 
 class Result(ABC):
@@ -40,3 +46,23 @@ class Result(ABC):
         """The short form and the first rows of the table."""
         rows = self.to_table()
         return f"<p>{html.escape(repr(self))}</p>{rows[:ROWS_SHOWN]._repr_html_()}"
+
+
+def npz_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """All arrays of an npz file.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged or cut short, or is no npz file.
+    OSError
+        It cannot be opened.
+    """
+    with open(path, "rb") as file:  # here, so that an OSError below is about the content
+        try:
+            held = np.load(file, allow_pickle=False)
+            if isinstance(held, np.lib.npyio.NpzFile):
+                return {name: held[name] for name in held.files}
+        except DAMAGED as error:
+            raise ValueError(f"{os.fspath(path)}: damaged or cut short, or no .npz file") from error
+    raise ValueError(f"{os.fspath(path)}: expected a .npz file, not a single array (.npy)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from skysieve.core.arrays import to_host
 from skysieve.core.checks import one_of
 from skysieve.core.files import written
-from skysieve.core.result import Result
+from skysieve.core.result import Result, npz_arrays
 from skysieve.dedispersion.data.observation import Observation
 
 if TYPE_CHECKING:
@@ -258,10 +257,9 @@ def load_fields(kind: type, path: str | os.PathLike[str], parts: Mapping[str, ty
         The file holds something else.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            values = {name: file[name] for name in file.files}
-            facts = json.loads(str(values.pop("facts")))
-    except (KeyError, AttributeError, TypeError, zipfile.BadZipFile, ValueError) as error:
+        values = npz_arrays(path)
+        facts = json.loads(str(values.pop("facts")))
+    except (KeyError, ValueError) as error:
         raise ValueError(f"{path}: was not written by {kind.__name__}.save") from error
     if facts.pop("format", "") != _format(kind):
         raise ValueError(f"{path}: was not written by {kind.__name__}.save")

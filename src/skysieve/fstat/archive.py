@@ -17,8 +17,8 @@ import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.core.files import written
+from skysieve.core.result import npz_arrays
 
-from .inputs.files import npz_arrays
 from .inputs.grid import Grid
 
 __all__ = ["ARRAY", "COLUMNS", "GRID", "JSON", "form", "pack", "read_archive", "unpack", "write_archive"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 from skysieve.core.arrays import to_host
 from skysieve.core.errors import install_hint
 from skysieve.core.files import expand, hdf5_file, written
+from skysieve.core.result import DAMAGED, npz_arrays
 
 from .atoms import FIELDS, Atoms
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "FORMATS", "AtomsLike", "PathLike", "as_list", "atom_files", "doppler_of", "load_atoms", "npz_arrays", "read_any",
+    "FORMATS", "AtomsLike", "PathLike", "as_list", "atom_files", "doppler_of", "load_atoms", "read_any",
     "read_atoms", "save_atoms", "write_atoms",
 ]  # fmt: skip
 
@@ -233,30 +232,6 @@ def _unpack(path: PathLike, values: dict[str, Any]) -> list[Atoms]:
 def _text(value: Any) -> str:
     plain = value.item() if isinstance(value, np.ndarray) else value
     return plain.decode() if isinstance(plain, bytes) else str(plain)
-
-
-DAMAGED = (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What NumPy and h5py raise for content that is damaged: RuntimeError for flags of zip files that say encrypted."""
-
-
-def npz_arrays(path: PathLike) -> dict[str, Any]:
-    """All arrays of an npz file.
-
-    Raises
-    ------
-    ValueError
-        The file is damaged or cut short, or is no npz file.
-    OSError
-        It cannot be opened.
-    """
-    with open(path, "rb") as file:  # here, so that an OSError below is about the content
-        try:
-            held = np.load(file, allow_pickle=False)
-            if isinstance(held, np.lib.npyio.NpzFile):
-                return {name: held[name] for name in held.files}
-        except DAMAGED as error:
-            raise ValueError(f"{path}: damaged or cut short, or no .npz file") from error
-    raise ValueError(f"{path}: expected a .npz file, not a single array (.npy)")
 
 
 def _read_npz(path: PathLike) -> list[Atoms]:

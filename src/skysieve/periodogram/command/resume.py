@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ import numpy as np
 
 from skysieve.core.files import written
 from skysieve.core.parts import InUse, OtherRun, PartsFolder, continues, files_of, read_json
+from skysieve.core.result import npz_arrays
 from skysieve.periodogram.survey import Found
 
 if TYPE_CHECKING:
@@ -68,11 +68,10 @@ class Parts(PartsFolder):
         path = self._path(file, k)
         if not path.exists():
             return None
-        whole = io.BytesIO(path.read_bytes())  # here a damaged offset is a ValueError, not an error of the disk
         try:
-            with np.load(whole, allow_pickle=False) as held:
-                return Found(**{f.name: held[f.name] for f in fields(Found)})
-        except (zipfile.BadZipFile, EOFError, KeyError, ValueError, RuntimeError):  # the last: bits of a member's flags
+            held = npz_arrays(path)
+            return Found(**{f.name: held[f.name] for f in fields(Found)})
+        except (KeyError, ValueError):
             path.unlink()
             self.damaged.append(path.name)
             return None

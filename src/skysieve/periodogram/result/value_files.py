@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.files import written
+from skysieve.core.result import npz_arrays
 from skysieve.core.table_files import FORMATS, write_table
 from skysieve.periodogram.lightcurves.units import is_date
 
@@ -65,8 +66,7 @@ def save_values(kind: str, values: Mapping[str, Any], table: Callable[[], Table]
 
 def load_values(kind: str, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the values that `save_values` wrote to ``.npz`` for the class ``kind``."""
-    with np.load(path, allow_pickle=False) as file:
-        held = {name: file[name] for name in file.files}
+    held = npz_arrays(path)
     meta = json.loads(str(held.pop("meta", "{}")))
     if meta.get("class") != kind:
         raise ValueError(f"{os.fspath(path)!r} was not written by {kind}.save")

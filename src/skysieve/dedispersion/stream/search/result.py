@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from skysieve.core.files import written
-from skysieve.core.result import Result
+from skysieve.core.result import Result, npz_arrays
 from skysieve.dedispersion.single_pulse.candidates import Events
 from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS
 
@@ -98,12 +98,11 @@ class StreamCandidates(Result):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file that `save` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
+            arrays = npz_arrays(path)
             events = Events(**{f.name: arrays[f"event_{f.name}"] for f in fields(Events)})
             columns = {n.removeprefix("column_"): v for n, v in arrays.items() if n.startswith("column_")}
             return cls(columns, events, arrays["group"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError) as error:
             raise ValueError(f"{os.fspath(path)}: this is not a file of StreamCandidates: {error}") from None
 
     @classmethod
