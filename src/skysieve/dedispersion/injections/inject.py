@@ -112,7 +112,10 @@ def inject(
     samples = width / obs.tsamp
     total = math.sqrt(float((spread**2).sum()))
     if not (math.isfinite(total) and total > 0):
-        raise ValueError(f"snr={snr!r}: the noise around the pulse is {total:g} counts, so it has none; give sigma")
+        raise ValueError(
+            f"snr={snr!r}: the noise around the pulse is {total:g} counts, so that no pulse has such an S/N; in "
+            "Python, `sigma` can be given"
+        )
     wanted = unit * (snr * total * math.sqrt(samples) / (fb.nchan * samples))
     added = wanted.astype(np.float32) if fb.dtype.kind == "f" else whole_counts(wanted, room)
     return Filterbank([PulseReader(whole_reader(fb), [(first, added)], analog=False)])
