@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import numpy as np
 import pytest
 
@@ -48,3 +50,15 @@ def test_results_that_are_cut_short_are_one_error(tmp_path, length):
         path.write_bytes(path.read_bytes()[:length])
         with pytest.raises(ValueError, match=r"a.npz"):
             kind.load(path)
+
+
+def test_an_error_of_the_disk_is_no_damage(tmp_path, monkeypatch):
+    """What is there must not be taken for damaged, and deleted."""
+    np.savez(tmp_path / "a.npz", x=np.arange(5))
+
+    def fails(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("numpy.load", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        npz_arrays(tmp_path / "a.npz")

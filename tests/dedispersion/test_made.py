@@ -91,7 +91,18 @@ def test_a_pulse_in_coarse_samples_has_its_snr(nbits, sigma):
     fb = Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3, nbits=nbits)
     added = inject(fb, dm=50, time=2.0, snr=25, width=8e-3).read().astype(int) - x
     asked = 25 * math.sqrt((x.std(axis=1) ** 2).sum() * 8)
-    assert added.sum() == pytest.approx(asked, rel=0.02)
+    assert added.sum() == pytest.approx(asked, rel=0.02)  # measured: 0.983 to 1.011 in eight realisations
+
+
+def test_data_that_are_saturated_elsewhere_get_the_same_pulse():
+    """Pieces that do not vary say nothing of the room where the pulse is."""
+    x = np.random.default_rng(1).normal(100, 16, (64, 20_000)).round().astype(np.uint8)
+    asked = inject(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3), dm=10, time=0.5, snr=30, width=8e-3)
+    full = x.copy()
+    full[:, 4096:] = 255
+    found = inject(Filterbank.from_array(full, fch1=1500, foff=-1, tsamp=1e-3), dm=10, time=0.5, snr=30, width=8e-3)
+    count = [int((fb.read()[:, :4096].astype(int) - x[:, :4096]).sum()) for fb in (asked, found)]
+    assert count[1] == pytest.approx(count[0], rel=0.01)  # measured: 0.998 to 1.000
 
 
 def test_what_is_not_finite_spoils_no_pulse():

@@ -39,7 +39,7 @@ def cell(bins: Bins, t0: int, tau: int, window: Window) -> tuple[float, float]:
 
 
 def reaches_data(bins: Bins, t0: int, longest: int, window: Window) -> bool:
-    """Whether a window of length `longest` that starts before the data ends behind their second bin."""
+    """Whether a window of length `longest` that starts before the data ends after their second bin."""
     reach = longest if window.kind in ("rect", "none") else int(np.floor(window.efold * longest + 0.5))
     return t0 > bins.t_start or (t0 + reach - bins.t_start + bins.tatom // 2) // bins.tatom >= 2
 

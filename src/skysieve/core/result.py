@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import os
 import zipfile
@@ -56,7 +57,7 @@ def npz_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
     ValueError
         The file is damaged or cut short, or is no npz file.
     OSError
-        It cannot be opened.
+        It cannot be opened or read.
     """
     with open(path, "rb") as file:  # here, so that an OSError below is about the content
         try:
@@ -64,5 +65,10 @@ def npz_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
             if isinstance(held, np.lib.npyio.NpzFile):
                 return {name: held[name] for name in held.files}
         except DAMAGED as error:
+            if isinstance(error, OSError) and error.errno not in (
+                None,
+                errno.EINVAL,
+            ):  # of the disk, not of the content
+                raise
             raise ValueError(f"{os.fspath(path)}: damaged or cut short, or no .npz file") from error
     raise ValueError(f"{os.fspath(path)}: expected a .npz file, not a single array (.npy)")

@@ -323,7 +323,7 @@ def search(
     if resume:
         interrupted += "; the same command continues after the files that are done"
     elif several:
-        interrupted += "; nothing was written: --resume keeps the files that are done"
+        interrupted += "; --resume keeps the files that are done"
     with report_errors(interrupted), ExitStack() as stack:
         messages = reports.messages()
         dms.check(plan_file)
@@ -344,9 +344,9 @@ def search(
 
         started = begin(computation.device, "skysieve.dedispersion.cuda.engine")
 
-        def load_numba() -> None:
+        def load_numba(dtype: Any = "uint8") -> None:
             if started is not None:
-                compile_beside(everything=True)  # loads numba meanwhile
+                compile_beside(dtype, everything=True)  # loads numba meanwhile
 
         if several:
             if dry_run:
@@ -392,7 +392,7 @@ def search(
             raise ValueError(
                 f"--save-mask: data of fewer than {LEAST_CHANNELS} channels, and de-dispersed data, are not cleaned"
             )
-        load_numba()
+        load_numba(fb.dtype)
         if dry_run:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())

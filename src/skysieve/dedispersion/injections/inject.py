@@ -14,7 +14,7 @@ from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.data.simulate import PulseReader, check_scatter, top_hat, whole_reader
 
 from .grid import PulseGrid
-from .noise import Levels, Noise, levels, measured
+from .noise import Levels, Noise, levels, levels_between
 from .pulses import Pulse, extent, record, whole_counts
 from .segments import Placed, counts_of, ideal, place
 
@@ -34,7 +34,7 @@ TRUTHS = np.dtype([
 ``effective_width``, at the top of the band; ``clipped`` is the fraction of the counts that the range of the samples cut
 off."""
 NEAR = 16_384
-"""Samples around one pulse from which its noise is measured."""
+"""Samples around one pulse, from pieces of which its noise is measured."""
 UNITS = {"dm": "pc / cm3", "time": "s", "mjd_top": "d", "width": "s", "effective_width": "s", "scatter": "s"}
 
 
@@ -52,9 +52,9 @@ def inject(
 ) -> Filterbank:
     """Add a pulse of known S/N to data.
 
-    The counts that are added sum to those of the S/N within half a count: fractions are carried from sample to sample
-    and from channel to channel.  Where a sample has its largest value already, nothing can be added; the others get
-    more.
+    The counts that are added, less those that saturated samples cannot take, sum to those of the S/N: samples that have
+    their largest value already are few on average, and the others of the channel get more.  Fractions are carried from
+    sample to sample and from channel to channel, so that rounding changes the sum by half a count at most.
 
     Parameters
     ----------
@@ -106,9 +106,8 @@ def inject(
             f"the data have {fb.nsamp}"
         )
     begin = max(0, min(int(first[0]) - NEAR // 2, fb.nsamp - NEAR))
-    _, spread, room = measured(fb.block(begin, min(NEAR, fb.nsamp)), fb.maximum)
-    if sigma is not None:
-        spread = np.broadcast_to(np.asarray(sigma, np.float64), (fb.nchan,))
+    known = levels_between(fb, begin, min(begin + NEAR, fb.nsamp))
+    spread = known.sigma if sigma is None else np.broadcast_to(np.asarray(sigma, np.float64), (fb.nchan,))
     samples = width / obs.tsamp
     total = math.sqrt(float((spread**2).sum()))
     if not (math.isfinite(total) and total > 0):
@@ -117,7 +116,7 @@ def inject(
             "Python, `sigma` can be given"
         )
     wanted = unit * (snr * total * math.sqrt(samples) / (fb.nchan * samples))
-    added = wanted.astype(np.float32) if fb.dtype.kind == "f" else whole_counts(wanted, room)
+    added = wanted.astype(np.float32) if fb.dtype.kind == "f" else whole_counts(wanted, known.room)
     return Filterbank([PulseReader(whole_reader(fb), [(first, added)], analog=False)])
 
 

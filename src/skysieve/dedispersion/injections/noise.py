@@ -106,15 +106,20 @@ def levels(fb: Filterbank, noise: Noise | None) -> Levels:
         rounding = 0.0 if noise.nbits == 32 else 1 / 12
         ones = np.ones(fb.nchan)
         return Levels(level * ones, math.sqrt(sigma**2 + rounding) * ones, ones)
-    count = min(fb.nsamp, PIECE)
-    starts = np.unique(np.linspace(0, fb.nsamp - count, PIECES).astype(int))
-    pieces = np.array([measured(fb.block(int(start), count), fb.maximum) for start in starts])
+    return levels_between(fb, 0, fb.nsamp)
+
+
+def levels_between(fb: Filterbank, start: int, stop: int) -> Levels:
+    """Level, sigma and room of each channel, measured in pieces of the samples ``start : stop``.
+
+    Pieces in which a channel does not vary do not count, unless it varies in none.
+    """
+    count = min(stop - start, PIECE)
+    starts = np.unique(np.linspace(start, stop - count, PIECES).astype(int))
+    pieces = np.array([measured(fb.block(int(at), count), fb.maximum) for at in starts])
     varies = pieces[:, 1] > 0
-    some = varies.any(axis=0)
-    pieces = np.where(varies[:, None], pieces, np.nan)
-    out = np.zeros((3, fb.nchan))
-    out[:, some] = np.nanmedian(pieces[:, :, some], axis=0)
-    return Levels(*out)
+    varies |= ~varies.any(axis=0)
+    return Levels(*np.nanmedian(np.where(varies[:, None], pieces, np.nan), axis=0))
 
 
 def measured(block: NDArray[Any], maximum: int) -> NDArray[np.float64]:

@@ -170,10 +170,10 @@ LEAST_ROOM = 0.05
 
 
 def whole_counts(counts: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Whole numbers to add to samples, whose sum is that of the counts within half a count.
+    """Whole numbers to add to samples: the counts of each channel divided by its room (see `noise.Levels`).
 
-    Fractions are carried from sample to sample and from channel to channel.  Where a sample has its largest value
-    already, nothing can be added; the others get more (see `noise.Levels.room`).
+    What is not clipped then sums to the counts.  Fractions are carried from sample to sample and from channel to
+    channel, so that rounding changes the sum by half a count at most.
     """
     running = np.rint(np.cumsum(counts / np.maximum(room, LEAST_ROOM)[:, None]))
     return np.diff(running, prepend=0.0).reshape(counts.shape).astype(np.int32)

@@ -39,7 +39,7 @@ def compile_beside(dtype: np.dtype[Any] | str = "uint8", everything: bool = Fals
     dtype : numpy.dtype or str
         Of the samples.
     everything : bool
-        Whether to compile what the interpreter does for the first hundred candidates, too.
+        Whether to compile `cpu_look.see` too, which the interpreter runs for the first candidates.
     """
     from skysieve.core.cpu import jit
 

@@ -110,7 +110,7 @@ class Arrivals:
     delays : numpy.ndarray of int64
         Of each channel.
     early, late, mean : numpy.ndarray
-        The least, the most, and the mean of the channels of each sub-band.
+        The least, largest and mean delay of the channels of each sub-band.
     """
 
     delays: NDArray[np.int64]
@@ -428,7 +428,7 @@ def kernels() -> tuple[Any, ...]:
 
 
 def look_at_one(dtype: str, everything: bool) -> None:
-    """Compile them for samples of a type; all but the last one, or everything."""
+    """Compile `kernels` for samples of a type: all of them if ``everything``, otherwise all but `cpu_look.see`."""
     from .cpu_look import highest_sums
 
     sum_channels, add_bands, flatten, see = kernels()
@@ -501,6 +501,6 @@ def _beside(width: int) -> int:
 
 @lru_cache(maxsize=32)
 def _windows(w: int, side: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """``sizes`` and ``nears`` of `cpu_vetting.undispersed`, for windows of a third to twice the width."""
+    """``sizes`` and ``nears`` of `cpu_look.undispersed`, for windows of a third to twice the width."""
     sizes = np.array(sorted({max(1, round(w * 1.19**k)) for k in range(-6, 5)}))
     return sizes, np.maximum(sizes, [min(_beside(n), side - n - n // 2) for n in sizes.tolist()])

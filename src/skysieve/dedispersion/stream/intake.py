@@ -152,8 +152,8 @@ class Intake:
 
     Attributes
     ----------
-    refused_streams : int
-        How many times the packets of a stream were refused, because they cannot be searched.
+    refused_any : bool
+        Whether the packets of a stream were refused, because they cannot be searched.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Intake:
         self.tally = dict.fromkeys(names_of("parser", "intake"), 0)
         self._said: set[str] = set()
         self._refused_keys: set[bytes] = set()
-        self.refused_streams = 0
+        self.refused_any = False
 
     # ------------------------------------------------------------------ packets
     def take(
@@ -338,7 +338,7 @@ class Intake:
         except REFUSED as error:
             if len(self._refused_keys) < MOST_REFUSED_KEYS:
                 self._refused_keys.add(name)
-            self.refused_streams += 1
+            self.refused_any = True
             self.say_once(f"beam {beam.number}: its packets are refused: {error}")
             return False
         return True
@@ -346,7 +346,7 @@ class Intake:
     def refuse(self, beam: Beam, segment: Segment, error: Exception) -> None:
         """Refuse a segment that cannot be searched: its packets are dropped and counted."""
         segment.refused = True
-        self.refused_streams += 1
+        self.refused_any = True
         self.say_once(f"beam {beam.number}: its packets are refused: {error}")
 
     def let_rings_grow(self, growing: bool) -> None:

@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -527,7 +527,7 @@ def search(
             if dry_run:
                 from .rates import show_search
 
-                some = partial(_first, source.names, source.read_one)
+                some = partial(_first, source.names, source.read)
                 show_search(plan, source.first, source.host, source.bank, source.total, some, source.sft_bytes)
                 return
             if verbose:
@@ -583,8 +583,13 @@ class Source:
     bank: TemplateBank | None = None
     sft_bytes: int = 0
     """Size of all files of SFTs."""
-    read_one: Callable[[Path], list[Atoms]] = field(default_factory=lambda: partial(read, tatom=None, detectors=None))
-    """Reads one of `names`, standard input as often as it is asked for."""
+    read_one: Callable[[Path], list[Atoms]] | None = None
+    """Reads one of `names`; None for SFTs."""
+
+    def read(self, path: Path) -> list[Atoms]:
+        """Atoms of one of `names`.  Standard input is read once and kept."""
+        assert self.read_one is not None
+        return self.read_one(path)
 
     def grid(self, o: Mapping[str, Any]) -> Grid | None:
         """The grid of the options; None if all windows cover all data."""
@@ -608,7 +613,7 @@ class Source:
             return stream(stack.enter_context(demodulators(self.host, plan.devices)), self.bank, end)
         from skysieve.fstat.template_search.batch import read_files
 
-        return lambda start: read_files(self.names[start:end], self.read_one)
+        return lambda start: read_files(self.names[start:end], self.read)
 
 
 def shapes_of(o: Mapping[str, Any]) -> list[str]:

@@ -216,12 +216,13 @@ def inject(sfts: Sequence[SFTs], signals: Signal | Sequence[Signal], ephemeris: 
             for signal, before in zip(wanted, seen, strict=True)
         ]
         made.append(replace(one, data=data.astype(np.complex64)))
-    _refuse_missed(wanted, seen, made)
+    if made:
+        _refuse_missed(wanted, seen, made)
     return made
 
 
 class Seen(Flag):
-    """What SFTs hold of a signal: some start while it has an amplitude; the band of some of these holds it."""
+    """Whether an SFT starts while a signal has an amplitude, and whether the band of such an SFT has its frequency."""
 
     TIMES = auto()
     BAND = auto()

@@ -13,7 +13,7 @@ from .grid import Binning, Grid, Schedule
 from .windows import Window
 
 LENIENT = "strict=False (--not-strict)"
-"""The option with which cells that hold too little are left out, for errors."""
+"""How error messages name the option that gives NaN in cells with fewer than two SFTs."""
 SMALL_MAP = 2**26
 """Below this size of a map, in bytes, skip the query of free memory: it takes longer than a small map."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import re
 import warnings
@@ -188,6 +189,8 @@ def plot_objects(
             )  # fmt: skip
         except OSError as e:
             failed.append(f"cannot write {path}: {e.strerror or e}")
+            if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):  # no other picture can be written either
+                break
         else:
             drawn += 1
     return drawn, failed

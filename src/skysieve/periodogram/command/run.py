@@ -414,9 +414,10 @@ class PeriodRun:
             self._bad(about + str(e).splitlines()[0])  # the other files are searched all the same
         except SkysieveError as e:
             raise UserError(str(e).splitlines()[0]) from e
-        except OSError as e:  # rows or a finished part that cannot be written
-            place = e.filename or (file if self.parts is None and self.rows is None else self.output)
-            raise UserError(f"cannot write {place}: {e.strerror or e}") from e
+        except OSError as e:
+            writes = self.parts is not None or self.rows is not None  # finished parts or rows, else the file is read
+            place = e.filename or (self.output if writes else file)
+            raise UserError(f"cannot {'write' if writes else 'read'} {place}: {e.strerror or e}") from e
 
     def _search_file(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream) -> None:
         """Search the objects of a file, and report the progress."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,7 @@ def _of_lists(whole: dict[str, Any]) -> dict[str, list[Any]]:
     """Columns of an object of lists, or of objects with the same keys, as pandas writes a table."""
     dicts = {name: value for name, value in whole.items() if isinstance(value, dict)}
     if dicts and len(dicts) == len(whole) and len({tuple(value) for value in dicts.values()}) == 1:
-        if _has_columns(next(iter(dicts.values()))):
+        if _has_columns(islice(next(iter(dicts.values())), MOST_NAMES)):
             raise BadFile(f"is JSON with an object for each row, or for each star: {EXPECTED}")
         return {name: list(value.values()) for name, value in dicts.items()}
     lists = {name: value for name, value in whole.items() if isinstance(value, list)}
@@ -138,6 +139,10 @@ def _of_lists(whole: dict[str, Any]) -> dict[str, list[Any]]:
         raise BadFile(f"holds lists of different lengths ({some}): {EXPECTED}")
     n = sizes.pop()
     return {name: value if name in lists else [value] * n for name, value in whole.items()}
+
+
+MOST_NAMES = 100
+"""Keys of an object that are looked at to tell columns from rows: a light curve has few columns."""
 
 
 def _has_columns(names: Iterable[str]) -> bool:

@@ -38,6 +38,7 @@ from skysieve.core.command import (
 from skysieve.core.metrics.server import PageServer, format_address, metrics_page, parse_address
 from skysieve.dedispersion.clean.receiver import parse_steps
 from skysieve.dedispersion.contract import DIP, EXCESS, THRESHOLD
+from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.search_options import (
     SEARCH,
     CleanOption,
@@ -535,7 +536,10 @@ def stream(
             raise ValueError("--inject-grid and --inject-seed need --inject-every")
         given = None if file is None else open_source(file)
         if isinstance(given, Filterbank):
-            check_reach(given, float(loaded.dms.max()) if loaded is not None else dm_max or 0.0)
+            if loaded is not None:
+                check_reach(given, "--plan", float(loaded.dms.max()), loaded.dm_constant)
+            else:
+                check_reach(given, "--dm-max", dm_max or 0.0)
         options = Options(
             plan=loaded, dm_max=dm_max, inject=inject, expected=0 if given is None else given.nsamp, window=window,
             ring=ring, gulp=gulp,
@@ -559,8 +563,8 @@ def stream(
         if previous.killed and previous.unmarked:
             which = ", ".join(map(str, previous.unmarked))
             screen.say(
-                f"the run before was killed before it noted how far it had searched (beam {which}): what it missed is "
-                "not known"
+                f"the previous run in this folder was killed before it noted how far it had searched (beam {which}): "
+                "what was missed is not known"
             )
         intake = Intake(parser, options, most_beams=beams, say=screen.say, next_segment=previous.next_segment)
         if page_address is not None:
@@ -613,10 +617,8 @@ def stream(
         pipeline.save_summary(summary)
         screen.wrote(sink.table.path, f"{summary['sink']['written']} candidates")
         screen.wrote(sink.folder / "summary.json")
-        if intake.refused_streams and not summary["data_seconds"]:
-            raise ValueError(
-                "nothing was searched, since the packets of every stream were refused: see the messages above"
-            )
+        if intake.refused_any and not summary["data_seconds"]:
+            raise ValueError("nothing was searched, and packets were refused: see the messages above")
 
 
 def watch(
@@ -649,16 +651,16 @@ def watch(
         )  # fmt: skip
 
 
-def check_reach(data: Filterbank, dm: float) -> None:
-    """Refuse a highest DM whose delay is longer than the data."""
+def check_reach(data: Filterbank, name: str, dm: float, dm_constant: float = DM_CONSTANT) -> None:
+    """Refuse a highest DM, given by an option, whose delay is longer than the data."""
     from skysieve.dedispersion.data.delays import delay_seconds
 
-    delay = float(delay_seconds(data.freqs, dm, data.observation.top).max())
+    delay = float(delay_seconds(data.freqs, dm, data.observation.top, dm_constant).max())
     if delay >= data.duration:
         fits = f"{dm * data.duration / delay:.4g}"
         raise ValueError(
-            f"dms: the delay of DM {dm:g} across the band is {delay:.6g} s; the data have {data.duration:g} s, so that "
-            f"DMs below {fits} fit"
+            f"{name}: the delay of DM {dm:g} across the band is {delay:.6g} s; the data have {data.duration:g} s, so "
+            f"that DMs below {fits} fit"
         )
 
 
