@@ -160,7 +160,7 @@ def test_what_a_cut_out_shows(w, strong, compiled):
     excess = x[:, on].sum(axis=1) - level * variance
     z = np.maximum(np.divide(excess, np.sqrt(variance), out=np.zeros(bands), where=variance > 0), 0)
     some = np.sort(np.argsort(-z)[2:]) if strong else np.arange(bands)
-    assert (z**2)[np.argsort(-z)[:2]].sum() / (z**2).sum() > 0.6 if strong else True
+    assert ((z**2)[np.argsort(-z)[:2]].sum() / (z**2).sum() > 0.6) == strong
     known = pulsed | ~np.isin(np.arange(bands), some)
     snr = [excess[k].sum() / np.sqrt(variance[k].sum()) for k in (known, ~known)]
     share = np.sqrt(variance[known].sum() / variance[~known].sum())

@@ -276,7 +276,7 @@ def test_files_cut_short_at_any_length_are_named(tmp_path, suffix):
 
 
 def test_damaged_archives_are_named(tmp_path):
-    """Bytes that differ, a lost entry and a single array: of zipfile, zlib and NumPy each has errors of its own."""
+    """Bytes that differ, a lost entry and a single array: zipfile, zlib and NumPy raise errors of their own."""
     path = tmp_path / "a.npz"
     save_atoms(path, synth_atoms(T0, 4 * T))
     with np.load(path) as file:

@@ -59,16 +59,13 @@ def npz_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
     OSError
         It cannot be opened or read.
     """
-    with open(path, "rb") as file:  # here, so that an OSError below is about the content
+    with open(path, "rb") as file:  # a file that cannot be opened is not damaged
         try:
             held = np.load(file, allow_pickle=False)
             if isinstance(held, np.lib.npyio.NpzFile):
                 return {name: held[name] for name in held.files}
         except DAMAGED as error:
-            if isinstance(error, OSError) and error.errno not in (
-                None,
-                errno.EINVAL,
-            ):  # of the disk, not of the content
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk
                 raise
             raise ValueError(f"{os.fspath(path)}: damaged or cut short, or no .npz file") from error
     raise ValueError(f"{os.fspath(path)}: expected a .npz file, not a single array (.npy)")
