@@ -61,6 +61,8 @@ def test_header_block(package):
     assert source.assemble().startswith("#define REAL double\n#define WIDE 1\n")
     with pytest.raises(KernelError, match=r"k\.cu has no build 'f16'; it has: f64, f32"):
         source.assemble("f16")
+    whole = load_source(package({"w.cu": "// split: no\nint w;"}), "w.cu")
+    assert set(source.options) - set(whole.options) == {"--split-compile=0"}
 
 
 def test_headers_are_put_in_with_their_lines(package):
@@ -92,6 +94,7 @@ def test_headers_are_put_in_with_their_lines(package):
         ("// build: f64 REAL=double", "not 'REAL=double'"),
         ("// budget: f64 kernel=k regs<40", "cannot read 'regs<40'"),
         ("// budget: default kernel=k regs<=40", "is for nothing in the file"),
+        ("// split: yes", "split: yes: expected no"),
     ],
 )
 def test_files_that_cannot_be_read(package, text, message):
@@ -213,9 +216,10 @@ def test_launch(runtime, fake):
     module = runtime.module("skysieve.core.gpu", "selftest.cu", "f32", {"N": 3})
     assert runtime.module("skysieve.core.gpu", "selftest.cu", "f32", {"N": 3}) is module
     assert runtime.module("skysieve.core.gpu", "selftest.cu", "f32", {"N": 4}) is not module
+    source = load_source("skysieve.core.gpu", "selftest.cu")
     code, options, backend = fake.made[0]
     assert code.startswith("#define REAL float\n#define N 3\n#line 1")
-    assert (options, backend, len(fake.made)) == (kernels.COMPILE_OPTIONS, "nvrtc", 2)
+    assert (options, backend, len(fake.made)) == (source.options, "nvrtc", 2)
     stream = types.SimpleNamespace(ptr=5)
     module.launch("one", [2], [32], [None, np.int32(4)], shared_mem=60_000, stream=stream)
     module.launch("one", [2, 3], [32, 2], [Place(1 << 40, 1, 8), np.int32(-6)], shared_mem=50_000)

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 import skysieve
-from skysieve.core.gpu.runtime import COMPILE_OPTIONS
-from skysieve.core.gpu.source import KernelSource, load_source
+from skysieve.core.gpu.source import COMPILE_OPTIONS, KernelSource, load_source
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "nvrtc"
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)\w?'")
@@ -47,7 +46,7 @@ def package_and_name(path: Path) -> tuple[str, str]:
     return ".".join(["skysieve", *parts[:depth]]), "/".join(parts[depth:])
 
 
-def compile_for(code: str, name: str, arch: int) -> dict[str, Usage]:
+def compile_for(code: str, name: str, arch: int, options: tuple[str, ...] = COMPILE_OPTIONS) -> dict[str, Usage]:
     """Resources of every kernel of ``code`` on ``sm_<arch>``.
 
     Raises
@@ -56,14 +55,14 @@ def compile_for(code: str, name: str, arch: int) -> dict[str, Usage]:
         It does not compile; with the compiler's log.
     """
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings and nvidia-cuda-nvrtc")
-    options = [o.encode() for o in (*COMPILE_OPTIONS, f"--gpu-architecture=sm_{arch}", "--ptxas-options=-v")]
+    given = [o.encode() for o in (*options, f"--gpu-architecture=sm_{arch}", "--ptxas-options=-v")]
     found = nvrtc_version()
-    key = hashlib.sha256(repr((code, name, options, found, nvrtc.nvrtcVersion()[1:])).encode()).hexdigest()[:24]
+    key = hashlib.sha256(repr((code, name, given, found, nvrtc.nvrtcVersion()[1:])).encode()).hexdigest()[:24]
     stored = BUILD / f"{key}.log"
     if found is not None and stored.exists():
         return usage(stored.read_text(encoding="utf-8"))
     _, program = nvrtc.nvrtcCreateProgram(code.encode(), name.encode(), 0, [], [])
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
     log = b" " * size
     nvrtc.nvrtcGetProgramLog(program, log)

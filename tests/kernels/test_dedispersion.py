@@ -570,8 +570,9 @@ def test_a_cut_fits_shared_memory_and_covers_every_channel():
             np.max([np.ptp(delays[m : m + 8 * wd], axis=0) for m in range(0, ndm, 8 * wd)], axis=0)
             for wd in (1, 2, 4, 8)
         ])  # fmt: skip
+        groups = cuda_plan.groupings(delays)
         for shared in (227 * 1024, 99 * 1024):
-            found = list(cuda_plan.cuts(delays, spread.astype(np.int32), shared))
+            found = list(cuda_plan.cuts(groups, ndm, spread.astype(np.int32), shared))
             cut = found[0] if found else None
             if cut is None:
                 assert 4096 + spread[0].max() > shared // 2 - 200
@@ -579,6 +580,7 @@ def test_a_cut_fits_shared_memory_and_covers_every_channel():
             assert np.array_equal(np.concatenate([np.arange(a, a + n) for a, n, *_ in cut.chunks]), np.arange(C))
             assert cut.chunks["count"].max() <= cuda_plan.MOST_CHANNELS
             assert cut.cost <= min(other.cost for other in found)
+            assert cut.build == cuda_plan.likely_build(groups, C)  # which is compiled ahead
             assert (8 * cut.chunks["count"] * cut.chunks["pitch"]).max() <= shared
 
 

@@ -45,7 +45,7 @@ def test_header_block(source):
 @pytest.mark.half
 @pytest.mark.parametrize(("source", "build", "arch"), _cases())
 def test_compiles_within_budget(source, build, arch):
-    found = compile_for(source.assemble(build), source.name, arch)
+    found = compile_for(source.assemble(build), source.name, arch, source.options)
     assert set(found) == set(source.kernels)
     budgets = [b for b in source.budgets if b.build == build]
     for limit in budgets:

@@ -22,10 +22,7 @@ from skysieve.core.tasks import usable_cores
 from .source import load_source
 from .structs import address
 
-__all__ = ["COMPILE_OPTIONS", "CudaModule", "CudaRuntime", "Module", "Runtime", "check_launch", "on_device"]
-
-COMPILE_OPTIONS = ("-std=c++17",)
-"""Options of every compilation, also in tests that compile without a GPU."""
+__all__ = ["CudaModule", "CudaRuntime", "Module", "Runtime", "check_launch", "on_device"]
 
 _MAX_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -180,7 +177,8 @@ class CudaRuntime:
     def _compile(
         self, package: str, name: str, build: str | None = None, defines: Mapping[str, object] | None = None
     ) -> CudaModule:
-        return CudaModule(self.xp, self.device, name, load_source(package, name).assemble(build, defines))
+        source = load_source(package, name)
+        return CudaModule(self.xp, self.device, name, source.assemble(build, defines), source.options)
 
     def synchronize(self) -> None:
         """See `Runtime.synchronize`."""
@@ -201,7 +199,7 @@ def _key(
 class CudaModule:
     """Kernels compiled by NVRTC through CuPy for one GPU."""
 
-    def __init__(self, cupy: Any, device: Device, name: str, code: str) -> None:
+    def __init__(self, cupy: Any, device: Device, name: str, code: str, options: tuple[str, ...]) -> None:
         self._cupy = cupy
         self._index = device.index
         self._name = name
@@ -209,7 +207,7 @@ class CudaModule:
         self._dynamic: dict[str, int] = {}
         self._pointers: dict[str, tuple[int, int]] = {}
         self._launch_kernel = cupy.cuda.driver.launchKernel
-        self._raw = cupy.RawModule(code=code, options=COMPILE_OPTIONS, backend="nvrtc")
+        self._raw = cupy.RawModule(code=code, options=options, backend="nvrtc")
         try:
             with cupy.cuda.Device(self._index):
                 self._raw.compile()

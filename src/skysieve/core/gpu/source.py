@@ -6,11 +6,13 @@ A kernel file begins with comment lines that the loader and the tests read::
     // build: f64 -DREAL=double -DND=12
     // build: f32 -DREAL=float -DND=12
     // budget: f64 kernel=ls_main regs<=168 smem<=33024 spills<=64 arch=90
+    // split: no
 
 ``archs`` lists the compute capabilities for which the tests compile the file; it runs on newer ones too.  Each
 ``build`` names a set of defines; a launcher asks for a build by its name, so that the tested code is the code that
 runs.  A ``budget`` limits one kernel of one build: registers per thread, bytes of static shared memory, bytes of spill
-stores (0 by default), on every architecture or on the given one.
+stores (0 by default), on every architecture or on the given one.  All cores optimise the functions of a file, each on
+its own, unless ``split`` says no: in few files the kernels are slower then, or use more memory of the thread.
 
 Only project headers can be included (``#include "x.cuh"``, a path below the domain's ``cuda`` folder or below
 ``core/gpu``): NVRTC comes without CUDA's own headers.
@@ -27,9 +29,14 @@ from importlib import resources
 
 from skysieve.core.errors import KernelError
 
-__all__ = ["Budget", "KernelSource", "load_source"]
+__all__ = ["COMPILE_OPTIONS", "Budget", "KernelSource", "load_source"]
 
-_HEADER = re.compile(r"^//\s*(archs|build|budget):\s*(.*)$")
+COMPILE_OPTIONS = ("-std=c++17",)
+"""Options of every compilation, also in tests that compile without a GPU."""
+SPLIT_OPTIONS = (*COMPILE_OPTIONS, "--split-compile=0")
+"""Those of files that all cores compile; NVRTC of CUDA 12.0 and later has them."""
+
+_HEADER = re.compile(r"^//\s*(archs|build|budget|split):\s*(.*)$")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|(<[^>]*>)).*$')
 _DEFINE = re.compile(r"-D(\w+)(?:=(.*))?")
 _LIMIT = re.compile(r"(regs|smem|spills)<=(\d+)")
@@ -65,6 +72,8 @@ class KernelSource:
     builds : dict
         Defines of each build by its name; ``{"default": {}}`` if the file names no build.
     budgets : tuple of Budget
+    options : tuple of str
+        Of the compiler.
     """
 
     package: str
@@ -74,6 +83,7 @@ class KernelSource:
     archs: tuple[int, ...] = ()
     builds: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     budgets: tuple[Budget, ...] = ()
+    options: tuple[str, ...] = SPLIT_OPTIONS
 
     def assemble(self, build: str | None = None, defines: Mapping[str, object] | None = None) -> str:
         """Return the text to compile: the defines of a build, then further ones, then the source.
@@ -109,6 +119,7 @@ def load_source(package: str, name: str) -> KernelSource:
     archs: tuple[int, ...] = ()
     builds: dict[str, dict[str, str]] = {}
     budgets: list[Budget] = []
+    options: tuple[str, ...] = SPLIT_OPTIONS
     for line in raw.splitlines():
         match = _HEADER.match(line)
         if match is None:
@@ -118,6 +129,8 @@ def load_source(package: str, name: str) -> KernelSource:
             archs = tuple(int(word) for word in words)
         elif kind == "build":
             builds[words[0]] = _defines(words[1:], name)
+        elif kind == "split":
+            options = _split(words, name)
         else:
             budgets.append(_budget(words, name))
     text = _include(package, name, raw, ())
@@ -125,7 +138,7 @@ def load_source(package: str, name: str) -> KernelSource:
     for budget in budgets:
         if budget.kernel not in kernels or budget.build not in (builds or {"default": {}}):
             raise KernelError(f"{name}: the budget of {budget.build} {budget.kernel} is for nothing in the file")
-    return KernelSource(package, name, text, kernels, archs, builds or {"default": {}}, tuple(budgets))
+    return KernelSource(package, name, text, kernels, archs, builds or {"default": {}}, tuple(budgets), options)
 
 
 def _read(package: str, name: str) -> str:
@@ -156,6 +169,12 @@ def _include(package: str, name: str, text: str, stack: tuple[str, ...]) -> str:
         out += [f"#ifndef {guard}", f"#define {guard}", f'#line 1 "{header}"', body, "#endif"]
         out.append(f'#line {number + 1} "{name}"')
     return "\n".join(out)
+
+
+def _split(words: list[str], name: str) -> tuple[str, ...]:
+    if words != ["no"]:
+        raise KernelError(f"{name}: split: {' '.join(words)}: expected no, or no such line")
+    return COMPILE_OPTIONS
 
 
 def _defines(words: list[str], name: str) -> dict[str, str]:

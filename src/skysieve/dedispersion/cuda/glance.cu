@@ -27,6 +27,7 @@
 // budget: u32 kernel=glance spills<=184
 // budget: i32 kernel=glance spills<=184
 // budget: u32-long kernel=glance spills<=64
+// split: no
 #include "detect.cuh"
 #include "ptx.cuh"
 

@@ -7,7 +7,7 @@ made on the GPU.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -253,17 +253,20 @@ def groupings(delays: NDArray[np.int32]) -> list[Grouping]:
     return found
 
 
-def likely_build(delays: NDArray[np.int32]) -> str:
+def likely_build(found: Sequence[Grouping], nchan: int) -> str:
     """The build of ``tensor.cu`` that the best cut of a table probably needs: ``Cut.build``."""
-    return "plain" if mean_words(sampled_tiles(delays), None) < FEW_WORDS else "groups"
+    return "plain" if min(found, key=lambda g: g.least(nchan)).starts is None else "groups"
 
 
-def cuts(delays: NDArray[np.int32], spreads: NDArray[np.int32], shared: int) -> Iterator[Cut]:
+def cuts(found: Sequence[Grouping], ndm: int, spreads: NDArray[np.int32], shared: int) -> Iterator[Cut]:
     """Cuts of a table, the cheapest first; a cut that the caller rejects may come again with smaller chunks.
 
     Parameters
     ----------
-    delays : numpy.ndarray of int32, shape (ndm, nchan)
+    found : sequence of Grouping
+        The `groupings` of the table.
+    ndm : int
+        Number of its DMs.
     spreads : numpy.ndarray of int32, shape (4, nchan)
         Largest spread of the delays of 8, 16, 32, 64 neighbouring DMs.
     shared : int
@@ -271,8 +274,8 @@ def cuts(delays: NDArray[np.int32], spreads: NDArray[np.int32], shared: int) -> 
     """
     if shared < TURN["plain"]:
         return
-    ndm, nchan = delays.shape
-    options = [(g, wd) for g in groupings(delays) for wd in WIDE if -(-ndm // TILE) > wd // 2]
+    nchan = spreads.shape[1]
+    options = [(g, wd) for g in found for wd in WIDE if -(-ndm // TILE) > wd // 2]
     # a cut is made only when the lower bound of its cost is below the costs of all others
     ways: list[tuple[float, int, int, Cut | None]] = [(g.least(nchan), i, 0, None) for i, (g, _) in enumerate(options)]
     heapq.heapify(ways)
@@ -314,10 +317,12 @@ def make_plan(
     ndm, nchan = delays.shape
     if cut is not None:
         return _fill_plan(runtime, on_device, ndm, nchan, cut, budget)
+    found = groupings(delays)
+    runtime.compile_ahead([(PACKAGE, "tensor.cu", likely_build(found, nchan))])
     spread = runtime.xp.zeros((4, nchan), np.int32)
     args = (on_device, np.int32(nchan), np.int32(ndm), spread)
     runtime.module(PACKAGE, "plan.cu").launch("plan_spread", (-(-nchan // 128), -(-ndm // 64)), (128,), args)
-    for chosen in cuts(delays, to_numpy(spread), runtime.device.shared_per_block):
+    for chosen in cuts(found, ndm, to_numpy(spread), runtime.device.shared_per_block):
         plan = _fill_plan(runtime, on_device, ndm, nchan, chosen, budget)
         if plan is not None:
             return plan

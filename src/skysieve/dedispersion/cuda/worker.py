@@ -15,7 +15,7 @@ from skysieve.dedispersion.contract import Detection, Source, Table, sum_dtype
 
 from .detect import Detector, Search
 from .rows import ALIGN, BUILDS, OFFSETS, READ, TAIL, Planes, Store, bytes_of
-from .tensor_plan import PACKAGE, TURN, TensorPlan, likely_build, make_plan
+from .tensor_plan import PACKAGE, TURN, TensorPlan, make_plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,8 +118,6 @@ class Worker:
                 continue
             delays = np.ascontiguousarray(table.delays, np.int32)
             self.delays.append(self.runtime.xp.asarray(delays))
-            if tensor:
-                self.runtime.compile_ahead([(PACKAGE, "tensor.cu", likely_build(delays))])
             plan = make_plan(self.runtime, delays, self.delays[-1], self.budget) if tensor else None
             self.plans.append(plan)
             self.words.append(0 if plan is not None or self.real else self._packed_words(delays))

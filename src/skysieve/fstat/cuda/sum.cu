@@ -18,6 +18,7 @@
 // build: poly -DREAL=float -DRATES=1 -DDEGREES=4 -DRATES2=1 -DDEGREES2=7
 // budget: f32 kernel=sum_march regs<=136
 // budget: tone kernel=sum_march spills<=64
+// split: no
 #include "common.cuh"
 #include "lines.cuh"
 

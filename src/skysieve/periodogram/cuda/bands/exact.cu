@@ -15,6 +15,7 @@
 // budget: offsets2 kernel=bands_exact regs<=168 smem<=2048 spills<=128
 // budget: separate kernel=bands_exact regs<=168 smem<=2048 spills<=128
 // budget: flexible kernel=bands_exact regs<=168 smem<=2048 spills<=128
+// split: no
 #include "common.cuh"
 #include "bands/bands.cuh"
 #include "fourier/pairs.cuh"

@@ -22,6 +22,7 @@
 // budget: t2 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
 // budget: t4 kernel=chi2_exact regs<=168 smem<=2048 spills<=96
 // budget: t4 kernel=chi2_find regs<=64 smem<=19456
+// split: no
 #include "common.cuh"
 #include "fourier/solve.cuh"
 #include "fourier/pairs.cuh"

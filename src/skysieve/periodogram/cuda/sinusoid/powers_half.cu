@@ -28,6 +28,7 @@
 // budget: f32 kernel=ls_powers regs<=64 smem<=64 spills<=256
 // budget: f32s16 kernel=ls_powers regs<=64 smem<=64 spills<=256
 // budget: f32s32 kernel=ls_powers regs<=64 smem<=64 spills<=256
+// split: no
 #include "common.cuh"
 #include "samples/tiles.cuh"
 #include "sinusoid/powers_half.cuh"

@@ -11,6 +11,7 @@
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double
 // budget: f32 kernel=load_chirped spills<=16
+// split: no
 #include "ring/rows.cuh"
 
 // Rows first .. (grid.y of them) of one length into buffer [row][n].
