@@ -230,9 +230,13 @@ def recordings(folder: Path, n: int, seeds: int, device: str) -> Iterator[dict[s
                                  clean=clean, device=device) for seed in range(seeds)
                 ])  # fmt: skip
                 rate, least, most = found.false_rate()
+                t = found.trials[found.trials["snr"] >= 10]
+                known = t["snr_known"] >= found.threshold
                 yield {
                     "recording": name, "cleaning": clean, "own": len(own),
                     "own, highest": float(own.snr[0]) if len(own) else math.nan, "pulses": len(found),
+                    "known": int(known.sum()), "found of known": int(t["found"][known].sum()),
+                    "window / known": ratio(t, known & t["found"], "snr_window", "snr_known"),
                     **{f"recall {row['snr']:g}": float(row["recall"]) for row in found.recall()},
                     **{f"S/N {row['snr']:g}": float(row["window_ratio"]) for row in found.recall() if row["snr"] > 8},
                     "false": len(found.false), "hours": found.hours, "an hour": rate, "from": least, "to": most,

@@ -66,6 +66,26 @@ def test_impulses_go_and_dispersed_pulses_stay():
     assert abs(out[4000:4004].mean() - 96) < 6 * 16 / np.sqrt(256)
 
 
+@pytest.mark.parametrize(
+    ("dm", "width", "snr", "bump"), [(20, 3, 14, 16), (20, 8, 10, 16), (36, 3, 14, 30), (36, 8, 10, 30)]
+)
+def test_a_pulse_on_a_faint_bump_stays_in_a_wide_band(dm, width, snr, bump):
+    # half of the band from 700 to 4030 MHz arrives within 6% of the sweep
+    obs = fake(nchan=512, duration=0.1, tsamp=512e-6, fch1=4030.0, foff=-6.5).observation
+    cleaner = Cleaner(obs, np.dtype(np.uint8), 255, ["impulses"], (), DM_CONSTANT)
+    G, at = cleaner.groups, 300
+    cleaner._used = np.full(G, 16.0)
+    series = np.zeros((G, 1024), np.float32)
+    series[:, at - bump // 2 : at + bump // 2] += 5 / np.sqrt(G * bump)
+    impulse = series * 2
+    for line, late in zip(series, np.rint(dm * cleaner._unit * cleaner._phase).astype(int), strict=True):
+        line[at + late : at + late + width] += snr / np.sqrt(G * width)
+    assert not len(cleaner._examine(series, 1024))
+    cleaner.reset()
+    cleaner._used = np.full(G, 16.0)
+    assert len(cleaner._examine(impulse, 1024)) == 1
+
+
 def without_mean(rows, dtype) -> np.ndarray:
     """Samples, shape (samples, channels), without the mean of each channel; whole numbers in sixteenths."""
     x = rows - rows.mean(axis=0)

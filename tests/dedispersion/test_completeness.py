@@ -496,6 +496,23 @@ def test_files_of_few_bits_have_the_injected_signal_to_noise(nbits):
     assert np.median(t["snr_found"] / 14) == pytest.approx(1, abs=0.15)
 
 
+def test_noise_that_channels_share_counts_in_what_a_detector_sees():
+    fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=3)
+    shared = np.convolve(np.random.default_rng(1).normal(size=fb.nsamp + 15), np.ones(16) / 4, "valid")
+    x = fb.read().astype(float)
+    x += 0.3 * 1.4826 * np.median(np.abs(x - np.median(x))) * shared
+    red = Filterbank.from_array(np.clip(np.rint(x), 0, 255).astype(np.uint8), freqs=fb.freqs, tsamp=fb.tsamp)
+    options = {"n": 8, "snr": (40,), "dm": (4, 8), "width": (1.5e-2, 1.6e-2), "seed": 6, "threads": 1}
+    plain, under = (completeness(data, DMS, **options).trials for data in (fb, red))
+    assert abs((plain["snr_known"] - 40).mean()) < 4 / math.sqrt(8)
+    # The sum of w samples of 64 channels has the variance 64 w, and 0.3^2 64^2 times that of w samples of the shared
+    # noise; sigma, for which the pulses are made, includes it.
+    w = int(np.median(under["effective_width"]) / fb.tsamp)
+    together = sum((w - abs(k)) * (1 - abs(k) / 16) for k in range(-15, 16) if abs(k) < w)
+    ratio = math.sqrt((64 * w + 0.09 * 64**2 * together) / (64 * w * 1.09))
+    assert np.median(under["snr_known"]) == pytest.approx(40 / ratio, rel=0.25)  # 64 windows give it within 12%
+
+
 def test_a_series_gets_pulses_of_its_own_dm(test_data):
     """A pulsar's series of 21 s: pulses are added at the DM at which it was de-dispersed, and counted there."""
     fb = Filterbank.open(test_data / "dedispersion" / "GBT_J1807-0847.dat")

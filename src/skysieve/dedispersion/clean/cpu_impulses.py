@@ -20,6 +20,9 @@ LEAST, LATE = 10, 2
 """A step is judged by at least so many pieces on each side; one in the last pieces of a block waits for the next."""
 SIDE = np.int64(8)
 """Pieces on each side of a step whose medians are compared."""
+SWEPT = 4.0
+"""Sweeps of half of the groups, in widths of a window without dispersion, up to which dispersed sums are compared with
+it: those with the highest frequencies arrive nearly together, and least apart where the band is wide."""
 FLAT = 6
 """So many of the 8 pieces on each side of a step have its level."""
 
@@ -241,6 +244,7 @@ def remove(
         for t in range(n):
             s += np.float64(series[j, t])
             prefix[j, t + 1] = s
+    most = SWEPT / phase[G // 2]
     judged = cut = left = ZERO
     for k in order:
         if judged == len(done) or cut == len(windows) or left == len(spared):
@@ -255,7 +259,7 @@ def remove(
                 break
         if seen:
             continue
-        flat, swept = judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, 8.0, out)
+        flat, swept = judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, most, out)
         extra = max(1, out[1] // 2)
         a, z = max(first, out[0] - extra), min(last, out[0] + out[1] + extra)
         if flat - swept > margin and z > a:

@@ -30,11 +30,12 @@ TRIALS = np.dtype([
 ])  # fmt: skip
 """Columns of the pulses.  ``left`` is the fraction of the samples of the ideal boxcar that interference and gaps leave,
 ``snr_left`` the ideal S/N in them, ``clipped`` the fraction of the counts that the range of the samples cuts off;
-``snr_known`` is the S/N that a detector has which knows DM, time and width; ``snr_near`` the highest S/N, in the same
-noise, of one that knows them and takes the best of the DMs, times and widths of the search that count as this pulse
-(NaN in data and under interference); ``snr_window`` is the S/N in the window that DM, time and width of the candidate
-describe, in the samples before any cleaning (`window_snr`; NaN if ``prepare`` changes them); ``candidates`` counts
-those of the pulse and within its reach; numbers of what was not found are NaN."""
+``snr_known`` is the S/N that a detector has which knows DM, time and width: in data, the noise is the scatter of such
+windows around the pulse, if that is surely more than that of independent samples; ``snr_near`` the highest S/N, in the
+same noise, of one that knows them and takes the best of the DMs, times and widths of the search that count as this
+pulse (NaN in data and under interference); ``snr_window`` is the S/N in the window that DM, time and width of the
+candidate describe, in the samples before any cleaning (`window_snr`; NaN if ``prepare`` changes them); ``candidates``
+counts those of the pulse and within its reach; numbers of what was not found are NaN."""
 LEAST_LEFT = 0.8
 """Pulses of which less survives do not count in the recall."""
 BINS = 8

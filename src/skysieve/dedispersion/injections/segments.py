@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 AROUND = 256
 """Least samples before and after a pulse from which the level of data is measured."""
+WINDOWS, RED = 32, 3.5
+"""Windows before and after a pulse from which the noise of data is measured.  Their scatter counts if it exceeds that
+of independent samples by more than this over the root of their number, three errors of a median deviation."""
 MARGIN = 0.5
 """Most seconds before the first pulse, and between pulses beside their sweeps."""
 FAINT = 4.0
@@ -52,7 +55,8 @@ class Placed:
     ----------
     pulse, made
     known : float
-        S/N of the detector that knows DM, time and width, in the samples that survive.
+        S/N of the detector that knows DM, time and width, in the samples that survive.  The noise of data is that of
+        such windows around the pulse, if it is more than that of independent samples.
     near : float
         Highest S/N of a detector that knows the level and sigma and tries the DMs, times and widths of the search that
         count as this pulse; NaN in data and under interference.
@@ -307,8 +311,8 @@ def ideal(
 ) -> None:  # fmt: skip
     """What a detector sees that knows DM, time and width: the sum over the window of the ideal boxcar.
 
-    Samples that interference covers and samples that the data lack do not count.  The level of data, which drifts, is
-    measured around the pulse.
+    Samples that interference covers and samples that the data lack do not count.  Level and noise of data, which drift
+    and have red noise, are measured around the pulse.
     """
     made, length = one.made, one.made.length
     begin = made.begin + made.delays
@@ -316,11 +320,13 @@ def ideal(
     begin = np.clip(begin, low, high - length)  # a delay that is rounded can end a sample after the pulse
     at = (begin - low)[:, None] + np.arange(length)
     rows = np.arange(fb.nchan)[:, None]
-    level, sigma = known.level, known.sigma
+    level, sigma, red = known.level, known.sigma, 1.0
     if not analog:
         more = max(AROUND, 2 * length)
-        first, last = max(0, low - more), min(fb.nsamp, high + more)
+        reach = 2 * more + WINDOWS * length
+        first, last = max(0, low - reach), min(fb.nsamp, high + reach)
         block = fb.block(first, last - first)
+        red = redness(block[sigma > 0], (begin - first)[sigma > 0], length, more, sigma[sigma > 0])
         near = (begin - first)[:, None] + np.arange(-more, length + more)
         level = level_near(block[rows, np.clip(near, 0, last - first - 1)], known)
         values = block[rows, at + low - first].astype(np.float64)
@@ -342,5 +348,37 @@ def ideal(
     one.left = float(good.mean())
     spread = math.sqrt(float((good * sigma[:, None] ** 2).sum()))
     if spread > 0:
-        one.known = float(((values - level[:, None] + added)[good]).sum()) / spread
+        one.known = float(((values - level[:, None] + added)[good]).sum()) / (red * spread)
         one.snr_left = float(wanted[good].sum()) / spread
+
+
+def redness(
+    block: NDArray[Any], begin: NDArray[np.int64], length: int, more: int, sigma: NDArray[np.float64]
+) -> float:  # fmt: skip
+    """Scatter of de-dispersed windows beside a pulse over that of independent samples, if it is surely more; or 1.
+
+    Parameters
+    ----------
+    block : numpy.ndarray, shape (channels, samples)
+    begin : numpy.ndarray of int64
+        The first sample of the pulse in each channel.
+    length, more : int
+        Samples of a window, and on each side of it those from which its level is taken.
+    sigma : numpy.ndarray
+        Of each channel.
+    """
+    before, after = int(begin.min(initial=0)), block.shape[1] - int(begin.max(initial=0))
+    series = np.zeros(before + after)
+    for row, at in zip(block, begin.tolist(), strict=True):
+        series += np.nan_to_num(row[at - before : at + after])
+    sums = np.append(0.0, np.cumsum(series - series.mean()))
+    first = np.arange(more, len(series) - more - length + 1, max(1, length // 2))
+    first = first[np.abs(first - before) >= length + more]
+    if not len(first):
+        return 1.0
+    last = first + length
+    windows = sums[last] - sums[first] - length * (sums[last + more] - sums[first - more]) / (length + 2 * more)
+    scatter = 1.4826 * float(np.median(np.abs(windows - np.median(windows))))
+    ratio = scatter / math.sqrt(float((sigma**2).sum()) * length)
+    apart = len(first) * max(1, length // 2) / length  # windows that share no samples
+    return ratio if ratio > 1 + RED / math.sqrt(apart) else 1.0
