@@ -31,14 +31,22 @@ def test_sums_of_a_cut_out(size, dtype, compiled):
     how = (lambda kernel: kernel) if compiled else interpreted
     rows, counts, late, bins = cut_out(size, size, dtype)
     parts = [(0, slice(0, 7 * size)), (7, slice(7 * size, None))]
-    sums = np.zeros((3, CHANNELS))
+    sums, some = np.zeros((3, CHANNELS)), np.zeros((3, CHANNELS), np.int32 if dtype == np.uint8 else np.float64)
     for first, part in parts:
-        how(cpu_vetting.channel_sums)(rows[part], ~counts[part], first, size, SIDE, late, WIDTH, GUARD, sums)
+        how(cpu_vetting.channel_sums)(rows[part], ~counts[part], first, size, SIDE, late, WIDTH, GUARD, some, sums)
     x = np.where(counts, rows.astype(np.float64), 0.0)
     place = np.arange(len(rows))[:, None] // size - SIDE - late
     beside = (place < -GUARD) | (place >= WIDTH + GUARD)
     expected = [beside & counts, beside * x, beside * x**2]
     np.testing.assert_allclose(sums, [each.sum(axis=0) for each in expected], rtol=1e-13)
+    one, full = np.zeros((2, 3, CHANNELS))
+    never = np.arange(CHANNELS) % 3 == 0
+    kept = np.where(never, 0, np.nan_to_num(rows)).astype(dtype)
+    for gone, out in ((never[None], one), (np.repeat(never[None], len(rows), axis=0), full)):
+        how(cpu_vetting.channel_sums)(kept, gone, 0, size, SIDE, late, WIDTH, GUARD, some, out)
+    assert (one == full).all()
+    assert not one[:, never].any()
+    assert one[0, ~never].all()
 
     sums[:, 1], sums[:, 2] = (5, 500, 50100), (40, 4000, 400000)  # too few samples, and constant ones
     (mean, var), left = np.full((2, CHANNELS), np.nan), np.empty(CHANNELS, bool)
@@ -46,7 +54,7 @@ def test_sums_of_a_cut_out(size, dtype, compiled):
     flat, lined = np.zeros((2, 3, bins)), np.zeros((2, 3, 2 * SIDE + WIDTH))
     for first, part in parts:
         how(cpu_vetting.band_series)(
-            rows[part], ~counts[part], first, size, late, EDGES, sums, mean, var, left, flat, lined
+            rows[part], ~counts[part], first, size, late, EDGES, some, sums, mean, var, left, flat, lined
         )
     assert np.flatnonzero(left).tolist() == [1, 2]
     assert not mean[left].any()

@@ -883,6 +883,23 @@ class Cleaner:
             block.show(out, start, self.piece)
         return out
 
+    def replaced_channels(self, start: int, stop: int) -> NDArray[np.bool_] | None:
+        """The channels of which all samples of ``start : stop`` were replaced; None if some of a channel were."""
+        at, found = start, set[bytes]()
+        for block in self._touched(start, stop):
+            if block.cells is not None or block.windows is not None:
+                return None
+            if block.start > at:
+                found.add(b"")
+            at = block.start + block.count
+            found.add(b"" if block.bad is None else block.bad.tobytes())
+        if at < stop:
+            found.add(b"")
+        if len(found) > 1:
+            return None
+        bad = np.frombuffer(found.pop() or bytes(-(-self.nchan // 8)), np.uint8)
+        return np.unpackbits(bad, count=self.nchan).astype(bool)
+
     def regained(self, start: int, rows: NDArray[Any]) -> NDArray[Any]:
         """Samples from ``start`` on, read again, with the gains that they had when they were cleaned."""
         from . import cpu_receiver

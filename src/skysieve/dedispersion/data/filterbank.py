@@ -309,8 +309,14 @@ class Filterbank:
             yield i, start - int(self.starts[i]), n
             start, count, i = start + n, count - n, i + 1
 
-    def block(self, start: int, count: int) -> NDArray[Any]:
+    def block(self, start: int, count: int, room: Room | None = None) -> NDArray[Any]:
         """Samples ``start : start + count`` of every channel.
+
+        Parameters
+        ----------
+        start, count : int
+        room : Room, optional
+            Memory in which readers of files may put them.
 
         Returns
         -------
@@ -322,7 +328,7 @@ class Filterbank:
         ValueError
             The range reaches beyond the data.
         """
-        parts = [rows.T if _is_sorted(order) else rows.T[order] for rows, order in self.raw(start, count)]
+        parts = [rows.T if _is_sorted(order) else rows.T[order] for rows, order in self.raw(start, count, room)]
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts, axis=1) if parts else np.empty((self.nchan, 0), self.dtype)

@@ -1,8 +1,9 @@
 """Kernels that sum the samples of a candidate's cut-out, by channel and by sub-band, and flatten the sums (numba).
 
-Samples are uint8 or float32 of shape (samples, channels); ``gone`` says which of them do not count.  ``first`` is the
-bin of the first sample, and ``size`` the samples of a bin.  ``start`` are the bins by which the candidate arrives later
-in each channel than at the top of the band; they never fall from one channel to the next.
+Samples are uint8 or float32 of shape (samples, channels); ``gone`` says which of them do not count, in one row if that
+is the same at all times.  ``first`` is the bin of the first sample, and ``size`` the samples of a bin.  ``start`` are
+the bins by which the candidate arrives later in each channel than at the top of the band; they never fall from one
+channel to the next.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from skysieve.core.cpu.jit import in_interpreter, njit
 
 LEAST_KNOWN = 32
 """Samples of a channel beside a candidate, from which its level and sigma are known."""
+EXACT = 2**15
+"""Samples of a byte of which int32 holds the sum of squares."""
 JIT = {"nogil": True, "error_model": "numpy"}
 ANY_ORDER = JIT | {"fastmath": {"reassoc", "nsz"}}
 """Sums over the channels of a sub-band may be taken in any order, so by vector instructions."""
@@ -21,35 +24,38 @@ ANY_ORDER = JIT | {"fastmath": {"reassoc", "nsz"}}
 @njit(**JIT)
 def add_sample(x, gone, number, total, square):
     """Add one sample of each channel to the sums of `channel_sums`."""
+    kind = total.dtype.type
     for c in range(len(x)):
-        v = np.float64(x[c])
-        v = 0.0 if gone[c] else v
-        number[c] += 0.0 if gone[c] else 1.0
+        v = kind(0) if gone[c] else kind(x[c])
+        number[c] += kind(0) if gone[c] else kind(1)
         total[c] += v
         square[c] += v * v
 
 
 @in_interpreter(add_sample)
 def _add_sample(x, gone, number, total, square):
-    v = np.where(gone, 0.0, x.astype(np.float64))
+    v = np.where(gone, 0, x).astype(total.dtype)
     number += ~gone
     total += v
     square += v * v
 
 
 @njit(**JIT)
-def channel_sums(rows, gone, first, size, side, start, width, guard, sums):
+def channel_sums(rows, gone, first, size, side, start, width, guard, some, sums):
     """Sum the samples of each channel beside the candidate.
 
     Parameters
     ----------
     side, width, guard : int
         Bins before the candidate; bins of it; bins before and after it that do not count either.
+    some : int32 (3, channels) for bytes, float64 for others
+        Scratch memory.
     sums : float64 (3, channels)
         Number, sum, and sum of squares of the samples.
     """
-    channels = rows.shape[1]
-    number, total, square = sums[0], sums[1], sums[2]
+    channels, same = rows.shape[1], len(gone) - 1
+    number, total, square = some[0], some[1], some[2]
+    some[:] = 0
     low = high = 0  # channels between them are near the candidate
     for i in range(len(rows)):
         at = first + i // size - side
@@ -58,7 +64,11 @@ def channel_sums(rows, gone, first, size, side, start, width, guard, sums):
         while high < channels and start[high] <= at + guard:
             high += 1
         for part in (slice(0, low), slice(high, channels)):
-            add_sample(rows[i, part], gone[i, part], number[part], total[part], square[part])
+            add_sample(rows[i, part], gone[min(i, same), part], number[part], total[part], square[part])
+        if i % EXACT == EXACT - 1:
+            sums += some
+            some[:] = 0
+    sums += some
 
 
 @njit(**JIT)
@@ -79,47 +89,46 @@ def channel_levels(sums, mean, var, left):
 @njit(**JIT)
 def add_to_bin(x, gone, number, total):
     """Add one sample of each channel to the number and sum of those of a bin."""
+    kind = total.dtype.type
     for c in range(len(x)):
-        v = np.float64(x[c])
-        total[c] += 0.0 if gone[c] else v
-        number[c] += 0.0 if gone[c] else 1.0
+        total[c] += kind(0) if gone[c] else kind(x[c])
+        number[c] += kind(0) if gone[c] else kind(1)
 
 
 @in_interpreter(add_to_bin)
 def _add_to_bin(x, gone, number, total):
-    total += np.where(gone, 0.0, x)
+    total += np.where(gone, 0, x)
     number += ~gone
 
 
 @njit(**JIT)
-def without_levels(x, gone, mean, var, left, number, total):
+def without_levels(x, gone, mean, var, left, power, excess):
     """Set what `subtract_levels` makes of a bin of one sample."""
     for c in range(len(x)):
         v = np.float64(x[c]) - mean[c]
-        total[c] = 0.0 if gone[c] | left[c] else v
-        number[c] = 0.0 if gone[c] else var[c]
+        excess[c] = 0.0 if gone[c] | left[c] else v
+        power[c] = 0.0 if gone[c] else var[c]
 
 
 @in_interpreter(without_levels)
-def _without_levels(x, gone, mean, var, left, number, total):
-    total[:] = np.where(gone | left, 0.0, x - mean)
-    number[:] = np.where(gone, 0.0, var)
+def _without_levels(x, gone, mean, var, left, power, excess):
+    excess[:] = np.where(gone | left, 0.0, x - mean)
+    power[:] = np.where(gone, 0.0, var)
 
 
 @njit(**JIT)
-def subtract_levels(number, total, mean, var, left):
-    """Make of the numbers and sums of a bin its variances, and its sums less the levels of the channels."""
+def subtract_levels(number, total, mean, var, left, power, excess):
+    """Set the variances of a bin, and its sums less the levels of the channels, from its numbers and sums."""
     for c in range(len(total)):
         v = total[c] - number[c] * mean[c]
-        total[c] = 0.0 if left[c] else v
-        number[c] *= var[c]
+        excess[c] = 0.0 if left[c] else v
+        power[c] = number[c] * var[c]
 
 
 @in_interpreter(subtract_levels)
-def _subtract_levels(number, total, mean, var, left):
-    total -= number * mean
-    total[left] = 0
-    number *= var
+def _subtract_levels(number, total, mean, var, left, power, excess):
+    excess[:] = np.where(left, 0.0, total - number * mean)
+    power[:] = number * var
 
 
 @njit(**ANY_ORDER)
@@ -156,13 +165,15 @@ def _line_up(total, weight, edges, start, first, last, lined, at):
 
 
 @njit(**JIT)
-def band_series(rows, gone, first, size, start, edges, sums, mean, var, left, flat, lined):
+def band_series(rows, gone, first, size, start, edges, some, sums, mean, var, left, flat, lined):
     """Make the series of the sub-bands from samples, as observed and de-dispersed.
 
     Parameters
     ----------
     edges : int64 (bands + 1,)
         First channel of each sub-band.
+    some
+        As for `channel_sums`.
     sums : float64 (3, channels)
         As of `channel_sums`.
     mean, var, left : (channels,)
@@ -174,8 +185,9 @@ def band_series(rows, gone, first, size, start, edges, sums, mean, var, left, fl
     """
     if first == 0:
         channel_levels(sums, mean, var, left)
-    channels, length = rows.shape[1], lined.shape[2]
-    number, total = np.empty(channels), np.empty(channels)
+    channels, length, same = rows.shape[1], lined.shape[2], len(gone) - 1
+    number, total = some[0], some[1]
+    power, excess = np.empty(channels), np.empty(channels)
     low = high = 0  # channels between them have a bin of ``lined``
     for at in range(first, first + len(rows) // size):
         while low < channels and start[low] <= at - length:
@@ -184,15 +196,15 @@ def band_series(rows, gone, first, size, start, edges, sums, mean, var, left, fl
             high += 1
         i = (at - first) * size
         if size == 1:
-            without_levels(rows[i], gone[i], mean, var, left, number, total)
+            without_levels(rows[i], gone[min(i, same)], mean, var, left, power, excess)
         else:
-            number[:], total[:] = 0.0, 0.0
+            number[:], total[:] = 0, 0
             for k in range(size):
-                add_to_bin(rows[i + k], gone[i + k], number, total)
-            subtract_levels(number, total, mean, var, left)
-        band_sums(total, edges, flat[0], at)
-        band_sums(number, edges, flat[1], at)
-        line_up(total, number, edges, start, low, high, lined, at)
+                add_to_bin(rows[i + k], gone[min(i + k, same)], number, total)
+            subtract_levels(number, total, mean, var, left, power, excess)
+        band_sums(excess, edges, flat[0], at)
+        band_sums(power, edges, flat[1], at)
+        line_up(excess, power, edges, start, low, high, lined, at)
 
 
 @njit(**ANY_ORDER)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,6 +40,7 @@ from skysieve.dedispersion.contract import (
     Engine,
     Method,
     Noise,
+    Room,
     Table,
     block_parts,
     check_events,
@@ -695,26 +697,45 @@ class _Again:
         Missing samples.
     whole : Mask or None
         Channels that are masked throughout.
+    memory : threading.local
+        Of samples that a thread has read.
     """
 
     fb: Filterbank
     cleaner: Cleaner
     lost: Losses
     whole: Mask | None
+    memory: threading.local = field(default_factory=threading.local)
 
     @property
     def at_once(self) -> bool:
         """Whether several threads may read at once."""
         return bool(getattr(self.fb, "takes_room", False))
 
+    def _read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples from ``start`` on, in memory of the thread if they come from files."""
+        if not self.at_once:
+            return np.ascontiguousarray(to_host(self.fb.block(start, count)).T)
+        nbytes = count * self.fb.nchan * self.fb.dtype.itemsize
+        held = getattr(self.memory, "held", None)
+        if held is None or len(held) < nbytes:
+            held = self.memory.held = np.empty(nbytes, np.uint8)
+        return np.ascontiguousarray(self.fb.block(start, count, Room(held)).T)
+
     def __call__(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         fb = self.fb
         low, high = max(start, 0), min(stop, fb.nsamp)
         rows, gone = np.zeros((0, fb.nchan), fb.dtype.newbyteorder("=")), np.ones((0, fb.nchan), bool)
         if low < high:
-            read = np.ascontiguousarray(to_host(fb.block(low, high - low)).T)
-            rows, gone = self.cleaner.regained(low, read), self.cleaner.replaced(low, high)
-            gone_in(self.lost.within(low, high), low, gone)
+            rows = self.cleaner.regained(low, self._read(low, high - low))
+            lost, all_of = self.lost.within(low, high), None
+            if not len(lost) and len(rows) == stop - start:
+                all_of = self.cleaner.replaced_channels(low, high)
+            if all_of is not None:
+                gone = all_of[None]
+            else:
+                gone = self.cleaner.replaced(low, high)
+                gone_in(lost, low, gone)
         if len(rows) < stop - start:
             before = min(max(low, start), stop) - start
             around = (before, stop - start - before - len(rows)), (0, 0)

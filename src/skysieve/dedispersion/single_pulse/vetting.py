@@ -76,7 +76,7 @@ SIDE, LEAST_SIDE = 16, 128
 """Widths, and samples at least, on each side of a candidate that are looked at."""
 PARTS = 8
 """Bins of a window: wide ones are binned."""
-SLICE = 2**22
+SLICE = 2**24
 """Samples that are read at a time."""
 KNOTS, KNOT_SECONDS = 6.0, 0.25
 """Distance of the knots of the line that slow changes of the level follow: widths, and seconds at least."""
@@ -96,8 +96,9 @@ class Samples(Protocol):
     def __call__(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         """Samples ``start : stop``, shape (samples, channels), and which of them do not count; None if they are gone.
 
-        Samples before and after the data do not count.  The caller may change the second array.  Several threads may
-        call it at once where its attribute ``at_once`` is true.
+        The second array has one row if these are the same channels at all times; the caller may change it.  Samples
+        before and after the data do not count.  The first array may be overwritten by the next call of this thread.
+        Several threads may call it at once where its attribute ``at_once`` is true.
         """
 
 
@@ -366,12 +367,13 @@ class Vetting:
         read = _Cut(samples, at - side * bin_, count, bin_, channels)
         sums, (mean, var), left = np.zeros((3, channels)), np.empty((2, channels)), np.empty(channels, np.bool_)
         for first, rows, gone in read.slices():
-            sum_channels(rows, gone, first, bin_, side, arrivals.delays, w, guard, sums)
+            sum_channels(rows, gone, first, bin_, side, arrivals.delays, w, guard, _scratch(rows), sums)
         if read.gone:
             return None
         flat, lined = np.zeros((2, bands, count)), np.zeros((2, bands, length))
         for first, rows, gone in read.slices():
-            add_bands(rows, gone, first, bin_, arrivals.delays, self._edges, sums, mean, var, left, flat, lined)
+            some = _scratch(rows)
+            add_bands(rows, gone, first, bin_, arrivals.delays, self._edges, some, sums, mean, var, left, flat, lined)
         spacing = max(KNOTS * w, KNOT_SECONDS / (self.obs.tsamp * bin_))
         (s0, q0), (s, q) = _flattened(flatten, flat, lined, arrivals, side - guard, side + w + guard, spacing)
         in_bands = np.zeros(bands, np.bool_) if pulsed is None else np.logical_or.reduceat(pulsed, self._edges[:-1])
@@ -407,7 +409,7 @@ class _Cut:
                 return
             rows, gone = read
             if rows.dtype.kind == "f":
-                gone |= ~np.isfinite(rows)
+                gone = gone | ~np.isfinite(rows)
             one = first, _in_kind(rows), gone
             if last - first == self.count:
                 self._held = [one]
@@ -417,6 +419,11 @@ class _Cut:
 def _in_kind(rows: NDArray[Any]) -> NDArray[np.uint8 | np.float32]:
     """Samples in a type for which the functions are compiled; numba takes arrays that are read only for another."""
     return np.require(rows, rows.dtype if rows.dtype == np.uint8 else np.float32, ["C", "W"])
+
+
+def _scratch(rows: NDArray[Any]) -> NDArray[Any]:
+    """Memory for sums of the channels, in the type in which `cpu_vetting.channel_sums` adds them."""
+    return np.empty((3, rows.shape[1]), np.int32 if rows.dtype == np.uint8 else np.float64)
 
 
 def kernels() -> tuple[Any, ...]:
@@ -434,10 +441,10 @@ def look_at_one(dtype: str, everything: bool) -> None:
     sum_channels, add_bands, flatten, see = kernels()
     rows, gone, start = _in_kind(np.zeros((2, 8), dtype)), np.zeros((2, 8), np.bool_), np.zeros(8, np.int64)
     sums, (mean, var), edges = np.zeros((3, 8)), np.zeros((2, 8)), np.array([0, 8])
-    sum_channels(rows, gone, 0, 1, 0, start, 1, 1, sums)
+    sum_channels(rows, gone, 0, 1, 0, start, 1, 1, _scratch(rows), sums)
     flat = np.zeros((2, 1, 8))
     lined = flat.copy()
-    add_bands(rows, gone, 0, 1, start, edges, sums, mean, var, gone[0], flat, lined)
+    add_bands(rows, gone, 0, 1, start, edges, _scratch(rows), sums, mean, var, gone[0], flat, lined)
     (s0, q0), (s, q) = _flattened(flatten, flat, lined, Arrivals.of(start, edges), 1, 2, 4.0)
     if everything:
         see(s0, q0, s, q, mean[:1], gone[0, :1], 1, 3, 1, 1, var, 1, *_windows(1, 3), highest_sums(1), np.empty(10))
