@@ -421,19 +421,9 @@ def scaled(bank: Bank, power: NDArray[np.int32]) -> Bank:
         return replace(bank, antenna=xp.ldexp(bank.antenna, 2 * at), data=xp.ldexp(bank.data, at))
 
 
-@dataclass(frozen=True)
-class Live:
-    """Rows of a schedule to compute, and rows whose windows all end before the data."""
-
-    rows: NDArray[np.int64]
-    empty: NDArray[np.int64]
-
-
-def live_rows(schedule: Schedule) -> Live:
-    """The `Live` rows of a schedule; F of the empty rows is the fallback."""
-    ahead = schedule.first + schedule.length[schedule.group, -1] <= 0
-    good = ~schedule.late & (schedule.valid_from[schedule.group] < schedule.shape[1])
-    return Live(np.flatnonzero(good & ~ahead), np.flatnonzero(good & ahead))
+def live_rows(schedule: Schedule) -> NDArray[np.int64]:
+    """The rows of a schedule to compute: those that hold a valid cell."""
+    return np.flatnonzero(~schedule.late & (schedule.valid_from[schedule.group] < schedule.shape[1]))
 
 
 @dataclass
@@ -491,30 +481,3 @@ def log_sums(logs: NDArray[np.float64]) -> NDArray[np.float64]:
 def add_log(total: NDArray[np.float64], at: NDArray[np.int64], values: NDArray[np.float64]) -> None:
     """``total[at] = ln(exp total[at] + exp values)``."""
     total[at] = np.logaddexp(total[at], values)
-
-
-def empty_part(schedule: Schedule, rows: NDArray[np.int64]) -> TilePart:
-    """The results of rows whose windows hold no data: F is the fallback in every valid cell."""
-    valid_from, n_columns = schedule.valid_from[schedule.group[rows]], schedule.shape[1]
-    count = n_columns - valid_from
-    columns = np.arange(n_columns)
-    with np.errstate(divide="ignore"):
-        per_column = FALLBACK + np.log((columns[:, None] >= valid_from).sum(1))
-    row = int(np.argmin(rows))
-    return TilePart(
-        rows,
-        columns,
-        FALLBACK,
-        int(rows[row]),
-        int(valid_from[row]),
-        int(count.sum()),
-        FALLBACK + float(np.log(count.sum())),
-        FALLBACK + np.log(count),
-        per_column,
-    )
-
-
-def fill_empty(schedule: Schedule, rows: NDArray[np.int64], F: Any) -> None:
-    """Write the fallback to the valid cells of rows without data of a map (..., N_t0, N_tau)."""
-    for m in rows:
-        F[..., m, schedule.valid_from[schedule.group[m]] :] = FALLBACK

@@ -1,4 +1,4 @@
-"""Arguments of kernels that are structs by value: NumPy dtypes with C's layout, and their values."""
+"""Arguments of kernels: structs by value, which are NumPy dtypes with C's layout, their values, and plain ints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Place", "Prepared", "address", "fill", "from_place", "struct"]
+__all__ = ["Place", "Prepared", "address", "fill", "from_place", "ints", "struct"]
 
 _KINDS = {"*": np.dtype(np.uint64), ".": np.dtype(np.float64), "#": np.dtype(np.int64)}
 _INT = np.dtype(np.int32)
@@ -70,6 +70,11 @@ def address(array: Any) -> int:
 def from_place(array: Any, start: int) -> Place:
     """Return the place of an array, or of a `Place`, from element `start` on."""
     return Place(address(array) + start * array.itemsize, array.size - start, array.itemsize)
+
+
+def ints(*values: Any) -> tuple[np.int32, ...]:
+    """Return arguments that are ints of C, one after another."""
+    return tuple(np.int32(v) for v in values)
 
 
 def fill(kind: np.dtype[Any], **values: Any) -> np.void:

@@ -22,7 +22,7 @@ from skysieve.dedispersion.contract import Detection, Packed, Room, Source, Tabl
 
 from .detect import event_kernels
 from .rows import READ
-from .worker import Worker, bytes_needed, ended, kernels_of, out_of_memory
+from .worker import Worker, bytes_needed, ended, kernels_of, memory_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,7 +95,7 @@ class Engine:
             parts = [t if len(t.delays) else None for t in self._shares(i)]
             try:
                 built[i] = Worker(runtime, source, parts, capacity, budget)
-            except out_of_memory(runtime) as error:
+            except memory_errors(runtime) as error:
                 what = f"{capacity} samples of {source.nchan} channels on {runtime.device}"
                 raise MemoryBudgetError(what, need, free_memory([runtime.device])) from error
 

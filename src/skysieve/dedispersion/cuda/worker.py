@@ -277,7 +277,7 @@ class Worker:
                 for lane in self.lanes:
                     lane.array("sums", rows * (-(-(columns + ALIGN) // 32) * 32), self.dtype)
                 return columns
-            except out_of_memory(self.runtime) as error:
+            except memory_errors(self.runtime) as error:
                 if columns <= LEAST_COLUMNS:
                     what = f"{rows} series of {columns} samples on {self.runtime.device}"
                     raise MemoryBudgetError(what, 8 * rows * columns, self.runtime.device.free_memory) from error
@@ -329,7 +329,7 @@ class Worker:
             with lane:
                 try:
                     y = lane.array("sums", (rows[1] - rows[0]) * pitch, self.dtype)
-                except out_of_memory(self.runtime) as error:
+                except memory_errors(self.runtime) as error:
                     if step <= unit:
                         series = f"{rows[1] - rows[0]} series of {count} samples on {self.runtime.device}"
                         raise MemoryBudgetError(series, 4 * pitch * step, self.budget) from error
@@ -360,6 +360,6 @@ def ended(steps: Generator[None, None, R]) -> R:
             return result
 
 
-def out_of_memory(runtime: Runtime) -> tuple[type[BaseException], ...]:
+def memory_errors(runtime: Runtime) -> tuple[type[BaseException], ...]:
     """Errors that arrays on the device raise if they do not fit."""
     return () if runtime.xp is np else (runtime.xp.cuda.memory.OutOfMemoryError,)

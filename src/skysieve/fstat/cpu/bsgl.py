@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.fstat.contract import FALLBACK, Lines, MapJob, Spec
+from skysieve.fstat.contract import Lines, MapJob, Spec
 from skysieve.fstat.inputs.window_kinds import Algorithm
 
 from . import exp, lines, rect, state
@@ -41,27 +41,15 @@ class LineTasks:
         self.priors = priors_of(spec.lines)
         self.slack = typed.dtype.type(4 * np.finfo(typed.dtype).eps)
 
-    def tasks(
-        self, job: MapJob, i: int, rows: NDArray[np.int64], empty: NDArray[np.int64]
-    ) -> list[Callable[[], list[Best]]]:
-        """Tasks of template `i`: `rows` are to be computed, the windows of `empty` rows end before the data."""
-        out: list[Callable[[], list[Best]]] = []
-        if empty.size:
-            out.append(partial(self._empty, job, empty))
+    def tasks(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
+        """Tasks of template `i`, for `rows`."""
         if rows.size == 0:
-            return out
+            return []
         if by_columns(self.spec):
-            return [*out, partial(self._any, job, i, rows)]
-        return out + (
-            self._exp_tasks(job, i, rows)
-            if self.spec.window.algorithm == Algorithm.RECURRENCE
-            else self._rect_tasks(job, i, rows)
-        )
-
-    def _empty(self, job: MapJob, rows: NDArray[np.int64]) -> list[Best]:
-        s, row = job.schedule, int(rows.min())
-        value = self.lines.log_odds(FALLBACK, [FALLBACK] * len(job.detectors))
-        return [(float(value), row, int(s.valid_from[s.group[row]]))]
+            return [partial(self._any, job, i, rows)]
+        if self.spec.window.algorithm == Algorithm.RECURRENCE:
+            return self._exp_tasks(job, i, rows)
+        return self._rect_tasks(job, i, rows)
 
     def _exp_tasks(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
         order = March.of(job, rows, self.typed.dtype)

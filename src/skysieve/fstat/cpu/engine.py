@@ -16,7 +16,6 @@ from skysieve.core.tasks import TaskPool
 from skysieve.fstat import precision, timing
 from skysieve.fstat.contract import (
     FALLBACK,
-    Live,
     MapJob,
     Output,
     Spec,
@@ -24,8 +23,6 @@ from skysieve.fstat.contract import (
     TileParts,
     blank,
     description,
-    empty_part,
-    fill_empty,
     live_rows,
 )
 from skysieve.fstat.inputs.grid import Schedule
@@ -73,7 +70,7 @@ class Engine:
         self.pool = TaskPool(threads)
         self.crew = Crew(self.pool.workers)
         self._march_of: tuple[Schedule, March] | None = None
-        self._live: tuple[Schedule, Live] | None = None
+        self._live: tuple[Schedule, NDArray[np.int64]] | None = None
         self.lines = LineTasks(spec, self.typed, self.pool.workers) if spec.lines else None
         self._others: dict[int, Engine] = {}
 
@@ -81,7 +78,7 @@ class Engine:
     def nbytes(self) -> int:
         """See `contract.Engine.nbytes`: the tables of the last grid."""
         held = [] if self._march_of is None else list(vars(self._march_of[1]).values())
-        held += [] if self._live is None else list(vars(self._live[1]).values())
+        held += [] if self._live is None else [self._live[1]]
         own = sum(one.nbytes for one in held if isinstance(one, np.ndarray))
         return own + sum(other.nbytes for other in self._others.values())
 
@@ -96,7 +93,7 @@ class Engine:
         """See `contract.Engine.describe`."""
         method = str(self.spec.window.algorithm)
         if by_columns(self.spec):
-            groups = groups_of(job, job.bank, 0, live_rows(job.schedule).rows, self.spec.lal)
+            groups = groups_of(job, job.bank, 0, live_rows(job.schedule), self.spec.lal)
             costs = [g.seconds(self.spec.window) for g in groups]
             each = [direct if self.spec.lal else np.minimum(direct, other) for direct, other in costs]
             model = sum(float(column.sum()) for column in each)
@@ -175,7 +172,7 @@ class Engine:
             )
             for i in range(job.n_templates):
                 out = spare if output.F is None else output.F[i]
-                self._lal(job, self._tasks(job, i, live.rows, out), live.empty, out, output, i)
+                self._lal(self._tasks(job, i, live, out), out, output, i)
             return output
         if job.n_templates >= 2 * self.pool.workers > 2:
             whole = [partial(self._template, job, i, live, output, None) for i in range(job.n_templates)]
@@ -191,16 +188,15 @@ class Engine:
                 progress(i + 1, job.n_templates)
         return output
 
-    def _template(self, job: MapJob, i: int, live: Live, output: Output, run: Any) -> None:
+    def _template(self, job: MapJob, i: int, live: NDArray[np.int64], output: Output, run: Any) -> None:
         """Compute one template: make tasks, run them (one after the other without `run`), combine the answers."""
         out = np.empty((0, 0), self.spec.dtype) if output.F is None else output.F[i]
-        maps = self._tasks(job, i, live.rows, out)
-        lines = self.lines.tasks(job, i, live.rows, live.empty) if self.lines else []
+        maps = self._tasks(job, i, live, out)
+        lines = self.lines.tasks(job, i, live) if self.lines else []
         tasks: list[Callable[[], list[Any]]] = [*maps, *lines]
         found = run(tasks) if run else [task() for task in tasks]
         columns = job.schedule.shape[1]
         whole = TileParts(*job.schedule.shape, [part for parts in found[: len(maps)] for part in parts])
-        self._empty(job, live.empty, whole.parts, None if output.F is None else output.F[i])
         whole.write_to(output, i)
         best: list[Best] = [one for some in found[len(maps) :] for one in some]
         top = best_of(best, columns)
@@ -229,14 +225,6 @@ class Engine:
         if self.spec.window.algorithm == Algorithm.RECURRENCE:
             return self._exp_tasks(job, i, rows, out)
         return self._rect_tasks(job, i, rows, out)
-
-    def _empty(self, job: MapJob, rows: NDArray[np.int64], parts: list[TilePart], out: NDArray[Any] | None) -> None:
-        """Add the results of rows whose windows end before the data."""
-        if rows.size == 0:
-            return
-        parts.append(empty_part(job.schedule, rows))
-        if out is not None and out.size:
-            fill_empty(job.schedule, rows, out)
 
     def _rect_tasks(
         self, job: MapJob, i: int, rows: NDArray[np.int64], out: NDArray[Any]
@@ -388,13 +376,9 @@ class Engine:
         return [tally.part()]
 
     # ------------------------------------------------------------------ LALPulsar's arithmetic
-    def _lal(
-        self, job: MapJob, tasks: list[Callable[[], list[TilePart]]], empty: NDArray[np.int64], F: NDArray[Any],
-        output: Output, i: int,
-    ) -> None:  # fmt: skip
+    def _lal(self, tasks: list[Callable[[], list[TilePart]]], F: NDArray[Any], output: Output, i: int) -> None:
         """Compute the map first, and then its statistics with LALPulsar's table of exponentials."""
         self.pool.run(tasks)
-        self._empty(job, empty, [], F)
         values = F.astype(np.float64)
         good = np.isfinite(values)
         if not good.any():

@@ -19,7 +19,7 @@ from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
 from skysieve.core.gpu.staging import Lane, ResultMemory, make_lane
 from skysieve.core.memory import parse_budget
 from skysieve.fstat import precision
-from skysieve.fstat.contract import FALLBACK, MapJob, Output, Spec, description, empty_part
+from skysieve.fstat.contract import MapJob, Output, Spec, description
 from skysieve.fstat.inputs.window_kinds import Algorithm
 
 from .launch import SHARED, LaunchedWork, Launcher, pitch
@@ -29,6 +29,8 @@ from .windows import WindowLauncher
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from skysieve.fstat.inputs.grid import Schedule
 
 REFERENCE = 32.0
 """F relative to which exponentials are summed."""
@@ -167,9 +169,7 @@ class Engine:
         if tables.host.count:
             self._sweep(job, tables, every, size, output, progress)
         elif output.F is not None:  # no cell holds two bins: no kernel has written the map
-            blank_map(self.runtime.xp if is_device_array(output.F) else np, output.F, job, tables)
-        if tables.host.empty.size:
-            self._empty(job, output, tables.host.empty)
+            blank_map(self.runtime.xp if is_device_array(output.F) else np, output.F, job.schedule)
         return output
 
     # ------------------------------------------------------------------ batches
@@ -228,7 +228,7 @@ class Engine:
         def finish() -> None:
             nonlocal done
             work = waiting.pop(0)
-            again, beyond = self._collect(job, tables, work, output)
+            again, beyond = self._collect(job, work, output)
             too_loud.append(again)
             loudest.append(beyond)
             done += len(work.templates)
@@ -254,7 +254,7 @@ class Engine:
         for i in np.setdiff1d(beyond, flagged):
             reference = np.array([output.max_F[i] - REFERENCE])
             work = self.launcher.begin(self.lanes[0], job, tables, np.array([i]), reference)
-            self._collect(job, tables, work, output)
+            self._collect(job, work, output)
         if flagged.size:
             self._repeat(job, flagged, output)
 
@@ -271,9 +271,7 @@ class Engine:
                     precision.copy_answers(output, at, self._part(precision.in_float64(job, at, level), level))
 
     # ------------------------------------------------------------------ answers
-    def _collect(
-        self, job: MapJob, tables: DeviceTables, work: LaunchedWork, output: Output
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _collect(self, job: MapJob, work: LaunchedWork, output: Output) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Wait for a launch and write its answers.
 
         Returns the templates that are too loud for these sums, and those with F beyond `LOUDEST`.
@@ -298,16 +296,16 @@ class Engine:
             output.line_max[at] = np.where(some, work.lines["top"], np.nan)
             output.line_index[at] = np.where(some, work.lines["cell"].astype(np.int64), -1)
         if work.map is not None:
-            self._copy_map(job, tables, work, output)
+            self._copy_map(job, work, output)
         flagged = a["flag"] != 0
         return at[flagged], at[found & (top > LOUDEST)]
 
-    def _copy_map(self, job: MapJob, tables: DeviceTables, work: LaunchedWork, output: Output) -> None:
+    def _copy_map(self, job: MapJob, work: LaunchedWork, output: Output) -> None:
         """Fill the cells that no kernel writes, and copy the maps to the output."""
         columns = job.schedule.shape[1]
         with work.lane:
             found = work.map[:, :, :columns]
-            blank_map(self.runtime.xp, found, job, tables)
+            blank_map(self.runtime.xp, found, job.schedule)
             work.lane.synchronize()
             target = output.F[int(work.templates[0]) : int(work.templates[-1]) + 1]
             if is_device_array(output.F):
@@ -326,37 +324,13 @@ class Engine:
                 work.lane.synchronize()
         work.map = None
 
-    def _empty(self, job: MapJob, output: Output, rows: NDArray[np.int64]) -> None:
-        """Add the rows whose windows all end before the data; F is the fallback in their cells."""
-        p = empty_part(job.schedule, rows)
-        cell = p.row * job.schedule.shape[1] + p.column
-        with np.errstate(invalid="ignore"):
-            first = ~(output.max_F > p.max_F) & ~((output.max_F == p.max_F) & (output.index < cell))
-        output.max_F[first], output.index[first] = p.max_F, cell
-        output.n_fallback += p.n_fallback
-        output.log_sum = np.logaddexp(output.log_sum, p.log_sum)
-        if output.row_log is not None and output.column_log is not None:
-            output.row_log[:, p.rows] = p.row_log
-            output.column_log = np.logaddexp(output.column_log, p.column_log)
-        if output.line_max is not None and output.line_index is not None and self.spec.lines is not None:
-            line = float(self.spec.lines.log_odds(FALLBACK, [FALLBACK] * len(self.spec.lines.log_line)))
-            with np.errstate(invalid="ignore"):
-                first = ~(output.line_max > line) & ~((output.line_max == line) & (output.line_index < cell))
-            output.line_max[first], output.line_index[first] = line, cell
 
-
-def blank_map(xp: Any, F: Any, job: MapJob, tables: DeviceTables) -> None:
-    """Write NaN to cells of maps (B, N_t0, N_tau) with fewer than two bins, and the fallback to cells without data."""
-    s, empty = job.schedule, tables.host.empty
+def blank_map(xp: Any, F: Any, s: Schedule) -> None:
+    """Write NaN to cells of maps (B, N_t0, N_tau) with fewer than two bins."""
     late = np.flatnonzero(s.late)
     if late.size:
         F[:, xp.asarray(late)] = np.nan
-    is_empty = np.zeros(s.shape[0], np.bool_)
-    is_empty[empty] = True
-    for g in np.unique(s.group):
+    for g in np.flatnonzero(s.valid_from):
         rows = np.flatnonzero((s.group == g) & ~s.late)
-        if s.valid_from[g] and rows.size:
-            F[:, xp.asarray(rows), : int(s.valid_from[g])] = np.nan
-        rows = rows[is_empty[rows]]
         if rows.size:
-            F[:, xp.asarray(rows), int(s.valid_from[g]) :] = FALLBACK
+            F[:, xp.asarray(rows), : int(s.valid_from[g])] = np.nan

@@ -47,8 +47,8 @@ class Tables:
 
     Attributes
     ----------
-    rows, empty : numpy.ndarray of int64
-        Rows to compute, rising, and rows whose windows all end before the data.
+    rows : numpy.ndarray of int64
+        Rows to compute, rising.
     order : numpy.ndarray of int64
         The rows in the kernels' order.
     first, group : numpy.ndarray of int32
@@ -67,7 +67,6 @@ class Tables:
     """
 
     rows: NDArray[np.int64]
-    empty: NDArray[np.int64]
     order: NDArray[np.int64]
     first: NDArray[np.int32]
     group: NDArray[np.int32]
@@ -119,14 +118,11 @@ def make_tables(job: MapJob, algorithm: Algorithm) -> Tables:
     and first bin for windows of any shape.
     """
     exponential = algorithm in (Algorithm.RECURRENCE, Algorithm.MOMENTS)
-    s, live = job.schedule, live_rows(job.schedule)
-    rows = live.rows
+    s, rows = job.schedule, live_rows(job.schedule)
     if rows.size == 0:
         none = np.zeros(0, np.int32)
         nothing = np.zeros((0, 0))
-        return Tables(
-            rows, live.empty, rows, none, none, none, None, none, (nothing, nothing), none, 0, job.n, 0, False
-        )
+        return Tables(rows, rows, none, none, none, None, none, (nothing, nothing), none, 0, job.n, 0, False)
     pad = max(0, -int(s.first[rows].min()))
     n = job.n + pad
     used = np.unique(s.group[rows])
@@ -157,7 +153,6 @@ def make_tables(job: MapJob, algorithm: Algorithm) -> Tables:
         )
     return Tables(
         rows=rows,
-        empty=live.empty,
         order=order,
         first=(s.first[order] + pad).astype(np.int32),
         group=s.group[order].astype(np.int32),

@@ -20,7 +20,7 @@ from skysieve.core.gpu.structs import address, fill, struct
 from skysieve.dedispersion.clean.receiver import AHEAD, PIECES, STEP_BANDS, Cleaner
 from skysieve.dedispersion.cuda.rows import OFFSETS, Planes
 from skysieve.dedispersion.cuda.tensor_plan import FRONT
-from skysieve.dedispersion.cuda.worker import out_of_memory
+from skysieve.dedispersion.cuda.worker import memory_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -121,7 +121,7 @@ class DeviceCleaner(Cleaner):
         self._each = {name: size for name, (size, _) in each.items()}
         try:
             self._allocate(each)
-        except out_of_memory(runtime) as error:
+        except memory_errors(runtime) as error:
             what = f"the cleaning of {self.batch} blocks of {self.nchan} channels on {runtime.device}"
             raise MemoryBudgetError(what, bytes_needed(self, most), runtime.device.free_memory) from error
         fair = 1 - 2 / (9 * (self.piece - 1))

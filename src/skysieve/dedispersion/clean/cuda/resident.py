@@ -11,7 +11,7 @@ from skysieve.core.gpu.staging import Copier, make_lane
 from skysieve.dedispersion.clean.dropouts import Watch
 from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.cuda.rows import Store, bytes_of, planes_for
-from skysieve.dedispersion.cuda.worker import out_of_memory
+from skysieve.dedispersion.cuda.worker import memory_errors
 from skysieve.dedispersion.data.filterbank import Filterbank
 
 BYTES = 2**26
@@ -57,7 +57,7 @@ def watch_resident(watch: Watch, fb: Filterbank, runtime: Runtime | None = None)
                     store.put(rows, order, column)
                     column += len(rows)
                 watch.see_counted(store.equal_pairs, start, stop, fb)
-        except out_of_memory(runtime) as error:
+        except memory_errors(runtime) as error:
             what = f"{capacity} samples of {fb.nchan} channels on {runtime.device}"
             raise MemoryBudgetError(what, bytes_of(source, capacity, 1, 0), runtime.device.free_memory) from error
         finally:

@@ -8,10 +8,11 @@
 // busy, the float64 pipe 38%.
 //
 // archs: 75 80 86 89 90 100 120
-// build: f64 -DREAL=double -DTERMS=1 -DBAND_TERMS=0
+// build: f64 -DREAL=double -DTERMS=1 -DBAND_TERMS=0 -DRELOAD
 // budget: f64 kernel=bands_offset regs<=168 smem<=64 spills<=160
 #include "common.cuh"
 #include "samples/dft.cuh"
+#include "samples/loads.cuh"
 #include "bands/bands.cuh"
 
 // ---------------------------------------------------------------- one term, a mean for each band
@@ -44,30 +45,6 @@ struct Offset {
   double limit;
   int P, S, blocks, stretches, circles, grid_stride, zero;
 };
-// The table constants are read anew for each channel, the streamed weights past the first-level cache: as in ls_comb.
-#if ON_DEVICE
-__device__ __forceinline__ double stream(const double* p) {
-  double v;
-  asm("ld.global.nc.L1::no_allocate.f64 %0, [%1];" : "=d"(v) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ double2 table(const double2* p) {
-  double2 v;
-  asm volatile("ld.global.nc.v2.f64 {%0,%1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ double table(const double* p) {
-  double v;
-  asm volatile("ld.global.nc.f64 %0, [%1];" : "=d"(v) : "l"(p));
-  return v;
-}
-#else
-__device__ __forceinline__ double stream(const double* p) { return *p; }
-template <typename X>
-__device__ __forceinline__ X table(const X* p) {
-  return *p;
-}
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3) bands_offset(const __grid_constant__ Offset A) {
   extern __shared__ __align__(16) unsigned char raw[];

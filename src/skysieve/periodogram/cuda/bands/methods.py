@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.core.gpu.structs import fill, struct
-from skysieve.periodogram.cuda.fourier.methods import RESERVED, SeriesMethod, SeriesMethods
+from skysieve.periodogram.cuda.fourier.methods import RESERVED, ExactFits, SeriesMethod, SeriesMethods
 from skysieve.periodogram.cuda.methods import DeviceChunk
 from skysieve.periodogram.cuda.samples.layout import comb_tables
 from skysieve.periodogram.cuda.samples.samples import PAD
@@ -84,21 +84,8 @@ class BandsMethod(SeriesMethod):
 
 
 @dataclass(frozen=True)
-class ExactBands(BandsMethod):
+class ExactBands(BandsMethod, ExactFits):
     """Every frequency fitted by itself (``bands/exact.cu``)."""
-
-    direct: ClassVar[bool] = True
-
-    @property
-    def cycles(self) -> float:
-        return np.inf
-
-    def cost(self, nf: Any) -> Any:
-        """Never the least: it serves what no other method can."""
-        return np.inf
-
-    def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
-        worker.fit_exactly(chunk, i, {})
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@
 // budget: f32x4p4 kernel=ls_comb regs<=255 smem<=64
 #include "common.cuh"
 #include "samples/dft.cuh"
+#include "samples/loads.cuh"
 #include "samples/tiles.cuh"
 
 #ifndef MINB
@@ -99,43 +100,6 @@ struct Comb {
   double mean;
   int modes, P, S, pairs, members, group, blocks, grid_stride, norm, scaled, zero, edges;
 };
-
-// The table constants are read anew for each channel where registers are short: an offset that is always 0, unknown to the
-// compiler, keeps it from holding them.
-#ifdef RELOAD
-#if ON_DEVICE
-__device__ __forceinline__ double2 table(const double2* p) {
-  double2 v;
-  asm volatile("ld.global.nc.v2.f64 {%0,%1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ float2 table(const float2* p) {
-  float2 v;
-  asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ double table(const double* p) {
-  double v;
-  asm volatile("ld.global.nc.f64 %0, [%1];" : "=d"(v) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ float table(const float* p) {
-  float v;
-  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
-  return v;
-}
-#else
-template <typename X>
-__device__ __forceinline__ X table(const X* p) {
-  return *p;
-}
-#endif
-#else
-template <typename X>
-__device__ __forceinline__ X table(const X* p) {
-  return __ldg(p);
-}
-#endif
 
 #ifdef SPLIT
 typedef T Exchange;

@@ -6,8 +6,6 @@
 // halves, their low ones (8 bytes).
 #pragma once
 
-#define SAMPLE_BYTES 8
-
 __device__ __forceinline__ unsigned half_of(float x) {
 #if ON_DEVICE
   unsigned short h;

@@ -37,35 +37,6 @@ __device__ __forceinline__ int place_of(int i) {
   return i ^ flipped(i / CELLS, c >= 256 * FOLD && c < 512 * FOLD);
 }
 
-// The streamed weights go past the first-level cache where that holds the tables.
-#if ON_DEVICE && defined(RELOAD)
-__device__ __forceinline__ float stream(const float* p) {
-  float v;
-  asm("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(v) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ double stream(const double* p) {
-  double v;
-  asm("ld.global.nc.L1::no_allocate.f64 %0, [%1];" : "=d"(v) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ float2 stream(const float2* p) {
-  float2 v;
-  asm("ld.global.nc.L1::no_allocate.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ double2 stream(const double2* p) {
-  double2 v;
-  asm("ld.global.nc.L1::no_allocate.v2.f64 {%0,%1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p));
-  return v;
-}
-#else
-template <typename X>
-__device__ __forceinline__ X stream(const X* p) {
-  return __ldg(p);
-}
-#endif
-
 struct Part {
   int seg, two, n0, mine;  // half of the points; 2f?; points of the first half, of this one
   int strips, own;         // strips of the channel; the first one of the second half

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.gpu.structs import ints
 from skysieve.sphere.cuda import PACKAGE
 from skysieve.sphere.cuda.cost import direct_seconds
 from skysieve.sphere.cuda.transfers import upload
@@ -101,8 +102,8 @@ class DirectKernel:
         self.module.launch(
             "belt_plan", (-(-len(self.weights) // THREADS),), (THREADS,),
             (theta[belt.zero :], cells, terms, self.weights, np.float64(self.radial.xmax), *self._floor(),
-             *_ints(self.spec.table.n[belt.zero], belt.low, belt.high, belt.width, self.count, self.stride,
-                    len(self.radial.cells))),
+             *ints(self.spec.table.n[belt.zero], belt.low, belt.high, belt.width, self.count, self.stride,
+                   len(self.radial.cells))),
         )  # fmt: skip
         defines = {
             "REAL": "float" if dtype.itemsize == 4 else "double", "WIDTH": belt.width, "FARTHEST": max(belt.need),
@@ -115,7 +116,7 @@ class DirectKernel:
         self.table = self.runtime.xp.empty((count * row, 4), self.spec.dtype)
         self.module.launch(
             "caps_plan", (-(-count * row // THREADS),), (THREADS,),
-            (tables.theta, self.table, np.float64(self.radial.xmax), *_ints(tables.nside, caps.low, count, caps.width)),
+            (tables.theta, self.table, np.float64(self.radial.xmax), *ints(tables.nside, caps.low, count, caps.width)),
         )  # fmt: skip
 
     def _npix(self) -> tuple[Any, ...]:
@@ -138,7 +139,7 @@ class DirectKernel:
         self.stencil.launch(
             "belt", (columns, -(-rows // segment)), (BELT_THREADS,),
             (x, y, self.weights, w_in[belt.zero :], w_out[belt.zero :], flag, np.int64(start), *self._npix(),
-             *_ints(n, belt.rows, belt.low, belt.high, segment, belt.parity)),
+             *ints(n, belt.rows, belt.low, belt.high, segment, belt.parity)),
             stream=stream,
         )  # fmt: skip
 
@@ -165,7 +166,7 @@ class DirectKernel:
         self.module.launch(
             "caps", (columns, -(-(c.high - c.low) // (self._rows() * tall))), CAP_BLOCK,
             (packed, tables.place, self.table, self.cells, w_out, *self._height(tables), y, flag, self.profile.struct,
-             *self._npix(), *_ints(tables.nside, c.low, c.high, c.width, tables.low, tables.halo)),
+             *self._npix(), *ints(tables.nside, c.low, c.high, c.width, tables.low, tables.halo)),
         )  # fmt: skip
 
     def _rows(self) -> int:
@@ -271,7 +272,7 @@ class DirectEngine:
         first.module.launch(
             "pack", (-(-wide // THREADS), tables.high - tables.low), (THREADS,),
             (x, self._packed, tables.place, w_in, *first._height(tables), *first._npix(),
-             *_ints(tables.nside, tables.low, tables.halo)),
+             *ints(tables.nside, tables.low, tables.halo)),
         )  # fmt: skip
         for k, p in enumerate(self.parts):
             p.run_caps(self._packed, out[k], w_out[1 + k], flags[k:], tables)
@@ -296,7 +297,3 @@ class DirectEngine:
             events = [cuda.Event(disable_timing=True) for _ in range(2)]
             self._third = (cuda.Stream(non_blocking=True), *events)
         self._third[1].record(side)
-
-
-def _ints(*values: Any) -> tuple[np.int32, ...]:
-    return tuple(np.int32(v) for v in values)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.gpu.structs import ints
 from skysieve.sphere.cuda import PACKAGE
 from skysieve.sphere.ring_pairs import NotBandLimited, mode_bounds
 
@@ -352,7 +353,7 @@ class RingEngine:
     def _spectrum(self, r: Run) -> Any:
         """Transforms of the chirps of a run."""
         out = self.runtime.xp.empty((r.count, r.length), self.complex)
-        self._launch("chirps", r.length, r.count, (self._whole, out, *_ints(r.length, r.first)))
+        self._launch("chirps", r.length, r.count, (self._whole, out, *ints(r.length, r.first)))
         self._transform(out)
         return out
 
@@ -367,7 +368,7 @@ class RingEngine:
 
     def _chirped(self, r: Run, z: Any, spectrum: Any) -> None:
         self._transform(z)
-        self._launch("multiply", r.length, r.count * r.residues, (z, spectrum, *_ints(r.length, r.residues)))
+        self._launch("multiply", r.length, r.count * r.residues, (z, spectrum, *ints(r.length, r.residues)))
         self._transform(z)
 
     def _fused(self, kernel: str, r: Run, args: tuple[Any, ...], stream: Any) -> None:
@@ -379,7 +380,7 @@ class RingEngine:
     def _forward(
         self, k: int, r: Run, p: Piece, x: Any, w: Any, buffer: Any, modes: Any, part: int, stream: Any
     ) -> None:  # fmt: skip
-        npix, kind, rows = np.int64(p.npix_read), _ints(self.rings, r.first, self.spec.spin, part), p.before
+        npix, kind, rows = np.int64(p.npix_read), ints(self.rings, r.first, self.spec.spin, part), p.before
         if r.kind == "plain":
             self._fused(
                 "forward_plain", r, (x, w, rows, self.turns[r.length], self.phases[k], modes, npix, *kind),
@@ -404,13 +405,13 @@ class RingEngine:
             self._transform(z)
         wide = 2 * (int(self.most[r.first : r.first + r.count].max()) + 1)
         length = r.length if r.kind == "chirp" else 0
-        self._launch("modes", wide, r.count, (z, rows, modes, *_ints(length, r.first)))
+        self._launch("modes", wide, r.count, (z, rows, modes, *ints(length, r.first)))
 
     def _back(
         self, k: int, r: Run, p: Piece, sums: Any, w: Any, buffer: Any, y: Any, flag: Any, part: int,
         stream: Any,
     ) -> None:  # fmt: skip
-        npix, kind, rows = np.int64(p.npix_written), _ints(self.rings, r.first, self.spec.spin, part), p.after
+        npix, kind, rows = np.int64(p.npix_written), ints(self.rings, r.first, self.spec.spin, part), p.after
         if r.kind == "plain":
             self._fused(
                 "back_plain", r,
@@ -434,13 +435,9 @@ class RingEngine:
             self._transform(z)
             self._launch("store", r.length, r.count, (z, w, rows, y, flag, npix, *kind))
             return
-        self._launch("fold_chirped", r.size, r.count, (sums, rows, z, *_ints(r.length, r.first)))
+        self._launch("fold_chirped", r.size, r.count, (sums, rows, z, *ints(r.length, r.first)))
         self._chirped(r, z, self._spectra[k][r.first - self.runs[k].first :] if self._spectra else None)
         self._launch(
             "store_chirped", -(-r.length // 2), r.count,
-            (z, w, rows, y, flag, npix, *_ints(r.length, 1), *kind),
+            (z, w, rows, y, flag, npix, *ints(r.length, 1), *kind),
         )  # fmt: skip
-
-
-def _ints(*values: Any) -> tuple[np.int32, ...]:
-    return tuple(np.int32(v) for v in values)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.gpu.structs import ints
 from skysieve.sphere.cuda import PACKAGE
 from skysieve.sphere.cuda.direct.zones import widest
 from skysieve.sphere.ring_pairs import reach
@@ -133,7 +134,7 @@ class Sums:
         self.module.launch(
             "band", (blocks, b - a), (self.build.block,),
             (modes, place, top, self.tiles, self.held, self.counts, sums, *(np.int64(v) for v in (*starts, *sizes)),
-             *(np.int32(v) for v in (a, *shape)), *peak),
+             *ints(a, *shape), *peak),
         )  # fmt: skip
 
     @property
