@@ -47,6 +47,14 @@ def test_sums_of_a_cut_out(size, dtype, compiled):
     assert (one == full).all()
     assert not one[:, never].any()
     assert one[0, ~never].all()
+    series = []
+    for gone in (never[None], np.repeat(never[None], len(rows), axis=0)):
+        series.append((np.zeros((2, 3, bins)), np.zeros((2, 3, 2 * SIDE + WIDTH))))
+        (mean, var), left = np.empty((2, CHANNELS)), np.empty(CHANNELS, bool)
+        how(cpu_vetting.band_series)(kept, gone, 0, size, late, EDGES, some, full, mean, var, left, *series[-1])
+    for short, long in zip(*series, strict=True):
+        assert (short == long).all()
+        assert short[1].all()
 
     sums[:, 1], sums[:, 2] = (5, 500, 50100), (40, 4000, 400000)  # too few samples, and constant ones
     (mean, var), left = np.full((2, CHANNELS), np.nan), np.empty(CHANNELS, bool)

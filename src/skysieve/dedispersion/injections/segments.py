@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 AROUND = 256
 """Least samples before and after a pulse from which the level of data is measured."""
-WINDOWS, RED = 32, 3.5
-"""Windows before and after a pulse from which the noise of data is measured.  Their scatter counts if it exceeds that
-of independent samples by more than this over the root of their number, three errors of a median deviation."""
+WINDOWS, LEAST_BESIDE, RED = 32, 2048, 3.5
+"""Windows, and samples at least, before and after a pulse from which the noise of data is measured.  The scatter of the
+windows counts if it exceeds that of independent samples by more than this over the root of their number: three errors
+of a median deviation."""
 MARGIN = 0.5
 """Most seconds before the first pulse, and between pulses beside their sweeps."""
 FAINT = 4.0
@@ -323,7 +324,7 @@ def ideal(
     level, sigma, red = known.level, known.sigma, 1.0
     if not analog:
         more = max(AROUND, 2 * length)
-        reach = 2 * more + WINDOWS * length
+        reach = 2 * more + max(WINDOWS * length, LEAST_BESIDE)
         first, last = max(0, low - reach), min(fb.nsamp, high + reach)
         block = fb.block(first, last - first)
         red = redness(block[sigma > 0], (begin - first)[sigma > 0], length, more, sigma[sigma > 0])

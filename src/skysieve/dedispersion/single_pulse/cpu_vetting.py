@@ -147,21 +147,34 @@ def _band_sums(values, edges, out, at):
 
 
 @njit(**JIT)
-def line_up(total, weight, edges, start, first, last, lined, at):
+def line_up(values, edges, start, first, last, lined, at):
     """Add a bin of the channels ``first:last`` to their sub-bands in the bins after their ``start``."""
     for b in range(len(edges) - 1):
-        sums, weights = lined[0, b], lined[1, b]
+        sums = lined[b]
         for c in range(max(first, edges[b]), min(last, edges[b + 1])):
-            sums[at - start[c]] += total[c]
-            weights[at - start[c]] += weight[c]
+            sums[at - start[c]] += values[c]
 
 
 @in_interpreter(line_up)
-def _line_up(total, weight, edges, start, first, last, lined, at):
+def _line_up(values, edges, start, first, last, lined, at):
     some = slice(first, last)
     where = np.searchsorted(edges, np.arange(first, last), "right") - 1, at - start[some]
-    np.add.at(lined[0], where, total[some])
-    np.add.at(lined[1], where, weight[some])
+    np.add.at(lined, where, values[some])
+
+
+@njit(**JIT)
+def same_variances(gone, size, var, edges, power, flat, lined):
+    """Set the variances of all bins, of which the same channels count."""
+    for c in range(len(power)):
+        power[c] = 0.0 if gone[c] else size * var[c]
+    for b in range(len(edges) - 1):
+        total = 0.0
+        for c in range(edges[b], edges[b + 1]):
+            total += power[c]
+        lined[b] = total
+    band_sums(power, edges, flat, 0)
+    for at in range(1, flat.shape[1]):
+        flat[:, at] = flat[:, 0]
 
 
 @njit(**JIT)
@@ -185,11 +198,14 @@ def band_series(rows, gone, first, size, start, edges, some, sums, mean, var, le
     """
     if first == 0:
         channel_levels(sums, mean, var, left)
-    channels, length, same = rows.shape[1], lined.shape[2], len(gone) - 1
+    channels, length, bins, same = rows.shape[1], lined.shape[2], len(rows) // size, len(gone) - 1
     number, total = some[0], some[1]
     power, excess = np.empty(channels), np.empty(channels)
+    once = same == 0 and bins == flat.shape[2]
+    if once:
+        same_variances(gone[0], size, var, edges, power, flat[1], lined[1])
     low = high = 0  # channels between them have a bin of ``lined``
-    for at in range(first, first + len(rows) // size):
+    for at in range(first, first + bins):
         while low < channels and start[low] <= at - length:
             low += 1
         while high < channels and start[high] <= at:
@@ -203,8 +219,10 @@ def band_series(rows, gone, first, size, start, edges, some, sums, mean, var, le
                 add_to_bin(rows[i + k], gone[min(i + k, same)], number, total)
             subtract_levels(number, total, mean, var, left, power, excess)
         band_sums(excess, edges, flat[0], at)
-        band_sums(power, edges, flat[1], at)
-        line_up(excess, power, edges, start, low, high, lined, at)
+        line_up(excess, edges, start, low, high, lined[0], at)
+        if not once:
+            band_sums(power, edges, flat[1], at)
+            line_up(power, edges, start, low, high, lined[1], at)
 
 
 @njit(**ANY_ORDER)
