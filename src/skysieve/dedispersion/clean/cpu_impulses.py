@@ -21,8 +21,8 @@ LEAST, LATE = 10, 2
 SIDE = np.int64(8)
 """Pieces on each side of a step whose medians are compared."""
 SWEPT = 4.0
-"""Sweeps of half of the groups, in widths of a window without dispersion, up to which dispersed sums are compared with
-it: those with the highest frequencies arrive nearly together, and least apart where the band is wide."""
+"""A window without dispersion is compared with sweeps up to the DM at which half of the groups, those of the highest
+frequencies, arrive within so many of its widths.  Where the band is wide, the other groups arrive much later."""
 FLAT = 6
 """So many of the 8 pieces on each side of a step have its level."""
 

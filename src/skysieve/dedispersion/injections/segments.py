@@ -368,7 +368,9 @@ def redness(
     sigma : numpy.ndarray
         Of each channel.
     """
-    before, after = int(begin.min(initial=0)), block.shape[1] - int(begin.max(initial=0))
+    if not len(block):
+        return 1.0
+    before, after = int(begin.min()), block.shape[1] - int(begin.max())
     series = np.zeros(before + after)
     for row, at in zip(block, begin.tolist(), strict=True):
         series += np.nan_to_num(row[at - before : at + after])
