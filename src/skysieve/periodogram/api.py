@@ -532,7 +532,7 @@ class LombScarglePlan(Plan):
             raise ValueError(refusal(rule, np.nanmax(span), n_used[np.nanargmax(span)], highest))
         if grids.values is not None and self._spec.method not in ("auto", "direct"):
             raise ValueError(f"method={self._spec.method!r} needs evenly spaced frequencies; use 'auto' or 'direct'")
-        checks.refuse_coarse_times(curves, grids)
+        checks.refuse_coarse_times(curves.resolution, grids)
         return grids, scan
 
     def _search(
