@@ -14,7 +14,7 @@ import numpy as np
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 
-from .atoms import positive_seconds, whole_seconds
+from .atoms import positive_seconds, refuse_coarse_seconds, whole_seconds
 from .files import AtomsLike, as_list
 from .window_kinds import Algorithm
 from .windows import Window
@@ -218,6 +218,7 @@ def _rising(values: Any, name: str) -> NDArray[np.int64]:
         bad = np.flatnonzero(~np.isfinite(x) | (x != np.round(x)) | (np.abs(x) > 2**53))
         if bad.size:
             raise ValueError(f"{name}[{bad[0]}] = {x[bad[0]]} is not a whole number of seconds")
+        refuse_coarse_seconds(x, name)
     out: NDArray[np.int64] = x.astype(np.int64)
     bad = np.flatnonzero(np.diff(out) <= 0)
     if bad.size:
