@@ -254,3 +254,19 @@ def test_the_resolution_of_times_in_another_unit(tmp_path: Path) -> None:
     Table({"time": seconds, "flux": Y}).write(tmp_path / "star.fits")
     spacing = float(np.spacing(seconds.max()))
     assert read_light_curves(tmp_path / "star.fits").time_resolution == pytest.approx(spacing / 86400, rel=1e-6)
+
+
+def test_values_that_are_constant_in_every_band_are_named_so():
+    for bands in (np.arange(25), np.arange(25) % 2):
+        y = np.where(bands == 0, 3.0, 5.0) if bands.max() == 1 else Y
+        with pytest.raises(ValueError, match="y is constant in every band; there is no period"):
+            lombscargle_multiband(T, y, bands, DY, **GRID)
+    with pytest.raises(ValueError, match=r"y is constant \(3\.0\)"):
+        lombscargle_multiband(T, np.full(25, 3.0), np.arange(25) % 2, DY, **GRID)
+
+
+@pytest.mark.parametrize("text", ["2", "2 ", b"2", np.str_("2"), np.array("2")])
+@pytest.mark.parametrize("end", ["fmin", "fmax"])
+def test_text_is_no_frequency(end, text):
+    with pytest.raises(TypeError, match=f"{end}=.*; a positive number or 'auto' is expected"):
+        lombscargle(T, Y, **{end: text})

@@ -152,6 +152,8 @@ def explain(curves: CurveSet, scan: Scan | Output, min_points: int, i: int = 0) 
         return f"t and y have no usable row{left_out}; at least {min_points} are needed"
     if status == Status.EQUAL_TIMES:
         return f"all times t are equal ({float(columns['t'][kept][0])!r}){left_out}; a time span above 0 is needed"
+    if status == Status.CONSTANT_Y and hasattr(curves.source, "bands") and np.ptp(columns["y"][kept]) > 0:
+        return f"y is constant in every band{left_out}; there is no period to find"
     if status == Status.CONSTANT_Y:
         return f"y is constant ({float(columns['y'][kept][0])!r}){left_out}; there is no period to find"
     return f"{curves.name(i)}: {status.text}"
