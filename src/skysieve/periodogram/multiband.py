@@ -42,7 +42,7 @@ BATCH_VALUES = 2**23
 """Number of values of y that are resampled at a time."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class MultibandResult(LombScargleResult):
     """Result of `lombscargle_multiband`: that of `skysieve.lombscargle`, the bands and the model.
 

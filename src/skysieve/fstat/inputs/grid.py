@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from skysieve.core.arrays import ByValue
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 
@@ -32,8 +33,8 @@ SMALL_TABLES = 2**26
 """Below this size of the tables, in bytes, skip the query of free memory."""
 
 
-@dataclass(frozen=True, init=False, repr=False)
-class Grid:
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class Grid(ByValue):
     """Start times ``t0 + m dt0`` and durations ``tau + n dtau``, ends of the bands included.
 
     Parameters
@@ -154,17 +155,6 @@ class Grid:
     def cells(self) -> int:
         """Number of cells."""
         return int(self.t0s.size) * int(self.taus.size)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Grid):
-            return NotImplemented
-        return (
-            (self.t0_band, self.tau_band, self.dt0, self.dtau) == (other.t0_band, other.tau_band, other.dt0, other.dtau)
-            and np.array_equal(self.t0s, other.t0s)
-            and np.array_equal(self.taus, other.taus)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         a, b = self.shape

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["BadFile", "LightCurves", "MissingColumn", "Wanted", "read_light_curves", "read_stream"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LightCurves:
     """The light curves of one file, object after object.
 

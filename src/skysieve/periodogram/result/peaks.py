@@ -62,7 +62,7 @@ def _within(i: Any, n: int) -> int:
     return j % n
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Peaks:
     """The best peaks in falling order of power; shape (k,) for one light curve, (n, k) for a batch.
 
