@@ -8,6 +8,7 @@ tasks, and Dask runs them; nothing here imports either of them.
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -260,7 +261,7 @@ def _light_curves(
         if name not in lists:
             column = partition[name]
             data[role] = np.repeat(parquet.column_values(_arrow(column), name, role), rows.counts)
-    counts = rows.counts
+    counts, resolution = rows.counts, parquet.resolution(rows.values["time"], data["time"])
     if band is not None:
         if "band" not in data:
             raise ValueError(f"band={band!r}: found no field of bands: expected its name as bands=")
@@ -269,7 +270,7 @@ def _light_curves(
         data = {role: values[keep] for role, values in data.items()}
     marked(names, chosen, data, wanted, mission(names), [], whole=False)
     error_of_flux(data)
-    return _curves(counts, data, roles["mag"])
+    return replace(_curves(counts, data, roles["mag"]), time_resolution=resolution)
 
 
 def _curves(counts: Any, data: dict[str, Any], value_name: str) -> LightCurves:

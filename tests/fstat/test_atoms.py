@@ -296,3 +296,17 @@ def test_damaged_archives_are_named(tmp_path):
         np.save(file, np.ones(3))
     with pytest.raises(ValueError, match="not a single array"):
         load_atoms(path)
+
+
+@pytest.mark.parametrize("kind", ["f4", ">f4"])
+def test_times_rounded_to_single_precision_are_refused(kind):
+    times, flat = 1_000_000_000 + 1800 * np.arange(8), [np.ones(8), np.ones(8), np.zeros(8), np.ones(8), np.ones(8)]
+    with pytest.raises(ValueError, match=r"t is of float32, whose numbers near 10\d+ are 64 s apart"):
+        Atoms(times.astype(kind), *flat)
+    with pytest.raises(ValueError, match=r"t0s is of float32.*64 s apart"):
+        Grid.from_lists(times.astype(kind), [3600])
+    with pytest.raises(ValueError, match=r"t0 is of float32.*64 s apart"):
+        Grid(t0=times.astype(kind)[0])
+    since = times - times[0]
+    assert np.array_equal(Atoms(since.astype(kind), *flat).t, since)
+    assert Grid.from_lists(since.astype(kind), np.array([3600], kind)).shape == (8, 1)

@@ -230,6 +230,8 @@ def test_a_transient_is_found_in_time(sfts):
 
 
 def test_wrong_input_is_named(sfts):
+    with pytest.raises(ValueError, match="barycentre='x': expected one of auto, lal, de405, builtin, or a dict"):
+        Demodulator(sfts, 0.5, 1.0, barycentre="x")
     with pytest.raises(ValueError, match=r"template 1, H1: SFTs hold .* too narrow by .* Hz above"):
         Demodulator(sfts, 2.2, -0.5, barycentre="builtin").batch([100, 100.6])
     with pytest.raises(ValueError, match=r"f0\[1\] = nan"):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from astropy import units as u
+from astropy.table import Column, Table
+from typer.testing import CliRunner
 
+from skysieve.cli import app
 from skysieve.periodogram import lombscargle_multiband
 from skysieve.periodogram.api import lombscargle
 from skysieve.periodogram.contract import Status
+from skysieve.periodogram.lightcurves.io import read_light_curves
 
 GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 200}
 T = np.sort(np.random.default_rng(0).uniform(0, 20, 25))
@@ -220,3 +226,47 @@ def test_times_rounded_to_single_precision():
         lombscargle([T, jd], [Y, Y], **GRID)
     fine = lombscargle(T.astype(np.float32), Y, **GRID)
     assert fine.period == pytest.approx(1.3, rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "lists", "fits", "vot", "rows.fits"])
+def test_times_of_a_file_in_single_precision(kind: str, tmp_path: Path) -> None:
+    jd, path = (2_458_652.0 + T).astype(np.float32), tmp_path / f"star.{kind}"
+    if kind in ("parquet", "lists"):
+        pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        flat = pa.table({"mjd": jd, "mag": Y, "band": np.resize(["g", "r"], len(Y))})
+        lists = pa.table({"id": [1], "mjd": pa.array([jd.tolist()], pa.list_(pa.float32())), "mag": [Y.tolist()]})
+        parquet.write_table(flat if kind == "parquet" else lists, path)
+    else:
+        table = Table({"id": [1], "mjd": jd[None], "mag": Y[None]} if "rows" in kind else {"mjd": jd, "mag": Y})
+        table.write(path, format="votable" if kind == "vot" else "fits")
+    with pytest.raises(ValueError, match=r"t came in single precision, .* 0\.25 apart: 0\.75 cycles"):
+        lombscargle(data=path, y="mag", **GRID)
+    if kind == "parquet":
+        with pytest.raises(ValueError, match="single precision"):
+            lombscargle_multiband(path, **GRID)
+    asked = CliRunner().invoke(app, ["period", str(path), "--fmin", "0.2", "--fmax", "3"])
+    assert asked.exit_code == 2
+    assert "single precision" in " ".join(asked.output.split())
+
+
+def test_the_resolution_of_times_in_another_unit(tmp_path: Path) -> None:
+    seconds = Column((T * 86400).astype(np.float32), unit="s")
+    Table({"time": seconds, "flux": Y}).write(tmp_path / "star.fits")
+    spacing = float(np.spacing(seconds.max()))
+    assert read_light_curves(tmp_path / "star.fits").time_resolution == pytest.approx(spacing / 86400, rel=1e-6)
+
+
+def test_values_that_are_constant_in_every_band_are_named_so():
+    for bands in (np.arange(25), np.arange(25) % 2):
+        y = np.where(bands == 0, 3.0, 5.0) if bands.max() == 1 else Y
+        with pytest.raises(ValueError, match="y is constant in every band; there is no period"):
+            lombscargle_multiband(T, y, bands, DY, **GRID)
+    with pytest.raises(ValueError, match=r"y is constant \(3\.0\)"):
+        lombscargle_multiband(T, np.full(25, 3.0), np.arange(25) % 2, DY, **GRID)
+
+
+@pytest.mark.parametrize("text", ["2", "2 ", b"2", np.str_("2"), np.array("2")])
+@pytest.mark.parametrize("end", ["fmin", "fmax"])
+def test_text_is_no_frequency(end, text):
+    with pytest.raises(TypeError, match=f"{end}=.*; a positive number or 'auto' is expected"):
+        lombscargle(T, Y, **{end: text})

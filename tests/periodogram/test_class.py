@@ -547,3 +547,20 @@ def test_ends_of_the_rule_are_those_of_the_grid():
             assert found == ls.false_alarm_probability(0.2, frequency=grid, full_band=full)
     with pytest.raises(ValueError, match="there are none"):
         ls.false_alarm_probability(0.2, minimum_frequency=5.0, maximum_frequency=1.0)
+
+
+def test_single_precision_times_are_refused():
+    t, y, _ = curve()
+    coarse = ours((2459000 + t).astype(np.float32) * u.d, y)
+    calls = (
+        lambda f: coarse.power(f),
+        lambda f: coarse.autopower(maximum_frequency=f),
+        lambda f: coarse.peaks(maximum_frequency=f),
+        lambda f: coarse.model(t * u.d, f),
+        lambda f: coarse.model_parameters(f),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=r"0\.25 apart: 0\.75 cycles|0\.25 apart: 0\.7"):
+            call(3 / u.d)
+    fine = ours(t.astype(np.float32), y)
+    like(fine.power([0.3, 0.4]), ours(t, y).power([0.3, 0.4]), 1e-3)

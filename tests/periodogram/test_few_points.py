@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from astropy.timeseries import LombScargle as Astropy
@@ -55,14 +57,30 @@ def test_a_fit_of_few_points_is_astropys(n: int, fit_mean: bool, center_data: bo
 
 
 @pytest.mark.parametrize("normalization", ["standard", "psd"])
-def test_one_point_and_two_with_a_mean_have_no_power(normalization: str) -> None:
+def test_one_point_and_two_with_a_mean_are_refused(normalization: str) -> None:
     """astropy gives NaN for one point, and rounding errors (1, 2 or infinity) for two with a mean."""
     for n in (1, 2):
         t, y, dy = few(n, n)
         options = {"device": "cpu", "normalization": normalization}
-        assert np.isnan(skysieve.LombScargle(t, y, dy, **options).power(F)).all()
+        fit = skysieve.LombScargle(t, y, dy, **options)
+        for call in (fit.power, partial(fit.model, t), fit.model_parameters):
+            with pytest.raises(ValueError, match=f"{n} usable row.*; at least 3"):
+                call(0.5)
+        for function in (fit.false_alarm_probability, fit.false_alarm_level):
+            for method in ("baluev", "single", "bootstrap"):
+                with pytest.raises(ValueError, match=f"{n} usable row.*; at least 3"):
+                    function(0.5, method, frequency=[0.1, 0.5])
         with pytest.raises(ValueError, match=f"{n} usable row.*; at least 3"):
             skysieve.lombscargle(t, y, dy, frequency=F, **options)
+
+
+def test_equal_times_and_more_parameters_than_rows_are_refused() -> None:
+    fit = skysieve.LombScargle(np.full(4, 7.0), np.arange(4.0), device="cpu")
+    for call in (fit.power, partial(fit.model, [7.0]), partial(fit.false_alarm_probability, frequency=[0.5])):
+        with pytest.raises(ValueError, match=r"all times t are equal \(7\.0\)"):
+            call(0.5)
+    with pytest.raises(ValueError, match="4 usable rows; at least 5"):
+        skysieve.LombScargle(*few(4, 0), nterms=2).model([1.0], 0.5)
 
 
 def test_few_points_in_a_batch() -> None:

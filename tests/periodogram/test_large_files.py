@@ -694,3 +694,20 @@ def test_pictures_of_a_large_file_need_its_beginning(
     assert result.exit_code == 0, result.stderr
     assert len(list((tmp_path / "pictures").glob("a_*.png"))) == 2
     assert once < sum(stop - start for start, stop in groups_read) < 2 * once
+
+
+def test_single_precision_times_of_a_file_in_pieces_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(stream, "FEWEST_ROWS", 1)
+    table = rows()
+    parquet.write_table(
+        pa.table(table | {"mjd": (2_400_000 + table["mjd"]).astype(np.float32)}), tmp_path / "a.parquet"
+    )
+    opened = stream.open_stream(tmp_path / "a.parquet", Wanted())
+    assert opened is not None
+    with opened.pieces() as pieces:
+        assert {piece.time_resolution for piece in pieces} == {0.25}
+    done = run("period", tmp_path / "a.parquet", *GRID)
+    assert done.exit_code == 2
+    assert "0.75 cycles" in " ".join(done.output.split())
+    with opened.pieces() as pieces, pytest.raises(ValueError, match="single precision"):  # without the command's check
+        list(survey.search(pieces, survey.Request({"fmin": 0.2, "fmax": 3.0, "nf": 30}), total=N, banded=False))

@@ -284,3 +284,11 @@ def test_map_partitions_in_other_processes(catalogue):
     with distributed.LocalCluster(**alone) as cluster, distributed.Client(cluster):
         parallel = catalogue.map_partitions(skysieve.lsdb.periods, "lc", **GRID).compute()
     pd.testing.assert_frame_equal(pd.DataFrame(serial), pd.DataFrame(parallel))
+
+
+def test_single_precision_times_are_refused():
+    t = (2459000 + np.linspace(0, 30, 40)).astype(np.float32).tolist()
+    lists = pa.array([t], pa.list_(pa.float32()))
+    stars = pa.table({"mjd": lists, "mag": [np.sin(t).tolist()]}).to_pandas(types_mapper=pd.ArrowDtype)
+    with pytest.raises(ValueError, match="single precision"):
+        skysieve.lsdb.periods(stars, fmin=0.1, fmax=2)

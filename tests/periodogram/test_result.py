@@ -91,6 +91,14 @@ def test_objects_of_a_batch_by_number_and_id(batch):
         batch.of("d")
     with pytest.raises(IndexError):
         batch[3]
+    assert batch[np.int64(1)].ids == "b"
+    with pytest.raises(
+        TypeError, match=r"index slice\(None, 1, None\): the number of one object is expected; \[result"
+    ):
+        batch[:1]
+    for wrong in (0.7, "a", None):
+        with pytest.raises(TypeError, match=f"index {wrong!r}: the number of one object is expected"):
+            batch[wrong]
 
 
 def test_one_has_no_length_and_no_objects(one):
@@ -289,6 +297,14 @@ def test_folding_leaves_bad_rows_out_and_takes_units():
         plot.folded(T[:3], Y[:3], period=1.0)
     with pytest.raises(ValueError, match="one light curve"):
         plot.folded(T, np.stack([Y, Y]), period=1.0)
+
+
+def test_a_light_curve_without_the_units_of_its_result_is_named():
+    t = np.sort(np.random.default_rng(0).uniform(0, 20, 50))
+    found = lombscargle(t * u.day, np.sin(t) * u.mag, fmax=2 / u.day)
+    found.plot(t * 24 * u.h, np.sin(t) * u.mag)
+    with pytest.raises(ValueError, match="t has no unit, but the period is in d; give t a unit of time"):
+        found.plot(t, np.sin(t))
 
 
 def test_the_best_peaks_of_a_batch(batch):

@@ -1,4 +1,5 @@
-"""Arrays of NumPy, CuPy and other libraries: where they are, and how they are read without needless copies.
+"""Arrays of NumPy, CuPy and other libraries: where they are, and how they are read without needless copies; equality of
+dataclasses that hold some.
 
 CuPy is imported only for an array on a GPU.  Columns of Arrow are converted without pandas, which PyArrow's own
 conversions import.
@@ -7,8 +8,9 @@ conversions import.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "Words", "array_module", "as_array", "as_float64", "from_arrow", "is_device_array", "joined", "to_arrow", "to_host",
+    "ByValue", "Words", "array_module", "as_array", "as_float64", "from_arrow", "is_device_array", "joined", "to_arrow",
+    "to_host",
 ]  # fmt: skip
 
 _HOST = (np.ndarray, list, tuple, int, float, type(None))
@@ -233,3 +236,49 @@ def to_arrow(values: NDArray[Any] | Words) -> Any:
             buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(cells))]
             return pa.Array.from_buffers(pa.string(), len(cells), buffers)
     return pa.array(values.tolist())
+
+
+class ByValue:
+    """Base of dataclasses (with ``eq=False``) that are equal if all their fields are; NaN is equal to NaN.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, eq=False)
+    ... class Band(ByValue):
+    ...     freqs: np.ndarray
+    >>> Band(np.arange(3)) == Band(np.arange(3)), Band(np.arange(3)) == Band(np.arange(4))
+    (True, False)
+    """
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        names = [f.name for f in fields(self) if f.compare]  # type: ignore[arg-type]
+        return all(_same(getattr(self, name), getattr(other, name)) for name in names)
+
+    def __hash__(self) -> int:
+        values = (getattr(self, f.name) for f in fields(self) if f.compare)  # type: ignore[arg-type]
+        return hash((type(self), *(x for x in values if isinstance(x, str | Real) and x == x)))
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values of a field are equal."""
+    if a is b:
+        return True
+    if _is_array(a) or _is_array(b):
+        if not (_is_array(a) and _is_array(b)) or a.shape != b.shape:
+            return False
+        a, b = to_host(a), to_host(b)
+        return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc" and b.dtype.kind in "fc")
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, float) and isinstance(b, float):
+        return a == b or (a != a and b != b)
+    return bool(a == b)
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, np.ndarray) or is_device_array(x)

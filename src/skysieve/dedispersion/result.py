@@ -34,7 +34,7 @@ MOST_DRAWN = 2000
 """Most columns and rows of a picture of series."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Dedispersed(Result):
     """De-dispersed series.
 

@@ -231,8 +231,8 @@ def lombscargle(
     Raises
     ------
     ValueError, TypeError
-        For arguments that do not fit; for one light curve also if it has under 4 usable rows, equal
-        times, constant `y` or an error that is not positive.  In a batch such an object gets NaN and a
+        For arguments that do not fit; for one light curve also if it has under 3 usable rows (2 without `fit_mean`),
+        equal times, constant `y` or an error that is not positive.  In a batch such an object gets NaN and a
         `Status`, and the others are searched.
     MemoryBudgetError
         If the powers do not fit into memory.
@@ -532,7 +532,7 @@ class LombScarglePlan(Plan):
             raise ValueError(refusal(rule, np.nanmax(span), n_used[np.nanargmax(span)], highest))
         if grids.values is not None and self._spec.method not in ("auto", "direct"):
             raise ValueError(f"method={self._spec.method!r} needs evenly spaced frequencies; use 'auto' or 'direct'")
-        checks.refuse_coarse_times(curves, grids)
+        checks.refuse_coarse_times(curves.resolution, grids)
         return grids, scan
 
     def _search(

@@ -140,7 +140,7 @@ class Spec:
         return BAND_POINTS if self.model is not None else 3 if self.fit_mean else 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Grids:
     """Frequencies, cyclic, in 1/unit(t).
 

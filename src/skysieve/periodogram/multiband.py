@@ -36,11 +36,13 @@ __all__ = ["MultibandPlan", "MultibandResult", "lombscargle_multiband", "multiba
 
 DEFAULT, DEFAULT_TERMS, DEFAULT_PENALTY = "offsets", 2, 0.02
 """Fitted if no model is named: it recovers most periods (``benchmarks/multiband_recovery.py``)."""
+BAND_PENALTY = 1e-6
+"""``reg_band`` of "flexible" by default, as in astropy."""
 BATCH_VALUES = 2**23
 """Number of values of y that are resampled at a time."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class MultibandResult(LombScargleResult):
     """Result of `lombscargle_multiband`: that of `skysieve.lombscargle`, the bands and the model.
 
@@ -89,7 +91,7 @@ def lombscargle_multiband(
     nterms: int | None = None,
     nterms_band: int | None = None,
     reg_base: float | None = None,
-    reg_band: float | None = 1e-6,
+    reg_band: float | None = None,
     reg_terms: float | None = None,
     offsets: ArrayLike | None = None,
     id: Any = None,
@@ -119,7 +121,7 @@ def lombscargle_multiband(
         Terms of each band, with "flexible"; default 1.
     reg_base, reg_band : float, optional
         What is added to the diagonal of the normal matrix for the common and the bands' columns, in parts
-        of its trace; with "flexible" alone.
+        of its trace; with "flexible" alone.  Default: 0 and 1e-6.
     reg_terms : float, optional
         The same for the terms above the first, with "offsets": it keeps a sinusoid at its period rather than at
         twice that, where the second term alone would fit it as well.  Default: 0.02 where neither `model` nor
@@ -239,7 +241,7 @@ class MultibandPlan(Plan):
         nterms: int | None = None,
         nterms_band: int | None = None,
         reg_base: float | None = None,
-        reg_band: float | None = 1e-6,
+        reg_band: float | None = None,
         reg_terms: float | None = None,
         **options: Unpack[PlanOptions],
     ) -> None:
@@ -437,8 +439,9 @@ def _model(
             raise ValueError(f"nterms=0; model={name!r} needs at least 1 term")
         if nterms_band is not None:
             raise ValueError(f"nterms_band={nterms_band!r} needs model='flexible'; model={name!r} has nterms alone")
-        if reg_base is not None:
-            raise ValueError(f"reg_base={reg_base!r} needs model='flexible'; model={name!r} is not regularised")
+        for argument, value in (("reg_base", reg_base), ("reg_band", reg_band)):
+            if value is not None:
+                raise ValueError(f"{argument}={value!r} needs model='flexible'; model={name!r} is not regularised")
         if name == "offsets":
             kept = _penalty("reg_terms", reg_terms) if terms > 1 else 0.0
             return Model(terms, n_bands=n_bands, penalty=kept, free_terms=int(kept > 0)), 1
@@ -446,7 +449,7 @@ def _model(
     own = checks.check_terms("nterms_band", 1 if nterms_band is None else nterms_band)
     if terms == own == 0:
         raise ValueError("nterms=0 and nterms_band=0 leave nothing to fit; at least one must be above 0")
-    penalty = _penalty("reg_base", reg_base), _penalty("reg_band", reg_band)
+    penalty = _penalty("reg_base", reg_base), _penalty("reg_band", BAND_PENALTY if reg_band is None else reg_band)
     if penalty == (0.0, 0.0):
         raise ValueError("reg_base=0 and reg_band=0: expected one above 0, without which the fit is singular")
     return Model(terms, True, n_bands, own, True, *penalty), 1

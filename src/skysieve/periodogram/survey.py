@@ -20,6 +20,7 @@ from skysieve.core.tasks import usable_cores
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import power_at
 from skysieve.periodogram.contract import BAND_MODELS, METHODS, Status
+from skysieve.periodogram.lightcurves.checks import refuse_coarse_times
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.multiband import DEFAULT_PENALTY
 from skysieve.periodogram.result.aliases import (
@@ -406,6 +407,7 @@ def search(
                             result = several.execute(t, y, part.band, dy, offsets=offsets, progress=report)
                         else:
                             result = plan.execute(t, y, dy, offsets=offsets, progress=report)
+                    refuse_coarse_times(part.time_resolution, result.grids)
                     seconds = max(time.monotonic() - started, 1e-3)
                     size = max(1, min(CHUNK_GROWTH * size, round((stop - start) * CHUNK_SECONDS / seconds)))
                     waiting.append(pool.submit(finish, part, result, request, banded, compiled))

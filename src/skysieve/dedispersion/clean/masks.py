@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.arrays import array_module
+from skysieve.core.arrays import ByValue, array_module
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,8 +27,8 @@ SLICE = 2**20
 """Samples x channels that are read at a time."""
 
 
-@dataclass(frozen=True)
-class Mask:
+@dataclass(frozen=True, eq=False)
+class Mask(ByValue):
     """Cells, each a channel in a block of samples, that are left out.
 
     Attributes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import ByValue
 from skysieve.dedispersion.contract import CONTEXT
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
@@ -26,8 +27,8 @@ ENOUGH = 4
 """Mean and sigma of a channel are taken from a block if at least one in so many of its samples is present."""
 
 
-@dataclass(frozen=True)
-class Losses:
+@dataclass(frozen=True, eq=False)
+class Losses(ByValue):
     """Missing samples of a filterbank, as rectangles.
 
     Attributes

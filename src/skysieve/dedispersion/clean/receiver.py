@@ -184,7 +184,7 @@ def can_clean(obs: Observation) -> bool:
     return obs.nchan >= LEAST_CHANNELS and obs.dm is None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Removed:
     """What was removed from data.
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import ByValue
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -28,8 +30,8 @@ HZ_ABOVE = 1e6
 """A band that begins above this frequency (MHz) is most likely given in Hz or kHz."""
 
 
-@dataclass(frozen=True)
-class Observation:
+@dataclass(frozen=True, eq=False)
+class Observation(ByValue):
     """Channels, sampling, time and position of a filterbank.
 
     Attributes

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skysieve.core.arrays import ByValue
 from skysieve.core.checks import one_of
 from skysieve.core.files import written
 from skysieve.core.result import Result
@@ -41,8 +42,8 @@ POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
 FORMAT = "skysieve.dedispersion.plan 2"
 
 
-@dataclass(frozen=True, repr=False)
-class DMPlan(Result):
+@dataclass(frozen=True, repr=False, eq=False)
+class DMPlan(Result, ByValue):
     """DMs in stages, for one band and sampling time.
 
     Attributes

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from skysieve.core.arrays import ByValue
 from skysieve.dedispersion.data.delays import error_for_loss, numbers, scattering, smearing
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ MOST_DMS = 2_000_000
 """Longest list of DMs; a longer one is a mistake."""
 
 
-@dataclass(frozen=True)
-class Stage:
+@dataclass(frozen=True, eq=False)
+class Stage(ByValue):
     """DMs that have one step, one time binning and one spacing of nominal DMs.
 
     Attributes

@@ -48,7 +48,7 @@ CLIPPED = 0.05
 NAMES = {"snr": "S/N", "dm": "DM"}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Completeness(Result):
     """The answer of `completeness`.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Candidates", "Events"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Events:
     """Windows that reach the threshold, one array for each column, sorted by DM, time and width.
 
@@ -89,7 +89,7 @@ def _column(dtype: str, unit: str, text: str, help: str) -> dict[str, str]:
     return {"dtype": dtype, "unit": unit, "text": text, "help": help}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Candidates(Result):
     """Candidates of a search, the loudest first.
 

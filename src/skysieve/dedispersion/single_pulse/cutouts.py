@@ -36,7 +36,7 @@ SIDE = 256
 """Samples, channels and DMs of the images; the size that FETCH expects."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Cutout(Result):
     """The data around one candidate.
 

@@ -199,7 +199,7 @@ class Injection:
         return {**vars(self), "found": int(self.found)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """A candidate on its way to the sink.
 

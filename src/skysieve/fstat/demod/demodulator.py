@@ -22,7 +22,7 @@ from skysieve.fstat.sfts.sfts import SFTs, missing_bins
 from skysieve.fstat.template_search.batch import AtomsBatch
 
 from .bank import NAMES, TemplateBank
-from .barycentre import EphemerisName, sky_position
+from .barycentre import EPHEMERIDES, EphemerisName, sky_position
 from .barycentre import barycentre as barycentric_times
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ class Demodulator:
         if len(found) > 1:
             raise ValueError(f"device={device!r}: a Demodulator takes one device; search_sfts takes several")
         self.device = found[0]
+        if isinstance(barycentre, str) and barycentre not in EPHEMERIDES:
+            raise ValueError(f"barycentre={barycentre!r}: expected one of {', '.join(EPHEMERIDES)}, or a dict")
         self._times: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
         patterns = []
         for one in many:

@@ -41,8 +41,8 @@ class Atoms:
     Raises
     ------
     ValueError
-        The lengths differ, there are no atoms, times are not integers or do not rise, numbers are not finite, `a2` or
-        `b2` is negative, or ``ab^2 > a2 b2`` beyond rounding.
+        The lengths differ, there are no atoms, times are not integers, do not rise or were rounded to single
+        precision, numbers are not finite, `a2` or `b2` is negative, or ``ab^2 > a2 b2`` beyond rounding.
     TypeError
         Values are not numbers.
 
@@ -158,6 +158,7 @@ def times_of(t: Any) -> NDArray[np.int64]:
         bad = np.flatnonzero(~np.isfinite(x) | (np.abs(x) > LARGEST_TIME) | (x != np.round(x)))
         if bad.size:
             raise ValueError(f"t[{bad[0]}] = {x[bad[0]]!r} is not a whole GPS second")
+        refuse_coarse_seconds(x, "t")
     elif np.any(np.abs(x.astype(np.float64)) > LARGEST_TIME):
         raise ValueError(f"t reaches {x.max()}, which is not a GPS time in seconds")
     times: NDArray[np.int64] = x.astype(np.int64)
@@ -168,6 +169,19 @@ def times_of(t: Any) -> NDArray[np.int64]:
         what = "is repeated" if step[bad[0]] == 0 else f"comes after {times[i - 1]}: times must rise"
         raise ValueError(f"t[{i}] = {times[i]} {what}")
     return times
+
+
+def refuse_coarse_seconds(x: Any, name: str) -> None:
+    """Raise ValueError for floating-point seconds that were rounded: their spacing is above half a second."""
+    if x.size == 0 or x.dtype.itemsize >= 8:
+        return
+    largest = np.abs(x).max()
+    spacing = float(np.spacing(largest.astype(x.dtype.newbyteorder("="))))
+    if spacing > 0.5:
+        raise ValueError(
+            f"{name} is of {x.dtype.name}, whose numbers near {float(largest):.0f} are {spacing:g} s apart: expected "
+            "seconds that were never rounded, as int64 or float64"
+        )
 
 
 def positive_seconds(value: Any, name: str) -> int:
@@ -185,4 +199,6 @@ def whole_seconds(value: Any, name: str) -> int:
     number = float(value)
     if not np.isfinite(number) or number != int(number) or abs(number) > LARGEST_TIME:
         raise ValueError(f"{name}={value!r}: expected whole seconds")
+    if isinstance(value, np.floating):
+        refuse_coarse_seconds(np.asarray(value), name)
     return int(value)

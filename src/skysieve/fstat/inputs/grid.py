@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from skysieve.core.arrays import ByValue
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 
-from .atoms import positive_seconds, whole_seconds
+from .atoms import positive_seconds, refuse_coarse_seconds, whole_seconds
 from .files import AtomsLike, as_list
 from .window_kinds import Algorithm
 from .windows import Window
@@ -32,8 +33,8 @@ SMALL_TABLES = 2**26
 """Below this size of the tables, in bytes, skip the query of free memory."""
 
 
-@dataclass(frozen=True, init=False, repr=False)
-class Grid:
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class Grid(ByValue):
     """Start times ``t0 + m dt0`` and durations ``tau + n dtau``, ends of the bands included.
 
     Parameters
@@ -155,17 +156,6 @@ class Grid:
         """Number of cells."""
         return int(self.t0s.size) * int(self.taus.size)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Grid):
-            return NotImplemented
-        return (
-            (self.t0_band, self.tau_band, self.dt0, self.dtau) == (other.t0_band, other.tau_band, other.dt0, other.dtau)
-            and np.array_equal(self.t0s, other.t0s)
-            and np.array_equal(self.taus, other.taus)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         a, b = self.shape
         return f"<Grid: {a} t0 from {self.t0s[0]} to {self.t0s[-1]}, {b} tau from {self.taus[0]} to {self.taus[-1]} s>"
@@ -218,6 +208,7 @@ def _rising(values: Any, name: str) -> NDArray[np.int64]:
         bad = np.flatnonzero(~np.isfinite(x) | (x != np.round(x)) | (np.abs(x) > 2**53))
         if bad.size:
             raise ValueError(f"{name}[{bad[0]}] = {x[bad[0]]} is not a whole number of seconds")
+        refuse_coarse_seconds(x, name)
     out: NDArray[np.int64] = x.astype(np.int64)
     bad = np.flatnonzero(np.diff(out) <= 0)
     if bad.size:

@@ -66,7 +66,7 @@ Style = Literal["pyfstat", "lalpulsar", "csv"]
 """Names of `STYLES`, for type checkers."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Coverage:
     """Where there is data: start and width (seconds) of the time bins, and which of them hold data."""
 
@@ -79,7 +79,7 @@ COVERAGE = form(pack, lambda values: Coverage(**unpack(Coverage, values)))
 INDEX = form(lambda index: {"": index}, lambda values: (int(values[""][0]), int(values[""][1])))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TransientResult(Result):
     """Map of the transient F-statistic of one template over start times and durations.
 

@@ -30,7 +30,7 @@ GATHERED = 64
 __all__ = ["AtomsBatch", "Binned", "bin_batch", "groups", "is_path", "read_files"]
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class AtomsBatch:
     """Atoms of many templates seen by one detector.
 

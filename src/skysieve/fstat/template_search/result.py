@@ -36,7 +36,7 @@ FEWEST_BANDS = 16
 """Bands from whose loudest templates that of noise alone can be predicted."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class SearchResult(Result):
     """The outcome of a search over many templates.
 

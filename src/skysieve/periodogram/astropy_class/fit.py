@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.periodogram.lightcurves.checks import refuse_coarse_phases
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
 from .least_squares import design_matrix, fit, spectral_window
@@ -24,6 +25,16 @@ class FittedCurve(Curve):
         super().__init__(t, y, dy)
         self.fit_mean, self.center_data = fit_mean, center_data
         self.nterms, self.normalization = nterms, normalization
+
+    @property
+    def _fewest(self) -> int:
+        """Fewest usable rows, as of `skysieve.lombscargle`."""
+        return 3 if self.fit_mean else 2
+
+    def _refuse_coarse(self, highest: float) -> None:
+        """Raise ValueError for times in single precision that are too coarse for a frequency."""
+        if self._resolution:
+            refuse_coarse_phases(self._resolution, abs(highest))
 
     def offset(self) -> Any:
         """Weighted mean of `y`, or 0 without `center_data`."""
@@ -63,6 +74,8 @@ class FittedCurve(Curve):
 
     def _parameters(self, f: float) -> NDArray[np.float64]:
         rows = self._usable
+        rows.refuse_few(max(self._fewest, bool(self.fit_mean) + 2 * self.nterms))
+        self._refuse_coarse(f)
         y = rows.centred if self.center_data else rows.y
         return fit(rows.t, y, rows.dy, f, self.fit_mean, self.nterms)
 
@@ -82,6 +95,8 @@ class FittedCurve(Curve):
         ------
         TypeError
             For absolute times where the light curve's are relative, or the other way round.
+        ValueError
+            If the light curve has fewer usable rows than the model has parameters, or equal times.
         """
         f = self._one_frequency(frequency)
         times = self._times(t)

@@ -10,6 +10,7 @@ import numpy as np
 
 from skysieve.core.arrays import is_device_array
 from skysieve.periodogram.analysis.fap import Noise
+from skysieve.periodogram.lightcurves.arrays import time_resolution
 from skysieve.periodogram.lightcurves.units import is_date
 
 if TYPE_CHECKING:
@@ -78,7 +79,20 @@ class Rows:
     @cached_property
     def varies(self) -> bool:
         """Whether neither all times nor all values are equal."""
-        return bool(np.ptp(self.t) > 0 and np.ptp(self.y) > 0)
+        return self.has_span and bool(np.ptp(self.y) > 0)
+
+    @cached_property
+    def has_span(self) -> bool:
+        """Whether the times are not all equal."""
+        return bool(np.ptp(self.t) > 0)
+
+    def refuse_few(self, least: int) -> None:
+        """Raise ValueError for fewer than ``least`` rows, and for equal times."""
+        n = self.t.size
+        if n < least:
+            raise ValueError(f"t and y have {n} usable row{'s'[: n != 1]}; at least {least} are needed")
+        if not self.has_span:
+            raise ValueError(f"all times t are equal ({float(self.t[0])!r}); a time span above 0 is needed")
 
     @cached_property
     def noise(self) -> Noise:
@@ -110,6 +124,7 @@ class Curve:
         relative, y, dy = _together(relative, y, dy)
         self._relative, self.y = _frozen(relative), _frozen(y)
         self.dy = None if dy is None else _frozen(dy)
+        self._resolution = _resolution(self._relative)
         self._checked: Rows | None = None
         self._sampling: tuple[int, Any] | None = None
 
@@ -173,6 +188,13 @@ class Curve:
         if times.ndim != 1:
             raise ValueError(f"t has shape {times.shape}; a 1-D array of times is expected")
         return np.asarray(getattr(times, "value", times), np.float64)
+
+
+def _resolution(t: Any) -> float:
+    """Spacing of the floating-point numbers at the largest of the times as they were given; see `time_resolution`."""
+    bare = getattr(t, "value", t)
+    bare = bare.compressed() if isinstance(bare, np.ma.MaskedArray) else getattr(bare, "unmasked", bare)
+    return time_resolution(bare)
 
 
 def _frozen(x: Any) -> Any:

@@ -199,13 +199,21 @@ class LombScargle(Significance):
         -------
         numpy.ndarray or Quantity
             Of the shape of `frequency`.  Frequencies below 0 are those of their size; at 0 the model is a constant:
-            NaN with `fit_mean`, which has one already.  NaN too for a light curve of one point, or of two with
-            `fit_mean`, to which a sinusoid fits in more than one way.
+            NaN with `fit_mean`, which has one already.
+
+        Raises
+        ------
+        ValueError
+            If the light curve has fewer than 3 usable rows (2 without `fit_mean`), equal times, constant values, or
+            times in single precision that are too coarse for the frequencies.
         """
         shape = normalization or self.normalization
         wanted = self._frequency(frequency)
         bare = np.asarray(getattr(wanted, "value", wanted), np.float64)
         flat = np.abs(bare.ravel())
+        self._enough()
+        if self._resolution:
+            self._refuse_coarse(float(np.max(flat, initial=0.0)))
         chosen = self._method(method, method_kwds)
         regular = assume_regular_frequency
         if chosen != "auto" and chosen != "direct" and flat.size:
@@ -351,6 +359,8 @@ class LombScargle(Significance):
         """`skysieve.lombscargle` of plain numbers; ``data`` in place of the light curve's own."""
         if self.nterms == 0 and not self.fit_mean:
             raise ValueError("nterms=0 without fit_mean leaves nothing to fit; use nterms of 1 or more")
+        if self._resolution:
+            self._refuse_coarse(float(np.max(frequency, initial=0.0)))
         grid: dict[str, Any] = {"frequency": frequency}
         options |= {"normalization": normalization}
         if regular and frequency.size > 1 and frequency[-1] > frequency[0]:
@@ -377,8 +387,6 @@ class LombScargle(Significance):
     def _powers(self, frequency: NDArray[Any], normalization: str, method: str, regular: bool) -> NDArray[Any]:
         if frequency.size == 0:
             return np.empty(0, np.dtype(self.dtype))
-        if len(self._usable.t) < (3 if self.fit_mean else 2):  # with fewer points than parameters every model fits
-            return np.full(frequency.shape, np.nan, np.dtype(self.dtype))
         if frequency.size <= FEW_FREQUENCIES and method in ("auto", "direct") and not self._needs_engine:
             few = self._least_squares(frequency, normalization)
             if few is not None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .lombscargle import LombScargle
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class PeakList(Result):
     """The highest peaks of a periodogram, in falling order of power; shape (k,).
 

@@ -31,7 +31,7 @@ ROUNDING = 16 * float(np.finfo(np.float64).eps)
 """Error of a sinusoid over its amplitude times the radians it turned through, and of a constant over its size."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Prewhitened(Result):
     """Sinusoids ``amplitude * sin(2 pi (frequency * t + phase))`` in the order in which they were found; shape (k,).
 

@@ -12,7 +12,7 @@ from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import PEAKS, bootstrap_maxima, exceeding, no_keywords
 
 from .fit import FittedCurve
-from .light_curve import has_unit
+from .light_curve import Rows, has_unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,11 +32,13 @@ class Significance(FittedCurve, ABC):
         ------
         NotImplementedError
             For other than one term and for unknown distributions.
+        ValueError
+            If the light curve has fewer than 3 usable rows (2 without `fit_mean`), or equal times.
         """
         if self.nterms != 1:
             raise NotImplementedError(f"the distribution is known for nterms=1 only, not {self.nterms}")
         parameters = 2 + bool(self.fit_mean or self.center_data)
-        z, n = np.asarray(power, np.float64), len(self._rows()[0])
+        z, n = np.asarray(power, np.float64), self._enough().t.size
         if cumulative:
             return 1 - fap.single(z, n, self.normalization, parameters)
         return fap.density(z, n, self.normalization, parameters)
@@ -78,6 +80,11 @@ class Significance(FittedCurve, ABC):
         float, numpy.ndarray, Quantity or None
             None where no formula holds (``nterms != 1``, ``normalization="scargle"``, "psd" without errors, data
             that are not centred); a `NoFormulaWarning` says why.
+
+        Raises
+        ------
+        ValueError
+            If the light curve has fewer than 3 usable rows (2 without `fit_mean`), or equal times.
 
         References
         ----------
@@ -134,6 +141,11 @@ class Significance(FittedCurve, ABC):
         -------
         float, numpy.ndarray, Quantity or None
             None if no formula holds, as for `false_alarm_probability`.
+
+        Raises
+        ------
+        ValueError
+            As for `false_alarm_probability`.
         """
         grid = (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency)
         if not self._formula_holds(method, self.normalization):
@@ -191,12 +203,15 @@ class Significance(FittedCurve, ABC):
         grid = self._grid(frequency, rule)
         return float(grid.min()), float(grid.max())
 
+    def _enough(self) -> Rows:
+        """The usable rows; ValueError if they are too few for a search or have equal times."""
+        rows = self._usable
+        rows.refuse_few(self._fewest)
+        return rows
+
     def _noise(self, ends: tuple[float, float], normalization: str, full_band: bool) -> fap.Noise:
         """The noise for a search between two frequencies."""
-        rows = self._usable
-        if len(rows.t) < 2:
-            raise ValueError("t and y have 1 usable row; at least 2 are needed")
-        noise = rows.noise
+        noise = self._enough().noise
         band = ends[1] - (0.0 if full_band else ends[0])
         return fap.Noise(noise.n, noise.span, noise.effective_span, band, normalization)
 
@@ -204,6 +219,7 @@ class Significance(FittedCurve, ABC):
         self, frequency: NDArray[Any], normalization: str, regular: bool, keywords: dict[str, Any]
     ) -> NDArray[np.float64]:
         """Highest powers of resampled light curves, on a grid."""
+        self._enough()
         n, seed = keywords.pop("n_bootstraps", 1000), keywords.pop("random_seed", None)
         refined = keywords.pop("refined", False)
         if keywords:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skysieve.periodogram.analysis.sampling import highest_frequencies
+from skysieve.periodogram.lightcurves.checks import refuse_coarse_times
 from skysieve.periodogram.lightcurves.sources import light_curves
 from skysieve.periodogram.numerics.grid import make_rule
 
@@ -25,7 +26,8 @@ def range_of(curves: LightCurves, request: Request, total: int | None = None) ->
     Raises
     ------
     ValueError
-        For a grid of too many frequencies, as the search itself, or where the given end of the range leaves none.
+        As the search itself, for a grid of too many frequencies or times in single precision, or where the given end
+        of the range leaves none.
     """
     arguments = {name: request.arguments.get(name) for name in GRID}
     rule = make_rule(**{name: value for name, value in arguments.items() if value is not None})
@@ -48,6 +50,7 @@ def range_of(curves: LightCurves, request: Request, total: int | None = None) ->
     if rule.auto_max:
         highest, regular = highest_frequencies(light_curves(t, y, dy, offsets=offsets), good)
     grids = rule.build(span, np.where(good, n_used, 0), shared=rule.is_shared(False), highest=highest)
+    refuse_coarse_times(curves.time_resolution, grids)
     searched = grids.nf > 0
     if not searched.any():
         if highest is not None and rule.fmin is not None:

@@ -350,7 +350,8 @@ class PeriodRun:
                 f"the file gives its times in {curves.time_unit}; --time-unit is for those that carry none"
             )
         if not curves.time_unit and how.time_unit != "d":
-            curves = replace(curves, t=curves.t * TimeUnit[how.time_unit].days)
+            days = TimeUnit[how.time_unit].days
+            curves = replace(curves, t=curves.t * days, time_resolution=curves.time_resolution * days)
         if how.no_err:
             curves = replace(curves, dy=None)
         if how.jitter:

@@ -152,6 +152,8 @@ def explain(curves: CurveSet, scan: Scan | Output, min_points: int, i: int = 0) 
         return f"t and y have no usable row{left_out}; at least {min_points} are needed"
     if status == Status.EQUAL_TIMES:
         return f"all times t are equal ({float(columns['t'][kept][0])!r}){left_out}; a time span above 0 is needed"
+    if status == Status.CONSTANT_Y and hasattr(curves.source, "bands") and np.ptp(columns["y"][kept]) > 0:
+        return f"y is constant in every band{left_out}; there is no period to find"
     if status == Status.CONSTANT_Y:
         return f"y is constant ({float(columns['y'][kept][0])!r}){left_out}; there is no period to find"
     return f"{curves.name(i)}: {status.text}"
@@ -165,15 +167,19 @@ def highest_frequency(grids: Grids) -> float:
     return float(np.max(ends[grids.nf > 0], initial=0.0))
 
 
-def refuse_coarse_times(curves: CurveSet, grids: Grids) -> None:
-    """Refuse times in single precision that are too coarse for the grid."""
-    if not curves.resolution:
-        return
-    step = curves.resolution * highest_frequency(grids)
+def refuse_coarse_times(resolution: float, grids: Grids) -> None:
+    """Refuse times in single precision, ``resolution`` apart, that are too coarse for the grid."""
+    if resolution:
+        refuse_coarse_phases(resolution, highest_frequency(grids))
+
+
+def refuse_coarse_phases(resolution: float, highest: float) -> None:
+    """Refuse times, ``resolution`` apart, that are too coarse for the frequency ``highest``."""
+    step = resolution * highest
     if step > COARSEST_PHASE:
         raise ValueError(
-            f"t came in single precision, where neighbouring numbers are {curves.resolution:.3g} apart: "
-            f"{step:.3g} cycles at the highest frequency, {highest_frequency(grids):.6g}; at most {COARSEST_PHASE} is "
+            f"t came in single precision, where neighbouring numbers are {resolution:.3g} apart: "
+            f"{step:.3g} cycles at the highest frequency, {highest:.6g}; at most {COARSEST_PHASE} is "
             "allowed. Read the times as float64, or subtract their start before they are rounded"
         )
 

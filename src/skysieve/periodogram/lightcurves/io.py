@@ -49,6 +49,7 @@ from .table_columns import (
     labels,
     left_out_note,
     numbers,
+    resolution_of,
     tidy_labels,
     unit_of_times,
 )
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["BadFile", "LightCurves", "MissingColumn", "Wanted", "read_light_curves", "read_stream"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LightCurves:
     """The light curves of one file, object after object.
 
@@ -89,6 +90,8 @@ class LightCurves:
     """Whether the file has a column of ids; without one it holds one object."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Number of rows whose value was replaced by NaN, by the reason."""
+    time_resolution: float = 0.0
+    """Spacing of the floating-point times as the file holds them, in days; 0 in double precision."""
     band_names: NDArray[Any] | None = None
     """Names of the bands where ``band`` holds positions among them."""
 
@@ -197,21 +200,23 @@ def read_light_curves(
     magic, packed = _beginning(path)
     if not magic:
         raise BadFile("is empty")
-    satellite = ""
+    satellite, resolution = "", 0.0
     left_out: dict[str, int] = {}
     try:
         kind = _kind(path, magic)
         if kind == "Parquet":
             if packed:
                 raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
-            names, columns, data, notes, time_unit, limits = read_parquet(path, wanted)
+            names, columns, data, notes, time_unit, limits, resolution = read_parquet(path, wanted)
             units: Sequence[Any] = units_of(path, names)
         elif kind in ("text", "JSON"):
             table = read_text(path, wanted) if kind == "text" else read_json(path, wanted)
             names, columns, data, notes = table.names, table.columns, table.data, list(table.notes)
             time_unit, limits, units = table.time_unit, table.limits, table.units
         else:
-            names, columns, data, time_unit, satellite, notes, limits, units = _read_astropy(path, wanted, kind)
+            names, columns, data, time_unit, satellite, notes, limits, units, resolution = _read_astropy(
+                path, wanted, kind
+            )
     except (gzip.BadGzipFile, EOFError, zlib.error) as e:
         raise BadFile(f"is a damaged gzip file ({e})") from None
     if len(data["time"]) == 0:
@@ -225,13 +230,17 @@ def read_light_curves(
     if not time_unit and of_times in UNITS_OF_TIME:
         time_unit = UNITS_OF_TIME[of_times]
         data["time"] = data["time"] * UNITS_OF_TIME[of_times].days
+        resolution *= UNITS_OF_TIME[of_times].days
     if wanted.quality_mask is not None and not columns.flags:
         raise MissingColumn(
             f"--quality-mask {wanted.quality_mask}: found no column of flags; name it with --flag-column. "
             f"There are: {', '.join(names)}"
         )
     grouped = _group(path, names, columns, data, band, wanted, satellite or mission(names))
-    return replace(grouped, time_unit=time_unit, notes=[*notes, *grouped.notes], left_out=left_out | grouped.left_out)
+    return replace(
+        grouped, time_unit=time_unit, notes=[*notes, *grouped.notes], left_out=left_out | grouped.left_out,
+        time_resolution=resolution,
+    )  # fmt: skip
 
 
 def read_stream(stream: BinaryIO, wanted: Wanted | None = None, *, band: str | None = None) -> LightCurves:
@@ -315,10 +324,15 @@ def _beginning(path: Path) -> tuple[bytes, bool]:
         raise BadFile(f"is a damaged gzip file ({e})") from None
 
 
-def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[str, NDArray[Any]], int, list[str]]:
-    """Values of the columns by role, the number of rows with limits, and notes.  A row may hold a whole light curve."""
+def _collect(
+    names: Sequence[str], columns: Columns, column: Any
+) -> tuple[dict[str, NDArray[Any]], int, list[str], float]:
+    """Values of the columns by role, the number of rows with limits, notes, and the resolution of the times.
+
+    A row may hold a whole light curve.
+    """
     data: dict[str, NDArray[Any]] = {}
-    limits = 0
+    limits, resolution = 0, 0.0
     parts = columns.parts()
     table = {at: column(names[at]) for at in parts.values()}
     time = table[columns.time]
@@ -334,20 +348,30 @@ def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[
             values = values.ravel() if _width(values) == width else np.repeat(np.ma.asarray(values), width)
         elif counts is not None and is_ragged(values):
             unit = getattr(values, "unit", None) if role == "time" else None
-            values = joined_cells(values)[1]
+            values = joined = joined_cells(values)[1]
             values = values if unit is None else np.ma.filled(values.astype(np.float64), np.nan) * unit
         elif counts is not None:
             values = np.repeat(np.ma.asarray(values), counts)
+        held = joined if role == "time" and counts is not None else values
         if role in LABELS or role.startswith(FLAG):
             data[role] = labels(values)
         else:
             data[role] = numbers(names[at], values, role)
             limits = max(limits, count_limits(values)) if role in ("mag", "err") else limits
+            resolution = _resolution(held, data[role]) if role == "time" else resolution
     if width > 1 and columns.id is None:
         data["id"] = np.repeat(np.arange(len(data["time"]) // width), width)
     elif counts is not None and columns.id is None and len(counts) > 1:
         data["id"] = np.repeat(np.arange(len(counts)), counts)
-    return data, limits, notes
+    return data, limits, notes, resolution
+
+
+def _resolution(times: Any, days: NDArray[np.float64]) -> float:
+    """See `resolution_of`, for a column of an astropy table."""
+    bare = times if hasattr(times, "mjd") else getattr(times, "value", times)
+    if getattr(getattr(bare, "dtype", None), "kind", "") != "f":
+        return 0.0
+    return resolution_of(bare.dtype, np.ma.filled(np.ma.asarray(bare).astype(np.float64), np.nan), days)
 
 
 def _even_rows(
@@ -388,9 +412,9 @@ def _some(values: Any) -> NDArray[Any]:
 
 def _read_astropy(
     path: Path, wanted: Wanted, kind: str
-) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str, str, list[str], int, list[Any]]:
+) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str, str, list[str], int, list[Any], float]:
     """Names of all columns, those that are used, their values, the unit of the times, the satellite, notes, the
-    number of rows with limits, and the units of all columns."""
+    number of rows with limits, the units of all columns, and the resolution of the times."""
     import warnings
 
     from astropy.io import fits as pyfits
@@ -432,7 +456,7 @@ def _read_astropy(
             return _some(table[names[i]])
 
         columns = choose(names, wanted, sample)
-        data, limits, uneven = _collect(names, columns, table.__getitem__)
+        data, limits, uneven, resolution = _collect(names, columns, table.__getitem__)
         times = table[names[columns.time]]
         unit = unit_of_times(times) or ("dates" if holds_dates(times) else "")
         notes = [*uneven, *hints_of(names, columns, sample, wanted)]
@@ -441,7 +465,7 @@ def _read_astropy(
         units = [getattr(table[name], "unit", None) for name in names]
         if kind == "FITS" and units[columns.time] is None and not unit:
             units[columns.time] = cards.get("TIMEUNIT")
-        return names, columns, data, unit, satellite, notes, limits, units
+        return names, columns, data, unit, satellite, notes, limits, units, resolution
 
 
 def _named_twice(names: Sequence[str]) -> str | None:

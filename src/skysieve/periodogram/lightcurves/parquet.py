@@ -29,18 +29,19 @@ from skysieve.periodogram.lightcurves.column_names import (
 )
 
 from .column_notes import of_difference
-from .table_columns import count_limits, holds_dates, labels, numbers
+from .table_columns import count_limits, holds_dates, labels, numbers, resolution_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]", list[str], str, int]
+Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]", list[str], str, int, float]
 Lists = dict[str, tuple[str, str | None]]
 """Columns of lists by name: the column of the file, and the field of its struct."""
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Read:
-    """Names of all columns, those that are used, their values by role, notes, "dates" or "", and the number of limits.
+    """Names of all columns, those that are used, their values by role, notes, "dates" or "", the number of limits,
+    and the resolution of the times.
 
     See `skysieve.periodogram.lightcurves.io.read_light_curves`.
 
@@ -64,7 +65,8 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
     except (OSError, pa.ArrowException) as e:
         raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
     data = {role: column_values(table.column(names[i]), names[i], role) for role, i in columns.parts().items()}
-    return names, columns, data, notes, _dates(table.column(names[columns.time])), _limits(table, names, columns)
+    times = table.column(names[columns.time])
+    return names, columns, data, notes, _dates(times), _limits(table, names, columns), resolution(times, data["time"])
 
 
 def units_of(path: Path, names: Sequence[str]) -> list[str]:
@@ -91,6 +93,13 @@ def _dates(times: Any) -> str:
     if pa.types.is_temporal(times.type) and not pa.types.is_duration(times.type):
         return "dates"
     return "dates" if is_text(times.type) and holds_dates(from_arrow(times.slice(0, SAMPLE))) else ""
+
+
+def resolution(times: Any, days: NDArray[np.float64]) -> float:
+    """See `resolution_of`, for an Arrow column whose values are ``days``."""
+    import pyarrow as pa
+
+    return resolution_of(times.type.to_pandas_dtype(), days, days) if pa.types.is_floating(times.type) else 0.0
 
 
 def _limits(table: Any, names: list[str], columns: Columns) -> int:
@@ -249,7 +258,8 @@ def _nested(file: Any, names: list[str], columns: Columns, lists: Lists, notes: 
     if "id" not in data:
         data["id"] = np.repeat(np.arange(len(rows.counts)), rows.counts)
     notes = [*notes, *notes_on_rows(rows.uneven.values(), rows.n_empty)]
-    return names, columns, data, notes, _dates(rows.values["time"]), 0
+    times = rows.values["time"]
+    return names, columns, data, notes, _dates(times), 0, resolution(times, data["time"])
 
 
 class Uneven(NamedTuple):

@@ -24,7 +24,7 @@ ERROR_RANGE = (0.05, 0.15)
 """Errors of the other points in magnitudes, uniform."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SimulatedLightCurves:
     """A batch of simulated light curves, with the true parameters.
 

@@ -287,7 +287,7 @@ def _from_file(path: str | os.PathLike[str], columns: dict[str, Any]) -> CurveSe
         logging.getLogger("skysieve").info("%s: %s", os.fspath(path), note)
     flat = FlatSource(curves.t, curves.y, curves.dy, curves.offsets)
     ids = curves.ids if curves.has_ids else None
-    return CurveSet(flat, Units(), single=ids is None, ids=ids, bands=curves.band)
+    return CurveSet(flat, Units(), single=ids is None, ids=ids, resolution=curves.time_resolution, bands=curves.band)
 
 
 def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:

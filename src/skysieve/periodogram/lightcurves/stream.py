@@ -33,6 +33,7 @@ from .parquet import (
     units_of,
     unpacked,
 )
+from .table_columns import resolution_of
 from .units import unit_in_name
 
 if TYPE_CHECKING:
@@ -201,11 +202,15 @@ class CurveStream:
                     path=self.path, ids=ids, t=data["time"], y=data["mag"], dy=data.get("err"), offsets=offsets,
                     taken=self.taken, value_name=self.value_name, notes=notes, band=data.get("band"),
                     r=data.get("r"), delta=data.get("delta"), phase=data.get("phase"), left_out=counts,
-                    band_names=self.bands if "band" in data else None,
+                    band_names=self.bands if "band" in data else None, time_resolution=self._resolution(data["time"]),
                 )
             )  # fmt: skip
             self.rows_missing.update(piece.missing())
             yield piece
+
+    def _resolution(self, times: NDArray[np.float64]) -> float:
+        """See `resolution_of`; only times in single precision are looked at."""
+        return resolution_of(self._file.type_of("time").to_pandas_dtype(), times, times)
 
     def _of_band(self, ids: NDArray[Any], offsets: NDArray[np.int64], data: dict[str, NDArray[Any]]) -> Objects:
         """The rows of the band that is searched, and the objects that have such rows."""

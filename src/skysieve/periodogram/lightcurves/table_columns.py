@@ -208,6 +208,28 @@ def mixed_dates(name: str) -> BadFile:
     return BadFile(f"column {name!r} holds dates and numbers; one of them is expected")
 
 
+def resolution_of(kind: Any, values: NDArray[np.float64], days: NDArray[np.float64]) -> float:
+    """Spacing of the floating-point numbers at the largest time of a column, in the unit of ``days``.
+
+    Parameters
+    ----------
+    kind : dtype
+        Of the column as the file holds it; double precision gives 0.
+    values, days : numpy.ndarray
+        The times in the unit of the file, and as they are used.
+
+    Examples
+    --------
+    >>> resolution_of("f4", np.array([2459000.0]), np.array([2459000.0])), resolution_of("f8", np.ones(1), np.ones(1))
+    (0.25, 0.0)
+    """
+    kind = np.dtype(kind)
+    if kind.kind != "f" or kind.itemsize >= 8:
+        return 0.0
+    largest, used = (float(np.max(np.abs(x[np.isfinite(x)]), initial=0.0)) for x in (values, days))
+    return float(np.spacing(kind.newbyteorder("=").type(largest))) * (used / largest if largest else 1.0)
+
+
 def holds_dates(values: Any) -> bool:
     """Whether the first value of a column of a file is a date, of a date type or as text."""
     array = np.asarray(values)

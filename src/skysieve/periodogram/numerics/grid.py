@@ -299,9 +299,16 @@ def make_rule(
     return GridRule(None, low, high, nf, per_peak, nyquist, layout, auto_min, auto_max)
 
 
+def _not_text(value: Any) -> float:
+    """``value`` as a float; TypeError for text, which `float` reads."""
+    if isinstance(value, str | bytes) or getattr(getattr(value, "dtype", None), "kind", None) in ("U", "S"):
+        raise TypeError
+    return float(value)
+
+
 def _positive(name: str, value: Any) -> float:
     try:
-        number = float(value)
+        number = _not_text(value)
     except (TypeError, ValueError):
         auto = " or 'auto'" if name in ("fmin", "fmax") else ""
         raise TypeError(f"{name}={value!r}; a positive number{auto} is expected") from None

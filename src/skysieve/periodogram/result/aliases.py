@@ -113,7 +113,7 @@ def rhythms() -> Rhythms:
     return Rhythms(np.array(values), np.array(flags, np.uint8), tuple(names), np.array(spans))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Aliases:
     """Alias flags of the peaks of n objects, k each; or of one object's.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,13 +51,18 @@ class Ragged(Sequence[Any]):
 
 
 def _within(i: Any, n: int) -> int:
-    j = int(i)
+    """Position ``i`` from the start; TypeError unless it is a whole number."""
+    try:
+        j = index(i)
+    except TypeError:
+        hint = "; [result[i] for i in range(...)] gives several" if isinstance(i, slice) else ""
+        raise TypeError(f"index {i!r}: the number of one object is expected{hint}") from None
     if not -n <= j < n:
         raise IndexError(f"object {j} of {n}")
     return j % n
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Peaks:
     """The best peaks in falling order of power; shape (k,) for one light curve, (n, k) for a batch.
 

@@ -267,6 +267,8 @@ def folded(
         raise ValueError("folded draws one light curve: 1-D t and y")
     raw_t, raw_y, raw_dy, _ = curves.source.read(0, 1)
     time, value, error = to_host(raw_t), to_host(raw_y), None if raw_dy is None else to_host(raw_dy)
+    if curves.units.time is None and getattr(period, "unit", None) is not None:
+        raise ValueError(f"t has no unit, but the period is in {period.unit}; give t a unit of time")
     cycle = float(period if curves.units.time is None else _in_unit(period, curves.units.time))
     if not (np.isfinite(cycle) and cycle > 0):
         raise ValueError(f"period={period!r}; a positive number is expected")

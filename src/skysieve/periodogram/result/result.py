@@ -41,7 +41,7 @@ class FrequencyGrids(Sequence[Any]):
         return f"<frequencies of {self._n} objects>"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class LombScargleResult(Result):
     """Result of `skysieve.lombscargle` for one light curve or for a batch of n.
 

@@ -36,7 +36,7 @@ PLAIN = (".fits", ".fit", ".fts")
 """Ends of names of files that astropy does not compress."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SkyMaps:
     """Maps of one file.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _COLUMNS = {c.name: c for c in CANDIDATE_COLUMNS}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class StreamCandidates(Result):
     """Candidates of a stream that have become final, the loudest first.
 
