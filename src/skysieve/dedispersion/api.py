@@ -224,7 +224,7 @@ class DedispersionPlan(EnginePlan):
         obs = fb.observation
         return [
             Dedispersed(
-                out, dms, obs.tsamp * made.table.downsamp, made.start, made.table.downsamp,
+                out, dms.copy(), obs.tsamp * made.table.downsamp, made.start, made.table.downsamp,
                 facts["method"] if made.method == "exact" else made.method, made.delay_error, made.loss,
                 self._dm_constant, reference_frequency(obs.freqs, self._ref_freq), facts["device"],
                 seconds * out.size / sum(adds), obs, columns_missing(fb.gaps, made.table.downsamp, made.start, n),

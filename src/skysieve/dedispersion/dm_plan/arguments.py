@@ -24,11 +24,14 @@ Stages = list[tuple["NDArray[np.float64]", int, int, int]]
 
 
 def stages_of(fb: Filterbank, dms: Any, dm_constant: float | None, downsamp: int = 1) -> tuple[Stages, float]:
-    """The stages of the argument ``dms``, a `DMPlan` or a list of DMs; and the dispersion constant."""
+    """The stages of the argument ``dms``, a `DMPlan` or a list of DMs; and the dispersion constant.
+
+    Their DMs are copies: they stay as they are if the caller changes the argument.
+    """
     constant = _dm_constant(dm_constant, dms)
     if isinstance(dms, DMPlan):
         dms.check(fb.observation)
-        return [(s.dms, s.downsamp, dms.nsub, s.per_call) for s in dms.stages], constant
+        return [(s.dms.copy(), s.downsamp, dms.nsub, s.per_call) for s in dms.stages], constant
     listed = _dm_list(dms)
     if fb.observation.dm is not None:
         check_series(fb.observation, listed)
@@ -36,7 +39,7 @@ def stages_of(fb: Filterbank, dms: Any, dm_constant: float | None, downsamp: int
 
 
 def _dm_list(dms: Any) -> NDArray[np.float64]:
-    listed = np.atleast_1d(numbers("dms", in_unit("dms", dms, "pc / cm3")))
+    listed = np.array(numbers("dms", in_unit("dms", dms, "pc / cm3")), ndmin=1)
     if listed.ndim != 1 or listed.size == 0:
         raise ValueError(f"dms has shape {np.shape(dms)}, expected a list of at least one DM")
     if not np.isfinite(listed).all():

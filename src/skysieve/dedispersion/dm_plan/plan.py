@@ -443,7 +443,7 @@ def _list_stages(
         count = math.floor((top - dm_min) / step + 1e-9) + 1
         check_count(count)
         return [Stage(np.round(dm_min + step * np.arange(count), 9), float(step), binning)]
-    listed = np.atleast_1d(numbers("dms", dms))
+    listed = np.array(numbers("dms", dms), ndmin=1)
     if listed.ndim != 1 or len(listed) == 0 or not np.isfinite(listed).all():
         raise ValueError("dms: expected a list of finite numbers, at least one")
     if (listed < 0).any() or (np.diff(listed) <= 0).any():
