@@ -80,6 +80,19 @@ def test_arrays_of_dms_that_change_later_change_nothing():
     assert before.dms.tolist() == after.dms.tolist() == [90, 100, 110]
 
 
+def test_units_of_dms_are_part_of_the_question():
+    u = pytest.importorskip("astropy.units")
+    fb, thin = night(1), u.pc / u.m**3
+    for dms, expected in (([0, 3e7] * thin, [0, 30]), ([0, 3e7], [0, 3e7]), ([0, 30], [0, 30])):
+        if max(expected) > 1e3:
+            with pytest.raises(ValueError, match=r"DM 3e\+07"):
+                dedisperse(fb, dms, threads=1)
+        else:
+            np.testing.assert_allclose(dedisperse(fb, dms, threads=1).dms, expected, rtol=1e-12)
+    with pytest.raises(ValueError, match="dms has the unit m"):
+        dedisperse(fb, [0, 30] * u.m, threads=1)
+
+
 def test_other_data_have_other_plans():
     short, wide = night(1, duration=2), night(1).read().astype(np.uint16)
     other = Filterbank.from_array(wide, fch1=1400, foff=-8, tsamp=1e-3)

@@ -19,7 +19,7 @@ from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.plan import Plan
 from skysieve.dedispersion.contract import Engine, Room, Source, Table, sum_dtype
 from skysieve.dedispersion.data.filterbank import Filterbank
-from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.data.observation import Observation, in_unit
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 from skysieve.dedispersion.dm_plan.plan import DMPlan
 
@@ -357,7 +357,7 @@ def _data_key(fb: Filterbank) -> tuple[Hashable, ...]:
 def _dms_key(dms: Any) -> Hashable:
     if isinstance(dms, DMPlan):
         return dms.to_json()
-    listed = np.asarray(dms)
+    listed = np.asarray(in_unit("dms", dms, "pc / cm3"))
     if listed.dtype.kind not in "uif":
         raise TypeError(f"dms has dtype {listed.dtype}")
     return listed.shape, listed.dtype.str, listed.tobytes()
