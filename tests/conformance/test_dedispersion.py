@@ -361,6 +361,17 @@ def test_written_series_return(tmp_path):
         result.write(tmp_path / "out", format="fits")
 
 
+@pytest.mark.parametrize(
+    ("ref_freq", "where"),
+    [("bottom", "across the band"), ("infinity", "from ref_freq='infinity' to the bottom of the band"),
+     (300.0, r"from the top of the band to ref_freq=300\.0")],
+)  # fmt: skip
+def test_a_delay_that_is_too_long_is_named(ref_freq, where):
+    fb = Filterbank.from_array(np.zeros((2, 2000), np.uint8), fch1=1400, foff=-2, tsamp=1e-3)
+    with pytest.raises(ValueError, match=rf"the delay of DM 1e\+06 {where} is \d+ samples; the data have 2000"):
+        dedisperse(fb, [1e6], ref_freq=ref_freq)
+
+
 def test_progress_ends_at_its_total():
     fb = Filterbank.from_array(np.zeros((8, 2000), np.uint8), fch1=1400, foff=-2, tsamp=1e-3)
     seen = []

@@ -104,7 +104,7 @@ class DedispersionPlan(EnginePlan):
                 )
                 for listed, binning, bands, call in stages
             ]  # fmt: skip
-            counts = _valid(fb, self._dms, made)
+            counts = _valid(fb, self._dms, made, ref_freq)
             self._kind, self._ref_freq = Kind.of(fb), ref_freq
             reserved, where = _check_result(fb, self._dms, counts), device_for(fb, device)
             # the memory budget of a GPU leaves room for results there
@@ -201,7 +201,7 @@ class DedispersionPlan(EnginePlan):
         began = time.perf_counter()
         for one in self._made:
             check_binning(fb, one.table.downsamp)
-        counts = _valid(fb, self._dms, self._made)
+        counts = _valid(fb, self._dms, self._made, self._ref_freq)
         _check_result(fb, self._dms, counts)
         outs = self._result_arrays(fb, counts)
         engine.rebind(Cleaned(fb, mask, self._block))
@@ -330,7 +330,8 @@ def dedisperse(
         "subband": number of subbands (by default 32, or the plan's) and of DMs that share them (by default as many as
         ``max_loss``, or 0.02 if that is 0, allows; or the plan's).
     ref_freq : {"top", "centre", "bottom", "infinity"} or float
-        Frequency (MHz) at which arrival times are given.
+        Frequency (MHz) at which arrival times are given.  Columns begin at the start of the data or later: above the
+        band, pulses are left out that would have arrived before the data.
     dm_constant : float, optional
         MHz^2 s cm^3 / pc; by default 1/2.41e-4 (PRESTO, TEMPO), or the plan's.
     mask : Mask, optional
@@ -394,7 +395,9 @@ def dedisperse(
     return found if isinstance(dms, DMPlan) else found[0]
 
 
-def _valid(fb: Filterbank, dms: list[NDArray[np.float64]], made: list[Tabled]) -> list[int]:
+def _valid(
+    fb: Filterbank, dms: list[NDArray[np.float64]], made: list[Tabled], ref_freq: Reference | float
+) -> list[int]:
     """Binned samples of each stage's series, for which all channels have data.
 
     Raises
@@ -407,8 +410,13 @@ def _valid(fb: Filterbank, dms: list[NDArray[np.float64]], made: list[Tabled]) -
         table = one.table
         counts.append(fb.nsamp // table.downsamp - table.maxshift)
         if counts[-1] < 1:
+            ref, where = reference_frequency(fb.freqs, ref_freq), "across the band"
+            if ref > fb.freqs.max():
+                where = f"from ref_freq={ref_freq!r} to the bottom of the band"
+            elif ref < fb.freqs.min():
+                where = f"from the top of the band to ref_freq={ref_freq!r}"
             raise ValueError(
-                f"dms: the delay of DM {listed.max():g} across the band is {table.maxshift * table.downsamp} samples; "
+                f"dms: the delay of DM {listed.max():g} {where} is {table.maxshift * table.downsamp} samples; "
                 f"the data have {fb.nsamp}"
             )
     return counts
