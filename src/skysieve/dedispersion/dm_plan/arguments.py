@@ -14,7 +14,7 @@ from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import DM_CONSTANT, in_unit
 
 from .delay_tables import SUBBANDS, Tabled, make_table, widest_call
-from .plan import DMPlan, check_series
+from .plan import DMPlan, check_series, own_dm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,11 +31,14 @@ def stages_of(fb: Filterbank, dms: Any, dm_constant: float | None, downsamp: int
     constant = _dm_constant(dm_constant, dms)
     if isinstance(dms, DMPlan):
         dms.check(fb.observation)
-        return [(s.dms.copy(), s.downsamp, dms.nsub, s.per_call) for s in dms.stages], constant
-    listed = _dm_list(dms)
+        stages = [(s.dms.copy(), s.downsamp, dms.nsub, s.per_call) for s in dms.stages]
+    else:
+        stages = [(_dm_list(dms), downsamp, 0, 0)]
     if fb.observation.dm is not None:
-        check_series(fb.observation, listed)
-    return [(listed, downsamp, 0, 0)], constant
+        for listed, *_ in stages:
+            listed[own_dm(fb.observation, listed)] = 0.0
+            check_series(fb.observation, listed)
+    return stages, constant
 
 
 def _dm_list(dms: Any) -> NDArray[np.float64]:

@@ -352,6 +352,8 @@ def plan(
         made = survey_stages(stages)
     elif chosen == "list":
         made = _list_stages(dms, step, dm_min, dm_max, downsamp)
+        for stage in made:
+            stage.dms[own_dm(obs, stage.dms)] = 0.0
     else:
         top = _dm_max(dm_max, dm_min)
         allowed = _downsamps(downsamp)
@@ -374,11 +376,17 @@ def check_series(obs: Observation, dms: Any) -> None:
     ``dms`` are relative to the DM at which the series was de-dispersed: 0 is that DM.
     """
     if obs.nchan == 1 and np.any(np.asarray(dms) != 0):
-        own = "" if obs.dm is None else f", de-dispersed at DM {obs.dm:g}"
-        which = "" if obs.dm is None else f", which stands for DM {obs.dm:g}"
-        raise ValueError(
-            f"the data are one channel{own}: they cannot be searched over DMs; expected no DMs, or 0 alone{which}"
-        )
+        own = "" if obs.dm is None else f", de-dispersed at DM {obs.dm:.12g}"
+        which = "DM 0 alone" if obs.dm is None else f"DM {obs.dm:.12g} alone, or 0, which stands for it"
+        raise ValueError(f"the data are one channel{own}: they cannot be searched over DMs; expected {which}")
+
+
+def own_dm(obs: Observation, dms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which DMs are the one at which a time series was de-dispersed; none are, if the data are no such series."""
+    same = np.zeros(len(dms), bool)
+    if obs.nchan == 1 and obs.dm is not None:
+        same = np.isclose(dms, obs.dm, rtol=1e-9, atol=0)
+    return same
 
 
 def _rule(rule: str | None, dms: Any, step: float | None, stages: Any) -> str:
