@@ -16,7 +16,7 @@ from skysieve.core.progress import Reporter, reporting
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.data.delays import Reference, reference_frequency
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
-from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.data.observation import Observation, in_unit
 from skysieve.dedispersion.dm_plan.arguments import check_binning, stages_of, tabled
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled, make_table
 from skysieve.dedispersion.dm_plan.plan import DMPlan
@@ -92,6 +92,7 @@ class DedispersionPlan(EnginePlan):
         one_of("method", method, METHODS)
         if not 0 <= max_loss < 1:
             raise ValueError(f"max_loss={max_loss!r}: expected 0 to below 1")
+        width = in_unit("width", width, "s")
         if width is not None and not (math.isfinite(width) and width > 0):
             raise ValueError(f"width={width!r}: expected seconds, above 0")
         with opened(data) as fb:
@@ -105,7 +106,7 @@ class DedispersionPlan(EnginePlan):
                 for listed, binning, bands, call in stages
             ]  # fmt: skip
             counts = _valid(fb, self._dms, made, ref_freq)
-            self._kind, self._ref_freq = Kind.of(fb), ref_freq
+            self._kind, self._ref_freq = Kind.of(fb), in_unit("ref_freq", ref_freq, "MHz")
             reserved, where = _check_result(fb, self._dms, counts), device_for(fb, device)
             # the memory budget of a GPU leaves room for results there
             results = self._result_arrays(fb, counts) if fb.gpu is not None else []

@@ -324,6 +324,13 @@ def plan(
     else:
         with opened(data) as fb:
             obs = fb.observation
+    dm_min, dm_max, dms, step = (
+        in_unit(name, x, "pc / cm3")
+        for name, x in (("dm_min", dm_min), ("dm_max", dm_max), ("dms", dms), ("step", step))
+    )
+    width, resolution, longest = (
+        in_unit(name, x, "s") for name, x in (("width", width), ("resolution", resolution), ("longest", longest))
+    )
     chosen = _rule(rule, dms, step, stages)
     if chosen != "list" or dms is None:
         check_series(obs, np.inf)
@@ -342,9 +349,6 @@ def plan(
     _check_meant(chosen, dms, downsamp, scattering)
     band = Band(obs.centre, obs.band, obs.nchan, obs.tsamp)
     notes: list[str] = []
-    dm_min, dm_max, dms = (
-        in_unit(name, x, "pc / cm3") for name, x in (("dm_min", dm_min), ("dm_max", dm_max), ("dms", dms))
-    )
     if scattering is not None:
         one_of("scattering", scattering, SCATTERING)
         dm_max = _scattering_limit(dm_max, obs.centre, longest, notes)

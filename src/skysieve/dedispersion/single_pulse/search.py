@@ -47,7 +47,7 @@ from skysieve.dedispersion.contract import (
 )
 from skysieve.dedispersion.data.delays import Reference, delay_seconds, reference_frequency
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
-from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.data.observation import Observation, in_unit
 from skysieve.dedispersion.dispatch import (
     EnginePlan,
     Kind,
@@ -220,6 +220,7 @@ def prepare(
     A ``block`` that is too short is refused.  If it is None, the block lasts ``usual_block`` seconds, or longer if it
     has to.
     """
+    block, max_width = in_unit("block", block, "s"), in_unit("max_width", max_width, "s")
     stages, constant = stages_of(fb, dms, dm_constant)
     check_series(fb.observation, np.concatenate([listed for listed, *_ in stages]))
     one_of("method", method, METHODS)
