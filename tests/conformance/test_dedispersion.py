@@ -357,10 +357,19 @@ def test_written_series_return(tmp_path):
             assert back.observation.dm == dm
     assert "4150.0" in (tmp_path / "out_DM10.000.inf").read_text()
     assert "4150.0" in Filterbank.open(tmp_path / "out_DM10.000.tim").observation.extra["rawdatafile"]
-    dedisperse(fb, [0.001], ref_freq="infinity").write(tmp_path / "late")
-    assert "arrival times at inf MHz" in (tmp_path / "late_DM0.00.inf").read_text()
     with pytest.raises(ValueError, match="format='fits'"):
         result.write(tmp_path / "out", format="fits")
+
+
+@pytest.mark.parametrize(
+    ("ref_freq", "where"),
+    [("bottom", "across the band"), ("infinity", "from ref_freq='infinity' to the bottom of the band"),
+     (300.0, r"from the top of the band to ref_freq=300\.0")],
+)  # fmt: skip
+def test_a_delay_that_is_too_long_is_named(ref_freq, where):
+    fb = Filterbank.from_array(np.zeros((2, 2000), np.uint8), fch1=1400, foff=-2, tsamp=1e-3)
+    with pytest.raises(ValueError, match=rf"the delay of DM 1e\+06 {where} is \d+ samples; the data have 2000"):
+        dedisperse(fb, [1e6], ref_freq=ref_freq)
 
 
 def test_progress_ends_at_its_total():

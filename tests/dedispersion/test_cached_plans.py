@@ -10,7 +10,7 @@ import pytest
 
 import skysieve
 from skysieve.core.engine_cache import ENGINES
-from skysieve.dedispersion import Filterbank, Mask, SearchPlan, dedisperse, dispatch, fake, plan, search
+from skysieve.dedispersion import DMPlan, Filterbank, Mask, SearchPlan, dedisperse, dispatch, fake, plan, search
 from skysieve.dedispersion.data.filterbank import ArrayReader
 
 BAND = {"nchan": 32, "duration": 4, "tsamp": 1e-3, "fch1": 1500, "foff": -8}
@@ -61,6 +61,37 @@ def test_series_of_a_second_call():
             fresh = dedisperse(fb, dms, device="cpu", threads=1)
             pairs = zip(found, fresh, strict=True) if isinstance(found, list) else [(found, fresh)]
             assert all(np.array_equal(x.data, y.data) for x, y in pairs)
+
+
+def test_arrays_of_dms_that_change_later_change_nothing():
+    fb, dms = night(1), np.array([90.0, 100.0, 110.0])
+    series, chosen = dedisperse(fb, dms, threads=1), plan(fb, dms=dms)
+    with SearchPlan(fb, dms, threads=1) as own:
+        [first] = search(fb, dms, threads=1).dm
+        dms += 500
+        assert search(fb, [90.0, 100.0, 110.0], threads=1).dm.tolist() == [first] == own.execute(fb).dm.tolist()
+    assert series.dms.tolist() == chosen.stages[0].dms.tolist() == [90, 100, 110]
+    series.dms[:] = 0
+    assert dedisperse(fb, [90.0, 100.0, 110.0], threads=1).dms.tolist() == [90, 100, 110]
+    [before] = dedisperse(fb, chosen, threads=1)
+    text = chosen.to_json()
+    chosen.stages[0].dms[:] = 7
+    [after] = dedisperse(fb, DMPlan.from_json(text), threads=1)
+    assert before.dms.tolist() == after.dms.tolist() == [90, 100, 110]
+
+
+def test_units_of_dms_are_part_of_the_question():
+    from astropy import units as u
+
+    fb, thin = night(1), u.pc / u.m**3
+    for dms, expected in (([0, 3e7] * thin, [0, 30]), ([0, 3e7], [0, 3e7]), ([0, 30], [0, 30])):
+        if max(expected) > 1e3:
+            with pytest.raises(ValueError, match=r"DM 3e\+07"):
+                dedisperse(fb, dms, threads=1)
+        else:
+            np.testing.assert_allclose(dedisperse(fb, dms, threads=1).dms, expected, rtol=1e-12)
+    with pytest.raises(ValueError, match="dms has the unit m"):
+        dedisperse(fb, [0, 30] * u.m, threads=1)
 
 
 def test_other_data_have_other_plans():

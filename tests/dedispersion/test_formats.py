@@ -8,7 +8,8 @@ import warnings
 import numpy as np
 import pytest
 
-from skysieve.dedispersion import BadFile, Filterbank, write_dat, write_fil, write_tim
+from skysieve.dedispersion import BadFile, Filterbank, dedisperse, write_dat, write_fil, write_tim
+from skysieve.dedispersion.data.delays import sample_delays
 from skysieve.dedispersion.data.observation import degrees_to_packed, packed_to_degrees
 from skysieve.dedispersion.data.psrfits import PsrfitsReader
 from skysieve.dedispersion.data.sigproc import header_bytes, pack
@@ -347,6 +348,21 @@ def test_time_series_out_and_in(tmp_path):
     assert (third.observation.top, third.observation.band) == (1400.0, 12.0)
     with pytest.raises(ValueError, match="one dimension"):
         write_dat(tmp_path / "u.dat", np.zeros((2, 3)), fb.observation, dm=0)
+
+
+@pytest.mark.parametrize("ref_freq", ["top", "infinity", "bottom", "centre", 385.0])
+@pytest.mark.parametrize("kind", ["dat", "tim"])
+def test_times_of_written_series_are_those_at_the_top(tmp_path, ref_freq, kind):
+    x = np.zeros((32, 9000), np.uint8)
+    fb = Filterbank.from_array(x, fch1=400, foff=-1, tsamp=1e-3, tstart=59000.25)
+    for row, late in zip(x, sample_delays(fb.freqs, np.array([60.0]), 1e-3)[0], strict=True):
+        row[4000 + late : 4004 + late] = 1
+    for downsamp in (1, 4):
+        result = dedisperse(fb, [30.0, 60.0], ref_freq=ref_freq, downsamp=downsamp)
+        series = Filterbank.open(result.write(tmp_path / f"s{downsamp}", format=kind)[1])
+        peak = int(series.read()[0].argmax())
+        seconds = (series.observation.tstart - 59000.25) * 86400 + peak * series.tsamp
+        assert abs(seconds - 4.0) < 2e-3 * downsamp  # derived: shifts are rounded, and so are MJDs
 
 
 def test_inconsistent_time_series_are_refused(tmp_path):

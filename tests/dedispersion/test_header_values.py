@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.dedispersion.test_formats import PLAIN, data, header, psrfits
 
-from skysieve.dedispersion import BadFile, Filterbank, dedisperse, plan, search, write_dat, write_tim
+from skysieve.dedispersion import BadFile, Filterbank, dedisperse, inject, plan, search, write_dat, write_tim
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,10 @@ def test_a_series_is_searched_at_its_own_dm_only(tmp_path, kind):
     series = Filterbank.open(tmp_path / f"a.{kind}")
     found = search(series, [0.0])
     assert (found.dm[0], found.time[0]) == (112.5, pytest.approx(7.005, abs=2e-3))
-    said = "one channel, de-dispersed at DM 112.5: they cannot be searched over DMs; expected no DMs, or 0 alone"
+    assert search(series, [112.5]).dm.tolist() == search(series, plan(series, dms=[112.5])).dm.tolist() == [112.5]
+    assert np.array_equal(dedisperse(series, [112.5]).data[0], values)
+    assert plan(series, dms=[112.5]).dms.tolist() == [0]
+    said = "one channel, de-dispersed at DM 112.5: they cannot be searched over DMs; expected DM 112.5 alone, or 0"
     for work in (
         lambda: search(series, [0.0, 10.0]), lambda: dedisperse(series, [5.0]), lambda: plan(series, 500),
         lambda: plan(series, dm_max=500, step=1),
@@ -103,6 +106,39 @@ def test_quantities_are_converted():
     assert dms.dms.max() == pytest.approx(plan(plain, 30).dms.max())
     with pytest.raises(ValueError, match="fch1 has the unit s; one that converts to MHz is expected"):
         Filterbank.from_array(x, fch1=400 * u.s, foff=-1, tsamp=1e-3)
+
+
+def test_quantities_of_pulses_plans_and_references_are_converted():
+    from astropy import units as u
+
+    x, dm = np.random.default_rng(1).integers(90, 110, (32, 6000)).astype(np.uint8), u.pc / u.m**3
+    plain = Filterbank.from_array(x, fch1=400, foff=-1, tsamp=1e-3)
+    one = inject(plain, dm=30, time=2.5, snr=30, width=4e-3, scatter=1e-3)
+    fb = inject(plain, dm=30e6 * dm, time=2500 * u.ms, snr=30, width=4 * u.ms, scatter=1 * u.ms)
+    assert np.array_equal(fb.read(), one.read())
+    for given, same in (
+        ({"dm_min": 10e6 * dm, "step": 1e6 * dm}, {"dm_min": 10, "step": 1}),
+        ({"width": 2 * u.ms}, {"width": 2e-3}),
+        ({"rule": "presto", "resolution": 1 * u.ms}, {"rule": "presto", "resolution": 1e-3}),
+        ({"scattering": "bhat2004", "longest": 2 * u.ms}, {"scattering": "bhat2004", "longest": 2e-3}),
+    ):
+        np.testing.assert_allclose(plan(fb, 50, **given).dms, plan(fb, 50, **same).dms, rtol=1e-12)
+    for _ in range(2):  # the second time with the plan of the first
+        a, b = (dedisperse(fb, [30.0], ref_freq=f, width=w) for f, w in ((0.5 * u.GHz, 1 * u.ms), (500, 1e-3)))
+        assert np.array_equal(a.data, b.data)
+        assert a.ref_freq == b.ref_freq == 500
+        a, b = (search(fb, [30.0], ref_freq=f, max_width=w, block=t) for f, w, t in (
+            (0.5 * u.GHz, 0.1 * u.s, 3000 * u.ms), (500, 0.1, 3.0)))  # fmt: skip
+        assert a.time.tolist() == b.time.tolist() != []
+    for name, bad in (("time", 5 * u.m), ("width", 1 * u.GHz)):
+        with pytest.raises(ValueError, match=f"{name} has the unit"):
+            inject(plain, **{"dm": 30, "time": 2.5, "snr": 30, "width": 4e-3, name: bad})
+    for name in ("dm_min", "step", "width"):
+        with pytest.raises(ValueError, match=f"{name} has the unit m;"):
+            plan(fb, 50, **{name: 1 * u.m})
+    for work in (search, dedisperse):
+        with pytest.raises(ValueError, match="ref_freq has the unit m;"):
+            work(fb, [30.0], ref_freq=1 * u.m)
 
 
 def test_frequencies_in_hz_are_refused():

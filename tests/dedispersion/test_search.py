@@ -551,6 +551,32 @@ def test_arrival_times_do_not_depend_on_the_reference(pulses, ref_freq):
     np.testing.assert_allclose((other.mjd_top - other.mjd_infinite) * 86400, late, atol=2e-6)  # the step of an MJD
 
 
+@pytest.mark.parametrize("ref_freq", ["centre", "bottom", "infinity", 300.0])
+def test_what_is_found_does_not_depend_on_the_reference(ref_freq):
+    """Also pulses that would have arrived before the data at that frequency."""
+    fb = in_memory(fake(
+        nchan=32, duration=10, tsamp=1e-3, fch1=400, foff=-2, dm=60, times=[0.4, 1.2, 7.3, 8.9], width=4e-3, snr=30,
+        seed=3,
+    ))  # fmt: skip
+    dms = plan(fb, stages=[(50, 60, 5, 1), (60, 70, 5, 2)])
+    top, other = (search(fb, dms, threads=1, ref_freq=r) for r in ("top", ref_freq))
+    assert len(top) == 4
+    for name in ("snr", "width", "members", "downsamp"):
+        assert np.array_equal(getattr(top, name), getattr(other, name))
+    for name in ("dm", "mjd_top", "mjd_infinite"):
+        np.testing.assert_allclose(getattr(other, name), getattr(top, name), rtol=1e-12, atol=1e-11)
+    late = delay_seconds(400.0, other.dm, other.ref_freq)
+    np.testing.assert_allclose(other.time + late, top.time, atol=1e-9)
+    e, binned = other.events, 1e-3 * other.events.downsamp
+    np.testing.assert_allclose(e.time + delay_seconds(400.0, e.dm, other.ref_freq), top.events.time, atol=1e-9)
+    assert np.all(np.abs((e.sample + e.width_samples * e.downsamp / 2) * 1e-3 - e.time) <= binned / 2 + 1e-9)
+    np.testing.assert_allclose(other.until + delay_seconds(400.0, top.dms, other.ref_freq), top.until, atol=1e-9)
+    with StreamSearch(fb.observation, dms, threads=1, ref_freq=ref_freq) as live:
+        found = live.execute([(0, fb.block(0, fb.nsamp).T)])
+    for name in ("snr", "dm", "time", "mjd_top", "sample"):
+        assert np.array_equal(found.columns[name], getattr(other, name))
+
+
 def test_more_events_than_memory_stop_the_search(pulses, monkeypatch):
     monkeypatch.setattr("skysieve.dedispersion.single_pulse.search.EVENT_BYTES", 2**20)
     with pytest.raises(ValueError, match=r"threshold=0\.5: more than 64 events"):

@@ -16,7 +16,7 @@ from skysieve.core.progress import Reporter, reporting
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.data.delays import Reference, reference_frequency
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
-from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.data.observation import Observation, in_unit
 from skysieve.dedispersion.dm_plan.arguments import check_binning, stages_of, tabled
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled, make_table
 from skysieve.dedispersion.dm_plan.plan import DMPlan
@@ -92,6 +92,7 @@ class DedispersionPlan(EnginePlan):
         one_of("method", method, METHODS)
         if not 0 <= max_loss < 1:
             raise ValueError(f"max_loss={max_loss!r}: expected 0 to below 1")
+        width = in_unit("width", width, "s")
         if width is not None and not (math.isfinite(width) and width > 0):
             raise ValueError(f"width={width!r}: expected seconds, above 0")
         with opened(data) as fb:
@@ -104,8 +105,8 @@ class DedispersionPlan(EnginePlan):
                 )
                 for listed, binning, bands, call in stages
             ]  # fmt: skip
-            counts = _valid(fb, self._dms, made)
-            self._kind, self._ref_freq = Kind.of(fb), ref_freq
+            counts = _valid(fb, self._dms, made, ref_freq)
+            self._kind, self._ref_freq = Kind.of(fb), in_unit("ref_freq", ref_freq, "MHz")
             reserved, where = _check_result(fb, self._dms, counts), device_for(fb, device)
             # the memory budget of a GPU leaves room for results there
             results = self._result_arrays(fb, counts) if fb.gpu is not None else []
@@ -201,7 +202,7 @@ class DedispersionPlan(EnginePlan):
         began = time.perf_counter()
         for one in self._made:
             check_binning(fb, one.table.downsamp)
-        counts = _valid(fb, self._dms, self._made)
+        counts = _valid(fb, self._dms, self._made, self._ref_freq)
         _check_result(fb, self._dms, counts)
         outs = self._result_arrays(fb, counts)
         engine.rebind(Cleaned(fb, mask, self._block))
@@ -224,7 +225,7 @@ class DedispersionPlan(EnginePlan):
         obs = fb.observation
         return [
             Dedispersed(
-                out, dms, obs.tsamp * made.table.downsamp, made.start, made.table.downsamp,
+                out, dms.copy(), obs.tsamp * made.table.downsamp, made.start, made.table.downsamp,
                 facts["method"] if made.method == "exact" else made.method, made.delay_error, made.loss,
                 self._dm_constant, reference_frequency(obs.freqs, self._ref_freq), facts["device"],
                 seconds * out.size / sum(adds), obs, columns_missing(fb.gaps, made.table.downsamp, made.start, n),
@@ -330,7 +331,8 @@ def dedisperse(
         "subband": number of subbands (by default 32, or the plan's) and of DMs that share them (by default as many as
         ``max_loss``, or 0.02 if that is 0, allows; or the plan's).
     ref_freq : {"top", "centre", "bottom", "infinity"} or float
-        Frequency (MHz) at which arrival times are given.
+        Frequency (MHz) at which arrival times are given.  Columns begin at the start of the data or later: above the
+        band, pulses are left out that would have arrived before the data.
     dm_constant : float, optional
         MHz^2 s cm^3 / pc; by default 1/2.41e-4 (PRESTO, TEMPO), or the plan's.
     mask : Mask, optional
@@ -394,7 +396,9 @@ def dedisperse(
     return found if isinstance(dms, DMPlan) else found[0]
 
 
-def _valid(fb: Filterbank, dms: list[NDArray[np.float64]], made: list[Tabled]) -> list[int]:
+def _valid(
+    fb: Filterbank, dms: list[NDArray[np.float64]], made: list[Tabled], ref_freq: Reference | float
+) -> list[int]:
     """Binned samples of each stage's series, for which all channels have data.
 
     Raises
@@ -407,8 +411,13 @@ def _valid(fb: Filterbank, dms: list[NDArray[np.float64]], made: list[Tabled]) -
         table = one.table
         counts.append(fb.nsamp // table.downsamp - table.maxshift)
         if counts[-1] < 1:
+            ref, where = reference_frequency(fb.freqs, ref_freq), "across the band"
+            if ref > fb.freqs.max():
+                where = f"from ref_freq={ref_freq!r} to the bottom of the band"
+            elif ref < fb.freqs.min():
+                where = f"from the top of the band to ref_freq={ref_freq!r}"
             raise ValueError(
-                f"dms: the delay of DM {listed.max():g} across the band is {table.maxshift * table.downsamp} samples; "
+                f"dms: the delay of DM {listed.max():g} {where} is {table.maxshift * table.downsamp} samples; "
                 f"the data have {fb.nsamp}"
             )
     return counts

@@ -19,7 +19,7 @@ from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.plan import Plan
 from skysieve.dedispersion.contract import Engine, Room, Source, Table, sum_dtype
 from skysieve.dedispersion.data.filterbank import Filterbank
-from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.data.observation import Observation, in_unit
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 from skysieve.dedispersion.dm_plan.plan import DMPlan
 
@@ -357,14 +357,16 @@ def _data_key(fb: Filterbank) -> tuple[Hashable, ...]:
 def _dms_key(dms: Any) -> Hashable:
     if isinstance(dms, DMPlan):
         return dms.to_json()
-    listed = np.asarray(dms)
+    listed = np.asarray(in_unit("dms", dms, "pc / cm3"))
     if listed.dtype.kind not in "uif":
         raise TypeError(f"dms has dtype {listed.dtype}")
     return listed.shape, listed.dtype.str, listed.tobytes()
 
 
 def _plain(value: Any) -> Hashable:
-    """An option as part of a key, with its type: 1 and True are different options."""
+    """An option as part of a key, with its type: 1 and True are different options; and with its unit, if it has one."""
+    if getattr(value, "unit", None) is not None:
+        return str(value.unit), _plain(value.value)
     if isinstance(value, list | tuple | np.ndarray):
         return tuple(_plain(one) for one in value)
     return type(value), value

@@ -15,6 +15,7 @@ from skysieve.core.arrays import to_host
 from skysieve.core.checks import one_of
 from skysieve.core.files import written
 from skysieve.core.result import Result, npz_arrays
+from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import Observation
 
 if TYPE_CHECKING:
@@ -175,24 +176,29 @@ class Dedispersed(Result):
         Returns
         -------
         list of Path
+
+        Notes
+        -----
+        Times in these files are those at the top of the band: with another ``ref_freq`` the start time of each series
+        is later, or earlier, by the delay of its DM between the two frequencies.
         """
         from skysieve.dedispersion.data.write import write_dat, write_tim
 
         one_of("format", format, SERIES_FORMATS)
-        obs = self.observation.replace(tstart=self.observation.tstart + self.start * self.tsamp / 86400)
-        digits = name_digits(self.dms + (obs.dm or 0.0)) if digits is None else digits
+        late = delay_seconds(self.observation.top, self.dms, self.ref_freq, self.dm_constant)
+        starts = self.observation.tstart + (self.start * self.tsamp + late) / 86400
+        digits = name_digits(self.dms + (self.observation.dm or 0.0)) if digits is None else digits
         base_dm = self.observation.dm or 0.0  # of a series that was de-dispersed before
         paths = []
-        ref = None if self.ref_freq == self.observation.top else self.ref_freq
-        for dm, series in zip(self.dms + base_dm, self.data, strict=True):
+        for dm, begin, series in zip(self.dms + base_dm, starts, self.data, strict=True):
+            obs = self.observation.replace(tstart=float(begin))
             path = series_path(stem, dm, digits, format)
             if format == "dat":
                 write_dat(
-                    path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, ref_freq=ref,
-                    gaps=self.gaps,
+                    path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, gaps=self.gaps
                 )  # fmt: skip
             else:
-                write_tim(path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, ref_freq=ref)
+                write_tim(path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant)
             paths.append(path)
         return paths
 

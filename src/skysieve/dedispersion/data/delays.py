@@ -11,7 +11,7 @@ import numpy as np
 
 from skysieve.core.arrays import as_float64, to_host
 
-from .observation import DM_CONSTANT
+from .observation import DM_CONSTANT, in_unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,6 +46,7 @@ def numbers(name: str, given: object) -> NDArray[np.float64]:
 
 def reference_frequency(freqs: NDArray[np.float64], ref_freq: str | float) -> float:
     """``"top" | "centre" | "bottom" | "infinity"`` or MHz, as MHz (``inf`` for infinity)."""
+    ref_freq = in_unit("ref_freq", ref_freq, "MHz")
     if isinstance(ref_freq, str):
         if ref_freq not in REFERENCES:
             raise ValueError(f"ref_freq={ref_freq!r}: expected one of {', '.join(map(repr, REFERENCES))}, or MHz")

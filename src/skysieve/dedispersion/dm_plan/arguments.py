@@ -14,7 +14,7 @@ from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import DM_CONSTANT, in_unit
 
 from .delay_tables import SUBBANDS, Tabled, make_table, widest_call
-from .plan import DMPlan, check_series
+from .plan import DMPlan, check_series, own_dm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,19 +24,25 @@ Stages = list[tuple["NDArray[np.float64]", int, int, int]]
 
 
 def stages_of(fb: Filterbank, dms: Any, dm_constant: float | None, downsamp: int = 1) -> tuple[Stages, float]:
-    """The stages of the argument ``dms``, a `DMPlan` or a list of DMs; and the dispersion constant."""
+    """The stages of the argument ``dms``, a `DMPlan` or a list of DMs; and the dispersion constant.
+
+    Their DMs are copies: they stay as they are if the caller changes the argument.
+    """
     constant = _dm_constant(dm_constant, dms)
     if isinstance(dms, DMPlan):
         dms.check(fb.observation)
-        return [(s.dms, s.downsamp, dms.nsub, s.per_call) for s in dms.stages], constant
-    listed = _dm_list(dms)
+        stages = [(s.dms.copy(), s.downsamp, dms.nsub, s.per_call) for s in dms.stages]
+    else:
+        stages = [(_dm_list(dms), downsamp, 0, 0)]
     if fb.observation.dm is not None:
-        check_series(fb.observation, listed)
-    return [(listed, downsamp, 0, 0)], constant
+        for listed, *_ in stages:
+            listed[own_dm(fb.observation, listed)] = 0.0
+            check_series(fb.observation, listed)
+    return stages, constant
 
 
 def _dm_list(dms: Any) -> NDArray[np.float64]:
-    listed = np.atleast_1d(numbers("dms", in_unit("dms", dms, "pc / cm3")))
+    listed = np.array(numbers("dms", in_unit("dms", dms, "pc / cm3")), ndmin=1)
     if listed.ndim != 1 or listed.size == 0:
         raise ValueError(f"dms has shape {np.shape(dms)}, expected a list of at least one DM")
     if not np.isfinite(listed).all():

@@ -325,6 +325,13 @@ def plan(
     else:
         with opened(data) as fb:
             obs = fb.observation
+    dm_min, dm_max, dms, step = (
+        in_unit(name, x, "pc / cm3")
+        for name, x in (("dm_min", dm_min), ("dm_max", dm_max), ("dms", dms), ("step", step))
+    )
+    width, resolution, longest = (
+        in_unit(name, x, "s") for name, x in (("width", width), ("resolution", resolution), ("longest", longest))
+    )
     chosen = _rule(rule, dms, step, stages)
     if chosen != "list" or dms is None:
         check_series(obs, np.inf)
@@ -343,9 +350,6 @@ def plan(
     _check_meant(chosen, dms, downsamp, scattering)
     band = Band(obs.centre, obs.band, obs.nchan, obs.tsamp)
     notes: list[str] = []
-    dm_min, dm_max, dms = (
-        in_unit(name, x, "pc / cm3") for name, x in (("dm_min", dm_min), ("dm_max", dm_max), ("dms", dms))
-    )
     if scattering is not None:
         one_of("scattering", scattering, SCATTERING)
         dm_max = _scattering_limit(dm_max, obs.centre, longest, notes)
@@ -353,6 +357,8 @@ def plan(
         made = survey_stages(stages)
     elif chosen == "list":
         made = _list_stages(dms, step, dm_min, dm_max, downsamp)
+        for stage in made:
+            stage.dms[own_dm(obs, stage.dms)] = 0.0
     else:
         top = _dm_max(dm_max, dm_min)
         allowed = _downsamps(downsamp)
@@ -375,11 +381,17 @@ def check_series(obs: Observation, dms: Any) -> None:
     ``dms`` are relative to the DM at which the series was de-dispersed: 0 is that DM.
     """
     if obs.nchan == 1 and np.any(np.asarray(dms) != 0):
-        own = "" if obs.dm is None else f", de-dispersed at DM {obs.dm:g}"
-        which = "" if obs.dm is None else f", which stands for DM {obs.dm:g}"
-        raise ValueError(
-            f"the data are one channel{own}: they cannot be searched over DMs; expected no DMs, or 0 alone{which}"
-        )
+        own = "" if obs.dm is None else f", de-dispersed at DM {obs.dm:.12g}"
+        which = "DM 0 alone" if obs.dm is None else f"DM {obs.dm:.12g} alone, or 0, which stands for it"
+        raise ValueError(f"the data are one channel{own}: they cannot be searched over DMs; expected {which}")
+
+
+def own_dm(obs: Observation, dms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which DMs are the one at which a time series was de-dispersed; none are, if the data are no such series."""
+    same = np.zeros(len(dms), bool)
+    if obs.nchan == 1 and obs.dm is not None:
+        same = np.isclose(dms, obs.dm, rtol=1e-9, atol=0)
+    return same
 
 
 def _rule(rule: str | None, dms: Any, step: float | None, stages: Any) -> str:
@@ -444,7 +456,7 @@ def _list_stages(
         count = math.floor((top - dm_min) / step + 1e-9) + 1
         check_count(count)
         return [Stage(np.round(dm_min + step * np.arange(count), 9), float(step), binning)]
-    listed = np.atleast_1d(numbers("dms", dms))
+    listed = np.array(numbers("dms", dms), ndmin=1)
     if listed.ndim != 1 or len(listed) == 0 or not np.isfinite(listed).all():
         raise ValueError("dms: expected a list of finite numbers, at least one")
     if (listed < 0).any() or (np.diff(listed) <= 0).any():

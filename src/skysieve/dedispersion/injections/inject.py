@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.dedispersion.data.filterbank import Filterbank, as_filterbank
-from skysieve.dedispersion.data.observation import DM_CONSTANT
+from skysieve.dedispersion.data.observation import DM_CONSTANT, in_unit
 from skysieve.dedispersion.data.simulate import PulseReader, check_scatter, top_hat, whole_reader
 
 from .grid import PulseGrid
@@ -90,6 +90,10 @@ def inject(
     >>> int(one.read().sum(dtype=int) - fb.read().sum(dtype=int)) > 0
     True
     """
+    time, width, scatter = (
+        in_unit(name, value, "s") for name, value in (("time", time), ("width", width), ("scatter", scatter))
+    )
+    dm = in_unit("dm", dm, "pc / cm3")
     for name, value in (("snr", snr), ("width", width)):
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name}={value!r}: expected a number above 0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -207,10 +207,14 @@ class Candidates(Result):
             found.append(vetoed_text(self.vetoed))
         if len(self.dropped):
             found.append(dropped_text(self.dropped, self.observation))
-        if len(self.until) and self.searched - self.until[-1] > 1.5 * self.observation.tsamp:
+        obs, cut = self.observation, 0.0
+        if len(self.until):
+            late = float(delay_seconds(obs.top, self.dms[-1], self.ref_freq, self.dm_constant))
+            cut = self.searched - (self.until[-1] + late)
+        if cut > 1.5 * obs.tsamp:
             found.append(
                 f"not searched: pulses of DM {self.dms[-1]:g} that arrive after {self.until[-1]:.6g} s, "
-                f"{self.searched - self.until[-1]:.4g} s before the end of the data (at lower DMs later, up to "
+                f"{cut:.4g} s before the end of the data (at lower DMs later, up to "
                 f"{self.until[0]:.6g} s at DM {self.dms[0]:g}): their sweep is cut by the end"
             )
         return found
@@ -386,6 +390,15 @@ def columns_of(
         "time_last": extreme(events.time + events.width / 2, False),
         "peaks": peaks_of(events, group, best),
     }, group  # fmt: skip
+
+
+def events_at(events: Events, ref_freq: float, obs: Observation, dm_constant: float) -> Events:
+    """Events of a search, whose times are those at the top of the band, with times and samples at ``ref_freq``."""
+    if ref_freq == obs.top:
+        return events
+    late = delay_seconds(obs.top, events.dm, ref_freq, dm_constant)
+    steps = np.rint(late / (obs.tsamp * events.downsamp)).astype(np.int64)
+    return replace(events, time=events.time - late, sample=events.sample - steps * events.downsamp)
 
 
 def peaks_of(events: Events, group: NDArray[np.int64], best: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -45,9 +45,9 @@ from skysieve.dedispersion.contract import (
     block_parts,
     check_events,
 )
-from skysieve.dedispersion.data.delays import Reference, reference_frequency
+from skysieve.dedispersion.data.delays import Reference, delay_seconds, reference_frequency
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
-from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.data.observation import Observation, in_unit
 from skysieve.dedispersion.dispatch import (
     EnginePlan,
     Kind,
@@ -62,7 +62,7 @@ from skysieve.dedispersion.dm_plan.arguments import Stages, check_binning, stage
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
 
-from .candidates import Candidates, Events, columns_of, event_order
+from .candidates import Candidates, Events, columns_of, event_order, events_at
 from .grouping import Response, compile_beside
 from .vetting import Vetting, gone_in
 
@@ -155,14 +155,14 @@ class Job:
             )
         return found
 
-    def response(self, obs: Observation, ref_freq: float) -> Response:
+    def response(self, obs: Observation) -> Response:
         """What groups the events."""
         dms, rank = self.dms
         widest = np.zeros(len(dms))
         binnings = np.concatenate([np.full(len(dms), binning) for dms, binning, *_ in self.stages])
         np.maximum.at(widest, rank, binnings * self.boxes[-1] * self.tsamp)
         return Response.of(
-            obs, dms, ref_freq, self.dm_constant, widest, self.boxes[-1], self.threshold, self.excess, self.every
+            obs, dms, obs.top, self.dm_constant, widest, self.boxes[-1], self.threshold, self.excess, self.every
         )
 
     def look(
@@ -189,7 +189,7 @@ class Job:
         return parts
 
     def events(self, raw: list[NDArray[np.float64]], obs: Observation) -> tuple[Events, NDArray[np.float64]]:
-        """The events of all tables with their DMs, times and widths; and all DMs, rising."""
+        """The events of all tables with their DMs, times at the top of the band and widths; and all DMs, rising."""
         base = obs.dm or 0.0
         dms_all, rank = self.dms
         offset, parts = 0, []
@@ -212,7 +212,7 @@ class Job:
 def prepare(
     fb: Filterbank, dms: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
     buffer: int | None, block: float | None, excess: float, dip: float, method: str, max_loss: float,
-    ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS, baseline: bool = True,
+    dm_constant: float | None, usual_block: float = BLOCK_SECONDS, baseline: bool = True,
     max_width: float | None = None,
 ) -> Job:  # fmt: skip
     """Check the arguments of `search` and make the tables of delays; no data are read.
@@ -220,6 +220,7 @@ def prepare(
     A ``block`` that is too short is refused.  If it is None, the block lasts ``usual_block`` seconds, or longer if it
     has to.
     """
+    block, max_width = in_unit("block", block, "s"), in_unit("max_width", max_width, "s")
     stages, constant = stages_of(fb, dms, dm_constant)
     check_series(fb.observation, np.concatenate([listed for listed, *_ in stages]))
     one_of("method", method, METHODS)
@@ -232,7 +233,7 @@ def prepare(
     made = []
     for listed, binning, nsub, call in stages:
         check_binning(fb, binning)
-        made.append(tabled(fb, listed, binning, method, max_loss, None, nsub, call, ref_freq, constant))
+        made.append(tabled(fb, listed, binning, method, max_loss, None, nsub, call, "top", constant))
     return Job(
         stages, made, constant, float(threshold), boxes, kind, DETECTORS[detector].every, float(excess), float(dip),
         length, fb.tsamp, bool(baseline) and detector == "boxcar",
@@ -299,10 +300,11 @@ class SearchPlan(EnginePlan):
         with opened(data) as fb:
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-                excess=excess, dip=dip, method=method, max_loss=max_loss, ref_freq=ref_freq, dm_constant=dm_constant,
-                baseline=baseline, max_width=max_width,
+                excess=excess, dip=dip, method=method, max_loss=max_loss, dm_constant=dm_constant, baseline=baseline,
+                max_width=max_width,
             )  # fmt: skip
-            self._detector, self._ref_freq, self._threads = detector, ref_freq, threads
+            self._detector, self._threads = detector, threads
+            self._ref_freq = reference_frequency(fb.freqs, ref_freq)
             self._most = parse_budget(memory, available_host_memory()) // EVENT_BYTES
             self._looked(fb)
             self._kind, self._nsamp = Kind.of(fb), fb.nsamp
@@ -426,17 +428,19 @@ class SearchPlan(EnginePlan):
         if losses is not None or len(lost.rects):
             raw = kept_events(made, raw, job.boxes, lost, length, joins, looked)
         events, dms_all = job.events(raw, fb.observation)
-        ref = reference_frequency(fb.freqs, self._ref_freq)
-        response = job.response(fb.observation, ref)
+        obs, ref = fb.observation, self._ref_freq
+        response = job.response(obs)
         head = response.group(events).head
         vetoed: dict[str, int] = {}
         if self._veto:
-            vetting = Vetting(fb.observation, ref, job.dm_constant, float(dms_all[-1]), length, job.threshold)
+            vetting = Vetting(obs, obs.top, job.dm_constant, float(dms_all[-1]), length, job.threshold)
             again = _Again(plain, cleaner, lost, whole)
             threads = usable_cores() if self._threads is None else max(1, self._threads)
             limits = lost.start, fb.nsamp
             events, head, vetoed = vetting.vetted(events, head, dms_all, response, again, cleaner, limits, threads)
-        columns, group = columns_of(events, head, dms_all, fb.observation, ref, job.dm_constant)
+        events = events_at(events, ref, obs, job.dm_constant)
+        columns, group = columns_of(events, head, dms_all, obs, ref, job.dm_constant)
+        until = _until(job, looked) - delay_seconds(obs.top, dms_all, ref, job.dm_constant)
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
         removed = cleaner.removed() if cleaner.steps else None
@@ -448,7 +452,7 @@ class SearchPlan(EnginePlan):
             **columns, events=events, group=group, dms=dms_all, threshold=job.threshold, noise=job.noise,
             detector=self._detector, method=facts["method"], device=facts["device"], dm_constant=job.dm_constant,
             ref_freq=ref, searched=fb.duration, seconds=0.0, adds=adds, live=live, observation=fb.observation,
-            dropped=dropped, until=_until(job, looked), removed=removed,
+            dropped=dropped, until=until, removed=removed,
             vetoed=vetoed,
         )  # fmt: skip
 
@@ -625,8 +629,10 @@ def search(
         Look at each candidate again, in its cut-out of the samples, and leave out those that are no dispersed pulses:
         see `vetting.REASONS`.  The result counts them as ``vetoed``.  Data of fewer than 32 channels are not looked at.
         The default is to do so unless nothing is removed (``clean=False``).
-    method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
+    method, max_loss, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
+    ref_freq : {"top", "centre", "bottom", "infinity"} or float
+        Frequency (MHz) at which times are given; what is searched does not depend on it.
 
     Returns
     -------
@@ -784,7 +790,7 @@ def _optimistic(
 
 
 def _until(job: Job, looked: list[Detection]) -> NDArray[np.float64]:
-    """Seconds at which the search of each DM ends, for the rising list of all DMs."""
+    """Seconds, at the top of the band, at which the search of each DM ends, for the rising list of all DMs."""
     rank = job.dms[1]
     ends = [(w.valid.clip(0) + t.start) * t.table.downsamp * job.tsamp for t, w in zip(job.made, looked, strict=True)]
     found = np.full(int(rank.max()) + 1, -np.inf)

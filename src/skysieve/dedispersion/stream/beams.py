@@ -361,11 +361,7 @@ class Segment:
         """The injected pulses, each once, whose candidates have all been returned."""
         if self.injector is None or self.search is None:
             return []
-        settled = math.inf
-        if not last:  # times of the search are those at its reference frequency
-            o, highest = self.observation, self.injector.grid.highest_dm
-            late = float(delay_seconds(o.top, highest, self.search.ref_freq, self._constant))
-            settled = self.search.settled + min(0.0, late)
+        settled = math.inf if last else self.search.settled
         return [replace(one, beam=self.beam, segment=self.number) for one in self.injector.due(settled)]
 
     @property

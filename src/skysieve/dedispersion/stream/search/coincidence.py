@@ -40,9 +40,9 @@ class Coincidence:
         self._held += [(_moment(c) + until, c, now) for c in candidates]
 
     def earliest(self, beam: int, segment: int) -> float:
-        """Seconds in a segment before which none of its candidates is held."""
+        """Seconds in a segment, at the top of the band, before which none of its candidates is held."""
         starts = (
-            one.columns["time"] - one.columns["width"] / 2
+            one.top_time - one.columns["width"] / 2
             for _, one, _ in self._held
             if (one.columns["beam"], one.columns["segment"]) == (beam, segment)
         )

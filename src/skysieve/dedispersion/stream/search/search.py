@@ -25,7 +25,7 @@ from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.dispatch import find_target, make_engine
-from skysieve.dedispersion.single_pulse.candidates import columns_of
+from skysieve.dedispersion.single_pulse.candidates import Events, columns_of, events_at
 from skysieve.dedispersion.single_pulse.search import prepare
 from skysieve.dedispersion.single_pulse.vetting import REASONS, SECONDS, Vetting, gone_in
 
@@ -181,7 +181,7 @@ class StreamSearch(Plan):
         fb = Filterbank([self._held])
         self.job = prepare(
             fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-            excess=excess, dip=dip, method=method, max_loss=max_loss, ref_freq=ref_freq,
+            excess=excess, dip=dip, method=method, max_loss=max_loss,
             dm_constant=dm_constant, usual_block=usual_block, baseline=baseline, max_width=max_width,
         )  # fmt: skip
         self.observation, self.length = observation, self.job.length
@@ -198,7 +198,7 @@ class StreamSearch(Plan):
         if (steps if veto is None else veto) and not self.job.every:
             highest = float(self.dms[-1])
             made = Vetting(
-                observation, self.ref_freq, self.job.dm_constant, highest, self.length, self.job.threshold
+                observation, observation.top, self.job.dm_constant, highest, self.length, self.job.threshold
             )  # fmt: skip
             self._vetting = made if made.usable else None
             wide = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1]
@@ -232,7 +232,7 @@ class StreamSearch(Plan):
         if resident:
             self._move_to_gpu()
         self._resident = resident
-        self._response = self.job.response(observation, self.ref_freq)
+        self._response = self.job.response(observation)
         self.widest = float(self._response.widest.max())
         self._reach = round((LONGEST + 2 * self.widest) / observation.tsamp)
         self._closed = False
@@ -455,7 +455,7 @@ class StreamSearch(Plan):
 
     @property
     def frontier(self) -> float:
-        """Seconds before which all events are known."""
+        """Seconds, at the top of the band, before which all events are known."""
         return float(self._frontiers().min()) if self.low >= 0 else 0.0
 
     @property
@@ -465,7 +465,7 @@ class StreamSearch(Plan):
 
     @property
     def settled(self) -> float:
-        """Seconds before which all candidates have been returned."""
+        """Seconds, at the top of the band, before which all candidates have been returned."""
         return min(self.frontier, self._waiting.first)
 
     def _begin(self, start: int) -> None:
@@ -640,11 +640,12 @@ class StreamSearch(Plan):
                 self.vetoed[reason] += count
             if not len(events):
                 return []
-        columns, number = columns_of(events, head, dms, self.observation, self.ref_freq, self.job.dm_constant)
+        given = events_at(events, self.ref_freq, self.observation, self.job.dm_constant)
+        columns, number = columns_of(given, head, dms, self.observation, self.ref_freq, self.job.dm_constant)
         peak = np.empty(len(columns["snr"]), np.int64)
         peak[number] = head
-        columns["live"] = self._live(columns, events.dm[peak])
-        return [StreamCandidates(columns, events, number)]
+        columns["live"] = self._live(events.select(peak))
+        return [StreamCandidates(columns, given, number)]
 
     def _again(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         """Samples for the second look at a candidate (`vetting.Samples`): None if they are not held any more."""
@@ -661,23 +662,23 @@ class StreamSearch(Plan):
         gone[:, self._source.ignore] = True
         return rows, gone
 
-    def _live(self, columns: dict[str, NDArray[Any]], searched: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For each candidate, the fraction of its window that arrived; ``searched``: the DMs of the windows."""
+    def _live(self, windows: Events) -> NDArray[np.float64]:
+        """For each of some windows, the fraction of it that arrived."""
         base = self.observation.dm or 0.0
-        live = np.ones(len(columns["snr"]))
+        live = np.ones(len(windows))
         losses = self._losses()
         if not (len(losses.rects) or losses.start):
             return live
         boxes = np.array(self.job.boxes)
         for (dms, binning, *_), made in zip(self.job.stages, self.job.made, strict=True):
-            some = np.flatnonzero((columns["downsamp"] == binning) & np.isin(searched, dms + base))
+            some = np.flatnonzero((windows.downsamp == binning) & np.isin(windows.dm, dms + base))
             if not len(some):
                 continue
             order = np.argsort(dms, kind="stable")
-            m = order[np.searchsorted(dms[order] + base, searched[some])]
-            width = columns["width_samples"][some]
-            centre = columns["sample"][some] // binning - made.start + width // 2
-            raw = np.stack([m, centre, np.searchsorted(boxes, width), columns["snr"][some]], axis=1).astype(np.float64)
+            m = order[np.searchsorted(dms[order] + base, windows.dm[some])]
+            width = windows.width_samples[some]
+            centre = windows.sample[some] // binning - made.start + width // 2
+            raw = np.stack([m, centre, np.searchsorted(boxes, width), windows.snr[some]], axis=1).astype(np.float64)
             live[some] = live_of([made], [raw], self.job.boxes, losses)[0]
         return live
 
