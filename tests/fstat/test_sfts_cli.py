@@ -60,7 +60,7 @@ def test_a_search_of_sft_files_finds_the_signal(folder, tmp_path):
         (["--sfts", "FOLDER", *PLACE, "--freq", "100.3"], "too narrow by"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--detectors", "V1"], "no SFT of V1"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--df", "-1"], "step of f0: -1.0, expected a number above 0"),
-        (["--sfts", "FOLDER", *PLACE, *BANK, "--ephemeris", "jpl"], "ephemeris='jpl'"),
+        (["--sfts", "FOLDER", *PLACE, *BANK, "--ephemeris", "jpl"], "--ephemeris jpl: expected one of auto, lal"),
         ([], "no files of atoms: expected names, --files-from, or --sfts"),
         (
             ["--sfts", "FOLDER", *PLACE, *BANK, "--templates", "none.txt"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 
 SFTS, TEMPLATES = "SFTs", "Templates"
 """Panels of the help screen."""
+
+
+def _source(name: str) -> EphemerisName:
+    """The name of a source of arrival times that the user gives."""
+    from skysieve.fstat.demod.barycentre import EPHEMERIDES
+
+    if name not in EPHEMERIDES:
+        raise ValueError(f"--ephemeris {name}: expected one of {', '.join(EPHEMERIDES)}")
+    return name
 
 
 def _number(name: str, help: str, metavar: str, panel: str = TEMPLATES) -> Any:
@@ -151,7 +160,7 @@ def opened(
         grid = [(start or 0.0, (start or 0.0) + width, step or usual) for (start, width, step), usual in zip(
             axes, steps, strict=True)]  # fmt: skip
         bank = TemplateBank.grid(*grid)
-    source = cast("EphemerisName", ephemeris)
+    source = _source(ephemeris)
     made = read_sfts(patterns, detectors=names, band=_band(whole, bank, grid is None), faults=faults)
     if signals:
         middle = 0.5 * (min(one.t[0] for one in made) + max(one.t[-1] for one in made) + made[0].tsft)
@@ -266,7 +275,7 @@ def simulate(
         made = simulate_sfts(
             (freq, freq + freq_band), start, round(days * 86400), detectors=detectors.split(","), tsft=tsft,
             noise=noise, signals=[_signal("--signal", text, start) for text in signal or ()], seed=seed,
-            ephemeris=cast("EphemerisName", ephemeris),
+            ephemeris=_source(ephemeris),
         )  # fmt: skip
         for one in made:
             check_output(folder / file_name(one, range(len(one)), "skysieve") if folder.is_dir() else None, overwrite)
