@@ -383,5 +383,5 @@ def redness(
     windows = sums[last] - sums[first] - length * (sums[last + more] - sums[first - more]) / (length + 2 * more)
     scatter = 1.4826 * float(np.median(np.abs(windows - np.median(windows))))
     ratio = scatter / math.sqrt(float((sigma**2).sum()) * length)
-    apart = len(first) * max(1, length // 2) / length  # windows that share no samples
-    return ratio if ratio > 1 + RED / math.sqrt(apart) else 1.0
+    independent = len(first) * max(1, length // 2) / length  # neighbouring windows share half of their samples
+    return ratio if ratio > 1 + RED / math.sqrt(independent) else 1.0

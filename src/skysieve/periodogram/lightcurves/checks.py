@@ -168,13 +168,13 @@ def highest_frequency(grids: Grids) -> float:
 
 
 def refuse_coarse_times(resolution: float, grids: Grids) -> None:
-    """Refuse times in single precision, ``resolution`` apart, that are too coarse for the grid."""
+    """Refuse times in single precision whose spacing, ``resolution``, is too coarse for the grid."""
     if resolution:
         refuse_coarse_phases(resolution, highest_frequency(grids))
 
 
 def refuse_coarse_phases(resolution: float, highest: float) -> None:
-    """Refuse times, ``resolution`` apart, that are too coarse for the frequency ``highest``."""
+    """Refuse times whose spacing, ``resolution``, is too coarse for the frequency ``highest``."""
     step = resolution * highest
     if step > COARSEST_PHASE:
         raise ValueError(
