@@ -346,7 +346,7 @@ def search(
 
         def load_numba(dtype: Any = "uint8") -> None:
             if started is not None:
-                compile_beside(dtype, everything=True)  # loads numba meanwhile
+                compile_beside(dtype)  # loads numba meanwhile
 
         if several:
             if dry_run:

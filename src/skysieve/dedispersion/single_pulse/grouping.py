@@ -31,23 +31,23 @@ WORTH = 4.0
 """Time of compiling the grouping, in `jit.INTERPRETED_SECONDS`."""
 
 
-def compile_beside(dtype: np.dtype[Any] | str = "uint8", everything: bool = False) -> None:
+def compile_beside(dtype: np.dtype[Any] | str = "uint8") -> None:
     """Start to compile the grouping of events and the second look in another process, if they are not stored.
+
+    The interpreter runs some of them for the first candidates, but holds up all threads meanwhile.
 
     Parameters
     ----------
     dtype : numpy.dtype or str
         Of the samples.
-    everything : bool
-        Whether to compile `cpu_look.see` too, which the interpreter runs for the first candidates.
     """
     from skysieve.core.cpu import jit
 
     from . import cpu_grouping, vetting
 
     use = f"from {__name__} import group_one; group_one(); "
-    use += f"from {__package__}.vetting import look_at_one; look_at_one({np.dtype(dtype).name!r}, {everything})"
-    jit.compile_beside(use, cpu_grouping.explain, *vetting.kernels()[: 4 if everything else 3])
+    use += f"from {__package__}.vetting import look_at_one; look_at_one({np.dtype(dtype).name!r})"
+    jit.compile_beside(use, cpu_grouping.explain, cpu_grouping.add_up, *vetting.kernels())
 
 
 def group_one() -> None:

@@ -176,7 +176,7 @@ class Job:
         """
         first = max(begin, low - self.context)
         stop = min(nsamp, low + step + self.context)
-        engine.load(first, min(nsamp, stop + self.overlap))
+        engine.load(first, min(nsamp, stop + self.overlap), nsamp)
         parts = []
         for i, (t, what) in enumerate(zip(self.made, looked, strict=True)):
             b = t.table.downsamp
@@ -328,8 +328,11 @@ class SearchPlan(EnginePlan):
                 )  # fmt: skip
 
             self._engine, self._step = engine_that_fits(make, step, job.length, job.length, self._target)
-            if not self._target.gpu and fb.nsamp * sum(len(table.delays) for table in tables) >= MANY:
-                compile_beside(fb.dtype)  # with a GPU, when events are found
+            if fb.nsamp * sum(len(table.delays) for table in tables) >= MANY:
+                if self._target.gpu:  # another thread loads numba while this one loads the data
+                    threading.Thread(target=compile_beside, args=(fb.dtype,), name="skysieve-compile").start()
+                else:
+                    compile_beside(fb.dtype)
 
     def execute(
         self,
@@ -477,12 +480,15 @@ class SearchPlan(EnginePlan):
         events = 0
         with reporting(progress, "single pulses") as report:
             reporter = Reporter(report, sum(len(t.delays) for t in tables) * -(-fb.nsamp // self._step))
-            for low in range(0, fb.nsamp, self._step):
-                new = self._job.look(engine, looked, low, self._step, fb.nsamp, reporter.add)
-                for parts, rows in zip(found, new, strict=True):
-                    parts.append(rows)
-                    events += len(rows)
-                check_events(events, looked[0])
+            try:
+                for low in range(0, fb.nsamp, self._step):
+                    new = self._job.look(engine, looked, low, self._step, fb.nsamp, reporter.add)
+                    for parts, rows in zip(found, new, strict=True):
+                        parts.append(rows)
+                        events += len(rows)
+                    check_events(events, looked[0])
+            finally:
+                engine.rest()
         return [np.concatenate(parts) for parts in found]
 
     def describe(self) -> dict[str, Any]:

@@ -434,8 +434,8 @@ def kernels() -> tuple[Any, ...]:
     return channel_sums, band_series, flatten, see
 
 
-def look_at_one(dtype: str, everything: bool) -> None:
-    """Compile `kernels` for samples of a type: all of them if ``everything``, otherwise all but `cpu_look.see`."""
+def look_at_one(dtype: str) -> None:
+    """Compile `kernels` for samples of a type."""
     from .cpu_look import highest_sums
 
     sum_channels, add_bands, flatten, see = kernels()
@@ -446,8 +446,7 @@ def look_at_one(dtype: str, everything: bool) -> None:
     lined = flat.copy()
     add_bands(rows, gone, 0, 1, start, edges, _scratch(rows), sums, mean, var, gone[0], flat, lined)
     (s0, q0), (s, q) = _flattened(flatten, flat, lined, Arrivals.of(start, edges), 1, 2, 4.0)
-    if everything:
-        see(s0, q0, s, q, mean[:1], gone[0, :1], 1, 3, 1, 1, var, 1, *_windows(1, 3), highest_sums(1), np.empty(10))
+    see(s0, q0, s, q, mean[:1], gone[0, :1], 1, 3, 1, 1, var, 1, *_windows(1, 3), highest_sums(1), np.empty(10))
 
 
 def counted(reasons: NDArray[np.str_]) -> dict[str, int]:

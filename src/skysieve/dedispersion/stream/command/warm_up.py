@@ -48,7 +48,7 @@ def warm(options: Options, dtype: str = "uint8") -> None:
         Type of the samples, if it is known.
     """
     if not options.expected:
-        compile_beside(dtype, everything=True)
+        compile_beside(dtype)
     plan, search = options.plan, options.search
     if plan is not None and plan.nchan > 1:
         observation = Observation(np.linspace(plan.top, plan.bottom, plan.nchan), plan.tsamp)
