@@ -253,7 +253,7 @@ def test_impulses_after_a_candidate_count(time, stop, span):
     at = round(1000 * time)
     x[at : at + 5] += 10
 
-    def samples(start, stop):
+    def samples(start, stop, memory=None):
         rows, gone = np.zeros((stop - start, 128), np.uint8), np.ones((stop - start, 128), bool)
         low, high = max(start, 0), min(stop, len(x))
         rows[low - start : high - start], gone[low - start : high - start] = x[low:high], False

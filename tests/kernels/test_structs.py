@@ -68,6 +68,7 @@ STRUCTS = [  # package, kernel file, build, struct of the source, module of the 
     *(("skysieve.dedispersion.clean.cuda", "clean.cu", None, name.capitalize(), "launch", name)
       for name in ("JOB", "BLOCK", "WINDOW")),
     ("skysieve.dedispersion.injections.cuda", "noise.cu", None, "Job", "launch", "JOB"),
+    ("skysieve.dedispersion.single_pulse.cuda", "look.cu", None, "Job", "launch", "JOB"),
     *(("skysieve.dedispersion.stream.channelise", "channelise.cu", None, name.capitalize(), "cuda_channeliser", name)
       for name in ("PACKETS", "SHAPE")),
 ]  # fmt: skip

@@ -267,6 +267,10 @@ class EnginePlan(Plan):
         self._open_engine().rebind(NoData(self._kind))
         self._arguments = (), {}
 
+    def _idle_bytes(self) -> int:
+        """Bytes that an idle plan holds on its device, or on each of several."""
+        return int(self._open_engine().describe()["held"])
+
     def close(self) -> None:
         """Free threads and memory; the plan cannot be used any more."""
         engine, self._engine = self._engine, None
@@ -373,5 +377,4 @@ def _plain(value: Any) -> Hashable:
 
 
 def _idle_bytes(plan: EnginePlan) -> int:
-    """Bytes that an idle plan holds on its device, or on each of several."""
-    return int(plan._open_engine().describe()["held"])
+    return plan._idle_bytes()

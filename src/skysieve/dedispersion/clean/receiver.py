@@ -345,6 +345,7 @@ class Cleaner:
         self._bands, self._thresholds = bands_of(G)
         self._limit = max(LIMIT, BRIGHT / math.sqrt(obs.nchan))
         self._widths = 2 + int(math.log2(self.piece))
+        self._memory: dict[str, NDArray[Any]] = {}
         self.reset()
 
     @property
@@ -807,15 +808,19 @@ class Cleaner:
         from . import cpu_impulses, cpu_receiver
 
         used = self._used
-        if self._before is not None:
-            series = np.concatenate([self._before, series], axis=1)
         context = 0 if self._before is None else self._before.shape[1]
+        joined = self._again("series", (len(used), context + series.shape[1]), np.float32)
+        if self._before is not None:
+            joined[:, :context] = self._before
+        joined[:, context:] = series
+        series = joined
         found = np.zeros((MOST_FOUND, 4))
         widths = self._widths
         kept: list[NDArray[np.int64]] = []
         cut_room, left_room, done = (np.zeros((MOST_FOUND, 4), np.int64) for _ in range(3))
-        y, sums = np.empty(n, np.float32), np.zeros((len(used) + 1, n), np.float32)
-        prefix, place = np.zeros((len(used), series.shape[1] + 1)), np.zeros(2, np.int64)
+        y, sums = np.empty(n, np.float32), self._again("sums", (len(used) + 1, n), np.float32)
+        prefix, place = self._again("prefix", (len(used), series.shape[1] + 1), np.float64), np.zeros(2, np.int64)
+        sums[0] = prefix[:, 0] = 0
         steps = cpu_receiver.SERIES_STEPS * series.size
         for _ in range(ROUNDS):
             count = self._how(cpu_impulses.detect, steps + DETECT_STEPS * n * len(self._bands))(
@@ -831,11 +836,23 @@ class Cleaner:
             if not cut:
                 break
             kept.append(cut_room[:cut].copy())
-        end = context + n
-        self._before = series[:, max(0, end - self.block // 2) : end].copy()
+        self._remember(series, context + n)
         windows = np.concatenate(kept) if kept else np.empty((0, 4), np.int64)
         windows[:, 2:] = self._edges[windows[:, 2:]]
         return windows
+
+    def _remember(self, series: NDArray[np.float32], end: int) -> None:
+        """Let the samples before ``end``, half a block, be those before the next block."""
+        last = series[:, max(0, end - self.block // 2) : end]
+        self._before = self._again("before", last.shape, np.float32)
+        self._before[:] = last
+
+    def _again(self, name: str, shape: tuple[int, int], kind: Any) -> NDArray[Any]:
+        """Memory that is used again for each block: to get new memory takes longer than the work in it."""
+        held, size = self._memory.get(name), shape[0] * shape[1]
+        if held is None or held.size < size:
+            held = self._memory[name] = np.empty(size, kind)
+        return held[:size].reshape(shape)
 
     def _note(
         self, start: int, n: int, bad: NDArray[np.bool_], cells: NDArray[np.bool_], counts: NDArray[np.int64],

@@ -64,9 +64,10 @@ from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
 
 from .candidates import Candidates, Events, columns_of, event_order, events_at
 from .grouping import Response, compile_beside
-from .vetting import Vetting, gone_in
+from .vetting import Memory, Vetting, gone_in
 
 if TYPE_CHECKING:
+    from .cuda.launch import DeviceSums
     from numpy.typing import ArrayLike, NDArray
 
     from skysieve.core.device import Device
@@ -296,6 +297,7 @@ class SearchPlan(EnginePlan):
         threads: int | None = None,
     ) -> None:
         super().__init__()
+        self._device_sums: DeviceSums | None = None
         cleaning_steps(clean)  # a mistake is an error before the work
         with opened(data) as fb:
             self._job = job = prepare(
@@ -315,7 +317,7 @@ class SearchPlan(EnginePlan):
             tables = [t.table for t in job.made]
             cleaner = self._cleaner(fb, ())
             if self._target.gpu:
-                source = Cleaned(fb, None, job.length, kernels=_cleaning_kernels(fb.dtype) if cleaner.steps else ())
+                source = Cleaned(fb, None, job.length, kernels=_more_kernels(fb.dtype, cleaner.steps, self._veto))
             else:
                 source = Cleaned(self._cleaned(fb, cleaner, 0, None), None, job.length)
             step = _chunk_blocks(source, tables, job, self._target, workers, cleaner) * job.length
@@ -436,7 +438,7 @@ class SearchPlan(EnginePlan):
         head = response.group(events).head
         vetoed: dict[str, int] = {}
         if self._veto:
-            vetting = Vetting(obs, obs.top, job.dm_constant, float(dms_all[-1]), length, job.threshold)
+            vetting = Vetting(obs, obs.top, job.dm_constant, float(dms_all[-1]), length, job.threshold, self._sums())
             again = _Again(plain, cleaner, lost, whole)
             threads = usable_cores() if self._threads is None else max(1, self._threads)
             limits = lost.start, fb.nsamp
@@ -458,6 +460,25 @@ class SearchPlan(EnginePlan):
             dropped=dropped, until=until, removed=removed,
             vetoed=vetoed,
         )  # fmt: skip
+
+    def _sums(self) -> DeviceSums | None:
+        """What sums the cut-outs of candidates on the first GPU; None on a CPU."""
+        runtimes = getattr(self._open_engine(), "runtimes", None)
+        if self._device_sums is None and runtimes:
+            from .cuda.launch import DeviceSums
+
+            self._device_sums = DeviceSums(runtimes[0])
+        return self._device_sums
+
+    def _idle_bytes(self) -> int:
+        return super()._idle_bytes() + (0 if self._device_sums is None else self._device_sums.nbytes)
+
+    def close(self) -> None:
+        """Free threads and memory; the plan cannot be used any more."""
+        sums, self._device_sums = self._device_sums, None
+        if sums is not None:
+            sums.close()
+        super().close()
 
     def _cleaner(self, fb: Filterbank, ignore: Sequence[int]) -> Cleaner:
         """What cleans data as ``clean`` asks for."""
@@ -724,22 +745,26 @@ class _Again:
         """Whether several threads may read at once."""
         return bool(getattr(self.fb, "takes_room", False))
 
-    def _read(self, start: int, count: int) -> NDArray[Any]:
-        """Samples from ``start`` on, in memory of the thread if they come from files."""
-        if not self.at_once:
-            return np.ascontiguousarray(to_host(self.fb.block(start, count)).T)
-        nbytes = count * self.fb.nchan * self.fb.dtype.itemsize
-        held = getattr(self.memory, "held", None)
+    def _of_thread(self, nbytes: int) -> NDArray[np.uint8]:
+        """Memory of the thread, which is used again."""
+        held: NDArray[np.uint8] | None = getattr(self.memory, "held", None)
         if held is None or len(held) < nbytes:
             held = self.memory.held = np.empty(nbytes, np.uint8)
-        return np.ascontiguousarray(self.fb.block(start, count, Room(held)).T)
+        return held
 
-    def __call__(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def _read(self, start: int, count: int, memory: Memory) -> NDArray[Any]:
+        """Samples from ``start`` on, in ``memory`` if they come from files."""
+        if not self.at_once:
+            return np.ascontiguousarray(to_host(self.fb.block(start, count)).T)
+        room = Room(memory(count * self.fb.nchan * self.fb.dtype.itemsize))
+        return np.ascontiguousarray(self.fb.block(start, count, room).T)
+
+    def __call__(self, start: int, stop: int, memory: Memory | None = None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         fb = self.fb
         low, high = max(start, 0), min(stop, fb.nsamp)
         rows, gone = np.zeros((0, fb.nchan), fb.dtype.newbyteorder("=")), np.ones((0, fb.nchan), bool)
         if low < high:
-            rows = self.cleaner.regained(low, self._read(low, high - low))
+            rows = self.cleaner.regained(low, self._read(low, high - low, memory or self._of_thread))
             lost, all_of = self.lost.within(low, high), None
             if not len(lost) and len(rows) == stop - start:
                 all_of = self.cleaner.replaced_channels(low, high)
@@ -757,11 +782,13 @@ class _Again:
         return rows, gone
 
 
-def _cleaning_kernels(dtype: np.dtype[Any]) -> list[tuple[str, str, str]]:
-    """The kernels that clean samples of a type on a GPU."""
-    from skysieve.dedispersion.clean.cuda.launch import kernels_of
+def _more_kernels(dtype: np.dtype[Any], clean: Sequence[str], veto: bool) -> list[tuple[str, str, str]]:
+    """The kernels that clean samples of a type and look at candidates on a GPU, as far as they are asked for."""
+    from skysieve.dedispersion.clean.cuda import launch as cleaning
 
-    return kernels_of(dtype)
+    from .cuda import launch as looking
+
+    return [*(cleaning.kernels_of(dtype) if clean else ()), *(looking.kernels_of(dtype) if veto else ())]
 
 
 def _check_given(fb: Filterbank, mask: Mask | None, losses: Losses | None) -> None:

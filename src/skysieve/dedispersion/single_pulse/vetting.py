@@ -88,17 +88,23 @@ WORTH = {"flatten": 3.0, "see": 6.0}
 MOST_THREADS = 8
 """Threads that look at candidates, at most: more take longer, since they wait for Python's lock."""
 Slice = tuple[int, "NDArray[np.uint8 | np.float32]", "NDArray[np.bool_]"]
+Sums = tuple["NDArray[np.float64]", "NDArray[np.float64]", "NDArray[np.float64]"]
+"""``flat`` and ``lined`` of `cpu_vetting.band_series`, and the variances of the channels."""
+Memory = Callable[[int], "NDArray[np.uint8]"]
+"""Gives memory of so many bytes for samples."""
 
 
 class Samples(Protocol):
     """The samples that were searched, read again."""
 
-    def __call__(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+    def __call__(
+        self, start: int, stop: int, memory: Memory | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         """Samples ``start : stop``, shape (samples, channels), and which of them do not count; None if they are gone.
 
         The second array has one row if these are the same channels at all times; the caller may change it.  Samples
-        before and after the data do not count.  The first array may be overwritten by the next call of this thread.
-        Several threads may call it at once where its attribute ``at_once`` is true.
+        before and after the data do not count.  Samples of files may lie in ``memory``.  Otherwise the next call of
+        this thread may overwrite them.  Several threads may call it at once where its attribute ``at_once`` is true.
         """
 
 
@@ -198,14 +204,16 @@ class Vetting:
         Samples after the block of a candidate that are known when it is complete, in a stream.
     threshold : float
         S/N of the search.
+    sums : callable, optional
+        Makes `Sums` of a `CutOut` in place of `sums_on_host`.
     """
 
     def __init__(
         self, obs: Observation, ref_freq: float, dm_constant: float, highest: float, block: int,
-        threshold: float = THRESHOLD,
+        threshold: float = THRESHOLD, sums: Callable[[CutOut], Sums | None] | None = None,
     ) -> None:  # fmt: skip
         self.obs, self.ref_freq, self.dm_constant, self.block = obs, ref_freq, dm_constant, block
-        self.threshold = threshold
+        self.threshold, self.sums = threshold, sums
         self.low = LOW_DM if highest > LOW_DM else -math.inf
         self.usable = obs.nchan >= LEAST_CHANNELS and obs.dm is None
         bands = max(4, min(MOST_BANDS, obs.nchan // LEAST_BAND))
@@ -243,9 +251,9 @@ class Vetting:
         """
         reading = nullcontext() if getattr(samples, "at_once", False) else Lock()
 
-        def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+        def read(start: int, stop: int, memory: Memory | None = None) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
             with reading:
-                return samples(start, stop)
+                return samples(start, stop, memory)
 
         def reason(i: int) -> str:
             snr, dm, time, width = (float(columns[name][i]) for name in ("snr", "dm", "time", "width"))
@@ -358,52 +366,75 @@ class Vetting:
 
         bin_ = max(1, width // PARTS)
         w, side = round(width / bin_), -(-self.side(width) // bin_)
-        arrivals = self._arrivals(dm, bin_)
-        length = 2 * side + w
-        count = length + arrivals.latest
-        guard = w // 2 + 1
-        sum_channels, add_bands, flatten, see = self._kernels(count, bin_, w)
-        channels, bands = self.obs.nchan, len(self._edges) - 1
-        read = _Cut(samples, at - side * bin_, count, bin_, channels)
-        sums, (mean, var), left = np.zeros((3, channels)), np.empty((2, channels)), np.empty(channels, np.bool_)
-        for first, rows, gone in read.slices():
-            sum_channels(rows, gone, first, bin_, side, arrivals.delays, w, guard, _scratch(rows), sums)
-        if read.gone:
+        cut = CutOut(samples, self._arrivals(dm, bin_), self._edges, at, bin_, side, w)
+        sum_channels, add_bands, flatten, see = self._kernels(cut.count, bin_, w)
+        sums = sums_on_host(cut, sum_channels, add_bands) if self.sums is None else self.sums(cut)
+        if sums is None:
             return None
-        flat, lined = np.zeros((2, bands, count)), np.zeros((2, bands, length))
-        for first, rows, gone in read.slices():
-            some = _scratch(rows)
-            add_bands(rows, gone, first, bin_, arrivals.delays, self._edges, some, sums, mean, var, left, flat, lined)
+        (flat, lined, var), guard, bands = sums, cut.guard, len(self._edges) - 1
         spacing = max(KNOTS * w, KNOT_SECONDS / (self.obs.tsamp * bin_))
-        (s0, q0), (s, q) = _flattened(flatten, flat, lined, arrivals, side - guard, side + w + guard, spacing)
+        (s0, q0), (s, q) = _flattened(flatten, flat, lined, cut.arrivals, side - guard, side + w + guard, spacing)
         in_bands = np.zeros(bands, np.bool_) if pulsed is None else np.logical_or.reduceat(pulsed, self._edges[:-1])
         near, numbers = max(1, min(_beside(w), side - guard)), np.empty(len(fields(Look)))
         see(
-            s0, q0, s, q, arrivals.mean + side, in_bands, w, side, guard, near, var, bin_, *_windows(w, side),
+            s0, q0, s, q, cut.arrivals.mean + side, in_bands, w, side, guard, near, var, bin_, *_windows(w, side),
             highest_sums(bands), numbers,
         )  # fmt: skip
         return Look(*numbers.tolist())
 
 
-class _Cut:
-    """A cut-out in slices of time; it is read again for each pass, unless it is one slice.
+class CutOut:
+    """The samples around a candidate in slices of time; they are read again for each pass, unless they are one slice.
 
-    ``gone`` says whether its samples are not held any more.
+    Parameters
+    ----------
+    samples : Samples
+    arrivals : Arrivals
+    edges : numpy.ndarray of int64
+        First channel of each sub-band, and the number of channels.
+    at : int
+        First sample of the candidate at the top of the band.
+    bin : int
+        Samples of a bin.
+    side, width : int
+        Bins on each side of the candidate, and of the candidate.
+
+    Attributes
+    ----------
+    guard : int
+        Bins before and after the candidate that do not count as beside it.
+    count, length : int
+        Bins of the series of a sub-band, as observed and de-dispersed.
+    channels : int
+    gone : bool
+        Whether its samples are not held any more.
     """
 
-    def __init__(self, samples: Samples, start: int, count: int, bin_: int, nchan: int) -> None:
-        self.samples, self.start, self.count, self.bin, self.gone = samples, start, count, bin_, False
-        self._step = max(1, SLICE // (nchan * bin_))
+    def __init__(
+        self, samples: Samples, arrivals: Arrivals, edges: NDArray[np.int64], at: int, bin: int, side: int, width: int
+    ) -> None:
+        self.samples, self.arrivals, self.edges, self.bin = samples, arrivals, edges, bin
+        self.side, self.width, self.guard = side, width, width // 2 + 1
+        self.length = 2 * side + width
+        self.count = self.length + arrivals.latest
+        self.channels, self.gone = int(edges[-1]), False
+        self._start = at - side * bin
+        self._step = max(1, SLICE // (self.channels * bin))
         self._held: list[Slice] = []
 
-    def slices(self) -> Iterator[Slice]:
+    @property
+    def whole(self) -> bool:
+        """Whether the samples were read in one slice, which is held."""
+        return bool(self._held)
+
+    def slices(self, memory: Memory | None = None) -> Iterator[Slice]:
         """First bin, samples, and which of them do not count."""
         if self._held:
             yield from self._held
             return
         for first in range(0, self.count, self._step):
             last = min(self.count, first + self._step)
-            read = self.samples(self.start + first * self.bin, self.start + last * self.bin)
+            read = self.samples(self._start + first * self.bin, self._start + last * self.bin, memory)
             if read is None:
                 self.gone = True
                 return
@@ -414,6 +445,20 @@ class _Cut:
             if last - first == self.count:
                 self._held = [one]
             yield one
+
+
+def sums_on_host(cut: CutOut, sum_channels: Callable[..., None], add_bands: Callable[..., None]) -> Sums | None:
+    """Sums of the samples of a cut-out, by the first two of `kernels`; None if its samples are gone."""
+    C, bands, start = cut.channels, len(cut.edges) - 1, cut.arrivals.delays
+    sums, (mean, var), left = np.zeros((3, C)), np.empty((2, C)), np.empty(C, np.bool_)
+    for first, rows, gone in cut.slices():
+        sum_channels(rows, gone, first, cut.bin, cut.side, start, cut.width, cut.guard, _scratch(rows), sums)
+    if cut.gone:
+        return None
+    flat, lined = np.zeros((2, bands, cut.count)), np.zeros((2, bands, cut.length))
+    for first, rows, gone in cut.slices():
+        add_bands(rows, gone, first, cut.bin, start, cut.edges, _scratch(rows), sums, mean, var, left, flat, lined)
+    return flat, lined, var
 
 
 def _in_kind(rows: NDArray[Any]) -> NDArray[np.uint8 | np.float32]:

@@ -11,6 +11,7 @@
 // series: sums of groups of channels.  Layout: a thread for four samples of a group.
 // lines: their running median.  Layout: a block of threads for a group of a block; a thread for a piece.
 // flatten: sums over the groups of what is left.  Layout: a thread for a sample.
+// level: what is left of the groups of a block that the host examines.  Layout: a thread for a sample of a group.
 // steps, impulses: flags of blocks that the host examines.
 //   Layout: a block of threads for a block of samples, or for a band of one.
 // regain: samples after a step of the gain, as they are before it.  Layout: as `moments`.
@@ -680,22 +681,32 @@ extern "C" __global__ void __launch_bounds__(64) lines(Job j) {
   j.base[((i64)part * j.groups + g) * j.room + p] = mul(0.5, add(low, high));
 }
 
+// A sample of a series less the line between the medians of the pieces beside it.
+__device__ __forceinline__ float flat_at(const Job& j, i64 group, int pieces, int t) {
+  const int q = j.piece, half = q / 2, p = min(pieces - 1, (t + half) / q - 1);
+  const double low = j.base[group * j.room + max(0, p)], high = j.base[group * j.room + min(pieces - 1, p + 1)];
+  const double slope = quotient(sub(high, low), (double)q);
+  const double shift = add(low, mul(slope, 0.5 - p * q - half));
+  return __fsub_rn(j.series[group * j.pitch + t], __double2float_rn(add(shift, mul(slope, (double)t))));
+}
+
 // prefix[g]: weighted sums of the groups up to g, without their lines.
 extern "C" __global__ void __launch_bounds__(THREADS) flatten(Job j) {
-  const int part = blockIdx.y + 1, t = blockIdx.x * THREADS + threadIdx.x, q = j.piece, half = q / 2;
+  const int part = blockIdx.y + 1, t = blockIdx.x * THREADS + threadIdx.x;
   const Block b = j.blocks[blockIdx.y];
   if (t >= b.count || !grouped(j, part)) return;
-  const int pieces = all_pieces(j, b), p = min(pieces - 1, (t + half) / q - 1);
+  const int pieces = all_pieces(j, b);
   float sum = 0;
   for (int g = 0; g < j.groups; g++) {
     const i64 at = (i64)part * j.groups + g;
-    const double low = j.base[at * j.room + max(0, p)], high = j.base[at * j.room + min(pieces - 1, p + 1)];
-    const double slope = quotient(sub(high, low), (double)q);
-    const double shift = add(low, mul(slope, 0.5 - p * q - half));
-    const float flat = __fsub_rn(j.series[at * j.pitch + t], __double2float_rn(add(shift, mul(slope, (double)t))));
-    sum = __fadd_rn(sum, __fmul_rn(__double2float_rn(root(j.used[at])), flat));
+    sum = __fadd_rn(sum, __fmul_rn(__double2float_rn(root(j.used[at])), flat_at(j, at, pieces, t)));
     j.prefix[at * j.pitch + t] = sum;
   }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) level(Job j, int part, int pieces, int total, float* out) {
+  const int t = blockIdx.x * THREADS + threadIdx.x, g = blockIdx.y;
+  if (t < total) out[(i64)g * total + t] = flat_at(j, (i64)part * j.groups + g, pieces, t);
 }
 
 // Whether a window of a band reaches its threshold.

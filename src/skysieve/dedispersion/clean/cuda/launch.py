@@ -222,6 +222,7 @@ class DeviceCleaner(Cleaner):
         def launch(kernel: str, grid: tuple[int, ...], threads: int, *more: Any, shared: int = 0) -> None:
             module.launch(kernel, grid, (threads,), (job, *more), shared_mem=shared, stream=lane.stream)
 
+        self._launch = launch
         given = lane.pinned("blocks", 3 * N, np.int64)
         given.view(BLOCK)[:] = np.array(blocks, BLOCK)
         lane.to_device(self._arrays["blocks"][: 3 * N], given)
@@ -303,7 +304,7 @@ class DeviceCleaner(Cleaner):
     def _keep(self, part: int, block: Block, flags: int) -> None:
         """Let the first part of the arrays be that of a block, on which the next one depends."""
         if flags & BEFORE:
-            for name in ("level", "states", "series", "sums", "flags"):
+            for name in ("level", "states", "series", "sums", "base", "flags"):
                 held, each = self._arrays[name], self._each[name]
                 held[:each] = held[part * each : (part + 1) * each]
             self._tail = block
@@ -362,9 +363,10 @@ class DeviceCleaner(Cleaner):
         for k in np.flatnonzero(flags & (MAY_STEP | MAY_IMPULSE | NONE_GOOD)).tolist():
             if flags[k] & NONE_GOOD:
                 return k, windows
-            series, n = self._series_of(k + 1, blocks[k]), blocks[k].samples
+            n = blocks[k].samples
             self._used = self._part("used", k + 1)
             if flags[k] & MAY_STEP:
+                series = self._series_of(k + 1, blocks[k])
                 self._fetch_plain(k, blocks, flags)
                 context = 0 if self._plain is None else self._plain[0].shape[1]
                 joined = np.concatenate([np.empty((len(series), context), np.float32), series], axis=1)
@@ -375,8 +377,7 @@ class DeviceCleaner(Cleaner):
                     return k, windows
             if flags[k] & MAY_IMPULSE:
                 self._fetch_before(k, blocks, flags)
-                self._flatten(series, max(1, n // self.piece))
-                found = self._examine(series, n)
+                found = self._examine(self._flat_series(k + 1, blocks[k]), n)
                 self._before_of = blocks[k].start + n
                 if len(found):
                     windows[k] = found
@@ -393,6 +394,19 @@ class DeviceCleaner(Cleaner):
         """The series of the groups of a block, without the samples before it."""
         return np.ascontiguousarray(self._part("series", part).reshape(-1, self.pitch)[:, : block.total])
 
+    def _flat_series(self, part: int, block: Block) -> NDArray[np.float32]:
+        """The same without their baseline, as `_flatten` makes them; the next call overwrites them."""
+        lane, groups, total = self.lane, len(self._used), block.total
+        flat = lane.array("flat", groups * total, np.float32)
+        pieces = max(1, block.samples // self.piece, total // self.piece)
+        self._launch(
+            "level", (-(-total // THREADS), groups), THREADS, np.int32(part), np.int32(pieces), np.int32(total), flat
+        )
+        on_host = lane.pinned("flat", flat.size, np.float32)
+        lane.to_host(on_host, flat)
+        lane.synchronize()
+        return on_host.reshape(groups, total)
+
     def _fetch_plain(self, k: int, blocks: Sequence[Block], flags: NDArray[np.uint32]) -> None:
         """Let ``_plain`` be that of the block before block ``k``."""
         earlier = self._earlier(k, blocks, flags)
@@ -405,9 +419,7 @@ class DeviceCleaner(Cleaner):
         """Let ``_before`` be that of the block before block ``k``."""
         earlier = self._earlier(k, blocks, flags)
         if earlier is not None and self._before_of != blocks[k].start:
-            series, n = self._series_of(k, earlier), earlier.samples
-            self._flatten(series, max(1, n // self.piece))
-            self._before = series[:, max(0, n - self.block // 2) : n].copy()
+            self._remember(self._flat_series(k, earlier), earlier.samples)
             self._before_of = blocks[k].start
 
     def _on_host(self, rows: Rows, block: Block) -> None:

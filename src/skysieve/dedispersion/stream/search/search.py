@@ -647,7 +647,7 @@ class StreamSearch(Plan):
         columns["live"] = self._live(events.select(peak))
         return [StreamCandidates(columns, given, number)]
 
-    def _again(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+    def _again(self, start: int, stop: int, memory: object = None) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         """Samples for the second look at a candidate (`vetting.Samples`): None if they are not held any more."""
         low, high = max(start, self.start), min(stop, self.filled)
         shape = (stop - start, self.observation.nchan)

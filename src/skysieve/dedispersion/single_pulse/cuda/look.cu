@@ -1,0 +1,96 @@
+// Sums of a candidate's cut-out by channel and by sub-band, as in single_pulse/cpu_vetting.py, in a fixed order.
+//
+// beside: number, sum and sum of squares of the samples of each channel beside the candidate.
+//   Layout: a block of threads for 32 channels; a warp takes every 16th sample, a lane a channel.
+// bands: series of the sub-bands, as observed and de-dispersed, and the variances of the channels.
+//   Layout: a grid row for a sub-band; a warp for a bin of a series, a lane for every 32nd channel.
+//
+// Cost: three reads of each sample.  Limit: sectors of the L2 cache, 32 bytes for a byte of the de-dispersed series.
+//
+// archs: 75 80 86 89 90 100 120
+// build: bytes -DBYTES
+// build: f32
+// budget: bytes kernel=beside regs<=64
+// budget: bytes kernel=bands regs<=64
+// budget: f32 kernel=beside regs<=64
+// budget: f32 kernel=bands regs<=64
+typedef unsigned char u8;
+typedef long long i64;
+#ifdef BYTES
+typedef u8 Sample;
+#else
+typedef float Sample;
+#endif
+
+#define WARPS 16        // of a block of threads
+#define LEAST_KNOWN 32  // samples of a channel beside the candidate, from which its level and sigma are known
+
+struct Job {
+  const Sample* x;   // samples x channels
+  const u8* gone;    // which of them do not count; one row if it is the same at all times
+  const i64* start;  // bins by which the candidate arrives later in a channel than at the top of the band
+  const int* edges;  // first channel of each sub-band
+  double *sums, *var, *flat, *lined;
+  i64 samples;
+  int same, channels, bands, size, first, side, width, guard, count, length;
+};
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS) beside(Job j) {
+  __shared__ double parts[3][WARPS][32];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = 32 * blockIdx.x + lane;
+  double number = 0, total = 0, square = 0;
+  if (c < j.channels) {
+    const i64 late = j.start[c];
+#pragma unroll 4
+    for (i64 i = warp; i < j.samples; i += WARPS) {
+      const i64 at = j.first + i / j.size - j.side;
+      const bool counts =
+          (late <= at - j.width - j.guard || late > at + j.guard) && !j.gone[(j.same ? 0 : i) * j.channels + c];
+      const double v = counts ? (double)j.x[i * j.channels + c] : 0.0;
+      number += counts;
+      total += v;
+      square += v * v;
+    }
+  }
+  parts[0][warp][lane] = number;
+  parts[1][warp][lane] = total;
+  parts[2][warp][lane] = square;
+  __syncthreads();
+  if (warp >= 3 || c >= j.channels) return;
+  double sum = 0;
+  for (int i = 0; i < WARPS; i++) sum += parts[warp][i][lane];
+  j.sums[(i64)warp * j.channels + c] += sum;
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS) bands(Job j) {
+  const int lane = threadIdx.x & 31, band = blockIdx.y, bins = (int)(j.samples / j.size);
+  const int item = blockIdx.x * WARPS + (threadIdx.x >> 5), at = item - bins;
+  if (item >= bins + j.length) return;
+  double excess = 0, power = 0;
+  for (int c = j.edges[band] + lane; c < j.edges[band + 1]; c += 32) {
+    const double known = j.sums[c], many = known > 1 ? known : 1.0, level = j.sums[j.channels + c] / many;
+    const double square = level * level, var = j.sums[2 * j.channels + c] / many - square;
+    const bool left_out = known < LEAST_KNOWN || var <= 1e-9 * square;
+    if (item == 0) j.var[c] = left_out ? 0 : var;
+    const i64 bin = item < bins ? item : at + j.start[c] - j.first;  // of the samples that are given
+    if (bin < 0 || bin >= bins || left_out) continue;
+    int number = 0;
+    double total = 0;
+    for (i64 i = bin * j.size; i < (bin + 1) * j.size; i++) {
+      const bool counts = !j.gone[(j.same ? 0 : i) * j.channels + c];
+      number += counts;
+      total += counts ? (double)j.x[i * j.channels + c] : 0.0;
+    }
+    excess += total - number * level;
+    power += number * var;
+  }
+  for (int step = 16; step; step >>= 1) {
+    excess += __shfl_down_sync(~0u, excess, step);
+    power += __shfl_down_sync(~0u, power, step);
+  }
+  if (lane) return;
+  const i64 row = item < bins ? j.count : j.length, column = item < bins ? j.first + item : at;
+  double* out = (item < bins ? j.flat : j.lined) + band * row + column;
+  *out += excess;
+  out[j.bands * row] += power;
+}

@@ -1,0 +1,114 @@
+"""Sums of cut-outs for the second look, on the host shim and on a GPU: those of the CPU but for rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.dedispersion import fake, search, write_fil
+from skysieve.dedispersion.single_pulse import cpu_vetting, vetting
+from skysieve.dedispersion.single_pulse.cuda import launch
+from skysieve.dedispersion.single_pulse.cuda.launch import DeviceSums
+from skysieve.dedispersion.single_pulse.vetting import Arrivals, CutOut, sums_on_host
+from tests.kernels.devices import one_order
+
+CHANNELS, SIDE, WIDTH = 75, 20, 6
+EDGES = np.array([0, 33, 40, CHANNELS])  # a sub-band of more channels than a warp has lanes
+
+
+class Held:
+    """Samples of which some do not count, as `vetting.Samples`."""
+
+    def __init__(self, dtype, by_channel, seed=1):
+        rng = np.random.default_rng(seed)
+        self.rows = rng.normal(100, 10, (2000, CHANNELS)).astype(dtype)
+        self.rows[:, 3] = 7  # constant: it is left out
+        self.gone = np.zeros((1, CHANNELS), bool) if by_channel else rng.random(self.rows.shape) < 0.1
+        self.gone[..., 5] = True
+        if dtype == np.float32:
+            self.rows[rng.random(self.rows.shape) < 0.05] = np.nan
+        self.calls = 0
+
+    def __call__(self, start, stop, memory=None):
+        self.calls += 1
+        rows = self.rows[start:stop]
+        if memory is not None and rows.dtype == np.uint8:
+            room = memory(rows.size)[: rows.size].reshape(rows.shape)
+            room[:] = rows
+            rows = room
+        return rows, (self.gone if len(self.gone) == 1 else self.gone[start:stop]).copy()
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize(("dtype", "by_channel"), [(np.uint8, True), (np.uint8, False), (np.float32, True)])
+@pytest.mark.parametrize("size", [1, 5])
+def test_sums_are_the_cpus(runtime, monkeypatch, dtype, by_channel, size, slices):
+    delays = np.sort(np.random.default_rng(size).integers(0, 40, CHANNELS))
+    held = Held(dtype, by_channel)
+
+    def cut():
+        return CutOut(held, Arrivals.of(delays, EDGES), EDGES, 150, size, SIDE, WIDTH)
+
+    if slices > 1:
+        monkeypatch.setattr(vetting, "SLICE", CHANNELS * size * (cut().count // slices + 1))
+    expected = sums_on_host(cut(), cpu_vetting.channel_sums, cpu_vetting.band_series)
+    held.calls = 0
+    sums = DeviceSums(runtime)
+    for _ in range(2):  # the second time in memory that was used
+        found = sums(cut())
+        for a, b in zip(found, expected, strict=True):
+            assert a.shape == b.shape
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-11 * np.abs(b).max())
+    assert held.calls == 2 * (1 if slices == 1 else 2 * slices)
+    again = sums(cut())
+    assert all((a == b).all() for a, b in zip(found, again, strict=True))  # in a fixed order
+    assert found[2][3] == found[2][5] == 0
+    assert sums.nbytes > 0
+    sums.close()
+
+
+@one_order
+def test_samples_that_are_gone(runtime):
+    delays = np.zeros(CHANNELS, np.int64)
+    sums = DeviceSums(runtime)
+    assert sums(CutOut(lambda *_: None, Arrivals.of(delays, EDGES), EDGES, 150, 1, SIDE, WIDTH)) is None
+    sums.close()
+
+
+@one_order
+def test_too_little_memory_is_an_error(runtime, monkeypatch):
+    class Full(Exception):
+        pass
+
+    def full(*_):
+        raise Full
+
+    monkeypatch.setattr(launch, "memory_errors", lambda runtime: (Full,))
+    monkeypatch.setattr(type(runtime.device), "free_memory", 1000)
+    sums = DeviceSums(runtime)
+    monkeypatch.setattr(sums, "_sums", full)
+    cut = CutOut(Held(np.uint8, True), Arrivals.of(np.zeros(CHANNELS, np.int64), EDGES), EDGES, 150, 1, SIDE, WIDTH)
+    with pytest.raises(MemoryBudgetError, match="the second look at 46 bins of 75 channels"):
+        sums(cut)
+    sums.close()
+
+
+@pytest.mark.gpu
+def test_a_search_vetoes_on_a_gpu_what_it_vetoes_on_the_cpu(tmp_path):
+    """Pulses and steps of the level, of a file and in memory; the same candidates remain, several at a time."""
+    band = {"nchan": 128, "tsamp": 1e-3, "fch1": 1500.0, "foff": -2.0}
+    data = fake(duration=40, dm=80, times=list(np.arange(1, 39, 2.0)), width=6e-3, snr=25, seed=2, **band)
+    x = data.read().copy()
+    for at in range(2000, 39000, 4000):
+        x[:, at : at + 60] += 9
+    path = tmp_path / "a.fil"
+    write_fil(path, type(data).from_array(x, freqs=data.freqs, tsamp=data.tsamp))
+    expected = search(path, np.arange(0, 200, 2.0), device="cpu", clean=False, veto=True)
+    assert expected.vetoed
+    assert len(expected) >= 19
+    for given in (path, type(data).from_array(x, freqs=data.freqs, tsamp=data.tsamp)):
+        found = search(given, np.arange(0, 200, 2.0), device="cuda", clean=False, veto=True)
+        assert found.vetoed == expected.vetoed
+        for name in ("snr", "dm", "time", "width"):
+            assert (getattr(found, name) == getattr(expected, name)).all(), name
