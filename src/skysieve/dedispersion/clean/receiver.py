@@ -804,55 +804,68 @@ class Cleaner:
         return base
 
     def _examine(self, series: NDArray[np.float32], n: int) -> NDArray[np.int64]:
-        """Windows of impulses (samples and channels) in series without their baseline."""
+        """Windows of impulses (samples and channels) in series without their baseline; the next block needs them."""
+        windows, self._before = self._examined(series, n, self._before, self._used, self._memory)
+        return windows
+
+    def _examined(
+        self, series: NDArray[np.float32], n: int, before: NDArray[np.float32] | None, used: NDArray[np.float64],
+        memory: dict[str, NDArray[Any]],
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:  # fmt: skip
+        """The windows of impulses in a block, and the last half of it without them.
+
+        Parameters
+        ----------
+        series
+            Of the block, whose samples are ``n``, and of the samples after it.
+        before
+            The last half of the block before it.
+        used
+            Good channels of each group.
+        memory
+            Arrays that are used again for each block: to get new memory takes as long as the work in it.
+        """
         from . import cpu_impulses, cpu_receiver
 
-        used = self._used
-        context = 0 if self._before is None else self._before.shape[1]
-        joined = self._again("series", (len(used), context + series.shape[1]), np.float32)
-        if self._before is not None:
-            joined[:, :context] = self._before
+        def again(name: str, shape: tuple[int, int], kind: Any) -> NDArray[Any]:
+            held, size = memory.get(name), shape[0] * shape[1]
+            if held is None or held.size < size:
+                held = memory[name] = np.empty(size, kind)
+            return held[:size].reshape(shape)
+
+        groups, context = len(used), 0 if before is None else before.shape[1]
+        joined = again("series", (groups, context + series.shape[1]), np.float32)
+        if before is not None:
+            joined[:, :context] = before
         joined[:, context:] = series
-        series = joined
         found = np.zeros((MOST_FOUND, 4))
-        widths = self._widths
         kept: list[NDArray[np.int64]] = []
         cut_room, left_room, done = (np.zeros((MOST_FOUND, 4), np.int64) for _ in range(3))
-        y, sums = np.empty(n, np.float32), self._again("sums", (len(used) + 1, n), np.float32)
-        prefix, place = self._again("prefix", (len(used), series.shape[1] + 1), np.float64), np.zeros(2, np.int64)
+        y, sums = np.empty(n, np.float32), again("sums", (groups + 1, n), np.float32)
+        prefix, place = again("prefix", (groups, joined.shape[1] + 1), np.float64), np.zeros(2, np.int64)
         sums[0] = prefix[:, 0] = 0
-        steps = cpu_receiver.SERIES_STEPS * series.size
+        steps = cpu_receiver.SERIES_STEPS * joined.size
         for _ in range(ROUNDS):
             count = self._how(cpu_impulses.detect, steps + DETECT_STEPS * n * len(self._bands))(
-                series, used, self._bands, self._thresholds, context, context + n, widths, y, sums, found
+                joined, used, self._bands, self._thresholds, context, context + n, self._widths, y, sums, found
             )
             if not count:
                 break
             order = np.argsort(-found[:count, 0], kind="stable")  # the strongest first
-            cut, _ = self._rarely(cpu_impulses.remove, steps + JUDGE_STEPS * count * len(used))(
-                series, used, self._bands, found, order, context, context + n, self._phase, self._unit, WHOLE_DM,
+            cut, _ = self._rarely(cpu_impulses.remove, steps + JUDGE_STEPS * count * groups)(
+                joined, used, self._bands, found, order, context, context + n, self._phase, self._unit, WHOLE_DM,
                 PART_DM, MARGIN, prefix, done, place, cut_room, left_room,
             )  # fmt: skip
             if not cut:
                 break
             kept.append(cut_room[:cut].copy())
-        self._remember(series, context + n)
         windows = np.concatenate(kept) if kept else np.empty((0, 4), np.int64)
         windows[:, 2:] = self._edges[windows[:, 2:]]
-        return windows
+        return windows, self._last_half(joined, context + n)
 
-    def _remember(self, series: NDArray[np.float32], end: int) -> None:
-        """Let the samples before ``end``, half a block, be those before the next block."""
-        last = series[:, max(0, end - self.block // 2) : end]
-        self._before = self._again("before", last.shape, np.float32)
-        self._before[:] = last
-
-    def _again(self, name: str, shape: tuple[int, int], kind: Any) -> NDArray[Any]:
-        """Memory that is used again for each block: to get new memory takes longer than the work in it."""
-        held, size = self._memory.get(name), shape[0] * shape[1]
-        if held is None or held.size < size:
-            held = self._memory[name] = np.empty(size, kind)
-        return held[:size].reshape(shape)
+    def _last_half(self, series: NDArray[np.float32], end: int) -> NDArray[np.float32]:
+        """A copy of the samples of half a block before ``end``."""
+        return series[:, max(0, end - self.block // 2) : end].copy()
 
     def _note(
         self, start: int, n: int, bad: NDArray[np.bool_], cells: NDArray[np.bool_], counts: NDArray[np.int64],

@@ -67,11 +67,12 @@ from .grouping import Response, compile_beside
 from .vetting import Memory, Vetting, gone_in
 
 if TYPE_CHECKING:
-    from .cuda.launch import DeviceSums
     from numpy.typing import ArrayLike, NDArray
 
     from skysieve.core.device import Device
     from skysieve.core.gpu.runtime import Runtime
+
+    from .cuda.launch import DeviceSums
 
 __all__ = ["WIDTHS", "SearchPlan", "search"]
 
@@ -382,6 +383,7 @@ class SearchPlan(EnginePlan):
         looked = self._looked(fb)
         whole, cells = (None, None) if mask is None else split_mask(mask, fb)
 
+        threads = usable_cores() if self._threads is None else max(1, self._threads)
         cleaner = self._cleaner(fb, [] if whole is None else np.flatnonzero(whole.cells[:, 0]).tolist())
         plain = fb
 
@@ -395,7 +397,7 @@ class SearchPlan(EnginePlan):
                 made: list[Cleaner] = []  # by every GPU, with the same results
 
                 def make(runtime: Runtime, most: int) -> DeviceCleaner:
-                    made.append(new := DeviceCleaner(runtime, most, cleaner, begin))
+                    made.append(new := DeviceCleaner(runtime, most, cleaner, begin, threads))
                     return new
 
                 source = Cleaned(data, whole, length, watch, make, gpu=True)
@@ -440,7 +442,6 @@ class SearchPlan(EnginePlan):
         if self._veto:
             vetting = Vetting(obs, obs.top, job.dm_constant, float(dms_all[-1]), length, job.threshold, self._sums())
             again = _Again(plain, cleaner, lost, whole)
-            threads = usable_cores() if self._threads is None else max(1, self._threads)
             limits = lost.start, fb.nsamp
             events, head, vetoed = vetting.vetted(events, head, dms_all, response, again, cleaner, limits, threads)
         events = events_at(events, ref, obs, job.dm_constant)

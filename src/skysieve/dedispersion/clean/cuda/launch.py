@@ -8,15 +8,18 @@ with the code of the CPU, and cleans the blocks that have a step of the gain.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from threading import Lock, local
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from skysieve.core.arrays import array_module, to_host
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.core.gpu.runtime import Runtime
+from skysieve.core.gpu.runtime import Runtime, on_device
 from skysieve.core.gpu.staging import make_lane
-from skysieve.core.gpu.structs import address, fill, struct
+from skysieve.core.gpu.structs import address, fill, ints, struct
+from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.clean.receiver import AHEAD, PIECES, STEP_BANDS, Cleaner
 from skysieve.dedispersion.cuda.rows import OFFSETS, Planes
 from skysieve.dedispersion.cuda.tensor_plan import FRONT
@@ -49,6 +52,8 @@ WANTED = {"channels": 1, "cells": 2, "impulses": 4, "gain": 8}
 NO_CELLS: NDArray[np.bool_] = np.zeros((1, 1), bool)
 ROOM = PIECES + AHEAD
 """Most pieces of a block and of what follows it."""
+MOST_THREADS = 8
+"""Threads that examine blocks, at most: they are few."""
 MOST_BLOCKS, SCRATCH_BYTES = 128, 1 << 28
 """Most blocks that are cleaned at a time, and most bytes for what is computed of them."""
 
@@ -100,6 +105,8 @@ class DeviceCleaner(Cleaner):
         One for the same data, which is not used otherwise.
     begin : int
         Samples before this one are not changed, and do not count.
+    threads : int
+        Threads that examine blocks on the host.
 
     Raises
     ------
@@ -107,8 +114,9 @@ class DeviceCleaner(Cleaner):
         Its arrays do not fit on the device.
     """
 
-    def __init__(self, runtime: Runtime, most: int, like: Cleaner, begin: int = 0) -> None:
+    def __init__(self, runtime: Runtime, most: int, like: Cleaner, begin: int = 0, threads: int = 1) -> None:
         self.runtime, self.begin = runtime, begin
+        self._pool, self._of_thread = TaskPool(min(threads, MOST_THREADS)), local()
         self.lane = make_lane(runtime)
         self._arrays: dict[str, Any] = {}
         super().__init__(*like.given)
@@ -153,7 +161,8 @@ class DeviceCleaner(Cleaner):
         return sum(int(held.nbytes) for held in self._arrays.values())
 
     def close(self) -> None:
-        """Free the memory of the device."""
+        """Free threads and the memory of the device."""
+        self._pool.close()
         self.lane.free()
         self._arrays = {}
 
@@ -359,29 +368,54 @@ class DeviceCleaner(Cleaner):
                 short = earlier is not None and earlier.samples < self.block
                 if flags[k] & BEFORE and (short or (k == 0 and earlier is None and self._plain is not None)):
                     flags[k] |= MAY_STEP
-        windows: dict[int, NDArray[np.int64]] = {}
-        for k in np.flatnonzero(flags & (MAY_STEP | MAY_IMPULSE | NONE_GOOD)).tolist():
-            if flags[k] & NONE_GOOD:
-                return k, windows
-            n = blocks[k].samples
-            self._used = self._part("used", k + 1)
-            if flags[k] & MAY_STEP:
-                series = self._series_of(k + 1, blocks[k])
-                self._fetch_plain(k, blocks, flags)
-                context = 0 if self._plain is None else self._plain[0].shape[1]
-                joined = np.concatenate([np.empty((len(series), context), np.float32), series], axis=1)
-                weights = self._part("weights", k + 1)
-                power = (weights * self._part("sigma", k + 1)) ** 2
-                self._join(joined, context, self._part("level", k + 1), weights, power)
-                if self._find_step(joined, context, n) is not None:
-                    return k, windows
-            if flags[k] & MAY_IMPULSE:
-                self._fetch_before(k, blocks, flags)
-                found = self._examine(self._flat_series(k + 1, blocks[k]), n)
-                self._before_of = blocks[k].start + n
-                if len(found):
-                    windows[k] = found
-        return len(blocks), windows
+        end = len(blocks)
+        for k in np.flatnonzero(flags & (MAY_STEP | NONE_GOOD)).tolist():
+            if flags[k] & NONE_GOOD or self._has_step(k, blocks, flags):
+                end = k
+                break
+        return end, self._windows_in(np.flatnonzero(flags[:end] & MAY_IMPULSE).tolist(), blocks, flags)
+
+    def _has_step(self, k: int, blocks: Sequence[Block], flags: NDArray[np.uint32]) -> bool:
+        """Whether a block has a step of the gain."""
+        series = self._series_of(k + 1, blocks[k])
+        self._used = self._part("used", k + 1)
+        self._fetch_plain(k, blocks, flags)
+        context = 0 if self._plain is None else self._plain[0].shape[1]
+        joined = np.concatenate([np.empty((len(series), context), np.float32), series], axis=1)
+        weights = self._part("weights", k + 1)
+        power = (weights * self._part("sigma", k + 1)) ** 2
+        self._join(joined, context, self._part("level", k + 1), weights, power)
+        return self._find_step(joined, context, blocks[k].samples) is not None
+
+    def _windows_in(
+        self, flagged: list[int], blocks: Sequence[Block], flags: NDArray[np.uint32]
+    ) -> dict[int, NDArray[np.int64]]:
+        """Windows of impulses by block, where there are any.
+
+        Several threads examine blocks, but each of successive ones needs what is left of the one before.
+        """
+        runs = np.split(np.array(flagged, np.int64), np.flatnonzero(np.diff(flagged) > 1) + 1) if flagged else []
+        found: dict[int, NDArray[np.int64]] = {}
+        copying = Lock()
+
+        def examine(run: list[int]) -> NDArray[np.float32] | None:
+            memory: dict[str, NDArray[Any]] = self._of_thread.__dict__.setdefault("memory", {})
+            before = None
+            for k in run:
+                with copying, on_device(self.runtime):
+                    before = self._before_block(k, blocks, flags) if k == run[0] else before
+                    series, used = self._flat_series(k + 1, blocks[k]), self._part("used", k + 1)
+                windows, before = self._examined(series, blocks[k].samples, before, used, memory)
+                if len(windows):
+                    found[k] = windows
+            return before
+
+        lasts = self._pool.run([partial(examine, run.tolist()) for run in runs])
+        if runs:
+            last = blocks[flagged[-1]]
+            self._before, self._before_of = lasts[-1], last.start + last.samples
+            self._used = self._part("used", flagged[-1] + 1)
+        return dict(sorted(found.items()))
 
     def _earlier(self, k: int, blocks: Sequence[Block], flags: NDArray[np.uint32]) -> Block | None:
         """The block before block ``k``, if part ``k`` of the arrays has its series."""
@@ -395,17 +429,15 @@ class DeviceCleaner(Cleaner):
         return np.ascontiguousarray(self._part("series", part).reshape(-1, self.pitch)[:, : block.total])
 
     def _flat_series(self, part: int, block: Block) -> NDArray[np.float32]:
-        """The same without their baseline, as `_flatten` makes them; the next call overwrites them."""
+        """The same without their baseline, as `_flatten` makes them."""
         lane, groups, total = self.lane, len(self._used), block.total
         flat = lane.array("flat", groups * total, np.float32)
         pieces = max(1, block.samples // self.piece, total // self.piece)
-        self._launch(
-            "level", (-(-total // THREADS), groups), THREADS, np.int32(part), np.int32(pieces), np.int32(total), flat
-        )
+        self._launch("level", (-(-total // THREADS), groups), THREADS, *ints(part, pieces, total), flat)
         on_host = lane.pinned("flat", flat.size, np.float32)
         lane.to_host(on_host, flat)
         lane.synchronize()
-        return on_host.reshape(groups, total)
+        return on_host.reshape(groups, total).copy()
 
     def _fetch_plain(self, k: int, blocks: Sequence[Block], flags: NDArray[np.uint32]) -> None:
         """Let ``_plain`` be that of the block before block ``k``."""
@@ -415,18 +447,18 @@ class DeviceCleaner(Cleaner):
             level[self._part("states", k) & GOOD == 0] = np.nan
             self._plain = self._series_of(k, earlier)[:, max(0, n - self.block // 2) : n].copy(), level
 
-    def _fetch_before(self, k: int, blocks: Sequence[Block], flags: NDArray[np.uint32]) -> None:
-        """Let ``_before`` be that of the block before block ``k``."""
+    def _before_block(self, k: int, blocks: Sequence[Block], flags: NDArray[np.uint32]) -> NDArray[np.float32] | None:
+        """The last half of the block before block ``k``, without impulses."""
         earlier = self._earlier(k, blocks, flags)
-        if earlier is not None and self._before_of != blocks[k].start:
-            self._remember(self._flat_series(k, earlier), earlier.samples)
-            self._before_of = blocks[k].start
+        if earlier is None or self._before_of == blocks[k].start:
+            return self._before
+        return self._last_half(self._flat_series(k, earlier), earlier.samples)
 
     def _on_host(self, rows: Rows, block: Block) -> None:
         """Let the host clean a block."""
         none = np.zeros(1, np.uint32)
         self._fetch_plain(0, [block], none)
-        self._fetch_before(0, [block], none)
+        self._before = self._before_block(0, [block], none)
         samples = rows.get(block.column, block.total)
         rows.set(block.column, self._clean(block.start, samples, block.samples, True))
         self._tail, self._before_of = None, block.start + block.samples
