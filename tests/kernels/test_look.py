@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion import fake, search, write_fil
 from skysieve.dedispersion.single_pulse import cpu_vetting, vetting
 from skysieve.dedispersion.single_pulse.cuda import launch
@@ -44,35 +45,54 @@ class Held:
 @pytest.mark.parametrize(("dtype", "by_channel"), [(np.uint8, True), (np.uint8, False), (np.float32, True)])
 @pytest.mark.parametrize("size", [1, 5])
 def test_sums_are_the_cpus(runtime, monkeypatch, dtype, by_channel, size, slices):
-    delays = np.sort(np.random.default_rng(size).integers(0, 40, CHANNELS))
-    held = Held(dtype, by_channel)
+    """Four candidates, two at a time, or one after the other in several slices."""
+    held, rng = Held(dtype, by_channel), np.random.default_rng(size)
+    late = [np.sort(rng.integers(0, most, CHANNELS)) for most in (40, 1, 70, 20)]
 
-    def cut():
-        return CutOut(held, Arrivals.of(delays, EDGES), EDGES, 150, size, SIDE, WIDTH)
+    def cut_outs():
+        return [
+            CutOut(held, Arrivals.of(delays, EDGES), EDGES, 150 + 7 * i, size, SIDE, WIDTH + i)
+            for i, delays in enumerate(late)
+        ]
 
+    cuts = cut_outs()
     if slices > 1:
-        monkeypatch.setattr(vetting, "SLICE", CHANNELS * size * (cut().count // slices + 1))
-    expected = sums_on_host(cut(), cpu_vetting.channel_sums, cpu_vetting.band_series)
+        monkeypatch.setattr(vetting, "SLICE", CHANNELS * size * (min(cut.count for cut in cuts) // slices + 1))
+    monkeypatch.setattr(launch, "BATCH", 2 * max(c.count for c in cuts) * size * CHANNELS * np.dtype(dtype).itemsize)
+    expected = [sums_on_host(cut, cpu_vetting.channel_sums, cpu_vetting.band_series) for cut in cut_outs()]
     held.calls = 0
-    sums = DeviceSums(runtime)
-    for _ in range(2):  # the second time in memory that was used
-        found = sums(cut())
-        for a, b in zip(found, expected, strict=True):
-            assert a.shape == b.shape
-            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-11 * np.abs(b).max())
-    assert held.calls == 2 * (1 if slices == 1 else 2 * slices)
-    again = sums(cut())
-    assert all((a == b).all() for a, b in zip(found, again, strict=True))  # in a fixed order
-    assert found[2][3] == found[2][5] == 0
+    sums, batches = DeviceSums(runtime, np.dtype(dtype)), []
+    with TaskPool(2) as pool:
+        for _ in range(2):  # the second time in memory that was used
+            found = []
+            for some in sums(cut_outs(), pool):
+                found += [tuple(x.copy() for x in one) for one in some]
+                batches.append(len(some))
+            for one, other in zip(found, expected, strict=True):
+                for a, b in zip(one, other, strict=True):
+                    assert a.shape == b.shape
+                    np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-11 * np.abs(b).max())
+        assert held.calls == 2 * sum(1 if slices == 1 else 2 * cut.parts for cut in cut_outs())
+        assert batches == 2 * ([2, 2] if slices == 1 else [1, 1, 1, 1])
+        again = [tuple(x.copy() for x in one) for some in sums(cut_outs(), pool) for one in some]
+    for one, other in zip(found, again, strict=True):
+        assert all((a == b).all() for a, b in zip(one, other, strict=True))  # in a fixed order
+    assert found[0][2][3] == found[0][2][5] == 0
     assert sums.nbytes > 0
     sums.close()
 
 
 @one_order
 def test_samples_that_are_gone(runtime):
-    delays = np.zeros(CHANNELS, np.int64)
-    sums = DeviceSums(runtime)
-    assert sums(CutOut(lambda *_: None, Arrivals.of(delays, EDGES), EDGES, 150, 1, SIDE, WIDTH)) is None
+    """They cost that candidate, not the others of the batch."""
+    some, held = Arrivals.of(np.zeros(CHANNELS, np.int64), EDGES), Held(np.uint8, True)
+    cuts = [CutOut(samples, some, EDGES, 150, 1, SIDE, WIDTH) for samples in (lambda *_: None, held)]
+    expected = sums_on_host(cuts[1], cpu_vetting.channel_sums, cpu_vetting.band_series)
+    sums = DeviceSums(runtime, np.dtype(np.uint8))
+    with TaskPool(1) as pool:
+        ((gone, found),) = sums(cuts, pool)
+    assert gone is None
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-12, atol=1e-9)
     sums.close()
 
 
@@ -86,11 +106,11 @@ def test_too_little_memory_is_an_error(runtime, monkeypatch):
 
     monkeypatch.setattr(launch, "memory_errors", lambda runtime: (Full,))
     monkeypatch.setattr(type(runtime.device), "free_memory", 1000)
-    sums = DeviceSums(runtime)
+    sums = DeviceSums(runtime, np.dtype(np.uint8))
     monkeypatch.setattr(sums, "_sums", full)
     cut = CutOut(Held(np.uint8, True), Arrivals.of(np.zeros(CHANNELS, np.int64), EDGES), EDGES, 150, 1, SIDE, WIDTH)
-    with pytest.raises(MemoryBudgetError, match="the second look at 46 bins of 75 channels"):
-        sums(cut)
+    with TaskPool(1) as pool, pytest.raises(MemoryBudgetError, match="the second look at 1 candidates"):
+        next(sums([cut], pool))
     sums.close()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from skysieve.dedispersion.data.delays import delay_seconds
-from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
 
 from .masks import Mask
 
@@ -1052,6 +1052,24 @@ class CleanReader:
                 self._blocks.pop(next(iter(self._blocks)))
             self._blocks[at // size] = rows
         return self._blocks[number]
+
+
+def compile_beside() -> None:
+    """Start to compile what examines blocks beside a GPU in another process, if it is not stored."""
+    from skysieve.core.cpu import jit
+
+    from . import cpu_impulses
+
+    jit.compile_beside(f"from {__name__} import examine_one; examine_one()", cpu_impulses.detect, cpu_impulses.remove)
+
+
+def examine_one() -> None:
+    """Examine a block with an impulse."""
+    obs = Observation(np.linspace(1500.0, 1400.0, 64), 1e-3)
+    cleaner = Cleaner(obs, np.dtype(np.uint8), 255, ("impulses",), (), DM_CONSTANT)
+    series = np.zeros((cleaner.groups, cleaner.block), np.float32)
+    series[:, 100:104] = 9
+    cleaner._examined(series, cleaner.block, None, np.full(cleaner.groups, 8.0), {})
 
 
 def _noise(rows: NDArray[Any]) -> NDArray[np.float64]:

@@ -344,9 +344,9 @@ def search(
 
         started = begin(computation.device, "skysieve.dedispersion.cuda.engine")
 
-        def load_numba(dtype: Any = "uint8") -> None:
+        def load_numba() -> None:
             if started is not None:
-                compile_beside(dtype)  # loads numba meanwhile
+                compile_beside(None)  # loads numba meanwhile
 
         if several:
             if dry_run:
@@ -392,7 +392,7 @@ def search(
             raise ValueError(
                 f"--save-mask: data of fewer than {LEAST_CHANNELS} channels, and de-dispersed data, are not cleaned"
             )
-        load_numba(fb.dtype)
+        load_numba()
         if dry_run:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())

@@ -31,23 +31,25 @@ WORTH = 4.0
 """Time of compiling the grouping, in `jit.INTERPRETED_SECONDS`."""
 
 
-def compile_beside(dtype: np.dtype[Any] | str = "uint8") -> None:
+def compile_beside(dtype: np.dtype[Any] | str | None) -> None:
     """Start to compile the grouping of events and the second look in another process, if they are not stored.
 
     The interpreter runs some of them for the first candidates, but holds up all threads meanwhile.
 
     Parameters
     ----------
-    dtype : numpy.dtype or str
-        Of the samples.
+    dtype : numpy.dtype, str or None
+        Of the samples that are summed on the CPU; None if a GPU sums them.
     """
     from skysieve.core.cpu import jit
 
     from . import cpu_grouping, vetting
 
     use = f"from {__name__} import group_one; group_one(); "
-    use += f"from {__package__}.vetting import look_at_one; look_at_one({np.dtype(dtype).name!r})"
-    jit.compile_beside(use, cpu_grouping.explain, cpu_grouping.add_up, *vetting.kernels())
+    name = None if dtype is None else np.dtype(dtype).name
+    use += f"from {__package__}.vetting import look_at_one; look_at_one({name!r})"
+    needed = vetting.kernels()[2 if dtype is None else 0 :]
+    jit.compile_beside(use, cpu_grouping.explain, cpu_grouping.add_up, *needed)
 
 
 def group_one() -> None:

@@ -333,7 +333,7 @@ class SearchPlan(EnginePlan):
             self._engine, self._step = engine_that_fits(make, step, job.length, job.length, self._target)
             if fb.nsamp * sum(len(table.delays) for table in tables) >= MANY:
                 if self._target.gpu:  # another thread loads numba while this one loads the data
-                    threading.Thread(target=compile_beside, args=(fb.dtype,), name="skysieve-compile").start()
+                    threading.Thread(target=_compile_beside_gpu, args=(self._steps,), name="skysieve-compile").start()
                 else:
                     compile_beside(fb.dtype)
 
@@ -468,7 +468,7 @@ class SearchPlan(EnginePlan):
         if self._device_sums is None and runtimes:
             from .cuda.launch import DeviceSums
 
-            self._device_sums = DeviceSums(runtimes[0])
+            self._device_sums = DeviceSums(runtimes[0], self._kind.dtype)
         return self._device_sums
 
     def _idle_bytes(self) -> int:
@@ -781,6 +781,15 @@ class _Again:
         if self.whole is not None:
             gone[:, self.whole.cells[:, 0]] = True
         return rows, gone
+
+
+def _compile_beside_gpu(clean: Sequence[str]) -> None:
+    """Start to compile what the host does of a search on a GPU."""
+    from skysieve.dedispersion.clean import receiver
+
+    compile_beside(None)
+    if "impulses" in clean:
+        receiver.compile_beside()
 
 
 def _more_kernels(dtype: np.dtype[Any], clean: Sequence[str], veto: bool) -> list[tuple[str, str, str]]:

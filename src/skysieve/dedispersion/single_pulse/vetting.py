@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import lru_cache, partial
@@ -90,6 +90,7 @@ MOST_THREADS = 8
 Slice = tuple[int, "NDArray[np.uint8 | np.float32]", "NDArray[np.bool_]"]
 Sums = tuple["NDArray[np.float64]", "NDArray[np.float64]", "NDArray[np.float64]"]
 """``flat`` and ``lined`` of `cpu_vetting.band_series`, and the variances of the channels."""
+ManySums = Callable[[Sequence["CutOut"], TaskPool], Iterator[list[Sums | None]]]
 Memory = Callable[[int], "NDArray[np.uint8]"]
 """Gives memory of so many bytes for samples."""
 
@@ -205,12 +206,12 @@ class Vetting:
     threshold : float
         S/N of the search.
     sums : callable, optional
-        Makes `Sums` of a `CutOut` in place of `sums_on_host`.
+        Makes the `Sums` of several `CutOut` in place of `sums_on_host`, with the threads of a pool, batch by batch.
     """
 
     def __init__(
         self, obs: Observation, ref_freq: float, dm_constant: float, highest: float, block: int,
-        threshold: float = THRESHOLD, sums: Callable[[CutOut], Sums | None] | None = None,
+        threshold: float = THRESHOLD, sums: ManySums | None = None,
     ) -> None:  # fmt: skip
         self.obs, self.ref_freq, self.dm_constant, self.block = obs, ref_freq, dm_constant, block
         self.threshold, self.sums = threshold, sums
@@ -255,26 +256,50 @@ class Vetting:
             with reading:
                 return samples(start, stop, memory)
 
-        def reason(i: int) -> str:
-            snr, dm, time, width = (float(columns[name][i]) for name in ("snr", "dm", "time", "width"))
-            top = time + float(delay_seconds(self.obs.top, dm, self.ref_freq, self.dm_constant)) - width / 2
-            size = max(1, round(width / self.obs.tsamp))
-            at = round(top / self.obs.tsamp)
+        def cut_out(i: int) -> CutOut:
+            return self._cut_out(read, *self._place(columns, i))
+
+        def reason(i: int, cut: CutOut, sums: Sums | None) -> str:
+            if sums is None:
+                return ""
+            snr, (dm, at, size) = float(columns["snr"][i]), self._place(columns, i)
             before = max(limits[0], at - round(SECONDS / self.obs.tsamp))
             after = min(limits[1], at + size + self.block)
             needed = max(1.0, min(IMPULSES, IMPULSES * (after - before) * self.obs.tsamp / SECONDS))
-            look = self.look(read, dm, at, size, cleaner.pulses(before, after) >= needed)
-            if look is None:
-                return ""
+            look = self._seen(cut, sums, cleaner.pulses(before, after) >= needed)
             if self._cut(dm, at, size, limits):
                 return "edge"
             return self._reason(look, snr, dm, size, beside or cleaner.impulses(before, after) >= needed)
 
+        def on_host(i: int) -> str:
+            cut = cut_out(i)
+            return reason(i, cut, sums_on_host(cut, *self._summing(cut)))
+
         found = np.zeros(len(columns["snr"]), f"U{max(map(len, REASONS))}")
-        if self.usable and len(found):
-            with TaskPool(max(1, min(threads, MOST_THREADS, len(found)))) as pool:
-                found[:] = pool.run([partial(reason, i) for i in range(len(found))])
+        if not self.usable or not len(found):
+            return found
+        with TaskPool(max(1, min(threads, MOST_THREADS, len(found)))) as pool:
+            if self.sums is None:
+                found[:] = pool.run([partial(on_host, i) for i in range(len(found))])
+                return found
+            cuts, done = [cut_out(i) for i in range(len(found))], 0
+            for some in self.sums(cuts, pool):
+                more = range(done, done + len(some))
+                found[more] = pool.run([partial(reason, i, cuts[i], one) for i, one in zip(more, some, strict=True)])
+                done += len(some)
         return found
+
+    def _place(self, columns: dict[str, NDArray[Any]], i: int) -> tuple[float, int, int]:
+        """The DM of a candidate, its first sample at the top of the band, and its samples."""
+        dm, time, width = (float(columns[name][i]) for name in ("dm", "time", "width"))
+        top = time + float(delay_seconds(self.obs.top, dm, self.ref_freq, self.dm_constant)) - width / 2
+        return dm, round(top / self.obs.tsamp), max(1, round(width / self.obs.tsamp))
+
+    def _cut_out(self, samples: Samples, dm: float, at: int, width: int) -> CutOut:
+        """The samples around a window, whose first sample at the top of the band is ``at``."""
+        bin_ = max(1, width // PARTS)
+        w, side = round(width / bin_), -(-self.side(width) // bin_)
+        return CutOut(samples, self._arrivals(dm, bin_), self._edges, at, bin_, side, w)
 
     def vetted(
         self, events: Events, head: NDArray[np.int64], dms: NDArray[np.float64], response: Response, samples: Samples,
@@ -317,16 +342,15 @@ class Vetting:
         late = delay_seconds(self.obs.freqs, dm, self.obs.top, self.dm_constant) / (self.obs.tsamp * size)
         return Arrivals.of(np.rint(late).astype(np.int64), self._edges)
 
-    def _kernels(self, bins: int, size: int, width: int) -> list[Callable[..., Any]]:
-        """`kernels`, interpreted for a first small cut-out of so many bins of ``size`` samples, and a width in bins."""
-        from skysieve.core.cpu.jit import interpreted_if_small
+    def _summing(self, cut: CutOut) -> list[Callable[..., Any]]:
+        """The first two of `kernels`, interpreted for a first small cut-out."""
+        sums = ROW_STEPS * cut.count * cut.bin
+        return _run_by((sums, sums), kernels()[:2])
 
-        sums = ROW_STEPS * bins * size
-        steps = sums, sums, BAND_STEPS * (len(self._edges) - 1), BIN_STEPS * bins + BESIDE_STEPS / width
-        return [
-            interpreted_if_small(kernel, each, WORTH.get(kernel.__name__, 1.0))
-            for kernel, each in zip(kernels(), steps, strict=True)
-        ]
+    def _seeing(self, cut: CutOut) -> list[Callable[..., Any]]:
+        """The others of `kernels`."""
+        steps = BAND_STEPS * (len(self._edges) - 1), BIN_STEPS * cut.count + BESIDE_STEPS / cut.width
+        return _run_by(steps, kernels()[2:])
 
     def _cut(self, dm: float, at: int, width: int, limits: tuple[int, int]) -> bool:
         """Whether the data end within half a width of the window, in half of the channels."""
@@ -355,23 +379,13 @@ class Vetting:
             return "red noise"
         return "narrow" if among and look.even < least else ""
 
-    def look(
-        self, samples: Samples, dm: float, at: int, width: int, pulsed: NDArray[np.bool_] | None = None
-    ) -> Look | None:
-        """What the cut-out of a window shows, whose first sample at the top of the band is ``at``.
-
-        ``pulsed`` are the channels in which pulses were removed before it.  None if its samples are gone.
-        """
+    def _seen(self, cut: CutOut, sums: Sums, pulsed: NDArray[np.bool_] | None = None) -> Look:
+        """What a cut-out shows; ``pulsed`` are the channels in which pulses were removed before it."""
         from .cpu_look import highest_sums
 
-        bin_ = max(1, width // PARTS)
-        w, side = round(width / bin_), -(-self.side(width) // bin_)
-        cut = CutOut(samples, self._arrivals(dm, bin_), self._edges, at, bin_, side, w)
-        sum_channels, add_bands, flatten, see = self._kernels(cut.count, bin_, w)
-        sums = sums_on_host(cut, sum_channels, add_bands) if self.sums is None else self.sums(cut)
-        if sums is None:
-            return None
         (flat, lined, var), guard, bands = sums, cut.guard, len(self._edges) - 1
+        bin_, w, side = cut.bin, cut.width, cut.side
+        flatten, see = self._seeing(cut)
         spacing = max(KNOTS * w, KNOT_SECONDS / (self.obs.tsamp * bin_))
         (s0, q0), (s, q) = _flattened(flatten, flat, lined, cut.arrivals, side - guard, side + w + guard, spacing)
         in_bands = np.zeros(bands, np.bool_) if pulsed is None else np.logical_or.reduceat(pulsed, self._edges[:-1])
@@ -384,7 +398,7 @@ class Vetting:
 
 
 class CutOut:
-    """The samples around a candidate in slices of time; they are read again for each pass, unless they are one slice.
+    """The samples around a candidate, in slices of time.
 
     Parameters
     ----------
@@ -420,30 +434,37 @@ class CutOut:
         self.channels, self.gone = int(edges[-1]), False
         self._start = at - side * bin
         self._step = max(1, SLICE // (self.channels * bin))
-        self._held: list[Slice] = []
+        self._only: Slice | None = None
 
     @property
-    def whole(self) -> bool:
-        """Whether the samples were read in one slice, which is held."""
-        return bool(self._held)
+    def parts(self) -> int:
+        """Number of slices."""
+        return -(-self.count // self._step)
 
-    def slices(self, memory: Memory | None = None) -> Iterator[Slice]:
-        """First bin, samples, and which of them do not count."""
-        if self._held:
-            yield from self._held
-            return
-        for first in range(0, self.count, self._step):
-            last = min(self.count, first + self._step)
-            read = self.samples(self._start + first * self.bin, self._start + last * self.bin, memory)
-            if read is None:
-                self.gone = True
+    def samples_of(self, part: int) -> int:
+        """Samples of a slice."""
+        return (min(self.count, (part + 1) * self._step) - part * self._step) * self.bin
+
+    def slice(self, part: int, memory: Memory | None = None) -> Slice | None:
+        """First bin, samples, and which of them do not count; None if they are not held any more."""
+        first = part * self._step
+        start = self._start + first * self.bin
+        read = self.samples(start, start + self.samples_of(part), memory)
+        if read is None:
+            self.gone = True
+            return None
+        rows, gone = read
+        if rows.dtype.kind == "f":
+            gone = gone | ~np.isfinite(rows)
+        return first, _in_kind(rows), gone
+
+    def slices(self) -> Iterator[Slice]:
+        """All slices, unless one is not held any more; a single one is read once."""
+        for part in range(self.parts):
+            one = self._only or self.slice(part)
+            if one is None:
                 return
-            rows, gone = read
-            if rows.dtype.kind == "f":
-                gone = gone | ~np.isfinite(rows)
-            one = first, _in_kind(rows), gone
-            if last - first == self.count:
-                self._held = [one]
+            self._only = one if self.parts == 1 else None
             yield one
 
 
@@ -471,6 +492,16 @@ def _scratch(rows: NDArray[Any]) -> NDArray[Any]:
     return np.empty((3, rows.shape[1]), np.int32 if rows.dtype == np.uint8 else np.float64)
 
 
+def _run_by(steps: tuple[float, float], some: tuple[Any, ...]) -> list[Callable[..., Any]]:
+    """What runs some of `kernels`, which take so many steps of Python's interpreter."""
+    from skysieve.core.cpu.jit import interpreted_if_small
+
+    return [
+        interpreted_if_small(kernel, each, WORTH.get(kernel.__name__, 1.0))
+        for kernel, each in zip(some, steps, strict=True)
+    ]
+
+
 def kernels() -> tuple[Any, ...]:
     """The compiled functions of a second look, in the order in which they are called."""
     from .cpu_look import see
@@ -479,19 +510,21 @@ def kernels() -> tuple[Any, ...]:
     return channel_sums, band_series, flatten, see
 
 
-def look_at_one(dtype: str) -> None:
-    """Compile `kernels` for samples of a type."""
+def look_at_one(dtype: str | None) -> None:
+    """Compile `kernels` for samples of a type; only the last two if it is None."""
     from .cpu_look import highest_sums
 
     sum_channels, add_bands, flatten, see = kernels()
-    rows, gone, start = _in_kind(np.zeros((2, 8), dtype)), np.zeros((2, 8), np.bool_), np.zeros(8, np.int64)
-    sums, (mean, var), edges = np.zeros((3, 8)), np.zeros((2, 8)), np.array([0, 8])
-    sum_channels(rows, gone, 0, 1, 0, start, 1, 1, _scratch(rows), sums)
-    flat = np.zeros((2, 1, 8))
+    start, edges, never = np.zeros(8, np.int64), np.array([0, 8]), np.zeros(1, np.bool_)
+    flat, var = np.zeros((2, 1, 8)), np.zeros(8)
     lined = flat.copy()
-    add_bands(rows, gone, 0, 1, start, edges, _scratch(rows), sums, mean, var, gone[0], flat, lined)
+    if dtype is not None:
+        rows, gone, left = _in_kind(np.zeros((2, 8), dtype)), np.zeros((2, 8), np.bool_), np.zeros(8, np.bool_)
+        sums, mean = np.zeros((3, 8)), np.zeros(8)
+        sum_channels(rows, gone, 0, 1, 0, start, 1, 1, _scratch(rows), sums)
+        add_bands(rows, gone, 0, 1, start, edges, _scratch(rows), sums, mean, var, left, flat, lined)
     (s0, q0), (s, q) = _flattened(flatten, flat, lined, Arrivals.of(start, edges), 1, 2, 4.0)
-    see(s0, q0, s, q, mean[:1], gone[0, :1], 1, 3, 1, 1, var, 1, *_windows(1, 3), highest_sums(1), np.empty(10))
+    see(s0, q0, s, q, np.zeros(1), never, 1, 3, 1, 1, var, 1, *_windows(1, 3), highest_sums(1), np.empty(10))
 
 
 def counted(reasons: NDArray[np.str_]) -> dict[str, int]:

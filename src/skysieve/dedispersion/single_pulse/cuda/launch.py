@@ -2,136 +2,192 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.gpu.runtime import Runtime, on_device
-from skysieve.core.gpu.staging import Lane, make_lane
-from skysieve.core.gpu.structs import fill, struct
+from skysieve.core.gpu.staging import make_lane
+from skysieve.core.gpu.structs import address, ints, struct
+from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.cuda.worker import memory_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.single_pulse.vetting import CutOut, Sums
+    from skysieve.dedispersion.single_pulse.vetting import CutOut, Slice, Sums
 
 __all__ = ["DeviceSums", "kernels_of"]
 
 PACKAGE = "skysieve.dedispersion.single_pulse.cuda"
 JOB = struct(
-    "x*", "gone*", "start*", "edges*", "sums*", "var*", "flat*", "lined*", "samples#", "same", "channels", "bands",
-    "size", "first", "side", "width", "guard", "count", "length",
+    "x*", "gone*", "start*", "sums*", "var*", "flat*", "lined*", "samples#", "same", "size", "first", "side", "width",
+    "guard", "count", "length",
 )  # fmt: skip
 """``struct Job``."""
-WARPS = 16
+WARPS, MOST_ROWS = 16, 65535
+BATCH = 1 << 26
+"""Bytes of samples of a batch, unless one cut-out has more."""
 
 
 class DeviceSums:
-    """Sums the samples of cut-outs on a GPU, for several threads at once; see `vetting.sums_on_host`.
+    """Sums the samples of cut-outs on a GPU, as many at a time as fit `BATCH`.
 
     Parameters
     ----------
     runtime : Runtime
+    dtype : numpy.dtype
+        Of the samples; all but bytes are looked at as float32.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-        self._lanes: SimpleQueue[Lane] = SimpleQueue()
-        self._made: list[Lane] = []
+    def __init__(self, runtime: Runtime, dtype: np.dtype[Any]) -> None:
+        self.runtime, self.kind = runtime, kind_of(dtype)
+        self.lane = make_lane(runtime)
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device."""
-        return sum(lane.nbytes for lane in self._made)
-
-    @contextmanager
-    def _lane(self) -> Iterator[Lane]:
-        with on_device(self.runtime):
-            try:
-                lane = self._lanes.get_nowait()
-            except Empty:
-                self._made.append(lane := make_lane(self.runtime))
-            try:
-                with lane:
-                    yield lane
-            finally:
-                lane.settle()
-                self._lanes.put(lane)
+        return self.lane.nbytes
 
     def close(self) -> None:
         """Free the memory of the device."""
         with on_device(self.runtime):
-            for lane in self._made:
-                lane.free()
+            self.lane.free()
 
-    def __call__(self, cut: CutOut) -> Sums | None:
-        """See `vetting.sums_on_host`.
+    def __call__(self, cuts: Sequence[CutOut], pool: TaskPool) -> Iterator[list[Sums | None]]:
+        """Yield what `vetting.sums_on_host` returns for each cut-out, batch by batch; the next one overwrites it.
+
+        Parameters
+        ----------
+        cuts : sequence of CutOut
+            Of the same channels and sub-bands.
+        pool : TaskPool
+            Threads that read samples.
 
         Raises
         ------
         MemoryBudgetError
             The samples do not fit on the device.
         """
-        with self._lane() as lane:
-            try:
-                return self._sums(cut, lane)
-            except memory_errors(self.runtime) as error:
-                what = f"the second look at {cut.count} bins of {cut.channels} channels on {self.runtime.device}"
-                raise MemoryBudgetError(
-                    what, 4 * cut.count * cut.bin * cut.channels, self.runtime.device.free_memory
-                ) from error
+        for some in self._batches(cuts):
+            with on_device(self.runtime), self.lane:
+                try:
+                    found = self._sums(some, pool)
+                except memory_errors(self.runtime) as error:
+                    what = f"the second look at {len(some)} candidates on {self.runtime.device}"
+                    need = sum(self._bytes(cut) for cut in some)
+                    raise MemoryBudgetError(what, need, self.runtime.device.free_memory) from error
+            yield found
 
-    def _sums(self, cut: CutOut, lane: Lane) -> Sums | None:
-        C, bands = cut.channels, len(cut.edges) - 1
-        sizes = {"sums": 3 * C, "var": C, "flat": 2 * bands * cut.count, "lined": 2 * bands * cut.length}
-        out = {name: lane.array(name, size, np.float64) for name, size in sizes.items()}
-        for array in out.values():
-            lane.clear(array)
-        start, edges = lane.array("start", C, np.int64), lane.array("edges", bands + 1, np.int32)
-        lane.to_device(start, cut.arrivals.delays)
-        lane.to_device(edges, cut.edges.astype(np.int32))
+    def _bytes(self, cut: CutOut) -> int:
+        return cut.count * cut.bin * cut.channels * self.kind.itemsize
 
-        def memory(nbytes: int) -> NDArray[np.uint8]:
-            lane.synchronize()  # what lay there is copied
-            return lane.pinned("samples", nbytes, np.uint8)
+    def _batches(self, cuts: Sequence[CutOut]) -> Iterator[list[CutOut]]:
+        """Cut-outs that are read together; one of several slices is a batch of its own."""
+        some: list[CutOut] = []
+        total = 0
+        for cut in cuts:
+            size = self._bytes(cut)
+            if some and (total + size > BATCH or cut.parts > 1 or len(some) == MOST_ROWS):
+                yield some
+                some, total = [], 0
+            some.append(cut)
+            total = BATCH if cut.parts > 1 else total + size
+        if some:
+            yield some
 
+    def _sums(self, cuts: list[CutOut], pool: TaskPool) -> list[Sums | None]:
+        lane, edges = self.lane, cuts[0].edges
+        C, bands = cuts[0].channels, len(edges) - 1
+        shapes = [{"var": (C,), "flat": (2, bands, cut.count), "lined": (2, bands, cut.length)} for cut in cuts]
+        sizes = [[int(np.prod(shape)) for shape in one.values()] for one in shapes]
+        out = lane.array("out", sum(map(sum, sizes)), np.float64)
+        sums, starts = lane.array("sums", 3 * C * len(cuts), np.float64), lane.array("starts", C * len(cuts), np.int64)
+        listed, bounds = (
+            lane.array("jobs", len(cuts) * JOB.itemsize, np.uint8),
+            lane.array("edges", bands + 1, np.int32),
+        )
+        lane.clear(out)
+        lane.clear(sums)
+        lane.to_device(starts, np.concatenate([cut.arrivals.delays for cut in cuts]))
+        lane.to_device(bounds, edges.astype(np.int32))
+        jobs, at = np.zeros(len(cuts), JOB), address(out)
+        for i, (cut, each) in enumerate(zip(cuts, sizes, strict=True)):
+            job = jobs[i]
+            job["start"], job["sums"] = address(starts) + 8 * C * i, address(sums) + 24 * C * i
+            for name, size in zip(shapes[i], each, strict=True):
+                job[name] = at
+                at += 8 * size
+            job["size"], job["side"], job["width"], job["guard"] = cut.bin, cut.side, cut.width, cut.guard
+            job["count"], job["length"] = cut.count, cut.length
+        module = self.runtime.module(PACKAGE, "look.cu", build_of(self.kind))
         for kernel in ("beside", "bands"):
-            for first, rows, gone in cut.slices(memory):
-                x = lane.array("floats" if rows.dtype.kind == "f" else "bytes", rows.size, rows.dtype)
-                hidden = lane.array("gone", gone.size, np.uint8)
-                if kernel == "beside" or not cut.whole:
-                    lane.to_device(x, rows.reshape(-1))
-                    lane.to_device(hidden, np.ascontiguousarray(gone).view(np.uint8).reshape(-1))
-                job = fill(
-                    JOB, x=x, gone=hidden, start=start, edges=edges, **out, samples=len(rows), same=int(len(gone) == 1),
-                    channels=C, bands=bands, size=cut.bin, first=first, side=cut.side, width=cut.width, guard=cut.guard,
-                    count=cut.count, length=cut.length,
+            for part in range(max(cut.parts for cut in cuts)):
+                if part or kernel == "beside" or cuts[0].parts > 1:
+                    read = self._read(cuts, part, pool, jobs)
+                    lane.to_device(listed, jobs.view(np.uint8))
+                items = max(rows // cut.bin + cut.length for rows, cut in zip(read, cuts, strict=True))
+                grid = (-(-C // 32), 1) if kernel == "beside" else (-(-items // WARPS), bands)
+                module.launch(
+                    kernel, (*grid, len(cuts)), (32 * WARPS,), (listed, bounds, *ints(C, bands)),
+                    stream=lane.stream,
                 )  # fmt: skip
-                grid = (
-                    (-(-C // 32),) if kernel == "beside" else (-(-(len(rows) // cut.bin + cut.length) // WARPS), bands)
-                )
-                module = self.runtime.module(PACKAGE, "look.cu", build_of(rows.dtype))
-                module.launch(kernel, grid, (32 * WARPS,), (job,), stream=lane.stream)
-            if cut.gone:
-                return None
-        found = {name: lane.pinned("found " + name, out[name].size, np.float64) for name in ("var", "flat", "lined")}
-        for name, array in found.items():
-            lane.to_host(array, out[name])
+        on_host = lane.pinned("found", out.size, np.float64)
+        lane.to_host(on_host, out)
         lane.synchronize()
-        var, flat, lined = (array.copy() for array in found.values())
-        return flat.reshape(2, bands, -1), lined.reshape(2, bands, -1), var
+        found: list[Sums | None] = []
+        at = 0
+        for cut, shape, each in zip(cuts, shapes, sizes, strict=True):
+            parts = {}
+            for (name, dims), size in zip(shape.items(), each, strict=True):
+                parts[name] = on_host[at : at + size].reshape(dims)
+                at += size
+            found.append(None if cut.gone else (parts["flat"], parts["lined"], parts["var"]))
+        return found
+
+    def _read(self, cuts: list[CutOut], part: int, pool: TaskPool, jobs: NDArray[Any]) -> list[int]:
+        """Read a slice of each cut-out, and begin to copy them to the device; the numbers of their samples."""
+        lane, width = self.lane, self.kind.itemsize
+        needs = [cut.samples_of(part) * cut.channels for cut in cuts]
+        places = np.append(0, np.cumsum([-(-need // 16) * 16 for need in needs]))
+        lane.synchronize()  # what lay there is copied
+        memory = lane.pinned("samples", int(places[-1]), self.kind)
+        rooms = [memory[low : low + need] for low, need in zip(places.tolist(), needs, strict=False)]
+        found = pool.run([partial(self._read_one, cut, part, room) for cut, room in zip(cuts, rooms, strict=True)])
+        x = lane.array("samples", memory.size, self.kind)
+        lane.to_device(x, memory)
+        hidden = [np.ones((1, cuts[0].channels), bool) if one is None else one[2] for one in found]
+        gone = lane.array("gone", sum(one.size for one in hidden), np.uint8)
+        lane.to_device(gone, np.concatenate([one.reshape(-1) for one in hidden]).view(np.uint8))
+        at = address(gone)
+        samples = [cut.samples_of(part) for cut in cuts]
+        for job, one, flags, place, count in zip(jobs, found, hidden, places.tolist(), samples, strict=False):
+            job["x"], job["gone"], job["same"] = address(x) + width * place, at, len(flags) == 1
+            job["samples"], job["first"] = count, 0 if one is None else one[0]
+            at += flags.size
+        return samples
+
+    def _read_one(self, cut: CutOut, part: int, place: NDArray[Any]) -> Slice | None:
+        """Read a slice of a cut-out into page-locked memory; None if its samples are gone."""
+        one = cut.slice(part, lambda nbytes: place.view(np.uint8)[:nbytes])
+        if one is not None and address(one[1]) != address(place):
+            place[:] = one[1].reshape(-1)
+        return one
 
 
 def kernels_of(dtype: np.dtype[Any]) -> list[tuple[str, str, str]]:
     """The arguments of `Runtime.module` for the kernels that look at samples of a type."""
-    return [(PACKAGE, "look.cu", build_of(dtype))]
+    return [(PACKAGE, "look.cu", build_of(kind_of(dtype)))]
 
 
-def build_of(dtype: np.dtype[Any]) -> str:
-    """The build of ``look.cu`` for samples of a type: all but bytes are looked at as float32."""
-    return "bytes" if dtype == np.uint8 else "f32"
+def kind_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type as which samples are looked at."""
+    return np.dtype(np.uint8 if dtype == np.uint8 else np.float32)
+
+
+def build_of(kind: np.dtype[Any]) -> str:
+    """The build of ``look.cu`` for a type of `kind_of`."""
+    return "bytes" if kind == np.uint8 else "f32"

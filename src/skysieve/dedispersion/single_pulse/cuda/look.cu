@@ -29,24 +29,25 @@ struct Job {
   const Sample* x;   // samples x channels
   const u8* gone;    // which of them do not count; one row if it is the same at all times
   const i64* start;  // bins by which the candidate arrives later in a channel than at the top of the band
-  const int* edges;  // first channel of each sub-band
   double *sums, *var, *flat, *lined;
   i64 samples;
-  int same, channels, bands, size, first, side, width, guard, count, length;
+  int same, size, first, side, width, guard, count, length;
 };
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) beside(Job j) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) beside(const Job* jobs, const int* edges, int channels,
+                                                                int bands) {
   __shared__ double parts[3][WARPS][32];
+  const Job j = jobs[blockIdx.z];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = 32 * blockIdx.x + lane;
   double number = 0, total = 0, square = 0;
-  if (c < j.channels) {
-    const i64 late = j.start[c];
+  if (c < channels) {
+    // Samples from `low` to `high` are those of the candidate and close to it.
+    const i64 begin = j.start[c] + j.side - j.first;
+    const i64 low = (begin - j.guard) * j.size, high = (begin + j.width + j.guard) * j.size;
 #pragma unroll 4
     for (i64 i = warp; i < j.samples; i += WARPS) {
-      const i64 at = j.first + i / j.size - j.side;
-      const bool counts =
-          (late <= at - j.width - j.guard || late > at + j.guard) && !j.gone[(j.same ? 0 : i) * j.channels + c];
-      const double v = counts ? (double)j.x[i * j.channels + c] : 0.0;
+      const bool counts = (i < low || i >= high) && !j.gone[(j.same ? 0 : i) * channels + c];
+      const double v = counts ? (double)j.x[i * channels + c] : 0.0;
       number += counts;
       total += v;
       square += v * v;
@@ -56,20 +57,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) beside(Job j) {
   parts[1][warp][lane] = total;
   parts[2][warp][lane] = square;
   __syncthreads();
-  if (warp >= 3 || c >= j.channels) return;
+  if (warp >= 3 || c >= channels) return;
   double sum = 0;
   for (int i = 0; i < WARPS; i++) sum += parts[warp][i][lane];
-  j.sums[(i64)warp * j.channels + c] += sum;
+  j.sums[(i64)warp * channels + c] += sum;
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) bands(Job j) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) bands(const Job* jobs, const int* edges, int channels,
+                                                               int bands) {
+  const Job j = jobs[blockIdx.z];
   const int lane = threadIdx.x & 31, band = blockIdx.y, bins = (int)(j.samples / j.size);
   const int item = blockIdx.x * WARPS + (threadIdx.x >> 5), at = item - bins;
   if (item >= bins + j.length) return;
   double excess = 0, power = 0;
-  for (int c = j.edges[band] + lane; c < j.edges[band + 1]; c += 32) {
-    const double known = j.sums[c], many = known > 1 ? known : 1.0, level = j.sums[j.channels + c] / many;
-    const double square = level * level, var = j.sums[2 * j.channels + c] / many - square;
+  for (int c = edges[band] + lane; c < edges[band + 1]; c += 32) {
+    const double known = j.sums[c], many = known > 1 ? known : 1.0, level = j.sums[channels + c] / many;
+    const double square = level * level, var = j.sums[2 * channels + c] / many - square;
     const bool left_out = known < LEAST_KNOWN || var <= 1e-9 * square;
     if (item == 0) j.var[c] = left_out ? 0 : var;
     const i64 bin = item < bins ? item : at + j.start[c] - j.first;  // of the samples that are given
@@ -77,9 +80,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) bands(Job j) {
     int number = 0;
     double total = 0;
     for (i64 i = bin * j.size; i < (bin + 1) * j.size; i++) {
-      const bool counts = !j.gone[(j.same ? 0 : i) * j.channels + c];
+      const bool counts = !j.gone[(j.same ? 0 : i) * channels + c];
       number += counts;
-      total += counts ? (double)j.x[i * j.channels + c] : 0.0;
+      total += counts ? (double)j.x[i * channels + c] : 0.0;
     }
     excess += total - number * level;
     power += number * var;
@@ -92,5 +95,5 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) bands(Job j) {
   const i64 row = item < bins ? j.count : j.length, column = item < bins ? j.first + item : at;
   double* out = (item < bins ? j.flat : j.lined) + band * row + column;
   *out += excess;
-  out[j.bands * row] += power;
+  out[bands * row] += power;
 }
