@@ -116,12 +116,12 @@ def test_too_little_memory_is_an_error(runtime, monkeypatch):
 
 @pytest.mark.gpu
 def test_a_search_vetoes_on_a_gpu_what_it_vetoes_on_the_cpu(tmp_path):
-    """Pulses and steps of the level, of a file and in memory; the same candidates remain, several at a time."""
+    """Pulses and impulses, of a file and in memory; the same candidates remain, several at a time."""
     band = {"nchan": 128, "tsamp": 1e-3, "fch1": 1500.0, "foff": -2.0}
     data = fake(duration=40, dm=80, times=list(np.arange(1, 39, 2.0)), width=6e-3, snr=25, seed=2, **band)
     x = data.read().copy()
     for at in range(2000, 39000, 4000):
-        x[:, at : at + 60] += 9
+        x[:, at : at + 5] += 9
     path = tmp_path / "a.fil"
     write_fil(path, type(data).from_array(x, freqs=data.freqs, tsamp=data.tsamp))
     expected = search(path, np.arange(0, 200, 2.0), device="cpu", clean=False, veto=True)

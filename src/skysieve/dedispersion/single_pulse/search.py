@@ -316,6 +316,9 @@ class SearchPlan(EnginePlan):
             self._veto = bool(self._steps if veto is None else veto) and detector == "boxcar"
             workers = usable_cores() if threads is None else max(1, threads)
             tables = [t.table for t in job.made]
+            many = fb.nsamp * sum(len(table.delays) for table in tables) >= MANY
+            if many and self._target.gpu:  # a thread loads numba while this one compiles the kernels of the GPU
+                threading.Thread(target=_compile_beside_gpu, args=(self._steps,), name="skysieve-compile").start()
             cleaner = self._cleaner(fb, ())
             if self._target.gpu:
                 source = Cleaned(fb, None, job.length, kernels=_more_kernels(fb.dtype, cleaner.steps, self._veto))
@@ -331,11 +334,8 @@ class SearchPlan(EnginePlan):
                 )  # fmt: skip
 
             self._engine, self._step = engine_that_fits(make, step, job.length, job.length, self._target)
-            if fb.nsamp * sum(len(table.delays) for table in tables) >= MANY:
-                if self._target.gpu:  # another thread loads numba while this one loads the data
-                    threading.Thread(target=_compile_beside_gpu, args=(self._steps,), name="skysieve-compile").start()
-                else:
-                    compile_beside(fb.dtype)
+            if many and not self._target.gpu:
+                compile_beside(fb.dtype)
 
     def execute(
         self,
