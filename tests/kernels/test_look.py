@@ -7,7 +7,10 @@ import pytest
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.tasks import TaskPool
-from skysieve.dedispersion import fake, search, write_fil
+from skysieve.dedispersion import Filterbank, fake, search, write_fil
+from skysieve.dedispersion.clean.masks import Cleaned
+from skysieve.dedispersion.contract import Table
+from skysieve.dedispersion.cuda import engine as cuda
 from skysieve.dedispersion.single_pulse import cpu_vetting, vetting
 from skysieve.dedispersion.single_pulse.cuda import launch
 from skysieve.dedispersion.single_pulse.cuda.launch import DeviceSums
@@ -80,6 +83,37 @@ def test_sums_are_the_cpus(runtime, monkeypatch, dtype, by_channel, size, slices
     assert found[0][2][3] == found[0][2][5] == 0
     assert sums.nbytes > 0
     sums.close()
+
+
+@pytest.mark.parametrize("by_channel", [True, False])
+@pytest.mark.parametrize("nchan", [CHANNELS, 64])
+def test_rows_of_an_engine_are_not_read_again(runtime, by_channel, nchan):
+    """All but the candidates that reach beyond its samples, of which the last has a slice of fewer."""
+    edges = np.array([0, 33, 40, nchan])
+    held = Held(np.uint8, by_channel)
+    held.rows, held.gone = held.rows[:, :nchan], held.gone[:, :nchan]
+    fb = Filterbank.from_array(held.rows.T, fch1=1500.0, foff=-1.0, tsamp=1e-3)
+    some = [Table(np.zeros((1, nchan), np.int32))]
+    engine = cuda.Engine(Cleaned(fb, None, 128), some, method="brute", capacity=1900, runtimes=[runtime])
+    engine.load(48, 1900)
+    delays = np.sort(np.random.default_rng(3).integers(0, 40, nchan))
+    cuts = [CutOut(held, Arrivals.of(delays, edges), edges, at, size, SIDE, WIDTH) for at, size in (
+        (48 + SIDE, 1), (47 + SIDE, 1), (301, 5), (1703, 3), (1900 - 26 - int(delays[-1]), 1)
+    )]  # fmt: skip
+    expected = [sums_on_host(cut, cpu_vetting.channel_sums, cpu_vetting.band_series) for cut in cuts]
+    sums, held.calls = DeviceSums(runtime, np.dtype(np.uint8), engine.workers[0].store), 0
+
+    def hidden(start, stop):
+        return held.gone if by_channel else held.gone[start:stop]
+
+    with TaskPool(2) as pool:
+        (found,) = sums(cuts, pool, hidden=hidden)
+    assert held.calls == 1
+    for one, other in zip(found, expected, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-11 * np.abs(b).max())
+    sums.close()
+    engine.close()
 
 
 @one_order

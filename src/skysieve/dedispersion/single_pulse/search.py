@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -440,8 +440,10 @@ class SearchPlan(EnginePlan):
         head = response.group(events).head
         vetoed: dict[str, int] = {}
         if self._veto:
-            vetting = Vetting(obs, obs.top, job.dm_constant, float(dms_all[-1]), length, job.threshold, self._sums())
-            again = _Again(plain, cleaner, lost, whole)
+            again, sums = _Again(plain, cleaner, lost, whole), self._sums()
+            sum_many = None if sums is None else partial(sums, hidden=again.hidden)
+            highest = float(dms_all[-1])
+            vetting = Vetting(obs, obs.top, job.dm_constant, highest, length, job.threshold, sum_many)
             limits = lost.start, fb.nsamp
             events, head, vetoed = vetting.vetted(events, head, dms_all, response, again, cleaner, limits, threads)
         events = events_at(events, ref, obs, job.dm_constant)
@@ -464,11 +466,11 @@ class SearchPlan(EnginePlan):
 
     def _sums(self) -> DeviceSums | None:
         """What sums the cut-outs of candidates on the first GPU; None on a CPU."""
-        runtimes = getattr(self._open_engine(), "runtimes", None)
-        if self._device_sums is None and runtimes:
+        workers = getattr(self._open_engine(), "workers", None)
+        if self._device_sums is None and workers:
             from .cuda.launch import DeviceSums
 
-            self._device_sums = DeviceSums(runtimes[0], self._kind.dtype)
+            self._device_sums = DeviceSums(workers[0].runtime, self._kind.dtype, workers[0].store)
         return self._device_sums
 
     def _idle_bytes(self) -> int:
@@ -766,14 +768,7 @@ class _Again:
         rows, gone = np.zeros((0, fb.nchan), fb.dtype.newbyteorder("=")), np.ones((0, fb.nchan), bool)
         if low < high:
             rows = self.cleaner.regained(low, self._read(low, high - low, memory or self._of_thread))
-            lost, all_of = self.lost.within(low, high), None
-            if not len(lost) and len(rows) == stop - start:
-                all_of = self.cleaner.replaced_channels(low, high)
-            if all_of is not None:
-                gone = all_of[None]
-            else:
-                gone = self.cleaner.replaced(low, high)
-                gone_in(lost, low, gone)
+            gone = self._gone(low, high, whole=len(rows) == stop - start)
         if len(rows) < stop - start:
             before = min(max(low, start), stop) - start
             around = (before, stop - start - before - len(rows)), (0, 0)
@@ -781,6 +776,23 @@ class _Again:
         if self.whole is not None:
             gone[:, self.whole.cells[:, 0]] = True
         return rows, gone
+
+    def _gone(self, start: int, stop: int, whole: bool) -> NDArray[np.bool_]:
+        """Samples that were lost or replaced; one row, for a ``whole`` cut-out, if they are the same at all times."""
+        lost = self.lost.within(start, stop)
+        all_of = self.cleaner.replaced_channels(start, stop) if whole and not len(lost) else None
+        if all_of is not None:
+            return all_of[None]
+        gone = self.cleaner.replaced(start, stop)
+        gone_in(lost, start, gone)
+        return gone
+
+    def hidden(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Which samples of ``start : stop``, all within the data, do not count; see `vetting.Samples`."""
+        gone = self._gone(start, stop, whole=True)
+        if self.whole is not None:
+            gone[:, self.whole.cells[:, 0]] = True
+        return gone
 
 
 def _compile_beside_gpu(clean: Sequence[str]) -> None:

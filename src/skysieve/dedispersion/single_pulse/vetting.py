@@ -419,6 +419,8 @@ class CutOut:
         Bins before and after the candidate that do not count as beside it.
     count, length : int
         Bins of the series of a sub-band, as observed and de-dispersed.
+    start : int
+        The first sample.
     channels : int
     gone : bool
         Whether its samples are not held any more.
@@ -432,7 +434,7 @@ class CutOut:
         self.length = 2 * side + width
         self.count = self.length + arrivals.latest
         self.channels, self.gone = int(edges[-1]), False
-        self._start = at - side * bin
+        self.start = at - side * bin
         self._step = max(1, SLICE // (self.channels * bin))
         self._only: Slice | None = None
 
@@ -441,14 +443,18 @@ class CutOut:
         """Number of slices."""
         return -(-self.count // self._step)
 
+    def first_of(self, part: int) -> int:
+        """First bin of a slice."""
+        return part * self._step
+
     def samples_of(self, part: int) -> int:
         """Samples of a slice."""
         return (min(self.count, (part + 1) * self._step) - part * self._step) * self.bin
 
     def slice(self, part: int, memory: Memory | None = None) -> Slice | None:
         """First bin, samples, and which of them do not count; None if they are not held any more."""
-        first = part * self._step
-        start = self._start + first * self.bin
+        first = self.first_of(part)
+        start = self.start + first * self.bin
         read = self.samples(start, start + self.samples_of(part), memory)
         if read is None:
             self.gone = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +13,27 @@ from skysieve.core.gpu.runtime import Runtime, on_device
 from skysieve.core.gpu.staging import make_lane
 from skysieve.core.gpu.structs import address, ints, struct
 from skysieve.core.tasks import TaskPool
+from skysieve.dedispersion.cuda.tensor_plan import FRONT
 from skysieve.dedispersion.cuda.worker import memory_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.single_pulse.vetting import CutOut, Slice, Sums
+    from skysieve.dedispersion.cuda.rows import Store
+    from skysieve.dedispersion.single_pulse.vetting import CutOut, Sums
 
 __all__ = ["DeviceSums", "kernels_of"]
 
+Hidden = Callable[[int, int], "NDArray[np.bool_]"]
 PACKAGE = "skysieve.dedispersion.single_pulse.cuda"
 JOB = struct(
-    "x*", "gone*", "start*", "sums*", "var*", "flat*", "lined*", "samples#", "same", "size", "first", "side", "width",
-    "guard", "count", "length",
+    "x*", "gone*", "start*", "sums*", "var*", "flat*", "lined*", "stride#", "samples#", "same", "size", "first", "side",
+    "width", "guard", "count", "length",
 )  # fmt: skip
 """``struct Job``."""
-WARPS, MOST_ROWS = 16, 65535
-BATCH = 1 << 26
-"""Bytes of samples of a batch, unless one cut-out has more."""
+WARPS = 16
+BATCH, MOST = 1 << 26, 256
+"""Bytes of samples of a batch, unless one cut-out has more; and cut-outs."""
 
 
 class DeviceSums:
@@ -41,11 +44,15 @@ class DeviceSums:
     runtime : Runtime
     dtype : numpy.dtype
         Of the samples; all but bytes are looked at as float32.
+    store : Store, optional
+        Samples of an engine on this GPU, which are cleaned.  Bytes need not be read again as long as it holds them.
     """
 
-    def __init__(self, runtime: Runtime, dtype: np.dtype[Any]) -> None:
+    def __init__(self, runtime: Runtime, dtype: np.dtype[Any], store: Store | None = None) -> None:
         self.runtime, self.kind = runtime, kind_of(dtype)
+        self.store = store if self.kind == np.uint8 else None
         self.lane = make_lane(runtime)
+        self._hidden: Hidden | None = None
 
     @property
     def nbytes(self) -> int:
@@ -57,7 +64,9 @@ class DeviceSums:
         with on_device(self.runtime):
             self.lane.free()
 
-    def __call__(self, cuts: Sequence[CutOut], pool: TaskPool) -> Iterator[list[Sums | None]]:
+    def __call__(
+        self, cuts: Sequence[CutOut], pool: TaskPool, hidden: Hidden | None = None
+    ) -> Iterator[list[Sums | None]]:
         """Yield what `vetting.sums_on_host` returns for each cut-out, batch by batch; the next one overwrites it.
 
         Parameters
@@ -66,12 +75,15 @@ class DeviceSums:
             Of the same channels and sub-bands.
         pool : TaskPool
             Threads that read samples.
+        hidden : callable, optional
+            Which of the samples ``start : stop`` do not count.  Without it all are read.
 
         Raises
         ------
         MemoryBudgetError
             The samples do not fit on the device.
         """
+        self._hidden = hidden
         for some in self._batches(cuts):
             with on_device(self.runtime), self.lane:
                 try:
@@ -83,7 +95,8 @@ class DeviceSums:
             yield found
 
     def _bytes(self, cut: CutOut) -> int:
-        return cut.count * cut.bin * cut.channels * self.kind.itemsize
+        """Bytes of a cut-out that are read."""
+        return 0 if self._held(cut) else cut.count * cut.bin * cut.channels * self.kind.itemsize
 
     def _batches(self, cuts: Sequence[CutOut]) -> Iterator[list[CutOut]]:
         """Cut-outs that are read together; one of several slices is a batch of its own."""
@@ -91,7 +104,7 @@ class DeviceSums:
         total = 0
         for cut in cuts:
             size = self._bytes(cut)
-            if some and (total + size > BATCH or cut.parts > 1 or len(some) == MOST_ROWS):
+            if some and (total + size > BATCH or cut.parts > 1 or len(some) == MOST):
                 yield some
                 some, total = [], 0
             some.append(cut)
@@ -148,34 +161,50 @@ class DeviceSums:
             found.append(None if cut.gone else (parts["flat"], parts["lined"], parts["var"]))
         return found
 
+    def _held(self, cut: CutOut) -> int:
+        """Address of the first sample of a cut-out in the rows of the engine; 0 if it does not hold all of them."""
+        store, start, stop = self.store, cut.start, cut.start + cut.count * cut.bin
+        if store is None or self._hidden is None or cut.parts > 1 or start < store.start or stop > store.stop:
+            return 0
+        return address(store.planes[1].data) + FRONT + start - store.start
+
     def _read(self, cuts: list[CutOut], part: int, pool: TaskPool, jobs: NDArray[Any]) -> list[int]:
         """Read a slice of each cut-out, and begin to copy them to the device; the numbers of their samples."""
-        lane, width = self.lane, self.kind.itemsize
-        needs = [cut.samples_of(part) * cut.channels for cut in cuts]
-        places = np.append(0, np.cumsum([-(-need // 16) * 16 for need in needs]))
+        lane, width, samples = self.lane, self.kind.itemsize, [cut.samples_of(part) for cut in cuts]
+        held = [self._held(cut) for cut in cuts]
+        needs = [0 if there else n * cut.channels for cut, there, n in zip(cuts, held, samples, strict=True)]
+        places = np.append(0, np.cumsum([-(-need // 16) * 16 for need in needs])).tolist()
         lane.synchronize()  # what lay there is copied
-        memory = lane.pinned("samples", int(places[-1]), self.kind)
-        rooms = [memory[low : low + need] for low, need in zip(places.tolist(), needs, strict=False)]
-        found = pool.run([partial(self._read_one, cut, part, room) for cut, room in zip(cuts, rooms, strict=True)])
+        memory = lane.pinned("samples", places[-1], self.kind)
+        rooms = [memory[low : low + need] for low, need in zip(places, needs, strict=False)]
+        found = pool.run([partial(self._flags, cut, part, room) for cut, room in zip(cuts, rooms, strict=True)])
         x = lane.array("samples", memory.size, self.kind)
         lane.to_device(x, memory)
-        hidden = [np.ones((1, cuts[0].channels), bool) if one is None else one[2] for one in found]
+        hidden = [np.ones((1, cuts[0].channels), bool) if one is None else one for one in found]
         gone = lane.array("gone", sum(one.size for one in hidden), np.uint8)
         lane.to_device(gone, np.concatenate([one.reshape(-1) for one in hidden]).view(np.uint8))
         at = address(gone)
-        samples = [cut.samples_of(part) for cut in cuts]
-        for job, one, flags, place, count in zip(jobs, found, hidden, places.tolist(), samples, strict=False):
-            job["x"], job["gone"], job["same"] = address(x) + width * place, at, len(flags) == 1
-            job["samples"], job["first"] = count, 0 if one is None else one[0]
+        for job, cut, there, flags, low, count in zip(jobs, cuts, held, hidden, places, samples, strict=False):
+            job["x"], job["gone"], job["same"] = there or address(x) + width * low, at, len(flags) == 1
+            job["stride"] = self.store.planes[1].stride if there and self.store is not None else 0
+            job["samples"], job["first"] = count, cut.first_of(part)
             at += flags.size
         return samples
 
-    def _read_one(self, cut: CutOut, part: int, place: NDArray[Any]) -> Slice | None:
-        """Read a slice of a cut-out into page-locked memory; None if its samples are gone."""
+    def _flags(self, cut: CutOut, part: int, place: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Which samples of a slice do not count; None if they are gone.
+
+        They are read into page-locked memory, unless that is empty: then the engine has them.
+        """
+        if not len(place):
+            assert self._hidden is not None
+            return self._hidden(cut.start, cut.start + cut.samples_of(part))
         one = cut.slice(part, lambda nbytes: place.view(np.uint8)[:nbytes])
-        if one is not None and address(one[1]) != address(place):
+        if one is None:
+            return None
+        if address(one[1]) != address(place):
             place[:] = one[1].reshape(-1)
-        return one
+        return one[2]
 
 
 def kernels_of(dtype: np.dtype[Any]) -> list[tuple[str, str, str]]:

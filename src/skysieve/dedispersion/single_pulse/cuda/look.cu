@@ -1,7 +1,8 @@
 // Sums of a candidate's cut-out by channel and by sub-band, as in single_pulse/cpu_vetting.py, in a fixed order.
 //
 // beside: number, sum and sum of squares of the samples of each channel beside the candidate.
-//   Layout: a block of threads for 32 channels; a warp takes every 16th sample, a lane a channel.
+//   Layout: a block of threads for 32 channels; a warp takes every 16th sample and a lane a channel, or in rows of
+//   channels a warp every 16th channel and a lane every 32nd sample.
 // bands: series of the sub-bands, as observed and de-dispersed, and the variances of the channels.
 //   Layout: a grid row for a sub-band; a warp for a bin of a series, a lane for every 32nd channel.
 //
@@ -26,12 +27,34 @@ typedef float Sample;
 #define LEAST_KNOWN 32  // samples of a channel beside the candidate, from which its level and sigma are known
 
 struct Job {
-  const Sample* x;   // samples x channels
+  const Sample* x;   // samples x channels; or the first sample of the first row of channels, if there is a stride
   const u8* gone;    // which of them do not count; one row if it is the same at all times
   const i64* start;  // bins by which the candidate arrives later in a channel than at the top of the band
   double *sums, *var, *flat, *lined;
-  i64 samples;
+  i64 stride, samples;  // bytes from a row of channels to the next, but for 4 bytes by which rows are shifted
   int same, size, first, side, width, guard, count, length;
+};
+
+__device__ __forceinline__ i64 place(const Job& j, int channels, int c, i64 i) {
+  return j.stride ? c * j.stride + 4 * (c & 3) + i : i * channels + c;
+}
+
+struct Beside {  // sums of the samples of a channel beside the candidate
+  double number, total, square;
+
+  __device__ __forceinline__ void add(const Job& j, int channels, int c, i64 first, int step) {
+    // Samples from `low` to `high` are those of the candidate and close to it.
+    const i64 begin = j.start[c] + j.side - j.first;
+    const i64 low = (begin - j.guard) * j.size, high = (begin + j.width + j.guard) * j.size;
+#pragma unroll 4
+    for (i64 i = first; i < j.samples; i += step) {
+      const bool counts = (i < low || i >= high) && !j.gone[(j.same ? 0 : i) * channels + c];
+      const double v = counts ? (double)j.x[place(j, channels, c, i)] : 0.0;
+      number += counts;
+      total += v;
+      square += v * v;
+    }
+  }
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS) beside(const Job* jobs, const int* edges, int channels,
@@ -39,23 +62,27 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) beside(const Job* jobs,
   __shared__ double parts[3][WARPS][32];
   const Job j = jobs[blockIdx.z];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = 32 * blockIdx.x + lane;
-  double number = 0, total = 0, square = 0;
-  if (c < channels) {
-    // Samples from `low` to `high` are those of the candidate and close to it.
-    const i64 begin = j.start[c] + j.side - j.first;
-    const i64 low = (begin - j.guard) * j.size, high = (begin + j.width + j.guard) * j.size;
-#pragma unroll 4
-    for (i64 i = warp; i < j.samples; i += WARPS) {
-      const bool counts = (i < low || i >= high) && !j.gone[(j.same ? 0 : i) * channels + c];
-      const double v = counts ? (double)j.x[i * channels + c] : 0.0;
-      number += counts;
-      total += v;
-      square += v * v;
+  if (j.stride) {
+    for (int k = 32 * blockIdx.x + warp; k < min(channels, 32 * (int)blockIdx.x + 32); k += WARPS) {
+      Beside sum = {0, 0, 0};
+      sum.add(j, channels, k, lane, 32);
+      for (int step = 16; step; step >>= 1) {
+        sum.number += __shfl_down_sync(~0u, sum.number, step);
+        sum.total += __shfl_down_sync(~0u, sum.total, step);
+        sum.square += __shfl_down_sync(~0u, sum.square, step);
+      }
+      if (lane) continue;
+      j.sums[k] += sum.number;
+      j.sums[channels + k] += sum.total;
+      j.sums[2 * channels + k] += sum.square;
     }
+    return;
   }
-  parts[0][warp][lane] = number;
-  parts[1][warp][lane] = total;
-  parts[2][warp][lane] = square;
+  Beside mine = {0, 0, 0};
+  if (c < channels) mine.add(j, channels, c, warp, WARPS);
+  parts[0][warp][lane] = mine.number;
+  parts[1][warp][lane] = mine.total;
+  parts[2][warp][lane] = mine.square;
   __syncthreads();
   if (warp >= 3 || c >= channels) return;
   double sum = 0;
@@ -82,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) bands(const Job* jobs, 
     for (i64 i = bin * j.size; i < (bin + 1) * j.size; i++) {
       const bool counts = !j.gone[(j.same ? 0 : i) * channels + c];
       number += counts;
-      total += counts ? (double)j.x[i * channels + c] : 0.0;
+      total += counts ? (double)j.x[place(j, channels, c, i)] : 0.0;
     }
     excess += total - number * level;
     power += number * var;
