@@ -11,10 +11,10 @@
 // archs: 75 80 86 89 90 100 120
 // build: bytes -DBYTES
 // build: f32
-// budget: bytes kernel=beside regs<=64
-// budget: bytes kernel=bands regs<=64
-// budget: f32 kernel=beside regs<=64
-// budget: f32 kernel=bands regs<=64
+// budget: bytes kernel=beside regs<=64 spills<=16
+// budget: bytes kernel=bands regs<=64 spills<=16
+// budget: f32 kernel=beside regs<=64 spills<=16
+// budget: f32 kernel=bands regs<=64 spills<=16
 typedef unsigned char u8;
 typedef long long i64;
 #ifdef BYTES
