@@ -365,32 +365,27 @@ class Bench:
 
     # ------------------------------------------------------------------ radio bursts
     def bursts(self) -> Iterator[None]:
-        """Single pulses of a filterbank file: the function, and the command."""
-        from skysieve.dedispersion import Filterbank, search
+        """Single pulses of a filterbank file with a pulse each second, or with one: the function, and the command."""
+        from skysieve.dedispersion import search
 
-        seconds, channels, dms = (60, 1024, 1000) if self.gpu else (10, 256, 200)
-        source, out = self.folder / "data.fil", self.folder / "bursts.csv"
-        self.fake(source, seconds, channels)
-        fb = Filterbank.open(source)
-        grid: dict[str, Any] = {"dms": np.linspace(0, 500, dms), "device": self.device}
-        facts = {"channels": channels, "seconds_of_data": seconds, "trials": dms}
-        samples = fb.read()
-        searched: dict[str, Callable[[], object]] = {
-            "function": lambda: search(fb, **grid),
-            "numpy.cumsum": lambda: np.cumsum(samples, axis=1, dtype=np.int64),
-        }
-        self.row("dedispersion.search, warm process", searched, 3, **facts)
-        yield
-        command = (
-            f"dedisp search {source} --dm-min 0 --dm-step {500 / dms} --num-dms {dms} -o {out} --overwrite".split()
-        )
-        self.command(
-            "dedisp search",
-            [*command, "--device", self.device],
-            f"import numpy; numpy.fromfile({str(source)!r}, 'u1').sum()",
-            **facts,
-        )
-        yield
+        seconds, channels, dms, tsamp = (60, 1024, 1000, 64e-6) if self.gpu else (10, 256, 200, 256e-6)
+        out = self.folder / "bursts.csv"
+        grid = f"--dm-min 0 --dm-step {500 / dms} --num-dms {dms} -o {out} --overwrite --device {self.device}".split()
+        for pulses, period in (("a pulse each second", 1.0), ("one pulse", seconds - 1.0)):
+            source = self.folder / f"data-{period:g}.fil"
+            self.fake(source, seconds, channels, tsamp, period)
+            floor = f"import numpy; numpy.fromfile({str(source)!r}, 'u1').sum()"
+            facts = {"size": pulses, "channels": channels, "seconds_of_data": seconds, "tsamp": tsamp, "trials": dms}
+            options: dict[str, Any] = {"dms": np.arange(dms) * (500 / dms), "device": self.device}
+            searched: dict[str, Callable[[], object]] = {
+                "function": lambda f=source, o=options: search(f, **o),
+                "numpy.fromfile and sum": lambda f=source: np.fromfile(f, "u1").sum(),
+            }
+            self.row("dedispersion.search, warm process", searched, 7, **facts)
+            yield
+            self.command("dedisp search", ["dedisp", "search", str(source), *grid], floor, **facts)
+            source.unlink()
+            yield
 
     # ------------------------------------------------------------------ gravitational waves
     def fstat(self) -> Iterator[None]:
@@ -451,10 +446,11 @@ class Bench:
             self.row(f"command: {name}", {"command": lambda c=command: self.run_command(c), **floor}, 3)
             yield
 
-    def fake(self, path: Path, seconds: float, channels: int) -> None:
-        """A filterbank file of noise and pulses, 1.2 to 1.5 GHz, 256 us, 8 bits."""
+    def fake(self, path: Path, seconds: float, channels: int, tsamp: float = 256e-6, period: float = 1.0) -> None:
+        """A filterbank file of noise and pulses, 1.2 to 1.5 GHz, 8 bits."""
         command = f"dedisp fake -o {path} --duration {seconds} --nchan {channels} --fch1 1500 --foff {-300 / channels}"
-        self.run_command([*command.split(), "--tsamp", "256e-6", "--snr", "20", "--overwrite"])
+        pulses = f"--tsamp {tsamp} --snr 20 --period {period} --overwrite"
+        self.run_command([*command.split(), *pulses.split()])
 
     def command(self, case: str, command: list[str], floor: str, **facts: Any) -> None:
         """A command beside its floor: interpreter, imports, a GPU's context, and ``floor``, which reads the file."""
