@@ -47,8 +47,9 @@ def on_device(runtime, x):
 
 
 def compare(
-    runtime, x, steps=True, tsamp=1e-3, ignore=(), begin=0, cuts=(), batch=None, monkeypatch=None, by_time=False
-):
+    runtime, x, steps=True, tsamp=1e-3, ignore=(), begin=0, cuts=(), batch=None, monkeypatch=None, by_time=False,
+    threads=1,
+):  # fmt: skip
     """Clean on the device, as samples become known up to each of ``cuts``, and on the CPU; the two cleaners."""
     fb = Filterbank.from_array(x.T, fch1=1500.0, foff=-256 / x.shape[1], tsamp=tsamp)
     given = fb.observation, fb.dtype, fb.maximum, cleaning_steps(steps), ignore, DM_CONSTANT
@@ -58,7 +59,7 @@ def compare(
     runtime.synchronize()
     if batch is not None:
         monkeypatch.setattr(launch, "MOST_BLOCKS", batch)
-    ours = DeviceCleaner(runtime, fb.nsamp, Cleaner(*given), begin)
+    ours = DeviceCleaner(runtime, fb.nsamp, Cleaner(*given), begin, threads)
     for stop in cuts:  # of a stream whose end is not known
         ours.clean_rows(rows, 0, stop, 2**60)
     ours.clean_rows(rows, 0, fb.nsamp, fb.nsamp)
@@ -79,6 +80,17 @@ def compare(
 def test_interference_is_removed_with_the_bits_of_the_cpu(runtime, kinds):
     removed, _ = compare(runtime, recording(kinds))
     assert sum(removed.parts.values()) > 0
+
+
+@one_order
+def test_blocks_that_several_threads_examine(runtime):
+    """Single blocks with impulses, and successive ones, of which each needs what is left of the one before."""
+    x = np.random.default_rng(8).normal(96, 16, (512 * 14, 40)).astype(np.uint8)
+    for block in (1, 3, 4, 5, 8, 10, 11, 13):
+        for at in (40, 250, 500):  # the last one reaches into the next block
+            x[512 * block + at : 512 * block + at + 20] += 30
+    removed, _ = compare(runtime, x, threads=3)
+    assert len(removed.windows) >= 24
 
 
 @pytest.mark.parametrize("dm", [10, 150])
