@@ -19,7 +19,7 @@ import numpy as np
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
-from skysieve.dedispersion.contract import REREAD, Detection, Packed, Room, Source, Table, sum_dtype
+from skysieve.dedispersion.contract import REREAD, Detection, Packed, Resident, Room, Source, Table, sum_dtype
 
 from .detect import event_kernels
 from .rows import READ, ROOMS
@@ -33,6 +33,8 @@ __all__ = ["Engine", "bytes_needed", "free_memory", "room"]
 logger = logging.getLogger("skysieve")
 
 R = TypeVar("R")
+Piece = Packed | tuple["NDArray[Any] | Resident", "NDArray[np.int64]"]
+"""Samples of a source: packed ones, or an array and the order of its channels."""
 
 
 class _Coming(NamedTuple):
@@ -249,13 +251,13 @@ class Engine:
                 ask(1)
             begin = one.first
             for piece in pieces:
-                samples = piece.data if isinstance(piece, Packed) else piece[0]
-                some = slice(max(0, first - begin), max(0, stop - begin))
-                part = replace(piece, data=samples[some]) if isinstance(piece, Packed) else (samples[some], piece[1])
-                if len(samples[some]):
+                length = _length(piece)
+                low, high = max(0, first - begin), min(length, stop - begin)
+                if low < high:
+                    part = _part(piece, low, high)
                     self._each(lambda i, p=part, c=at, r=one.room: self.workers[i].store.put_host(p, c, r))  # type: ignore[misc]
-                at += len(samples[some])
-                begin += len(samples)
+                    at += high - low
+                begin += length
             first = min(stop, one.stop)
             if one.stop > stop - REREAD:
                 again.append(one)
@@ -348,6 +350,20 @@ class Engine:
         waiting = [self._pool.submit(run, i) for i in range(len(self.runtimes))]
         wait(waiting)
         return [w.result() for w in waiting]
+
+
+def _length(piece: Piece) -> int:
+    """Number of samples."""
+    given = piece if isinstance(piece, Packed) else piece[0]
+    return len(given.data if isinstance(given, Packed | Resident) else given)
+
+
+def _part(piece: Piece, low: int, high: int) -> Piece:
+    """Samples ``low : high`` of a piece."""
+    if isinstance(piece, Packed):
+        return replace(piece, data=piece.data[low:high])
+    given, order = piece
+    return replace(given, data=given.data[low:high]) if isinstance(given, Resident) else given[low:high], order
 
 
 def room(shape: tuple[int, int], dtype: np.dtype[Any], index: int) -> Any:
