@@ -61,10 +61,11 @@ def test_sums_are_the_cpus(runtime, monkeypatch, dtype, by_channel, size, slices
     cuts = cut_outs()
     if slices > 1:
         monkeypatch.setattr(vetting, "SLICE", CHANNELS * size * (min(cut.count for cut in cuts) // slices + 1))
-    monkeypatch.setattr(launch, "BATCH", 2 * max(c.count for c in cuts) * size * CHANNELS * np.dtype(dtype).itemsize)
+    sums = DeviceSums(runtime, np.dtype(dtype))
+    monkeypatch.setattr(launch, "BATCH", 2 * max(map(sums._bytes, cuts)))
     expected = [sums_on_host(cut, cpu_vetting.channel_sums, cpu_vetting.band_series) for cut in cut_outs()]
     held.calls = 0
-    sums, batches = DeviceSums(runtime, np.dtype(dtype)), []
+    batches = []
     with TaskPool(2) as pool:
         for _ in range(2):  # the second time in memory that was used
             found = []

@@ -379,7 +379,7 @@ class Vetting:
             return "red noise"
         return "narrow" if among and look.even < least else ""
 
-    def _seen(self, cut: CutOut, sums: Sums, pulsed: NDArray[np.bool_] | None = None) -> Look:
+    def _seen(self, cut: CutOut, sums: Sums, pulsed: NDArray[np.bool_]) -> Look:
         """What a cut-out shows; ``pulsed`` are the channels in which pulses were removed before it."""
         from .cpu_look import highest_sums
 
@@ -388,7 +388,7 @@ class Vetting:
         flatten, see = self._seeing(cut)
         spacing = max(KNOTS * w, KNOT_SECONDS / (self.obs.tsamp * bin_))
         (s0, q0), (s, q) = _flattened(flatten, flat, lined, cut.arrivals, side - guard, side + w + guard, spacing)
-        in_bands = np.zeros(bands, np.bool_) if pulsed is None else np.logical_or.reduceat(pulsed, self._edges[:-1])
+        in_bands = np.logical_or.reduceat(pulsed, self._edges[:-1])
         near, numbers = max(1, min(_beside(w), side - guard)), np.empty(len(fields(Look)))
         see(
             s0, q0, s, q, cut.arrivals.mean + side, in_bands, w, side, guard, near, var, bin_, *_windows(w, side),

@@ -32,8 +32,8 @@ JOB = struct(
 )  # fmt: skip
 """``struct Job``."""
 WARPS = 16
-BATCH, MOST = 1 << 26, 256
-"""Bytes of samples of a batch, unless one cut-out has more; and cut-outs."""
+BATCH = 1 << 26
+"""Bytes of samples and sums of a batch, unless one cut-out has more."""
 
 
 class DeviceSums:
@@ -84,19 +84,23 @@ class DeviceSums:
             The samples do not fit on the device.
         """
         self._hidden = hidden
-        for some in self._batches(cuts):
-            with on_device(self.runtime), self.lane:
-                try:
-                    found = self._sums(some, pool)
-                except memory_errors(self.runtime) as error:
-                    what = f"the second look at {len(some)} candidates on {self.runtime.device}"
-                    need = sum(self._bytes(cut) for cut in some)
-                    raise MemoryBudgetError(what, need, self.runtime.device.free_memory) from error
-            yield found
+        try:
+            for some in self._batches(cuts):
+                with on_device(self.runtime), self.lane:
+                    try:
+                        found = self._sums(some, pool)
+                    except memory_errors(self.runtime) as error:
+                        what = f"the second look at {len(some)} candidates on {self.runtime.device}"
+                        need = sum(self._bytes(cut) for cut in some)
+                        raise MemoryBudgetError(what, need, self.runtime.device.free_memory) from error
+                yield found
+        finally:
+            self._hidden = None  # it holds the user's data
 
     def _bytes(self, cut: CutOut) -> int:
-        """Bytes of a cut-out that are read."""
-        return 0 if self._held(cut) else cut.count * cut.bin * cut.channels * self.kind.itemsize
+        """Bytes of a cut-out that are read, and of its sums."""
+        read = 0 if self._held(cut) else cut.count * cut.bin * cut.channels * self.kind.itemsize
+        return read + 16 * (len(cut.edges) - 1) * (cut.count + cut.length)
 
     def _batches(self, cuts: Sequence[CutOut]) -> Iterator[list[CutOut]]:
         """Cut-outs that are read together; one of several slices is a batch of its own."""
@@ -104,7 +108,7 @@ class DeviceSums:
         total = 0
         for cut in cuts:
             size = self._bytes(cut)
-            if some and (total + size > BATCH or cut.parts > 1 or len(some) == MOST):
+            if some and (total + size > BATCH or cut.parts > 1):
                 yield some
                 some, total = [], 0
             some.append(cut)
@@ -119,10 +123,8 @@ class DeviceSums:
         sizes = [[int(np.prod(shape)) for shape in one.values()] for one in shapes]
         out = lane.array("out", sum(map(sum, sizes)), np.float64)
         sums, starts = lane.array("sums", 3 * C * len(cuts), np.float64), lane.array("starts", C * len(cuts), np.int64)
-        listed, bounds = (
-            lane.array("jobs", len(cuts) * JOB.itemsize, np.uint8),
-            lane.array("edges", bands + 1, np.int32),
-        )
+        listed = lane.array("jobs", len(cuts) * JOB.itemsize, np.uint8)
+        bounds = lane.array("edges", bands + 1, np.int32)
         lane.clear(out)
         lane.clear(sums)
         lane.to_device(starts, np.concatenate([cut.arrivals.delays for cut in cuts]))
