@@ -173,6 +173,23 @@ def test_among_steps_a_candidate_has_to_be_dispersed(snr, power, broad, flat, sw
     assert Vetting(obs, obs.top, 4148.8, 300.0, 2000)._reason(look, snr + 0.7, 30.0, 60, among) == why
 
 
+@pytest.mark.parametrize(
+    ("aside", "power", "flat", "among", "why"),
+    [
+        (6.7, 48.0, 7.0, False, ""),  # a pulse of S/N 13 upon a bump of Parkes' baseline
+        (6.7, 48.0, 7.0, True, ""),
+        (6.7, 48.0, 40.0, False, "undispersed"),  # a second bump
+        (5.4, 48.0, 7.0, False, "undispersed"),  # noise
+        (0.0, 0.0, 0.0, False, "undispersed"),
+    ],
+)
+def test_a_pulse_that_begins_upon_a_bump_is_dispersed_aside(aside, power, flat, among, why):
+    """The best window without dispersion is stronger, and half of the pulse is far from it."""
+    obs = noise(1.0).observation
+    look = Look(13.1, 10.3, math.nan, 207.0, 340.0, 182.0, 339.0, 11.0, 1.0, 13.2, aside, power, flat)
+    assert Vetting(obs, obs.top, 4148.8, 300.0, 2000)._reason(look, 13.0, 28.7, 22, among) == why
+
+
 def drifting(x):
     """The level of all channels drifts by 0.2 sigma of 16, with a period of 1.7 s."""
     x += 0.2 * 16 * np.sin(2 * np.pi * np.arange(x.shape[1]) * 1e-3 / 1.7)

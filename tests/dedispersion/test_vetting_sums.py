@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from scipy.interpolate import BSpline
@@ -142,9 +144,45 @@ def test_the_best_window_at_one_time(w, sweep, compiled):
             inside &= on_v > 0
             excess = on - x[:, around].sum(axis=1) * on_v / v[:, around].sum(axis=1)
             best = max(best, float((np.maximum(excess, 0)[inside] ** 2 / on_v[inside]).sum()))
-    found = how(cpu_look.undispersed)(s, q, edges, power, middle, w, side, sizes, nears)
+    used, window = np.ones(len(power), bool), np.zeros(2, np.int64)
+    found = how(cpu_look.undispersed)(s, q, edges, power, middle, w, side, sizes, nears, used, window)
     assert (best > 0) == (sweep < 90)  # no window covers half of the power of the widest sweep
     assert found == pytest.approx(best, rel=1e-9)
+    assert (window[1] - window[0] in sizes) if best else (window == -1).all()
+    # parts that are not looked at count as if they had no samples and no power
+    used[1::2] = False
+    of_band = np.repeat(used, np.diff(edges))[:, None]
+    without = s * of_band, q * of_band, edges, power * used, middle, w, side, sizes, nears
+    expected = how(cpu_look.undispersed)(*without, np.ones(len(power), bool), window.copy())
+    found = how(cpu_look.undispersed)(s, q, edges, power, middle, w, side, sizes, nears, used, window)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_a_window_does_not_touch(compiled):
+    """A pulse that begins upon a bump in the first half of the band: the other half has its S/N and powers alone."""
+    how = (lambda kernel: kernel) if compiled else interpreted
+    bands, side, w, far = 32, 200, 8, 300
+    middle = np.where(np.arange(bands) < 16, 0.0, far + 20.0 * np.arange(bands)) + side
+    flat = np.zeros((bands, 2 * side + w + int(middle.max())))
+    for x, at in zip(flat, middle.astype(int), strict=True):
+        x[at : at + w] += 1.0
+    flat[:16, side - 2 : side + w + 2] += 2.0
+    s, q = (np.concatenate([np.zeros((bands, 1)), np.cumsum(y, axis=1)], axis=1) for y in (flat, np.ones_like(flat)))
+    excess, variance = np.full(bands, 1.0 * w), np.full(bands, 1.0 * w)
+    excess[:16] += 2.0 * w
+    aside = np.zeros(3)
+    power, best = how(cpu_look.power_in_parts)(
+        s, q, excess, variance, middle, 8, w, side, *_windows(w, side), aside
+    )  # fmt: skip
+    assert best > power / 2  # the bump
+    assert aside[0] == pytest.approx(np.sqrt(16 * w))
+    assert aside[1] == pytest.approx(16 * w)
+    assert aside[2] < aside[1] / 2
+    without = np.zeros(0)
+    assert how(cpu_look.power_in_parts)(
+        s, q, excess, variance, middle, 8, w, side, *_windows(w, side), without
+    ) == (power, best)  # fmt: skip
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -163,7 +201,7 @@ def test_what_a_cut_out_shows(w, strong, compiled):
     flat, flat_v = rng.normal(size=(2, bands, 2 * side + w + 62)) ** 2
     s, q, s0, q0 = (np.concatenate([np.zeros((bands, 1)), np.cumsum(y, axis=1)], axis=1) for y in (x, v, flat, flat_v))
     pulsed, var = np.arange(bands) >= 28, rng.uniform(0.2, 0.4, 2 * bands)
-    numbers, windows, highest = np.empty(10), _windows(w, side), cpu_look.highest_sums(bands)
+    numbers, windows, highest = np.empty(len(fields(Look))), _windows(w, side), cpu_look.highest_sums(bands)
     options = w, side, guard, near, var, size, *windows, highest
     how(cpu_look.see)(s0, q0, s, q, late + side, pulsed, *options, numbers)
     look = Look(*numbers.tolist())
@@ -206,9 +244,11 @@ def test_what_a_cut_out_shows(w, strong, compiled):
     first = np.array([middle[p].mean() for p in parts]) + side
     edges = np.array([p[0] for p in parts] + [len(some)])
     power = np.array([max(excess[p].sum(), 0) ** 2 / variance[p].sum() for p in parts])
-    best = cpu_look.undispersed(s0[some], q0[some], edges, power, first, *args)
+    every, window = np.ones(len(some), bool), np.empty(2, np.int64)
+    best = cpu_look.undispersed(s0[some], q0[some], edges, power, first, *args, every, window)
     assert look.broad_undispersed == pytest.approx(best, rel=1e-9)
-    best = cpu_look.undispersed(s0[some], q0[some], np.arange(len(some) + 1), z**2, middle + side, *args)
+    edges = np.arange(len(some) + 1)
+    best = cpu_look.undispersed(s0[some], q0[some], edges, z**2, middle + side, *args, every, window)
     assert look.undispersed == pytest.approx(best, rel=1e-9)
 
     differences = []

@@ -30,6 +30,9 @@ LOUDEST = 8
 """One of so many parts of the sub-bands, the strongest, is left out of `vetting.Look.even`: about what radar fills."""
 BRIGHTER = 2.0
 """S/N by which sub-bands of known interference exceed what the others suggest, from which on the others alone count."""
+ASIDE = 0.5
+"""`vetting.Look.aside` is measured if the best window without dispersion has more than this part of the power: it tells
+nothing new of candidates that are much stronger than that."""
 QUIET, LEAST_QUIET = 0.66, 6
 """Scatter of the windows of white noise that are not above the median of the five around them, over that of all; and
 such windows from which it is known."""
@@ -232,10 +235,11 @@ def redness(s, q, w, side, guard, var):
 
 
 @njit(**JIT)
-def undispersed(s, q, edges, power, middle, w, side, sizes, nears):
+def undispersed(s, q, edges, power, middle, w, side, sizes, nears, used, window):
     """The largest sum, over parts of the band, of the squares of the S/N of a window at one time in all parts.
 
     Parts count of which the window covers half of the candidate's, or that of it; they have half of its power.
+    ``window`` gets the first bin of the best one, and its last + 1; both are -1 if there is none.
 
     Parameters
     ----------
@@ -247,12 +251,16 @@ def undispersed(s, q, edges, power, middle, w, side, sizes, nears):
         Its width, and its first bin at the top of the band.
     sizes, nears : int64
         Widths of the windows, and of the bins on each side of them from which the level is taken.
+    used : bool (parts,)
+        Which parts are looked at.
+    window : int64 (2,)
     """
     parts, bins = len(power), s.shape[1] - 1
     below = np.zeros(parts + 1)  # power of the parts below each
     for p in range(parts):
-        below[p + 1] = below[p] + power[p]
+        below[p + 1] = below[p] + (power[p] if used[p] else 0.0)
     best = 0.0
+    window[0] = window[1] = -1
     for i in range(len(sizes)):
         size, near = sizes[i], nears[i]
         gap, need = size // 2, 0.5 * min(w, size)
@@ -269,6 +277,8 @@ def undispersed(s, q, edges, power, middle, w, side, sizes, nears):
             total = 0.0
             before, after = at - gap, at + size + gap
             for p in range(low, high):
+                if not used[p]:
+                    continue
                 on = around = excess = level = 0.0
                 for b in range(edges[p], edges[p + 1]):
                     on += q[b, at + size] - q[b, at]
@@ -279,18 +289,22 @@ def undispersed(s, q, edges, power, middle, w, side, sizes, nears):
                     excess -= level * (on / around)
                 if on > 0 and excess > 0:
                     total += excess * excess / on
-            best = max(best, total)
+            if total > best:
+                best = total
+                window[0], window[1] = at, at + size
     return best
 
 
 @njit(**JIT)
-def power_in_parts(s, q, excess, variance, middle, parts, w, side, sizes, nears):
+def power_in_parts(s, q, excess, variance, middle, parts, w, side, sizes, nears, aside):
     """Power of the candidate in equal parts of the sub-bands, and that of the best window without dispersion.
 
-    The second one is that of `undispersed`.
+    The second one is that of `undispersed`.  ``aside``, if it is not empty, gets the S/N of the candidate in the parts
+    that this window does not touch, and both powers there.
     """
     n = len(excess)
     edges, power, first = np.empty(parts + 1, np.int64), np.empty(parts), np.zeros(parts)
+    sums, used, window = np.empty((2, parts)), np.ones(parts, np.bool_), np.empty(2, np.int64)
     total = 0.0
     for p in range(parts + 1):
         edges[p] = int(np.rint(p * (n / parts)))
@@ -301,8 +315,20 @@ def power_in_parts(s, q, excess, variance, middle, parts, w, side, sizes, nears)
             on_v += variance[b]
             first[p] += middle[b] / (edges[p + 1] - edges[p])
         power[p] = power_of(on, on_v)
+        sums[0, p], sums[1, p] = on, on_v
         total += power[p]
-    return total, undispersed(s, q, edges, power, first, w, side, sizes, nears)
+    best = undispersed(s, q, edges, power, first, w, side, sizes, nears, used, window)
+    if len(aside) > 0 and best > ASIDE * total:
+        on = on_v = 0.0
+        for p in range(parts):
+            used[p] = first[p] >= window[1] or first[p] + w <= window[0]
+            if used[p]:
+                on += sums[0, p]
+                on_v += sums[1, p]
+                aside[1] += power[p]
+        aside[0] = over(on, math.sqrt(on_v))
+        aside[2] = undispersed(s, q, edges, power, first, w, side, sizes, nears, used, window)
+    return total, best
 
 
 @njit(**JIT)
@@ -351,8 +377,11 @@ def see(s0, q0, s, q, middle, pulsed, w, side, guard, near, var, size, sizes, ne
             total[k, 1] += variance[b]
     look[0] = over(total[0, 0], math.sqrt(total[0, 1]))
     look[1] = over(total[1, 0], math.sqrt(total[1, 1]))
-    look[3], look[4] = power_in_parts(s0, q0, excess, variance, middle, n, w, side, sizes, nears)
-    look[5], look[6] = power_in_parts(s0, q0, excess, variance, middle, min(BROAD, n), w, side, sizes, nears)
+    aside = np.zeros(3)
+    look[3], look[4] = power_in_parts(s0, q0, excess, variance, middle, n, w, side, sizes, nears, aside[:0])
+    look[5], look[6] = power_in_parts(s0, q0, excess, variance, middle, min(BROAD, n), w, side, sizes, nears, aside)
+    for i in range(3):
+        look[10 + i] = aside[i]
     for b in range(n):
         mean += over(power_of(excess[b], variance[b]), look[3]) * middle[b]
     for b in range(n):

@@ -164,6 +164,9 @@ class Look:
     even : float
         S/N that the sub-bands without the strongest eighth suggest for all: about ``snr`` for a burst that fills the
         band, and less if few sub-bands have most of its power.
+    aside, aside_power, aside_undispersed : float
+        S/N of the candidate in those of the `cpu_look.BROAD` parts of the band that the best window without dispersion
+        does not touch; ``broad`` and ``broad_undispersed`` of these parts alone.  0 if that window is weak.
     """
 
     snr: float
@@ -176,6 +179,9 @@ class Look:
     sweep: float
     red: float
     even: float
+    aside: float = 0.0
+    aside_power: float = 0.0
+    aside_undispersed: float = 0.0
 
     def lacks(self, part: float) -> bool:
         """Whether the best window without dispersion lacks less than a part of the power."""
@@ -184,12 +190,25 @@ class Look:
     @property
     def dispersed(self) -> bool:
         """Whether it is stronger than any window without dispersion."""
-        return self.broad - self.broad_undispersed > max(MARGIN[0], MARGIN[1] * self.broad)
+        return _exceeds(self.broad, self.broad_undispersed)
+
+    @property
+    def beside_bump(self) -> bool:
+        """Whether the part of it that the best window without dispersion does not touch is a dispersed pulse, too.
+
+        Then this window is a bump of the level upon which one end of a pulse lies.
+        """
+        return self.aside >= SURE and _exceeds(self.aside_power, self.aside_undispersed)
 
     @property
     def flat(self) -> bool:
         """Whether a window without dispersion is stronger than it."""
         return self.broad_undispersed - self.broad > MARGIN[0]
+
+
+def _exceeds(power: float, undispersed: float) -> bool:
+    """Whether the power of a candidate exceeds that of the best window without dispersion by `MARGIN`."""
+    return power - undispersed > max(MARGIN[0], MARGIN[1] * power)
 
 
 class Vetting:
@@ -365,11 +384,9 @@ class Vetting:
         least = (SPREAD_WEAK if spread else WEAK) * self.threshold
         if look.free < least or (look.rest < NARROW[0] * look.snr and look.lacks(NARROW[1])):
             return "narrow"
-        if look.broad_undispersed > BETTER[0] * look.broad + BETTER[1]:
-            return "undispersed"
-        if not look.dispersed and (look.sweep > SURELY or (among and self.low > 0)):
-            return "undispersed"
-        if look.flat and look.sweep > RESOLVED:
+        flat = look.broad_undispersed > BETTER[0] * look.broad + BETTER[1] or (look.flat and look.sweep > RESOLVED)
+        flat = flat or (not look.dispersed and (look.sweep > SURELY or (among and self.low > 0)))
+        if flat and not look.beside_bump:
             return "undispersed"
         if look.lacks(UNRESOLVED) and dm < self.low and width * self.obs.tsamp <= LONGEST:
             return "undispersed"
@@ -530,7 +547,8 @@ def look_at_one(dtype: str | None) -> None:
         sum_channels(rows, gone, 0, 1, 0, start, 1, 1, _scratch(rows), sums)
         add_bands(rows, gone, 0, 1, start, edges, _scratch(rows), sums, mean, var, left, flat, lined)
     (s0, q0), (s, q) = _flattened(flatten, flat, lined, Arrivals.of(start, edges), 1, 2, 4.0)
-    see(s0, q0, s, q, np.zeros(1), never, 1, 3, 1, 1, var, 1, *_windows(1, 3), highest_sums(1), np.empty(10))
+    numbers = np.empty(len(fields(Look)))
+    see(s0, q0, s, q, np.zeros(1), never, 1, 3, 1, 1, var, 1, *_windows(1, 3), highest_sums(1), numbers)
 
 
 def counted(reasons: NDArray[np.str_]) -> dict[str, int]:
