@@ -54,7 +54,7 @@ typedef unsigned long long u64;
 #define LEAST_TRACK 8    // and at least so many
 #define STEEP 2          // pieces by which it moves from channel to channel
 #define MOST_CELLS 0.3   // fraction of bad cells from which a channel is bad
-#define REACH 4          // pieces on each side whose median is the baseline
+#define REACH 2          // pieces on each side whose median is the baseline
 #define LEAST 10         // pieces on each side of a step
 #define LATE 2           // pieces before a block in which a step is sought
 #define STEP_ERROR 10.0  // standard errors of a step
