@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 from tests.dedispersion.test_formats import PLAIN, data, header, psrfits
 
-from skysieve.dedispersion import BadFile, Filterbank, dedisperse, inject, plan, search, write_dat, write_tim
+from skysieve.dedispersion import (
+    BadFile,
+    Filterbank,
+    cutout,
+    dedisperse,
+    fake,
+    inject,
+    plan,
+    search,
+    write_dat,
+    write_tim,
+)
+from skysieve.dedispersion.injections.pulses import Pulse
 
 
 @pytest.mark.parametrize(
@@ -145,3 +157,35 @@ def test_frequencies_in_hz_are_refused():
     x = np.zeros((4, 100), np.uint8)
     with pytest.raises(ValueError, match=r"band begins at 1.397e\+09 MHz; frequencies are expected in MHz"):
         Filterbank.from_array(x, fch1=1.4e9, foff=-1e6, tsamp=1e-3)
+
+
+def test_quantities_of_made_data_and_cut_outs_are_converted():
+    from astropy import units as u
+
+    dm = u.pc / u.m**3
+    plain = {"nchan": 16, "seed": 3, "snr": 40, "scatter": 2e-3, "width": 4e-3, "dm": 30, "duration": 3.0}
+    given = {**plain, "scatter": 2 * u.ms, "width": 4 * u.ms, "dm": 30e6 * dm, "duration": 0.05 * u.min}
+    band, same = (
+        {"fch1": 400, "foff": -1, "tsamp": 1e-3},
+        {"fch1": 0.4 * u.GHz, "foff": -1e3 * u.kHz, "tsamp": 1 * u.ms},
+    )
+    for when, units in (
+        ({"times": [0.5, 2]}, {"times": [500, 2000] * u.ms}),
+        ({"period": 0.75}, {"period": 750 * u.ms}),
+        ({"rate": 2.0}, {"rate": 2 * u.Hz}),
+    ):
+        one, other = fake(**plain, **band, **when), fake(**given, **same, **units)
+        assert np.array_equal(one.read(), other.read())
+        assert one.observation.freqs == pytest.approx(other.observation.freqs, rel=1e-15)
+    a, b = cutout(one, dm=30, time=0.5, width=4e-3), cutout(one, dm=30e6 * dm, time=500 * u.ms, width=4 * u.ms)
+    assert np.array_equal(a.dedispersed, b.dedispersed)
+    np.testing.assert_allclose(a.dms, b.dms, rtol=1e-14)
+    one = Pulse(30 * u.pc / u.cm**3, 500 * u.ms, 4 * u.ms, 20, scatter=1 * u.ms)
+    assert one == Pulse(30, 0.5, 4e-3, 20, scatter=1e-3)
+    for make in (
+        lambda: fake(width=1 * u.m),
+        lambda: cutout(other, dm=30, time=0.5, width=1 * u.m),
+        lambda: Pulse(30, 0.5, 1 * u.m, 20),
+    ):
+        with pytest.raises(ValueError, match="width has the unit m; one that converts to s is expected"):
+            make()

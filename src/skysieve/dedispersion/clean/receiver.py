@@ -76,8 +76,8 @@ WHOLE_DM, PART_DM = 3.0, 10.0
 MARGIN = 9.0
 """What the square of its S/N without dispersion exceeds that with dispersion by, at least."""
 REACH = 2
-"""The baseline of the groups is a median of so many pieces on each side: it spares impulses of the widest window that is
-sought, of two pieces, and follows bumps of the level that are longer."""
+"""The baseline of the groups is a median of so many pieces on each side: it spares impulses of the widest window that
+is sought, of two pieces, and follows bumps of the level that are longer."""
 STEP_ERROR, STEEP, MOST_STEPS = 10.0, 0.6, 4
 """A step of the gain in standard errors, and the part of it that happens at once, at least; most steps in a block."""
 STEP_BANDS = 1 + 3 + 7

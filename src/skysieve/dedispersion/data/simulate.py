@@ -11,7 +11,7 @@ import numpy as np
 
 from .delays import delay_seconds
 from .filterbank import Filterbank
-from .observation import DM_CONSTANT, Observation, check_tsamp, regular_freqs
+from .observation import DM_CONSTANT, Observation, check_tsamp, in_unit, regular_freqs
 from .readers import Reader, gaps_of, lost_of
 from .write import write_fil
 
@@ -187,8 +187,10 @@ def fake(
     Parameters
     ----------
     nchan, duration, tsamp, fch1, foff, nbits
-        Channels, seconds, seconds, MHz, MHz, bits.  Noise has a mean of 96 and a sigma of 16 in 8 bits.
+        Channels, seconds, seconds, MHz, MHz, bits.  Noise has a mean of 96 and a sigma of 16 in 8 bits.  Numbers with a
+        unit may be Quantities, here and below.
     dm : float
+        pc / cm^3.
     period : float
         Seconds between pulses; the first arrives after half a period.
     times : sequence of float, optional
@@ -219,6 +221,12 @@ def fake(
     >>> fb.block(0, 500).shape
     (16, 500)
     """
+    duration, tsamp, width, scatter = (
+        in_unit(name, value, "s")
+        for name, value in (("duration", duration), ("tsamp", tsamp), ("width", width), ("scatter", scatter))
+    )
+    period, times, rate = in_unit("period", period, "s"), in_unit("times", times, "s"), in_unit("rate", rate, "1 / s")
+    fch1, foff, dm = in_unit("fch1", fch1, "MHz"), in_unit("foff", foff, "MHz"), in_unit("dm", dm, "pc / cm3")
     if nbits not in LEVELS:
         raise ValueError(f"nbits={nbits}: expected one of {', '.join(map(str, LEVELS))}")
     given = [name for name, v in (("times", times), ("rate", rate)) if v is not None]

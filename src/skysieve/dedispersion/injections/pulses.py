@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skysieve.dedispersion.data.delays import delay_seconds
+from skysieve.dedispersion.data.observation import in_unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +27,7 @@ _SCATTERINGS = 12.0
 
 @dataclass(frozen=True)
 class Pulse:
-    """A pulse to inject.
+    """A pulse to inject.  Numbers with a unit may be Quantities; the attributes are plain numbers.
 
     Attributes
     ----------
@@ -48,7 +49,7 @@ class Pulse:
     Raises
     ------
     ValueError
-        A number is not finite or out of its range.
+        A number is not finite or out of its range, or has a unit that cannot be converted.
     """
 
     dm: float
@@ -60,6 +61,8 @@ class Pulse:
     band: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
+        for name, unit in (("dm", "pc / cm3"), ("time", "s"), ("width", "s"), ("scatter", "s")):
+            object.__setattr__(self, name, in_unit(name, getattr(self, name), unit))
         for name in ("dm", "time", "width", "snr", "scatter", "index"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected a finite number")

@@ -16,7 +16,7 @@ from skysieve.dedispersion.api import dedisperse
 from skysieve.dedispersion.clean.masks import Mask, check_mask
 from skysieve.dedispersion.data.delays import delay_seconds, sample_delays
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
-from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
+from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation, in_unit
 from skysieve.dedispersion.result import load_fields, save_fields
 
 if TYPE_CHECKING:
@@ -155,7 +155,8 @@ def cutout(
     ----------
     data : Filterbank, path or sequence of paths
     dm, time, width : float
-        pc / cm^3; seconds from the start of the data to its arrival at the top of the band; seconds.
+        pc / cm^3; seconds from the start of the data to its arrival at the top of the band; seconds.  They may be
+        Quantities.
     snr : float, optional
         S/N, for the label.
     dm_constant : float
@@ -177,6 +178,7 @@ def cutout(
     >>> c.dedispersed.shape, c.bowtie.shape, bool(abs(c.times[c.profile.argmax()]) < 4e-3)
     ((64, 256), (256, 256), True)
     """
+    dm, time, width = in_unit("dm", dm, "pc / cm3"), in_unit("time", time, "s"), in_unit("width", width, "s")
     if not (np.isfinite(dm) and dm >= 0):
         raise ValueError(f"dm={dm!r}: expected a DM of at least 0")
     with opened(data) as fb:
