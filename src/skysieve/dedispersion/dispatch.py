@@ -320,7 +320,9 @@ def with_cached_plan(
         if where is None:
             with make(fb, dms, device=device, **options) as plan:
                 return use(plan)
-        with ENGINES.borrow(key, lambda: make(fb, dms, device=device, **options), where, _idle_bytes) as plan:
+        with ENGINES.borrow(
+            key, lambda: make(fb, dms, device=device, **options), where, lambda plan: plan._idle_bytes()
+        ) as plan:
             found = use(plan)
             plan._release_data()
             return found
@@ -374,7 +376,3 @@ def _plain(value: Any) -> Hashable:
     if isinstance(value, list | tuple | np.ndarray):
         return tuple(_plain(one) for one in value)
     return type(value), value
-
-
-def _idle_bytes(plan: EnginePlan) -> int:
-    return plan._idle_bytes()

@@ -648,7 +648,10 @@ class StreamSearch(Plan):
         return [StreamCandidates(columns, given, number)]
 
     def _again(self, start: int, stop: int, memory: object = None) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
-        """Samples for the second look at a candidate (`vetting.Samples`): None if they are not held any more."""
+        """Samples for the second look at a candidate (`vetting.Samples`): None if they are not held any more.
+
+        They are a copy of what the stream holds, so that ``memory`` is not used.
+        """
         low, high = max(start, self.start), min(stop, self.filled)
         shape = (stop - start, self.observation.nchan)
         rows, gone = np.zeros(shape, self.dtype), np.ones(shape, bool)
