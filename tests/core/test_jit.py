@@ -311,6 +311,27 @@ def test_uses_are_compiled_in_turn_and_each_function_is_used_as_soon_as_it_is_st
     assert helper.process.poll() is None  # it still runs
 
 
+@pytest.mark.slow
+def test_what_another_process_compiles_comes_last(helpers):
+    from numba import float64
+    from numba.core.registry import cpu_target
+
+    from skysieve.periodogram.cpu import direct
+
+    options = {"nogil": True, "error_model": "numpy"}
+    first, second = (njit(**options)(kernel.py_func) for kernel in (direct.grid_point, direct.weighted_sums))
+    first._cache._claim(first._cache._file((float64,) * 3, cpu_target.target_context))
+    jit.compile_beside(USE, first)
+    use = "import numpy as np; from skysieve.periodogram.cpu import direct; "
+    jit.compile_beside(use + "direct.weighted_sums(*[np.ones(1)] * 4, 1)", second)
+    (helper,) = helpers
+    begun(helper, second)
+    assert jit._name(first.py_func) not in helper.begun
+    helper.process.stdin.close()  # it does what is left before it ends
+    first._cache.release()
+    begun(helper, first)
+
+
 def test_a_process_that_compiles_ends_when_nothing_more_comes(helpers, monkeypatch):
     kernel = njit(nogil=True)(double.py_func)
     jit.compile_beside("from skysieve.core.cpu import jit; jit.IDLE_SECONDS = 0.0", kernel)

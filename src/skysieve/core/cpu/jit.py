@@ -97,6 +97,8 @@ _beside: dict[Callable[..., Any], _Helper] = {}
 """The process that compiles a function which has not been called yet."""
 _announces = False
 """Whether this process prints what it compiles: it is a `_Helper`."""
+_defers = False
+"""Whether such a process does something else first where another process compiles what it needs."""
 _said: set[str] = set()
 """What this process has said already: each message comes once."""
 
@@ -526,9 +528,16 @@ def _serve() -> None:
         getattr(importlib.import_module(module), name).compile(types)
 
 
+class _CompiledElsewhereError(Exception):
+    """Another process compiles what is needed."""
+
+
 def _serve_lines() -> None:
-    """Run the lines of standard input, in turn, until it ends, or none comes for a while."""
-    global _announces
+    """Run the lines of standard input, in turn, until it ends, or none comes for a while.
+
+    A line that needs what another process compiles is run again, after the others.
+    """
+    global _announces, _defers
     _announces = True
     lines: SimpleQueue[str] = SimpleQueue()
 
@@ -541,9 +550,18 @@ def _serve_lines() -> None:
         lines.put("")
 
     threading.Thread(target=read, daemon=True).start()
+    deferred: set[str] = set()
     with suppress(Empty):
-        while line := lines.get(timeout=IDLE_SECONDS):
-            exec(line, {})
+        while (line := lines.get(timeout=IDLE_SECONDS)) or not lines.empty():
+            if not line:  # the end of the input comes after what was deferred
+                lines.put(line)
+                continue
+            _defers = line not in deferred
+            try:
+                exec(line, {})
+            except _CompiledElsewhereError:
+                deferred.add(line)
+                lines.put(line)
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -637,6 +655,8 @@ class _Cache(NullCache):  # type: ignore[misc]
                     fcntl.lockf(self._claimed, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
                     break
                 except (BlockingIOError, PermissionError):
+                    if _defers:
+                        raise _CompiledElsewhereError from None
                     waited = True
                     time.sleep(POLL_SECONDS)
         except OSError as error:  # the folder cannot be written to, or its file system has no locks

@@ -190,7 +190,7 @@ def run_program(
     for block in range((n_out + T - 1) // T):
         t = t0 + block * T
         count = min(T, n_out - block * T)
-        clear, new = True, fresh
+        new = fresh
         for g in range(groups):
             if L == 1:
                 for k in range(seg[g, 0], seg[g, 1]):
@@ -211,12 +211,12 @@ def run_program(
                     add_rows(F, ops[k, 0], last, ops[k, 1], ops[k, 2], ops[k, 3])
             if g % NB == NB - 1:
                 base = (g // NB) * D
+                clear = (g + 1 - NB) % per_flush == 0
                 for d in range(D):
                     add_groups(acc, d * T, F, fin, (base + d) * NB, vectors, NB, clear)
-                clear = False
                 if (g + 1) % per_flush == 0 or g == groups - 1:
                     flush(acc, T, out, width, row, column + block * T, D, count, weight, start, new)
-                    clear, new = True, False
+                    new = False
 
 
 @njit(**JIT)
@@ -226,12 +226,12 @@ def run_direct(x, t0, n_out, starts, D, C, NB, T, per_flush, acc, out, width, ro
     for block in range((n_out + T - 1) // T):
         t = t0 + block * T
         count = min(T, n_out - block * T)
-        clear, new = True, fresh
+        new = fresh
         view = x[t:]
         for g in range(C // NB):
+            clear = g * NB % per_flush == 0
             for d in range(D):
                 add_groups(acc, d * T, view, starts, (g * D + d) * NB, vectors, NB, clear)
-            clear = False
             if (g + 1) * NB % per_flush == 0 or g == C // NB - 1:
                 flush(acc, T, out, width, row, column + block * T, D, count, weight, start, new)
-                clear, new = True, False
+                new = False

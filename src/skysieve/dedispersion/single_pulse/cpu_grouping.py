@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import ZERO, njit
 
 JIT = {"nogil": True, "error_model": "numpy"}
 SLACK = 1.4
@@ -115,7 +115,8 @@ def explains(j, i, row, dms, starts, widest, time, width, wide, snr, band, exces
     smear = abs(d) * band[0] * (band[3] - band[2])
     if smear > REACH * width[i] and (ridge or not wide[i]):
         return False
-    if smear > (RIDGE_FAR if ridge else FAR) * width[j] * (snr[j] / threshold) ** 2:
+    above = snr[j] / threshold
+    if smear > (RIDGE_FAR if ridge else FAR) * width[j] * (above * above):
         return False
     dt = time[i] - time[j]
     a, b = -band[0] * d * (band[2] - band[1]), -band[0] * d * (band[3] - band[1])
@@ -182,15 +183,15 @@ def explain(
         a = b = 0
         low, high = 0, ndm
         if span > 0 and (ridge or not wide[i]):
-            low = first_after(dms, 0, ndm, dms[row[i]] - 1.001 * REACH * width[i] / span)
-            high = first_after(dms, 0, ndm, dms[row[i]] + 1.001 * REACH * width[i] / span)
+            low = first_after(dms, ZERO, ndm, dms[row[i]] - 1.001 * REACH * width[i] / span)
+            high = first_after(dms, ZERO, ndm, dms[row[i]] + 1.001 * REACH * width[i] / span)
         for r in range(ndm):
             if row[i] - r < low and row[i] + r >= high:
                 break
             if r == NEAR:  # nothing near
                 side = max(dms[row[i]] - dms[low], dms[high - 1] - dms[row[i]])
                 reach = side * max(abs(top), abs(bottom)) + (1 + SOFT) * (width[i] + most) / 2 + most / 2
-                a, b = first_after(when, 0, n, time[i] - reach), first_after(when, 0, n, time[i] + reach)
+                a, b = first_after(when, ZERO, n, time[i] - reach), first_after(when, ZERO, n, time[i] + reach)
                 turn = NEAR + (b - a) // EACH
             if r == turn:
                 away = ndm
@@ -261,7 +262,7 @@ def add_up(heads, row, dms, time, width, wide, snr, band, excess, safe, known, p
             continue
         reach = REACH * width[i] * max(1.0, far) + (1 + SOFT) * width[i]
         total, every, most, count, firm = 0.0, 0.0, 0.0, 0, True
-        for m in range(first_after(when, 0, len(heads), time[i] - reach), len(heads)):
+        for m in range(first_after(when, ZERO, len(heads), time[i] - reach), len(heads)):
             j = heads[m]
             if time[j] > time[i] + reach:
                 break

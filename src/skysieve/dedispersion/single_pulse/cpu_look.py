@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import ZERO, njit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -191,7 +191,7 @@ def quiet_places(z, at, count, found):
         first = min(max(i - 2, 0), count - 5)
         for k in range(5):
             five[k] = z[at[first + k]]
-        if z[at[i]] <= median(five, 5):
+        if z[at[i]] <= median(five, len(five)):
             found[n] = at[i]
             n += 1
     return n
@@ -206,9 +206,9 @@ def redness(s, q, w, side, guard, var):
     """
     windows, last = max(0, (side - guard) // w), s.shape[1] - 1
     z, at, quiet = np.empty(windows), np.empty(windows, np.int64), np.empty(windows, np.int64)
-    every, between, n, m = np.empty(2 * windows), np.empty(2 * windows), 0, 0
+    every, between, n, m = np.empty(2 * windows), np.empty(2 * windows), ZERO, ZERO
     for part in range(2):  # before and after the candidate
-        count = 0
+        count = ZERO
         for i in range(windows):
             low = side - guard - (i + 1) * w if part == 0 else last - side + guard + i * w
             on = on_v = 0.0
@@ -359,7 +359,7 @@ def see(s0, q0, s, q, middle, pulsed, w, side, guard, near, var, size, sizes, ne
     excess, variance = beside_window(s, q, side, w, guard, near)
     few = np.zeros(len(s), np.bool_)
     look[2] = strong_few(excess, variance, pulsed, few)
-    n, rest = 0, np.empty(len(s), np.int64)
+    n, rest = ZERO, np.empty(len(s), np.int64)
     for b in range(len(s)):
         if not few[b]:
             excess[n], variance[n], middle[n], rest[n] = excess[b], variance[b], middle[b], b

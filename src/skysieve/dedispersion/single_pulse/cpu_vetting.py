@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.cpu.jit import in_interpreter, njit
+from skysieve.core.cpu.jit import ZERO, in_interpreter, njit
 
 LEAST_KNOWN = 32
 """Samples of a channel beside a candidate, from which its level and sigma are known."""
@@ -172,9 +172,10 @@ def same_variances(gone, size, var, edges, power, flat, lined):
         for c in range(edges[b], edges[b + 1]):
             total += power[c]
         lined[b] = total
-    band_sums(power, edges, flat, 0)
-    for at in range(1, flat.shape[1]):
-        flat[:, at] = flat[:, 0]
+    band_sums(power, edges, flat, ZERO)
+    for b in range(len(flat)):
+        for at in range(1, flat.shape[1]):  # slices would take two seconds to compile, for an error message
+            flat[b, at] = flat[b, 0]
 
 
 @njit(**JIT)

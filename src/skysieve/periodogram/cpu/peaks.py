@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import ZERO, njit
 
 from .comb_simd import outline
 
@@ -147,7 +147,7 @@ def drop_low(found, count, values, distance, wanted, share, chosen, state):
         floor = found[chosen[taken - 1], 2]
     if floor > -np.inf:
         state[FLOOR] = floor
-        kept = 0
+        kept = ZERO
         for i in range(count):
             if found[i, 2] >= floor:
                 copy_row(found, i, found, kept)

@@ -240,8 +240,8 @@ class Rows:
         return n
 
 
-USES = {"search_series": search_series, "levels_of_block": levels_of_block, "noise_of_block": noise_of_block}
-"""What `compile_one` calls: first what takes longest to compile."""
+USES = {"search_series": search_series, "noise_of_block": noise_of_block, "levels_of_block": levels_of_block}
+"""What `compile_one` calls: first what takes longest to compile, last what the search itself compiles meanwhile."""
 
 
 def compile_beside(dtype: np.dtype[Any]) -> None:

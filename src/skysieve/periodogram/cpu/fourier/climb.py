@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import ZERO, njit
 from skysieve.periodogram.cpu.climb import (
     CELLS,
     begin_climb,
@@ -110,16 +110,16 @@ def orthogonalise(q, n, bands, fit, r, penalty, trace):
     for i in range(k):
         for h in range(k):
             r[h, i] = 0.0
-        own = product(q, i, q, i, 0, rows)
+        own = product(q, i, q, i, ZERO, rows)
         if own == 0.0:
             continue
         for _ in range(2):
             for h in range(i):
-                part = product(q, i, q, h, 0, rows)
+                part = product(q, i, q, h, ZERO, rows)
                 r[h, i] += part
                 for j in range(rows):
                     q[i, j] -= part * q[h, j]
-        left = product(q, i, q, i, 0, rows)
+        left = product(q, i, q, i, ZERO, rows)
         if not left > SINGULAR * own + COLUMN_NOISE * trace:
             return False
         r[i, i] = np.sqrt(left)
@@ -241,7 +241,7 @@ def look_over(f, f_low, offset, count, t, w, wy, n, bands, highest_sum, fit, wor
     many, low = np.zeros(WIDE), np.zeros(WIDE)
     for q in range(count):
         many[q], low[q] = f, f_low + offset[q]
-    if direct(many, low, count, t, n, w, wy, bands, highest_sum, fit, work, limit, trial, 0):
+    if direct(many, low, count, t, n, w, wy, bands, highest_sum, fit, work, limit, trial, ZERO):
         for q in range(count):
             if np.isnan(trial[q]):
                 trial[q] = exact(f, low[q], t, w, wy, n, bands, highest_sum, fit, work)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import ZERO, njit
 from skysieve.periodogram.cpu.comb_simd import outline
 from skysieve.periodogram.cpu.direct import grid_point
 from skysieve.periodogram.cpu.peaks import FULL, HERE, LEFT, begin, choose, copy_row, finish_candidates
@@ -113,7 +113,7 @@ def fit_again(method, m, base, f0, df, values, t, w, wy, n, bands, highest, fit,
             where[count] = q
             count += 1
         if count == WIDE or (count > 0 and q == m - 1):
-            direct(f, low, count, t, n, w, wy, bands, highest, fit, work, limit, power, 0)
+            direct(f, low, count, t, n, w, wy, bands, highest, fit, work, limit, power, ZERO)
             for k in range(count):
                 work.block[where[k]] = power[k]
             count = 0
