@@ -7,8 +7,8 @@
 // detect: fixed-point samples and their prefix sums in shared memory (32 bits that wrap: differences are exact).  First it
 //   finds whether any window reaches the threshold: short ones one by one; for longer ones, the largest and smallest prefix
 //   sums of stretches of 16 bound them, and the few stretches that may are examined.  Only where a window does, it computes
-//   the best S/N over the widths of every sample, and the peaks; a window with several peaks is divided by one thread.  Only
-//   events are written to memory.
+//   the best S/N over the widths of every sample, and the peaks; a warp looks whether a peak's window has several, a lane
+//   for each width.  Only events are written to memory.
 //   Layout: a block of threads for a piece of a series (all pieces, or those that glance.cu listed).
 //
 // Cost: per sample, where all pieces are examined, 4 bytes read twice; about 40 instructions for the noise, 40 for prefix sums
@@ -21,9 +21,9 @@
 // build: f32 -DSUM=float -DREAL
 // budget: u32 kernel=noise spills<=64
 // budget: i32 kernel=noise spills<=64
-// budget: u32 kernel=detect regs<=80 spills<=96
-// budget: i32 kernel=detect regs<=80 spills<=96
-// budget: f32 kernel=detect regs<=80 spills<=96
+// budget: u32 kernel=detect regs<=96 spills<=40
+// budget: i32 kernel=detect regs<=96 spills<=40
+// budget: f32 kernel=detect regs<=96 spills<=40
 #include "detect.cuh"
 
 #define THREADS 256
@@ -232,26 +232,68 @@ __device__ __noinline__ bool next_crest(const int* p, int s, int stop, int w, fl
   return rising ? top >= threshold : high;
 }
 
+// How many peaks `next_crest` finds from s : stop, one after the other.
+__device__ __forceinline__ int crests(const int* p, int s, int stop, int w, float scale, float threshold, float dip) {
+  bool rising = true, high = false;
+  float top = -INF, bottom = INF;
+  int n = 0;
+#pragma unroll 4
+  for (int u = s; u <= stop - w; u++) {
+    const float f = __fmul_rn((float)window(p + u, w), scale);
+    if (rising) {
+      if (f > top) {
+        top = f;
+      } else if (f < __fsub_rn(top, dip) && f < __fmul_rn(VALLEY, top)) {
+        rising = false;
+        bottom = f;
+        high = top >= threshold;
+      }
+    } else if (f < bottom) {
+      bottom = f;
+    } else if (f > __fadd_rn(bottom, dip) && __fmul_rn(VALLEY, f) > bottom) {
+      n += high;
+      rising = true;
+      top = f;
+    }
+  }
+  return n + (rising ? top >= threshold : high);
+}
+
 // The window of the first n widths within samples begin : end of p whose S/N is the highest above even / scale, which is
-// *above; `best_within` in cpu/detect.py.
+// *above; `best_within` in cpu/detect.py.  By a warp: of equal ones the first.
 __device__ __noinline__ Event best_within(const int* p, int origin, int row, int begin, int end, int n,
                                           const int* widths, const float* scales, float even, float* above) {
-  Event e = {row, 0, 0, 0.0f};
-  *above = -INF;
+  float most = -INF, snr = 0.0f;
+  int which = n, at = 0;
   for (int i = 0; i < n; i++) {
     const float expected = __fdiv_rn(even, scales[i]);
-    for (int u = begin; u <= end - widths[i]; u++) {
+    for (int u = begin + (int)(threadIdx.x & 31); u <= end - widths[i]; u += 32) {
       const float f = __fmul_rn((float)window(p + u, widths[i]), scales[i]), more = __fsub_rn(f, expected);
-      if (more > *above) {
-        *above = more;
-        e = Event{row, origin + u + widths[i] / 2, i, f};
+      if (more > most) {
+        most = more;
+        snr = f;
+        which = i;
+        at = u;
       }
     }
   }
-  return e;
+  for (int o = 1; o < 32; o <<= 1) {
+    const float more = __shfl_xor_sync(~0u, most, o), f = __shfl_xor_sync(~0u, snr, o);
+    const int i = __shfl_xor_sync(~0u, which, o), u = __shfl_xor_sync(~0u, at, o);
+    if (more > most || (more == most && (i < which || (i == which && u < at)))) {
+      most = more;
+      snr = f;
+      which = i;
+      at = u;
+    }
+  }
+  *above = most;
+  return which < n ? Event{row, origin + at + widths[which] / 2, which, snr} : Event{row, 0, 0, 0.0f};
 }
 
+// By one lane of a warp.
 __device__ __forceinline__ void put(const Event& e, Event* found, u32* number, const Job& j) {
+  if (threadIdx.x & 31) return;
   const u32 at = atomicAdd(number, 1u);
   if (at < (u32)j.room) found[at] = e;
 }
@@ -277,7 +319,7 @@ __device__ __forceinline__ int hidden(int w, float snr, float threshold) {
 }
 
 // Events of the window of width k and S/N f around sample t, if it holds peaks that are resolved, or hides weaker bursts
-// beside it: `split` in cpu/detect.py.  Returns whether they take the place of the window.
+// beside it: `split` in cpu/detect.py.  Returns whether they take the place of the window.  By a warp.
 __device__ __noinline__ bool split(const int* p, int origin, int count, int row, int t, int k, float f,
                                    const int* widths, const float* scales, Event* found, u32* number, const Job& j) {
   const int w = widths[k], start = t - w / 2;
@@ -286,15 +328,21 @@ __device__ __noinline__ bool split(const int* p, int origin, int count, int row,
   if (loud) beside = max(beside, min(hidden(w, f, j.threshold), j.widest / 2 + j.widest / 4 - (w - w / 2)));
   const int first = max(0, start - beside) - origin, stop = min(count, start + w + beside) - origin;
   int most = 1, which = 0, end, next;
-  for (int i = k; i >= 0 && 16 * widths[i] >= w; i--) {
-    const int v = widths[i];
-    if (3 * v > w && !loud) continue;
-    int n = 0;
-    for (int s = first; s + v <= stop; s = next)
-      n += next_crest(p, s, stop, v, scales[i], j.threshold, j.dip, &end, &next);
+  for (int wide = k; wide >= 0 && 16 * widths[wide] >= w; wide -= 32) {  // a lane for each width
+    const int i = wide - (int)(threadIdx.x & 31);
+    int n = 0, own = i;
+    if (i >= 0 && 16 * widths[i] >= w && (3 * widths[i] <= w || loud))
+      n = crests(p, first, stop, widths[i], scales[i], j.threshold, j.dip);
+    for (int o = 1; o < 32; o <<= 1) {
+      const int more = __shfl_xor_sync(~0u, n, o), of = __shfl_xor_sync(~0u, own, o);
+      if (more > n || (more == n && of > own)) {
+        n = more;
+        own = of;
+      }
+    }
     if (n > most) {
       most = n;
-      which = i;
+      which = own;
     }
   }
   const int low = start - origin;
@@ -321,6 +369,34 @@ __device__ __noinline__ bool split(const int* p, int origin, int count, int row,
   }
   if (n < 2) pointed(p, origin, row, low, k, widths, scales, found, number, j);
   return n > 1;
+}
+
+// Peaks of the best S/N among samples from : to; best[0] is that of sample a, and b is the last + 1.
+__device__ __noinline__ void peaks(const int* p, const float* best, int origin, int a, int b, int from, int to,
+                                   int count, int row, const int* widths, const float* scales, Event* found,
+                                   u32* number, const Job& j) {
+  for (int base = from + (int)(threadIdx.x & ~31); base < to; base += THREADS) {
+    const int lane = threadIdx.x & 31, t = base + lane;
+    const float f = t < to ? best[t - a] : -INF;
+    bool peak = f >= j.threshold;
+    int which = 0;
+    if (peak) best_of(p, origin, t, count, j, widths, scales, &which);
+    if (peak && !j.every) {
+      const int r = max(1, widths[which] / 2);
+      for (int u = max(a, t - r); peak && u < t; u++) peak = best[u - a] < f;
+      for (int u = t + 1; peak && u < min(b, t + r + 1); u++) peak = best[u - a] <= f;
+    }
+    const bool divisible = peak && !j.every && (widths[which] > 2 || f >= __fadd_rn(j.threshold, j.dip));
+    for (u32 others = __ballot_sync(~0u, divisible); others; others &= others - 1) {
+      const int l = __ffs(others) - 1, k = __shfl_sync(~0u, which, l);
+      const float snr = __shfl_sync(~0u, f, l);
+      if (split(p, origin, count, row, base + l, k, snr, widths, scales, found, number, j) && l == lane) peak = false;
+    }
+    if (peak) {
+      const u32 at = atomicAdd(number, 1u);
+      if (at < (u32)j.room) found[at] = Event{row, t, which, f};
+    }
+  }
 }
 
 // Events of a series around the samples from : to.  `reached`: sums from which a window of each width reaches the
@@ -443,23 +519,7 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
   for (int t = a + (int)threadIdx.x; t < b; t += THREADS)
     best[t - a] = best_of(p, origin, t, count, j, widths, scales, &which);
   __syncthreads();
-  for (int t = from + (int)threadIdx.x; t < to; t += THREADS) {
-    const float f = best[t - a];
-    if (f < j.threshold) continue;
-    best_of(p, origin, t, count, j, widths, scales, &which);
-    bool peak = true;
-    if (!j.every) {
-      const int r = max(1, widths[which] / 2);
-      for (int u = max(a, t - r); peak && u < t; u++) peak = best[u - a] < f;
-      for (int u = t + 1; peak && u < min(b, t + r + 1); u++) peak = best[u - a] <= f;
-    }
-    if (peak && !j.every && (widths[which] > 2 || f >= __fadd_rn(j.threshold, j.dip)))
-      peak = !split(p, origin, count, row, t, which, f, widths, scales, found, number, j);
-    if (peak) {
-      const u32 at = atomicAdd(number, 1u);
-      if (at < (u32)j.room) found[at] = Event{row, t, which, f};
-    }
-  }
+  peaks(p, best, origin, a, b, from, to, count, row, widths, scales, found, number, j);
 }
 
 // Events of the series: `found` has room for j.room of them, number[0] counts all.  All pieces, or those that
