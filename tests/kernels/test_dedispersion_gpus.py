@@ -14,7 +14,6 @@ from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.contract import Detection, Table
 from skysieve.dedispersion.cpu import engine as cpu
 from skysieve.dedispersion.cuda import engine as cuda
-from skysieve.dedispersion.cuda import rows as cuda_rows
 from tests.kernels.shim import shim_runtime
 from tests.kernels.test_dedispersion import bank, table
 
@@ -131,44 +130,3 @@ def test_pieces_are_read_while_others_are_copied(tmp_path, monkeypatch, bits):
         made.sums(0, 0, 2900, out)
         made.close()
     assert np.array_equal(out, expected)
-
-
-@pytest.mark.parametrize("bits", [2, 8])
-@pytest.mark.parametrize("step", [650, 2048])
-def test_the_next_samples_are_read_while_others_are_searched(tmp_path, monkeypatch, bits, step):
-    """Each range is read once, also where a load ends or begins within it; none is read after a rest."""
-    monkeypatch.setattr(cuda, "READ", 4096)
-    monkeypatch.setattr(cuda_rows, "READ", 4096)
-    n, overlap = 9000, 100
-    x = np.random.default_rng(6).integers(0, 2**bits, (16, n)).astype(np.uint8)
-    path = tmp_path / "a.fil"
-    write_fil(path, Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3, nbits=bits))
-    with Filterbank.open(path) as fb:
-        made = cuda.Engine(
-            Cleaned(fb, None, 128), [Table(np.zeros((1, 16), np.int32))], method="brute", capacity=step + 2 * overlap,
-            runtimes=[shim_runtime(sm=(7, 5))],
-        )  # fmt: skip
-        reads, read = [], made._read
-
-        def noted(start, count, room):
-            reads.append((start, start + count))
-            return read(start, count, room)
-
-        made._read = noted
-        for low in range(0, n, step):
-            first, stop = max(0, low - overlap), min(n, low + step + overlap)
-            made.load(first, stop, n)
-            if low == 0:
-                assert max(reads)[1] > stop  # read ahead
-            out = np.zeros((1, stop - first), np.uint32)
-            made.sums(0, first, stop - first, out)
-            assert np.array_equal(out[0], x[:, first:stop].sum(axis=0))
-        assert [b for _, b in sorted(reads)[:-1]] == [a for a, _ in sorted(reads)[1:]]
-        made.load(0, step, n)
-        made.rest()
-        assert not made._coming
-        made.load(500, 500 + step)  # not in order: what was read ahead is forgotten
-        out = np.zeros((1, step), np.uint32)
-        made.sums(0, 500, step, out)
-        assert np.array_equal(out[0], x[:, 500 : 500 + step].sum(axis=0))
-        made.close()

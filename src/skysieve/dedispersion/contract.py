@@ -338,14 +338,8 @@ class Engine(Protocol):
     def rebind(self, source: Source) -> None:
         """Read another source, with the same channels and the same type of samples; nothing is loaded then."""
 
-    def load(self, start: int, stop: int, until: int = 0) -> None:
-        """Load samples ``start : stop``; at most ``REREAD`` of those that are loaded already are read again.
-
-        Samples up to ``until``, which are loaded next, may be read from now on, until `rest` is called.
-        """
-
-    def rest(self) -> None:
-        """Read no more: the source may be closed now."""
+    def load(self, start: int, stop: int) -> None:
+        """Load samples ``start : stop``; at most ``REREAD`` of those that are loaded already are read again."""
 
     def sums(
         self, table: int, first: int, count: int, out: NDArray[Any], column: int = 0, progress: Any = None

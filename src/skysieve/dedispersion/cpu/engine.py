@@ -201,10 +201,7 @@ class Engine:
         }  # fmt: skip
 
     # ------------------------------------------------------------------ samples
-    def rest(self) -> None:
-        """See `contract.Engine.rest`: nothing is read ahead."""
-
-    def load(self, start: int, stop: int, until: int = 0) -> None:
+    def load(self, start: int, stop: int) -> None:
         """See `contract.Engine.load`."""
         if stop - start > self.capacity:
             raise ValueError(f"samples {start} to {stop}: more than the capacity of {self.capacity}")

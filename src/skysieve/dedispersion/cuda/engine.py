@@ -11,18 +11,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime, on_device
-from skysieve.dedispersion.contract import REREAD, Detection, Packed, Resident, Room, Source, Table, sum_dtype
+from skysieve.dedispersion.contract import Detection, Packed, Room, Source, Table, sum_dtype
 
 from .detect import event_kernels
-from .rows import READ, ROOMS
+from .rows import READ
 from .worker import Worker, bytes_needed, ended, kernels_of, memory_errors
 
 if TYPE_CHECKING:
@@ -33,17 +32,6 @@ __all__ = ["Engine", "bytes_needed", "free_memory", "room"]
 logger = logging.getLogger("skysieve")
 
 R = TypeVar("R")
-Piece = Packed | tuple["NDArray[Any] | Resident", "NDArray[np.int64]"]
-"""Samples of a source: packed ones, or an array and the order of its channels."""
-
-
-class _Coming(NamedTuple):
-    """A range of samples that is being read, or has been read, into page-locked memory."""
-
-    first: int
-    stop: int
-    room: Room
-    work: Future[list[Any]]
 
 
 class Engine:
@@ -91,8 +79,6 @@ class Engine:
         together = len(self.runtimes) > 1 and self.runtimes[0].xp is not np
         self._pool = ThreadPoolExecutor(len(self.runtimes), "skysieve-gpu") if together else None
         self._ahead: ThreadPoolExecutor | None = None
-        self._coming: deque[_Coming] = deque()
-        self._rooms = 0  # that were asked for
         self.workers: list[Worker] = []
 
         built: dict[int, Worker] = {}
@@ -125,7 +111,6 @@ class Engine:
 
     def close(self) -> None:
         """Free threads and the memory of the devices."""
-        self.rest()
         if self._ahead is not None:
             self._ahead.shutdown(wait=True)
         if self._pool is not None:  # first, so that no thread uses memory that is freed
@@ -141,7 +126,6 @@ class Engine:
 
     def rebind(self, source: Source) -> None:
         """See `contract.Engine.rebind`."""
-        self.rest()
         self._each(lambda i: self.workers[i].store.wait())
         self.source = source
         make = getattr(source, "cleaner", None)  # only some sources are cleaned on a GPU
@@ -168,34 +152,29 @@ class Engine:
         }
 
     # ------------------------------------------------------------------ samples
-    def load(self, start: int, stop: int, until: int = 0) -> None:
+    def load(self, start: int, stop: int) -> None:
         """See `contract.Engine.load`."""
         if self.workers[0].cleaner is not None:
             stop = min(self.source.nsamp, self.workers[0].cleaner.reach(stop))
         if stop - start > self.capacity:
             raise ValueError(f"samples {start} to {stop}: more than the capacity of {self.capacity}")
         try:
-            self._load(start, stop, until)
+            self._load(start, stop)
         except BaseException:
-            self.rest()
             for worker in self.workers:  # after an error nothing counts as loaded
                 worker.store.stop = worker.store.start
             raise
 
-    def rest(self) -> None:
-        """See `contract.Engine.rest`."""
-        wait([one.work for one in self._coming])
-        self._coming.clear()
-
-    def _load(self, start: int, stop: int, until: int) -> None:
+    def _load(self, start: int, stop: int) -> None:
         have = min(self._each(lambda i: self.workers[i].store.begin(start, stop)))
         most = max(128, READ // (self.source.nchan * self.source.dtype.itemsize) // 128 * 128)
         resident = getattr(self.source, "resident", None)  # only some sources have samples on a GPU
         at = have
-        for first in range(start + have, stop, most):
-            held = resident(first, min(most, stop - first)) if resident else None
+        ranges = [(first, min(most, stop - first)) for first in range(start + have, stop, most)]
+        for number, (first, count) in enumerate(ranges):
+            held = resident(first, count) if resident else None
             if held is None:
-                self._load_host(first, stop, until, most, at)
+                self._load_host(ranges[number:], at)
                 self._look(start, stop)
                 break
             for given, order in held:
@@ -216,62 +195,47 @@ class Engine:
                 store.wait()
                 look(store.equal_pairs, start, stop)
 
-    def _load_host(self, first: int, stop: int, until: int, most: int, at: int) -> None:
-        """Copy samples ``first : stop`` to the GPUs from column ``at`` on; some are read while others are copied.
+    def _load_host(self, ranges: list[tuple[int, int]], at: int) -> None:
+        """Copy ranges (first sample, count) to the GPUs from column ``at`` on; some are read while others are copied.
 
-        Two ranges are read at a time if the source can be read in any order: the threads that read have no pause then.
-        Of such a source, samples up to ``until`` are read while those of this call are searched.
+        Two are read at a time if the source can be read in any order: the threads that read have no pause then.
         """
-        any_order = getattr(self.source, "any_order", False)
-        last = max(stop, min(until, self.source.nsamp)) if any_order else stop
-        store, coming = self.workers[0].store, self._coming
-        while coming and coming[0].stop <= first:
-            wait([coming.popleft().work])
-        if coming and coming[0].first > first:
-            self.rest()
-        asked = coming[-1].stop if coming else first
-        if self._ahead is None and last - first > most:
+        ahead = 2 if getattr(self.source, "any_order", False) else 1
+        if len(ranges) > 1 and self._ahead is None:
             self._ahead = ThreadPoolExecutor(2, "skysieve-ahead")
+        store = self.workers[0].store
+        coming: deque[tuple[Room, Future[list[Any]]]] = deque()
+        asked = 0
 
-        def ask(number: int) -> None:
-            """Read ahead until so many ranges are coming."""
+        def ask() -> None:
             nonlocal asked
-            while asked < last and len(coming) < number:
-                count, room = min(most, last - asked), store.room(self._rooms)
-                self._rooms += 1
-                coming.append(_Coming(asked, asked + count, room, self._submit(asked, count, room)))
-                asked += count
+            if asked < len(ranges):
+                room = store.room(asked)
+                coming.append((room, self._submit(ranges[asked], room)))
+                asked += 1
 
-        again = []  # what the next load may begin with
-        while first < stop:
-            ask(2 if any_order else 1)
-            one = coming.popleft()
-            pieces = one.work.result()
-            if not any_order:
-                ask(1)
-            begin = one.first
-            for piece in pieces:
-                length = _length(piece)
-                low, high = max(0, first - begin), min(length, stop - begin)
-                if low < high:
-                    part = _part(piece, low, high)
-                    self._each(lambda i, p=part, c=at, r=one.room: self.workers[i].store.put_host(p, c, r))  # type: ignore[misc]
-                    at += high - low
-                begin += length
-            first = min(stop, one.stop)
-            if one.stop > stop - REREAD:
-                again.append(one)
-        if last > stop:
-            coming.extendleft(reversed(again))
-            self._each(lambda i: self.workers[i].store.wait())  # the memory of all other ranges is free then
-            ask(ROOMS)
+        try:
+            for _ in range(ahead):
+                ask()
+            while coming:
+                room, work = coming.popleft()
+                pieces = work.result()
+                if ahead == 1:
+                    ask()
+                for piece in pieces:
+                    self._each(lambda i, p=piece, c=at, r=room: self.workers[i].store.put_host(p, c, r))  # type: ignore[misc]
+                    at += len(piece.data if isinstance(piece, Packed) else piece[0])
+                if ahead > 1:
+                    ask()  # into the room of the range before the last, whose copy has ended
+        finally:  # the source and the memory belong to others again
+            wait([work for _, work in coming])
 
-    def _submit(self, start: int, count: int, room: Room) -> Future[list[Any]]:
+    def _submit(self, given: tuple[int, int], room: Room) -> Future[list[Any]]:
         """Begin to read a range of samples."""
         if self._ahead is not None:
-            return self._ahead.submit(self._read, start, count, room)
+            return self._ahead.submit(self._read, *given, room)
         done: Future[list[Any]] = Future()
-        done.set_result(self._read(start, count, room))
+        done.set_result(self._read(*given, room))
         return done
 
     def _read(self, start: int, count: int, room: Room) -> list[Any]:
@@ -350,20 +314,6 @@ class Engine:
         waiting = [self._pool.submit(run, i) for i in range(len(self.runtimes))]
         wait(waiting)
         return [w.result() for w in waiting]
-
-
-def _length(piece: Piece) -> int:
-    """Number of samples."""
-    given = piece if isinstance(piece, Packed) else piece[0]
-    return len(given.data if isinstance(given, Packed | Resident) else given)
-
-
-def _part(piece: Piece, low: int, high: int) -> Piece:
-    """Samples ``low : high`` of a piece."""
-    if isinstance(piece, Packed):
-        return replace(piece, data=piece.data[low:high])
-    given, order = piece
-    return replace(given, data=given.data[low:high]) if isinstance(given, Resident) else given[low:high], order
 
 
 def room(shape: tuple[int, int], dtype: np.dtype[Any], index: int) -> Any:

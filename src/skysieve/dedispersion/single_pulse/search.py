@@ -178,7 +178,7 @@ class Job:
         """
         first = max(begin, low - self.context)
         stop = min(nsamp, low + step + self.context)
-        engine.load(first, min(nsamp, stop + self.overlap), nsamp)
+        engine.load(first, min(nsamp, stop + self.overlap))
         parts = []
         for i, (t, what) in enumerate(zip(self.made, looked, strict=True)):
             b = t.table.downsamp
@@ -504,15 +504,12 @@ class SearchPlan(EnginePlan):
         events = 0
         with reporting(progress, "single pulses") as report:
             reporter = Reporter(report, sum(len(t.delays) for t in tables) * -(-fb.nsamp // self._step))
-            try:
-                for low in range(0, fb.nsamp, self._step):
-                    new = self._job.look(engine, looked, low, self._step, fb.nsamp, reporter.add)
-                    for parts, rows in zip(found, new, strict=True):
-                        parts.append(rows)
-                        events += len(rows)
-                    check_events(events, looked[0])
-            finally:
-                engine.rest()
+            for low in range(0, fb.nsamp, self._step):
+                new = self._job.look(engine, looked, low, self._step, fb.nsamp, reporter.add)
+                for parts, rows in zip(found, new, strict=True):
+                    parts.append(rows)
+                    events += len(rows)
+                check_events(events, looked[0])
         return [np.concatenate(parts) for parts in found]
 
     def describe(self) -> dict[str, Any]:
