@@ -186,12 +186,12 @@ def climb(prefix, used, low, high, phase, sweep, place, width):
 
 
 @njit(**JIT)
-def judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, most, out):
+def is_impulse(prefix, used, low, high, phase, unit, whole_dm, part_dm, margin, middle, w, most, out):
     """Whether a window in the groups ``low : high`` is stronger without dispersion than with any.
 
-    ``unit`` is the sweep of the whole band for a DM of 1, in samples.  Dispersed sums are those of the whole band from
-    ``whole_dm`` on and of the groups alone from ``part_dm`` on.  ``out`` gets the first sample and the width of the
-    window without dispersion.  Returns the squares of the S/N without and with dispersion.
+    The square of its S/N is higher by more than ``margin`` then.  ``unit`` is the sweep of the whole band for a DM of
+    1, in samples.  Dispersed sums are those of the whole band from ``whole_dm`` on and of the groups alone from
+    ``part_dm`` on.  ``out`` gets the first sample and the width of the window without dispersion.
     """
     G = len(used)
     near = (w, (3 * w) // 4, w // 2, w + w // 2)
@@ -214,10 +214,12 @@ def judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, mo
             if s > 0.8 * best:
                 s, x, y = climb(prefix, used, a, b, phase, sweep, x, y)
             best = max(best, s)
+            if flat * flat - best * best <= margin:
+                return False
             if inside > most * width or inside > prefix.shape[1]:
                 break
             dm *= 1.3
-    return flat * flat, best * best
+    return True
 
 
 @njit(**JIT)
@@ -259,10 +261,12 @@ def remove(
                 break
         if seen:
             continue
-        flat, swept = judge(prefix, used, low, high, phase, unit, whole_dm, part_dm, middle, w, most, out)
+        impulse = is_impulse(
+            prefix, used, low, high, phase, unit, whole_dm, part_dm, margin, middle, w, most, out
+        )  # fmt: skip
         extra = max(1, out[1] // 2)
         a, z = max(first, out[0] - extra), min(last, out[0] + out[1] + extra)
-        if flat - swept > margin and z > a:
+        if impulse and z > a:
             if 2 * (high - low) >= G:
                 low, high = 0, G
             else:  # the groups beside it that show the same

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
     from .dropouts import Watch
 
-__all__ = ["CLEANING", "CleanReader", "Cleaner", "Removed", "cleaning_steps", "parse_steps"]
+__all__ = [
+    "CLEANING", "CleanReader", "Cleaner", "Removed", "Scratch", "cleaning_steps", "parse_steps", "scratch_array",
+]  # fmt: skip
+
+Scratch = dict[str, Any]
+"""Arrays by name; see `scratch_array`."""
 
 
 @dataclass(frozen=True)
@@ -346,7 +351,7 @@ class Cleaner:
         self._bands, self._thresholds = bands_of(G)
         self._limit = max(LIMIT, BRIGHT / math.sqrt(obs.nchan))
         self._widths = 2 + int(math.log2(self.piece))
-        self._memory: dict[str, NDArray[Any]] = {}
+        self._memory: Scratch = {}
         self.reset()
 
     @property
@@ -811,7 +816,7 @@ class Cleaner:
 
     def _examined(
         self, series: NDArray[np.float32], n: int, before: NDArray[np.float32] | None, used: NDArray[np.float64],
-        memory: dict[str, NDArray[Any]],
+        memory: Scratch,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:  # fmt: skip
         """The windows of impulses in a block, and the last half of it without them.
 
@@ -824,26 +829,21 @@ class Cleaner:
         used
             Good channels of each group.
         memory
-            Arrays that are used again for each block: to get new memory takes as long as the work in it.
+            Arrays that are used again for each block.
         """
         from . import cpu_impulses, cpu_receiver
 
-        def again(name: str, shape: tuple[int, int], kind: Any) -> NDArray[Any]:
-            held, size = memory.get(name), shape[0] * shape[1]
-            if held is None or held.size < size:
-                held = memory[name] = np.empty(size, kind)
-            return held[:size].reshape(shape)
-
         groups, context = len(used), 0 if before is None else before.shape[1]
-        joined = again("series", (groups, context + series.shape[1]), np.float32)
+        joined = scratch_array(memory, "series", (groups, context + series.shape[1]), np.float32)
         if before is not None:
             joined[:, :context] = before
         joined[:, context:] = series
         found = np.zeros((MOST_FOUND, 4))
         kept: list[NDArray[np.int64]] = []
         cut_room, left_room, done = (np.zeros((MOST_FOUND, 4), np.int64) for _ in range(3))
-        y, sums = np.empty(n, np.float32), again("sums", (groups + 1, n), np.float32)
-        prefix, place = again("prefix", (groups, joined.shape[1] + 1), np.float64), np.zeros(2, np.int64)
+        y, sums = np.empty(n, np.float32), scratch_array(memory, "sums", (groups + 1, n), np.float32)
+        prefix = scratch_array(memory, "prefix", (groups, joined.shape[1] + 1), np.float64)
+        place = np.zeros(2, np.int64)
         sums[0] = prefix[:, 0] = 0
         steps = cpu_receiver.SERIES_STEPS * joined.size
         for _ in range(ROUNDS):
@@ -1053,6 +1053,14 @@ class CleanReader:
                 self._blocks.pop(next(iter(self._blocks)))
             self._blocks[at // size] = rows
         return self._blocks[number]
+
+
+def scratch_array(memory: Scratch, name: str, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+    """An array in scratch memory, with any content: to get new memory takes as long as the work in it."""
+    held, size = memory.get(name), math.prod(shape)
+    if held is None or held.size < size:
+        held = memory[name] = np.empty(size, kind)
+    return held[:size].reshape(shape)
 
 
 def compile_beside() -> None:

@@ -23,7 +23,7 @@ from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
-from skysieve.dedispersion.clean.receiver import FEW, Clean, Cleaner, CleanReader, can_clean, cleaning_steps
+from skysieve.dedispersion.clean.receiver import FEW, Clean, Cleaner, CleanReader, Scratch, can_clean, cleaning_steps
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
@@ -299,6 +299,7 @@ class SearchPlan(EnginePlan):
     ) -> None:
         super().__init__()
         self._device_sums: DeviceSums | None = None
+        self._scratch: list[Scratch] = []
         cleaning_steps(clean)  # a mistake is an error before the work
         with opened(data) as fb:
             self._job = job = prepare(
@@ -397,7 +398,7 @@ class SearchPlan(EnginePlan):
                 made: list[Cleaner] = []  # by every GPU, with the same results
 
                 def make(runtime: Runtime, most: int) -> DeviceCleaner:
-                    made.append(new := DeviceCleaner(runtime, most, cleaner, begin, threads))
+                    made.append(new := DeviceCleaner(runtime, most, cleaner, begin, threads, self._scratch))
                     return new
 
                 source = Cleaned(data, whole, length, watch, make, gpu=True)
@@ -479,6 +480,7 @@ class SearchPlan(EnginePlan):
     def close(self) -> None:
         """Free threads and memory; the plan cannot be used any more."""
         sums, self._device_sums = self._device_sums, None
+        self._scratch.clear()
         if sums is not None:
             sums.close()
         super().close()

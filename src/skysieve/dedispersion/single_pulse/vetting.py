@@ -275,44 +275,52 @@ class Vetting:
             with reading:
                 return samples(start, stop, memory)
 
+        found = np.zeros(len(columns["snr"]), f"U{max(map(len, REASONS))}")
+        if not self.usable or not len(found):
+            return found
+        snrs, dms = (columns[name].astype(np.float64) for name in ("snr", "dm"))
+        first, size = self._places(columns, dms)
+        at_edge = self._at_edge(dms, first, size, limits)
+        places = list(zip(dms.tolist(), first.tolist(), size.tolist(), strict=True))
+
         def cut_out(i: int) -> CutOut:
-            return self._cut_out(read, *self._place(columns, i))
+            return self._cut_out(read, *places[i])
 
         def reason(i: int, cut: CutOut, sums: Sums | None) -> str:
             if sums is None:
                 return ""
-            snr, (dm, at, size) = float(columns["snr"][i]), self._place(columns, i)
+            if at_edge[i]:
+                return "edge"
+            dm, at, size = places[i]
             before = max(limits[0], at - round(SECONDS / self.obs.tsamp))
             after = min(limits[1], at + size + self.block)
             needed = max(1.0, min(IMPULSES, IMPULSES * (after - before) * self.obs.tsamp / SECONDS))
             look = self._seen(cut, sums, cleaner.pulses(before, after) >= needed)
-            if self._cut(dm, at, size, limits):
-                return "edge"
-            return self._reason(look, snr, dm, size, beside or cleaner.impulses(before, after) >= needed)
+            return self._reason(look, float(snrs[i]), dm, size, beside or cleaner.impulses(before, after) >= needed)
 
         def on_host(i: int) -> str:
             cut = cut_out(i)
             return reason(i, cut, sums_on_host(cut, *self._summing(cut)))
 
-        found = np.zeros(len(columns["snr"]), f"U{max(map(len, REASONS))}")
-        if not self.usable or not len(found):
-            return found
         with TaskPool(max(1, min(threads, MOST_THREADS, len(found)))) as pool:
             if self.sums is None:
                 found[:] = pool.run([partial(on_host, i) for i in range(len(found))])
                 return found
             cuts, done = [cut_out(i) for i in range(len(found))], 0
-            for some in self.sums(cuts, pool):
+            for some in self.sums(cuts, pool):  # several threads would wait for Python's lock
                 more = range(done, done + len(some))
-                found[more] = pool.run([partial(reason, i, cuts[i], one) for i, one in zip(more, some, strict=True)])
+                found[more] = [reason(i, cuts[i], one) for i, one in zip(more, some, strict=True)]
                 done += len(some)
         return found
 
-    def _place(self, columns: dict[str, NDArray[Any]], i: int) -> tuple[float, int, int]:
-        """The DM of a candidate, its first sample at the top of the band, and its samples."""
-        dm, time, width = (float(columns[name][i]) for name in ("dm", "time", "width"))
-        top = time + float(delay_seconds(self.obs.top, dm, self.ref_freq, self.dm_constant)) - width / 2
-        return dm, round(top / self.obs.tsamp), max(1, round(width / self.obs.tsamp))
+    def _places(
+        self, columns: dict[str, NDArray[Any]], dms: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first sample of each candidate at the top of the band, and its samples."""
+        late = delay_seconds(self.obs.top, dms, self.ref_freq, self.dm_constant)
+        top = columns["time"].astype(np.float64) + late - columns["width"].astype(np.float64) / 2
+        first, size = (np.rint(x / self.obs.tsamp).astype(np.int64) for x in (top, columns["width"].astype(np.float64)))
+        return first, np.maximum(1, size)
 
     def _cut_out(self, samples: Samples, dm: float, at: int, width: int) -> CutOut:
         """The samples around a window, whose first sample at the top of the band is ``at``."""
@@ -371,12 +379,14 @@ class Vetting:
         steps = BAND_STEPS * (len(self._edges) - 1), BIN_STEPS * cut.count + BESIDE_STEPS / cut.width
         return _run_by(steps, kernels()[2:])
 
-    def _cut(self, dm: float, at: int, width: int, limits: tuple[int, int]) -> bool:
-        """Whether the data end within half a width of the window, in half of the channels."""
+    def _at_edge(
+        self, dms: NDArray[np.float64], first: NDArray[np.int64], size: NDArray[np.int64], limits: tuple[int, int]
+    ) -> NDArray[np.bool_]:
+        """Whether the data end within half a width of each window, in half of the channels."""
         middle = self.obs.freqs[[(self.obs.nchan - 1) // 2, self.obs.nchan // 2]]  # frequencies are in order
-        late = float(delay_seconds(middle, dm, self.obs.top, self.dm_constant).mean()) / self.obs.tsamp
-        half = width // 2
-        return at + late < limits[0] + half or at + late + width > limits[1] - half
+        late = delay_seconds(middle, dms[:, None], self.obs.top, self.dm_constant).mean(axis=1) / self.obs.tsamp
+        half = size // 2
+        return (first + late < limits[0] + half) | (first + late + size > limits[1] - half)
 
     def _reason(self, look: Look, snr: float, dm: float, width: int, among: bool) -> str:
         """Why a candidate is vetoed; ``among`` says whether impulses or steps of the gain were removed before it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from threading import Lock, local
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from skysieve.core.gpu.runtime import Runtime, on_device
 from skysieve.core.gpu.staging import make_lane
 from skysieve.core.gpu.structs import address, fill, ints, struct
 from skysieve.core.tasks import TaskPool
-from skysieve.dedispersion.clean.receiver import AHEAD, PIECES, STEP_BANDS, Cleaner
+from skysieve.dedispersion.clean.receiver import AHEAD, PIECES, STEP_BANDS, Cleaner, Scratch, scratch_array
 from skysieve.dedispersion.cuda.rows import OFFSETS, Planes
 from skysieve.dedispersion.cuda.tensor_plan import FRONT
 from skysieve.dedispersion.cuda.worker import memory_errors
@@ -107,6 +107,8 @@ class DeviceCleaner(Cleaner):
         Samples before this one are not changed, and do not count.
     threads : int
         Threads that examine blocks on the host.
+    scratch : list of dict, optional
+        Memory of threads that examine blocks: another cleaner with the same list uses it again.
 
     Raises
     ------
@@ -114,9 +116,13 @@ class DeviceCleaner(Cleaner):
         Its arrays do not fit on the device.
     """
 
-    def __init__(self, runtime: Runtime, most: int, like: Cleaner, begin: int = 0, threads: int = 1) -> None:
+    def __init__(
+        self, runtime: Runtime, most: int, like: Cleaner, begin: int = 0, threads: int = 1,
+        scratch: list[Scratch] | None = None,
+    ) -> None:  # fmt: skip
         self.runtime, self.begin = runtime, begin
-        self._pool, self._of_thread = TaskPool(min(threads, MOST_THREADS)), local()
+        self._pool = TaskPool(min(threads, MOST_THREADS))
+        self._scratch = [] if scratch is None else scratch
         self.lane = make_lane(runtime)
         self._arrays: dict[str, Any] = {}
         super().__init__(*like.given)
@@ -399,15 +405,18 @@ class DeviceCleaner(Cleaner):
         copying = Lock()
 
         def examine(run: list[int]) -> NDArray[np.float32] | None:
-            memory: dict[str, NDArray[Any]] = self._of_thread.__dict__.setdefault("memory", {})
+            memory: Scratch = self._scratch.pop() if self._scratch else {}
             before = None
             for k in run:
                 with copying, on_device(self.runtime):
                     before = self._before_block(k, blocks, flags) if k == run[0] else before
-                    series, used = self._flat_series(k + 1, blocks[k]), self._part("used", k + 1)
+                    given, used = self._flat_series(k + 1, blocks[k]), self._part("used", k + 1)
+                    series = scratch_array(memory, "flat", given.shape, np.float32)
+                    series[:] = given
                 windows, before = self._examined(series, blocks[k].samples, before, used, memory)
                 if len(windows):
                     found[k] = windows
+            self._scratch.append(memory)
             return before
 
         lasts = self._pool.run([partial(examine, run.tolist()) for run in runs])
@@ -429,7 +438,7 @@ class DeviceCleaner(Cleaner):
         return np.ascontiguousarray(self._part("series", part).reshape(-1, self.pitch)[:, : block.total])
 
     def _flat_series(self, part: int, block: Block) -> NDArray[np.float32]:
-        """The same without their baseline, as `_flatten` makes them."""
+        """The same without their baseline, as `_flatten` makes them; the next call overwrites them."""
         lane, groups, total = self.lane, len(self._used), block.total
         flat = lane.array("flat", groups * total, np.float32)
         pieces = max(1, block.samples // self.piece, total // self.piece)
@@ -437,7 +446,7 @@ class DeviceCleaner(Cleaner):
         on_host = lane.pinned("flat", flat.size, np.float32)
         lane.to_host(on_host, flat)
         lane.synchronize()
-        return on_host.reshape(groups, total).copy()
+        return on_host.reshape(groups, total)
 
     def _fetch_plain(self, k: int, blocks: Sequence[Block], flags: NDArray[np.uint32]) -> None:
         """Let ``_plain`` be that of the block before block ``k``."""

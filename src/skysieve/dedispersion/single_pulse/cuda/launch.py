@@ -13,7 +13,6 @@ from skysieve.core.gpu.runtime import Runtime, on_device
 from skysieve.core.gpu.staging import make_lane
 from skysieve.core.gpu.structs import address, ints, struct
 from skysieve.core.tasks import TaskPool
-from skysieve.dedispersion.cuda.tensor_plan import FRONT
 from skysieve.dedispersion.cuda.worker import memory_errors
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class DeviceSums:
         return read + 16 * (len(cut.edges) - 1) * (cut.count + cut.length)
 
     def _batches(self, cuts: Sequence[CutOut]) -> Iterator[list[CutOut]]:
-        """Cut-outs that are read together; one of several slices is a batch of its own."""
+        """Cut-outs that are read together; a cut-out of several slices is a batch of its own."""
         some: list[CutOut] = []
         total = 0
         for cut in cuts:
@@ -145,11 +144,10 @@ class DeviceSums:
                     read = self._read(cuts, part, pool, jobs)
                     lane.to_device(listed, jobs.view(np.uint8))
                 items = max(rows // cut.bin + cut.length for rows, cut in zip(read, cuts, strict=True))
-                grid = (-(-C // 32), 1) if kernel == "beside" else (-(-items // WARPS), bands)
-                module.launch(
-                    kernel, (*grid, len(cuts)), (32 * WARPS,), (listed, bounds, *ints(C, bands)),
-                    stream=lane.stream,
-                )  # fmt: skip
+                grid, args = (-(-C // 32), 1), (listed, *ints(C))
+                if kernel == "bands":
+                    grid, args = (-(-items // WARPS), bands), (listed, bounds, *ints(C, bands))
+                module.launch(kernel, (*grid, len(cuts)), (32 * WARPS,), args, stream=lane.stream)
         on_host = lane.pinned("found", out.size, np.float64)
         lane.to_host(on_host, out)
         lane.synchronize()
@@ -168,7 +166,7 @@ class DeviceSums:
         store, start, stop = self.store, cut.start, cut.start + cut.count * cut.bin
         if store is None or self._hidden is None or cut.parts > 1 or start < store.start or stop > store.stop:
             return 0
-        return address(store.planes[1].data) + FRONT + start - store.start
+        return address(store.planes[1].part(0)) + start - store.start
 
     def _read(self, cuts: list[CutOut], part: int, pool: TaskPool, jobs: NDArray[Any]) -> list[int]:
         """Read a slice of each cut-out, and begin to copy them to the device; the numbers of their samples."""
@@ -179,7 +177,8 @@ class DeviceSums:
         lane.synchronize()  # what lay there is copied
         memory = lane.pinned("samples", places[-1], self.kind)
         rooms = [memory[low : low + need] for low, need in zip(places, needs, strict=False)]
-        found = pool.run([partial(self._flags, cut, part, room) for cut, room in zip(cuts, rooms, strict=True)])
+        tasks = [partial(self._flags, cut, part, room) for cut, room in zip(cuts, rooms, strict=True)]
+        found = pool.run(tasks) if places[-1] else [task() for task in tasks]
         x = lane.array("samples", memory.size, self.kind)
         lane.to_device(x, memory)
         hidden = [np.ones((1, cuts[0].channels), bool) if one is None else one for one in found]

@@ -57,8 +57,7 @@ struct Beside {  // sums of the samples of a channel beside the candidate
   }
 };
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) beside(const Job* jobs, const int* edges, int channels,
-                                                                int bands) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) beside(const Job* jobs, int channels) {
   __shared__ double parts[3][WARPS][32];
   const Job j = jobs[blockIdx.z];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = 32 * blockIdx.x + lane;
