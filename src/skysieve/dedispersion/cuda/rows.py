@@ -18,7 +18,7 @@ from .tensor_plan import FRONT, PACKAGE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-READ = 2**24
+READ = 2**25
 """Bytes that are read and copied at a time."""
 ROOMS = 4
 """Ranges of samples in page-locked memory: two are read while two are copied."""

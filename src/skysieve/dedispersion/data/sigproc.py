@@ -51,10 +51,10 @@ FILTERBANK, TIME_SERIES, SUBBANDS = 1, 2, 6
 LONGEST_WORD = 255
 MOST_CHANNELS = 2**22
 SHORT_HEADER = 2**16
-THREAD_BYTES = 2 << 20
+THREAD_BYTES = 4 << 20
 """Bytes that a thread reads at a time."""
-MOST_THREADS = 16
-"""Most threads that read a file; more do not copy from the page cache faster."""
+MOST_THREADS = 8
+"""Most threads that read a file; more wait for Python's lock."""
 LONG_HEADER = SHORT_HEADER + 20 * MOST_CHANNELS
 """Most bytes of a header: a channel in a list takes 20."""
 
