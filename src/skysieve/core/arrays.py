@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "ByValue", "Words", "array_module", "as_array", "as_float64", "from_arrow", "is_device_array", "joined", "to_arrow",
-    "to_host",
+    "ByValue", "Words", "array_module", "as_array", "as_float64", "from_arrow", "is_device_array",
+    "joined", "spacing_at", "to_arrow", "to_host",
 ]  # fmt: skip
 
 _HOST = (np.ndarray, list, tuple, int, float, type(None))
@@ -108,6 +108,18 @@ def as_float64(x: Any, name: str) -> Any:
         return array_module(a).asarray(a, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} has values that are not real numbers: {error}") from error
+
+
+def spacing_at(kind: Any, value: float) -> float:
+    """Spacing of the floating-point numbers of a type at a value; 0 for double precision and other types.
+
+    >>> spacing_at("f4", 2459000.0), spacing_at("f8", 2459000.0)
+    (0.25, 0.0)
+    """
+    kind = np.dtype(kind)
+    if kind.kind != "f" or kind.itemsize >= 8:
+        return 0.0
+    return float(np.spacing(kind.newbyteorder("=").type(abs(value))))
 
 
 def to_host(x: Any) -> np.ndarray[Any, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.arrays import as_array, is_device_array, to_host
+from skysieve.core.arrays import as_array, is_device_array, spacing_at, to_host
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -173,13 +173,11 @@ def times_of(t: Any) -> NDArray[np.int64]:
 
 def refuse_coarse_seconds(x: Any, name: str) -> None:
     """Raise ValueError for floating-point seconds that were rounded: their spacing is above half a second."""
-    if x.size == 0 or x.dtype.itemsize >= 8:
-        return
-    largest = np.abs(x).max()
-    spacing = float(np.spacing(largest.astype(x.dtype.newbyteorder("="))))
+    largest = float(np.abs(x).max(initial=0))
+    spacing = spacing_at(x.dtype, largest)
     if spacing > 0.5:
         raise ValueError(
-            f"{name} is of {x.dtype.name}, whose numbers near {float(largest):.0f} are {spacing:g} s apart: expected "
+            f"{name} is of {x.dtype.name}, whose numbers near {largest:.0f} are {spacing:g} s apart: expected "
             "seconds that were never rounded, as int64 or float64"
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from skysieve.core.arrays import as_array, from_arrow, is_device_array, to_arrow
+from skysieve.core.arrays import as_array, from_arrow, is_device_array, spacing_at, to_arrow
 
 _PLAIN = "iuf"
 _KINDS = {
@@ -240,7 +240,7 @@ def _real_numbers(array: Any, name: str) -> np.ndarray[Any, Any]:
 
 def time_resolution(t: Any) -> float:
     """Spacing of the floating-point numbers at the largest of ``t``; 0 if they are float64 or whole numbers."""
-    if t.dtype.kind != "f" or t.dtype.itemsize >= 8 or t.size == 0:
+    if t.size == 0 or spacing_at(t.dtype, 1.0) == 0:
         return 0.0
     low, high = float(t.min()), float(t.max())
     if not np.isfinite(low) or not np.isfinite(high):
@@ -248,7 +248,7 @@ def time_resolution(t: Any) -> float:
         if finite.size == 0:
             return 0.0
         low, high = float(finite.min()), float(finite.max())
-    return float(np.spacing(t.dtype.newbyteorder("=").type(max(abs(low), abs(high)))))
+    return spacing_at(t.dtype, max(abs(low), abs(high)))
 
 
 def group_rows(ids: Any) -> tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from skysieve.core.arrays import spacing_at
 from skysieve.periodogram.lightcurves.column_names import BadFile
 from skysieve.periodogram.lightcurves.units import mjd
 
@@ -223,11 +224,10 @@ def resolution_of(kind: Any, values: NDArray[np.float64], days: NDArray[np.float
     >>> resolution_of("f4", np.array([2459000.0]), np.array([2459000.0])), resolution_of("f8", np.ones(1), np.ones(1))
     (0.25, 0.0)
     """
-    kind = np.dtype(kind)
-    if kind.kind != "f" or kind.itemsize >= 8:
+    if spacing_at(kind, 1.0) == 0:
         return 0.0
     largest, used = (float(np.max(np.abs(x[np.isfinite(x)]), initial=0.0)) for x in (values, days))
-    return float(np.spacing(kind.newbyteorder("=").type(largest))) * (used / largest if largest else 1.0)
+    return spacing_at(kind, largest) * (used / largest if largest else 1.0)
 
 
 def holds_dates(values: Any) -> bool:
