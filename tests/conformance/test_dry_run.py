@@ -281,3 +281,14 @@ def test_a_bad_file_is_an_error_of_a_dry_run():
     assert "bad.csv" in done.output
     assert "stars.csv: 5 objects, 200 rows" in done.output
     assert words[1] == "stars.csv"
+
+
+def test_times_that_the_search_refuses_are_an_error_of_a_dry_run():
+    from astropy.table import Table
+
+    t = np.linspace(2459000, 2459090, 40, dtype="f4")
+    Table({"mjd": t, "mag": np.sin(t)}).write("single.ecsv")
+    words = ["period", "single.ecsv", "--device", "cpu"]
+    search, predicted = (CliRunner().invoke(application("period"), [*words, *more]) for more in ([], ["--dry-run"]))
+    assert "t came in single precision" in search.output
+    assert (predicted.exit_code, predicted.output) == (1, search.output.replace(": t", ": single.ecsv: t"))

@@ -20,6 +20,8 @@ from skysieve.periodogram.lightcurves.stream import PIECE_ROWS, READERS
 from skysieve.periodogram.multiband import MultibandPlan
 from skysieve.periodogram.survey import MAX_ROWS, Request, finish, finishers, first_chunk, search
 
+from .ranges import range_of
+
 if TYPE_CHECKING:
     from skysieve.core.device import Device
     from skysieve.periodogram.lightcurves.stream import CurveStream
@@ -152,6 +154,11 @@ def prediction(curves: LightCurves | CurveStream, request: Request, opened: Cloc
     dict
         ``method``, ``device``, ``bytes`` (of one chunk), ``moved``, ``seconds``, ``processor_seconds``, ``work``,
         ``missing`` (work for which there is no rate).  Objects of later pieces are taken to be like those of the first.
+
+    Raises
+    ------
+    ValueError
+        What the search refuses as soon as it has read the first piece; see `range_of`.
     """
     with curves.pieces() as pieces:  # the first time imports and compiles
         first = next(pieces)
@@ -161,6 +168,7 @@ def prediction(curves: LightCurves | CurveStream, request: Request, opened: Cloc
     part = first.part(0, first.stop_after(0, max(first_chunk(first, request), SEEN), MAX_ROWS))
     if banded and part.band is not None and part.band.dtype.kind not in "iu":
         part.band[:] = np.unique(part.band, return_inverse=True)[1].reshape(-1)
+    range_of(part, request)
     plan: Any = (
         MultibandPlan(return_power=False, **request.band_arguments)
         if banded
