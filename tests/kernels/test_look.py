@@ -62,7 +62,7 @@ def test_sums_are_the_cpus(runtime, monkeypatch, dtype, by_channel, size, slices
     if slices > 1:
         monkeypatch.setattr(vetting, "SLICE", CHANNELS * size * (min(cut.count for cut in cuts) // slices + 1))
     sums = DeviceSums(runtime, np.dtype(dtype))
-    monkeypatch.setattr(launch, "BATCH", 2 * max(map(sums._bytes, cuts)))
+    monkeypatch.setattr(launch, "BATCH", 2 * max(sums._given(cut).nbytes(np.dtype(dtype).itemsize) for cut in cuts))
     expected = [sums_on_host(cut, cpu_vetting.channel_sums, cpu_vetting.band_series) for cut in cut_outs()]
     held.calls = 0
     batches = []
@@ -88,8 +88,10 @@ def test_sums_are_the_cpus(runtime, monkeypatch, dtype, by_channel, size, slices
 
 @pytest.mark.parametrize("by_channel", [True, False])
 @pytest.mark.parametrize("nchan", [CHANNELS, 64])
-def test_rows_of_an_engine_are_not_read_again(runtime, by_channel, nchan):
+@pytest.mark.parametrize("samples", [vetting.SLICE, 100 * CHANNELS])
+def test_rows_of_an_engine_are_not_read_again(runtime, monkeypatch, by_channel, nchan, samples):
     """All but the candidates that reach beyond its samples, of which the last has a slice of fewer."""
+    monkeypatch.setattr(vetting, "SLICE", samples)
     edges = np.array([0, 33, 40, nchan])
     held = Held(np.uint8, by_channel)
     held.rows, held.gone = held.rows[:, :nchan], held.gone[:, :nchan]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,31 @@ JOB = struct(
 WARPS = 16
 BATCH = 1 << 26
 """Bytes of samples and sums of a batch, unless one cut-out has more."""
+
+
+class _Given(NamedTuple):
+    """A cut-out, and where its samples are."""
+
+    cut: CutOut
+    held: int
+    """Address of its first sample in the rows of the engine; 0 if these do not hold all of them."""
+    hidden: NDArray[np.bool_] | None
+    """Which samples do not count, if the engine holds them."""
+
+    @property
+    def parts(self) -> int:
+        """Number of slices that are read, or one that is not."""
+        return 1 if self.held else self.cut.parts
+
+    def samples_of(self, part: int) -> int:
+        """Samples of a slice."""
+        return self.cut.count * self.cut.bin if self.held else self.cut.samples_of(part)
+
+    def nbytes(self, itemsize: int) -> int:
+        """Bytes of its flags, or of the samples that are read, and of its sums."""
+        cut = self.cut
+        given = cut.count * cut.bin * cut.channels * itemsize if self.hidden is None else self.hidden.size
+        return given + 16 * (len(cut.edges) - 1) * (cut.count + cut.length)
 
 
 class DeviceSums:
@@ -90,33 +115,30 @@ class DeviceSums:
                         found = self._sums(some, pool)
                     except memory_errors(self.runtime) as error:
                         what = f"the second look at {len(some)} candidates on {self.runtime.device}"
-                        need = sum(self._bytes(cut) for cut in some)
+                        need = sum(one.nbytes(self.kind.itemsize) for one in some)
                         raise MemoryBudgetError(what, need, self.runtime.device.free_memory) from error
                 yield found
         finally:
             self._hidden = None  # it holds the user's data
 
-    def _bytes(self, cut: CutOut) -> int:
-        """Bytes of a cut-out that are read, and of its sums."""
-        read = 0 if self._held(cut) else cut.count * cut.bin * cut.channels * self.kind.itemsize
-        return read + 16 * (len(cut.edges) - 1) * (cut.count + cut.length)
-
-    def _batches(self, cuts: Sequence[CutOut]) -> Iterator[list[CutOut]]:
+    def _batches(self, cuts: Sequence[CutOut]) -> Iterator[list[_Given]]:
         """Cut-outs that are read together; a cut-out of several slices is a batch of its own."""
-        some: list[CutOut] = []
+        some: list[_Given] = []
         total = 0
         for cut in cuts:
-            size = self._bytes(cut)
-            if some and (total + size > BATCH or cut.parts > 1):
+            one = self._given(cut)
+            size = one.nbytes(self.kind.itemsize)
+            if some and (total + size > BATCH or one.parts > 1):
                 yield some
                 some, total = [], 0
-            some.append(cut)
-            total = BATCH if cut.parts > 1 else total + size
+            some.append(one)
+            total = BATCH if one.parts > 1 else total + size
         if some:
             yield some
 
-    def _sums(self, cuts: list[CutOut], pool: TaskPool) -> list[Sums | None]:
-        lane, edges = self.lane, cuts[0].edges
+    def _sums(self, given: list[_Given], pool: TaskPool) -> list[Sums | None]:
+        lane, cuts = self.lane, [one.cut for one in given]
+        edges = cuts[0].edges
         C, bands = cuts[0].channels, len(edges) - 1
         shapes = [{"var": (C,), "flat": (2, bands, cut.count), "lined": (2, bands, cut.length)} for cut in cuts]
         sizes = [[int(np.prod(shape)) for shape in one.values()] for one in shapes]
@@ -139,9 +161,9 @@ class DeviceSums:
             job["count"], job["length"] = cut.count, cut.length
         module = self.runtime.module(PACKAGE, "look.cu", build_of(self.kind))
         for kernel in ("beside", "bands"):
-            for part in range(max(cut.parts for cut in cuts)):
-                if part or kernel == "beside" or cuts[0].parts > 1:
-                    read = self._read(cuts, part, pool, jobs)
+            for part in range(given[0].parts):
+                if part or kernel == "beside" or given[0].parts > 1:
+                    read = self._read(given, part, pool, jobs)
                     lane.to_device(listed, jobs.view(np.uint8))
                 items = max(rows // cut.bin + cut.length for rows, cut in zip(read, cuts, strict=True))
                 grid, args = (-(-C // 32), 1), (listed, *ints(C))
@@ -161,51 +183,49 @@ class DeviceSums:
             found.append(None if cut.gone else (parts["flat"], parts["lined"], parts["var"]))
         return found
 
-    def _held(self, cut: CutOut) -> int:
-        """Address of the first sample of a cut-out in the rows of the engine; 0 if it does not hold all of them."""
+    def _given(self, cut: CutOut) -> _Given:
+        """A cut-out, and where its samples are."""
         store, start, stop = self.store, cut.start, cut.start + cut.count * cut.bin
-        if store is None or self._hidden is None or cut.parts > 1 or start < store.start or stop > store.stop:
-            return 0
-        return address(store.planes[1].part(0)) + start - store.start
+        if store is None or self._hidden is None or start < store.start or stop > store.stop:
+            return _Given(cut, 0, None)
+        return _Given(cut, address(store.planes[1].part(0)) + start - store.start, self._hidden(start, stop))
 
-    def _read(self, cuts: list[CutOut], part: int, pool: TaskPool, jobs: NDArray[Any]) -> list[int]:
+    def _read(self, given: list[_Given], part: int, pool: TaskPool, jobs: NDArray[Any]) -> list[int]:
         """Read a slice of each cut-out, and begin to copy them to the device; the numbers of their samples."""
-        lane, width, samples = self.lane, self.kind.itemsize, [cut.samples_of(part) for cut in cuts]
-        held = [self._held(cut) for cut in cuts]
-        needs = [0 if there else n * cut.channels for cut, there, n in zip(cuts, held, samples, strict=True)]
+        lane, width, samples = self.lane, self.kind.itemsize, [one.samples_of(part) for one in given]
+        needs = [0 if one.held else n * one.cut.channels for one, n in zip(given, samples, strict=True)]
         places = np.append(0, np.cumsum([-(-need // 16) * 16 for need in needs])).tolist()
         lane.synchronize()  # what lay there is copied
         memory = lane.pinned("samples", places[-1], self.kind)
         rooms = [memory[low : low + need] for low, need in zip(places, needs, strict=False)]
-        tasks = [partial(self._flags, cut, part, room) for cut, room in zip(cuts, rooms, strict=True)]
+        tasks = [partial(self._flags, one, part, room) for one, room in zip(given, rooms, strict=True)]
         found = pool.run(tasks) if places[-1] else [task() for task in tasks]
         x = lane.array("samples", memory.size, self.kind)
         lane.to_device(x, memory)
-        hidden = [np.ones((1, cuts[0].channels), bool) if one is None else one for one in found]
+        hidden = [np.ones((1, given[0].cut.channels), bool) if one is None else one for one in found]
         gone = lane.array("gone", sum(one.size for one in hidden), np.uint8)
         lane.to_device(gone, np.concatenate([one.reshape(-1) for one in hidden]).view(np.uint8))
         at = address(gone)
-        for job, cut, there, flags, low, count in zip(jobs, cuts, held, hidden, places, samples, strict=False):
-            job["x"], job["gone"], job["same"] = there or address(x) + width * low, at, len(flags) == 1
-            job["stride"] = self.store.planes[1].stride if there and self.store is not None else 0
-            job["samples"], job["first"] = count, cut.first_of(part)
+        for job, one, flags, low, count in zip(jobs, given, hidden, places, samples, strict=False):
+            job["x"], job["gone"], job["same"] = one.held or address(x) + width * low, at, len(flags) == 1
+            job["stride"] = self.store.planes[1].stride if one.held and self.store is not None else 0
+            job["samples"], job["first"] = count, one.cut.first_of(part)
             at += flags.size
         return samples
 
-    def _flags(self, cut: CutOut, part: int, place: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Which samples of a slice do not count; None if they are gone.
+    def _flags(self, one: _Given, part: int, place: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Read a slice of a cut-out into page-locked memory, unless the engine holds it.
 
-        They are read into page-locked memory, unless that is empty: then the engine has them.
+        Returns which samples of the slice do not count; None if they are gone.
         """
-        if not len(place):
-            assert self._hidden is not None
-            return self._hidden(cut.start, cut.start + cut.samples_of(part))
-        one = cut.slice(part, lambda nbytes: place.view(np.uint8)[:nbytes])
-        if one is None:
+        if one.hidden is not None:
+            return one.hidden
+        read = one.cut.slice(part, lambda nbytes: place.view(np.uint8)[:nbytes])
+        if read is None:
             return None
-        if address(one[1]) != address(place):
-            place[:] = one[1].reshape(-1)
-        return one[2]
+        if address(read[1]) != address(place):
+            place[:] = read[1].reshape(-1)
+        return read[2]
 
 
 def kernels_of(dtype: np.dtype[Any]) -> list[tuple[str, str, str]]:
