@@ -90,11 +90,18 @@ def same_as_file(rows, found):
 
 
 def test_a_file_streamed_is_the_file_searched(data, tmp_path):
-    summary, _ = run_feed(lambda i: FileFeed(i, data.fb, 700), data.options, tmp_path)
-    whole = Filterbank.from_array(data.fb.block(0, 8000 // 21 * 21), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
-    same_as_file(rows_of(tmp_path), search(whole, data.plan, **SEARCH))
+    summary, said = run_feed(lambda i: FileFeed(i, data.fb, 700), data.options, tmp_path)
+    same_as_file(rows_of(tmp_path), search(data.fb, data.plan, **SEARCH))
     assert summary["counts"]["lost"] == 0
-    assert summary["data_seconds"] == pytest.approx(8000 // 21 * 21 * 5e-4)
+    assert summary["data_seconds"] == pytest.approx(8000 * 5e-4)
+    assert not any("fill no packet" in line for line in said)
+
+
+def test_samples_of_a_file_that_fill_no_packet_are_reported(data, tmp_path):
+    part = Filterbank.from_array(data.fb.block(0, 7993), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
+    summary, said = run_feed(lambda i: FileFeed(i, part, 700), data.options, tmp_path)  # 21 samples
+    assert summary["data_seconds"] == pytest.approx(7992 * 5e-4)
+    assert "the end of the file, 0.0005 s, 1 of its 7,993 samples, fills no packet and is left out" in said
 
 
 def test_faults_of_a_socket_are_counted_and_searched_as_losses_of_a_file(data, tmp_path):

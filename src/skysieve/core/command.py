@@ -23,8 +23,8 @@ from .errors import EXTRAS, install_hint, one_line
 
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
-    "check_output", "check_picture", "choice", "flat_options", "number_list", "option", "read_stdin", "report_errors",
-    "sigterm_interrupts", "table_format", "write_stdout",
+    "check_output", "check_outputs", "check_picture", "choice", "flat_options", "number_list", "option", "read_stdin",
+    "report_errors", "sigterm_interrupts", "table_format", "write_stdout",
 ]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -329,6 +329,34 @@ def check_output(path: Path | None, overwrite: bool = False, folder: bool = Fals
         raise OSError(f"{path}: is a device or a pipe, expected the name of a file, or - for standard output")
     elif path.exists() and not overwrite:
         raise FileExistsError(f"{path}: exists; use --overwrite to replace it, or another name")
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path] | None = ()) -> None:
+    """Refuse, before any work, files that would replace one another or a file to read.
+
+    Parameters
+    ----------
+    outputs : dict of pathlib.Path or None
+        Files to write, by option; None and ``-`` pass.
+    inputs : iterable of pathlib.Path, optional
+        Files to read.
+
+    Raises
+    ------
+    ValueError
+        An output is an input, or has the name of another output.
+    """
+    read = {path.resolve() for path in inputs or () if path != STDIO}
+    seen: dict[Path, str] = {}
+    for name, path in outputs.items():
+        if path is None or path == STDIO:
+            continue
+        place = path.resolve()
+        if place in read:
+            raise ValueError(f"{name} {path} is one of the files to read")
+        if place in seen:
+            raise ValueError(f"{name} {path}: {seen[place]} writes the same file")
+        seen[place] = name
 
 
 def check_picture(path: Path | None, overwrite: bool = False) -> None:

@@ -28,6 +28,7 @@ from skysieve.core.command import (
     QuietOption,
     ResumeOption,
     check_output,
+    check_outputs,
     check_picture,
     option,
     report_errors,
@@ -155,6 +156,7 @@ def plan(
     with report_errors():
         messages = reports.messages()
         chosen = "" if output is None else table_format(output, form, PLAN_FORMATS)
+        check_outputs({"--output": output, "--plot": plot}, files)
         check_output(output, overwrite)
         check_picture(plot, overwrite)
         with data.open(files) as fb:
@@ -220,7 +222,9 @@ def dedisperse(
             digits, base = name_digits(made.dms + (fb.observation.dm or 0.0)), fb.observation.dm or 0.0
             output.parent.mkdir(parents=True, exist_ok=True)
             for dm in made.dms:
-                check_output(series_path(output, dm + base, digits, form), overwrite)
+                path = series_path(output, dm + base, digits, form)
+                check_outputs({"--output": path}, files)
+                check_output(path, overwrite)
             filtered = cleaning.filtered(fb, messages, requantise)
             mask = cleaning.masked(fb, messages)
             budget = parse_budget(computation.memory, available_host_memory())
@@ -379,6 +383,8 @@ def search(
         if resume:
             raise ValueError("--resume needs --each, a folder or a pattern: its parts are whole files")
         chosen = "" if output is None else table_format(output, form, TABLE_FORMATS)
+        read = [*files, *(path for path in (plan_file,) if path is not None)]
+        check_outputs({"--output": output, "--save-mask": save_mask, "--plot": plot, "--cutouts": cutouts}, read)
         check_output(output, overwrite)
         check_output(save_mask, overwrite)
         check_picture(plot, overwrite)
@@ -597,8 +603,7 @@ def inject(
     from skysieve.dedispersion.injections.interference import with_interference
 
     with report_errors(), ExitStack() as stack:
-        if output != STDIO and any(output.resolve() == f.resolve() for f in files or ()):
-            raise ValueError(f"{output} is one of the files to read")
+        check_outputs({"--output": output, "--truth": truth}, files)
         check_output(output, overwrite)
         noise = receiver.noise(files)
         messages = Messages(quiet)
@@ -618,6 +623,7 @@ def inject(
         if truth is None and output == STDIO:
             raise ValueError("--truth is needed with '-o -', for the table of the pulses")
         table = output.with_suffix(".csv") if truth is None else truth
+        check_outputs({"--output": output, "--truth": table}, files)
         form = table_format(table, None, ("csv", "ecsv"), "--truth")
         check_output(table, overwrite)
         given = stack.enter_context(data.open(files)) if files else noise
@@ -707,6 +713,7 @@ def completeness(
         dms.check()
         chosen = "" if output is None else table_format(output, form, ("csv", "ecsv"))
         replaces = overwrite or continues(output, resume)
+        check_outputs({"--output": output, "--plot": plot}, files)
         check_output(output, replaces)
         check_picture(plot, replaces)
         one_of("--by", by, TRIALS.names or ())
@@ -841,6 +848,7 @@ def plot(
             raise ValueError(f"{missing[0]}: there is no such file or folder")
         if output is None or dm is None or time is None or width is None:
             raise ValueError("--dm, --time and --width of the pulse are needed, and --output for its picture")
+        check_outputs({"--output": output, "--hdf5": hdf5}, files)
         check_output(hdf5, overwrite)
         check_picture(output, overwrite)
         with data.open(files) as fb:

@@ -7,17 +7,19 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.sigproc import BadFile
 from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.metrics import names_of
 from skysieve.dedispersion.stream.receive.dada_file import DadaHeader
 from skysieve.dedispersion.stream.receive.dada_ipc import RingGone
 from skysieve.dedispersion.stream.receive.dada_ring import POLL, DadaReader
-from skysieve.dedispersion.stream.receive.file_source import source_geometry, source_steps
+from skysieve.dedispersion.stream.receive.file_source import packet_samples, source_geometry, source_steps
 from skysieve.dedispersion.stream.receive.packets import LAST_SAMPLE, REASONS, Geometry, Parsed, Parser, packets
 from skysieve.dedispersion.stream.receive.ring import RESTART
 from skysieve.dedispersion.stream.records import Options
@@ -25,7 +27,6 @@ from skysieve.dedispersion.stream.records import Options
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.stream.receive.dada_file import DadaFile
     from skysieve.dedispersion.stream.receive.udp import UdpReceiver
 
@@ -444,12 +445,17 @@ class SocketFeed(Feed):
 
 
 class FileFeed(Feed):
-    """Feeds the samples of a file, in packets as they would be sent; it waits for room in the rings."""
+    """Feeds the samples of a file, in packets as they would be sent; it waits for room in the rings.
+
+    Packets of a filterbank have more than half of ``packet_bytes``, so many that they hold nearly all samples.
+    """
 
     def __init__(self, intake: Intake, source: Filterbank | DadaFile, packet_bytes: int = 8192) -> None:
         super().__init__(intake)
         self.source, self.packet_bytes = source, packet_bytes
-        self.geometry = source_geometry(source, packet_bytes)
+        g = self.geometry = source_geometry(source, packet_bytes)
+        if isinstance(source, Filterbank):
+            self.geometry = replace(g, nsamp=packet_samples(source.nsamp, g.nsamp))
 
     def feed(self) -> None:
         """See `Feed.feed`."""
@@ -459,6 +465,9 @@ class FileFeed(Feed):
                 return
             made = packets(g, steps, start)
             self.intake.take(made, np.full(len(made), made.shape[1]))
+        if rest := self.source.nsamp % g.nsamp:
+            what = f"{rest * g.tsamp:.3g} s, {rest} of its {self.source.nsamp:,} samples"
+            self.intake.say(f"the end of the file, {what}, fills no packet and is left out")
 
 
 class DadaFeed(Feed):

@@ -34,6 +34,7 @@ from skysieve.core.command import (
     ThreadsOption,
     VerboseOption,
     check_output,
+    check_outputs,
     check_picture,
     flat_options,
     option,
@@ -322,6 +323,7 @@ def map_(
     with report_errors():
         messages = Messages(quiet, verbose, progress)
         save = None if output is None else map_writer(output, format)
+        check_outputs({"--output": output, "--plot": plot}, [atoms])
         check_output(output, overwrite)
         check_picture(plot, overwrite)
         from skysieve.fstat.api import TransientPlan, device_for
@@ -512,6 +514,7 @@ def search(
         if partition is not None:
             raise ValueError("--partition needs --cluster")
         replaces = overwrite or continues(output, resume)
+        check_outputs({"--output": output, "--plot": plot}, files)
         check_output(output, replaces)
         check_picture(plot, replaces)
         o = flat_options(given)

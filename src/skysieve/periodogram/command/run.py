@@ -19,6 +19,7 @@ from skysieve.core.command import (
     USER_ERROR,
     Messages,
     check_output,
+    check_outputs,
     check_picture,
     table_format,
     write_stdout,
@@ -143,9 +144,8 @@ class PeriodRun:
             raise UserError("- is given twice: standard input can be read once")
         if outputs.format is not None and self.output is None:
             raise UserError("--format needs -o, the table that has this format")
-        if self.output is not None and any(self.output.resolve() == f.resolve() for f in files if f != STDIO):
-            raise UserError(f"{self.output} is one of the files to read")
         try:
+            check_outputs({"--output": self.output, "--plot": self.plot}, files)
             replaces = outputs.overwrite or continues(self.output, outputs.resume)
         except ValueError as e:
             raise UserError(str(e)) from None

@@ -43,6 +43,16 @@ def source_geometry(source: Filterbank | DadaFile | Voltages, packet_bytes: int)
     )  # fmt: skip
 
 
+def packet_samples(nsamp: int, most: int) -> int:
+    """Samples of a packet, more than half of ``most``, so that packets hold nearly all of ``nsamp`` samples.
+
+    >>> packet_samples(9700, 512), packet_samples(10007, 512), packet_samples(3, 512)
+    (485, 435, 3)
+    """
+    most = min(most, nsamp)
+    return min(range(most, most // 2, -1), key=lambda n: nsamp % n)
+
+
 def source_steps(
     source: Filterbank | DadaFile | Voltages, g: Geometry, count: int, repeat: int
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
