@@ -20,6 +20,7 @@ from skysieve.core.command import (
     USER_ERROR,
     Messages,
     check_output,
+    check_outputs,
     check_picture,
     number_list,
     report_errors,
@@ -127,6 +128,18 @@ def test_outputs_are_checked_before_any_work(tmp_path):
         check_output(tmp_path, overwrite=True)
     with pytest.raises(NotADirectoryError, match="is a file"):
         check_output(file, folder=True)
+
+
+def test_outputs_replace_neither_one_another_nor_an_input(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a, b = Path("a.csv"), Path("b.csv")
+    check_outputs({"--output": a, "--plot": b, "--mask": None, "--table": STDIO}, [Path("c.csv"), STDIO])
+    check_outputs({"--output": STDIO, "--plot": STDIO})
+    with pytest.raises(ValueError, match=r"--plot .*a\.csv: --output writes the same file"):
+        check_outputs({"--output": a, "--plot": tmp_path / "a.csv"})
+    Path("link.csv").symlink_to(b)
+    with pytest.raises(ValueError, match=r"--output link\.csv is one of the files to read"):
+        check_outputs({"--output": Path("link.csv")}, [a, b])
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(tmp_path, monkeypatch):

@@ -696,3 +696,10 @@ def test_the_command_that_injects_a_grid(tmp_path):
     assert "which pulses" in run("inject", out, "-o", tmp_path / "y.fil", code=2)
     said = run("inject", out, "--dm", 3, "--grid", "dm=9", "-o", tmp_path / "y.fil", code=2)
     assert "cannot be combined with --grid" in said
+
+
+def test_pulses_have_dms_that_are_searched_by_default():
+    found = completeness(
+        Noise(nchan=64, fch1=1500, foff=-4, tsamp=1e-3, duration=20), np.arange(20, 120, 4), n=4, snr=[30], threads=1
+    )
+    assert ((found.trials["dm"] >= 29.6) & (found.trials["dm"] <= 106.4)).all()

@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 from astropy import units as u
+from astropy.io import fits
 from astropy.time import Time
 from astropy.timeseries import LombScargle
 from hypothesis import HealthCheck, given, settings
@@ -575,6 +576,17 @@ def test_missing_lists_and_values_in_arrow_columns(standin):
         lombscargle(pa.array([[1.0, 2.0], [1.0, 2.0]]), pa.array([[1.0, 2.0], [1.0]]), **GRID)
     with pytest.raises(TypeError, match="real numbers are expected"):
         lombscargle(pa.array([["a", "b"]]), pa.array([["a", "b"]]), **GRID)
+
+
+def test_columns_of_structured_arrays_and_fits_tables(tmp_path):
+    t, y, dy = curve()
+    records = np.rec.fromarrays([t.astype(">f8"), y, dy], names="t,m,e")
+    fits.BinTableHDU(records).writeto(tmp_path / "a.fits")
+    wanted = lombscargle(t, y, dy, **GRID).period
+    for data in (records, fits.getdata(tmp_path / "a.fits"), np.asarray(records)):
+        assert lombscargle("t", "m", "e", data=data, **GRID).period == wanted
+    with pytest.raises(ValueError, match="y='y' is not a column of data: expected one of t, m, e"):
+        lombscargle("t", "y", data=records, **GRID)
 
 
 def test_columns_of_one_name_are_refused():

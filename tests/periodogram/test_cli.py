@@ -505,3 +505,16 @@ def test_demo_fails_below_the_stated_rate(tmp_path: Path, monkeypatch: pytest.Mo
     result = run("demo", "-o", tmp_path / "d")
     assert result.exit_code == 1
     assert re.search(r"FAILED: asteroids with 100 points or more: \d+\.\d% recovered, 95% expected", result.stdout)
+
+
+def test_the_picture_of_an_object_of_three_rows(tmp_path: Path) -> None:
+    """They are enough for a search, and so for its picture."""
+    pytest.importorskip("matplotlib")
+    made = simulate_light_curves(PERIODS[:2], 0.8, [3, 80], seed=4)
+    write_table(
+        {"name": np.repeat(["few", "many"], made.n_obs), "mjd": made.t, "mag": made.y, "magerr": made.dy},
+        tmp_path / "a.csv",
+    )
+    result = run("period", tmp_path / "a.csv", *GRID, "--plot", tmp_path / "plots", "-o", tmp_path / "p.csv")
+    assert result.exit_code == 0, result.stderr
+    assert sorted(p.name for p in (tmp_path / "plots").iterdir()) == ["a_few.png", "a_many.png"]

@@ -293,8 +293,10 @@ def test_folding_leaves_bad_rows_out_and_takes_units():
     for period in (0, -1.0, np.nan):
         with pytest.raises(ValueError, match="period="):
             plot.folded(T, Y, period=period)
-    with pytest.raises(ValueError, match="3 usable rows"):
-        plot.folded(T[:3], Y[:3], period=1.0)
+    with pytest.raises(ValueError, match="2 usable rows; at least 3"):
+        plot.folded(T[:2], Y[:2], period=1.0)
+    (ax,) = plot.folded(T[:3], Y[:3], period=1.0, nterms=2).axes
+    assert ax.get_xlabel() == "Phase"
     with pytest.raises(ValueError, match="one light curve"):
         plot.folded(T, np.stack([Y, Y]), period=1.0)
 

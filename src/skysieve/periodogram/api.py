@@ -208,7 +208,7 @@ def lombscargle(
         Rows of object ``i`` are ``offsets[i]:offsets[i + 1]`` of flat `t`, `y`, `dy`.
     id : array_like or str, optional
         Object of each row of flat `t`, `y`, `dy`; rows of an object need not stand together.
-    data : Table, TimeSeries, DataFrame, dict or path, optional
+    data : Table, TimeSeries, DataFrame, structured array, dict or path, optional
         Where `t`, `y`, `dy` and `id` are column names, or ``"column.field"`` of a nested column.  Of a file (CSV, text,
         JSON, Parquet, FITS, ECSV, VOTable) columns that are not named are found by their usual names, as by
         ``skysieve period``; times are then in days, rows that quality flags mark as bad are left out, and a file

@@ -327,7 +327,7 @@ def search(
     if resume:
         interrupted += "; the same command continues after the files that are done"
     elif several:
-        interrupted += "; --resume keeps the files that are done"
+        interrupted += "; a run that begins with --resume can be continued"
     with report_errors(interrupted), ExitStack() as stack:
         messages = reports.messages()
         dms.check(plan_file)
@@ -701,6 +701,7 @@ def completeness(
     from skysieve.core.parts import PartsFolder, continues, files_of
     from skysieve.dedispersion.clean.receiver import parse_steps
     from skysieve.dedispersion.injections.campaign import completeness as campaign
+    from skysieve.dedispersion.injections.grid import usual_dms
     from skysieve.dedispersion.injections.result import TRIALS, Completeness
 
     from .several import filterbanks, stands_for_files
@@ -736,8 +737,7 @@ def completeness(
             try:
                 with data.open(group) if group else made_noise.segment(injected.seed) as fb:
                     made = dms.plan(fb)
-                    lowest, highest = float(made.dms[0]), float(made.dms[-1])
-                    grid = injected.pulse_grid((lowest + 0.1 * (highest - lowest), lowest + 0.9 * (highest - lowest)))
+                    grid = injected.pulse_grid(usual_dms(float(made.dms[0]), float(made.dms[-1])))
                     if grid.time is not None:
                         raise ValueError("--grid: time is chosen by the campaign; it is for 'inject'")
                     if share or hours or not count:

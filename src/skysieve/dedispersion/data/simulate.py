@@ -24,6 +24,8 @@ NOISE_BLOCK = 4096
 """Samples that are drawn at a time: the noise of such a block depends only on the seed and the number of the block."""
 PIECE = 2**20
 """Numbers that are drawn at a time: few calls, for threads wait for Python between them, and little memory."""
+MOST_PULSES = 100_000
+"""Most pulses at even times: each is held in memory."""
 LEVELS = {1: (0.5, 1.0), 2: (1.5, 1.0), 4: (6.0, 2.0), 8: (96.0, 16.0), 16: (4096.0, 256.0), 32: (0.0, 1.0)}
 """Mean and standard deviation of the noise in counts, by the number of bits."""
 
@@ -241,8 +243,9 @@ def fake(
         if given_number is not None and not math.isfinite(given_number):
             raise ValueError(f"{name}={given_number!r}: expected a finite number")
     check_scatter(scatter, alpha)
-    if nchan < 1:
-        raise ValueError(f"nchan={nchan}: expected at least 1")
+    for name, whole, least in (("nchan", nchan, 1), ("seed", seed, 0)):
+        if int(whole) != whole or whole < least:
+            raise ValueError(f"{name}={whole!r}: expected a whole number, at least {least}")
     step = check_tsamp(float(tsamp))
     freqs = np.sort(regular_freqs(float(fch1), float(foff), int(nchan)))[::-1]
     obs = Observation(freqs, step, nbits, 56000.0, source or f"fake DM {dm:g}", "Fake")
@@ -250,8 +253,8 @@ def fake(
     rng = np.random.default_rng([seed, 2**31])
     if times is not None:
         when = [float(t) for t in times]
-        if not np.isfinite(when).all():
-            raise ValueError(f"times={times!r}: expected finite seconds")
+        if bad := [t for t in when if not 0 <= t < duration]:
+            raise ValueError(f"times={bad[0]!r}: expected seconds from 0 to the duration, {duration:g}")
     elif rate is not None:
         if not (math.isfinite(rate) and rate >= 0):
             raise ValueError(f"rate={rate!r}: expected pulses a second, at least 0")
@@ -259,6 +262,8 @@ def fake(
     elif period is None:
         when = []
     elif math.isfinite(period) and period > 0:
+        if duration / period > MOST_PULSES:
+            raise ValueError(f"duration={duration:g}, period={period:g}: expected at most {MOST_PULSES:,} pulses")
         when = (np.arange(0.5, duration / period, 1.0) * period).tolist()
     else:
         raise ValueError(f"period={period!r}: expected seconds, above 0, or None for no pulses")

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from skysieve.dedispersion.data.filterbank import Filterbank, opened
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.single_pulse.search import SearchPlan
 
-from .grid import Axis, PulseGrid
+from .grid import Axis, PulseGrid, usual_dms
 from .noise import Noise, levels
 from .pulses import Pulse, spread_per_dm
 from .result import TRIALS, Completeness
@@ -52,7 +53,7 @@ def completeness(
     n: int = 1000,
     hours: float = 0.0,
     snr: Sequence[float] = (7.0, 8.0, 9.0, 10.0),
-    dm: Axis = (50.0, 500.0),
+    dm: Axis | None = None,
     width: Axis = (1e-3, 1e-2),
     scatter: Axis = 0.0,
     index: Axis = 0.0,
@@ -86,7 +87,7 @@ def completeness(
     dm, width, scatter, index : tuple, list or float
         A tuple of the lowest and the highest value, from which each pulse is drawn; or values, of which all
         combinations are injected.  Width (FWHM, s) is drawn evenly in its logarithm, DM, scatter (s at mid band) and
-        spectral index evenly.
+        spectral index evenly.  DMs are by default those from 10% to 90% of the range that is searched.
     band : (float, float) or list of them
         Part of the band that pulses fill, from its bottom, 0, to its top, 1; or several.
     interference : str or sequence of str
@@ -126,7 +127,7 @@ def completeness(
     >>> float(found.recall()["recall"][0])
     1.0
     """
-    grid = PulseGrid(snr, dm, width, scatter, index, band)
+    grid = PulseGrid(snr, usual_dms(0.0, 1.0) if dm is None else dm, width, scatter, index, band)
     noise = data if isinstance(data, Noise) else None
     if not 0 <= hours < math.inf:
         raise ValueError(f"hours={hours!r}: expected a finite number, at least 0")
@@ -134,7 +135,6 @@ def completeness(
         raise ValueError(f"hours={hours!r} is for noise: expected Noise rather than data")
     if n < 0 or not (n or hours):
         raise ValueError(f"n={n}: expected at least one pulse, or hours of noise")
-    wanted = grid.draw(n, np.random.default_rng([seed, 7]))
     kinds = (interference,) if isinstance(interference, str) else tuple(interference)
     began = time.perf_counter()
 
@@ -150,6 +150,9 @@ def completeness(
     ):
         while (part := _saved(parts, len(found))) is not None:
             found.append(part)
+        if dm is None:
+            grid = replace(grid, dm=usual_dms(*plan.job.dms[0][[0, -1]].tolist()))
+        wanted = grid.draw(n, np.random.default_rng([seed, 7]))
         if n:
             _check_dms(grid, plan.job.stages)
         own = None

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PulseGrid"]
+__all__ = ["PulseGrid", "usual_dms"]
 
 Axis = Sequence[float] | float
 """A tuple of two numbers is a range to draw from; a list, or one number, are values."""
@@ -181,3 +181,13 @@ class PulseGrid:
     def times(self) -> list[float] | None:
         """Times, if they are given."""
         return None if self.time is None else self._values("time")
+
+
+def usual_dms(lowest: float, highest: float) -> tuple[float, float]:
+    """The range of DMs that are injected by default: from 10% to 90% of those that are searched.
+
+    >>> usual_dms(0.0, 500.0)
+    (50.0, 450.0)
+    """
+    reach = highest - lowest
+    return lowest + 0.1 * reach, lowest + 0.9 * reach

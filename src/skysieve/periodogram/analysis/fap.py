@@ -29,6 +29,9 @@ class NoFormulaWarning(UserWarning):
     """No formula holds for this periodogram, so that a false-alarm probability is None."""
 
 
+BOOTSTRAP = "method='bootstrap' of LombScargle.false_alarm_probability"
+
+
 def no_formula(method: str, normalization: str, nterms: int, centred: bool, has_dy: bool) -> str | None:
     """Why no formula gives this probability; None if one does, and for the bootstrap, which needs no formula."""
     if method not in METHODS:
@@ -37,11 +40,11 @@ def no_formula(method: str, normalization: str, nterms: int, centred: bool, has_
     if method == "bootstrap":
         return None
     if nterms != 1:
-        return f"no formula of the false-alarm probability holds for nterms={nterms}; method='bootstrap' gives one"
+        return f"no formula of the false-alarm probability holds for nterms={nterms}; {BOOTSTRAP} gives one"
     if not centred:
         return (
             "the false-alarm probability is known for centred data only (fit_mean or center_data); "
-            "method='bootstrap' gives one"
+            f"{BOOTSTRAP} gives one"
         )
     if not kind.has_distribution:
         return (

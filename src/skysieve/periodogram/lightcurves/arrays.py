@@ -29,21 +29,28 @@ _KINDS = {
 
 
 def is_table(x: Any) -> bool:
-    """Whether ``x`` is a table with named columns: astropy, pandas, pyarrow, polars or a dict."""
-    return isinstance(x, Mapping) or any(
-        hasattr(x, name) for name in ("colnames", "column_names", "columns", "iterrows")
-    )
+    """Whether ``x`` is a table with named columns: astropy, pandas, pyarrow, polars, a structured array or a dict."""
+    if isinstance(x, Mapping) or _of_records(x) is not None:
+        return True
+    return any(hasattr(x, name) for name in ("colnames", "column_names", "columns", "iterrows"))
 
 
 def column_names(table: Any) -> list[str]:
     """Names of the columns of a table."""
     if isinstance(table, Mapping):
         return [str(name) for name in table]
+    if (names := _of_records(table)) is not None:
+        return list(names)
     for attribute in ("colnames", "column_names", "columns"):
         names = getattr(table, attribute, None)
         if names is not None:
             return [str(name) for name in names]
     raise TypeError(f"data is a {type(table).__name__}; a table or a dict of columns is expected")
+
+
+def _of_records(table: Any) -> tuple[str, ...] | None:
+    """Names of the columns of a structured array, as of the data of a FITS table; None for others."""
+    return table.dtype.names if isinstance(table, np.ndarray) else None
 
 
 def pick(table: Any, column: Any, argument: str) -> Any:

@@ -277,8 +277,9 @@ def folded(
         keep &= np.isfinite(error) & (error > 0)
         error = error[keep]
     time, value = time[keep], value[keep]
-    if time.size < 4:
-        raise ValueError(f"t and y have {time.size} usable rows; at least 4 are needed")
+    least = 3 if fit_mean else 2  # as for the search
+    if time.size < least:
+        raise ValueError(f"t and y have {time.size} usable rows; at least {least} are needed")
     time = time - time.min()
     constant, *factors = fit_sinusoid(time, value, error, cycle, fit_mean, nterms)
     figure, ax = _axes(ax, (8.0, 4.0))
