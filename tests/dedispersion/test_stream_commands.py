@@ -278,6 +278,7 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
             (["stream", "--listen", "0", *common, "--packet-format", "spead"], "packet format spead: expected"),
             (["stream", "--listen", "0", *common, "--ignore", "x"], "--ignore x"),
             (["stream", "--listen", "0", *common, "--ignore", "9:5"], "--ignore 9:5"),
+            (["stream", "--from", tmp_path / "a.fil", *common, "--ignore", "200"], "expected channels from 0 to 31"),
             (["stream", "--listen", "0", *common, "-t", "0"], "threshold=0"),
             (["stream", "--listen", "0", *common[:2], "-o", tmp_path / "file" / "out"], "there is no folder"),
             (["stream", "--from", tmp_path / "none.fil", *common[:2], "-o", tmp_path / "unmade"], "No such file"),

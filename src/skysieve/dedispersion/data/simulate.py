@@ -211,7 +211,8 @@ def fake(
     seed : int
     source : str
     path : path, optional
-        Write a SIGPROC file and open it.  Without it samples are computed each time they are read.
+        Write a SIGPROC file, in place of one of that name, and open it.  Without it samples are computed each time they
+        are read.
 
     Returns
     -------

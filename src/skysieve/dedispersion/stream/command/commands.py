@@ -536,6 +536,8 @@ def stream(
             raise ValueError("--inject-grid and --inject-seed need --inject-every")
         given = None if file is None else open_source(file)
         if isinstance(given, Filterbank):
+            if ignore:
+                number_list(ignore, "--ignore", given.nchan, "channels")
             if loaded is not None:
                 check_reach(given, "--plan", float(loaded.dms.max()), loaded.dm_constant)
             else:
