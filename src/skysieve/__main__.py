@@ -41,7 +41,9 @@ def main() -> None:
         sys.unraisablehook = unraisable
         signal.signal(signal.SIGINT, interrupt)
         run()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ImportError) as e:  # compiled modules turn an interrupt of their import into the latter
+        if isinstance(e, ImportError) and not interrupted:
+            raise
         sys.stderr.write(MESSAGE)
         code: Any = INTERRUPTED
     except SystemExit as e:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from zipfile import BadZipFile
@@ -203,3 +205,24 @@ def test_hints_name_extras_that_install_the_package():
     for package, extra in EXTRAS.items():
         assert any(re.match(rf"{package}\b", r.replace("-", "_")) for r in extras[extra]), package
         assert install_hint(package) == f"pip install 'skysieve[{extra}]'"
+
+
+LOSES = """
+import os, signal, time
+from skysieve import __main__, cli
+
+def lose():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        raise ImportError("as of a compiled module") from None
+
+cli.main = lose
+__main__.main()
+"""
+
+
+def test_an_import_that_is_interrupted_ends_as_any_work():
+    done = subprocess.run([sys.executable, "-c", LOSES], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "skysieve: interrupted\n")

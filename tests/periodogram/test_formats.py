@@ -591,3 +591,26 @@ def test_flags_of_one_band_of_gaia_and_of_differences(tmp_path: Path) -> None:
         text = f"time,{value},{name}\n" + rows(*COLUMNS[:2], flags.astype(str).tolist())
         found = read_light_curves(write(tmp_path / "a.csv", text), Wanted(mag=value))
         assert np.isnan(found.y).sum() == used, (value, name)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "vot", "parquet"])
+def test_limits_of_the_chosen_band_are_counted(tmp_path: Path, form: str) -> None:
+    """Three of the 20 rows of g are limits, and one of the 10 of r."""
+    from astropy.table import Table
+
+    band = np.array(["g"] * 20 + ["r"] * 10)
+    mag = [">15.2" if i in (0, 5, 12, 25) else f"{15 + np.sin(i):.3f}" for i in range(30)]
+    path = tmp_path / f"a.{form}"
+    columns = {"mjd": np.arange(30) + 59000.25, "mag": mag, "magerr": np.full(30, 0.1), "filter": band.tolist()}
+    if form == "jsonl":
+        records = [{name: values[i] for name, values in columns.items()} for i in range(30)]
+        path.write_text("\n".join(map(json.dumps, records)))
+    elif form == "parquet":
+        pq = pytest.importorskip("pyarrow.parquet")
+        pq.write_table(pytest.importorskip("pyarrow").table(columns), path)
+    else:
+        Table(columns).write(path, format={"csv": "ascii.csv", "vot": "votable"}[form])
+    for chosen, count in (("g", 3), ("r", 1), (None, 4)):
+        curves = read_light_curves(path, band=chosen)
+        assert curves.left_out == {"with a limit instead of a value": count}
+        assert np.isnan(curves.y).sum() == count

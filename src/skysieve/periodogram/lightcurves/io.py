@@ -41,13 +41,13 @@ from .flags import judge, mission
 from .json_file import read_json
 from .parquet import read_parquet, units_of
 from .table_columns import (
-    count_limits,
     holds_dates,
     is_number,
     is_ragged,
     joined_cells,
     labels,
     left_out_note,
+    limits_in,
     numbers,
     resolution_of,
     tidy_labels,
@@ -201,28 +201,23 @@ def read_light_curves(
     if not magic:
         raise BadFile("is empty")
     satellite, resolution = "", 0.0
-    left_out: dict[str, int] = {}
     try:
         kind = _kind(path, magic)
         if kind == "Parquet":
             if packed:
                 raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
-            names, columns, data, notes, time_unit, limits, resolution = read_parquet(path, wanted)
+            names, columns, data, notes, time_unit, resolution = read_parquet(path, wanted)
             units: Sequence[Any] = units_of(path, names)
         elif kind in ("text", "JSON"):
             table = read_text(path, wanted) if kind == "text" else read_json(path, wanted)
             names, columns, data, notes = table.names, table.columns, table.data, list(table.notes)
-            time_unit, limits, units = table.time_unit, table.limits, table.units
+            time_unit, units = table.time_unit, table.units
         else:
-            names, columns, data, time_unit, satellite, notes, limits, units, resolution = _read_astropy(
-                path, wanted, kind
-            )
+            names, columns, data, time_unit, satellite, notes, units, resolution = _read_astropy(path, wanted, kind)
     except (gzip.BadGzipFile, EOFError, zlib.error) as e:
         raise BadFile(f"is a damaged gzip file ({e})") from None
     if len(data["time"]) == 0:
         raise BadFile("has no rows")
-    if limits:
-        left_out["with a limit instead of a value"] = limits
     parts = columns.parts()
     given = {role: units[at] for role, at in parts.items() if at < len(units)}
     notes += in_one_unit(data, given, {role: names[at] for role, at in parts.items()})
@@ -237,10 +232,7 @@ def read_light_curves(
             f"There are: {', '.join(names)}"
         )
     grouped = _group(path, names, columns, data, band, wanted, satellite or mission(names))
-    return replace(
-        grouped, time_unit=time_unit, notes=[*notes, *grouped.notes], left_out=left_out | grouped.left_out,
-        time_resolution=resolution,
-    )  # fmt: skip
+    return replace(grouped, time_unit=time_unit, notes=[*notes, *grouped.notes], time_resolution=resolution)
 
 
 def read_stream(stream: BinaryIO, wanted: Wanted | None = None, *, band: str | None = None) -> LightCurves:
@@ -324,15 +316,13 @@ def _beginning(path: Path) -> tuple[bytes, bool]:
         raise BadFile(f"is a damaged gzip file ({e})") from None
 
 
-def _collect(
-    names: Sequence[str], columns: Columns, column: Any
-) -> tuple[dict[str, NDArray[Any]], int, list[str], float]:
-    """Values of the columns by role, the number of rows with limits, notes, and the resolution of the times.
+def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[str, NDArray[Any]], list[str], float]:
+    """Values of the columns by role, notes, and the resolution of the times.
 
     A row may hold a whole light curve.
     """
     data: dict[str, NDArray[Any]] = {}
-    limits, resolution = 0, 0.0
+    texts, resolution = list[Any](), 0.0
     parts = columns.parts()
     table = {at: column(names[at]) for at in parts.values()}
     time = table[columns.time]
@@ -357,13 +347,13 @@ def _collect(
             data[role] = labels(values)
         else:
             data[role] = numbers(names[at], values, role)
-            limits = max(limits, count_limits(values)) if role in ("mag", "err") else limits
+            texts += [values] if role in ("mag", "err") else []
             resolution = _resolution(held, data[role]) if role == "time" else resolution
     if width > 1 and columns.id is None:
         data["id"] = np.repeat(np.arange(len(data["time"]) // width), width)
     elif counts is not None and columns.id is None and len(counts) > 1:
         data["id"] = np.repeat(np.arange(len(counts)), counts)
-    return data, limits, notes, resolution
+    return data | limits_in(texts), notes, resolution
 
 
 def _resolution(times: Any, days: NDArray[np.float64]) -> float:
@@ -412,9 +402,9 @@ def _some(values: Any) -> NDArray[Any]:
 
 def _read_astropy(
     path: Path, wanted: Wanted, kind: str
-) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str, str, list[str], int, list[Any], float]:
-    """Names of all columns, those that are used, their values, the unit of the times, the satellite, notes, the
-    number of rows with limits, the units of all columns, and the resolution of the times."""
+) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str, str, list[str], list[Any], float]:
+    """Names of all columns, those that are used, their values, the unit of the times, the satellite, notes, the units
+    of all columns, and the resolution of the times."""
     import warnings
 
     from astropy.io import fits as pyfits
@@ -456,7 +446,7 @@ def _read_astropy(
             return _some(table[names[i]])
 
         columns = choose(names, wanted, sample)
-        data, limits, uneven, resolution = _collect(names, columns, table.__getitem__)
+        data, uneven, resolution = _collect(names, columns, table.__getitem__)
         times = table[names[columns.time]]
         unit = unit_of_times(times) or ("dates" if holds_dates(times) else "")
         notes = [*uneven, *hints_of(names, columns, sample, wanted)]
@@ -465,7 +455,7 @@ def _read_astropy(
         units = [getattr(table[name], "unit", None) for name in names]
         if kind == "FITS" and units[columns.time] is None and not unit:
             units[columns.time] = cards.get("TIMEUNIT")
-        return names, columns, data, unit, satellite, notes, limits, units, resolution
+        return names, columns, data, unit, satellite, notes, units, resolution
 
 
 def _named_twice(names: Sequence[str]) -> str | None:
@@ -642,7 +632,10 @@ def _group(
         if not keep.any():
             raise BadFile(f"has no row of band {band!r}; the bands are: {', '.join(sorted(set(text)))}")
         data = {role: a[keep] for role, a in data.items()}
+    limits = data.pop("limit", None)
     left_out, flags = marked(names, columns, data, wanted, satellite, notes)
+    if limits is not None and limits.any():
+        left_out = {"with a limit instead of a value": int(limits.sum())} | left_out
     columns = replace(columns, flags=flags)
     error_of_flux(data)
     same_times(columns, data, notes)

@@ -55,9 +55,9 @@ def read_json(path: Path, wanted: Wanted) -> TextTable:
         return np.array([as_text(cells[k]) for k in sampled(len(cells))], dtype=str)
 
     columns = choose(names, wanted, sample)
-    data, limits, dates, notes = _values(table, names, columns, nested)
+    data, dates, notes = _values(table, names, columns, nested)
     notes += of_difference(names, columns) if nested else hints_of(names, columns, sample, wanted)
-    return TextTable(names, columns, data, limits, "dates" if dates else "", tuple(notes))
+    return TextTable(names, columns, data, "dates" if dates else "", tuple(notes))
 
 
 def _columns(text: str) -> dict[str, list[Any]]:
@@ -156,8 +156,8 @@ def _has_columns(names: Iterable[str]) -> bool:
 
 def _values(
     table: dict[str, list[Any]], names: list[str], columns: Columns, nested: set[str]
-) -> tuple[dict[str, NDArray[Any]], int, bool, list[str]]:
-    """Values by role, the number of rows with limits, whether the times are dates, and notes on uneven records."""
+) -> tuple[dict[str, NDArray[Any]], bool, list[str]]:
+    """Values by role, whether the times are dates, and notes on uneven records."""
     parts = columns.parts()
     counts: list[int] | None = None
     uneven: dict[int, str] = {}
@@ -202,4 +202,6 @@ def _values(
         raise mixed_dates(names[columns.time])
     if counts is not None and columns.id is None and len(counts) > 1:
         data["id"] = np.repeat(np.arange(len(counts)), counts)
-    return data, int(limits.sum()), n_dates > 0, left_out_note(list(uneven.values()))
+    if limits.any():
+        data["limit"] = limits
+    return data, n_dates > 0, left_out_note(list(uneven.values()))

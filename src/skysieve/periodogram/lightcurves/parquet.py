@@ -29,19 +29,19 @@ from skysieve.periodogram.lightcurves.column_names import (
 )
 
 from .column_notes import of_difference
-from .table_columns import count_limits, holds_dates, labels, numbers, resolution_of
+from .table_columns import holds_dates, labels, limits_in, numbers, resolution_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]", list[str], str, int, float]
+Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]", list[str], str, float]
 Lists = dict[str, tuple[str, str | None]]
 """Columns of lists by name: the column of the file, and the field of its struct."""
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Read:
-    """Names of all columns, those that are used, their values by role, notes, "dates" or "", the number of limits,
-    and the resolution of the times.
+    """Names of all columns, those that are used, their values by role, notes, "dates" or "", and the
+    resolution of the times.
 
     See `skysieve.periodogram.lightcurves.io.read_light_curves`.
 
@@ -66,7 +66,8 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
     data = {role: column_values(table.column(names[i]), names[i], role) for role, i in columns.parts().items()}
     times = table.column(names[columns.time])
-    return names, columns, data, notes, _dates(times), _limits(table, names, columns), resolution(times, data["time"])
+    data |= _limits(table, names, columns)
+    return names, columns, data, notes, _dates(times), resolution(times, data["time"])
 
 
 def units_of(path: Path, names: Sequence[str]) -> list[str]:
@@ -102,10 +103,10 @@ def resolution(times: Any, days: NDArray[np.float64]) -> float:
     return resolution_of(times.type.to_pandas_dtype(), days, days) if pa.types.is_floating(times.type) else 0.0
 
 
-def _limits(table: Any, names: list[str], columns: Columns) -> int:
-    """Number of rows with a limit in a column of text that holds values or errors."""
+def _limits(table: Any, names: list[str], columns: Columns) -> dict[str, NDArray[np.bool_]]:
+    """See `limits_in`, for the columns of values and errors."""
     flat = [table.column(names[i]) for i in (columns.mag, columns.err) if i is not None]
-    return max((count_limits(from_arrow(column)) for column in flat if is_text(column.type)), default=0)
+    return limits_in(from_arrow(column) for column in flat if is_text(column.type))
 
 
 def chosen_columns(file: Any, wanted: Wanted) -> tuple[list[str], Columns, Lists, list[str]]:
@@ -259,7 +260,7 @@ def _nested(file: Any, names: list[str], columns: Columns, lists: Lists, notes: 
         data["id"] = np.repeat(np.arange(len(rows.counts)), rows.counts)
     notes = [*notes, *notes_on_rows(rows.uneven.values(), rows.n_empty)]
     times = rows.values["time"]
-    return names, columns, data, notes, _dates(times), 0, resolution(times, data["time"])
+    return names, columns, data, notes, _dates(times), resolution(times, data["time"])
 
 
 class Uneven(NamedTuple):

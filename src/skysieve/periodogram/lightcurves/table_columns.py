@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -241,12 +241,15 @@ def holds_dates(values: Any) -> bool:
     return date_of(first.strip()) is not None
 
 
-def count_limits(values: Any) -> int:
-    """Number of limits in a column of text; 0 for a column of numbers."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "OUS" or array.ndim != 1:
-        return 0
-    return sum(LIMIT.match(as_text(cell).strip()) is not None for cell in array.tolist())
+def limits_in(columns: Iterable[Any]) -> dict[str, NDArray[np.bool_]]:
+    """The role "limit", which says in which rows a column of text has a limit; nothing if there is none."""
+    found: NDArray[np.bool_] | None = None
+    for values in columns:
+        array = np.asarray(values)
+        if array.dtype.kind in "OUS" and array.ndim == 1:
+            limits = np.array([LIMIT.match(as_text(cell).strip()) is not None for cell in array.tolist()], bool)
+            found = limits if found is None else found | limits
+    return {} if found is None or not found.any() else {"limit": found}
 
 
 def labels(values: Any) -> NDArray[Any]:

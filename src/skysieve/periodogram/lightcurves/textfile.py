@@ -81,14 +81,13 @@ class TextTable:
     """What a text table holds.
 
     ``data`` has an array for each role: "time", "mag", "err", "r", "delta", "phase", "flux", "flux_err" float64; "id",
-    "band" and flags int64 or str.  ``limits`` counts rows with a cell such as ``>16.2``.  ``time_unit`` is "dates"
+    "band" and flags int64 or str; "limit" bool, which says where a cell is like ``>16.2``.  ``time_unit`` is "dates"
     where times were dates, and are now Modified Julian Dates.
     """
 
     names: list[str]
     columns: Columns
     data: dict[str, NDArray[np.generic]]
-    limits: int = 0
     time_unit: str = ""
     notes: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
@@ -274,17 +273,17 @@ def _read(path: Path, wanted: Wanted, encoding: str) -> TextTable:
     data = None
     if clock is None:
         if even is None and (found := _by_arrow(path, layout, names, columns)) is not None:
-            data, limits, dates = found
+            data, dates = found
             unit = "dates" if dates else _scaled(data, scale)
-            return TextTable(names, columns, data, limits, unit, tuple(notes), layout.units)
+            return TextTable(names, columns, data, unit, tuple(notes), layout.units)
         if even is None:
             even = _look(path, layout, len(names), count=True)[0]
         data = _fast(path, layout, columns) if even else None
     if data is not None:
-        return TextTable(names, columns, data, 0, _scaled(data, scale), tuple(notes), layout.units)
-    data, limits, dates = _careful(path, layout, names, columns, clock)
+        return TextTable(names, columns, data, _scaled(data, scale), tuple(notes), layout.units)
+    data, dates = _careful(path, layout, names, columns, clock)
     unit = "dates" if dates else _scaled(data, scale)
-    return TextTable(names, columns, data, limits, unit, tuple(notes), layout.units)
+    return TextTable(names, columns, data, unit, tuple(notes), layout.units)
 
 
 def _unit_of_times(layout: Layout, columns: Columns) -> str:
@@ -384,7 +383,7 @@ def _is_label(role: str) -> bool:
 
 def _by_arrow(
     path: Path, layout: Layout, names: list[str], columns: Columns
-) -> tuple[dict[str, NDArray[np.generic]], int, bool] | None:
+) -> tuple[dict[str, NDArray[np.generic]], bool] | None:
     """Read the file by pyarrow; None if it has rows that pyarrow refuses.  Returns what `_careful` returns."""
     import pyarrow as pa
 
@@ -426,7 +425,9 @@ def _by_arrow(
             return None
         data[role] = found.values[codes]
         limits |= found.limits[codes]
-    return data, int(limits.sum()), dates
+    if limits.any():
+        data["limit"] = limits
+    return data, dates
 
 
 def _arrow_table(path: Path, layout: Layout, width: int, types: dict[str, Any]) -> Any:
@@ -507,8 +508,8 @@ def _numbers(path: Path, layout: Layout, columns: Columns, numeric: list[str]) -
 
 def _careful(
     path: Path, layout: Layout, names: list[str], columns: Columns, clock: tuple[int, int] | None
-) -> tuple[dict[str, NDArray[np.generic]], int, bool]:
-    """Read row by row: missing cells become NaN.  Also the number of rows with limits, and whether the times are dates.
+) -> tuple[dict[str, NDArray[np.generic]], bool]:
+    """Read row by row: missing cells become NaN.  Also whether the times are dates.
 
     A header may be repeated, as in joined files, also with columns in another order, as in ADES files.
     """
@@ -557,4 +558,6 @@ def _careful(
         n_dates += found.n_dates
     if 0 < n_dates < np.isfinite(data["time"].astype(np.float64)).sum():
         raise mixed_dates(names[columns.time])
-    return data, int(limits.sum()), n_dates > 0
+    if limits.any():
+        data["limit"] = limits
+    return data, n_dates > 0

@@ -267,7 +267,7 @@ def smooth(
                 raise ValueError("--resume needs --cluster or several files of maps: its parts are whole files")
             target = output or files[-1]
             if not dry_run:
-                check_outputs({"--output": target, "--plot": plot}, files[:1])
+                check_outputs({"--output": target, "--plot": plot})
                 check_output(target, overwrite)
                 check_picture(plot, overwrite)
             smooth_one(files[0], target, o, messages, overwrite, plot)
