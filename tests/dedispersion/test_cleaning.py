@@ -8,7 +8,7 @@ import pytest
 from skysieve.core.cpu import jit
 from skysieve.dedispersion import Filterbank, Noise, fake, inject_pulses, read_rfifind, search, write_rfifind
 from skysieve.dedispersion.clean import cpu_impulses, cpu_receiver
-from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
+from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, SpareScratch, cleaning_steps, scratch_array
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.injections.interference import interference
 from skysieve.dedispersion.injections.pulses import Pulse
@@ -406,3 +406,13 @@ def test_radar_in_data_of_few_channels_is_removed_without_the_rest_of_the_band()
     assert cleaner.pulses(0, 8192)[12:20].min() >= 60
     assert cleaner.pulses(0, 8192)[32:].max() <= 3
     assert cleaner.impulses(0, 8192) == 0
+
+
+def test_spare_scratch_is_never_short():
+    spare, memory = SpareScratch(), {}
+    assert spare.pop() == {}
+    scratch_array(memory, "a", (2, 3), np.float32)[:] = 7
+    spare.append(memory)
+    assert spare.pop() is memory
+    assert (scratch_array(memory, "a", (5,), np.float32) == 7).all()
+    assert spare.pop() == {}

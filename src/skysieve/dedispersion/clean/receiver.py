@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
@@ -27,11 +27,26 @@ if TYPE_CHECKING:
     from .dropouts import Watch
 
 __all__ = [
-    "CLEANING", "CleanReader", "Cleaner", "Removed", "Scratch", "cleaning_steps", "parse_steps", "scratch_array",
+    "CLEANING", "CleanReader", "Cleaner", "Removed", "Scratch", "SpareScratch", "cleaning_steps", "parse_steps",
+    "scratch_array",
 ]  # fmt: skip
 
 Scratch = dict[str, Any]
 """Arrays by name; see `scratch_array`."""
+
+
+class SpareScratch(list[Scratch]):
+    """Scratch memory that threads take by ``pop`` and return by ``append``; what is taken is new if there is none."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def pop(self, index: SupportsIndex = -1) -> Scratch:
+        """Take the memory that was returned last."""
+        try:
+            return super().pop(index)
+        except IndexError:
+            return {}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,15 @@ from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
-from skysieve.dedispersion.clean.receiver import FEW, Clean, Cleaner, CleanReader, Scratch, can_clean, cleaning_steps
+from skysieve.dedispersion.clean.receiver import (
+    FEW,
+    Clean,
+    Cleaner,
+    CleanReader,
+    SpareScratch,
+    can_clean,
+    cleaning_steps,
+)
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
@@ -299,7 +307,7 @@ class SearchPlan(EnginePlan):
     ) -> None:
         super().__init__()
         self._device_sums: DeviceSums | None = None
-        self._scratch: list[Scratch] = []
+        self._scratch = SpareScratch()  # of threads, any two of which may take some at once
         cleaning_steps(clean)  # a mistake is an error before the work
         with opened(data) as fb:
             self._job = job = prepare(
