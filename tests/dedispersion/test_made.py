@@ -54,6 +54,7 @@ def test_an_rrat_has_its_rate():
         ({"scatter": -1}, "scatter=-1"),
         ({"nchan": 0}, "nchan=0"),
         ({"nchan": 12.5}, "nchan=12.5: expected a whole number"),
+        ({"nchan": math.nan}, "nchan=nan: expected a whole number"),
         ({"seed": -1}, "seed=-1: expected a whole number, at least 0"),
         ({"duration": 1e9}, "expected at most 100,000 pulses"),
         ({"duration": 1, "times": [0.5, 5.0]}, "times=5.0: expected seconds from 0 to the duration, 1"),

@@ -603,7 +603,7 @@ def inject(
     from skysieve.dedispersion.injections.interference import with_interference
 
     with report_errors(), ExitStack() as stack:
-        check_outputs({"--output": output, "--truth": truth}, files)
+        check_outputs({"--output": output}, files)
         check_output(output, overwrite)
         noise = receiver.noise(files)
         messages = Messages(quiet)

@@ -245,7 +245,7 @@ def fake(
             raise ValueError(f"{name}={given_number!r}: expected a finite number")
     check_scatter(scatter, alpha)
     for name, whole, least in (("nchan", nchan, 1), ("seed", seed, 0)):
-        if int(whole) != whole or whole < least:
+        if whole < least or whole % 1:
             raise ValueError(f"{name}={whole!r}: expected a whole number, at least {least}")
     step = check_tsamp(float(tsamp))
     freqs = np.sort(regular_freqs(float(fch1), float(foff), int(nchan)))[::-1]
