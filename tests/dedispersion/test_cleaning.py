@@ -410,9 +410,9 @@ def test_radar_in_data_of_few_channels_is_removed_without_the_rest_of_the_band()
 
 def test_spare_scratch_is_never_short():
     spare, memory = SpareScratch(), {}
-    assert spare.pop() == {}
+    assert spare.take() == {}
     scratch_array(memory, "a", (2, 3), np.float32)[:] = 7
-    spare.append(memory)
-    assert spare.pop() is memory
+    spare.give_back(memory)
+    assert spare.take() is memory
     assert (scratch_array(memory, "a", (5,), np.float32) == 7).all()
-    assert spare.pop() == {}
+    assert spare.take() == {}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -35,18 +36,26 @@ Scratch = dict[str, Any]
 """Arrays by name; see `scratch_array`."""
 
 
-class SpareScratch(list[Scratch]):
-    """Scratch memory that threads take by ``pop`` and return by ``append``; what is taken is new if there is none."""
+class SpareScratch:
+    """Scratch memory of threads, which other threads use again; any of them may call any method at any time."""
 
-    def __bool__(self) -> bool:
-        return True
+    def __init__(self) -> None:
+        self._spare: deque[Scratch] = deque()
 
-    def pop(self, index: SupportsIndex = -1) -> Scratch:
-        """Take the memory that was returned last."""
+    def take(self) -> Scratch:
+        """Return the memory that was given back last, or new memory."""
         try:
-            return super().pop(index)
+            return self._spare.pop()
         except IndexError:
             return {}
+
+    def give_back(self, memory: Scratch) -> None:
+        """Leave memory for the next thread that takes some."""
+        self._spare.append(memory)
+
+    def clear(self) -> None:
+        """Free all memory that no thread uses."""
+        self._spare.clear()
 
 
 @dataclass(frozen=True)

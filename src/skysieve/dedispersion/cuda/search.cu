@@ -234,29 +234,9 @@ __device__ __noinline__ bool next_crest(const int* p, int s, int stop, int w, fl
 
 // How many peaks `next_crest` finds from s : stop, one after the other.
 __device__ __forceinline__ int crests(const int* p, int s, int stop, int w, float scale, float threshold, float dip) {
-  bool rising = true, high = false;
-  float top = -INF, bottom = INF;
-  int n = 0;
-#pragma unroll 4
-  for (int u = s; u <= stop - w; u++) {
-    const float f = __fmul_rn((float)window(p + u, w), scale);
-    if (rising) {
-      if (f > top) {
-        top = f;
-      } else if (f < __fsub_rn(top, dip) && f < __fmul_rn(VALLEY, top)) {
-        rising = false;
-        bottom = f;
-        high = top >= threshold;
-      }
-    } else if (f < bottom) {
-      bottom = f;
-    } else if (f > __fadd_rn(bottom, dip) && __fmul_rn(VALLEY, f) > bottom) {
-      n += high;
-      rising = true;
-      top = f;
-    }
-  }
-  return n + (rising ? top >= threshold : high);
+  int n = 0, end, next;
+  for (; s + w <= stop; s = next) n += next_crest(p, s, stop, w, scale, threshold, dip, &end, &next);
+  return n;
 }
 
 // The window of the first n widths within samples begin : end of p whose S/N is the highest above even / scale, which is

@@ -307,7 +307,7 @@ class SearchPlan(EnginePlan):
     ) -> None:
         super().__init__()
         self._device_sums: DeviceSums | None = None
-        self._scratch = SpareScratch()  # of threads, any two of which may take some at once
+        self._scratch = SpareScratch()
         cleaning_steps(clean)  # a mistake is an error before the work
         with opened(data) as fb:
             self._job = job = prepare(

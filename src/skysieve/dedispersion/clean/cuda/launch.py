@@ -20,7 +20,7 @@ from skysieve.core.gpu.runtime import Runtime, on_device
 from skysieve.core.gpu.staging import make_lane
 from skysieve.core.gpu.structs import address, fill, ints, struct
 from skysieve.core.tasks import TaskPool
-from skysieve.dedispersion.clean.receiver import AHEAD, PIECES, STEP_BANDS, Cleaner, Scratch, scratch_array
+from skysieve.dedispersion.clean.receiver import AHEAD, PIECES, STEP_BANDS, Cleaner, SpareScratch, scratch_array
 from skysieve.dedispersion.cuda.rows import OFFSETS, Planes
 from skysieve.dedispersion.cuda.tensor_plan import FRONT
 from skysieve.dedispersion.cuda.worker import memory_errors
@@ -107,8 +107,8 @@ class DeviceCleaner(Cleaner):
         Samples before this one are not changed, and do not count.
     threads : int
         Threads that examine blocks on the host.
-    scratch : list of dict, optional
-        Memory of threads that examine blocks: another cleaner with the same list uses it again.
+    scratch : SpareScratch, optional
+        Memory of threads that examine blocks, which several cleaners may share.
 
     Raises
     ------
@@ -118,11 +118,11 @@ class DeviceCleaner(Cleaner):
 
     def __init__(
         self, runtime: Runtime, most: int, like: Cleaner, begin: int = 0, threads: int = 1,
-        scratch: list[Scratch] | None = None,
+        scratch: SpareScratch | None = None,
     ) -> None:  # fmt: skip
         self.runtime, self.begin = runtime, begin
         self._pool = TaskPool(min(threads, MOST_THREADS))
-        self._scratch = [] if scratch is None else scratch
+        self._scratch = SpareScratch() if scratch is None else scratch
         self.lane = make_lane(runtime)
         self._arrays: dict[str, Any] = {}
         super().__init__(*like.given)
@@ -405,7 +405,7 @@ class DeviceCleaner(Cleaner):
         copying = Lock()
 
         def examine(run: list[int]) -> NDArray[np.float32] | None:
-            memory: Scratch = self._scratch.pop() if self._scratch else {}
+            memory = self._scratch.take()
             before = None
             for k in run:
                 with copying, on_device(self.runtime):
@@ -416,7 +416,7 @@ class DeviceCleaner(Cleaner):
                 windows, before = self._examined(series, blocks[k].samples, before, used, memory)
                 if len(windows):
                     found[k] = windows
-            self._scratch.append(memory)
+            self._scratch.give_back(memory)
             return before
 
         lasts = self._pool.run([partial(examine, run.tolist()) for run in runs])
