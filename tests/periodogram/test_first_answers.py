@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import skysieve
+from skysieve.core.cpu.jit import interpreted
 from skysieve.periodogram import lombscargle, lombscargle_multiband
-from skysieve.periodogram.cpu import engine, prepare, search, vectors
+from skysieve.periodogram.cpu import engine, peaks, prepare, search, vectors
 from skysieve.periodogram.cpu.fourier import search as fourier_search
 from skysieve.periodogram.cpu.fourier import series
 
@@ -36,7 +37,7 @@ def curve(n=40, seed=3):
 
 def bands(n=40, **more):
     t, y, dy = curve(n)
-    return lombscargle_multiband(t, y, np.arange(n) % 2, dy, **GRID, **more)
+    return lombscargle_multiband(t, y, np.arange(n) % 2, dy, **{**GRID, **more})
 
 
 def batch(**more):
@@ -59,13 +60,28 @@ CASES = {
     "long times": (lambda: lombscargle(curve()[0] + 2.45e6, *curve()[1:], **GRID), 1e-9),
 }
 """Tolerances are those of the methods: `engine.GUARD`, `series.LIMIT`."""
+FINE = {**GRID, "nf": 100_000}
+LARGE = {
+    "one term": (lambda: lombscargle(*curve(150), **FINE), 1e-9),
+    "no mean": (lambda: lombscargle(*curve(150), fit_mean=False, **FINE), 1e-9),
+    "float32": (lambda: lombscargle(*curve(150), dtype="float32", **FINE), 3e-6),
+    "a logarithm": (lambda: lombscargle(*curve(150), normalization="log", **FINE), 1e-8),
+    "a ratio": (lambda: lombscargle(*curve(150), normalization="model", **FINE), 1e-7),
+    "a batch": (lambda: lombscargle([curve(150)[0]] * 3, [curve(150)[1]] * 3, **FINE), 1e-9),
+    "four terms": (lambda: lombscargle(*curve(60), nterms=4, **FINE), 1e-8),
+    "two terms, no mean": (lambda: lombscargle(*curve(60), nterms=2, fit_mean=False, **FINE), 1e-8),
+    "two bands": (lambda: bands(60, nf=100_000), 1e-8),
+    "separate bands": (lambda: bands(60, nf=100_000, model="separate"), 1e-8),
+    "flexible bands": (lambda: bands(60, nf=100_000, model="flexible"), 1e-8),
+}
+"""The same on grids for which finufft is the faster."""
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_first_answer_agrees_with_later_ones(case, cold, monkeypatch):
-    run, tolerance = CASES[case]
+@pytest.mark.parametrize(("case", "method"), [(n, "direct") for n in CASES] + [(n, "finufft") for n in LARGE])
+def test_the_first_answer_agrees_with_later_ones(case, method, cold, monkeypatch):
+    run, tolerance = (CASES if method == "direct" else LARGE)[case]
     first = run()
-    assert set(np.atleast_1d(first.method)) == {"direct"}
+    assert set(np.atleast_1d(first.method)) == {method}
     assert engine.first_answers.seconds > 0
     monkeypatch.setattr(
         engine.first_answers, "seconds", engine.FIRST_SECONDS
@@ -108,6 +124,39 @@ def test_the_product_of_halves_is_exact():
         assert Fraction(vectors._fma(a, b, -product)) == Fraction(a) * Fraction(b) - Fraction(product)
 
 
+def test_candidates_are_found_and_chosen_as_by_the_kernels():
+    """In samples with equal neighbours, infinite ones and NaN; in one block or several."""
+    rng = np.random.default_rng(12)
+    find, choose = interpreted(peaks.find_candidates), interpreted(peaks.choose)
+    for trial in range(60):
+        power = np.round(rng.standard_normal(700), 1 if trial % 2 else 6)
+        power[rng.integers(0, 700, 20)] = rng.choice([np.nan, -np.inf, 3.0], 20)
+        length = int(rng.choice([1, 64, 100, 700]))
+        results = []
+        for function in (find, vectors._find_candidates):
+            state, found, count = np.empty(4), np.empty((8, 4)), 0
+            interpreted(peaks.begin)(state)
+            state[peaks.FLOOR] = -np.inf if trial % 3 else 0.5
+            for base in range(0, 700, length):
+                block = power[base : base + length]
+                found, count = function(block, len(block), base, state, found, count)
+            results.append((found[:count].copy(), state))
+        for a, b in zip(*results, strict=True):
+            assert np.array_equal(a, b, equal_nan=True)
+        found = results[0][0]
+        values = np.sort(rng.uniform(0, 1, 700)) if trial % 4 == 0 else np.empty(0)
+        distance, share = (0.01, 0.5) if len(values) else (7.0, 0.3)
+        for wanted, room in ((1, 1), (3, 20), (5, 400)):
+            rows = [np.full(room, -1), np.full(room, -1)]
+            taken = [
+                f(found, len(found), values, distance, wanted, share, row)
+                for f, row in zip((choose, vectors._choose), rows, strict=True)
+            ]
+            assert taken[0] == taken[1] > 0
+            assert np.array_equal(rows[0][: taken[0]], rows[1][: taken[0]])
+        assert vectors._choose(found, 0, values, distance, 3, share, np.empty(5, np.int64)) == 0
+
+
 def test_large_jobs_and_chosen_methods_are_not_summed_one_by_one(cold):
     assert set(np.atleast_1d(lombscargle(*curve(), method="nufft", **GRID).method)) == {"nufft"}
     engine.first_answers.seconds = engine.FIRST_SECONDS - 1e-6
@@ -132,8 +181,6 @@ def test_rows_are_prepared_by_the_interpreter_with_the_same_bits(has_dy):
         more = [np.ones(objects), np.ones(objects)]
         function(t, y, dy if has_dy else t[:0], has_dy, offsets, 0, objects, 3, True, *out, *each, *more)
         return out + each + more
-
-    from skysieve.core.cpu.jit import interpreted
 
     for a, b in zip(run(prepare.prepare), run(interpreted(prepare.prepare)), strict=True):
         assert a.tobytes() == b.tobytes()

@@ -40,8 +40,6 @@ class ChunkSearch(ABC):
 
     Attributes
     ----------
-    plain : bool
-        Whether every power is computed by itself: for lists of frequencies, and without compiled code.
     interpreted : bool
         Whether the interpreter searches, because nothing is compiled.
     """
@@ -52,7 +50,7 @@ class ChunkSearch(ABC):
     ) -> None:  # fmt: skip
         self.engine, self.curves, self.grid, self.answers = engine, curves, grid, answers
         self.kernels, self.first = kernels, first
-        self.plain = self.interpreted = False
+        self.interpreted = False
 
     @abstractmethod
     def length(self, method: int, combs: int) -> int:

@@ -251,7 +251,7 @@ def rank(peak, index, out_frequency, out_power, out_curvature):
 
 
 @njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
-def _slope_sums(t, w, wy, c, s, n, mc, ms, a, b, middle):
+def slope_sums(t, w, wy, c, s, n, mc, ms, a, b, middle):
     rm, re, uu, wu, cu, su, vc, vs = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(n):
         tau = TWO_PI * (t[j] - middle)
@@ -288,7 +288,7 @@ def exact_slopes(f, f_low, t, w, wy, n, fit_mean, middle, c, s):
     if not det > SINGULAR * cc * ss + COLUMN_NOISE * (cc + ss):
         return np.nan, np.nan, np.nan
     a, b = (ss * yc - cs * ys) / det, (cc * ys - cs * yc) / det
-    rm, re, uu, wu, cu, su, vc, vs = _slope_sums(t, w, wy, c, s, n, mc, ms, a, b, middle)
+    rm, re, uu, wu, cu, su, vc, vs = slope_sums(t, w, wy, c, s, n, mc, ms, a, b, middle)
     gc, gs = vc - cu, vs - su
     more = (ss * gc * gc - 2 * cs * gc * gs + cc * gs * gs) / det
     if fit_mean:

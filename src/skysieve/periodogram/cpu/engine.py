@@ -22,7 +22,7 @@ from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 from . import cost, search, state, vectors
 from .chunk import TASKS_PER_THREAD, ChunkSearch
 from .comb_simd import LANES
-from .finufft import finufft_object
+from .finufft import COMPILED, finufft_object
 from .prepare import OK, SINGULAR, prepare, scan
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
 """As `GUARD`, for direct sums, which have rounding errors only."""
 WORTH_SPLITTING = 1.5e-3
 """Seconds of an object below which several threads are not faster than one."""
-FIRST_SECONDS = 3.0
+FIRST_SECONDS = 2.0
 """Time of first answers without compiled code in one process, after which the search is compiled: that takes longer."""
-FIRST_PAIR, FIRST_FREQUENCY, FIRST_OBJECT = 40e-9, 2e-6, 20e-3
-"""Seconds that a search without compiled code takes for each point and frequency, each frequency, and each object."""
+SERIES_SECONDS = 2.0
+"""Seconds of series that count as one of these: their search takes twice as long to compile."""
 KEPT_BYTES = 32 << 20
 
 
@@ -176,13 +176,13 @@ class Engine:
 
         return series.choose(self.model, n, nf, cycles, self.spec.method, regular)
 
-    def _first_seconds(self, n: NDArray[Any], nf: NDArray[Any]) -> float:
-        """Expected seconds of these objects without compiled code (see `vectors`)."""
-        if self.model is not None:
-            from skysieve.periodogram.cpu.fourier import series
+    def _first(self, n: NDArray[Any], nf: NDArray[Any], regular: bool) -> tuple[int, NDArray[np.float64]]:
+        """Method of a first answer, without compiled code, and expected seconds of each object."""
+        if self.model is None:
+            return vectors.first(n, nf, regular)
+        from skysieve.periodogram.cpu.fourier import series
 
-            return series.first_seconds(self.model, n, nf)
-        return float(np.sum(FIRST_PAIR * n * nf + FIRST_FREQUENCY * nf + FIRST_OBJECT))
+        return series.first(self.model, n, nf, regular)
 
     # ------------------------------------------------------------------ one chunk
     def _spread(self, n: int, work: Callable[[int, int], Any]) -> None:
@@ -248,22 +248,19 @@ class Engine:
         method, combs, seconds = self._choose(curves.n_used[ok], nf, cycles, grids.values is None)
         job = self._search_of(curves, grid, answers)
         if self.spec.method == "auto" and not self.fast:
-            spent = self._first_seconds(curves.n_used[ok], nf)
+            first, spent = self._first(curves.n_used[ok], nf, grids.values is None)
             top = max(float(np.max(curves.span[ok])), float(np.max(grid.f0 + grid.df * grid.nf)), *map(abs, values))
             if (
                 top < vectors.LARGEST
                 and not job.is_compiled(int(method[0]), int(combs[0]), ok[:1])
-                and first_answers.take(spent)
+                and first_answers.take(float(spent.sum()) / (1.0 if self.model is None else SERIES_SECONDS))
             ):
-                output.method[start:stop][ok] = DIRECT
-                job.plain = job.interpreted = True
-                job.objects(DIRECT, LANES, ok)
-                reporter.add(len(ok))
-                output.status[start:stop][ok[answers.index[ok, 0] < 0]] = SINGULAR
-                return
-            self.fast = True
+                job.interpreted = True
+                method, combs, seconds = np.full_like(method, first), np.full_like(combs, LANES), spent
+            else:
+                self.fast = True
         output.method[start:stop][ok] = method
-        large = self._is_large(seconds)
+        large = np.zeros(len(ok), np.bool_) if job.interpreted else self._is_large(seconds)
         tasks, costs, units = [], [], []
         for m, c, members in _groups(method, combs, seconds, ~large, TASKS_PER_THREAD * self.pool.workers):
             tasks.append(partial(job.objects, m, c, ok[members]))
@@ -309,7 +306,11 @@ class SinusoidSearch(ChunkSearch):
     def __init__(self, engine: Engine, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> None:
         super().__init__(engine, curves, grid, answers, search, vectors)
         self.mean = bool(engine.spec.fit_mean)
-        self.plain = len(grid.values) > 0
+
+    @property
+    def plain(self) -> bool:
+        """Whether every power is computed by itself: for lists of frequencies, and without compiled code."""
+        return self.interpreted or len(self.grid.values) > 0
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
@@ -357,10 +358,11 @@ class SinusoidSearch(ChunkSearch):
             return
         engine = self.engine
         points = int(self.curves.n_used[which].max())
-        work = _scratch_of(engine, "direct", state.direct_work, points, search.IRREGULAR_STRETCH)
+        code = vectors.finufft_code() if self.interpreted else COMPILED
+        work = _scratch_of(engine, "direct", state.direct_work, points, code.length)
         for i in which:
             finufft_object(
-                int(i), self.curves, self.grid, work, self.answers, engine.form, self.mean, GUARD[engine.dtype]
+                int(i), self.curves, self.grid, work, self.answers, engine.form, self.mean, GUARD[engine.dtype], code
             )
 
     def one(self, method: int, combs: int, i: int, nf: int) -> None:

@@ -7,13 +7,13 @@ beyond some 1e5 points that makes it faster.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from skysieve.periodogram.cpu.direct import cos_sin, grid_point
 
-from .search import best_rows, conclude, whole_object
+from .search import IRREGULAR_STRETCH, best_rows, conclude, whole_object
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +24,19 @@ TOLERANCE = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-7}
 """Relative error asked of finufft.  It always runs in float64: with float32 points, whose phases are good to 1e-7 of
 a turn of the *whole* grid, powers of the paper's batch were off by 4e-3."""
 _local = threading.local()
+
+
+class Code(NamedTuple):
+    """The kernels that are called besides finufft, and the samples that `search.whole_object` takes at a time."""
+
+    cos_sin: Any
+    grid_point: Any
+    whole_object: Any
+    conclude: Any
+    length: int
+
+
+COMPILED = Code(cos_sin, grid_point, whole_object, conclude, IRREGULAR_STRETCH)
 
 
 def _plan(nf: int, transforms: int, dtype: np.dtype[Any]) -> Any:
@@ -41,6 +54,19 @@ def _plan(nf: int, transforms: int, dtype: np.dtype[Any]) -> Any:
     return plans[key]
 
 
+def steps(df: float, t: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Angles by which the points turn from one frequency to the next."""
+    turns = df * t
+    return np.asarray(2 * np.pi * (turns - np.rint(turns)))
+
+
+def turns_at(f0: float, df: float, sample: int, t: NDArray[np.float64], code: Code) -> NDArray[np.complex128]:
+    """``exp(2 pi i f t)`` at one sample of a grid.  That is the middle one, round which finufft's modes run."""
+    c, s = np.empty(len(t)), np.empty(len(t))
+    code.cos_sin(*code.grid_point(f0, df, float(sample)), t, 0, len(t), c, s)
+    return np.asarray(c + 1j * s)
+
+
 def finufft_object(
     i: int,
     curves: Curves,
@@ -50,34 +76,31 @@ def finufft_object(
     form: int,
     floating_mean: bool,
     guard: float,
+    code: Code,
 ) -> None:
-    """Search object ``i``: sums by finufft, then the compiled search for powers and peaks."""
+    """Search object ``i``: sums by finufft, then powers and peaks by the kernels of `search`."""
     j = 0 if grid.shared else i
     f0, df, nf = float(grid.f0[j]), float(grid.df[j]), int(grid.nf[j])
     lo, n = int(curves.start[i]), int(curves.n_used[i])
     t, w, wy = (a[lo : lo + n] for a in (curves.t, curves.w, curves.wy))
     dtype = work.block.dtype
-    turns = df * t
-    x = 2 * np.pi * (turns - np.rint(turns))
-    # phase of the middle of the grid: finufft's modes run from -nf//2
-    c, s = np.empty(n), np.empty(n)
-    cos_sin(*grid_point(f0, df, float(nf // 2)), t, 0, n, c, s)
-    turn = c + 1j * s
+    x = steps(df, t)
+    turn = turns_at(f0, df, nf // 2, t, code)
     channels = 2 if floating_mean else 1
     strengths = np.stack([wy * turn, w * turn][:channels])
     sums: NDArray[Any] = np.empty((1 + channels, nf), np.complex128)
-    one = _execute(nf, channels, x, strengths, dtype)
-    sums[0], sums[1] = one[0], _execute(nf, 1, 2 * x, (w * turn * turn)[None], dtype)[0]
+    one = transform(nf, x, strengths, dtype)
+    sums[0], sums[1] = one[0], transform(nf, 2 * x, (w * turn * turn)[None], dtype)[0]
     if floating_mean:
         sums[2] = one[1]
     best, taken = best_rows(answers, 1)
-    taken[0] = whole_object(i, sums, 1.0, curves, grid, work, answers, form, floating_mean, guard, best[0])
-    conclude(np.array([i]), curves, grid, floating_mean, best, taken, work.c, work.s, answers)
+    taken[0] = code.whole_object(i, sums, code.length, curves, grid, work, answers, form, floating_mean, guard, best[0])
+    code.conclude(np.array([i]), curves, grid, floating_mean, best, taken, work.c, work.s, answers)
 
 
-def _execute(
-    nf: int, transforms: int, x: NDArray[np.float64], strengths: NDArray[Any], dtype: np.dtype[Any]
-) -> NDArray[Any]:
+def transform(nf: int, x: NDArray[np.float64], strengths: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """``sum_j strengths[k, j] exp(i q x[j])`` for ``nf`` whole numbers q from ``-(nf // 2)`` on, a row for each k."""
+    transforms = len(strengths)
     plan = _plan(nf, transforms, dtype)
     points = np.mod(x + np.pi, 2 * np.pi) - np.pi
     plan.setpts(points)

@@ -164,7 +164,7 @@ def conclude(which, curves, grid, floating_mean, best, taken, c, s, answers):
 
 
 @njit(nogil=True, error_model="numpy")
-def sums_to_powers(block, n, sums, scale, floating_mean, guard):
+def sums_to_powers(block, n, sums, floating_mean, guard):
     """Standard powers from complex sums ``sums[w y, w at 2f, w]``; NaN where CC SS - CS^2 <= guard."""
     flagged = False
     for k in range(n):
@@ -176,7 +176,7 @@ def sums_to_powers(block, n, sums, scale, floating_mean, guard):
             cc, ss, cs = cc - c * c, ss - s * s, cs - c * s
         det = cc * ss - cs * cs
         if det > guard:
-            block[k] = scale * (ch * (ss * ch - cs * sh) + sh * (cc * sh - cs * ch)) / det
+            block[k] = (ch * (ss * ch - cs * sh) + sh * (cc * sh - cs * ch)) / det
         else:
             block[k] = np.nan
             flagged = True
@@ -276,9 +276,9 @@ def search(
 
 
 @njit(nogil=True, error_model="numpy")
-def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard, best):
-    """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given; returns the number of
-    candidates."""
+def whole_object(i, sums, length, curves, grid, work, answers, form, floating_mean, guard, best):
+    """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given, in stretches of
+    ``length``; returns the number of candidates."""
     space = room(answers)
     found = np.empty((2 * FULL, 4))
     state = np.empty(4)
@@ -289,9 +289,9 @@ def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mea
     distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
     chosen = part_of(space, curves.n_used[i])
     limit = guard_of(guard, curves.n_used[i])
-    for base in range(0, nf, IRREGULAR_STRETCH):
-        n = min(IRREGULAR_STRETCH, nf - base)
-        flagged = sums_to_powers(work.block, n, sums[:, base : base + n], scale, floating_mean, limit)
+    for base in range(0, nf, length):
+        n = min(length, nf - base)
+        flagged = sums_to_powers(work.block, n, sums[:, base : base + n], floating_mean, limit)
         found, count = deliver(
             work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, distance, share, work,
             answers, state, found, count, chosen,

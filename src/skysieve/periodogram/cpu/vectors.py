@@ -6,21 +6,38 @@ innermost loops, over points, are NumPy's here; `exact_power` is its source for 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.cpu.jit import in_interpreter, interpreted
+from skysieve.periodogram.contract import METHODS
+from skysieve.periodogram.numerics.normalization import LOGARITHM, RATIO
 
+from .climb import slope_sums
 from .comb_simd import fma, outline
 from .direct import TWO_PI, centred_sums, cos_sin, exact_power, grid_point, select, weighted_sums
-from .search import conclude, exact_powers, search
+from .finufft import Code
+from .peaks import FLOOR, HERE, LEFT, choose, find_candidates, grow
+from .search import conclude, exact_powers, normalize, search, sums_to_powers, whole_object
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DIRECT, FINUFFT = METHODS.index("direct"), METHODS.index("finufft")
 SPLIT = 2.0**27 + 1
 ELEMENTS = 2**15
 """Elements of an array of points and frequencies: it stays in the second-level cache."""
 FEWEST = 64
 """Least number of frequencies in an array: NumPy's cost for each call is then small."""
+PAIR, FREQUENCY, OBJECT = 40e-9, 2e-6, 10e-3
+"""Seconds of exact powers for each point and frequency, each frequency, and each object, whose peaks are refined."""
+LOADED, MODE, POINT, REFINED = 0.2, 0.11e-6, 2.5e-6, 2e-3
+"""Seconds of a search with finufft: to load it, for each frequency, each point and each object."""
+MODES = 2**21
+"""Frequencies of a grid up to which finufft is used: its memory is 110 bytes for each."""
+STRETCH = 2**14
+"""Samples of a grid whose candidates are looked for at once."""
 LARGEST = 1e150
 """Largest time or frequency: products of larger numbers, split into halves, would overflow."""
 
@@ -28,6 +45,20 @@ LARGEST = 1e150
 def sources() -> tuple[Any, Any]:
     """`search` and `conclude` for the interpreter."""
     return interpreted(search), interpreted(conclude)
+
+
+def first(n: NDArray[Any], nf: NDArray[Any], regular: bool) -> tuple[int, NDArray[np.float64]]:
+    """Method of a first answer, and expected seconds of objects of ``n`` points and ``nf`` frequencies."""
+    exact = PAIR * n * nf + FREQUENCY * nf + OBJECT
+    fast = MODE * nf + POINT * n + REFINED + LOADED / len(n)
+    if regular and nf.max() <= MODES and fast.sum() < exact.sum():
+        return FINUFFT, fast
+    return DIRECT, exact
+
+
+def finufft_code() -> Code:
+    """What `finufft.finufft_object` needs, for the interpreter."""
+    return Code(_cos_sin, interpreted(grid_point), interpreted(whole_object), interpreted(conclude), STRETCH)
 
 
 @in_interpreter(outline)
@@ -77,17 +108,28 @@ def _centred_sums(w: Any, wy: Any, c: Any, s: Any, n: int, mc: Any, ms: Any) -> 
     return w @ (dc * dc), w @ (ds * ds), w @ (dc * ds), wy @ dc, wy @ ds
 
 
+@in_interpreter(slope_sums)
+def _slope_sums(
+    t: Any, w: Any, wy: Any, c: Any, s: Any, n: int, mc: float, ms: float, a: float, b: float, middle: float
+) -> Any:
+    c, s, tau = c[:n], s[:n], TWO_PI * (t - middle)
+    dc, ds = c - mc, s - ms
+    r, u = wy - w * (a * dc + b * ds), tau * (b * c - a * s)
+    rt, wu = r * tau, w * u
+    return r @ u, (rt * tau) @ (a * c + b * s), wu @ u, wu.sum(), wu @ dc, wu @ ds, -(rt @ s), rt @ c
+
+
 def pieces(m: int, elements: int) -> Any:
     """Cut ``m`` frequencies into pieces of arrays with ``elements`` for each: first and number."""
     per = max(FEWEST, ELEMENTS // elements)
     return ((first, min(per, m - first)) for first in range(0, m, per))
 
 
-def frequencies(f0: float, df: float, first: int, count: int, values: Any) -> Any:
+def frequencies(f0: float, df: float, samples: NDArray[np.int64], values: Any) -> Any:
     """Frequencies of samples in two parts."""
     if len(values):
-        return values[first : first + count], 0.0
-    return interpreted(grid_point)(f0, df, np.arange(first, first + count, dtype=np.float64))
+        return values[samples], 0.0
+    return interpreted(grid_point)(f0, df, samples.astype(np.float64))
 
 
 @in_interpreter(exact_powers)
@@ -96,6 +138,72 @@ def _exact_powers(
     work: Any,
 ) -> None:  # fmt: skip
     for first, count in pieces(m, n):
-        f, f_low = frequencies(f0, df, base + first, count, values)
+        f, f_low = frequencies(f0, df, np.arange(base + first, base + first + count), values)
         c, s = np.empty((n, count)), np.empty((n, count))
         work.block[first : first + count] = interpreted(exact_power)(f, f_low, t, w, wy, n, floating_mean, c, s)
+
+
+@in_interpreter(sums_to_powers)
+def _sums_to_powers(block: Any, n: int, sums: Any, floating_mean: bool, guard: float) -> Any:
+    (ch, sh), (c2, s2) = ((x.real, x.imag) for x in sums[:2])
+    cc, ss, cs = 0.5 + 0.5 * c2, 0.5 - 0.5 * c2, 0.5 * s2
+    if floating_mean:
+        c, s = sums[2].real, sums[2].imag
+        cc, ss, cs = cc - c * c, ss - s * s, cs - c * s
+    det = cc * ss - cs * cs
+    power = (ch * (ss * ch - cs * sh) + sh * (cc * sh - cs * ch)) / det
+    block[:n] = np.where(det > guard, power, np.nan)
+    return not (det > guard).all()
+
+
+@in_interpreter(normalize)
+def _normalize(block: Any, n: int, form: int, scale: float, out: Any, at: int) -> None:
+    power = block[:n]
+    if form in (RATIO, LOGARITHM):
+        power = np.minimum(power, 1 - np.finfo(block.dtype).epsneg)
+    if form == RATIO:
+        power = power / (1 - power)
+    elif form == LOGARITHM:
+        power = -np.log(1 - power)
+    else:
+        power = power * scale
+    out[at : at + n] = power
+
+
+@in_interpreter(find_candidates)
+def _find_candidates(block: Any, n: int, base: int, state: Any, found: Any, count: int) -> Any:
+    p = np.empty(n + 2)
+    p[0], p[1], p[2:] = state[LEFT], state[HERE], block[:n]
+    left, here, right = p[:-2], p[1:-1], p[2:]
+    at = np.flatnonzero((here >= state[FLOOR]) & (here > -np.inf) & ~(here <= left) & ~(right > here))
+    while count + len(at) > len(found):
+        found = _grow(found)
+    rows = found[count : count + len(at)]
+    rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = base + at - 1, left[at], here[at], right[at]
+    state[LEFT], state[HERE] = p[-2:]
+    return found, count + len(at)
+
+
+@in_interpreter(grow)
+def _grow(found: Any) -> Any:
+    return np.concatenate([found, np.empty_like(found)])
+
+
+@in_interpreter(choose)
+def _choose(found: Any, count: int, values: Any, distance: float, wanted: int, share: float, chosen: Any) -> int:
+    power, places = found[:count, 2].copy(), found[:count, 0]
+    if len(values):
+        places = values[places.astype(np.int64)]
+    taken, least = 0, -np.inf
+    while taken < len(chosen) and count:
+        best = int(np.argmax(power))
+        top = power[best]
+        if top == -np.inf or (taken >= wanted and top < least):
+            break
+        if taken == 0:
+            least = share * top
+        chosen[taken], power[best] = best, -np.inf
+        taken += 1
+        if taken <= wanted:
+            power[abs(places - places[best]) < distance] = -np.inf
+    return taken

@@ -34,6 +34,8 @@ from skysieve.periodogram.numerics.nufft import N_COEFFICIENTS, TAPS, M
 
 from .simd import VECTORS, WIDE, collect, combine, factorise, sinusoid, substitute, verdict
 
+NUFFT_LIMIT = 10.0
+"""See `series.LIMIT`."""
 PIVOT = 1e-8
 """A pivot of the normal matrix below this fraction of the weight of the column's rows makes a power NaN."""
 SINGULAR = 1e-14

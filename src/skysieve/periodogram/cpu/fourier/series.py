@@ -13,6 +13,7 @@ from skysieve.periodogram.cpu.chunk import ChunkSearch
 from skysieve.periodogram.cpu.comb_simd import GROUP, LANES, STEP
 from skysieve.periodogram.cpu.cost import GROUPS
 from skysieve.periodogram.cpu.state import ROW
+from skysieve.periodogram.cpu.vectors import LOADED
 from skysieve.periodogram.numerics import fourier, nufft
 
 from . import kernels, search, vectors
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from skysieve.periodogram.cpu.engine import Engine
 
 F64 = np.dtype(np.float64)
-NUFFT, DIRECT = METHODS.index("nufft"), METHODS.index("direct")
-LIMIT = {NUFFT: 10.0, DIRECT: 1e4}
+NUFFT, DIRECT, FINUFFT = (METHODS.index(m) for m in ("nufft", "direct", "finufft"))
+LIMIT = {NUFFT: kernels.NUFFT_LIMIT, FINUFFT: kernels.NUFFT_LIMIT, DIRECT: 1e4}
 """Square sum of the parameters (of a light curve of unit variance), over the square root of the number of points, up
 to which a power is trusted.  Errors of the sums count in proportion to it (see ``kernels.solve``): measured 7e-10 of a
 power for each unit with combs, 2e-9 with the interpolation of a GPU.  So the limits, 10 here and 3 in
-``cuda.fourier.worker``, are one rule: errors stay under 1e-8."""
+``cuda.fourier.worker``, are one rule: errors stay under 1e-8.  finufft's sums have smaller errors than the combs'."""
 MOST_FOLDS = 16
 """Largest number of circles that the cells of f may cover."""
 KEPT_BYTES = 64 << 20
@@ -38,8 +39,6 @@ _scratch = threading.local()
 # Nanoseconds: a point's kernel weights, a point spread, a transform of a group, one more circle of one, a group's
 # equations of four terms, a band.
 POINT, SPREAD, TRANSFORM, CIRCLE, EQUATIONS, BAND = 30.0, 7.0, 5_500.0, 150.0, 55_000.0, 2_000.0
-FIRST_PRODUCT, FIRST_OBJECT = 3e-9, 1.5e-3
-"""Seconds, without compiled code, of a product of columns in one point, and of each to refine the peaks."""
 SUM, PAIR = 0.45, 3.0
 """Nanoseconds of a direct sum over one point in one channel, and of its sine and cosine."""
 
@@ -122,11 +121,16 @@ def choose(
     return np.where(fast, NUFFT, DIRECT).astype(np.uint8), combs, np.where(fast, best, direct)
 
 
-def first_seconds(model: fourier.Model, n: NDArray[Any], nf: NDArray[Any]) -> float:
-    """Expected seconds of these objects without compiled code (see `vectors`)."""
-    columns = model.columns
+def first(model: fourier.Model, n: NDArray[Any], nf: NDArray[Any], regular: bool) -> tuple[int, NDArray[np.float64]]:
+    """As `cpu.vectors.first`."""
+    tables, columns = fourier.tables(model), model.columns
     products = float(columns * (columns + 3))
-    return float(np.sum(FIRST_PRODUCT * products * n * nf + FIRST_OBJECT * (1 + n / 300) * products))
+    refined = vectors.REFINED * (1 + n / 300) * products
+    exact = vectors.PRODUCT * products * n * nf + refined
+    fast = (vectors.MODE * len(tables.channel) + vectors.STEP * len(tables.source)) * nf + refined + LOADED / len(n)
+    if regular and len(tables.channel) and fast.sum() < exact.sum():
+        return FINUFFT, fast
+    return DIRECT, exact
 
 
 @lru_cache(maxsize=16)
@@ -193,6 +197,8 @@ class SeriesSearch(ChunkSearch):
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
+        if method == FINUFFT:
+            return vectors.STRETCH
         return combs * nufft.KERNELS[F64].modes if method == NUFFT else search.DIRECT_LENGTH
 
     def arguments(
@@ -211,7 +217,7 @@ class SeriesSearch(ChunkSearch):
             cells = int((2 * (nufft.M * circles + ROW)).sum())
             folds = 16 * -(-(int(circles.max()) + 1) // 16)
         work = self._scratch(points, cells, method == NUFFT, length)
-        tables = None if self.plain else _combs(combs if method == NUFFT else LANES, folds)
+        tables = None if self.interpreted else _combs(combs if method == NUFFT else LANES, folds)
         arguments = (
             method, which, first, last, length, combs, nufft.KERNELS[F64].modes, self.curves, self.row_of_band,
             self.grid, self.fit, tables, work, self.answers, self.engine.form, LIMIT[method], LIMIT[DIRECT],
