@@ -248,6 +248,12 @@ def test_many_maps_are_smoothed_as_one_is_and_resume_makes_a_lost_one(tmp_path):
     run("smooth", *files, "-o", out, *how, "--resume", code=1)
     assert (tmp_path / "one.fits").read_bytes() == (out / "1.fits").read_bytes()
     assert (out / "0.fits").stat().st_mtime_ns == before
+    (tmp_path / "bad.fits").write_bytes(files[0].read_bytes())  # repaired
+    run("smooth", *files, "-o", out, *how, "--resume")
+    assert (out / "bad.fits").exists()
+    assert (out / "0.fits").stat().st_mtime_ns == before
+    other = run("smooth", *files, "-o", out, "--fwhm", "9deg", "--device", "cpu", "--resume", code=2)
+    assert "with other fwhm" in other
     assert "exists; use --overwrite" in run("smooth", *files, "-o", out, *how, code=2)
     assert "two files are called" in run("smooth", files[0], files[0], "-o", tmp_path / "x", *how, code=2)
 

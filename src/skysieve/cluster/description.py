@@ -68,12 +68,16 @@ class Prepared:
         What all partitions must share, such as a grid that follows from the first template.
     notes : list of str
         Lines for the user.
+    own : list of list of int
+        For each partition, the numbers of the inputs on which no other one depends: if one of them changes, `resume`
+        computes this partition alone again.  Empty if all partitions depend on all inputs.
     """
 
     partitions: list[Any]
     inputs: list[Any]
     plan: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    own: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ class Job:
         Options of the command, as JSON holds them.
     output : str
         The file or folder to write.
-    partitions, inputs, plan : list, list, dict
+    partitions, inputs, plan, own : list, list, dict, list
         See `Prepared`.
     device : str
         Where partitions are computed: the option, or what "auto" has been found to be.
@@ -163,6 +167,7 @@ class Job:
     device: str = "auto"
     version: str = __version__
     cwd: str = field(default_factory=os.getcwd)
+    own: list[list[int]] = field(default_factory=list)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
@@ -172,8 +177,25 @@ class Job:
     @cached_property
     def key(self) -> str:
         """A hash of everything on which the result depends, but not of the device."""
+        return self._hash(self.inputs)
+
+    @cached_property
+    def common_key(self) -> str:
+        """A hash of everything on which all partitions depend."""
+        return self._hash(self._common)
+
+    def key_of(self, number: int) -> str:
+        """A hash of everything on which the result of a partition depends."""
+        return self._hash([*self._common, *(self.inputs[k] for k in self.own[number])]) if self.own else self.key
+
+    @property
+    def _common(self) -> list[Any]:
+        owned = {k for numbers in self.own for k in numbers}
+        return [one for k, one in enumerate(self.inputs) if k not in owned]
+
+    def _hash(self, inputs: list[Any]) -> str:
         options = {name: value for name, value in self.options.items() if name not in ("device", "format")}
-        asked = [self.command, options, self.partitions, self.inputs, self.plan, self.version]
+        asked = [self.command, options, self.partitions, inputs, self.plan, self.version]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def at(self, name: str) -> Path:
@@ -273,5 +295,5 @@ def job(command: str, output: str | PathLike[str], **options: Any) -> Job:
     _check_inputs(prepared, Path(output))
     return Job(
         command, given, fspath(output), prepared.partitions, prepared.inputs, prepared.plan,
-        given.get("device") or "auto", notes=tuple(prepared.notes),
+        given.get("device") or "auto", own=prepared.own, notes=tuple(prepared.notes),
     )  # fmt: skip

@@ -246,7 +246,7 @@ class RunFolder:
             before = Job(**found["job"])
             if self.job.device == "auto":
                 self.job = replace(self.job, device=before.device)
-            continues = resume and (before.key, before.device) == (self.job.key, self.job.device)
+            continues = resume and (before.common_key, before.device) == (self.job.common_key, self.job.device)
             if overwrite or not any(self.folder.glob("part-*.parquet")):
                 if not continues:
                     self._clear()
@@ -286,7 +286,7 @@ class RunFolder:
         found = Outcome(self.job.at(self.job.output), self.folder, len(self.job.partitions))
         missing = []
         for number in range(len(self.job.partitions)):
-            facts = stored(self.folder, number, self.job.key)
+            facts = stored(self.folder, number, self.job.key_of(number))
             if facts is None:
                 missing.append(number)
             else:

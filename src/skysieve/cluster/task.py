@@ -39,8 +39,6 @@ def compute(folder: str, key: str, number: int, resources: Resources) -> dict[st
         The partition cannot be computed.
     """
     with _working:
-        if (found := stored(Path(folder), number, key)) is not None:
-            return found
         at = (folder, key, resources)
         if at not in _last:
             job = Job(**read_manifest(Path(folder))["job"])
@@ -49,7 +47,9 @@ def compute(folder: str, key: str, number: int, resources: Resources) -> dict[st
             _last.clear()
             _last[at] = job, job.kind(job, resources)
         job, work = _last[at]
-        return store(Path(folder), number, key, work.compute(job.partitions[number]))
+        if (found := stored(Path(folder), number, job.key_of(number))) is not None:
+            return found
+        return store(Path(folder), number, job.key_of(number), work.compute(job.partitions[number]))
 
 
 FAULTS = (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError)

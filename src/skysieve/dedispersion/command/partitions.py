@@ -63,6 +63,7 @@ class DedispWork:
             list(range(len(files))),
             files_of([*files, *listed]),
             {"labels": labels(files), "files": list(map(str, files))},
+            own=[[number] for number in range(len(files))],
         )
 
     def compute(self, partition: int) -> Part:

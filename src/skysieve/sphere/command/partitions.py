@@ -44,7 +44,8 @@ class SmoothWork:
             raise ValueError(f"two files are called {twice}: the smoothed maps would have one name")
         check_output(folder, folder=True)
         folder.mkdir(exist_ok=True)
-        return Prepared(_partitions(files), files_of(files), {"names": names})
+        partitions = _partitions(files)
+        return Prepared(partitions, files_of(files), {"names": names}, own=partitions)
 
     def compute(self, partition: list[int]) -> Part:
         """Smooth the maps of some files."""
