@@ -444,3 +444,14 @@ def test_maps_of_float16_raise_no_warning():
         warnings.simplefilter("error")
         found = skysieve.smoothing(maps, fwhm="20deg", device="cpu")
     assert np.array_equal(found, skysieve.smoothing(maps.astype(np.float64), fwhm="20deg", device="cpu"))
+
+
+@pytest.mark.parametrize("options", [{}, {"masked": "normalize"}, {"iter": 0}])
+def test_a_quantity_keeps_its_unit(options):
+    units = pytest.importorskip("astropy.units")
+    m = np.random.default_rng(4).standard_normal((2, NPIX))
+    m[0, 5] = healpy.UNSEEN
+    expected = skysieve.smoothing(m, fwhm=0.2, **options)
+    found = skysieve.smoothing(m << units.uK, fwhm=0.2, **options)
+    assert found.unit == units.uK
+    assert np.array_equal(found.value, expected)

@@ -107,7 +107,8 @@ def smoothing(
         Maps; n is 1 or 3 (I, Q, U) with ``pol``.  A map may also come as the rows of 1024 pixels of healpy's FITS
         files, of shape (npix / 1024, 1024).  Bad pixels are UNSEEN (-1.6375e30, in float32 too), NaN or infinite,
         or the masked pixels of a masked array.  A path names a FITS file, whose maps are smoothed (all columns but
-        numbers of observations, variances, weights and flags) and returned in the order of ``nest``.
+        numbers of observations, variances, weights and flags) and returned in the order of ``nest``.  A Quantity gives
+        a Quantity of the same unit.
     fwhm, sigma : float, str or Quantity
         Width of a Gaussian (rad, or with its unit, such as ``"1 deg"``); ``sigma`` is used if both are given.  0 leaves
         the maps as they are.
@@ -199,6 +200,10 @@ def smoothing(
     if isinstance(map_in, str | os.PathLike):
         given = dict(locals())
         return _smooth_file(given.pop("map_in"), given.pop("nest"), bool(given.pop("pol")), given)
+    if isinstance(map_in, np.ndarray) and hasattr(map_in, "to_value"):
+        given = dict(locals())
+        quantity = given.pop("map_in")
+        return smoothing(quantity.value, **given) << quantity.unit
     options: dict[str, Any] = {"eps": eps, "device": device, "memory": memory, "threads": threads}
     flag("positive", positive)
     by_healpy = _by_healpy(method, quadrature, iter, lmax, mmax, use_weights, use_pixel_weights)
