@@ -449,8 +449,8 @@ def test_maps_of_float16_raise_no_warning():
 @pytest.mark.parametrize("options", [{}, {"masked": "normalize"}, {"iter": 0}])
 def test_a_quantity_keeps_its_unit(options):
     units = pytest.importorskip("astropy.units")
-    m = np.random.default_rng(4).standard_normal((2, NPIX))
-    m[0, 5] = healpy.UNSEEN
+    m = np.random.default_rng(4).standard_normal(NPIX)
+    m[5] = healpy.UNSEEN
     expected = skysieve.smoothing(m, fwhm=0.2, **options)
     found = skysieve.smoothing(m << units.uK, fwhm=0.2, **options)
     assert found.unit == units.uK
