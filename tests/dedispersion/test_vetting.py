@@ -312,3 +312,14 @@ def test_interference_does_not_take_a_pulse_with_it(monkeypatch):
     assert all(beside for _, beside in asked[1:])
     assert (found.group == 0).all()
     assert found.members[0] == len(found.events) < len(every.events)
+
+
+@pytest.mark.parametrize("level", [0.0, 5e5, -1e6])
+def test_a_large_mean_of_floats_hides_no_pulse(level):
+    """Candidates of float32 data are those of the same data without the mean, as far as float32 holds them."""
+    fb = with_pulses(noise(), Pulse(time=6.0, dm=100.0, width=0.01, snr=25.0))
+    x = (fb.read().astype(np.float64) + level).astype(np.float32)
+    found = search(Filterbank.from_array(x, **{k: v for k, v in BAND.items() if k != "nchan"}), DMS, device="cpu")
+    assert len(found) == 1
+    assert found.dm[0] == pytest.approx(100, abs=4)
+    assert found.snr[0] == pytest.approx(25, abs=2.5)

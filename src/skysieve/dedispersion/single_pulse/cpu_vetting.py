@@ -14,6 +14,8 @@ from skysieve.core.cpu.jit import ZERO, in_interpreter, njit
 
 LEAST_KNOWN = 32
 """Samples of a channel beside a candidate, from which its level and sigma are known."""
+ROUNDING = 1e-11
+"""Variances in squares of the mean up to which they are rounding errors: sums of constants gave 9e-13 at most."""
 EXACT = 2**15
 """Samples of a byte of which int32 holds the sum of squares."""
 JIT = {"nogil": True, "error_model": "numpy"}
@@ -81,7 +83,7 @@ def channel_levels(sums, mean, var, left):
         number = max(sums[0, c], 1.0)
         level = sums[1, c] / number
         power = sums[2, c] / number - level * level
-        left[c] = sums[0, c] < LEAST_KNOWN or power <= 1e-9 * (level * level)
+        left[c] = sums[0, c] < LEAST_KNOWN or power <= ROUNDING * (level * level)
         mean[c] = 0.0 if left[c] else level
         var[c] = 0.0 if left[c] else power
 

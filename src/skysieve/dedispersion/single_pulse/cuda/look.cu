@@ -25,6 +25,7 @@ typedef float Sample;
 
 #define WARPS 16        // of a block of threads
 #define LEAST_KNOWN 32  // samples of a channel beside the candidate, from which its level and sigma are known
+#define ROUNDING 1e-11  // as in single_pulse/cpu_vetting.py
 
 struct Job {
   const Sample* x;   // samples x channels; or the first sample of the first row of channels, if there is a stride
@@ -99,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) bands(const Job* jobs, 
   for (int c = edges[band] + lane; c < edges[band + 1]; c += 32) {
     const double known = j.sums[c], many = known > 1 ? known : 1.0, level = j.sums[channels + c] / many;
     const double square = level * level, var = j.sums[2 * channels + c] / many - square;
-    const bool left_out = known < LEAST_KNOWN || var <= 1e-9 * square;
+    const bool left_out = known < LEAST_KNOWN || var <= ROUNDING * square;
     if (item == 0) j.var[c] = left_out ? 0 : var;
     const i64 bin = item < bins ? item : at + j.start[c] - j.first;  // of the samples that are given
     if (bin < 0 || bin >= bins || left_out) continue;
