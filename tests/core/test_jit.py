@@ -115,6 +115,9 @@ def test_a_folder_that_cannot_be_made_is_replaced_with_one_warning(path, tmp_pat
     assert "cannot be stored" in err
     assert "SKYSIEVE_CACHE_DIR" in err
     assert run(path, obstacle / "cache", TMPDIR=str(other)) == ("14.0 1\n", "")
+    later = tmp_path / "later"  # a cache folder that can be written gets the code that lies in the temporary one
+    assert run(path, later, TMPDIR=str(other)) == ("14.0 1\n", "")
+    assert [p.name for p in files(later)] == [p.name for p in files(other)]
 
 
 @pytest.mark.parametrize("number", [2, slow(24)])

@@ -627,7 +627,7 @@ class _Cache(NullCache):  # type: ignore[misc]
         if data is not None:
             rtsys.initialize(target_context)  # `refresh` would load what compiling needs, which takes 0.3 s
             return CompileResult._rebuild(target_context, *pickle.loads(data))
-        _say(f"compiling for this processor; this happens once, the code is stored in {cache_folder()}")
+        _say(f"compiling code for this kind of search and processor; it is stored for later runs in {cache_folder()}")
         logger.debug("compiling %s", _name(self._function))
         if _announces:
             with suppress(OSError):  # the process that wanted to know has ended
@@ -671,12 +671,20 @@ class _Cache(NullCache):  # type: ignore[misc]
             self._claimed = None
 
     def _stored(self, name: str) -> bytes | None:
-        """Return the content of a file of the cache; None if there is none, or only a damaged one."""
-        for folder in _places(self._domain):
+        """Return the content of a file of the cache; None if there is none, or only a damaged one.
+
+        What lies in the temporary folder alone is copied to the cache folder, if that can be written now.
+        """
+        places = _places(self._domain)
+        for folder in places:
             data = _read(folder / name)
-            if data is not None:
-                _touch(folder)
-                return data
+            if data is None:
+                continue
+            if folder != places[0]:
+                with suppress(OSError):
+                    _write(places[0], name, data)
+            _touch(folder)
+            return data
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -684,13 +692,10 @@ class _Cache(NullCache):  # type: ignore[misc]
         if not self._enabled or data.library.has_dynamic_globals:
             return
         content = serialize.dumps(data._reduce())
-        content = hashlib.sha256(content).digest() + content
         name, places = self._file(sig, data.target_context), _places(self._domain)
         for number, folder in enumerate(places):
             try:
-                _make(folder)
-                with written(folder / name, sync=False) as part:
-                    part.write_bytes(content)
+                _write(folder, name, content)
                 return
             except OSError as error:
                 instead = f"stored in {places[1]} for now" if number == 0 and len(places) > 1 else "not stored"
@@ -763,6 +768,13 @@ def _read(path: Path) -> bytes | None:
         logger.debug("%s is damaged: compiling again", path)
         return None
     return content
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
+    """Write what `_read` returns."""
+    _make(folder)
+    with written(folder / name, sync=False) as part:
+        part.write_bytes(hashlib.sha256(content).digest() + content)
 
 
 def _make(folder: Path) -> None:
