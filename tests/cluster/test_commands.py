@@ -258,6 +258,19 @@ def test_many_maps_are_smoothed_as_one_is_and_resume_makes_a_lost_one(tmp_path):
     assert "two files are called" in run("smooth", files[0], files[0], "-o", tmp_path / "x", *how, code=2)
 
 
+def test_a_first_map_that_is_missing_or_empty_costs_itself_alone(tmp_path):
+    fits = pytest.importorskip("astropy.io.fits")
+    table = fits.BinTableHDU.from_columns([fits.Column("I", "E", array=np.arange(12 * 4**2, dtype=np.float32))])
+    table.header.update({"PIXTYPE": "HEALPIX", "ORDERING": "RING", "NSIDE": 4})
+    table.writeto(tmp_path / "good.fits")
+    (tmp_path / "empty.fits").write_bytes(b"")
+    how = ("--fwhm", "60deg", "--device", "cpu")
+    for bad in ("none.fits", "empty.fits"):
+        out = tmp_path / f"out-{bad[:4]}"
+        assert bad in run("smooth", tmp_path / bad, tmp_path / "good.fits", "-o", out, *how, code=1)
+        assert (out / "good.fits").exists()
+
+
 def test_small_maps_are_smoothed_together(tmp_path, monkeypatch):
     fits = pytest.importorskip("astropy.io.fits")
     monkeypatch.setattr("skysieve.sphere.command.partitions.SHARE", 2)

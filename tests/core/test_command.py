@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -226,3 +227,19 @@ __main__.main()
 def test_an_import_that_is_interrupted_ends_as_any_work():
     done = subprocess.run([sys.executable, "-c", LOSES], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (130, "skysieve: interrupted\n")
+
+
+@pytest.mark.skipif(not hasattr(select, "poll"), reason="there is no poll here")
+def test_a_reader_of_the_output_that_ends_early_is_no_error():
+    code = (
+        "from skysieve.core.command import report_errors\n"
+        "with report_errors():\n"
+        "    for _ in range(100_000):\n"
+        "        print('a line', flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"a line\n"
+        process.stdout.close()
+        error = process.stderr.read()
+    assert b"Broken pipe" not in error
+    assert process.returncode != 0

@@ -59,7 +59,10 @@ def test_an_rrat_has_its_rate():
         ({"duration": 1e9}, "expected at most 100,000 pulses"),
         ({"duration": 1, "times": [0.5, 5.0]}, "times=5.0: expected seconds from 0 to the duration, 1"),
         ({"dm": math.nan}, "dm=nan"),
+        ({"dm": -1.0}, "dm=-1.0: expected at least 0"),
         ({"snr": math.inf}, "snr=inf"),
+        ({"snr": 0.0}, "snr=0.0: expected a number above 0"),
+        ({"duration": 1, "width": 2}, "width=2: expected at most the duration, 1 s"),
         ({"times": [1, math.nan]}, "times=nan: expected seconds"),
     ],
 )

@@ -104,7 +104,10 @@ def test_synth(tmp_path):
         (("synth", "x.npz", "--inject", "3,4"), "--inject 3,4: expected t0,tau,snr"),
         (("synth", "x.npz", "--inject", "3,4,5,sine"), "window='sine'"),
         (("synth", "x.npz", "--gap", "3"), "--gap 3: expected 2 whole numbers"),
+        (("synth", "x.npz", "--gap", "5,1"), "--gap 5,1: expected the end after the beginning"),
         (("synth", "x.npz", "--detectors", "Z9"), "Z9"),
+        (("synth", "x.npz", "--detectors", "H1,H1"), "expected each name once"),
+        (("map", "FILE", "--log-tau", "9", "--dtau", "1800"), "--dtau 1800 cannot be combined with --log-tau 9"),
         (("map", "FILE", "-o", "x.xyz"), "--output x.xyz: expected one of npz, pyfstat, lalpulsar, csv"),
         (("map", "FILE", "-o", "FILE"), "is one of the files to read"),
         (("search", "FILE", "-o", "FILE"), "is one of the files to read"),
@@ -191,7 +194,7 @@ def test_standard_input_and_output(file):
     table = CliRunner().invoke(app, ["fstat", "search", str(file), *options, "-o", "-", "--format", "json"])
     result = json.loads(table.stdout)
     assert [row["window"] for row in result["rows"]] == ["rect", "exp"]
-    assert "1 templates" in table.stderr
+    assert "1 template;" in table.stderr
     broken = CliRunner().invoke(app, ["fstat", "info", "-"], input="1 2 3\n")
     assert broken.stderr == "skysieve: standard input, line 1: 3 columns, expected 8\n"
 

@@ -394,6 +394,8 @@ def test_a_picture_of_one_object_is_a_file(batch: Path, tmp_path: Path) -> None:
         assert refused.exit_code == 2
         assert message in refused.stderr.replace("\n", " ")
     assert not (tmp_path / "new.png").exists()
+    mistyped = run("period", one, *GRID, "--plot", tmp_path / "new.pgn").stderr.replace("\n", " ")
+    assert "expected a folder, or the name of a picture, such as new.png" in mistyped
     folder = tmp_path / "plots"
     assert run("period", one, *GRID, "--plot", folder).exit_code == 0
     assert "the folder holds pictures (one.png); use --overwrite" in run("period", one, *GRID, "--plot", folder).stderr

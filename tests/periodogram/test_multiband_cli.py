@@ -78,6 +78,8 @@ def test_one_band_one_series_and_other_models(survey: Path, tmp_path: Path) -> N
     for options in (("--multiband", "none"), ("--no-fit-mean",)):
         result = run("period", survey, *GRID, *options, "-o", tmp_path / "one.ecsv", "--overwrite")
         assert "rows of 3 bands (g, i, r) are searched as one series" in result.stderr
+    one_band = run("period", survey, *GRID, "--method", "finufft").stderr
+    assert "are searched as one series (--method finufft has one band)" in one_band
     rows = columns["id"] == 0
     t, y, dy = (columns[k][rows] for k in ("mjd", "mag", "err"))
     plain = skysieve.lombscargle(t, y, dy, fmin=0.2, fmax=3, nf=1500, fit_mean=False, device="cpu")

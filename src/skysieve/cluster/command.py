@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages
+from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, counted
 from skysieve.core.errors import DeviceLost
 
 from .description import OutputError, folder_of, job
@@ -50,7 +50,7 @@ def launch(command: str, cluster: str, options: Mapping[str, Any], messages: Mes
     made = job(command, output, **{key: value for key, value in options.items() if key != "output"})
     for line in made.notes:
         messages.say(f"note: {line}")
-    messages.say(f"{command}: {_count(len(made.partitions), 'partition')}")
+    messages.say(f"{command}: {counted(len(made.partitions), 'partition')}")
     shared = {key: options[key] for key in ("resume", "overwrite", "threads", "memory")}
     if name in ("slurm", "htcondor"):
         for line in submit(made, name, tasks=int(rest) if rest else None, **shared):
@@ -63,13 +63,9 @@ def launch(command: str, cluster: str, options: Mapping[str, Any], messages: Mes
     except (OutputError, DeviceLost):
         done = len(list(folder_of(output).glob("part-*.parquet")))
         if done:
-            _complain(f"{_count(done, 'partition')} of {len(made.partitions):,} done; --resume continues from them")
+            _complain(f"{counted(done, 'partition')} of {len(made.partitions):,} done; --resume continues from them")
         raise
     return report(outcome, messages.say)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def report(outcome: Outcome, say: Callable[[str], None]) -> int:
@@ -77,19 +73,19 @@ def report(outcome: Outcome, say: Callable[[str], None]) -> int:
     for line in outcome.faults[:MOST_LINES]:
         _complain(line)
     if outcome.n_faults > MOST_LINES:
-        _complain(f"... and {_count(outcome.n_faults - MOST_LINES, 'further input')} left out; see the manifest")
+        _complain(f"... and {counted(outcome.n_faults - MOST_LINES, 'further input')} left out; see the manifest")
     for number, why in list(outcome.failed.items())[:MOST_LINES]:
         _complain(f"partition {number}: {why}")
     if outcome.failed:
         _complain(
-            f"{len(outcome.failed):,} of {_count(outcome.partitions, 'partition')} failed; --resume computes them "
+            f"{len(outcome.failed):,} of {counted(outcome.partitions, 'partition')} failed; --resume computes them "
             f"again ({outcome.folder})"
         )
     if not outcome.tables:
         _complain("nothing was written")
         return USER_ERROR
     counts = ", ".join(f"{n:,} {what}" for what, n in outcome.counts.items())
-    say(f"wrote {outcome.output}: {_count(outcome.rows, 'row')}" + (f" ({counts})" if counts else ""))
+    say(f"wrote {outcome.output}: {counted(outcome.rows, 'row')}" + (f" ({counts})" if counts else ""))
     return FAILED_SOME if outcome.failed or outcome.n_faults else 0
 
 

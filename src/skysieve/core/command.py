@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -23,8 +24,8 @@ from .errors import EXTRAS, install_hint, one_line
 
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
-    "check_output", "check_outputs", "check_picture", "choice", "flat_options", "number_list", "option", "read_stdin",
-    "report_errors", "sigterm_interrupts", "table_format", "write_stdout",
+    "check_output", "check_outputs", "check_picture", "choice", "counted", "flat_options", "number_list", "option",
+    "read_stdin", "report_errors", "sigterm_interrupts", "table_format", "write_stdout",
 ]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -124,7 +125,8 @@ FormatOption = Annotated[
     str | None,
     option(
         "--format",
-        help="Format of the output, such as csv or json. The default follows from the file's name; csv for '-'.",
+        help="Format of the output, such as csv or json. The default follows from the file's name, and is csv for '-' "
+        "where a command prints its table.",
         panel=OUTPUT,
         metavar="FORMAT",
     ),
@@ -416,6 +418,15 @@ def table_format(
     return chosen
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "candidate"), counted(1200, "candidate")
+    ('1 candidate', '1,200 candidates')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def read_stdin() -> bytes:
     """All of standard input."""
     return sys.stdin.buffer.read()
@@ -447,6 +458,8 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
     except typer.Exit:  # a RuntimeError
         raise
     except (ValueError, TypeError, OSError, EOFError, BadZipFile, MemoryError, RuntimeError, ImportError) as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            raise typer.Exit(128 + signal.SIGPIPE) from None
         text = one_line(error)
         if isinstance(error, (EOFError, BadZipFile)):
             text = f"a file is damaged or cut short: {text or 'it ends early'}"
@@ -457,6 +470,18 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"skysieve: {interrupted}", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of standard output has ended, as in ``| head``; what is left of the output is dropped then."""
+    if not hasattr(select, "poll"):
+        return False
+    asked = select.poll()
+    asked.register(sys.stdout.fileno(), 0)
+    if not any(state & select.POLLERR for _, state in asked.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 @contextmanager

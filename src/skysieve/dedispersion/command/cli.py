@@ -30,6 +30,7 @@ from skysieve.core.command import (
     check_output,
     check_outputs,
     check_picture,
+    counted,
     option,
     report_errors,
     table_format,
@@ -411,7 +412,7 @@ def search(
         if output is not None:
             with output_file(output, f".{chosen}") as file:
                 write_candidates(found, file, chosen)
-            messages.wrote(output, f"{len(found)} candidates")
+            messages.wrote(output, counted(len(found), "candidate"))
         if save_mask is not None and found.removed is not None:
             write_rfifind(found.removed.mask, save_mask, fb)
             messages.wrote(save_mask)
@@ -458,7 +459,9 @@ def predict(fb: Filterbank, made: DMPlan, computation: Computation, filtered: bo
 
 def show(found: Candidates, most: int = 10) -> None:
     """Print the loudest candidates as a table."""
-    typer.echo(f"{len(found)} candidates ({len(found.events)} events above {found.threshold:g} sigma)")
+    typer.echo(
+        f"{counted(len(found), 'candidate')} ({counted(len(found.events), 'event')} above {found.threshold:g} sigma)"
+    )
     if len(found):
         typer.echo(
             f"{'S/N':>8} {'DM':>10} {'time, s':>12} {'width, ms':>10} {'members':>8}  MJD at the top of the band"

@@ -238,11 +238,17 @@ def fake(
     for name, value in (("duration", duration), ("width", width)):
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name}={value!r}: expected seconds, above 0")
+    if width > duration:
+        raise ValueError(f"width={width:g}: expected at most the duration, {duration:g} s")
     if height is not None and snr is not None:
         raise ValueError("height and snr are given: expected one of them")
     for name, given_number in (("dm", dm), ("snr", snr), ("height", height)):
         if given_number is not None and not math.isfinite(given_number):
             raise ValueError(f"{name}={given_number!r}: expected a finite number")
+    if dm < 0:
+        raise ValueError(f"dm={dm!r}: expected at least 0")
+    if snr is not None and snr <= 0:
+        raise ValueError(f"snr={snr!r}: expected a number above 0")
     check_scatter(scatter, alpha)
     for name, whole, least in (("nchan", nchan, 1), ("seed", seed, 0)):
         if whole < least or whole % 1:

@@ -36,6 +36,7 @@ from skysieve.core.command import (
     check_output,
     check_outputs,
     check_picture,
+    counted,
     flat_options,
     option,
     read_stdin,
@@ -255,6 +256,8 @@ def make_grid(
     grid = Grid(**{name: width if value is None else value for name, value in values.items()})
     if log_tau is None:
         return grid
+    if dtau is not None:
+        raise ValueError(f"--dtau {dtau} cannot be combined with --log-tau {log_tau}: expected one of them")
     if log_tau < 1:
         raise ValueError(f"--log-tau {log_tau}: expected at least 1")
     taus = np.geomspace(shortest, shortest + grid.tau_band, log_tau) if log_tau > 1 else np.array([shortest])
@@ -724,7 +727,7 @@ def _print_search(result: SearchResult, console: Console) -> None:
     from skysieve.fstat.template_search.columns import COLUMNS
 
     bad = f", {result.n_bad:,} of them left out" if result.n_bad else ""
-    console.print(f"{result.n_templates:,} templates{bad}; ranked by {result.statistic}")
+    console.print(f"{counted(result.n_templates, 'template')}{bad}; ranked by {result.statistic}")
     for window in result.windows:
         columns = result.columns(window)
         expected = result.expected_loudest(window)
@@ -806,6 +809,9 @@ def synth(
         save = atoms_writer(output, format)
         check_output(output, overwrite)
         holes = [_numbers(text, "--gap", 2) for text in gap or ()]
+        for first, last in holes:
+            if last <= first:
+                raise ValueError(f"--gap {first},{last}: expected the end after the beginning")
         made = synth_atoms(
             start, round(days * 86400), detectors=detectors.split(","), tatom=tatom, ra=ra, dec=dec,
             inject=[_injection(text) for text in inject or ()], gaps=[(a, b) for a, b in holes], duty=duty, seed=seed,

@@ -163,6 +163,8 @@ def synth_atoms(
     names = [detectors] if isinstance(detectors, str) else list(detectors)
     if not names:
         raise ValueError(f"detectors={detectors!r}: expected at least one name")
+    if len(set(names)) < len(names):
+        raise ValueError(f"detectors={detectors!r}: expected each name once")
     delays = [0] * len(names) if offsets is None else [whole_seconds(o, "offsets") for o in offsets]
     if len(delays) != len(names):
         raise ValueError(f"offsets has {len(delays)} entries for {len(names)} detectors")

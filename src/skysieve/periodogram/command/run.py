@@ -191,6 +191,8 @@ class PeriodRun:
                 if self.n_files > 1:
                     raise UserError(f"--plot {path}: expected a folder, because there are several files")
                 return
+            if path.suffix[1:].isalpha() and not path.is_dir():
+                raise UserError(f"--plot {path}: expected a folder, or the name of a picture, such as {path.stem}.png")
             check_output(path, folder=True)
             if not overwrite and (before := pictures_in(path)):
                 raise UserError(
@@ -370,6 +372,8 @@ class PeriodRun:
         model = self.request.multiband
         some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         how = "are searched as one series"
+        if self.request.arguments.get("method") == "finufft":
+            how += " (--method finufft has one band)"
         if model != "none":
             terms = self.request.terms(True)
             how = f"are searched together (--multiband {model}) with {terms} term{'s' if terms != 1 else ''}"

@@ -77,10 +77,10 @@ class SmoothWork:
 def _partitions(files: list[Path]) -> list[list[int]]:
     """Files that are smoothed together, by their numbers."""
     made: list[list[int]] = []
-    size = TOGETHER
+    size = 0
     for number, file in enumerate(files):
         more = file.stat().st_size if file.exists() else 0
-        if size + more > TOGETHER or len(made[-1]) >= len(files) / SHARE:
+        if not made or size + more > TOGETHER or len(made[-1]) >= len(files) / SHARE:
             made.append([])
             size = 0
         made[-1].append(number)
