@@ -94,6 +94,12 @@ def test_the_first_answer_agrees_with_later_ones(case, method, cold, monkeypatch
         assert np.allclose(first.period, later.period, rtol=1e-6, equal_nan=True)
 
 
+def test_first_answers_take_no_more_memory_than_is_given(cold):
+    need = vectors.MODE_BYTES * FINE["nf"]
+    for memory, method in ((4 * need, "finufft"), (need // 2, "direct")):
+        assert lombscargle(*curve(150), memory=memory, threads=1, **FINE).method == method
+
+
 def test_nothing_is_compiled_for_first_answers(tmp_path):
     code = """
 import numpy as np

@@ -474,13 +474,14 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
 
 def _nobody_reads() -> bool:
     """Whether the reader of standard output has ended, as in ``| head``; what is left of the output is dropped then."""
-    if not hasattr(select, "poll"):
+    stdout = sys.__stdout__
+    if stdout is None or sys.stdout is not stdout or not hasattr(select, "poll"):
         return False
     asked = select.poll()
-    asked.register(sys.stdout.fileno(), 0)
+    asked.register(stdout.fileno(), 0)
     if not any(state & select.POLLERR for _, state in asked.poll(0)):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
     return True
 
 

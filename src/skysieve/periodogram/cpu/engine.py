@@ -46,6 +46,8 @@ WORTH_SPLITTING = 1.5e-3
 """Seconds of an object below which several threads are not faster than one."""
 FIRST_SECONDS = 2.0
 """Time of first answers without compiled code in one process, after which the search is compiled: that takes longer."""
+FIRST_BYTES = 512 << 20
+"""Memory of first answers, if none is given."""
 SERIES_SECONDS = 2.0
 """Seconds of series that count as one of these: their search takes twice as long to compile."""
 KEPT_BYTES = 32 << 20
@@ -81,7 +83,8 @@ class Engine:
             raise ValueError(f"dtype={spec.dtype!r}: expected float64 or float32")
         self.normalization = NORMALIZATIONS[spec.normalization]
         self.form = self.normalization.form
-        self.budget = CHUNK_BYTES if memory is None else min(CHUNK_BYTES, parse_budget(memory, available_host_memory()))
+        self.bounded = None if memory is None else parse_budget(memory, available_host_memory())
+        self.budget = CHUNK_BYTES if self.bounded is None else min(CHUNK_BYTES, self.bounded)
         self.pool = TaskPool(threads)
         self.largest_scratch = 0
         self.fast = False
@@ -179,7 +182,8 @@ class Engine:
     def _first(self, n: NDArray[Any], nf: NDArray[Any], regular: bool) -> tuple[int, NDArray[np.float64]]:
         """Method of a first answer, without compiled code, and expected seconds of each object."""
         if self.model is None:
-            return vectors.first(n, nf, regular)
+            room = FIRST_BYTES if self.bounded is None else self.bounded
+            return vectors.first(n, nf, room // (vectors.MODE_BYTES * self.pool.workers) if regular else 0)
         from skysieve.periodogram.cpu.fourier import series
 
         return series.first(self.model, n, nf, regular)

@@ -34,8 +34,8 @@ PAIR, FREQUENCY, OBJECT = 40e-9, 2e-6, 10e-3
 """Seconds of exact powers for each point and frequency, each frequency, and each object, whose peaks are refined."""
 LOADED, MODE, POINT, REFINED = 0.2, 0.11e-6, 2.5e-6, 2e-3
 """Seconds of a search with finufft: to load it, for each frequency, each point and each object."""
-MODES = 2**21
-"""Frequencies of a grid up to which finufft is used: its memory is 110 bytes for each."""
+MODE_BYTES = 110
+"""Memory of finufft for each frequency, in each thread."""
 STRETCH = 2**14
 """Samples of a grid whose candidates are looked for at once."""
 LARGEST = 1e150
@@ -47,11 +47,14 @@ def sources() -> tuple[Any, Any]:
     return interpreted(search), interpreted(conclude)
 
 
-def first(n: NDArray[Any], nf: NDArray[Any], regular: bool) -> tuple[int, NDArray[np.float64]]:
-    """Method of a first answer, and expected seconds of objects of ``n`` points and ``nf`` frequencies."""
+def first(n: NDArray[Any], nf: NDArray[Any], modes: int) -> tuple[int, NDArray[np.float64]]:
+    """Method of a first answer, and expected seconds of objects of ``n`` points and ``nf`` frequencies.
+
+    finufft is used for regular grids of up to ``modes`` frequencies.
+    """
     exact = PAIR * n * nf + FREQUENCY * nf + OBJECT
     fast = MODE * nf + POINT * n + REFINED + LOADED / len(n)
-    if regular and nf.max() <= MODES and fast.sum() < exact.sum():
+    if nf.max() <= modes and fast.sum() < exact.sum():
         return FINUFFT, fast
     return DIRECT, exact
 
