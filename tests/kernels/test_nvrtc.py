@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 
+from skysieve.core.gpu.source import COMPILE_OPTIONS
 from tests.kernels import nvrtc
 from tests.kernels.nvrtc import compile_for, nvrtc_version, package_sources, usage
 
@@ -45,7 +46,8 @@ def test_header_block(source):
 @pytest.mark.half
 @pytest.mark.parametrize(("source", "build", "arch"), _cases())
 def test_compiles_within_budget(source, build, arch):
-    found = compile_for(source.assemble(build), source.name, arch, source.options)
+    """Without the division of the work among threads, which makes registers and spills differ from time to time."""
+    found = compile_for(source.assemble(build), source.name, arch, COMPILE_OPTIONS)
     assert set(found) == set(source.kernels)
     budgets = [b for b in source.budgets if b.build == build]
     for limit in budgets:
