@@ -49,7 +49,7 @@ FIRST_SECONDS = 2.0
 FIRST_BYTES = 512 << 20
 """Memory of first answers, if none is given."""
 SERIES_SECONDS = 2.0
-"""Seconds of series that count as one of these: their search takes twice as long to compile."""
+"""Seconds of first answers of series that count as one second: their search takes twice as long to compile."""
 KEPT_BYTES = 32 << 20
 
 

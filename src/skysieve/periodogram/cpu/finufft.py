@@ -61,7 +61,7 @@ def steps(df: float, t: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def turns_at(f0: float, df: float, sample: int, t: NDArray[np.float64], code: Code) -> NDArray[np.complex128]:
-    """``exp(2 pi i f t)`` at one sample of a grid.  That is the middle one, round which finufft's modes run."""
+    """``exp(2 pi i f t)`` at a sample of a grid: the middle one, from which finufft counts its modes."""
     c, s = np.empty(len(t)), np.empty(len(t))
     code.cos_sin(*code.grid_point(f0, df, float(sample)), t, 0, len(t), c, s)
     return np.asarray(c + 1j * s)

@@ -22,7 +22,7 @@ MODE, STEP = 0.07e-6, 10e-9
 STRETCH = 2**13
 """Frequencies that are done at once with finufft."""
 FEWEST = 64
-"""Frequencies for which finufft is not used."""
+"""Largest number of frequencies for which finufft is not used."""
 F64 = np.dtype(np.float64)
 
 
@@ -118,7 +118,7 @@ def _exact_powers(
     f0: float, df: float, base: int, m: int, values: Any, t: Any, w: Any, wy: Any, n: int, bands: Any, fit: Any,
     work: Any,
 ) -> None:  # fmt: skip
-    """Without a list of frequencies, only of those whose sums are not trusted."""
+    """Powers from sums by finufft on a regular grid, and of `exact` where these are not trusted or there is no grid."""
     left = np.arange(m)
     if len(values) == 0 and m > FEWEST and len(fit.channel):
         power = _solve(_sums(f0, df, base, m, t, w, wy, bands, fit), fit, NUFFT_LIMIT * np.sqrt(n))
