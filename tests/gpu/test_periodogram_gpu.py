@@ -32,7 +32,9 @@ from skysieve.core.machine import measured
 from skysieve.periodogram.contract import Grids, Output
 from skysieve.periodogram.cuda import calibrate, graphs
 from skysieve.periodogram.cuda import engine as cuda
+from skysieve.periodogram.cuda import worker as cuda_worker
 from skysieve.periodogram.cuda.cost import DEFAULTS
+from skysieve.periodogram.cuda.sinusoid import worker as sinusoid_worker
 
 pytestmark = pytest.mark.gpu
 
@@ -143,6 +145,29 @@ def test_one_launch_serves_rows_wherever_they_lie_on_the_gpu(runtime, cp, monkey
     known = e.workers[0].launches.of(e.workers[0].lanes[0])[-1]
     assert known.replay is not None
     assert not known.rows
+
+
+@pytest.mark.parametrize("power", [True, False])
+@pytest.mark.parametrize("nterms", [1, 2])
+def test_rows_of_long_chunks_are_copied_by_other_threads(runtime, cp, monkeypatch, nterms, power):
+    """The answers are those of rows on the GPU: new light curves of other lengths, and those that come again."""
+    for module in (cuda_worker, sinusoid_worker, graphs):
+        monkeypatch.setattr(module, "MOST_ROWS", 100)
+    for name in ("FEWEST_ROWS", "FEWEST_NEW"):
+        monkeypatch.setattr(cuda, name, 1)
+    monkeypatch.setattr(cuda, "MOST_ROWS", 5 * 120)
+    monkeypatch.setattr(cuda, "MOST_CACHED", 50)
+    monkeypatch.setattr(cuda_worker, "STRAIGHT", 0)
+    grids, e = shared_grid(0.16, STEP, 3000), engine(runtime, nterms=nterms)
+    for n, seed in ((60, 1), (60, 2), (40, 3), (40, 3), (40, 3), (40, 3), (60, 4)):
+        source = batch(log_normal_lengths(n, seed=seed), seed=seed)
+        gone = FlatSource(cp.asarray(source.t), cp.asarray(source.y), cp.asarray(source.dy), source.offsets)
+        out, expected = (
+            run(e, source, grids, power=power),
+            run(engine(runtime, nterms=nterms), gone, grids, power=power),
+        )
+        for name in ("status", "n_used", "span", "peak_index", "peak_power", "peak_frequency", "peak_curvature"):
+            assert np.array_equal(getattr(out, name), getattr(expected, name), equal_nan=name[0] != "n"), name
 
 
 @pytest.mark.parametrize("errors", [True, False])

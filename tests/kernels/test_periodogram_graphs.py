@@ -22,6 +22,7 @@ from skysieve.periodogram.contract import Grids
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.cuda import run as cuda_run
 from skysieve.periodogram.cuda import worker as cuda_worker
+from skysieve.periodogram.cuda.sinusoid import worker as sinusoid_worker
 from skysieve.periodogram.lightcurves.sources import ListSource
 from tests.gpu.batches import batch, default_spec, only_samples, run, shared_grid
 from tests.kernels.shim import ShimRuntime, shim_runtime
@@ -162,6 +163,28 @@ def test_every_run_searches_its_own_rows(graphs, monkeypatch, straight, rows):
     chunks = graphs.events.count("replay")
     assert chunks == 1 if rows == 3000 else chunks > 3
     assert "record" not in graphs.events
+
+
+@pytest.mark.half
+@pytest.mark.parametrize("nterms", [1, slow(2)])
+def test_rows_of_long_chunks_are_copied_by_other_threads(graphs, monkeypatch, nterms):
+    """Before their launch, while another chunk is made: new light curves, and those that come again."""
+    copies = []
+    for module in (cuda_worker, sinusoid_worker):
+        monkeypatch.setattr(module, "MOST_ROWS", 100)
+    for name in ("FEWEST_ROWS", "FEWEST_NEW"):
+        monkeypatch.setattr(cuda, name, 150)
+    monkeypatch.setattr(cuda_worker, "STRAIGHT", 0)
+    kept = engine(graphs, nterms=nterms)
+    start = kept._copier.start
+    monkeypatch.setattr(kept._copier, "start", lambda pairs: copies.append(len(pairs)) or start(pairs))
+    for seed, lengths in enumerate([LENGTHS, LENGTHS[::-1], LENGTHS, LENGTHS]):
+        source, expected = batch(lengths, seed=seed), engine(shim_runtime(), nterms=nterms)
+        same(run(kept, source, GRID), run(expected, source, GRID))
+        long = sum(source.offsets[b] - source.offsets[a] > 100 for a, b in kept._cache._cut[1])
+        assert long > 3
+        assert seed > 1 or copies.count(3) == long
+        copies.clear()
 
 
 def test_every_recorded_launch_keeps_its_own_coefficients(graphs, monkeypatch):

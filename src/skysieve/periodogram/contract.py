@@ -266,9 +266,10 @@ class Output:
     def __getattr__(self, name: str) -> Any:
         """Make the arrays, unless another thread has made them meanwhile."""
         with _MAKING:
-            sizes = self.__dict__.pop("_sizes", None)
+            sizes = self.__dict__.get("_sizes")
             if sizes is not None:
                 self.__dict__.update(_missing(*sizes))
+                del self.__dict__["_sizes"]
         try:
             return self.__dict__[name]
         except KeyError:

@@ -108,6 +108,10 @@ class Copier:
             begun.acquire()
         return work
 
+    def beside(self, work: Callable[[], object]) -> list[Future[Any]]:
+        """Let another thread do ``work``; return what to wait for, which is nothing where there is no other thread."""
+        return [] if self.threads == 1 else [self._threaded().submit(work)]
+
     def _threaded(self) -> ThreadPoolExecutor:
         self._pool = self._pool or ThreadPoolExecutor(self.threads, "skysieve-copy")
         return self._pool

@@ -108,6 +108,8 @@ class ChunkJob:
     host_power: NDArray[Any] | None = None
     results: dict[str, NDArray[Any]] = field(default_factory=dict)
     copies: list[Future[None]] | None = None
+    buffer: str | None = None
+    """The lane's buffer from which the rows are uploaded, where other threads copy them to page-locked memory."""
     signature: tuple[Any, ...] | None = None
     host_rows: dict[str, Any] | None = None
     code: NDArray[np.int32] | None = None
@@ -328,7 +330,7 @@ class JobCache:
             return None
         return job.like(
             t=t, y=y, dy=dy, objects=slice(chunk.start, chunk.stop), device_power=device_power, results={},
-            host_power=None, copies=None, signature=None, host_rows=None, again=True,
+            host_power=None, copies=None, buffer=None, signature=None, host_rows=None, again=True,
         )  # fmt: skip
 
     def drop(self, settings: RunSettings, chunk: Chunk, rows: int) -> None:

@@ -38,12 +38,9 @@ class Recorded(Recording):
 
     def place(self, lane: Lane, host: dict[str, Any]) -> None:
         """Note where rows of the host are expected; the launch before has uploaded the small arrays."""
-        total, start = room_of(host), 0
+        total = room_of(host)
         device, pinned = lane.array(self.data, total, np.uint8), lane.pinned(self.data, total, np.uint8)
-        for name, a in host.items():
-            at = slice(start, start + a.nbytes)
-            self.rows[name] = device[at], pinned[at]
-            start += padded(a.nbytes)
+        self.rows.update({name: (device[at], pinned[at]) for name, at in slices_of(host).items()})
         self.whole = device, pinned
 
 
@@ -82,6 +79,15 @@ def padded(nbytes: int) -> int:
 def room_of(arrays: dict[str, Any]) -> int:
     """Size of a common buffer of arrays."""
     return sum([padded(a.nbytes) for a in arrays.values()])
+
+
+def slices_of(arrays: dict[str, Any]) -> dict[str, slice]:
+    """Where the bytes of each array lie in a common buffer."""
+    slices, start = {}, 0
+    for name, a in arrays.items():
+        slices[name] = slice(start, start + a.nbytes)
+        start += padded(a.nbytes)
+    return slices
 
 
 def bytes_of(a: NDArray[Any]) -> NDArray[np.uint8]:

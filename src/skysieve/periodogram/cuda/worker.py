@@ -26,7 +26,7 @@ from skysieve.periodogram.numerics.peaks import FEW, MORE_TRIES
 
 from . import structs as cs
 from .chunks import ChunkJob
-from .graphs import Launches, Recorded, bytes_of, gathered, padded, place_of, room_of
+from .graphs import MOST_ROWS, Launches, Recorded, bytes_of, gathered, padded, place_of, room_of, slices_of
 from .methods import DeviceChunk, Method, Methods, Sizes
 from .parts import CANDIDATE_BYTES
 
@@ -168,6 +168,28 @@ class Worker(ABC):
             at += padded(a.nbytes)
         return out
 
+    def _data(self, lane: Lane, job: ChunkJob, small: dict[str, Any]) -> dict[str, Any]:
+        """The rows of a chunk and the small arrays of its launch, on the device."""
+        rows = self._placed(lane, job)
+        if job.n_rows <= MOST_ROWS:
+            return self._upload(lane, rows | small)
+        return self._upload_rows(lane, job, rows) | self._upload(lane, small, ".launch")
+
+    def _upload_rows(self, lane: Lane, job: ChunkJob, rows: dict[str, Any]) -> dict[str, Any]:
+        """As `_upload`, for many rows, which `prefetch` may have let other threads copy to page-locked memory."""
+        if job.buffer is None:
+            return self._upload(lane, rows)
+        host = self._host_rows(job)
+        total, slices = room_of(host), slices_of(host)
+        pinned = lane.pinned(self.data_buffer, total, np.uint8, followed=True)
+        for copy in job.copies or ():
+            copy.result()
+        if self.runtime.xp is np:
+            return rows | {name: pinned[slices[name]].view(a.dtype) for name, a in host.items()}
+        start = lane.place(self.data_buffer, total, np.uint8, followed=True).pointer
+        lane.to_device(Place(start, total, 1), pinned)
+        return rows | {name: Place(start + slices[name].start, a.size, a.itemsize) for name, a in host.items()}
+
     def _send(self, lane: Lane, host: dict[str, NDArray[Any]], start: int, pinned: NDArray[np.uint8]) -> None:
         """Copy arrays to the device, one after another from ``start`` on: small ones together, through ``pinned``."""
         room, at, together, straight, long = pinned.data, 0, list[int](), [], []
@@ -284,7 +306,7 @@ class Worker(ABC):
             lane.after_caller()
         known = self.launches.find(lane, self._signature(job)) if job.again else None
         if known is None:
-            self.data_buffer = self.launches.room(lane, job.n_rows)
+            self.data_buffer = job.buffer or self.launches.room(lane, job.n_rows)
             self._launch(lane, job)
             self.launches.keep(lane, self._signature(job), Recorded(lane.generation, job.parts, self.data_buffer))
             job.again = True
@@ -313,16 +335,23 @@ class Worker(ABC):
         return lane.pinned(f"rows.{name}", rows, np.float64)
 
     def prefetch(self, lane: Lane, job: ChunkJob) -> None:
-        """Let other threads copy a chunk's rows to the buffer that its recorded launch reads.
+        """Let other threads copy a chunk's rows to the page-locked buffer that they are uploaded from.
 
         Few rows are left to the driver, whose own copy is faster than one thread's and overlaps its transfer.
         """
-        known = self.launches.find(lane, self._signature(job)) if job.again else None
-        if known is None or known.replay is None:
-            return
         host = self._host_rows(job)
-        if any(a.nbytes > STRAIGHT and not lane.has_pinned(a) for a in host.values()):
-            job.copies = self.copier.start([(known.rows[name][1], bytes_of(a)) for name, a in host.items()])
+        if not any(a.nbytes > STRAIGHT and not lane.has_pinned(a) for a in host.values()):
+            return
+        known = self.launches.find(lane, self._signature(job)) if job.again else None
+        if known is not None and known.replay is not None:
+            places = {name: known.rows[name][1] for name in host}
+        elif known is None and job.n_rows > MOST_ROWS:
+            job.buffer = self.launches.room(lane, job.n_rows)
+            pinned = lane.pinned(job.buffer, room_of(host), np.uint8, followed=True)
+            places = {name: pinned[at] for name, at in slices_of(host).items()}
+        else:
+            return
+        job.copies = self.copier.start([(places[name], bytes_of(a)) for name, a in host.items()])
 
     def _host_rows(self, job: ChunkJob) -> dict[str, Any]:
         """The rows that are in host memory."""

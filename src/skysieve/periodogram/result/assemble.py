@@ -68,15 +68,13 @@ def assemble(
         index = np.where(index < 0, -1, frequencies.first[index])
     square, weight, n_used = (np.asarray(a)[:, None] for a in (output.mean_square, output.weight, output.n_used))
     power = normalize(output.peak_power, normalization, square, weight, n_used)
-    with np.errstate(divide="ignore", over="ignore"):
-        period = 1.0 / output.peak_frequency
     pick: Any = 0 if single else slice(None)
     about = output.peak_power, output.peak_curvature, square, weight, n_used
-    peaks = Peaks.without_errors(
+    peaks = Peaks.found(
         index[pick],
         units.with_frequency(output.peak_frequency[pick]),
-        units.with_time(period[pick]),
         attach(power[pick], unit),
+        partial(_periods, output.peak_frequency, pick, units),
         partial(_errors, about, parameters, has_dy, output.peak_frequency, pick, units),
     )
     searched = output.method[output.status == OK] if np.count_nonzero(output.status) else output.method
@@ -111,6 +109,12 @@ def assemble(
         power_unit=unit,
         nterms=nterms,
     )
+
+
+def _periods(frequency: Any, pick: Any, units: Units) -> Any:
+    """Periods of every peak."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return units.with_time((1.0 / frequency)[pick])
 
 
 def _errors(

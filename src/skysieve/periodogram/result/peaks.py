@@ -93,22 +93,31 @@ class Peaks:
     period_error: Any
 
     @classmethod
-    def without_errors(
-        cls, index: NDArray[np.int64], frequency: Any, period: Any, power: Any, errors: Callable[[], tuple[Any, Any]]
+    def found(
+        cls,
+        index: NDArray[np.int64],
+        frequency: Any,
+        power: Any,
+        period: Callable[[], Any],
+        errors: Callable[[], tuple[Any, Any]],
     ) -> Peaks:
-        """Peaks whose errors ``errors()`` returns, of frequency and period, when one of them is first asked for."""
+        """Peaks whose periods, and errors of frequency and period, are computed when they are first asked for."""
         peaks = object.__new__(cls)
-        peaks.__dict__.update(index=index, frequency=frequency, period=period, power=power, _errors=errors)
+        peaks.__dict__.update(index=index, frequency=frequency, power=power, _period=period, _errors=errors)
         return peaks
 
     def __getattr__(self, name: str) -> Any:
-        """Errors that are not computed yet; other attributes do not exist."""
-        errors = self.__dict__.get("_errors")
-        if errors is None or name not in ("frequency_error", "period_error"):
+        """What is not computed yet; other attributes do not exist."""
+        made = self.__dict__
+        if name == "period" and (period := made.get("_period")):
+            made["period"] = period()
+            made.pop("_period", None)
+        elif name in ("frequency_error", "period_error") and (errors := made.get("_errors")):
+            made["frequency_error"], made["period_error"] = errors()
+            made.pop("_errors", None)
+        if name not in made:  # another thread may have computed it meanwhile
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.__dict__["frequency_error"], self.__dict__["period_error"] = errors()
-        self.__dict__.pop("_errors", None)
-        return self.__dict__[name]
+        return made[name]
 
     def __len__(self) -> int:
         return int(self.index.shape[-1])

@@ -81,7 +81,7 @@ class SeriesWorker(Worker):
             cut, arrays = part.method.small_arrays(job, i, self.runtime.device.sm_count)
             small |= arrays
             cuts.append(cut)
-        data = self._upload(lane, {**self._placed(lane, job), **small})
+        data = self._data(lane, job, small)
         info, sizes = lane.array("info", n, cs.INFO), Sizes.of(job)
         values = self._device_values(lane, job.values)
         power = job.device_power if direct_out else lane.array("power64", job.n_powers, np.float64)

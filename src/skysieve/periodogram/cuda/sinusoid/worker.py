@@ -90,7 +90,7 @@ class SinusoidWorker(Worker):
             cut, arrays = part.method.small_arrays(job, i, self.runtime.device.sm_count)
             small |= arrays
             cuts.append(cut)
-        data = self._upload(lane, {**self._placed(lane, job), **small})
+        data = self._data(lane, job, small)
         sizes = Sizes.of(job)
         info, peaks = lane.place("info", sizes.objects, cs.INFO), self._candidates(lane, sizes)
         values, power = self._device_values(lane, job.values), job.device_power
