@@ -61,7 +61,7 @@ def test_a_folder_is_one_table_without_the_damaged_file(night, tmp_path):
 def test_several_devices_search_a_file_each(night, tmp_path, monkeypatch):
     """Two at a time, in any order: the table, the folder of parts and the damaged file are as with one device."""
     one = run("search", night, *DMS, "-o", tmp_path / "one.csv", code=FAILED_SOME)
-    monkeypatch.setattr(several, "devices_for", lambda device, files: ["cpu", "cpu"] if files > 1 else [device])
+    monkeypatch.setattr(several, "devices_for", lambda device, files: ["cpu", "cpu"] if len(files) > 1 else [device])
     two = run("search", night, *DMS, "-o", tmp_path / "two.csv", "--resume", code=FAILED_SOME)
     assert rows(tmp_path / "two.csv") == rows(tmp_path / "one.csv")
     assert sorted(two.replace("two", "one").splitlines()) == sorted(one.splitlines())
@@ -90,13 +90,18 @@ def test_results_come_in_order_from_devices_that_work_at_once():
     assert set(used) == {"a", "b"}
 
 
-def test_one_gpu_or_file_has_no_threads(monkeypatch):
+def test_gpus_that_search_files(monkeypatch, tmp_path):
+    """One for one file or few data; a file that does not exist is reported later."""
+    monkeypatch.setattr(several, "BYTES_EACH", 100)
+    files = [tmp_path / f"{i}.fil" for i in range(6)]
+    for file in files[:5]:
+        file.write_bytes(bytes(60))
     gpus = [Device("cuda", i, "a GPU", 1 << 30, (9, 0), 100) for i in range(3)]
     monkeypatch.setattr(several, "resolve", lambda device: gpus if device == "cuda:all" else gpus[:1])
     asked = [("cuda:all", 5), ("cuda:all", 2), ("cuda:all", 1), ("cuda:1", 5), ("auto", 5), ("cpu", 5)]
-    assert [several.devices_for(*a) for a in asked] == [
-        ["cuda:0", "cuda:1", "cuda:2"], ["cuda:0", "cuda:1"], ["cuda:all"], ["cuda:1"], ["auto"], ["cpu"]
-    ]  # fmt: skip
+    found = [several.devices_for(device, files[:n]) for device, n in asked]
+    assert found == [["cuda:0", "cuda:1", "cuda:2"], ["cuda:0", "cuda:1"], ["cuda:all"], ["cuda:1"], ["auto"], ["cpu"]]
+    assert several.devices_for("cuda:all", [files[0], files[5]]) == ["cuda:0"]
 
 
 @pytest.mark.parametrize("ending", ["ecsv", "json", "parquet"])

@@ -186,7 +186,9 @@ def search_each(
                 messages.say(f"{where(number)}: was finished before, {len(before)} candidates")
             else:
                 left[number] = part
-        results = stack.enter_context(closing(results_of(searched, list(left), devices_for(device, len(left)))))
+        devices = devices_for(device, [files[number] for number in left])
+        messages.detail(f"{len(left)} files are searched by {', '.join(devices)}")
+        results = stack.enter_context(closing(results_of(searched, list(left), devices)))
         for (number, part), result in zip(left.items(), results, strict=True):
             try:
                 one = result()
@@ -220,16 +222,23 @@ def search_each(
 
 FILE_ERRORS = OSError, ValueError, ArithmeticError, MemoryError
 """Errors of a file, after which the next file is searched."""
+BYTES_EACH = 4e9
+"""Bytes of files for each further GPU.  Its first search begins 0.4 s later, and the GPUs share Python's lock: on two
+H200s eight files of 0.24 GB take 2.39 s instead of 2.29, and eight of 0.96 GB with a pulse each second 3.6 instead of
+4.4."""
 AHEAD = 2
 """Files for each GPU that are searched or wait for the files before them to be written."""
 
 
-def devices_for(device: str, files: int) -> list[str]:
-    """The devices that search a file each: those of the request, or all its GPUs where there are several files."""
-    if files < 2 or device in ("auto", "cpu"):
+def devices_for(device: str, files: Sequence[Path]) -> list[str]:
+    """The devices that search a file each: those of the request, or as many of its GPUs as help with these files."""
+    if len(files) < 2 or device in ("auto", "cpu"):
         return [device]
     gpus = resolve(device)
-    return [f"cuda:{gpu.index}" for gpu in gpus[:files]] if len(gpus) > 1 else [device]
+    if len(gpus) == 1:
+        return [device]
+    most = 1 + int(sum(file.stat().st_size for file in files if file.exists()) / BYTES_EACH)
+    return [f"cuda:{gpu.index}" for gpu in gpus[: min(most, len(files))]]
 
 
 def results_of(
