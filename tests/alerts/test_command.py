@@ -345,8 +345,11 @@ def test_a_store_that_another_program_has_locked(tmp_path, monkeypatch):
     ],
 )
 def test_wrong_arguments(tmp_path, monkeypatch, arguments, message):
+    """They leave no store."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").touch()
     assert message in run(*arguments, code=2).replace("\n", " ")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_outputs_are_not_replaced_without_being_asked(tmp_path):

@@ -251,18 +251,18 @@ def alerts(
                 nterms=nterms, min_rows=min_rows, forced=not no_forced, device=device, threads=threads, memory=memory,
             )
         )  # fmt: skip
+        of_files = None if kafka is not None else FileSource(paths, decoder, messages.say, watch=watch)
         try:
             kept = stack.enter_context(Store(store, search.settings))
             if output is not None:
                 check_output(output, overwrite or kept.table == output.resolve())
                 kept.table = output.resolve()
             source: Source
-            if kafka is None:
-                source = FileSource(paths, decoder, messages.say, watch=watch)
-                failed = source.failed
+            if of_files is not None:
+                source, failed = of_files, of_files.failed
             else:
                 source = KafkaSource(
-                    kafka, str(topic), group, decoder, messages.say, from_end=from_end, stop_at_end=stop_at_end,
+                    str(kafka), str(topic), group, decoder, messages.say, from_end=from_end, stop_at_end=stop_at_end,
                     options=options,
                 )  # fmt: skip
             sink = None if to_topic is None else KafkaSink(str(kafka), to_topic, messages.say, options)
