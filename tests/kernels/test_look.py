@@ -44,6 +44,7 @@ class Held:
         return rows, (self.gone if len(self.gone) == 1 else self.gone[start:stop]).copy()
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("slices", [1, 3])
 @pytest.mark.parametrize(("dtype", "by_channel"), [(np.uint8, True), (np.uint8, False), (np.float32, True)])
 @pytest.mark.parametrize("size", [1, 5])

@@ -10,6 +10,7 @@ import pytest
 
 import skysieve
 from skysieve.core.cpu.jit import interpreted
+from skysieve.core.tasks import job_share, part_of_a_job
 from skysieve.periodogram import lombscargle, lombscargle_multiband
 from skysieve.periodogram.cpu import engine, peaks, prepare, search, vectors
 from skysieve.periodogram.cpu.fourier import search as fourier_search
@@ -169,27 +170,125 @@ def test_large_jobs_and_chosen_methods_are_not_summed_one_by_one(cold):
     assert set(np.atleast_1d(lombscargle(*curve(), **GRID).method)) == {"nufft"}
 
 
+@pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("has_dy", [True, False])
-def test_rows_are_prepared_by_the_interpreter_with_the_same_bits(has_dy):
+def test_rows_are_prepared_by_numpy_as_by_the_kernel(has_dy, center):
+    """The same rows, in the same order; sums are added in another order."""
     rng = np.random.default_rng(8)
-    n, objects = 60, 6
-    t = rng.uniform(0, 50, n)
-    t[10:14] = t[10]  # equal times
-    y, dy = rng.standard_normal(n) + 1e9, rng.uniform(0.1, 1, n)
-    t[3], y[15], dy[31] = np.nan, np.inf, -1.0
-    y[40:50] = 2.0
-    y[50:] *= 1e200
-    offsets = np.linspace(0, n, objects + 1).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum([*rng.integers(0, 5, 12), *rng.integers(30, 90, 24)])])
+    n, objects = int(offsets[-1]), len(offsets) - 1
+    t, y, dy = rng.uniform(0, 50, n), rng.standard_normal(n), rng.uniform(0.1, 1, n)
+    parts = [slice(*offsets[i : i + 2]) for i in range(objects)]
+    for own in parts[::2]:
+        t[own] = np.sort(t[own])
+    for own in parts[1::4]:
+        t[own] = np.round(t[own])  # equal times
+    y[parts[14]], t[parts[15]], y[parts[16]] = 2.0, 3.0, 0.0
+    y[parts[17]] *= 1e200
+    y[parts[18]] += 1e9
+    t[parts[19]] = rng.choice([-1e308, 1e308], len(t[parts[19]]))
+    dy[parts[20]] *= np.geomspace(1, 1e300, len(t[parts[20]]))
+    dy[parts[21]][3] = -1.0
+    dy[parts[22]][1:] = 1e200  # only one row has weight
+    t[parts[23]] *= 1e-300
+    for bad in (parts[24], parts[25], parts[26]):
+        t[bad][3], y[bad][5], dy[bad][7] = np.nan, np.inf, np.nan
 
     def run(function):
         out = [np.zeros(n) for _ in range(3)]
         each = [np.zeros(objects, np.int64), np.zeros(objects), np.zeros(objects), np.zeros(objects, np.uint8)]
         more = [np.ones(objects), np.ones(objects)]
-        function(t, y, dy if has_dy else t[:0], has_dy, offsets, 0, objects, 3, True, *out, *each, *more)
-        return out + each + more
+        function(t, y, dy if has_dy else t[:0], has_dy, offsets, 0, objects, 3, center, *out, *each, *more)
+        good = np.repeat(each[3] == prepare.OK, np.diff(offsets))
+        return [a * good for a in out], each, more
 
-    for a, b in zip(run(prepare.prepare), run(interpreted(prepare.prepare)), strict=True):
+    (kernel, each, more), (numpy, same, close) = run(prepare.prepare), run(interpreted(prepare.prepare))
+    for a, b in zip(each, same, strict=True):
         assert a.tobytes() == b.tobytes()
+    assert kernel[0].tobytes() == numpy[0].tobytes()
+    assert len(np.unique(each[3])) >= 5 + has_dy
+    for a, b in zip([*kernel[1:], *more], [*numpy[1:], *close], strict=True):
+        assert np.allclose(a, b, rtol=1e-13, atol=2e-14)
+
+    def look(function):
+        out = [np.zeros(objects, np.int64), np.zeros(objects), np.zeros(objects), np.zeros(objects, np.uint8)]
+        function(t, y, dy if has_dy else t[:0], has_dy, offsets, 0, objects, 3, center, *out)
+        return b"".join(a.tobytes() for a in out)
+
+    assert look(prepare.scan) == look(interpreted(prepare.scan))
+
+
+def test_nan_powers_are_found():
+    power = np.array([1.0, np.nan, 2.0, np.nan, np.nan])
+    for function in (search.next_missing, interpreted(search.next_missing), vectors._next_missing):
+        places, k = [], function(power, 0, 5)
+        while k < 5:
+            places.append(k)
+            k = function(power, k + 1, 5)
+        assert places == [1, 3, 4]
+        assert function(power, 2, 3) == 3
+
+
+def test_low_candidates_are_dropped_as_by_the_kernel():
+    rng = np.random.default_rng(2)
+    for trial in range(40):
+        found = np.zeros((400, 4))
+        found[:, 0], found[:, 2] = np.arange(400), np.round(rng.exponential(size=400), 2)
+        outcomes = []
+        for function in (interpreted(peaks.drop_low).__wrapped__, vectors._drop_low):
+            rows, state, chosen = found.copy(), np.zeros(4), np.zeros(5 + trial, np.int64)
+            state[peaks.FLOOR] = -np.inf
+            kept = function(rows, 300 + trial, np.empty(0), 3.0, 1 + trial % 5, 0.4, chosen, state)
+            outcomes.append((kept, rows[:kept].tobytes(), state.tobytes()))
+        assert outcomes[0] == outcomes[1]
+
+
+def test_a_job_in_parts_is_allowed_as_a_whole(cold):
+    """Of the same light curve once as half and once as a tenth of a job."""
+    lombscargle(*curve(), **GRID)
+    engine.first_answers.seconds = engine.FIRST_SECONDS - 3 * engine.first_answers.seconds
+    for objects, left, method in ((1, 10, "nufft"), (1, 2, "direct")):
+        skysieve.clear_cache()
+        with part_of_a_job(objects, left):
+            assert lombscargle(*curve(), **GRID).method == method
+    assert job_share() == 1
+
+
+def test_the_search_is_compiled_beside_after_a_job(cold, monkeypatch):
+    """Not while parts of the job are left, nor after little work."""
+    given = []
+    monkeypatch.setattr(engine, "compile_beside", lambda *what: given.append(what))
+    lombscargle(*curve(), **GRID)
+    assert given == []
+    monkeypatch.setattr(engine, "BESIDE_SECONDS", 0.0)
+    with part_of_a_job(1, 2):
+        lombscargle(*curve(), **GRID)
+    assert given == []
+    lombscargle(*curve(), dtype="float32", **GRID)
+    assert given == [("from skysieve.periodogram.command.warm_up import later; later('float32')", search.search)]
+
+
+@pytest.mark.slow
+def test_what_is_compiled_beside_serves_the_next_process(tmp_path):
+    environment = {**os.environ, "SKYSIEVE_CACHE_DIR": str(tmp_path)}
+    ask = """
+from skysieve.core.cpu import jit
+from skysieve.periodogram.cpu import prepare, search
+print(*(jit.is_ready(f) for f in (prepare.prepare, search.search, search.conclude)))
+"""
+    for code in (engine.LATER.format("float64"), ask):
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 3
+
+
+def test_grids_of_nearly_the_same_length_share_a_plan(cold):
+    """Their powers are those of plans of their own."""
+    for nf in (99_000, 99_997, 100_001):
+        found = lombscargle(*curve(150), **{**FINE, "nf": nf})
+        assert found.method == "finufft"
+        other = lombscargle(*curve(150), method="direct", **{**FINE, "nf": nf})
+        assert np.allclose(found.power, other.power, rtol=0, atol=1e-9)
+        skysieve.clear_cache()
 
 
 def test_peaks_of_both_types_are_refined_by_the_same_code():

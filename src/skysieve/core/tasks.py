@@ -9,12 +9,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from .progress import Progress, Reporter
 
-__all__ = ["Ahead", "TaskPool", "in_parallel", "usable_cores"]
+__all__ = ["Ahead", "TaskPool", "in_parallel", "job_share", "part_of_a_job", "usable_cores"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -26,6 +28,27 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+_share: ContextVar[float] = ContextVar("share of the job", default=1.0)
+
+
+@contextmanager
+def part_of_a_job(objects: int, left: int) -> Iterator[None]:
+    """Say in a ``with`` block that a call works on ``objects`` of the ``left`` objects of a job.
+
+    What is prepared once for many calls can then be chosen for all of them (`job_share`).
+    """
+    token = _share.set(objects / left if left else 1.0)
+    try:
+        yield
+    finally:
+        _share.reset(token)
+
+
+def job_share() -> float:
+    """Return which share of what is left of the job the present call is: 1 outside `part_of_a_job`."""
+    return _share.get()
 
 
 class TaskPool:

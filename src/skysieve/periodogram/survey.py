@@ -16,7 +16,7 @@ import numpy as np
 
 from skysieve.core.arrays import Words, joined
 from skysieve.core.errors import format_bytes
-from skysieve.core.tasks import usable_cores
+from skysieve.core.tasks import part_of_a_job, usable_cores
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import power_at
 from skysieve.periodogram.contract import BAND_MODELS, METHODS, Status
@@ -400,7 +400,8 @@ def search(
                     part = piece.part(start, stop)
                     part = part if prepare is None else prepare(part)
                     t, y, dy, offsets = part.t, part.y, part.dy, part.offsets
-                    with warnings.catch_warnings(record=True) as caught:
+                    share = part_of_a_job(stop - start, total - done - start)
+                    with warnings.catch_warnings(record=True) as caught, share:
                         warnings.simplefilter("always")
                         result: LombScargleResult
                         if several is not None:

@@ -51,7 +51,7 @@ from numba.core.typed_passes import NativeLowering
 
 import skysieve
 from skysieve.core.files import cache_folder, written
-from skysieve.core.tasks import usable_cores
+from skysieve.core.tasks import job_share, usable_cores
 
 __all__ = [
     "ZERO",
@@ -312,14 +312,28 @@ def in_interpreter(replaced: Any) -> Callable[[Callable[..., Any]], Callable[...
 _replacements: dict[int, tuple[Any, Callable[..., Any]]] = {}
 
 
-@functools.cache
 def interpreted(kernel: Any) -> Callable[..., Any]:
-    """Return the source of a function of `njit` for the interpreter.
+    """Return the source of a function of `njit` for the interpreter, without warnings of NumPy's.
 
     It calls the source of the functions that it calls, or what `in_interpreter` gives in their place.
     """
-    if kernel.__class__ is not _Kernel:
-        return kernel  # type: ignore[no-any-return]
+    return kernel if kernel.__class__ is not _Kernel else _quiet(kernel)
+
+
+@functools.cache
+def _quiet(kernel: _Kernel) -> Callable[..., Any]:
+    source = _source(kernel)
+
+    @functools.wraps(source)
+    def run(*args: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return source(*args)
+
+    return run
+
+
+@functools.cache
+def _source(kernel: _Kernel) -> Callable[..., Any]:
     function = kernel.py_func
     around = dict(function.__globals__)
     source = FunctionType(function.__code__, around, function.__name__, function.__defaults__, function.__closure__)
@@ -328,14 +342,8 @@ def interpreted(kernel: Any) -> Callable[..., Any]:
         if id(called) in _replacements:
             around[name] = _replacements[id(called)][1]
         elif isinstance(called, _Kernel):
-            around[name] = interpreted(called)
-
-    @functools.wraps(function)
-    def run(*args: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return source(*args)
-
-    return run
+            around[name] = _source(called)
+    return source
 
 
 class FirstAnswers:
@@ -358,8 +366,11 @@ class FirstAnswers:
         self.limit, self.seconds = limit, 0.0
 
     def take(self, seconds: float) -> bool:
-        """Return whether an answer may take so long, and count it then."""
-        if not self.allowed or self.seconds + seconds > self.limit:
+        """Return whether an answer may take so long, and count it then.
+
+        Of a job in parts, all that are left must be allowed (`tasks.part_of_a_job`).
+        """
+        if not self.allowed or self.seconds + seconds / job_share() > self.limit:
             return False
         self.seconds += seconds
         return True

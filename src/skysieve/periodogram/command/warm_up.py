@@ -5,12 +5,14 @@ Each use calls functions that share compiled code: two processes would compile t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.cpu import jit
 from skysieve.periodogram.api import lombscargle
 from skysieve.periodogram.cpu import aliases
 from skysieve.periodogram.multiband import lombscargle_multiband
@@ -54,6 +56,14 @@ def series(device: str) -> None:
         made = _curves(objects)
         made["bands"] = np.arange(len(made["t"])) % 2
         lombscargle_multiband(**made, **more, **given)
+
+
+def later(dtype: Literal["float64", "float32"]) -> None:
+    """Compile the search of one term, with low priority: the process that wants it has other work meanwhile."""
+    if hasattr(os, "nice"):
+        os.nice(10)
+    jit.compile_all()
+    lombscargle(**_curves(OBJECTS), n_peaks=5, device="cpu", dtype=dtype, threads=1, method="nufft", return_power=False)
 
 
 USES: dict[str, Callable[[str], None]] = {

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.cpu.jit import FirstAnswers, interpreted_if_small, read_only
+from skysieve.core.cpu.jit import FirstAnswers, compile_beside, interpreted_if_small, read_only
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
-from skysieve.core.tasks import TaskPool
+from skysieve.core.tasks import TaskPool, job_share
 from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec, for_each
 from skysieve.periodogram.numerics import nufft
 from skysieve.periodogram.numerics.fourier import Model
@@ -33,8 +33,8 @@ CHUNK_BYTES = 64 << 20
 ROW_BYTES = 48
 """Bytes of a row: t, y, dy as read (if copied), and t, w, w y as prepared."""
 MAX_OBJECTS = 65536
-STEPS = 60
-"""Operations on one row in `prepare`, and at most in `scan`."""
+STEPS, ROW_STEPS = 150, 0.15
+"""Microseconds of `prepare`, and at most of `scan`, by the interpreter: for an object and for a row."""
 GUARD = {np.dtype(np.float64): 0.15, np.dtype(np.float32): 0.3}
 """Powers with CC SS - CS^2 below this over the square root of the number of points are computed again by exact sums.
 The error of a power is that of the sums over CC SS - CS^2; without a guard, error times CC SS - CS^2 times the square
@@ -44,12 +44,16 @@ DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
 """As `GUARD`, for direct sums, which have rounding errors only."""
 WORTH_SPLITTING = 1.5e-3
 """Seconds of an object below which several threads are not faster than one."""
-FIRST_SECONDS = 2.0
-"""Time of first answers without compiled code in one process, after which the search is compiled: that takes longer."""
+FIRST_SECONDS = 7.0
+"""Processor time of first answers without compiled code in one process, after which the search is compiled: that takes
+longer."""
+BESIDE_SECONDS = 1.0
+"""After so much of it, when a job is done, another process compiles the search for later ones."""
+LATER = "from skysieve.periodogram.command.warm_up import later; later('{}')"
 FIRST_BYTES = 512 << 20
 """Memory of first answers, if none is given."""
-SERIES_SECONDS = 2.0
-"""Seconds of first answers of series that count as one second: their search takes twice as long to compile."""
+SERIES_SECONDS = 4 / 7
+"""Seconds of first answers of series that count as one second."""
 KEPT_BYTES = 32 << 20
 
 
@@ -131,7 +135,7 @@ class Engine:
             t, y, dy, offsets = source.read(start, stop)
             t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
             views = [a[start:stop] for a in (used, t_min, span, status)]
-            run = interpreted_if_small(scan, STEPS * len(t))
+            run = interpreted_if_small(scan, STEPS * (stop - start) + ROW_STEPS * len(t))
             self._spread(stop - start, lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, *views))  # noqa: B023
         return Scan(used, np.diff(source.offsets) - used, t_min, span, status)
 
@@ -141,6 +145,8 @@ class Engine:
         power_start = grids.offsets(source.n_objects)
         for start, stop in self.chunks(source):
             self._chunk(source, grids, output, power_start, start, stop, reporter)
+        if self.model is None and first_answers.seconds > BESIDE_SECONDS and job_share() == 1:
+            compile_beside(LATER.format(self.dtype.name), search.search)
 
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
@@ -207,7 +213,7 @@ class Engine:
         out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
         t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
         kind = (self.spec.min_points, self.spec.centred)
-        run = interpreted_if_small(prepare, STEPS * rows)
+        run = interpreted_if_small(prepare, STEPS * n + ROW_STEPS * rows)
         self._spread(
             n,
             lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, tt, w, wy, *out, yy, weight),

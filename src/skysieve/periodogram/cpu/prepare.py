@@ -119,66 +119,71 @@ def swap_rows(t, a, b, i, j):
 
 
 @njit(nogil=True, error_model="numpy")
-def prepare(t, y, dy, has_dy, offsets, first, last, fewest, center, tt, w, wy, n_used, t_min, span, status, yy, weight):
-    """Clean objects ``first:last``; object ``i`` fills ``n_used[i]`` rows of tt, w, wy from ``offsets[i]`` on.
+def prepare_object(t, y, dy, has_dy, lo, hi, fewest, center, tt, w, wy):
+    """Clean rows ``lo:hi``: they fill tt, w, wy from ``lo`` on.
 
-    ``yy`` is the weighted mean square of the (centred) y and ``weight`` the sum of 1/dy^2 (N without errors):
-    what the psd normalisation needs.
+    Returns the number of rows, first time, span, status, weighted mean square of the (centred) y and sum of 1/dy^2.
+    """
+    n, t0, span, status, clean = scan_object(t, y, dy, has_dy, lo, hi, fewest, center)
+    if status != OK:
+        return n, t0, span, status, 1.0, 1.0
+    origin = exact_origin(t0, t0 + span)
+    k = lo
+    smallest, largest, biggest = np.inf, 0.0, 0.0
+    for j in range(lo, hi):
+        if np.isfinite(y[j]):
+            biggest = max(biggest, abs(y[j]))
+    shrink = SHRINK if biggest > HUGE else 1.0
+    for j in range(lo, hi):
+        if clean or (np.isfinite(t[j]) and np.isfinite(y[j]) and (not has_dy or np.isfinite(dy[j]))):
+            tt[k] = t[j] - origin
+            wy[k] = y[j] * shrink
+            w[k] = dy[j] if has_dy else 1.0
+            smallest = min(smallest, w[k])
+            k += 1
+    end = lo + n
+    if not clean:
+        sort_rows(tt, wy, w, lo, end)
+    total, weighty = 0.0, 0
+    for j in range(lo, end):
+        r = smallest / w[j]
+        w[j] = r * r
+        total += w[j]
+        weighty += w[j] > 0.0
+    if weighty < 2:  # by the errors, one point alone has weight
+        return n, t0, span, SINGULAR, 1.0, 1.0
+    for j in range(lo, end):
+        w[j] /= total
+    if center:
+        # a mean of 1e9 standard deviations is rounded to 1e-7 of one: the second round removes that
+        for _ in range(2):
+            mean = 0.0
+            base = wy[lo]  # a first guess keeps the sum small when y has a large offset
+            for j in range(lo, end):
+                mean += w[j] * (wy[j] - base)
+            mean += base
+            for j in range(lo, end):
+                wy[j] -= mean
+    for j in range(lo, end):
+        largest = max(largest, abs(wy[j]))
+    square = 0.0
+    for j in range(lo, end):
+        wy[j] /= largest
+        square += w[j] * wy[j] * wy[j]
+    if not square > 0.0:  # y differs only in points without weight
+        return n, t0, span, CONSTANT, 1.0, 1.0
+    for j in range(lo, end):
+        wy[j] *= w[j] / np.sqrt(square)
+    return n, t0, span, OK, square * (largest / shrink) * (largest / shrink), total / (smallest * smallest)
+
+
+@njit(nogil=True, error_model="numpy")
+def prepare(t, y, dy, has_dy, offsets, first, last, fewest, center, tt, w, wy, n_used, t_min, span, status, yy, weight):
+    """`prepare_object` of objects ``first:last``; object ``i`` fills ``n_used[i]`` rows from ``offsets[i]`` on.
+
+    ``yy`` and ``weight`` are what the psd normalisation needs.
     """
     for i in range(first, last):
-        lo, hi = offsets[i], offsets[i + 1]
-        n, t0, span[i], status[i], clean = scan_object(t, y, dy, has_dy, lo, hi, fewest, center)
-        n_used[i], t_min[i] = n, t0
-        if status[i] != OK:
-            continue
-        origin = exact_origin(t0, t0 + span[i])
-        k = lo
-        smallest, largest, biggest = np.inf, 0.0, 0.0
-        for j in range(lo, hi):
-            if np.isfinite(y[j]):
-                biggest = max(biggest, abs(y[j]))
-        shrink = SHRINK if biggest > HUGE else 1.0
-        for j in range(lo, hi):
-            if clean or (np.isfinite(t[j]) and np.isfinite(y[j]) and (not has_dy or np.isfinite(dy[j]))):
-                tt[k] = t[j] - origin
-                wy[k] = y[j] * shrink
-                w[k] = dy[j] if has_dy else 1.0
-                smallest = min(smallest, w[k])
-                k += 1
-        end = lo + n
-        if not clean:
-            sort_rows(tt, wy, w, lo, end)
-        total, weighty = 0.0, 0
-        for j in range(lo, end):
-            r = smallest / w[j]
-            w[j] = r * r
-            total += w[j]
-            weighty += w[j] > 0.0
-        if weighty < 2:  # by the errors, one point alone has weight
-            status[i] = SINGULAR
-            continue
-        for j in range(lo, end):
-            w[j] /= total
-        if center:
-            # a mean of 1e9 standard deviations is rounded to 1e-7 of one: the second round removes that
-            for _ in range(2):
-                mean = 0.0
-                base = wy[lo]  # a first guess keeps the sum small when y has a large offset
-                for j in range(lo, end):
-                    mean += w[j] * (wy[j] - base)
-                mean += base
-                for j in range(lo, end):
-                    wy[j] -= mean
-        for j in range(lo, end):
-            largest = max(largest, abs(wy[j]))
-        square = 0.0
-        for j in range(lo, end):
-            wy[j] /= largest
-            square += w[j] * wy[j] * wy[j]
-        if not square > 0.0:  # y differs only in points without weight
-            status[i] = CONSTANT
-            continue
-        for j in range(lo, end):
-            wy[j] *= w[j] / np.sqrt(square)
-        yy[i] = square * (largest / shrink) * (largest / shrink)
-        weight[i] = total / (smallest * smallest)
+        n_used[i], t_min[i], span[i], status[i], yy[i], weight[i] = prepare_object(
+            t, y, dy, has_dy, offsets[i], offsets[i + 1], fewest, center, tt, w, wy
+        )

@@ -72,6 +72,14 @@ def least_distance(curves, grid, i, df):
 
 
 @njit(nogil=True, error_model="numpy")
+def next_missing(block, k, n):
+    """Place of the first NaN from ``k`` on among ``n`` powers; n where there is none."""
+    while k < n and not np.isnan(block[k]):
+        k += 1
+    return k
+
+
+@njit(nogil=True, error_model="numpy")
 def deliver(
     block,
     n,
@@ -102,13 +110,13 @@ def deliver(
     if flagged is not None and flagged:
         lo = curves.start[i]
         hi = lo + curves.n_used[i]
-        for k in range(n):
-            if np.isnan(block[k]):
-                f, f_low = grid_point(f0, df, np.float64(base + k))
-                block[k] = exact_power(
-                    f, f_low, curves.t[lo:hi], curves.w[lo:hi], curves.wy[lo:hi], hi - lo, floating_mean, work.c,
-                    work.s,
-                )  # fmt: skip
+        k = next_missing(block, 0, n)
+        while k < n:
+            f, f_low = grid_point(f0, df, np.float64(base + k))
+            block[k] = exact_power(
+                f, f_low, curves.t[lo:hi], curves.w[lo:hi], curves.wy[lo:hi], hi - lo, floating_mean, work.c, work.s
+            )  # fmt: skip
+            k = next_missing(block, k + 1, n)
     if answers.power.shape[0] > 0:
         normalize(block, n, form, curves.scale[i], answers.power, answers.power_start[i] + base)
     found, count = find_candidates(block, n, base, state, found, count)

@@ -18,8 +18,24 @@ from .climb import slope_sums
 from .comb_simd import fma, outline
 from .direct import TWO_PI, centred_sums, cos_sin, exact_power, grid_point, select, weighted_sums
 from .finufft import Code
-from .peaks import FLOOR, HERE, LEFT, choose, find_candidates, grow
-from .search import conclude, exact_powers, normalize, search, sums_to_powers, whole_object
+from .peaks import FLOOR, FULL, HERE, LEFT, LIMIT, choose, drop_low, find_candidates, grow
+from .prepare import (
+    BAD_ERRORS,
+    BAD_GRID,
+    CONSTANT,
+    EMPTY,
+    EQUAL,
+    HUGE,
+    OK,
+    SHORTEST_SPAN,
+    SHRINK,
+    SINGULAR,
+    TOO_FEW,
+    exact_origin,
+    prepare_object,
+    scan_object,
+)
+from .search import conclude, exact_powers, next_missing, normalize, search, sums_to_powers, whole_object
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -146,6 +162,68 @@ def _exact_powers(
         work.block[first : first + count] = interpreted(exact_power)(f, f_low, t, w, wy, n, floating_mean, c, s)
 
 
+def _rows(t: Any, y: Any, dy: Any, has_dy: bool, lo: int, hi: int) -> tuple[Any, Any, Any, Any]:
+    """Rows of an object, with errors of 1 where there are none, and which of them are finite."""
+    a, b = t[lo:hi], y[lo:hi]
+    e = dy[lo:hi] if has_dy else np.ones(hi - lo)
+    return a, b, e, np.isfinite(a) & np.isfinite(b) & np.isfinite(e)
+
+
+@in_interpreter(scan_object)
+def _scan_object(t: Any, y: Any, dy: Any, has_dy: bool, lo: int, hi: int, fewest: int, center: bool) -> Any:
+    a, b, e, good = _rows(t, y, dy, has_dy, lo, hi)
+    if not good.all():
+        a, b, e = a[good], b[good], e[good]
+    n = len(a)
+    if n == 0:
+        return 0, np.nan, np.nan, EMPTY, False
+    first, last = a.min(), a.max()
+    status = OK
+    if (e <= 0).any():
+        status = BAD_ERRORS
+    elif n < fewest:
+        status = TOO_FEW
+    elif not last - first >= SHORTEST_SPAN:
+        status = EQUAL
+    elif not np.isfinite(last - first):
+        status = BAD_GRID
+    elif (b == b[0]).all() and (center or b[0] == 0.0):
+        status = CONSTANT
+    return n, first, last - first, status, n == hi - lo and bool((a[1:] > a[:-1]).all())
+
+
+@in_interpreter(prepare_object)
+def _prepare_object(
+    t: Any, y: Any, dy: Any, has_dy: bool, lo: int, hi: int, fewest: int, center: bool, tt: Any, w: Any, wy: Any
+) -> Any:
+    n, t0, span, status, clean = _scan_object(t, y, dy, has_dy, lo, hi, fewest, center)
+    if status != OK:
+        return n, t0, span, status, 1.0, 1.0
+    a, b, e, good = _rows(t, y, dy, has_dy, lo, hi)
+    shrink = SHRINK if abs(b[np.isfinite(b)]).max() > HUGE else 1.0
+    a, b = a[good] - interpreted(exact_origin)(t0, t0 + span), b[good] * shrink
+    e = e[good]
+    if not clean:
+        order = np.lexsort((e, b, a))
+        a, b, e = a[order], b[order], e[order]
+    smallest = e.min()
+    weights = (smallest / e) ** 2
+    total = weights.sum()
+    if np.count_nonzero(weights) < 2:
+        return n, t0, span, SINGULAR, 1.0, 1.0
+    weights /= total
+    for _ in range(2 if center else 0):
+        b = b - (b[0] + weights @ (b - b[0]))
+    largest = abs(b).max()
+    b = b / largest
+    square = weights @ (b * b)
+    if not square > 0.0:
+        return n, t0, span, CONSTANT, 1.0, 1.0
+    own = slice(lo, lo + n)
+    tt[own], w[own], wy[own] = a, weights, b * (weights / np.sqrt(square))
+    return n, t0, span, OK, square * (largest / shrink) * (largest / shrink), total / (smallest * smallest)
+
+
 @in_interpreter(sums_to_powers)
 def _sums_to_powers(block: Any, n: int, sums: Any, floating_mean: bool, guard: float) -> Any:
     (ch, sh), (c2, s2) = ((x.real, x.imag) for x in sums[:2])
@@ -157,6 +235,12 @@ def _sums_to_powers(block: Any, n: int, sums: Any, floating_mean: bool, guard: f
     power = (ch * (ss * ch - cs * sh) + sh * (cc * sh - cs * ch)) / det
     block[:n] = np.where(det > guard, power, np.nan)
     return not (det > guard).all()
+
+
+@in_interpreter(next_missing)
+def _next_missing(block: Any, k: int, n: int) -> int:
+    found = np.isnan(block[k:n])
+    return k + int(found.argmax()) if found.any() else n
 
 
 @in_interpreter(normalize)
@@ -210,3 +294,22 @@ def _choose(found: Any, count: int, values: Any, distance: float, wanted: int, s
         if taken <= wanted:
             power[abs(places - places[best]) < distance] = -np.inf
     return taken
+
+
+@in_interpreter(drop_low)
+def _drop_low(
+    found: Any, count: int, values: Any, distance: float, wanted: int, share: float, chosen: Any, state: Any
+) -> int:
+    power, kept, floor = found[:count, 2], count, -np.inf
+    taken = _choose(found, count, values, distance, wanted, share, chosen)
+    if taken >= wanted:
+        floor = min(share * power[chosen[0]], power[chosen[wanted - 1]])
+    if taken == len(chosen):
+        floor = power[chosen[taken - 1]]
+    if floor > -np.inf:
+        state[FLOOR] = floor
+        high = found[:count][power >= floor]
+        kept = len(high)
+        found[:kept] = high
+    state[LIMIT] = 2 * kept + FULL
+    return kept
