@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -218,15 +219,27 @@ def test_rows_are_prepared_by_numpy_as_by_the_kernel(has_dy, center):
     assert look(prepare.scan) == look(interpreted(prepare.scan))
 
 
-def test_nan_powers_are_found():
-    power = np.array([1.0, np.nan, 2.0, np.nan, np.nan])
-    for function in (search.next_missing, interpreted(search.next_missing), vectors._next_missing):
-        places, k = [], function(power, 0, 5)
-        while k < 5:
-            places.append(k)
-            k = function(power, k + 1, 5)
-        assert places == [1, 3, 4]
-        assert function(power, 2, 3) == 3
+@pytest.mark.parametrize("n", [3, 40])
+def test_powers_that_are_missing_are_computed_as_by_the_kernel(n):
+    t, y, dy = curve(n)
+    w = dy**-2 / np.sum(dy**-2)
+    wy = w * y
+    found = []
+    for function in (interpreted(search.replace_missing), vectors._replace_missing):
+        power = np.where(np.arange(900) % 7 < 4, np.nan, 2.0)
+        work = SimpleNamespace(c=np.empty(n), s=np.empty(n))
+        function(power, 800, 50, 0.01, 0.003, t - t[0], w, wy, n, True, work)
+        found.append(power)
+    assert np.isnan(found[0][800:]).any()
+    assert (found[0][4:7] == 2).all()
+    assert np.allclose(*found, rtol=0, atol=1e-12, equal_nan=True)
+
+
+def test_objects_of_few_points_count_for_what_they_take(cold):
+    """Most of their powers are computed one by one, and many of their maxima are refined."""
+    n = np.repeat([3, 5, 7, 8, 40], 100)
+    seconds = vectors.first(n, np.full(500, 30_000), 100_000)[1]
+    assert seconds[:400].min() > 5 * seconds[-1]
 
 
 def test_low_candidates_are_dropped_as_by_the_kernel():

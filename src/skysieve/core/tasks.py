@@ -39,7 +39,7 @@ def part_of_a_job(objects: int, left: int) -> Iterator[None]:
 
     What is prepared once for many calls can then be chosen for all of them (`job_share`).
     """
-    token = _share.set(objects / left if left else 1.0)
+    token = _share.set(objects / max(objects, left, 1))
     try:
         yield
     finally:

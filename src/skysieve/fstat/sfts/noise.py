@@ -63,7 +63,10 @@ def noise_floor(sfts: SFTs, window: int = 101, threads: int | None = None) -> ND
     bias = median_bias(int(window))
     n, bins = sfts.data.shape
     if bins < window:
-        raise ValueError(f"window={window}: {sfts.detector} has {bins} bins, expected at least as many")
+        raise ValueError(
+            f"{sfts.detector} has {bins} bins, expected at least {window}: the running median of the noise "
+            f"has window={window}"
+        )
     floor = np.empty((n, bins))
     for start in range(0, n, ROWS):
         data = sfts.data[start : start + ROWS]

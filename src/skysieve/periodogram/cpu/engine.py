@@ -13,7 +13,7 @@ import numpy as np
 from skysieve.core.cpu.jit import FirstAnswers, compile_beside, interpreted_if_small, read_only
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
-from skysieve.core.tasks import TaskPool, job_share
+from skysieve.core.tasks import TaskPool, job_share, usable_cores
 from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec, for_each
 from skysieve.periodogram.numerics import nufft
 from skysieve.periodogram.numerics.fourier import Model
@@ -44,9 +44,9 @@ DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
 """As `GUARD`, for direct sums, which have rounding errors only."""
 WORTH_SPLITTING = 1.5e-3
 """Seconds of an object below which several threads are not faster than one."""
-FIRST_SECONDS = 7.0
+FIRST_SECONDS = 7.0 if usable_cores() > 1 else 2.0
 """Processor time of first answers without compiled code in one process, after which the search is compiled: that takes
-longer."""
+longer.  On one core no other process compiles it for later ones."""
 BESIDE_SECONDS = 1.0
 """After so much of it, when a job is done, another process compiles the search for later ones."""
 LATER = "from skysieve.periodogram.command.warm_up import later; later('{}')"

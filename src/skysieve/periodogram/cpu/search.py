@@ -72,11 +72,12 @@ def least_distance(curves, grid, i, df):
 
 
 @njit(nogil=True, error_model="numpy")
-def next_missing(block, k, n):
-    """Place of the first NaN from ``k`` on among ``n`` powers; n where there is none."""
-    while k < n and not np.isnan(block[k]):
-        k += 1
-    return k
+def replace_missing(block, m, base, f0, df, t, w, wy, n, floating_mean, work):
+    """Compute powers that are NaN, of samples ``base:base + m``, by `exact_power`."""
+    for k in range(m):
+        if np.isnan(block[k]):
+            f, f_low = grid_point(f0, df, np.float64(base + k))
+            block[k] = exact_power(f, f_low, t, w, wy, n, floating_mean, work.c, work.s)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -110,13 +111,8 @@ def deliver(
     if flagged is not None and flagged:
         lo = curves.start[i]
         hi = lo + curves.n_used[i]
-        k = next_missing(block, 0, n)
-        while k < n:
-            f, f_low = grid_point(f0, df, np.float64(base + k))
-            block[k] = exact_power(
-                f, f_low, curves.t[lo:hi], curves.w[lo:hi], curves.wy[lo:hi], hi - lo, floating_mean, work.c, work.s
-            )  # fmt: skip
-            k = next_missing(block, k + 1, n)
+        t, w, wy = curves.t[lo:hi], curves.w[lo:hi], curves.wy[lo:hi]
+        replace_missing(block, n, base, f0, df, t, w, wy, hi - lo, floating_mean, work)
     if answers.power.shape[0] > 0:
         normalize(block, n, form, curves.scale[i], answers.power, answers.power_start[i] + base)
     found, count = find_candidates(block, n, base, state, found, count)

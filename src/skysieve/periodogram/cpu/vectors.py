@@ -35,7 +35,7 @@ from .prepare import (
     prepare_object,
     scan_object,
 )
-from .search import conclude, exact_powers, next_missing, normalize, search, sums_to_powers, whole_object
+from .search import conclude, exact_powers, normalize, replace_missing, search, sums_to_powers, whole_object
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,6 +50,8 @@ PAIR, FREQUENCY, OBJECT = 40e-9, 2e-6, 10e-3
 """Seconds of exact powers for each point and frequency, each frequency, and each object, whose peaks are refined."""
 LOADED, MODE, POINT, REFINED = 0.2, 0.11e-6, 2.5e-6, 2e-3
 """Seconds of a search with finufft: to load it, for each frequency, each point and each object."""
+SPARSE, TRIED = 8, 35e-3
+"""Points up to which most powers are computed one by one and many maxima are refined, and the seconds of that."""
 MODE_BYTES = 110
 """Memory of finufft for each frequency, in each thread."""
 STRETCH = 2**14
@@ -69,7 +71,7 @@ def first(n: NDArray[Any], nf: NDArray[Any], modes: int) -> tuple[int, NDArray[n
     finufft is used for regular grids of up to ``modes`` frequencies.
     """
     exact = PAIR * n * nf + FREQUENCY * nf + OBJECT
-    fast = MODE * nf + POINT * n + REFINED + LOADED / len(n)
+    fast = MODE * nf + POINT * n + REFINED + TRIED * (n <= SPARSE) + LOADED / len(n)
     if nf.max() <= modes and fast.sum() < exact.sum():
         return FINUFFT, fast
     return DIRECT, exact
@@ -237,10 +239,16 @@ def _sums_to_powers(block: Any, n: int, sums: Any, floating_mean: bool, guard: f
     return not (det > guard).all()
 
 
-@in_interpreter(next_missing)
-def _next_missing(block: Any, k: int, n: int) -> int:
-    found = np.isnan(block[k:n])
-    return k + int(found.argmax()) if found.any() else n
+@in_interpreter(replace_missing)
+def _replace_missing(
+    block: Any, m: int, base: int, f0: float, df: float, t: Any, w: Any, wy: Any, n: int, floating_mean: bool, work: Any
+) -> None:
+    places = np.flatnonzero(np.isnan(block[:m]))
+    for first, count in pieces(len(places), n):
+        some = places[first : first + count]
+        f, f_low = frequencies(f0, df, base + some, ())
+        c, s = np.empty((n, count)), np.empty((n, count))
+        block[some] = interpreted(exact_power)(f, f_low, t, w, wy, n, floating_mean, c, s)
 
 
 @in_interpreter(normalize)
