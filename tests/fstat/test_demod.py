@@ -260,7 +260,7 @@ def test_wrong_input_is_named(sfts):
         ([like(h1, t=h1.t + 10**10)], "t: GPS .* the ephemeris 'builtin' covers"), ([], "sfts is empty"),
         ([like(h1, data=nan)], "H1: the SFT at GPS 1000012600 holds NaN"),
         ([like(h1, data=0 * h1.data)], "holds zeros"),
-        ([like(h1, data=h1.data[:, :50])], "window=101: H1 has 50 bins"),
+        ([like(h1, data=h1.data[:, :50])], "H1 has 50 bins, expected at least 101"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             Demodulator(wrong, **place)
