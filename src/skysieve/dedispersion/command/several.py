@@ -187,7 +187,8 @@ def search_each(
             else:
                 left[number] = part
         devices = devices_for(device, [files[number] for number in left])
-        messages.detail(f"{len(left)} files are searched by {', '.join(devices)}")
+        if devices[0].startswith("cuda"):
+            messages.detail(f"files are searched on {', '.join(devices)}")
         results = stack.enter_context(closing(results_of(searched, list(left), devices)))
         for (number, part), result in zip(left.items(), results, strict=True):
             try:

@@ -33,7 +33,7 @@ CHUNK_BYTES = 64 << 20
 ROW_BYTES = 48
 """Bytes of a row: t, y, dy as read (if copied), and t, w, w y as prepared."""
 MAX_OBJECTS = 65536
-STEPS, ROW_STEPS = 150, 0.15
+OBJECT_STEPS, ROW_STEPS = 150, 0.15
 """Microseconds of `prepare`, and at most of `scan`, by the interpreter: for an object and for a row."""
 GUARD = {np.dtype(np.float64): 0.15, np.dtype(np.float32): 0.3}
 """Powers with CC SS - CS^2 below this over the square root of the number of points are computed again by exact sums.
@@ -135,7 +135,7 @@ class Engine:
             t, y, dy, offsets = source.read(start, stop)
             t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
             views = [a[start:stop] for a in (used, t_min, span, status)]
-            run = interpreted_if_small(scan, STEPS * (stop - start) + ROW_STEPS * len(t))
+            run = interpreted_if_small(scan, OBJECT_STEPS * (stop - start) + ROW_STEPS * len(t))
             self._spread(stop - start, lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, *views))  # noqa: B023
         return Scan(used, np.diff(source.offsets) - used, t_min, span, status)
 
@@ -213,7 +213,7 @@ class Engine:
         out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
         t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
         kind = (self.spec.min_points, self.spec.centred)
-        run = interpreted_if_small(prepare, STEPS * n + ROW_STEPS * rows)
+        run = interpreted_if_small(prepare, OBJECT_STEPS * n + ROW_STEPS * rows)
         self._spread(
             n,
             lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, tt, w, wy, *out, yy, weight),

@@ -22,6 +22,24 @@ HUGE, SHRINK = 1e150, 2.0**-600
 
 
 @njit(nogil=True, error_model="numpy")
+def status_of(n, bad, fewest, tmin, tmax, ymin, ymax, center):
+    """Status of ``n`` rows between these bounds; ``bad``: an error is not above 0."""
+    if n == 0:
+        return EMPTY
+    if bad:
+        return BAD_ERRORS
+    if n < fewest:
+        return TOO_FEW
+    if not tmax - tmin >= SHORTEST_SPAN:
+        return EQUAL
+    if not np.isfinite(tmax - tmin):
+        return BAD_GRID
+    if ymax == ymin and (center or ymax == 0.0):
+        return CONSTANT
+    return OK
+
+
+@njit(nogil=True, error_model="numpy")
 def scan_object(t, y, dy, has_dy, lo, hi, fewest, center):
     """Rows used, first time, span, status, whether the used times are sorted and no row is dropped.
 
@@ -41,19 +59,7 @@ def scan_object(t, y, dy, has_dy, lo, hi, fewest, center):
         if t[j] <= last:  # equal times too: they are sorted by value, so that the order of the input does not matter
             clean = False
         last = t[j]
-    status = OK
-    if n == 0:
-        status = EMPTY
-    elif bad:
-        status = BAD_ERRORS
-    elif n < fewest:
-        status = TOO_FEW
-    elif not tmax - tmin >= SHORTEST_SPAN:
-        status = EQUAL
-    elif not np.isfinite(tmax - tmin):
-        status = BAD_GRID
-    elif ymax == ymin and (center or ymax == 0.0):
-        status = CONSTANT
+    status = status_of(n, bad, fewest, tmin, tmax, ymin, ymax, center)
     if n == 0:
         tmin, tmax = np.nan, np.nan
     return n, tmin, tmax - tmin, status, clean

@@ -19,22 +19,7 @@ from .comb_simd import fma, outline
 from .direct import TWO_PI, centred_sums, cos_sin, exact_power, grid_point, select, weighted_sums
 from .finufft import Code
 from .peaks import FLOOR, FULL, HERE, LEFT, LIMIT, choose, drop_low, find_candidates, grow
-from .prepare import (
-    BAD_ERRORS,
-    BAD_GRID,
-    CONSTANT,
-    EMPTY,
-    EQUAL,
-    HUGE,
-    OK,
-    SHORTEST_SPAN,
-    SHRINK,
-    SINGULAR,
-    TOO_FEW,
-    exact_origin,
-    prepare_object,
-    scan_object,
-)
+from .prepare import CONSTANT, EMPTY, HUGE, OK, SHRINK, SINGULAR, exact_origin, prepare_object, scan_object, status_of
 from .search import conclude, exact_powers, normalize, replace_missing, search, sums_to_powers, whole_object
 
 if TYPE_CHECKING:
@@ -180,17 +165,7 @@ def _scan_object(t: Any, y: Any, dy: Any, has_dy: bool, lo: int, hi: int, fewest
     if n == 0:
         return 0, np.nan, np.nan, EMPTY, False
     first, last = a.min(), a.max()
-    status = OK
-    if (e <= 0).any():
-        status = BAD_ERRORS
-    elif n < fewest:
-        status = TOO_FEW
-    elif not last - first >= SHORTEST_SPAN:
-        status = EQUAL
-    elif not np.isfinite(last - first):
-        status = BAD_GRID
-    elif (b == b[0]).all() and (center or b[0] == 0.0):
-        status = CONSTANT
+    status = interpreted(status_of)(n, (e <= 0).any(), fewest, first, last, b.min(), b.max(), center)
     return n, first, last - first, status, n == hi - lo and bool((a[1:] > a[:-1]).all())
 
 

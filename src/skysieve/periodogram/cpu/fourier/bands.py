@@ -9,7 +9,7 @@ import numpy as np
 from skysieve.core.cpu.jit import interpreted_if_small, njit
 from skysieve.periodogram.contract import BAND_POINTS
 from skysieve.periodogram.cpu import state
-from skysieve.periodogram.cpu.engine import STEPS, Engine, read_only
+from skysieve.periodogram.cpu.engine import Engine, read_only
 from skysieve.periodogram.cpu.prepare import (
     CONSTANT,
     EMPTY,
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.periodogram.contract import Output, Spec
+
+STEPS = 60
+"""Operations on one row in `prepare_bands`."""
 
 
 @njit(nogil=True, error_model="numpy")
