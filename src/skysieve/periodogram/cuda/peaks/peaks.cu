@@ -200,6 +200,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
           found += __popc(all);
         }
       } else {  // the highest of these: each has the place that follows from how many are higher
+        __syncwarp();
 #pragma unroll 1
         for (int i = lane; i < m; i += 32) {
           const T mine = heights[i];
