@@ -102,7 +102,7 @@ def test_periods_of_ztf_archives(tmp_path):
             tar.add(tmp_path / f"{number}.avro")
     store, out = tmp_path / "a.db", tmp_path / "periods.parquet"
     text = run(archive, "--store", store, "-o", out, "--min-period", 0.09, "--batch", 2, code=1)
-    assert "1 packets could not be read; they are in the table set_aside" in text
+    assert "1 packet could not be read: see the table set_aside" in text
     found = Table.read(out)
     assert found["id"].tolist() == [f"ZTF18aa000000{k}" for k in range(1, 5)]
     for s, row in zip(stars, found, strict=True):

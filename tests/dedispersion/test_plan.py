@@ -160,9 +160,18 @@ def test_saved_plans_return(tmp_path):
         assert np.array_equal(p.dms, q.dms)
         assert (q.rule, q.nsub, q.top, q.tsamp, q.notes) == (p.rule, p.nsub, p.top, p.tsamp, p.notes)
         assert [s.downsamp for s in q.stages] == [s.downsamp for s in p.stages]
-    for text in ("", "[]", '{"format": "other"}', '{"a": 1}'):
-        (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(ValueError, match=r"bad\.json: is not a de-dispersion plan"):
+    whole = json.loads((tmp_path / "p.json").read_text())
+    del whole["stages"]
+    for data, why in (
+        (b"", "it is not JSON"),
+        (b"\x0c\0\0\0HEADER_START", "it is not JSON"),  # as UTF-32 by its first bytes
+        (b"[]", "expected JSON with format"),
+        (b'{"format": "other"}', "expected JSON with format"),
+        (b'{"a": 1}', "expected JSON with format"),
+        (json.dumps(whole).encode(), "it lacks 'stages'"),
+    ):
+        (tmp_path / "bad.json").write_bytes(data)
+        with pytest.raises(ValueError, match=rf"bad\.json: is not a de-dispersion plan \({why}"):
             DMPlan.load(tmp_path / "bad.json")
 
 

@@ -59,7 +59,10 @@ def test_a_search_of_sft_files_finds_the_signal(folder, tmp_path):
         (["--sfts", "FOLDER", *PLACE, *BANK, "--inject", "105,1e-24,0.5,1"], "signal of f0=105 Hz"),
         (["--sfts", "FOLDER", *PLACE, "--freq", "100.3"], "too narrow by"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--detectors", "V1"], "no SFT of V1"),
-        (["--sfts", "FOLDER", *PLACE, *BANK, "--df", "-1"], "step of f0: -1.0, expected a number above 0"),
+        (["--sfts", "FOLDER", *PLACE, *BANK, "--df", "-1"], "--df -1.0: expected a number above 0"),
+        (["--sfts", "FOLDER", *PLACE, *BANK, "--f1dot-band", "-1"], "--f1dot-band -1.0: expected at least 0"),
+        (["--sfts", "FOLDER", *PLACE, "--freq", "nan"], "--freq nan: expected a finite number"),
+        (["--sfts", "FOLDER", "--ra", "inf", "--dec", "0", *BANK], "--ra inf: expected a finite number"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--ephemeris", "jpl"], "--ephemeris jpl: expected one of auto, lal"),
         ([], "no files of atoms: expected names, --files-from, or --sfts"),
         (
@@ -81,6 +84,14 @@ def test_wrong_options_are_one_line(folder, changes, message):
 
 def best(out):
     return np.genfromtxt(out, delimiter=",", names=True, dtype=None, encoding="utf-8", ndmin=1)
+
+
+def test_templates_at_the_end_of_the_band_are_named(folder, tmp_path):
+    """Also where nothing else is searched: the band that is read still has the bins of the running median."""
+    (tmp_path / "list.txt").write_text("100.199 0 0\n")
+    done = run("search", "--sfts", folder, *PLACE, "--templates", tmp_path / "list.txt", "-w", "rect")
+    assert done.exit_code == 2
+    assert "template 0, H1: SFTs hold 100.087778 to 100.2 Hz, too narrow by" in done.stderr.replace("\n", " ")
 
 
 def test_templates_from_a_list_and_standard_input(folder, tmp_path):

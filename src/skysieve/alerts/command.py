@@ -24,6 +24,7 @@ from skysieve.core.command import (
     ThreadsOption,
     VerboseOption,
     check_output,
+    counted,
     option,
     report_errors,
     table_format,
@@ -290,10 +291,12 @@ def alerts(
             raise OSError(f"{store}: {describe_error(error)}") from None
         new = {name: value - before[name] for name, value in service.totals.items()}
         messages.wrote(
-            store, f"{new['packets']:,} packets, {new['rows_added']:,} new rows, {new['searches']:,} searches"
+            store,
+            f"{counted(new['packets'], 'packet')}, {counted(new['rows_added'], 'new row')}, "
+            f"{counted(new['searches'], 'search', 'searches')}",
         )
         if new["set_aside"] > 0:
-            messages.say(f"{new['set_aside']:,} packets could not be read; they are in the table set_aside of {store}")
+            messages.say(f"{counted(new['set_aside'], 'packet')} could not be read: see the table set_aside of {store}")
         if output is not None and output.exists():
             messages.wrote(output)
     if failed or new["set_aside"] > 0:

@@ -418,13 +418,13 @@ def table_format(
     return chosen
 
 
-def counted(number: int, what: str) -> str:
-    """A number of things.
+def counted(number: int, what: str, several: str | None = None) -> str:
+    """A number of things, with the plural `several` where it is not the singular with an "s".
 
-    >>> counted(1, "candidate"), counted(1200, "candidate")
-    ('1 candidate', '1,200 candidates')
+    >>> counted(1, "candidate"), counted(1200, "candidate"), counted(2, "search", "searches")
+    ('1 candidate', '1,200 candidates', '2 searches')
     """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {what if number == 1 else several or what + 's'}"
 
 
 def read_stdin() -> bytes:

@@ -421,7 +421,7 @@ def search(
             messages.wrote(plot)
         if cutouts is not None:
             paths = write_cutouts(searched, found, cutouts, most=most, mask=every, memory=computation.memory)
-            messages.wrote(cutouts, f"{len(paths)} files")
+            messages.wrote(cutouts, counted(len(paths), "file"))
 
 
 def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
@@ -636,7 +636,7 @@ def inject(
             made = with_interference(made, injected.kinds, seed=injected.seed)
         with output_file(output, ".fil") as file:
             write_fil(file, made)
-        messages.wrote(output, f"{len(truths)} pulses in {made.duration:g} s")
+        messages.wrote(output, f"{counted(len(truths), 'pulse')} in {made.duration:g} s")
         with output_file(table, f".{form}") as file, written(file) as part:
             truth_table(truths).write(part, format=f"ascii.{form}", overwrite=True)
         messages.wrote(table)
@@ -765,11 +765,13 @@ def completeness(
         found = Completeness.join(parts)
         if output != STDIO and not messages.quiet:
             typer.echo("\n".join(found.summary(by)))
-        messages.say(f"{len(found)} pulses in {found.seconds:.1f} s, of which {found.searching:.1f} s were the search")
+        messages.say(
+            f"{counted(len(found), 'pulse')} in {found.seconds:.1f} s, of which {found.searching:.1f} s were the search"
+        )
         if output is not None:
             with output_file(output, f".{chosen}") as file, written(file) as part:
                 found.to_table().write(part, format=f"ascii.{chosen}", overwrite=True)
-            messages.wrote(output, f"{len(found)} pulses")
+            messages.wrote(output, counted(len(found), "pulse"))
         if plot is not None:
             save_figure(found.plot(), plot, dpi=120)
             messages.wrote(plot)
@@ -777,7 +779,8 @@ def completeness(
             store.remove()
         if failed:
             messages.say(
-                f"{failed} of {len(each)} files could not be used: {len(found)} of {count} pulses were injected"
+                f"{failed} of {counted(len(each), 'file')} could not be used: "
+                f"{len(found)} of {counted(count, 'pulse')} were injected"
             )
             raise typer.Exit(FAILED_SOME)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
-from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, check_output
+from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, check_output, counted
 from skysieve.core.device import resolve
 from skysieve.core.errors import one_line
 from skysieve.core.files import expand, is_pattern, save_figure
@@ -183,7 +183,7 @@ def search_each(
                 continue
             if before is not None and (not outputs.folder or outputs.table_of(names[number]).exists()):
                 found[number] = before
-                messages.say(f"{where(number)}: was finished before, {len(before)} candidates")
+                messages.say(f"{where(number)}: was finished before, {counted(len(before), 'candidate')}")
             else:
                 left[number] = part
         devices = devices_for(device, [files[number] for number in left])
@@ -205,7 +205,7 @@ def search_each(
                 light.save(part)
             if outputs.table != STDIO and not messages.quiet:
                 loudest = f", S/N {one.snr[0]:.2f} at DM {one.dm[0]:.3f}, {one.time[0]:.6f} s" if len(one) else ""
-                typer.echo(f"{where(number)}: {len(one)} candidates{loudest}")
+                typer.echo(f"{where(number)}: {counted(len(one), 'candidate')}{loudest}")
             messages.detail(f"{one.seconds:.2f} s, {one.realtime:.3g} x real time")
         if not found:
             return USER_ERROR
@@ -213,9 +213,11 @@ def search_each(
             with output_file(outputs.table, f".{outputs.form}") as path:
                 write_several([(names[number], found[number]) for number in sorted(found)], path, outputs.form)
         if outputs.table is not None:
-            messages.wrote(outputs.table, f"{sum(map(len, found.values()))} candidates of {len(found)} files")
+            messages.wrote(
+                outputs.table, f"{counted(sum(map(len, found.values())), 'candidate')} of {counted(len(found), 'file')}"
+            )
         if failed:
-            messages.say(f"{failed} of {len(files)} files could not be searched")
+            messages.say(f"{failed} of {counted(len(files), 'file')} could not be searched")
         elif parts is not None:
             parts.remove()
     return FAILED_SOME if failed else 0

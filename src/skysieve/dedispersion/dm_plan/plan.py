@@ -197,15 +197,19 @@ class DMPlan(Result, ByValue):
     def from_json(cls, text: str | bytes, name: str = "text") -> DMPlan:
         """The plan that `to_json` made `text` of; errors call it `name`."""
         try:
-            facts = json.loads(text)
-            if facts.pop("format") != FORMAT:
-                raise ValueError("another format")
+            try:
+                facts = json.loads(text)
+            except ValueError:  # what it says depends on how bytes of another format are decoded
+                raise ValueError("it is not JSON") from None
+            if not isinstance(facts, dict) or facts.pop("format", None) != FORMAT:
+                raise ValueError(f"expected JSON with format {FORMAT!r}")
             stages = [Stage(np.array(s.pop("dms"), np.float64), **s) for s in facts.pop("stages")]
             made = cls(stages=tuple(stages), notes=tuple(facts.pop("notes")), **facts)
             made._check_loaded()
             return made
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{name}: is not a de-dispersion plan ({error})") from None
+            why = f"it lacks {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{name}: is not a de-dispersion plan ({why})") from None
 
     def _check_loaded(self) -> None:
         if not self.stages:

@@ -526,7 +526,7 @@ def search(
         for text in source.left_out:
             typer.echo(f"skysieve: {text}", err=True)
         if source.host is not None:
-            messages.say(f"{source.total:,} templates, {', '.join(map(repr, source.host.sfts))}")
+            messages.say(f"{counted(source.total, 'template')}, {', '.join(map(repr, source.host.sfts))}")
         parts = None
         with ExitStack() as stack:
             plan = stack.enter_context(plan_of(o, source.grid(o), source.total))
@@ -553,7 +553,7 @@ def search(
         code = FAILED_SOME if result.n_bad or source.left_out else 0
         if output is not None and kind is not None:
             put(output, lambda target: result.save(target, format=kind), f"table.{kind}")
-            messages.wrote(output, f"{len(result.columns()['template'])} rows")
+            messages.wrote(output, counted(len(result.columns()["template"]), "row"))
         if plot is not None:
             save_figure(result.plot(), plot, dpi=150)
             messages.wrote(plot)
@@ -821,7 +821,7 @@ def synth(
 
 
 def _count(atoms: list[Atoms]) -> str:
-    return ", ".join(f"{len(a)} SFTs of {a.detector}" for a in atoms)
+    return ", ".join(f"{counted(len(a), 'SFT')} of {a.detector}" for a in atoms)
 
 
 def _numbers(text: str, name: str, count: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.command import show_prediction
+from skysieve.core.command import counted, show_prediction
 from skysieve.core.device import current, resolve
 from skysieve.core.machine import rates
 from skysieve.fstat.api import TransientPlan
@@ -185,7 +185,7 @@ def show_search(
         Size of all files of SFTs.
     """
     facts = predicted_search(plan, first, host, bank, total, read, sft_bytes)
-    show_prediction(facts, f"{total:,} templates, windows {', '.join(plan.options.windows)}")
+    show_prediction(facts, f"{counted(total, 'template')}, windows {', '.join(plan.options.windows)}")
 
 
 def predicted_search(

@@ -15,6 +15,7 @@ from skysieve.core.command import (
     OverwriteOption,
     QuietOption,
     check_output,
+    counted,
     option,
     read_stdin,
     report_errors,
@@ -79,6 +80,12 @@ F2Band = Annotated[float, _number("--f2dot-band", "Range of second derivatives. 
 Df2 = Annotated[
     float | None, _number("--df2dot", "Step of second derivatives. The default follows from --mismatch.", "HZ/S^2")
 ]
+AXES = (
+    ("--freq", "--freq-band", "--df"),
+    ("--f1dot", "--f1dot-band", "--df1dot"),
+    ("--f2dot", "--f2dot-band", "--df2dot"),
+)
+"""Options of the lowest value, range and step of the frequency and its derivatives."""
 Mismatch = Annotated[
     float,
     _number(
@@ -133,7 +140,7 @@ def opened(
     ValueError, OSError
         An option is missing or wrong, or the files cannot be used.
     """
-    from skysieve.fstat.demod.bank import NAMES, TemplateBank, spacing
+    from skysieve.fstat.demod.bank import TemplateBank, spacing
     from skysieve.fstat.demod.demodulator import Demodulator
     from skysieve.fstat.demod.simulate import inject
     from skysieve.fstat.sfts.files import read_sfts
@@ -143,6 +150,7 @@ def opened(
         given = {"--ra": ra, "--dec": dec, "--freq": lowest, "--templates": listed}
         found = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
         raise ValueError(f"--sfts needs --ra, --dec and --freq or --templates; found {found or 'none of them'}")
+    _check_numbers(axes, {"--ra": ra, "--dec": dec, "--tref": tref})
     names = detectors.split(",") if detectors else None
     whole = extent(patterns)
     if listed is not None:
@@ -151,11 +159,6 @@ def opened(
         bank = _list_of(listed)
     else:
         span = whole.span
-        for name, (_, width, step) in zip(NAMES, axes, strict=True):
-            if width < 0:
-                raise ValueError(f"range of {name}: {width}, expected at least 0")
-            if step is not None and step <= 0:
-                raise ValueError(f"step of {name}: {step}, expected a number above 0")
         steps = spacing(span, mismatch, max(1, sum(width > 0 for _, width, _ in axes)))
         grid = [(start or 0.0, (start or 0.0) + width, step or usual) for (start, width, step), usual in zip(
             axes, steps, strict=True)]  # fmt: skip
@@ -167,6 +170,20 @@ def opened(
         at = round(middle) if tref is None else tref
         made = inject(made, [_signal("--inject", text, at) for text in signals], source)
     return Demodulator(made, ra, dec, tref, barycentre=source, dtype=dtype), bank
+
+
+def _check_numbers(axes: Sequence[tuple[float | None, float, float | None]], others: dict[str, float | None]) -> None:
+    import math
+
+    for (first, given_width, given_step), (lowest, width, step) in zip(AXES, axes, strict=True):
+        if width < 0:
+            raise ValueError(f"{given_width} {width}: expected at least 0")
+        if step is not None and step <= 0:
+            raise ValueError(f"{given_step} {step}: expected a number above 0")
+        others |= {first: lowest, given_width: width, given_step: step}
+    for name, value in others.items():
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{name} {value}: expected a finite number")
 
 
 def _list_of(path: Path) -> TemplateBank:
@@ -215,9 +232,12 @@ def extent(patterns: list[str]) -> Extent:
 def _band(extent: Extent, bank: TemplateBank, within: bool) -> tuple[float, float]:
     """Frequencies that the templates may need: with the Doppler shift, the spin-down over the data, and some bins.
 
-    With `within`, the frequencies of the files bound them, so that a template beyond costs only itself.
+    With `within`, the frequencies of the files bound them, so that a template beyond costs only itself; near their end
+    they are at least as wide as the running median of the noise.
     """
     import numpy as np
+
+    from skysieve.fstat.sfts.noise import WINDOW
 
     f0, f1, f2 = (x[np.isfinite(x)] for x in (bank.f0, bank.f1dot, bank.f2dot))
     if not (f0.size and f1.size and f2.size):
@@ -227,9 +247,10 @@ def _band(extent: Extent, bank: TemplateBank, within: bool) -> tuple[float, floa
     margin = EXTRA * high + drift + BINS / extent.tsft
     low, high = max(0.0, low - margin), high + margin
     if within:
-        low, high = max(low, extent.low), min(high, extent.high)
-        if low >= high:
+        if max(low, extent.low) >= min(high, extent.high):
             raise ValueError(f"--templates: SFTs hold {extent.low:.9g} to {extent.high:.9g} Hz, no template is there")
+        room = 2 * WINDOW / extent.tsft
+        low, high = max(min(low, extent.high - room), extent.low), min(max(high, extent.low + room), extent.high)
     return low, high
 
 
@@ -281,7 +302,7 @@ def simulate(
             check_output(folder / file_name(one, range(len(one)), "skysieve") if folder.is_dir() else None, overwrite)
         folder.mkdir(exist_ok=True)
         for path, one in zip(write_sfts(folder, made, comment="skysieve fstat simulate"), made, strict=True):
-            messages.wrote(path, f"{len(one)} SFTs of {one.detector}")
+            messages.wrote(path, f"{counted(len(one), 'SFT')} of {one.detector}")
 
 
 def _signal(option_name: str, text: str, tref: float) -> Signal:

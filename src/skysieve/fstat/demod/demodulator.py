@@ -17,7 +17,7 @@ from skysieve.core.device import Device, resolve
 from skysieve.fstat.contract import Dtype
 from skysieve.fstat.inputs.atoms import Atoms
 from skysieve.fstat.inputs.detectors import antenna_patterns
-from skysieve.fstat.sfts.noise import noise_floor, noise_weights, normalized
+from skysieve.fstat.sfts.noise import WINDOW, noise_floor, noise_weights, normalized
 from skysieve.fstat.sfts.sfts import SFTs, missing_bins
 from skysieve.fstat.template_search.batch import AtomsBatch
 
@@ -93,7 +93,7 @@ class Demodulator:
 
     def __init__(
         self, sfts: SFTs | Sequence[SFTs], ra: float, dec: float, tref: float | None = None, *,
-        barycentre: EphemerisName | dict[str, tuple[Any, Any]] = "auto", window: int = 101, dtype: Dtype = "float32",
+        barycentre: EphemerisName | dict[str, tuple[Any, Any]] = "auto", window: int = WINDOW, dtype: Dtype = "float32",
         device: str | Device = "cpu", threads: int | None = None,
     ) -> None:  # fmt: skip
         many = [sfts] if isinstance(sfts, SFTs) else list(sfts)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["median_bias", "noise_floor", "noise_weights", "normalized"]
 
-
+WINDOW = 101
+"""Bins of the running median by which the noise is measured."""
 ROWS = 2048
 """SFTs whose powers are in memory together."""
 
@@ -35,7 +36,7 @@ def median_bias(n: int) -> float:
     return float(((-1.0) ** (k + 1) / k).sum())
 
 
-def noise_floor(sfts: SFTs, window: int = 101, threads: int | None = None) -> NDArray[np.float64]:
+def noise_floor(sfts: SFTs, window: int = WINDOW, threads: int | None = None) -> NDArray[np.float64]:
     """One-sided power spectral density of the noise in every bin of every SFT.
 
     Parameters
@@ -84,7 +85,7 @@ def _refuse(sfts: SFTs, start: int, bad: NDArray[np.bool_], what: str) -> None:
         raise ValueError(f"{sfts.detector}: the SFT at GPS {sfts.t[start + int(np.argmax(bad))]} {what}")
 
 
-def noise_weights(floors: Sequence[NDArray[np.float64]], window: int = 101) -> list[NDArray[np.float64]]:
+def noise_weights(floors: Sequence[NDArray[np.float64]], window: int = WINDOW) -> list[NDArray[np.float64]]:
     """Weight of every SFT: the inverse of its noise floor, scaled to a mean of 1 over all SFTs of all detectors.
 
     Parameters

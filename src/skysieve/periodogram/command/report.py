@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from skysieve.core.command import counted
 from skysieve.periodogram.contract import Status
 from skysieve.periodogram.survey import METHOD_NAMES
 
@@ -181,7 +182,7 @@ def summary(
     searched = [k for k in np.argsort(-counts, kind="stable") if counts[k] and METHOD_NAMES[k] not in ("auto", "none")]
     used = " and ".join(METHOD_NAMES[searched]) or "none"
     files = f" of {n_files} files" if n_files > 1 else ""
-    what = f"{n:,} object{'s' if n != 1 else ''}{files}, {points:,} point{'s' if points != 1 else ''}"
+    what = f"{counted(n, 'object')}{files}, {counted(points, 'point')}"
     rate = f" ({n / seconds:,.0f} objects/s)" if n > 1 else ""
     lines = [f"{what}, in {clock(seconds)}{rate}; method: {used}"]
     dropped = int(found.n_dropped.sum())

@@ -31,6 +31,7 @@ from skysieve.core.command import (
     ThreadsOption,
     VerboseOption,
     check_output,
+    counted,
     number_list,
     option,
     report_errors,
@@ -128,15 +129,15 @@ def emulate(
     ] = "1x",
     loss: Annotated[
         float, option("--loss", help="Fraction of the packets to leave out. The default is 0.", panel=INPUT,
-                      metavar="P")
+                      metavar="P", min=0, max=1)
     ] = 0.0,
     reorder: Annotated[
         float, option("--reorder", help="Fraction of the packets to send late. The default is 0.", panel=INPUT,
-                      metavar="P")
+                      metavar="P", min=0, max=1)
     ] = 0.0,
     duplicate: Annotated[
         float, option("--duplicate", help="Fraction of the packets to send twice. The default is 0.", panel=INPUT,
-                      metavar="P")
+                      metavar="P", min=0, max=1)
     ] = 0.0,
     reach: Annotated[
         int,
@@ -221,7 +222,7 @@ def emulate(
             packet_bytes=packet_bytes, beam=beam, first=first, repeat=repeat, seconds=seconds, seed=seed,
         )  # fmt: skip
         messages.say(
-            f"sent {done.sent} packets ({done.lost} left out, {done.moved} late, {done.doubled} twice) in "
+            f"sent {counted(done.sent, 'packet')} ({done.lost} left out, {done.moved} late, {done.doubled} twice) in "
             f"{done.seconds:.2f} s: {8e-6 * done.bytes / max(done.seconds, 1e-9):.1f} Mbit/s, "
             f"{done.cpu / max(done.seconds, 1e-9):.0%} of a core"
         )
@@ -242,6 +243,9 @@ def opened_source(file: Path, channels: int | None, spectra: int, seed: int) -> 
         return source
     if not isinstance(source, Filterbank):
         raise ValueError(f"--voltages: expected a filterbank; {file} is a PSRDADA file, whose samples are sent")
+    nchan = source.observation.nchan
+    if nchan % channels or nchan < 2 * channels:
+        raise ValueError(f"--voltages {channels}: expected a divisor of the {nchan} channels, at most half of them")
     return Voltages(source, channels, spectra, seed)
 
 
@@ -572,7 +576,7 @@ def stream(
         if page_address is not None:
             page = stack.enter_context(PageProcess(output, *page_address, screen.say))
             screen.say(f"the live page is on http://{format_address(page_address[0], page.port)}/")
-        compiling = "loading kernels; in a new environment they are compiled first, once, which takes half a minute"
+        compiling = "loading kernels; in a new environment they are compiled first, once, which takes up to a minute"
         with if_longer(2.0, partial(screen.say, compiling)):
             warm(options, given.dtype.name if isinstance(given, Filterbank) else "uint8")
         receivers = [
@@ -617,7 +621,7 @@ def stream(
         if not quiet:
             show(summary)
         pipeline.save_summary(summary)
-        screen.wrote(sink.table.path, f"{summary['sink']['written']} candidates")
+        screen.wrote(sink.table.path, counted(summary["sink"]["written"], "candidate"))
         screen.wrote(sink.folder / "summary.json")
         if intake.refused_any and not summary["data_seconds"]:
             raise ValueError("nothing was searched, and packets were refused: see the messages above")
@@ -767,6 +771,7 @@ def show(summary: dict[str, Any]) -> None:
             typer.echo(f"{what}: {s[what]}, " + ", ".join(f"{number} {state}" for state, number in bad.items()))
     if s["injections"]:
         typer.echo(
-            f"injected pulses: {s['injections_found']} of {s['injections']} found, with {s['injected']} candidates"
+            f"injected pulses: {s['injections_found']} of {s['injections']} found, "
+            f"with {counted(s['injected'], 'candidate')}"
         )
-    typer.echo(f"{s['candidates']} candidates, {s['written']} written, {s['flagged']} flagged")
+    typer.echo(f"{counted(s['candidates'], 'candidate')}, {s['written']} written, {s['flagged']} flagged")
