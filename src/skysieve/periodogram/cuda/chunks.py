@@ -169,7 +169,7 @@ def cycles_of(t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]) -> ND
     lo, hi = offsets[:-1], offsets[1:] - 1
     if len(t) and not (hi < lo).any():
         if isinstance(t, np.ndarray):
-            return bounded_cycles(t[lo], t[hi], df)
+            return bounded_cycles(t.take(lo), t.take(hi), df)  # half the time of an index
         ends = to_host(t[array_module(t).asarray(np.concatenate([lo, hi]))])
         return bounded_cycles(ends[: len(lo)], ends[len(lo) :], df)
     cycles = np.zeros(len(lo))

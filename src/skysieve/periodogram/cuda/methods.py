@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.core.gpu.staging import GROWTH
-from skysieve.core.gpu.structs import Prepared, fill
+from skysieve.core.gpu.structs import Prepared
 from skysieve.periodogram.contract import METHODS, Grids, Spec
 
 from . import structs as cs
@@ -156,8 +156,8 @@ class DeviceChunk:
     ``data`` are the uploaded arrays, ``work`` the clean rows, ``peaks`` the room for candidates, ``values`` a list of
     frequencies.  ``cuts`` has an entry for each part: where its samples lie.  ``largest`` is the number of the part
     with most objects.  ``prepared`` are the `Method.rows` that are launched already, ``buffers`` what `once` made.
-    ``sizes``: what its buffers have room for.  ``structs`` holds the structs of kernels, where its buffers serve other
-    chunks too (see `rooms`).
+    ``sizes``: what its buffers have room for.  ``structs`` holds the structs of kernels that are launched again for
+    other objects, and for other chunks where its buffers serve these too (see `rooms`).
     """
 
     lane: Lane
@@ -174,7 +174,7 @@ class DeviceChunk:
     prepared: set[str] = field(default_factory=set)
     buffers: dict[str, dict[str, Any]] = field(default_factory=dict)
     sizes: Sizes = field(kw_only=True)
-    structs: dict[Hashable, Prepared] | None = None
+    structs: dict[Hashable, Prepared] = field(default_factory=dict)
 
     @property
     def stride(self) -> int:
@@ -189,10 +189,8 @@ class DeviceChunk:
     def struct(
         self, key: Hashable, kind: np.dtype[Any], make: Callable[[], dict[str, Any]], **changing: Any
     ) -> np.void:
-        """A kernel's struct: of what ``make`` returns, the same for all chunks with these buffers and this ``key``,
-        and of what changes from chunk to chunk."""
-        if self.structs is None:
-            return fill(kind, **make(), **changing)
+        """A kernel's struct: of what ``make`` returns, the same for all launches with these buffers and this ``key``,
+        and of what changes from launch to launch."""
         known = self.structs.get(key)
         if known is None:
             known = self.structs[key] = Prepared(kind, make() | changing)

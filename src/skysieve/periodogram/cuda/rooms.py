@@ -59,7 +59,7 @@ class Room:
             data[field] = Place(start + at, size, self._host[field].itemsize)
             at += padded(self._host[field].nbytes)
         self._limits = self._host["limit"].reshape(n, -1)
-        self.chunk = DeviceChunk(lane, job, data, None, {}, None, None, sizes=sizes, structs={})
+        self.chunk = DeviceChunk(lane, job, data, None, {}, None, None, sizes=sizes)
 
     def fits(self, job: ChunkJob) -> bool:
         """Whether the next chunk can have this room."""

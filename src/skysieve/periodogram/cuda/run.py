@@ -370,12 +370,14 @@ class Run:
             target = self._target(job)
             if target.ctypes.data != job.host_power.ctypes.data:
                 worker.copier.copy([(target, job.host_power)])
+        back, found = [], Again([], [])
+        deliver(job, self.settings, self.output, found)
+        if found.unlike and chunk is not None and not chunk.known:
+            back, found.unlike = gather(found.unlike), []
+            self.cache.drop(self.settings, chunk, job.n_rows)
         with self._lock:
-            deliver(job, self.settings, self.output, self.again)
-            unlike, back = self.again.unlike, []
-            if unlike and chunk is not None and not chunk.known:
-                back, self.again.unlike = gather(unlike), []
-                self.cache.drop(self.settings, chunk, job.n_rows)
+            self.again.unlike += found.unlike
+            self.again.overflow += found.overflow
         if chunk is not None:
             self._closed(back)
             self._report(0 if chunk.known else chunk.stop - chunk.start)
