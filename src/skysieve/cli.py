@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +16,7 @@ from skysieve.core.command import (
     COMPUTATION,
     FAILED_SOME,
     OUTPUT,
+    USER_ERROR,
     DeviceOption,
     JsonOption,
     OverwriteOption,
@@ -21,6 +24,7 @@ from skysieve.core.command import (
     check_output,
     option,
     report_errors,
+    terminal,
 )
 
 COMMANDS = {
@@ -118,7 +122,6 @@ def info(
 
         typer.echo(dumps(facts, indent=1))
         return
-    from rich.console import Console
     from rich.table import Table
 
     from skysieve.core.errors import format_bytes
@@ -141,7 +144,7 @@ def info(
         table.add_row("gpu", f"none: {facts['gpu_problem']}")
     for domain, methods in facts["methods"].items():
         table.add_row(f"{domain} methods", ", ".join(methods))
-    Console(highlight=False, markup=False).print(table)
+    terminal(markup=False).print(table)
 
 
 def _facts() -> dict[str, Any]:
@@ -217,9 +220,7 @@ def demo(
     - skysieve demo
     - skysieve demo -o plots --device cuda --overwrite
     """
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = terminal()
     short: list[str] = []
     with report_errors(f"interrupted; the plots made so far are in {output}"):
         check_output(output, folder=True)
@@ -351,3 +352,9 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        sys.stderr.write(f"skysieve: standard output: {error.strerror}\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left, which Python writes when it ends
+        sys.exit(USER_ERROR)

@@ -256,6 +256,13 @@ def test_many_maps_are_smoothed_as_one_is_and_resume_makes_a_lost_one(tmp_path):
     assert "with other fwhm" in other
     assert "exists; use --overwrite" in run("smooth", *files, "-o", out, *how, code=2)
     assert "two files are called" in run("smooth", files[0], files[0], "-o", tmp_path / "x", *how, code=2)
+    (tmp_path / "9.fits").write_bytes(files[0].read_bytes())
+    (tmp_path / "8.fits").write_text("x")
+    run("smooth", tmp_path / "9.fits", tmp_path / "8.fits", "-o", out, *how, code=1)  # the first run is finished
+    assert (out / "9.fits").exists()
+    assert (out / "0.fits").stat().st_mtime_ns == before
+    assert "nothing was written" in run("smooth", tmp_path / "8.fits", tmp_path / "8a.fits", "-o", out, *how, code=2)
+    run("smooth", tmp_path / "0.fits", "-o", tmp_path / "y.fits", *how)
 
 
 def test_a_first_map_that_is_missing_or_empty_costs_itself_alone(tmp_path):

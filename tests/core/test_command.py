@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from zipfile import BadZipFile
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -243,3 +244,42 @@ def test_a_reader_of_the_output_that_ends_early_is_no_error():
         error = process.stderr.read()
     assert b"Broken pipe" not in error
     assert process.returncode != 0
+
+
+@pytest.mark.skipif(not hasattr(select, "poll"), reason="there is no poll here")
+@pytest.mark.parametrize("domain", ["period", "search"])
+def test_a_result_is_written_before_it_is_shown(tmp_path, domain):
+    """Nobody reads the table on standard output, or its disk is full: the file is complete."""
+    if domain == "period":
+        t = np.sort(np.random.default_rng(0).uniform(0, 30, 60))
+        np.savetxt(tmp_path / "in.csv", np.c_[t, np.sin(t)], delimiter=",", header="t,y", comments="")
+        command = ["period", "in.csv", "--min-period", "1", "--device", "cpu", "-o"]
+    else:
+        make = ["dedisp", "fake", "-o", "in.fil", "--duration", "2", "--nchan", "32", "--snr", "20"]
+        subprocess.run([sys.executable, "-m", "skysieve", *make], cwd=tmp_path, check=True, timeout=60)
+        command = ["dedisp", "search", "in.fil", "--dm-max", "30", "--device", "cpu", "-o"]
+    command = [sys.executable, "-m", "skysieve", *command]
+    wanted = tmp_path / "wanted.csv"
+    subprocess.run([*command, wanted.name], cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    for name, code in (("closed.csv", 141), ("full.csv", 2)):
+        if name == "full.csv" and not Path("/dev/full").exists():
+            continue
+        if name == "full.csv":
+            out = os.open("/dev/full", os.O_WRONLY)
+        else:
+            read, out = os.pipe()
+            os.close(read)
+        done = subprocess.run(
+            [*command, name], cwd=tmp_path, check=False, stdout=out, stderr=subprocess.PIPE, timeout=300
+        )
+        os.close(out)
+        assert (done.returncode, b"Traceback" in done.stderr) == (code, False), done.stderr
+        assert (tmp_path / name).read_bytes() == wanted.read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_standard_output_is_one_line():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "skysieve", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (2, b"skysieve: standard output: No space left on device\n")

@@ -12,6 +12,7 @@ import pytest
 from skysieve.core.command import check_output
 from skysieve.core.files import (
     hdf5_file,
+    new_outputs,
     parquet_rows,
     remove_leftovers,
     save_figure,
@@ -31,6 +32,30 @@ def test_a_file_appears_when_it_is_complete(tmp_path):
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~mask
+
+
+def test_a_file_that_another_process_wrote_meanwhile_is_not_replaced(tmp_path):
+    target = tmp_path / "a.txt"
+    new_outputs.add(target)
+    with written(target) as part:
+        part.write_text("mine")
+    with written(target) as part:  # once it is this process's own, it may be written again
+        part.write_text("mine again")
+    assert target.read_text() == "mine again"
+    (tmp_path / "b-2.txt").write_text("older")
+    new_outputs.add(tmp_path / "b.txt")
+
+    def write():
+        with written(tmp_path / "b.txt") as part:
+            (tmp_path / "b.txt").write_text("theirs")
+            part.write_text("mine")
+
+    with pytest.raises(FileExistsError, match=r"written it meanwhile; this result is in b-3\.txt") as conflict:
+        write()
+    new_outputs.clear()
+    assert conflict.value.filename == str(tmp_path / "b.txt")
+    assert [(tmp_path / name).read_text() for name in ("b.txt", "b-2.txt", "b-3.txt")] == ["theirs", "older", "mine"]
+    assert len(os.listdir(tmp_path)) == 4
 
 
 @pytest.mark.parametrize("named", [True, False])

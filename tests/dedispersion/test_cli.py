@@ -88,7 +88,7 @@ def test_series_are_written(path, tmp_path):
     said = run(
         "dedisperse", path, "--lodm", 58, "--dmstep", 1, "--numdms", 4, "--downsamp", 2, "-o", tmp_path / "o" / "x"
     )
-    assert "x_DM61.00.dat, 4 series" in said
+    assert "x_DM61.00.dat: 4 series" in said
     series = Filterbank.open(tmp_path / "o" / "x_DM60.00.dat")
     assert series.tsamp == 2e-3
     found = run("search", tmp_path / "o" / "x_DM60.00.dat", "-o", tmp_path / "s.csv")
@@ -230,6 +230,14 @@ def test_no_stage_writes_over_the_series_of_another(path, tmp_path):
     assert names == [f"a_DM{dm}.dat" for dm in ("1.001", "1.004", "2.001", "2.004")]
     said = run("dedisperse", path, "--plan", tmp_path / "b.json", "-o", tmp_path / "out" / "b", code=2)
     assert "a DM in two stages" in said
+
+
+def test_series_have_files_of_their_own(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "--output -: expected the start of file names" in run("dedisperse", path, "--dm-max", 2, "-o", "-", code=2)
+    assert not list(tmp_path.glob("-*"))
+    said = run("dedisperse", path, "--dm-max", 2, "--dm-step", 1, "-o", "s")
+    assert "wrote s_DM0.00.dat to s_DM2.00.dat: 3 series" in said
 
 
 def test_series_are_written_in_parts_that_fit(path, tmp_path):

@@ -71,6 +71,13 @@ def test_fake_refuses(options, message):
         fake(**options)
 
 
+def test_fake_writes_the_bits_that_are_asked_for(tmp_path):
+    assert fake(path=tmp_path / "a.fil", nbits=2, nchan=8, duration=0.1).observation.nbits == 2
+    with pytest.raises(ValueError, match="nbits=1: 7 channels of it do not fill whole bytes"):
+        fake(path=tmp_path / "b.fil", nbits=1, nchan=7, duration=0.1)
+    assert not (tmp_path / "b.fil").exists()
+
+
 def test_inject_refuses():
     fb = fake(nchan=8, duration=1, tsamp=1e-3, fch1=400, foff=-1, period=None)
     for options, message in (

@@ -97,6 +97,18 @@ def test_a_file_streamed_is_the_file_searched(data, tmp_path):
     assert not any("fill no packet" in line for line in said)
 
 
+def test_the_last_state_is_that_of_all_data(data, tmp_path):
+    """Also when no beam is searched any more."""
+    states = []
+
+    def note(pipeline):
+        pipeline.status = states.append
+
+    run_feed(lambda i: FileFeed(i, data.fb, 700), data.options, tmp_path, before=note)
+    end = data.fb.observation.tstart + 8000 * 5e-4 / 86400
+    assert states[-1]["mjd"] == pytest.approx(end, abs=1e-11)  # the step of an MJD
+
+
 def test_samples_of_a_file_that_fill_no_packet_are_reported(data, tmp_path):
     part = Filterbank.from_array(data.fb.block(0, 7993), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
     summary, said = run_feed(lambda i: FileFeed(i, part, 700), data.options, tmp_path)  # 21 samples

@@ -70,7 +70,7 @@ def test_batch_to_every_format(batch: Path, tmp_path: Path) -> None:
         assert [str(s) for s in table["status"]] == ["ok", "ok", "ok", "too_few_points"]
         assert table["n_used"].tolist() == [80, 80, 80, 2]
     assert "id = name, time = mjd, mag = mag, err = magerr" in result.stderr
-    assert "1 of 4 without a period: 1 too few usable rows" in result.stderr
+    assert "1 of 4 without a period: 1 (too few usable rows)" in result.stderr
     assert re.search(r"^a +0\.31\d+ ", result.stdout, re.M)
 
 

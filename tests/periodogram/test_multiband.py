@@ -358,3 +358,9 @@ def test_many_bands_of_few_rows(model):
     common, each = (1, 0) if model == "offsets" else (0, 1)
     truth = least_squares(t, y, bands, dy, np.linspace(0.1, 1, 300)[some], common, each)
     np.testing.assert_allclose(found.power[some], truth, rtol=0, atol=TOLERANCE)
+
+
+def test_rows_in_bands_of_too_few_are_not_called_missing():
+    t, y, _, dy = curve(30)
+    with pytest.raises(ValueError, match="30 of 30 rows are not finite or masked or in a band of too few rows"):
+        lombscargle_multiband(t, y, np.repeat(list("abcdefghij"), 3), dy, model="separate", **GRID)

@@ -251,9 +251,11 @@ class RunFolder:
                 if not continues:
                     self._clear()
             elif not resume:
-                raise FileExistsError(
-                    f"{self.folder} holds partitions of a run; use --resume to continue it, or --overwrite"
-                )
+                if not self._only_lists(found):
+                    raise FileExistsError(
+                        f"{self.folder} holds partitions of a run; use --resume to continue it, or --overwrite"
+                    )
+                self._clear()
             elif not continues:
                 old, new = before.facts(), json.loads(json.dumps(self.job.facts()))
                 names = [n for n in new if n not in ("output", "cwd") and old.get(n) != new[n]]
@@ -265,6 +267,13 @@ class RunFolder:
                 )
         remove_leftovers(self.folder)
         self.write_manifest("running")
+
+    def _only_lists(self, found: dict[str, Any]) -> bool:
+        """Whether the run is finished and its partitions list what it made: nothing, or files of their own as maps."""
+        from pyarrow import parquet
+
+        made = [_facts_of(parquet.read_schema(path)) for path in self.folder.glob("part-*.parquet")]
+        return bool(found["state"] == "finished" and all(facts["files"] or not facts["columns"] for facts in made))
 
     def _check_slurm(self, found: dict[str, Any]) -> None:
         others = [number for number in found.get("slurm", ()) if number != os.environ.get("SLURM_JOB_ID")]

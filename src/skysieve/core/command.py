@@ -15,17 +15,21 @@ from dataclasses import asdict, is_dataclass
 from enum import Enum, StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import BadZipFile
 
 import typer
 
 from .errors import EXTRAS, install_hint, one_line
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
-    "check_output", "check_outputs", "check_picture", "choice", "counted", "flat_options", "number_list", "option",
-    "read_stdin", "report_errors", "sigterm_interrupts", "table_format", "write_stdout",
+    "check_output", "check_outputs", "check_picture", "choice", "counted", "flat_options", "nobody_reads",
+    "number_list", "option", "read_stdin", "report_errors", "sigterm_interrupts", "table_format", "terminal",
+    "write_stdout",
 ]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -314,7 +318,7 @@ def check_output(path: Path | None, overwrite: bool = False, folder: bool = Fals
         The parent folder does not exist or cannot be written to, a folder was given for a file or a file for a folder,
         the file exists, or it is a device or a pipe.
     """
-    from .files import is_special
+    from .files import is_special, new_outputs
 
     if path is None or (path == STDIO and not folder):
         return
@@ -329,8 +333,10 @@ def check_output(path: Path | None, overwrite: bool = False, folder: bool = Fals
         raise IsADirectoryError(f"{path}: is a folder, expected the name of a file")
     elif is_special(path):
         raise OSError(f"{path}: is a device or a pipe, expected the name of a file, or - for standard output")
-    elif path.exists() and not overwrite:
-        raise FileExistsError(f"{path}: exists; use --overwrite to replace it, or another name")
+    elif not overwrite:
+        if path.exists():
+            raise FileExistsError(f"{path}: exists; use --overwrite to replace it, or another name")
+        new_outputs.add(path.resolve())
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path] | None = ()) -> None:
@@ -458,7 +464,7 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
     except typer.Exit:  # a RuntimeError
         raise
     except (ValueError, TypeError, OSError, EOFError, BadZipFile, MemoryError, RuntimeError, ImportError) as error:
-        if isinstance(error, BrokenPipeError) and _nobody_reads():
+        if isinstance(error, BrokenPipeError) and nobody_reads():
             raise typer.Exit(128 + signal.SIGPIPE) from None
         text = one_line(error)
         if isinstance(error, (EOFError, BadZipFile)):
@@ -472,7 +478,18 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _nobody_reads() -> bool:
+def terminal(**options: Any) -> Console:
+    """A console of rich that raises BrokenPipeError where nobody reads; rich itself ends the process with code 1."""
+    from rich.console import Console
+
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            raise
+
+    return Terminal(highlight=False, **options)
+
+
+def nobody_reads() -> bool:
     """Whether the reader of standard output has ended, as in ``| head``; what is left of the output is dropped then."""
     stdout = sys.__stdout__
     if stdout is None or sys.stdout is not stdout or not hasattr(select, "poll"):
@@ -489,8 +506,11 @@ def _nobody_reads() -> bool:
 def sigterm_interrupts() -> Iterator[None]:
     """SIGTERM, which batch systems send, raises KeyboardInterrupt inside the block, as Ctrl-C does.
 
-    Unfinished files are then removed.  A handler that is installed already is kept.
+    Unfinished files are then removed.  A handler that is installed already is kept.  The block's outputs are forgotten
+    at its end (`files.new_outputs`).
     """
+    from .files import new_outputs
+
     main = threading.current_thread() is threading.main_thread()
     install = main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if install:
@@ -498,6 +518,7 @@ def sigterm_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
+        new_outputs.clear()
         if install:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import io
+import itertools
 import os
 import re
 import sys
@@ -27,9 +28,11 @@ __all__ = [
     "hdf5_file",
     "is_pattern",
     "is_special",
+    "new_outputs",
     "parquet_rows",
     "remove_leftovers",
     "save_figure",
+    "unused",
     "write_parquet",
     "written",
 ]
@@ -48,6 +51,16 @@ def is_special(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
+new_outputs: set[Path] = set()
+"""Outputs of this command that did not exist when it began, and that it may not replace."""
+
+
+def unused(path: Path) -> Path:
+    """`path`, or the first of ``name-2``, ``name-3`` ... that does not exist."""
+    candidates = (path if k == 1 else path.with_name(f"{path.stem}-{k}{path.suffix}") for k in itertools.count(1))
+    return next(candidate for candidate in candidates if not candidate.exists())
+
+
 @contextmanager
 def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path]:
     """Write a file under another name in the same folder, and rename it to `path` when it is complete.
@@ -63,6 +76,8 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
     OSError
         The folder does not exist, `path` is a folder, a device or a pipe, or the file cannot be written; the error
         names `path`, not the temporary file.
+    FileExistsError
+        Another process has written an output of `new_outputs` meanwhile.  The file has the next `unused` name.
 
     Examples
     --------
@@ -86,7 +101,14 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
         if sync:
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
+        place = target.resolve()
+        if place in new_outputs and target.exists():
+            other = unused(target)
+            part.replace(other)
+            why = f"another process has written it meanwhile; this result is in {other.name}"
+            raise FileExistsError(errno.EEXIST, why, str(target))
         part.replace(target)
+        new_outputs.discard(place)
     except OSError as error:
         if error.filename not in (None, str(part), part):
             raise

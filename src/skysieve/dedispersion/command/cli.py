@@ -162,16 +162,16 @@ def plan(
         check_picture(plot, overwrite)
         with data.open(files) as fb:
             made, nsamp = dms.plan(fb), fb.nsamp
-        if output != STDIO:
-            series = format_bytes(made.memory(nsamp)["output"])
-            typer.echo(made.summary())
-            typer.echo(f"{made.adds(nsamp) / 1e9:.4g} G additions by brute force; all series: {series}")
         if output is not None:
             write_plan(made, output, chosen)
             messages.wrote(output, f"{made.ndm} DMs")
         if plot is not None:
             save_figure(made.plot(), plot, dpi=120)
             messages.wrote(plot)
+        if output != STDIO:
+            series = format_bytes(made.memory(nsamp)["output"])
+            typer.echo(made.summary())
+            typer.echo(f"{made.adds(nsamp) / 1e9:.4g} G additions by brute force; all series: {series}")
 
 
 def write_plan(made: DMPlan, path: Path, form: str) -> None:
@@ -215,6 +215,8 @@ def dedisperse(
 
     with report_errors():
         messages = reports.messages()
+        if output == STDIO:
+            raise ValueError("--output -: expected the start of file names, because each DM has a file of its own")
         with data.open(files) as fb:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())
@@ -237,8 +239,8 @@ def dedisperse(
                 )  # fmt: skip
                 paths = result.write(output, format=form, digits=digits)
                 messages.say(speed(result.rate, result.realtime, result.method, result.device, result.seconds))
-                last = f"to {paths[-1].name}, {len(paths)} series" if len(paths) > 1 else "1 series"
-                messages.wrote(paths[0], last)
+                last = f" to {paths[-1].name}" if len(paths) > 1 else ""
+                messages.wrote(f"{paths[0]}{last}", f"{len(paths)} series")
 
 
 @dedisp.command()
@@ -406,8 +408,6 @@ def search(
             predict(fb, made, computation, cleaning.given() or requantise, clean=steps, **searching.arguments)
             return
         searched, found, every = find(fb, computation.device)
-        if output != STDIO and not messages.quiet:
-            show(found)
         messages.say(speed(found.rate, found.realtime, found.method, found.device, found.seconds))
         if output is not None:
             with output_file(output, f".{chosen}") as file:
@@ -422,6 +422,8 @@ def search(
         if cutouts is not None:
             paths = write_cutouts(searched, found, cutouts, most=most, mask=every, memory=computation.memory)
             messages.wrote(cutouts, counted(len(paths), "file"))
+        if output != STDIO and not messages.quiet:
+            show(found)
 
 
 def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
@@ -763,8 +765,6 @@ def completeness(
         if not parts:
             raise typer.Exit(USER_ERROR)
         found = Completeness.join(parts)
-        if output != STDIO and not messages.quiet:
-            typer.echo("\n".join(found.summary(by)))
         messages.say(
             f"{counted(len(found), 'pulse')} in {found.seconds:.1f} s, of which {found.searching:.1f} s were the search"
         )
@@ -777,6 +777,8 @@ def completeness(
             messages.wrote(plot)
         if store is not None and not failed:
             store.remove()
+        if output != STDIO and not messages.quiet:
+            typer.echo("\n".join(found.summary(by)))
         if failed:
             messages.say(
                 f"{failed} of {counted(len(each), 'file')} could not be used: "

@@ -285,7 +285,7 @@ def fake(
     fb = Filterbank([PulseReader(NoiseReader(obs, nsamp, seed, *LEVELS[nbits]), pulses, analog=True)])
     if path is None:
         return fb
-    write_fil(path, fb)
+    write_fil(path, fb, nbits=nbits)
     return Filterbank.open(path)
 
 

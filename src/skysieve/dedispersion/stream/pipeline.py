@@ -303,6 +303,8 @@ class Pipeline:
         segments = [s for beam in list(self.intake.beams.values()) for s in list(beam.segments)]
         fills = [s.ring.fill for s in segments]
         searches = [s.search for s in segments if s.search is not None]
+        reached = [s.observation.tstart + s.frontier / 86400 for s in searches]
+        reached += [end / 86400 for end in list(self._ended.values())]
         state = {
             "seconds": now - self._began, "data_seconds": data, "stages": times, "counts": counts,
             "rate": 8 * (counts["bytes"] - self._last["bytes"]) / span,
@@ -311,9 +313,7 @@ class Pipeline:
             "latency": self.latencies[-1] if self.latencies else 0.0,
             "injections_skipped": self._skipped + sum(s.injector.skipped for s in segments if s.injector is not None),
             "beams": len(self.intake.beams), "sink": dict(self.sink.counts),
-            "mjd": max(
-                (s.observation.tstart + s.frontier / 86400 for s in searches), default=self._state.get("mjd", 0.0)
-            ),
+            "mjd": max(reached, default=0.0),
         }  # fmt: skip
         self._tick = self._last_time = now
         self._last = {"bytes": float(counts["bytes"]), "data": data, "busy": busy}

@@ -42,6 +42,7 @@ from skysieve.core.command import (
     read_stdin,
     report_errors,
     table_format,
+    terminal,
     write_stdout,
 )
 from skysieve.core.files import save_figure, written
@@ -231,9 +232,7 @@ def atoms_writer(path: Path, wanted: str | None) -> Callable[[list[Atoms]], None
 
 def summary_console(output: Path | None) -> Console:
     """Where a command prints its summary: standard error if the data go to standard output."""
-    from rich.console import Console
-
-    return Console(highlight=False, markup=False, stderr=output == STDIO)
+    return terminal(markup=False, stderr=output == STDIO)
 
 
 def make_grid(
@@ -880,7 +879,6 @@ def _facts(a: Atoms) -> dict[str, Any]:
 
 
 def _print_info(facts: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -891,7 +889,7 @@ def _print_info(facts: dict[str, Any]) -> None:
         table.add_row(
             d["detector"], f"{d['sfts']:,}", str(d["start"]), str(d["stop"]), f"{days:.2f}", f"{d['duty']:.1%}"
         )
-    console = Console(highlight=False, markup=False)
+    console = terminal(markup=False)
     console.print(table)
     console.print(
         f"SFTs of {facts['tatom']} s in {facts['bins']:,} bins, {facts['bins_with_data']:,} of them with data"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,7 @@ from skysieve.core.command import (
     VerboseOption,
     choice,
     flat_options,
+    nobody_reads,
     option,
     sigterm_interrupts,
 )
@@ -374,6 +376,10 @@ def period(
                 if run.found:
                     run.complain(run.keep_finished("stopped"))
             code = USER_ERROR
+        except BrokenPipeError:
+            if not nobody_reads():
+                raise
+            code = 128 + signal.SIGPIPE
         except KeyboardInterrupt:
             if run is None:
                 typer.echo("skysieve: interrupted; nothing was written", err=True)

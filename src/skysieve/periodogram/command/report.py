@@ -195,6 +195,6 @@ def summary(
     if dropped and listed:
         lines.append(rows + ", ".join(listed))
     if len(bad):
-        why = ", ".join(f"{c:,} {Status(k).text}" for k, c in Counter(bad.tolist()).most_common())
+        why = ", ".join(f"{c:,} ({Status(k).text})" for k, c in Counter(bad.tolist()).most_common())
         lines.append(f"{len(bad):,} of {n:,} without a period: {why}")
     return lines

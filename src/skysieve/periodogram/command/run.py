@@ -21,7 +21,9 @@ from skysieve.core.command import (
     check_output,
     check_outputs,
     check_picture,
+    counted,
     table_format,
+    terminal,
     write_stdout,
 )
 
@@ -92,7 +94,7 @@ def messages_for(quiet: bool, verbose: bool, progress: bool | None) -> ConsoleMe
     """Messages by the command's options; `UserError` if they contradict each other."""
     from rich.console import Console
 
-    console, log = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
+    console, log = terminal(), Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         return ConsoleMessages(console, log, quiet=quiet, verbose=verbose, progress=progress)
     except ValueError as e:
@@ -302,19 +304,19 @@ class PeriodRun:
         self._join()
         seconds = time.monotonic() - started
         merged = join([f for _, f in self.found])
+        if self.output is not None:  # before anything is printed: nobody may read that
+            if self.rows is None:
+                self._write(self.output)
+            else:
+                self._end_rows(self.output, stack)
+            self.messages.wrote(self.output, counted(len(merged), "object"))
+        if self.parts is not None and not self.bad_files:
+            self.parts.remove()
         if not self.messages.quiet and self.output != STDIO:
             show_periods(self.messages.console, self.found, self.request)
         separate = self.request.multiband == "separate"
         for line in summary(merged, seconds, len(self.found), self.flagged, separate):
             self.say(line)
-        if self.output is not None:
-            if self.rows is None:
-                self._write(self.output)
-            else:
-                self._end_rows(self.output, stack)
-            self.messages.wrote(self.output, f"{len(merged):,} object{'s' if len(merged) != 1 else ''}")
-        if self.parts is not None and not self.bad_files:
-            self.parts.remove()
         if self.plot is not None and (self.plotted or not self.not_plotted):
             self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
         if self.not_plotted:
@@ -595,6 +597,8 @@ class PeriodRun:
                 write_stdout(table_bytes(columns, self.format, units=units))
             else:
                 write_table(columns, path, units=units, format=self.format)
+        except BrokenPipeError:
+            raise
         except OSError as e:
             raise UserError(f"cannot write {path}: {e.strerror or e}") from None
 
@@ -623,6 +627,7 @@ class PeriodRun:
             return f"{why}; nothing was written"
         import tempfile
 
+        from skysieve.core.files import unused
         from skysieve.core.table_files import table_bytes
 
         from .report import show_periods
@@ -652,9 +657,3 @@ def _size_of(curves: LightCurves | CurveStream) -> str:
     """Numbers of objects and rows in words."""
     n, rows = len(curves), curves.n_rows
     return f"{n:,} object{'s' if n != 1 else ''}, {rows:,} row{'s' if rows != 1 else ''}"
-
-
-def unused(path: Path) -> Path:
-    """`path`, or the first of ``name-2``, ``name-3`` ... that does not exist."""
-    candidates = (path if k == 1 else path.with_name(f"{path.stem}-{k}{path.suffix}") for k in itertools.count(1))
-    return next(candidate for candidate in candidates if not candidate.exists())

@@ -142,7 +142,10 @@ def explain(curves: CurveSet, scan: Scan | Output, min_points: int, i: int = 0) 
     used, dropped = int(scan.n_used[i]), int(scan.n_dropped[i])
     columns = _rows(curves, i)
     kept = np.logical_and.reduce([np.isfinite(x) for x in columns.values()])
-    left_out = f" ({dropped} of {used + dropped} rows are not finite or masked and were left out)" if dropped else ""
+    few = " or in a band of too few rows" if dropped > np.count_nonzero(~kept) else ""
+    left_out = (
+        f" ({dropped} of {used + dropped} rows are not finite or masked{few} and were left out)" if dropped else ""
+    )
     if status == Status.BAD_ERRORS:
         j = int(np.argmax(kept & (columns["dy"] <= 0)))
         return f"dy{_place(curves, i, j)} is {columns['dy'][j]:g}; every error must be positive"

@@ -256,7 +256,7 @@ def smooth(
             if dry_run:
                 raise ValueError("--dry-run needs a single file of maps, without --cluster")
             if output is None or output == STDIO:
-                raise ValueError("--cluster needs -o, the folder of the smoothed maps")
+                raise ValueError("-o: expected a folder for the smoothed maps, with --cluster or several files of maps")
             if output.suffix and not output.is_dir():
                 raise ValueError(f"-o {output}: expected one file to write for one file of maps, for several a folder")
             for file in files if output.is_dir() and not resume else ():
