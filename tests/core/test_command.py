@@ -104,6 +104,16 @@ def test_a_handler_that_is_installed_already_stays():
         signal.signal(signal.SIGTERM, before)
 
 
+def test_a_message_names_the_option_that_was_given(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["skysieve", "period", "a.csv", "--nf=0"])
+    with pytest.raises(typer.Exit), report_errors():
+        raise ValueError("nf=0; expected at least 1")
+    assert capsys.readouterr().err == "skysieve: --nf 0; expected at least 1\n"
+    with pytest.raises(typer.Exit), report_errors():
+        raise ValueError("fmin=2: expected less than fmax")  # another option's value, of which this follows
+    assert capsys.readouterr().err == "skysieve: fmin=2: expected less than fmax\n"
+
+
 def test_number_list():
     assert number_list("3", "--ignore", 4) == [3]
     assert number_list("0,2:2,1:3", "--ignore", 4) == [0, 2, 1, 2, 3]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import select
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from enum import Enum, StrEnum
@@ -29,7 +30,7 @@ __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
     "check_output", "check_outputs", "check_picture", "choice", "counted", "flat_options", "nobody_reads",
     "number_list", "option", "read_stdin", "report_errors", "sigterm_interrupts", "table_format", "terminal",
-    "write_stdout",
+    "with_option", "write_stdout",
 ]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -367,8 +368,8 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path] | N
         seen[place] = name
 
 
-def check_picture(path: Path | None, overwrite: bool = False) -> None:
-    """Refuse, before any work, a picture that Matplotlib could not write; see `check_output`.
+def check_picture(path: Path | None, overwrite: bool = False, name: str = "--plot") -> None:
+    """Refuse, before any work, a picture of the option `name` that Matplotlib could not write; see `check_output`.
 
     Raises
     ------
@@ -379,12 +380,12 @@ def check_picture(path: Path | None, overwrite: bool = False) -> None:
     if path is None:
         return
     if find_spec("matplotlib") is None:
-        raise ValueError(f"--plot needs matplotlib: {install_hint('matplotlib')}")
+        raise ValueError(f"{name} needs matplotlib: {install_hint('matplotlib')}")
     from matplotlib.figure import Figure
 
     kinds = sorted(Figure().canvas.get_supported_filetypes())
     if path.suffix.lower().lstrip(".") not in kinds:
-        raise ValueError(f"--plot {path}: expected a name that ends in {', '.join('.' + kind for kind in kinds)}")
+        raise ValueError(f"{name} {path}: expected a name that ends in {', '.join('.' + kind for kind in kinds)}")
 
 
 def table_format(
@@ -466,7 +467,7 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
     except (ValueError, TypeError, OSError, EOFError, BadZipFile, MemoryError, RuntimeError, ImportError) as error:
         if isinstance(error, BrokenPipeError) and nobody_reads():
             raise typer.Exit(128 + signal.SIGPIPE) from None
-        text = one_line(error)
+        text = with_option(one_line(error))
         if isinstance(error, (EOFError, BadZipFile)):
             text = f"a file is damaged or cut short: {text or 'it ends early'}"
         if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:
@@ -476,6 +477,20 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"skysieve: {interrupted}", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def with_option(text: str, given: Sequence[str] | None = None) -> str:
+    """A message that begins with the name of an argument, with the option in its place where the user `given` it.
+
+    >>> with_option("dm_max=-1.0: expected a DM above 0", ["dedisp", "plan", "a.fil", "--dm-max", "-1"])
+    '--dm-max -1.0: expected a DM above 0'
+    """
+    found = re.match(r"(\w+)=(?!=)", text)
+    if found is None:
+        return text
+    name = "--" + found[1].replace("_", "-")
+    words = sys.argv[1:] if given is None else given
+    return f"{name} {text[found.end() :]}" if any(word.partition("=")[0] == name for word in words) else text
 
 
 def terminal(**options: Any) -> Console:

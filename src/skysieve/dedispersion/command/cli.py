@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from contextlib import ExitStack
 from dataclasses import asdict
 from math import isfinite, isnan
@@ -98,7 +99,8 @@ def info(
         o = fb.observation
         rows = [
             ("source", o.source or "unnamed"), ("telescope", o.telescope or "unknown"),
-            ("RA, Dec", f"{o.ra:.6f}, {o.dec:.6f} deg"), ("start", f"MJD {o.tstart:.12f}"),
+            ("RA, Dec", "unknown" if math.isnan(o.ra + o.dec) else f"{o.ra:.6f}, {o.dec:.6f} deg"),
+            ("start", f"MJD {o.tstart:.12f}"),
             ("channels", f"{o.nchan}{'' if o.regular else ' (unevenly spaced)'}"),
             ("frequencies", f"{o.freqs[-1]:.6f} to {o.freqs[0]:.6f} MHz (centres)"),
             ("channel width", f"{abs(o.foff):.6g} MHz"), ("sampling", f"{o.tsamp * 1e6:.6g} us"),
@@ -858,7 +860,7 @@ def plot(
             raise ValueError("--dm, --time and --width of the pulse are needed, and --output for its picture")
         check_outputs({"--output": output, "--hdf5": hdf5}, files)
         check_output(hdf5, overwrite)
-        check_picture(output, overwrite)
+        check_picture(output, overwrite, "--output")
         with data.open(files) as fb:
             filtered, mask = cleaning.filtered(fb, messages), cleaning.masked(fb, messages)
             one = cutout(filtered, dm=dm, time=time, width=width, snr=snr, mask=mask, memory=memory)

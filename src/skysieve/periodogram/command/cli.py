@@ -30,6 +30,7 @@ from skysieve.core.command import (
     nobody_reads,
     option,
     sigterm_interrupts,
+    with_option,
 )
 from skysieve.periodogram.analysis.phase_function import PHASE_FUNCTIONS
 from skysieve.periodogram.contract import BAND_MODELS, METHODS
@@ -370,9 +371,9 @@ def period(
                 code = run.predict(files, chosen.wanted) if dry_run else run.search_all(files, chosen.wanted)
         except UserError as e:
             if run is None:
-                typer.echo(f"skysieve: {e}", err=True)
+                typer.echo(f"skysieve: {with_option(str(e))}", err=True)
             else:
-                run.complain(str(e))
+                run.complain(with_option(str(e)))
                 if run.found:
                     run.complain(run.keep_finished("stopped"))
             code = USER_ERROR
