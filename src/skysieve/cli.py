@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from skysieve.core.command import (
     OverwriteOption,
     QuietOption,
     check_output,
+    drop_stdout,
     option,
     report_errors,
     terminal,
@@ -356,5 +356,5 @@ def main() -> None:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
         sys.stderr.write(f"skysieve: standard output: {error.strerror}\n")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left, which Python writes when it ends
+        drop_stdout()
         sys.exit(USER_ERROR)

@@ -86,7 +86,7 @@ def test_both_formats_and_bytes_that_are_no_packet(broker, tmp_path):
     run(tmp_path / "a.avro", "--store", tmp_path / "b.db", *QUICK)
     assert content(tmp_path / "b.db")["rows"] == found["rows"]
     text = run(*given, "--schema", f"8={schema}", "--retry")
-    assert ": 1 packets, 0 new rows, 0 searches" in text
+    assert ": 1 packet, 0 new rows, 0 searches" in text
     assert "read 1 of the packets that were set aside; 2 remain" in text
     later = content(store)
     assert later["rows"] == found["rows"]

@@ -58,6 +58,20 @@ def test_a_folder_is_one_table_without_the_damaged_file(night, tmp_path):
     assert not (tmp_path / "n.csv.parts").exists()
 
 
+def test_all_files_are_searched_where_nobody_reads_the_lines(night, tmp_path):
+    wanted, out = tmp_path / "wanted.csv", tmp_path / "n.csv"
+    run("search", night, *DMS, "-o", wanted, code=FAILED_SOME)
+    read, write = os.pipe()
+    os.close(read)
+    words = map(str, ("dedisp", "search", night, *DMS, "--device", "cpu", "-o", out))
+    command = [sys.executable, "-m", "skysieve", *words]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False, timeout=300)
+    os.close(write)
+    assert done.returncode == FAILED_SOME, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert out.read_bytes() == wanted.read_bytes()
+
+
 def test_several_devices_search_a_file_each(night, tmp_path, monkeypatch):
     """Two at a time, in any order: the table, the folder of parts and the damaged file are as with one device."""
     one = run("search", night, *DMS, "-o", tmp_path / "one.csv", code=FAILED_SOME)

@@ -84,7 +84,7 @@ def report(outcome: Outcome, say: Callable[[str], None]) -> int:
     if not outcome.tables:
         _complain("nothing was written")
         return USER_ERROR
-    counts = ", ".join(f"{counted(n, what.removesuffix('s'))}" for what, n in outcome.counts.items())
+    counts = ", ".join(counted(n, what.removesuffix("s")) for what, n in outcome.counts.items())
     say(f"wrote {outcome.output}: {counted(outcome.rows, 'row')}" + (f" ({counts})" if counts else ""))
     return FAILED_SOME if outcome.failed or outcome.n_faults else 0
 

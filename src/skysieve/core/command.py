@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
-    "check_output", "check_outputs", "check_picture", "choice", "counted", "flat_options", "nobody_reads",
+    "check_output", "check_outputs", "check_picture", "choice", "counted", "drop_stdout", "flat_options",
+    "nobody_reads",
     "number_list", "option", "read_stdin", "report_errors", "sigterm_interrupts", "table_format", "terminal",
     "with_option", "write_stdout",
 ]  # fmt: skip
@@ -513,8 +514,13 @@ def nobody_reads() -> bool:
     asked.register(stdout.fileno(), 0)
     if not any(state & select.POLLERR for _, state in asked.poll(0)):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+    drop_stdout()
     return True
+
+
+def drop_stdout() -> None:
+    """Let what is left of standard output go nowhere; Python writes it at its end, otherwise."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
-from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, check_output, counted
+from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, check_output, counted, drop_stdout
 from skysieve.core.device import resolve
 from skysieve.core.errors import one_line
 from skysieve.core.files import expand, is_pattern, save_figure
@@ -165,6 +165,7 @@ def search_each(
     def where(number: int) -> str:
         return f"{number + 1}/{len(files)} {names[number]}"
 
+    shown = outputs.table != STDIO and not messages.quiet
     with ExitStack() as stack:
         parts = None
         if outputs.resume:
@@ -203,9 +204,15 @@ def search_each(
             found[number] = light = without_events(one)
             if part is not None:
                 light.save(part)
-            if outputs.table != STDIO and not messages.quiet:
+            if shown:
                 loudest = f", S/N {one.snr[0]:.2f} at DM {one.dm[0]:.3f}, {one.time[0]:.6f} s" if len(one) else ""
-                typer.echo(f"{where(number)}: {counted(len(one), 'candidate')}{loudest}")
+                try:
+                    typer.echo(f"{where(number)}: {counted(len(one), 'candidate')}{loudest}")
+                except OSError:  # nobody reads it, or its disk is full: the table is written all the same
+                    if outputs.table is None:
+                        raise
+                    shown = False
+                    drop_stdout()
             messages.detail(f"{one.seconds:.2f} s, {one.realtime:.3g} x real time")
         if not found:
             return USER_ERROR

@@ -233,8 +233,8 @@ class SigprocReader:
         if self.nsamp == 0:
             raise BadFile(f"{self.path}: holds no whole spectrum ({size} bytes; one takes {self.row_bytes})")
         if rest:
-            bytes_ = f"{rest} bytes are" if rest > 1 else "byte is"
-            warnings.warn(f"{self.path}: the last {bytes_} part of a spectrum and dropped", stacklevel=4)
+            lost = f"{rest} bytes are" if rest > 1 else "byte is"
+            warnings.warn(f"{self.path}: the last {lost} part of a spectrum and dropped", stacklevel=4)
         claimed = int(keys.get("nsamples", 0))
         if claimed > self.nsamp:
             warnings.warn(
