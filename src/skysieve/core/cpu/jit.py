@@ -638,7 +638,9 @@ class _Cache(NullCache):  # type: ignore[misc]
         if data is not None:
             rtsys.initialize(target_context)  # `refresh` would load what compiling needs, which takes 0.3 s
             return CompileResult._rebuild(target_context, *pickle.loads(data))
-        _say(f"compiling code for this kind of search and processor; it is stored for later runs in {cache_folder()}")
+        writable = os.access(self.cache_path, os.W_OK)  # else `save_overload` says where it is stored
+        where = f"; it is stored for later runs in {cache_folder()}" if writable else ""
+        _say(f"compiling code for this kind of search and processor{where}")
         logger.debug("compiling %s", _name(self._function))
         if _announces:
             with suppress(OSError):  # the process that wanted to know has ended
