@@ -46,11 +46,11 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
-def run_feed(make_feed, options, folder, *, parser=None, receivers=(), before=None, most_beams=16, **sink):
+def run_feed(make_feed, options, folder, *, parser=None, receivers=(), before=None, most_beams=16, status=None, **sink):
     said = []
     intake = Intake(parser or SkysieveParser(), options, most_beams=most_beams, say=said.append)
     kept = Sink(folder, pictures=False, raw=False, say=said.append, **sink)
-    pipeline = Pipeline(intake, make_feed(intake), kept, receivers=receivers, nice=0)
+    pipeline = Pipeline(intake, make_feed(intake), kept, receivers=receivers, status=status, nice=0)
     if before is not None:
         threading.Thread(target=before, args=(pipeline,), daemon=True).start()
     return pipeline.run(), said
@@ -100,11 +100,7 @@ def test_a_file_streamed_is_the_file_searched(data, tmp_path):
 def test_the_last_state_is_that_of_all_data(data, tmp_path):
     """Also when no beam is searched any more."""
     states = []
-
-    def note(pipeline):
-        pipeline.status = states.append
-
-    run_feed(lambda i: FileFeed(i, data.fb, 700), data.options, tmp_path, before=note)
+    run_feed(lambda i: FileFeed(i, data.fb, 700), data.options, tmp_path, status=states.append)
     end = data.fb.observation.tstart + 8000 * 5e-4 / 86400
     assert states[-1]["mjd"] == pytest.approx(end, abs=1e-11)  # the step of an MJD
 

@@ -269,7 +269,7 @@ class RunFolder:
         self.write_manifest("running")
 
     def _only_lists(self, found: dict[str, Any]) -> bool:
-        """Whether the run is finished and its partitions list what it made: nothing, or files of their own as maps."""
+        """Whether the run is finished, and its partitions list only files that it wrote, such as maps, or nothing."""
         from pyarrow import parquet
 
         made = [_facts_of(parquet.read_schema(path)) for path in self.folder.glob("part-*.parquet")]

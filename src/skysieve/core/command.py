@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
     "check_output", "check_outputs", "check_picture", "choice", "counted", "drop_stdout", "flat_options",
-    "nobody_reads",
-    "number_list", "option", "read_stdin", "report_errors", "sigterm_interrupts", "table_format", "terminal",
-    "with_option", "write_stdout",
+    "nobody_reads", "number_list", "option", "read_stdin", "report_errors", "sigterm_interrupts", "table_format",
+    "terminal", "with_option", "write_stdout",
 ]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -519,7 +518,7 @@ def nobody_reads() -> bool:
 
 
 def drop_stdout() -> None:
-    """Let what is left of standard output go nowhere; Python writes it at its end, otherwise."""
+    """Discard what is still to be written to standard output, which Python would try again when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

@@ -218,7 +218,9 @@ def dedisperse(
     with report_errors():
         messages = reports.messages()
         if output == STDIO:
-            raise ValueError("--output -: expected the start of file names, because each DM has a file of its own")
+            raise ValueError(
+                "--output -: expected the start of file names, such as out/night: a file is written for each DM"
+            )
         with data.open(files) as fb:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())

@@ -304,7 +304,7 @@ class PeriodRun:
         self._join()
         seconds = time.monotonic() - started
         merged = join([f for _, f in self.found])
-        if self.output is not None:  # before anything is printed: nobody may read that
+        if self.output is not None:  # before the table is printed, which may fail
             if self.rows is None:
                 self._write(self.output)
             else:
