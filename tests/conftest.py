@@ -293,6 +293,12 @@ def usual_log_level():
 
 
 @pytest.fixture(autouse=True)
+def usual_priority(monkeypatch):
+    """Keep the priority of this process: ``dedisp stream`` lowers that of the thread which searches."""
+    monkeypatch.setattr("os.setpriority", lambda *_: None, raising=False)
+
+
+@pytest.fixture(autouse=True)
 def no_first_answers():
     """Let the choice of a method not depend on what is compiled; other tests cover the first answers."""
     for name in ("skysieve.periodogram.cpu.engine", "skysieve.sphere.cpu.direct"):

@@ -646,7 +646,8 @@ def test_the_command(tmp_path):
     assert picture.stat().st_size > 1000
     assert "expected numbers" in run("completeness", "--dm-max", 300, "--grid", "snr=loud", code=2)
     assert "'inject'" in run("completeness", "--dm-max", 300, "--grid", "time=3", code=2)
-    assert "--interference" in run("completeness", "--dm-max", 300, "--interference", "thunder", code=2)
+    assert "'narrow', " in (said := run("completeness", "--dm-max", 300, "--interference", "thunder", code=2))
+    assert "'all'" in said
 
 
 def test_the_command_continues_and_takes_the_options_of_the_search(tmp_path):

@@ -111,7 +111,7 @@ def test_synth(tmp_path):
         (("map", "FILE", "-o", "x.xyz"), "--output x.xyz: expected one of npz, pyfstat, lalpulsar, csv"),
         (("map", "FILE", "-o", "FILE"), "is one of the files to read"),
         (("search", "FILE", "-o", "FILE"), "is one of the files to read"),
-        (("convert", "FILE", "FILE"), "exists; use --overwrite"),
+        (("convert", "FILE", "FILE", "--overwrite"), "is one of the files to read"),
         (("synth", "FILE"), "exists; use --overwrite"),
         (("map", "FILE", "--compat", "pycuda"), "compat='pycuda': expected one of 'lalpulsar'"),
         (("map", "FILE", "-w", "sine"), "window='sine': expected 'rect', 'exp', 'none'"),

@@ -559,12 +559,10 @@ class Injected:
         """Kinds of interference."""
         if self.interference is None:
             return ()
-        if self.interference == "all":
-            return tuple(KINDS)
         names = tuple(name.strip() for name in self.interference.split(","))
         for name in names:
-            one_of("--interference", name, KINDS)
-        return names
+            one_of("--interference", name, (*KINDS, "all"))
+        return tuple(KINDS) if "all" in names else names
 
 
 @dataclass

@@ -922,6 +922,7 @@ def convert(
     """
     with report_errors():
         save = atoms_writer(target, format)
+        check_outputs({"OUT": target}, [source])
         check_output(target, overwrite)
         atoms = read(source, tatom, detectors)
         save(atoms)
